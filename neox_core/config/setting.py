@@ -1,0 +1,50 @@
+"""A config field: its type is the annotation, everything else is said here once.
+
+The metadata feeds validation, the generated docs, `neox config explain` and the check at resume.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from attrs import NOTHING, field, frozen
+
+METADATA = "neox"
+
+Changes = Literal["numerics", "speed", "output"]
+
+
+@frozen
+class SettingInfo:
+    """What is known of a setting beyond its type and default.
+
+    changes: what changing the value changes. A resumed run may change "speed" and "output", not "numerics".
+    secret: never written to run.json, logs or checkpoints.
+    """
+
+    help: str
+    unit: str = ""
+    changes: Changes = "numerics"
+    aliases: tuple[str, ...] = ()
+    origin: str = "neox"
+    secret: bool = False
+
+
+def setting(
+    default: Any = NOTHING,
+    *,
+    help: str,
+    check: Callable[[Any, Any, Any], Any] | None = None,
+    unit: str = "",
+    changes: Changes = "numerics",
+    aliases: tuple[str, ...] = (),
+    origin: str = "neox",
+    secret: bool = False,
+) -> Any:
+    """A field of a settings class.
+
+    default: NOTHING makes the key required.
+    check: an attrs validator for the value; what it says becomes the error.
+    origin: where the key comes from: neox, gpt-neox, megatron, deepspeed.
+    """
+    info = SettingInfo(help, unit, changes, aliases, origin, secret)
+    return field(default=default, validator=check, kw_only=True, metadata={METADATA: info})

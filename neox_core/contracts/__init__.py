@@ -1,0 +1,33 @@
+"""One Protocol per kind: what a component gets, what it returns, what it may raise.
+
+Shapes are written [batch, seq, hidden]. Settings are an instance of the attrs class that the Component names, or None.
+The first line of each docstring says how the core calls the Component's target.
+"""
+
+from neox_core.contracts.data import DataBackend, Tokenizer, TokenSource, TokenWriter
+from neox_core.contracts.host import Launcher, LaunchCommand, Monitor, RunInfo
+from neox_core.contracts.interchange import CheckpointFormat, Kernel, ModelFamily, SparseLayout
+from neox_core.contracts.model import Activation, Norm, Position, PositionShape
+from neox_core.contracts.optim import LRSchedule, Optimizer, ScheduleShape
+
+__all__ = [
+    "Activation",
+    "CheckpointFormat",
+    "DataBackend",
+    "Kernel",
+    "LRSchedule",
+    "LaunchCommand",
+    "Launcher",
+    "ModelFamily",
+    "Monitor",
+    "Norm",
+    "Optimizer",
+    "Position",
+    "PositionShape",
+    "RunInfo",
+    "ScheduleShape",
+    "SparseLayout",
+    "TokenSource",
+    "TokenWriter",
+    "Tokenizer",
+]

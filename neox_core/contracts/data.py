@@ -1,0 +1,77 @@
+"""Datasets of tokens, and tokenizers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class TokenSource(Protocol):
+    """Read-only documents of token ids. Safe to use from forked workers; reading changes nothing on disk."""
+
+    sizes: NDArray[np.int32]
+    """Tokens of each document, [documents]."""
+
+    dtype: np.dtype[Any]
+    """Integer dtype of the ids as stored."""
+
+    def read(self, document: int, offset: int = 0, length: int | None = None) -> NDArray[Any]:
+        """Ids [length] of one document from `offset` on, to its end by default. A view where the storage allows."""
+        ...
+
+
+class TokenWriter(Protocol):
+    """Writes one dataset in constant memory. Nothing that looks finished exists before `close()` returns."""
+
+    def add_document(self, tokens: Sequence[int] | NDArray[Any]) -> None: ...
+
+    def close(self) -> None:
+        """Finish and move the files into place atomically."""
+        ...
+
+    def abort(self) -> None:
+        """Remove what was written."""
+        ...
+
+
+class DataBackend(Protocol):
+    """`target(settings) -> DataBackend`.
+
+    A prefix names one dataset; the backend knows its files. Raises DataError naming the file for what is missing,
+    truncated or of another format.
+    """
+
+    def recognises(self, prefix: Path) -> bool:
+        """Whether the files of `prefix` are of this backend: looks at names and magic bytes only."""
+        ...
+
+    def open(self, prefix: Path) -> TokenSource: ...
+
+    def create(self, prefix: Path, vocab_size: int) -> TokenWriter:
+        """A writer whose integer type holds every id below `vocab_size`."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """`target(settings) -> Tokenizer`.
+
+    `decode(encode(text)) == text` for any text, when the tokenizer is lossless. Raises DataError for a missing or
+    unreadable file.
+    """
+
+    vocab_size: int
+    """Number of ids: every id is below it."""
+
+    eod: int
+    """The id that ends a document."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
+
+    def decode(self, ids: Iterable[int]) -> str: ...

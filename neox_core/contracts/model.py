@@ -1,0 +1,69 @@
+"""Parts of the model: norms, activations, positions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attrs import frozen
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class Norm(Protocol):
+    """`target(dim: int, settings) -> torch.nn.Module`.
+
+    A module from [..., dim] to [..., dim], same dtype, same device; statistics over the last dimension, in fp32 or
+    better. Deterministic: two calls on the same input give the same bits. Parameters that weight decay must leave
+    alone are named in the class attribute `no_weight_decay` (of the module's own parameters, e.g. {"weight", "bias"}).
+    """
+
+    no_weight_decay: frozenset[str]
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+class Activation(Protocol):
+    """`target(settings) -> Activation`.
+
+    Elementwise when `gated` is False: [..., width] -> [..., width]. When `gated` is True it gets value and gate side
+    by side, [..., 2 * width] with the value in the first half, and returns [..., width]. No parameters, no state.
+    """
+
+    gated: bool
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+@frozen
+class PositionShape:
+    """The numbers that a position needs. head_dim in elements, max_positions in tokens."""
+
+    hidden_size: int
+    num_heads: int
+    head_dim: int
+    max_positions: int
+
+
+class Position(Protocol):
+    """`target(shape: PositionShape, settings) -> torch.nn.Module` with these three methods.
+
+    A position that does nothing at a stage returns its input there. `positions` is int64, [seq] or [batch, seq]: the
+    index of each token in its document, so a cached generation passes the offset and nothing else. Parameters that
+    weight decay must leave alone are named in the class attribute `no_weight_decay`.
+    """
+
+    no_weight_decay: frozenset[str]
+
+    def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        """Once, before the first block: [batch, seq, hidden] -> [batch, seq, hidden]."""
+        ...
+
+    def prepare(self, positions: Tensor, dtype: torch.dtype) -> Any:
+        """Once a forward pass: what `rotate` needs (such as cos and sin), shared by all layers; None if nothing."""
+        ...
+
+    def rotate(self, query: Tensor, key: Tensor, prepared: Any) -> tuple[Tensor, Tensor]:
+        """In each layer: query and key [batch, heads, seq, head_dim] -> the same shapes and dtypes."""
+        ...

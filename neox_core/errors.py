@@ -1,0 +1,54 @@
+"""What a user is told when something is wrong: one message, one way out, one exit code."""
+
+
+class NeoxError(Exception):
+    """A mistake that the user can mend.
+
+    The CLI prints `message` and `hint` and leaves with `exit_code`; a traceback is shown under `--debug` only.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  {self.hint}" if self.hint else self.message
+
+
+class UsageError(NeoxError):
+    """The command line asks for something that cannot be done."""
+
+    exit_code = 2
+
+
+class ConfigError(NeoxError):
+    """A configuration that cannot be run as it is written."""
+
+    exit_code = 2
+
+
+class PluginError(NeoxError):
+    """A plugin is missing, broken, incompatible or at odds with another one."""
+
+    exit_code = 3
+
+
+class DataError(NeoxError):
+    """A dataset or tokenizer cannot be read or written."""
+
+    exit_code = 4
+
+
+class CheckpointError(NeoxError):
+    """A checkpoint is not there, not whole, or does not fit the run."""
+
+    exit_code = 5
+
+
+class RankError(NeoxError):
+    """A training process failed."""
+
+    exit_code = 6

@@ -1,0 +1,70 @@
+"""What a plugin offers: a name, the import path of the code, and its settings. Making an offer imports nothing."""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from attrs import field, frozen
+from attrs import validators as v
+
+from neox_core.errors import PluginError
+
+IMPORT_PATH = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
+
+
+@frozen
+class Component:
+    """An offer of one kind.
+
+    name: what a config writes to choose it.
+    target: "package.module:attribute"; imported only in the process that uses it.
+    settings: attrs class of `setting()` fields, or None when there is nothing to set.
+    summary: one line for `neox plugins list`, with the source (paper, document).
+    needs: top-level modules that the target imports beyond the plugin's hard dependencies.
+    zero_stages: optimizers only: the ZeRO stages its author has tested. A sharded stage hands the optimizer
+        flat fp32 slices of the parameters, so an optimizer that looks at shapes must not list any but 0.
+    """
+
+    name: str = field(validator=v.matches_re(r"[A-Za-z0-9][A-Za-z0-9_.+-]*"))
+    target: str = field(validator=v.matches_re(IMPORT_PATH))
+    settings: type | None = None
+    summary: str = ""
+    needs: tuple[str, ...] = ()
+    zero_stages: tuple[int, ...] = (0,)
+
+    def missing(self) -> tuple[str, ...]:
+        """The needed modules that are not installed; looks for them and imports none."""
+        return tuple(name for name in self.needs if find_spec(name) is None)
+
+
+@frozen
+class ConfigSection:
+    """Top-level config keys that a plugin owns apart from the settings of its components.
+
+    name: for messages and generated docs.
+    settings: attrs class of `setting()` fields, each a top-level key; a field whose type is an attrs class is a block.
+    """
+
+    name: str
+    settings: type
+    summary: str = ""
+
+
+def load_path(path: str) -> Any:
+    """Import "package.module:attribute" and return the attribute.
+
+    Raises PluginError naming the path and the cause when the module or the attribute is not there.
+    """
+    module_name, _, attribute = path.partition(":")
+    try:
+        value: Any = import_module(module_name)
+        for part in attribute.split("."):
+            value = getattr(value, part)
+    except (ImportError, AttributeError) as error:
+        raise PluginError(f"cannot load {path}: {error}") from error
+    return value
+
+
+def path_of(cls: type) -> str:
+    """The import path of a class, as `load_path` reads it."""
+    return f"{cls.__module__}:{cls.__qualname__}"

@@ -1,0 +1,44 @@
+"""The kinds of component: which hook offers them, which key chooses them, where their settings are written."""
+
+from attrs import frozen
+
+
+@frozen
+class Kind:
+    """One kind of component.
+
+    name: as `neox plugins list --kind` takes it.
+    hook: the hook that offers it.
+    key: the config key whose value names the chosen component; "" when no key chooses one.
+    settings_at: config path of the settings block; "" when each setting is a top-level key of its own.
+    many: whether the key takes a list of names.
+    used: whether this version of the core uses components of this kind. Others can be offered and listed; a config
+        that asks for one is refused.
+    """
+
+    name: str
+    hook: str
+    key: str = ""
+    settings_at: str = ""
+    many: bool = False
+    used: bool = True
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind("optimizer", "neox_optimizers", key="optimizer.type", settings_at="optimizer.params"),
+    Kind("lr schedule", "neox_lr_schedules", key="lr_decay_style"),
+    Kind("norm", "neox_norms", key="norm"),
+    Kind("activation", "neox_activations", key="activation"),
+    Kind("position", "neox_positions", key="pos_emb"),
+    Kind("sparse layout", "neox_sparse_layouts", key="sparse_attention.mode", settings_at="sparse_attention", used=False),
+    Kind("kernel", "neox_kernels", used=False),
+    Kind("launcher", "neox_launchers", key="launcher"),
+    Kind("data backend", "neox_data_backends", key="data_impl"),
+    Kind("tokenizer", "neox_tokenizers", key="tokenizer_type"),
+    Kind("monitor", "neox_monitors", key="monitors", many=True),
+    Kind("model family", "neox_model_families", used=False),
+    Kind("checkpoint format", "neox_checkpoint_formats", used=False),
+    Kind("command", "neox_commands"),
+)
+
+KIND_BY_NAME = {kind.name: kind for kind in KINDS}

@@ -1,0 +1,101 @@
+"""Every offer of every plugin, clashes included: nothing is overwritten, renamed or dropped."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from attrs import frozen
+
+from neox_core.errors import PluginError
+from neox_core.hooks.component import Component, ConfigSection, load_path
+from neox_core.hooks.kinds import KIND_BY_NAME
+
+
+@frozen
+class PluginInfo:
+    """Where a plugin comes from. `id` is the normalised name of its distribution."""
+
+    id: str
+    version: str
+    entry_point: str
+    module: str
+
+
+@frozen
+class Entry:
+    """One offer and who makes it."""
+
+    kind: str
+    component: Component
+    plugin: PluginInfo
+
+    @property
+    def qualified(self) -> str:
+        """The name that is unique even where two plugins offer the same one."""
+        return f"{self.plugin.id}:{self.component.name}"
+
+    def load(self) -> Any:
+        """Import the target. Raises PluginError naming the plugin and the cause."""
+        try:
+            return load_path(self.component.target)
+        except PluginError as error:
+            missing = self.component.missing()
+            hint = f"install what it needs: {', '.join(missing)}" if missing else "`neox plugins check` shows the cause"
+            raise PluginError(
+                f"{self.kind} {self.qualified} {self.plugin.version}: {error.message}", hint=hint
+            ) from error
+
+
+class Registry:
+    """Offers by kind and name."""
+
+    def __init__(self) -> None:
+        self._offers: dict[tuple[str, str], list[Entry]] = defaultdict(list)
+        self.sections: list[tuple[PluginInfo, ConfigSection]] = []
+
+    def add(self, entry: Entry) -> None:
+        self._offers[entry.kind, entry.component.name].append(entry)
+
+    def add_section(self, plugin: PluginInfo, section: ConfigSection) -> None:
+        self.sections.append((plugin, section))
+
+    def entries(self, kind: str | None = None) -> Iterator[Entry]:
+        """All offers, of one kind or of all, sorted by kind, name and plugin."""
+        for (offered, _), entries in sorted(self._offers.items()):
+            if kind in (None, offered):
+                yield from entries
+
+    def offers(self, kind: str, name: str) -> tuple[Entry, ...]:
+        """Who offers `name`; more than one is a clash."""
+        return tuple(self._offers.get((kind, name), ()))
+
+    def clashes(self) -> Iterator[tuple[Entry, ...]]:
+        """The names that more than one plugin offers."""
+        for _, entries in sorted(self._offers.items()):
+            if len(entries) > 1:
+                yield tuple(entries)
+
+    def names(self, kind: str) -> tuple[str, ...]:
+        return tuple(sorted({name for offered, name in self._offers if offered == kind}))
+
+    def find(self, kind: str, use: str) -> Entry:
+        """The offer that `use` names: "Lion", or "neox-lion:Lion" where two plugins offer a Lion.
+
+        Raises PluginError when nothing has that name (with the nearest one) or when more than one plugin has it.
+        """
+        plugin, _, name = use.rpartition(":")
+        offers = [entry for entry in self.offers(kind, name) if plugin in ("", entry.plugin.id)]
+        if len(offers) == 1:
+            return offers[0]
+        if offers:
+            owners = " and ".join(f"{entry.plugin.id} {entry.plugin.version}" for entry in offers)
+            ways = " or ".join(f"`{entry.qualified}`" for entry in offers)
+            key = KIND_BY_NAME[kind].key.replace("_", "-")
+            raise PluginError(f"{kind} {name!r} is offered by {owners}", hint=f"write {key}: {ways}")
+        known = self.names(kind)
+        near = get_close_matches(name, known, 1)
+        raise PluginError(
+            f"no {kind} {use!r}; installed: {', '.join(known) or 'none'}",
+            hint=f"did you mean {near[0]!r}?" if near else "`neox plugins list` shows what is there and what failed",
+        )

@@ -1,0 +1,98 @@
+"""Every hook of neox: the catalogue of what a plugin can add.
+
+A hook returns offers and does nothing else. The core calls it once per process of a `neox` command, on the host, while
+no heavy library may be imported; a training process calls no hook at all. What a target must be is said by the
+Protocol of its kind in `neox_core.contracts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from neox_core.hooks.markers import hookspec
+
+if TYPE_CHECKING:
+    from neox_core.config.problem import Problem
+    from neox_core.config.structure import Config
+    from neox_core.hooks.component import Component, ConfigSection
+
+
+@hookspec
+def neox_config_sections() -> Iterable[ConfigSection]:  # type: ignore[empty-body]
+    """Top-level config keys that belong to no single component."""
+
+
+@hookspec
+def neox_optimizers() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Chosen by `optimizer.type`, settings under `optimizer.params`. Contract: `contracts.Optimizer`."""
+
+
+@hookspec
+def neox_lr_schedules() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Chosen by `lr-decay-style`. Contract: `contracts.LRSchedule`."""
+
+
+@hookspec
+def neox_norms() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Chosen by `norm`. Contract: `contracts.Norm`."""
+
+
+@hookspec
+def neox_activations() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Chosen by `activation`. Contract: `contracts.Activation`."""
+
+
+@hookspec
+def neox_positions() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Chosen by `pos-emb`. Contract: `contracts.Position`."""
+
+
+@hookspec
+def neox_sparse_layouts() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Which key blocks each query block attends to. Contract: `contracts.SparseLayout`."""
+
+
+@hookspec
+def neox_kernels() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Named `<op>.<implementation>`. Contract: `contracts.Kernel`."""
+
+
+@hookspec
+def neox_launchers() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Chosen by `launcher`. Contract: `contracts.Launcher`; the target is imported on the host and must be light."""
+
+
+@hookspec
+def neox_data_backends() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Chosen by `data-impl`. Contract: `contracts.DataBackend`."""
+
+
+@hookspec
+def neox_tokenizers() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Chosen by `tokenizer-type`. Contract: `contracts.Tokenizer`."""
+
+
+@hookspec
+def neox_monitors() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Chosen by `monitors`, a list. Contract: `contracts.Monitor`."""
+
+
+@hookspec
+def neox_model_families() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Families of published checkpoints that can be read and written. Contract: `contracts.ModelFamily`."""
+
+
+@hookspec
+def neox_checkpoint_formats() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Foreign checkpoint layouts. Contract: `contracts.CheckpointFormat`."""
+
+
+@hookspec
+def neox_commands() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Subcommands of `neox`, by name. The target is a `click.Command`, imported when the command is called."""
+
+
+@hookspec
+def neox_check_config(config: Config) -> Iterable[Problem]:  # type: ignore[empty-body]
+    """Rules across sections: called once on the host, after every section by itself is valid."""

@@ -1,0 +1,228 @@
+"""run.json: all that the training processes need to know, decided once on the host.
+
+The only part of the light zone that the heavy zone reads. Every class is frozen and holds plain values, so a plan
+compares, hashes to a digest, and reads the same on every rank.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from attrs import field, frozen
+from cattrs.preconf.json import make_converter
+
+from neox_core.errors import ConfigError
+from neox_core.hooks.component import load_path
+
+FORMAT = 1
+
+
+@frozen
+class ComponentRef:
+    """A chosen component with its settings, ready to be imported by a rank."""
+
+    kind: str
+    name: str
+    plugin: str
+    version: str
+    target: str
+    settings_class: str | None = None
+    settings: dict[str, Any] = field(factory=dict)
+
+    def load(self) -> tuple[Any, Any]:
+        """(target, settings instance or None). Raises PluginError when either cannot be imported."""
+        target = load_path(self.target)
+        if self.settings_class is None:
+            return target, None
+        return target, _converter.structure(self.settings, load_path(self.settings_class))
+
+
+@frozen
+class ModelPlan:
+    """The decoder. Widths in elements; `padded_vocab_size` None: from the tokenizer, rounded up."""
+
+    num_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    intermediate_size: int
+    seq_length: int
+    max_position_embeddings: int
+    norm: ComponentRef
+    activation: ComponentRef
+    position: ComponentRef
+    padded_vocab_size: int | None
+    make_vocab_size_divisible_by: int
+    tie_embeddings: bool
+    parallel_residual: bool
+    residual_post_norm: bool
+    hidden_dropout: float
+    attention_dropout: float
+    init_method: str
+    output_init_method: str
+    init_std: float
+    attention_softmax_in_fp32: bool
+
+
+@frozen
+class BatchPlan:
+    """train_batch = micro_batch * gradient_accumulation * data_parallel, in samples."""
+
+    micro_batch: int
+    gradient_accumulation: int
+    data_parallel: int
+    train_batch: int
+
+
+@frozen
+class DataPlan:
+    """`prefix` without .bin/.idx; `split` as three shares of the documents that add up to 1."""
+
+    prefix: str | None
+    split: tuple[float, float, float]
+    backend: ComponentRef
+    tokenizer: ComponentRef | None
+    num_workers: int
+
+
+@frozen
+class OptimPlan:
+    """Steps are optimizer steps. `zero_stage` 0 or 1."""
+
+    optimizer: ComponentRef
+    schedule: ComponentRef
+    lr: float
+    min_lr: float
+    warmup_steps: int
+    decay_steps: int
+    weight_decay: float
+    gradient_clipping: float
+    zero_stage: int
+
+
+@frozen
+class PrecisionPlan:
+    """dtype: of the model's weights and matmuls; autocast: of the matmuls only, the weights stay fp32."""
+
+    dtype: Literal["fp32", "bf16", "fp16"]
+    autocast: Literal["bf16", "fp16"] | None
+    fp16_lm_cross_entropy: bool = False
+
+
+@frozen
+class TrainPlan:
+    """Lengths and intervals in optimizer steps."""
+
+    train_iters: int
+    exit_interval: int | None
+    eval_interval: int
+    eval_iters: int
+    log_interval: int
+    seed: int
+    on_nonfinite_loss: Literal["stop", "skip"]
+    peak_tflops: float | None
+    sample_prompt: str | None
+
+
+@frozen
+class CheckpointPlan:
+    """resume: "must" = `load` has to hold a checkpoint; "auto" = resume if it does, else start anew."""
+
+    save: str | None
+    save_interval: int | None
+    load: str | None
+    resume: Literal["must", "auto"]
+    keep_last: int | None
+    finetune: bool
+    load_optimizer: bool
+    load_rng: bool
+    save_optimizer: bool
+    save_rng: bool
+    schedule_from: Literal["must-match", "config", "checkpoint"]
+
+
+@frozen
+class Host:
+    """One machine and how many ranks it runs."""
+
+    name: str
+    slots: int
+
+
+@frozen
+class ClusterPlan:
+    """Where the ranks run. tensor_parallel and pipeline_parallel are ranks; 1 = off."""
+
+    hosts: tuple[Host, ...]
+    device: Literal["cpu", "cuda"]
+    backend: str
+    master_addr: str
+    master_port: int
+    threads_per_rank: int | None
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+
+    @property
+    def world_size(self) -> int:
+        return sum(host.slots for host in self.hosts)
+
+
+@frozen
+class RunPlan:
+    """Everything decided before a process starts.
+
+    run_dir: holds run.json, logs/ and metrics.jsonl.
+    engine: the JSON that DeepSpeed gets.
+    plugins: id -> version of the plugins whose components the run uses.
+    debug: show the engine's own messages.
+    """
+
+    model: ModelPlan
+    batch: BatchPlan
+    data: DataPlan
+    optim: OptimPlan
+    precision: PrecisionPlan
+    train: TrainPlan
+    checkpoint: CheckpointPlan
+    cluster: ClusterPlan
+    launcher: ComponentRef
+    monitors: tuple[ComponentRef, ...]
+    engine: dict[str, Any]
+    plugins: dict[str, str]
+    run_dir: str
+    neox_version: str
+    debug: bool = False
+    format: int = FORMAT
+
+
+_converter = make_converter(forbid_extra_keys=True)
+
+
+def to_json(plan: RunPlan) -> str:
+    """The text of run.json: keys sorted, so equal plans give equal text."""
+    return json.dumps(_converter.unstructure(plan), indent=1, sort_keys=True)
+
+
+def digest(plan: RunPlan) -> str:
+    """SHA-256 of the plan; ranks compare it before they build anything."""
+    return hashlib.sha256(to_json(plan).encode()).hexdigest()
+
+
+def write_runfile(plan: RunPlan, path: Path) -> None:
+    """Write atomically: a reader sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(to_json(plan) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def read_runfile(path: Path) -> RunPlan:
+    """Raises ConfigError when the file is missing, not JSON, or of another format."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot read the run file: {error}") from error
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+        raise ConfigError(f"{path}: not a run file of format {FORMAT}", hint="start the run with `neox train`")
+    return _converter.structure(raw, RunPlan)
