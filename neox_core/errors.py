@@ -1,5 +1,10 @@
 """What a user is told when something is wrong: one message, one way out, one exit code."""
 
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
 
 class NeoxError(Exception):
     """A mistake that the user can mend.
@@ -52,3 +57,22 @@ class RankError(NeoxError):
     """A training process failed."""
 
     exit_code = 6
+
+
+def run_main(main: Callable[[], int | None]) -> NoReturn:
+    """Run the main function of a process and leave with its exit code.
+
+    A NeoxError is printed as message and hint, Ctrl-C leaves with 130; NEOX_DEBUG=1 lets the traceback through.
+    """
+    try:
+        code = main() or 0
+    except NeoxError as error:
+        if os.environ.get("NEOX_DEBUG") == "1":
+            raise
+        sys.stderr.write(f"error: {error}\n")
+        code = error.exit_code
+    except KeyboardInterrupt:
+        code = 130
+    sys.stdout.flush()
+    sys.stderr.flush()
+    sys.exit(code)

@@ -1,0 +1,32 @@
+"""What plugin authors test with. Each check takes a catalogue of the plugin, the component's name and its settings:
+
+    catalog = load_only("neox-lion")
+    check_optimizer(catalog, "Lion", lr=0.05)
+
+A check raises AssertionError with the clause of the contract that does not hold. Importing this package is light; a check
+that needs torch imports it when it is taken.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "assert_light": "plugins",
+    "build": "plugins",
+    "load_only": "plugins",
+    "check_launcher": "launchers",
+    "check_lr_schedule": "schedules",
+    "check_optimizer": "optimizers",
+    "check_norm": "layers",
+    "check_activation": "layers",
+    "check_position": "layers",
+    "check_data_backend": "data",
+}
+
+__all__ = sorted(_HOME)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
