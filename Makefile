@@ -1,0 +1,32 @@
+# Two commands: `make train` shows a run from nothing to generated text, `make test` runs every test.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := pyproject.toml constraints.txt requirements/core.txt requirements/plugins-editable.txt $(wildcard plugins/*/pyproject.toml)
+
+.PHONY: setup train test clean
+
+setup: $(VENV)/.installed
+
+train: setup
+	$(BIN)/neox data prepare stdlib --out data/stdlib
+	$(BIN)/neox train configs/quickstart.yml
+
+test: $(BIN)/tox
+	$(BIN)/tox
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(BIN)/tox: | $(BIN)/python
+	$(BIN)/python -m pip install -q 'tox>=4.20'
+
+$(VENV)/.installed: $(SOURCES) | $(BIN)/python
+	@echo "Installing torch, DeepSpeed and neox into $(VENV) (a minute or two, once)"
+	$(BIN)/python -m pip install -q -c constraints.txt -r requirements/core.txt
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e . -r requirements/plugins-editable.txt
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .tox data runs checkpoints
