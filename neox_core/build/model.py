@@ -1,0 +1,41 @@
+"""From a planned model to one with weights."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from neox_core.contracts.model import PositionShape
+from neox_core.model.gpt import GPT
+from neox_core.model.init import init_parameters
+from neox_core.model.shape import build_shape
+
+if TYPE_CHECKING:
+    from neox_core.build.context import BuildContext
+    from neox_core.plan.runfile import ModelPlan
+
+
+def build_model(plan: ModelPlan, vocab_size: int, context: BuildContext) -> GPT:
+    """The model on `context.device` in `context.dtype`, its weights drawn from (context.seed, parameter name).
+
+    vocab_size: rows of the embedding, see `model.shape.padded_vocab`. The weights are drawn in fp32 on the CPU and
+    then moved, so every device and dtype starts from the same numbers. Raises PluginError for a component that cannot
+    be loaded.
+    """
+    make_norm, norm_settings = plan.norm.load()
+    make_activation, activation_settings = plan.activation.load()
+    make_position, position_settings = plan.position.load()
+    activation = make_activation(activation_settings)
+    shape = build_shape(plan, vocab_size, gated=activation.gated)
+    position = make_position(
+        PositionShape(
+            hidden_size=shape.hidden_size,
+            num_heads=shape.num_heads,
+            head_dim=shape.head_dim,
+            max_positions=shape.max_positions,
+        ),
+        position_settings,
+    )
+    model = GPT(shape, partial(make_norm, shape.hidden_size, norm_settings), activation, position)
+    init_parameters(model, shape, context.seed, plan.init_method, plan.output_init_method, plan.init_std)
+    return model.to(device=context.device, dtype=context.dtype)

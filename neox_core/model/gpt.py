@@ -1,0 +1,86 @@
+"""The decoder: embeddings, blocks, a last norm, and the projection to the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from neox_core.model.block import Block
+from neox_core.model.cache import KeyValueCache
+from neox_core.model.embedding import Embedding
+from neox_core.model.linear import Linear
+from neox_core.model.loss import cross_entropy
+
+if TYPE_CHECKING:
+    from neox_core.contracts.model import Activation
+    from neox_core.model.shape import ModelShape
+
+
+class GPT(nn.Module):
+    """A decoder-only transformer as GPT-NeoX defines it.
+
+    norm: makes a fresh norm of width hidden_size. position: a module that keeps `contracts.model.Position`.
+    """
+
+    def __init__(
+        self, shape: ModelShape, norm: Callable[[], nn.Module], activation: Activation, position: nn.Module
+    ) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embedding = Embedding(shape.vocab_size, shape.hidden_size, shape.hidden_dropout)
+        self.position = position
+        self.layers = nn.ModuleList(Block(shape, layer, norm, activation) for layer in range(shape.num_layers))
+        self.final_norm = norm()
+        self.head = None if shape.tie_embeddings else Linear(shape.hidden_size, shape.vocab_size, bias=False)
+
+    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross-entropy in nats over the labels that are not -100; tokens, labels: int64 [batch, seq].
+
+        The logits exist for a few tokens at a time, never for the whole batch.
+        """
+        return cross_entropy(self.hidden(tokens), self.output_weight, labels)
+
+    def logits(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        """int64 [batch, seq] -> [batch, seq, vocab]. With a cache, `tokens` are those that follow what it holds."""
+        return F.linear(self.hidden(tokens, cache), self.output_weight)
+
+    def hidden(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        """int64 [batch, seq] -> the normalised states after the last block, [batch, seq, hidden]."""
+        new = tokens.shape[1]
+        first = 0 if cache is None else cache.length
+        positions = torch.arange(first, first + new, device=tokens.device)
+        x = self.embedding(tokens, positions, self.position)
+        prepared = self.position.prepare(positions, self._matmul_dtype(x))  # type: ignore[operator]
+        for block in self.layers:
+            x = block(x, self.position, prepared, cache)
+        if cache is not None:
+            cache.advance(new)
+        return self.final_norm(x)  # type: ignore[no-any-return]
+
+    @property
+    def output_weight(self) -> Tensor:
+        """[vocab, hidden]: the head's, or the embedding's where they are tied."""
+        return self.embedding.weight if self.head is None else self.head.weight
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of the parameters that their own modules keep out of weight decay."""
+        names: set[str] = set()
+        for prefix, module in self.named_modules():
+            declared = () if module is self else getattr(module, "no_weight_decay", ())
+            own = {name for name, _ in module.named_parameters(recurse=False)}
+            names |= {f"{prefix}.{name}" for name in own.intersection(declared)}
+        return names
+
+    def new_cache(self, batch: int, capacity: int) -> KeyValueCache:
+        """A cache for `batch` sequences of up to `capacity` tokens, on the model's device."""
+        weight = self.embedding.weight
+        return KeyValueCache(self.shape, batch, capacity, self._matmul_dtype(weight), weight.device)
+
+    @staticmethod
+    def _matmul_dtype(x: Tensor) -> torch.dtype:
+        device = x.device.type
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype

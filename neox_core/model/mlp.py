@@ -1,0 +1,29 @@
+"""The part of a block that looks at one token at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from neox_core.model.linear import Linear
+
+if TYPE_CHECKING:
+    from neox_core.contracts.model import Activation
+    from neox_core.model.shape import ModelShape
+
+
+class MLP(nn.Module):
+    """[batch, seq, hidden] -> [batch, seq, hidden] through `intermediate_size`.
+
+    A gated activation takes value and gate side by side, so the first projection is twice as wide.
+    """
+
+    def __init__(self, shape: ModelShape, activation: Activation) -> None:
+        super().__init__()
+        self.activation = activation
+        self.up = Linear(shape.hidden_size, shape.mlp_width)
+        self.down = Linear(shape.intermediate_size, shape.hidden_size, residual_output=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.activation(self.up(x)))  # type: ignore[no-any-return]

@@ -1,0 +1,28 @@
+"""Gaussian error linear units (Hendrycks and Gimpel 2016, arXiv:1606.08415)."""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class Gelu:
+    """`x * Phi(x)`, Phi the normal distribution function, exact."""
+
+    gated = False
+
+    def __init__(self, settings: None) -> None:
+        """Nothing to set."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.gelu(x)
+
+
+class TanhGelu:
+    """`0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, within 1e-3 of the exact form."""
+
+    gated = False
+
+    def __init__(self, settings: None) -> None:
+        """Nothing to set."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.gelu(x, approximate="tanh")

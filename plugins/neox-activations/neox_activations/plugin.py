@@ -1,0 +1,13 @@
+from neox_core.api import Component, hookimpl
+
+
+@hookimpl
+def neox_activations() -> list[Component]:
+    return [
+        Component("gelu", "neox_activations.gelu:Gelu", summary="x * Phi(x), by erf (arXiv:1606.08415)"),
+        Component(
+            "openai-gelu", "neox_activations.gelu:TanhGelu", summary="GELU by tanh, as in GPT-2 (arXiv:1606.08415)"
+        ),
+        Component("geglu", "neox_activations.gated:GeGLU", summary="value * GELU(gate) (arXiv:2002.05202)"),
+        Component("swiglu", "neox_activations.gated:SwiGLU", summary="value * SiLU(gate) (arXiv:2002.05202)"),
+    ]

@@ -1,0 +1,31 @@
+"""Root-mean-square normalisation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from neox_norms.settings import RMSNormSettings
+
+
+class RMSNorm(nn.Module):
+    """`x / (rms(x) + eps) * weight` over the last dimension (Zhang and Sennrich 2019, arXiv:1910.07467).
+
+    The epsilon is added to the root mean square itself, as GPT-NeoX does it, not under the square root. An input of
+    zeros gives zeros, and a gradient of its own that is finite.
+    """
+
+    no_weight_decay: ClassVar[frozenset[str]] = frozenset({"weight"})
+
+    def __init__(self, dim: int, settings: RMSNormSettings) -> None:
+        super().__init__()
+        self.eps = settings.rms_norm_epsilon
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        rms = torch.linalg.vector_norm(wide, dim=-1, keepdim=True) * wide.shape[-1] ** -0.5
+        return (wide / (rms + self.eps) * self.weight).to(x.dtype)

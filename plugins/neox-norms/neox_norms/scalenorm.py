@@ -1,0 +1,29 @@
+"""Normalisation to a learned length."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from neox_norms.settings import ScaleNormSettings
+
+
+class ScaleNorm(nn.Module):
+    """`x / max(|x|, eps) * weight` over the last dimension, one weight in all (Nguyen and Salazar 2019,
+    arXiv:1910.05895). The weight starts at 1, as in GPT-NeoX; the paper starts it at sqrt(dim)."""
+
+    no_weight_decay: ClassVar[frozenset[str]] = frozenset({"weight"})
+
+    def __init__(self, dim: int, settings: ScaleNormSettings) -> None:
+        super().__init__()
+        self.dim = dim
+        self.eps = settings.scalenorm_epsilon
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).clamp(min=self.eps)
+        return (wide * (self.weight / length)).to(x.dtype)

@@ -1,0 +1,27 @@
+"""Epsilons of the norms; each is read by its own norm only."""
+
+from attrs import frozen
+from attrs import validators as v
+
+from neox_core.api import setting
+
+
+@frozen
+class LayerNormSettings:
+    layernorm_epsilon: float = setting(
+        1e-5, help="Constant added to the variance inside LayerNorm.", check=v.gt(0), origin="megatron"
+    )
+
+
+@frozen
+class RMSNormSettings:
+    rms_norm_epsilon: float = setting(
+        1e-8, help="Constant added to the root mean square before dividing by it.", check=v.gt(0), origin="gpt-neox"
+    )
+
+
+@frozen
+class ScaleNormSettings:
+    scalenorm_epsilon: float = setting(
+        1e-8, help="Lower bound of the vector's L2 norm inside ScaleNorm.", check=v.gt(0), origin="gpt-neox"
+    )
