@@ -4,12 +4,17 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from attrs import field, frozen
+from attrs import Attribute, field, frozen, has
 from attrs import validators as v
 
 from neox_core.errors import PluginError
 
 IMPORT_PATH = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
+
+
+def _attrs_class(offer: Any, attribute: "Attribute[Any]", value: Any) -> None:
+    if not (isinstance(value, type) and has(value)):
+        raise TypeError(f"{offer.name}: {attribute.name} has to be an attrs class, not {value!r}")
 
 
 @frozen
@@ -27,7 +32,7 @@ class Component:
 
     name: str = field(validator=v.matches_re(r"[A-Za-z0-9][A-Za-z0-9_.+-]*"))
     target: str = field(validator=v.matches_re(IMPORT_PATH))
-    settings: type | None = None
+    settings: type | None = field(default=None, validator=v.optional(_attrs_class))
     summary: str = ""
     needs: tuple[str, ...] = ()
     zero_stages: tuple[int, ...] = (0,)
@@ -46,7 +51,7 @@ class ConfigSection:
     """
 
     name: str
-    settings: type
+    settings: type = field(validator=_attrs_class)
     summary: str = ""
 
 

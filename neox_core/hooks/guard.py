@@ -18,21 +18,23 @@ class HeavyImportError(PluginError):
 class _Refuse:
     def __init__(self, culprit: str) -> None:
         self.culprit = culprit
+        self.refused: HeavyImportError | None = None
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name.partition(".")[0] in HEAVY:
-            raise HeavyImportError(
-                f"{self.culprit} imports {name} while it is being listed",
-                hint="import it in the module that Component(target=...) names",
-            )
-        return None
+        if name.partition(".")[0] not in HEAVY:
+            return None
+        self.refused = HeavyImportError(
+            f"{self.culprit} imports {name} while it is being listed",
+            hint="import it in the module that Component(target=...) names",
+        )
+        raise self.refused
 
 
 @contextmanager
 def no_heavy_imports(culprit: str) -> Iterator[None]:
-    """Refuse heavy imports inside the block.
+    """Refuse heavy imports inside the block. One that the block catches and forgets is raised at its end.
 
     A library that this process has already imported (a test, a notebook) is not looked for again, so nothing is
     refused then; `neox_core.testing.assert_light` checks in a fresh process.
@@ -43,3 +45,5 @@ def no_heavy_imports(culprit: str) -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(finder)
+    if finder.refused is not None:
+        raise finder.refused

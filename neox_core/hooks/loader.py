@@ -1,169 +1,186 @@
-"""Entry points to Registry: each plugin alone, all or nothing, in order of id.
+"""Entry points to Catalog: each plugin alone, all or nothing, in order of id.
 
 pluggy marks and validates; its own loader stops at the first broken plugin and skips a second entry point of the same
 name in silence, so the loading is done here.
 """
 
-import os
-import re
-from collections.abc import Iterable, Iterator
-from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal
+import inspect
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import redirect_stdout
+from difflib import get_close_matches
+from importlib.metadata import Distribution, EntryPoint, entry_points
+from typing import Any
 
 import pluggy
-import tomli
-from attrs import frozen
+from attrs import field, frozen
 
-from neox_core.errors import NeoxError, PluginError
+from neox_core.errors import PluginError
 from neox_core.hooks import specs
+from neox_core.hooks.catalog import Catalog, Report
 from neox_core.hooks.component import Component, ConfigSection
 from neox_core.hooks.guard import no_heavy_imports
 from neox_core.hooks.kinds import KINDS
 from neox_core.hooks.markers import PROJECT
-from neox_core.hooks.registry import Entry, PluginInfo, Registry
+from neox_core.hooks.registry import Entry, PluginInfo, Registry, normalise
+from neox_core.hooks.switches import disabled_plugins
+
+__all__ = ["API", "GROUP", "Catalog", "Report", "disabled_plugins", "load_plugins", "normalise"]
 
 GROUP = "neox.plugins"
 API = "1"
 
-Status = Literal["ok", "broken", "disabled", "incompatible"]
 
+def load_plugins(points: Iterable[EntryPoint] | None = None, disabled: Mapping[str, str] | None = None) -> Catalog:
+    """Load every installed plugin, or those of `points`. Never raises for a plugin's fault: the report has it.
 
-@frozen
-class Report:
-    """What became of one plugin."""
-
-    plugin: PluginInfo
-    status: Status
-    error: BaseException | None = None
-
-    @property
-    def cause(self) -> str:
-        """The reason in one line; empty when all is well."""
-        if self.error is None:
-            return ""
-        if isinstance(self.error, NeoxError):
-            return self.error.message
-        return f"{type(self.error).__name__}: {self.error}"
-
-
-@frozen
-class Catalog:
-    """All plugins of this environment: the manager, what they offer, and what became of each."""
-
-    manager: pluggy.PluginManager
-    registry: Registry
-    reports: tuple[Report, ...]
-
-    def report(self, plugin: str) -> Report | None:
-        return next((report for report in self.reports if report.plugin.id == plugin), None)
-
-
-def load_plugins(
-    points: Iterable[EntryPoint] | None = None, disabled: frozenset[str] | None = None
-) -> Catalog:
-    """Load every installed plugin, or those of `points`. Never raises for a plugin's fault: the report has it."""
+    disabled: plugin id -> who switches it off; by default what the environment and pyproject.toml say.
+    """
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(specs)
     registry = Registry()
     reports: list[Report] = []
     off = disabled_plugins() if disabled is None else disabled
-    found = entry_points(group=GROUP) if points is None else points
-    for info, point in sorted(((_identify(point), point) for point in found), key=lambda pair: (pair[0].id, pair[0].entry_point)):
+    for plugin in _plugins(entry_points(group=GROUP) if points is None else points):
+        info = plugin.info(plugin.points[0])
         if info.id in off:
-            reports.append(Report(info, "disabled"))
+            reports.append(Report(info, "disabled", PluginError(f"switched off by {off[info.id]}")))
             continue
-        wrong_api = _wrong_api(point)
+        wrong_api = _wrong_api(plugin)
         if wrong_api:
             reports.append(Report(info, "incompatible", PluginError(wrong_api)))
             continue
         try:
-            entries, sections = _load(manager, info, point)
-        except (Exception, SystemExit) as error:  # whatever a plugin does, the others must load
+            offers = _load(manager, plugin)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever a plugin does (sys.exit too), the others must load
             reports.append(Report(info, "broken", error))
             continue
-        for entry in entries:
-            registry.add(entry)
-        for section in sections:
-            registry.add_section(info, section)
+        for owner, offer in offers:
+            if isinstance(offer, Entry):
+                registry.add(offer)
+            else:
+                registry.add_section(owner, offer)
         reports.append(Report(info, "ok"))
-    return Catalog(manager, registry, tuple(reports))
+    return Catalog(manager, registry, tuple(reports), off)
 
 
-def disabled_plugins(start: Path | None = None) -> frozenset[str]:
-    """Plugin ids switched off by NEOX_PLUGINS_DISABLE (comma separated) or by the nearest pyproject.toml upwards
-    that has `[tool.neox] disable = [...]`."""
-    names = [name for name in os.environ.get("NEOX_PLUGINS_DISABLE", "").split(",") if name.strip()]
-    here = (start or Path.cwd()).resolve()
-    for folder in (here, *here.parents):
-        file = folder / "pyproject.toml"
-        if file.is_file():
-            try:
-                tool = tomli.loads(file.read_text(encoding="utf-8")).get("tool", {})
-            except (OSError, UnicodeDecodeError, tomli.TOMLDecodeError) as error:
-                raise PluginError(f"{file}: cannot read [tool.neox]: {error}") from error
-            if "neox" in tool:
-                names += tool["neox"].get("disable", [])
-                break
-    return frozenset(normalise(name) for name in names)
+@frozen
+class _Plugin:
+    """One distribution and its entry points of our group, sorted."""
+
+    id: str
+    version: str
+    keywords: str | None
+    points: list[EntryPoint] = field(factory=list)
+
+    def info(self, point: EntryPoint) -> PluginInfo:
+        return PluginInfo(self.id, self.version, point.name, point.value.partition(":")[0].strip())
 
 
-def normalise(name: str) -> str:
-    """A distribution's name as PyPI compares them."""
-    return re.sub(r"[-_.]+", "-", name.strip()).lower()
+def _plugins(points: Iterable[EntryPoint]) -> list[_Plugin]:
+    plugins: dict[str, _Plugin] = {}
+    read: dict[Distribution, _Plugin] = {}  # the metadata of a distribution is parsed at each access
+    for point in sorted(points, key=lambda point: (point.name, point.value)):
+        plugin = read.get(point.dist) if point.dist else None
+        if plugin is None:
+            plugin = _identify(point)
+            if point.dist:
+                read[point.dist] = plugin
+        plugin = plugins.setdefault(plugin.id, plugin)
+        if not any((point.name, point.value) == (known.name, known.value) for known in plugin.points):
+            plugin.points.append(point)  # a folder that is twice on sys.path lists its distributions twice
+    return [plugin for _, plugin in sorted(plugins.items())]
 
 
-def _identify(point: EntryPoint) -> PluginInfo:
+def _identify(point: EntryPoint) -> _Plugin:
+    """An entry point without a distribution was made by hand, in a test: its name is the id, and it has our api."""
     if point.dist is None:
-        return PluginInfo(normalise(point.name), "unknown", point.name, point.module)
-    return PluginInfo(normalise(point.dist.name), point.dist.version, point.name, point.module)
+        return _Plugin(normalise(point.name), "unknown", f"neox-api-{API}")
+    metadata = point.dist.metadata
+    return _Plugin(normalise(metadata["Name"] or point.name), metadata["Version"] or "unknown", metadata["Keywords"])
 
 
-def _wrong_api(point: EntryPoint) -> str:
-    if point.dist is None:
-        return ""
-    keywords = (point.dist.metadata["Keywords"] or "").replace(",", " ").split()
+def _wrong_api(plugin: _Plugin) -> str:
+    keywords = (plugin.keywords or "").replace(",", " ").split()
     declared = [word.removeprefix("neox-api-") for word in keywords if word.startswith("neox-api-")]
-    if declared == [API]:
+    if API in declared:
         return ""
     if not declared:
         return f'declares no plugin api; add keywords = ["neox-api-{API}"] to [project] in its pyproject.toml'
     return f"is made for plugin api {', '.join(declared)}; this core has api {API}"
 
 
-def _load(
-    manager: pluggy.PluginManager, info: PluginInfo, point: EntryPoint
-) -> tuple[list[Entry], list[ConfigSection]]:
-    name = f"{info.id}/{info.entry_point}"
+def _load(manager: pluggy.PluginManager, plugin: _Plugin) -> list[tuple[PluginInfo, Entry | ConfigSection]]:
+    registered: list[str] = []
+    offers: list[tuple[PluginInfo, Entry | ConfigSection]] = []
     try:
-        with no_heavy_imports(info.id):
-            module = point.load()
-            manager.register(module, name=name)
-            manager.check_pending()  # a hook that this core does not know
-            return list(_entries(manager, module, info)), list(_sections(manager, module, info))
+        for point in plugin.points:
+            info = plugin.info(point)
+            name = f"{plugin.id}/{point.name}"
+            # What a plugin prints must not end up in the output of `--json`.
+            with no_heavy_imports(plugin.id), redirect_stdout(sys.stderr):
+                module = point.load()
+                _check_marks(module)
+                if manager.is_registered(module):
+                    raise PluginError(f"{info.module} is already registered by {manager.get_name(module)}")
+                registered.append(name)
+                manager.register(module, name=name)
+                _check_hooks(manager, module)
+                offers += [(info, offer) for offer in _offers(manager, module, info)]
+        _check_names([offer for _, offer in offers if isinstance(offer, Entry)])
     except BaseException:
-        if manager.has_plugin(name):
-            manager.unregister(name=name)
+        for name in registered:
+            if manager.has_plugin(name):
+                manager.unregister(name=name)
         raise
+    return offers
 
 
-def _call(manager: pluggy.PluginManager, module: ModuleType, hook: str) -> Iterator[Any]:
+def _check_marks(module: object) -> None:
+    """A hook whose mark was forgotten would offer nothing, in silence."""
+    for name, value in vars(module).items():
+        if hasattr(specs, name) and name.startswith("neox_") and inspect.isfunction(value):
+            if not hasattr(value, f"{PROJECT}_impl"):
+                raise PluginError(f"{name} is not marked as a hook", hint="put @hookimpl above it")
+
+
+def _check_hooks(manager: pluggy.PluginManager, module: object) -> None:
+    callers = manager.get_hookcallers(module) or []
+    if not callers:
+        raise PluginError("offers nothing: it has no hook", hint="mark one with @hookimpl; docs/hooks.md lists them all")
+    known = [name for name in vars(specs) if name.startswith("neox_")]
+    for caller in callers:
+        optional = any(impl.optionalhook for impl in caller.get_hookimpls() if impl.plugin is module)
+        if not caller.has_spec() and not optional:
+            near = get_close_matches(caller.name, known, 1)
+            raise PluginError(
+                f"has a hook {caller.name} that this core does not know",
+                hint=f"did you mean {near[0]}?" if near else "docs/hooks.md lists all hooks",
+            )
+
+
+def _offers(manager: pluggy.PluginManager, module: object, info: PluginInfo) -> Iterator[Entry | ConfigSection]:
+    for kind in KINDS:
+        for component in _call(manager, module, kind.hook, Component):
+            yield Entry(kind.name, component, info)
+    yield from _call(manager, module, "neox_config_sections", ConfigSection)
+
+
+def _call(manager: pluggy.PluginManager, module: object, hook: str, expected: type) -> Iterator[Any]:
     others = [plugin for plugin in manager.get_plugins() if plugin is not module]
     for offers in manager.subset_hook_caller(hook, others)():  # one plugin at a time, so every offer has an owner
-        yield from offers
+        for offer in offers if isinstance(offers, Iterable) else [offers]:
+            if not isinstance(offer, expected) or offer is offers:
+                raise PluginError(f"{hook} returned {offers!r}; it returns a list of {expected.__name__}")
+            yield offer
 
 
-def _entries(manager: pluggy.PluginManager, module: ModuleType, info: PluginInfo) -> Iterator[Entry]:
-    for kind in KINDS:
-        for component in _call(manager, module, kind.hook):
-            if not isinstance(component, Component):
-                raise PluginError(f"{kind.hook} of {info.id} returned {component!r}, not a Component")
-            yield Entry(kind.name, component, info)
-
-
-def _sections(manager: pluggy.PluginManager, module: ModuleType, info: PluginInfo) -> Iterator[ConfigSection]:
-    for section in _call(manager, module, "neox_config_sections"):
-        if not isinstance(section, ConfigSection):
-            raise PluginError(f"neox_config_sections of {info.id} returned {section!r}, not a ConfigSection")
-        yield section
+def _check_names(entries: list[Entry]) -> None:
+    """Two plugins may offer one name, and the config says which; within one plugin there is no way to say it."""
+    seen: set[tuple[str, str]] = set()
+    for entry in entries:
+        if (entry.kind, entry.component.name) in seen:
+            raise PluginError(f"offers {entry.kind} {entry.component.name!r} twice")
+        seen.add((entry.kind, entry.component.name))

@@ -1,15 +1,25 @@
 """Every offer of every plugin, clashes included: nothing is overwritten, renamed or dropped."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
-from attrs import frozen
+from attrs import fields, frozen
 
 from neox_core.errors import PluginError
 from neox_core.hooks.component import Component, ConfigSection, load_path
 from neox_core.hooks.kinds import KIND_BY_NAME
+
+
+def normalise(name: str) -> str:
+    """A distribution's name as package indexes compare them: the id of a plugin."""
+    return re.sub(r"[-_.]+", "-", name.strip()).lower()
+
+
+class UnknownComponentError(PluginError):
+    """No plugin that could be loaded offers the name."""
 
 
 @frozen
@@ -76,26 +86,39 @@ class Registry:
             if len(entries) > 1:
                 yield tuple(entries)
 
+    def key_clashes(self) -> Iterator[tuple[str, tuple[PluginInfo, ...]]]:
+        """The config keys that the sections of more than one plugin own, and these plugins."""
+        owners: dict[str, list[PluginInfo]] = defaultdict(list)
+        for plugin, section in self.sections:
+            for setting in fields(section.settings):
+                owners[setting.name].append(plugin)
+        for key, plugins in sorted(owners.items()):
+            if len(plugins) > 1:
+                yield key, tuple(plugins)
+
     def names(self, kind: str) -> tuple[str, ...]:
         return tuple(sorted({name for offered, name in self._offers if offered == kind}))
 
     def find(self, kind: str, use: str) -> Entry:
         """The offer that `use` names: "Lion", or "neox-lion:Lion" where two plugins offer a Lion.
 
-        Raises PluginError when nothing has that name (with the nearest one) or when more than one plugin has it.
+        Raises UnknownComponentError when nothing has that name, with the nearest one; PluginError when more than one
+        plugin has it, with the qualified names. `Catalog.find` also knows the plugins that could not be loaded.
         """
         plugin, _, name = use.rpartition(":")
-        offers = [entry for entry in self.offers(kind, name) if plugin in ("", entry.plugin.id)]
+        offers = [entry for entry in self.offers(kind, name) if not plugin or entry.plugin.id == normalise(plugin)]
         if len(offers) == 1:
             return offers[0]
         if offers:
             owners = " and ".join(f"{entry.plugin.id} {entry.plugin.version}" for entry in offers)
             ways = " or ".join(f"`{entry.qualified}`" for entry in offers)
             key = KIND_BY_NAME[kind].key.replace("_", "-")
-            raise PluginError(f"{kind} {name!r} is offered by {owners}", hint=f"write {key}: {ways}")
+            raise PluginError(
+                f"{kind} {name!r} is offered by {owners}", hint=f"write {key}: {ways}" if key else f"write {ways}"
+            )
         known = self.names(kind)
-        near = get_close_matches(name, known, 1)
-        raise PluginError(
+        near = get_close_matches(name, known, 1) or [other for other in known if other.lower() == name.lower()]
+        raise UnknownComponentError(
             f"no {kind} {use!r}; installed: {', '.join(known) or 'none'}",
             hint=f"did you mean {near[0]!r}?" if near else "`neox plugins list` shows what is there and what failed",
         )

@@ -1,0 +1,131 @@
+"""The `neox` command: a table of subcommands, each imported when it is called, and those that plugins offer."""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+from attrs import frozen
+
+from neox_core.errors import NeoxError, PluginError
+from neox_core.hooks.component import load_path
+
+if TYPE_CHECKING:
+    from neox_core.hooks.catalog import Catalog
+    from neox_core.hooks.registry import Entry
+
+
+@frozen
+class Subcommand:
+    """Where a subcommand lives, and its line in `neox --help`."""
+
+    target: str
+    help: str
+
+
+SUBCOMMANDS = {
+    "train": Subcommand("neox_core.cli.train:train", "Train a model from one or more config files."),
+    "config": Subcommand("neox_core.cli.config:config", "Check config files, show the plan that follows from them."),
+    "data": Subcommand("neox_core.cli.data:data", "Turn text into datasets of tokens."),
+    "generate": Subcommand("neox_core.cli.generate:generate", "Continue a prompt with a trained model."),
+    "plugins": Subcommand("neox_core.cli.plugins:plugins", "List, describe and check the installed plugins."),
+}
+
+
+class NeoxGroup(click.Group):
+    """Imports a subcommand when it is called, asks the plugins for one that it does not know, and ends a process
+    with the exit code of the error: a NeoxError's own, 2 for a wrong command line, 130 for Ctrl-C."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*SUBCOMMANDS, *_offered(_catalog_for_help())]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click's, from the one-line helps: no subcommand is imported for it."""
+        lines = [(name, command.help) for name, command in SUBCOMMANDS.items()]
+        for name, entry in _offered(_catalog_for_help()).items():
+            lines.append((name, f"{entry.component.summary} ({entry.plugin.id})".lstrip()))
+        with formatter.section("Commands"):
+            formatter.write_dl(lines)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in SUBCOMMANDS:
+            command = load_path(SUBCOMMANDS[cmd_name].target)
+        else:
+            from neox_core.hooks.loader import load_plugins  # takes 50 ms, which no other subcommand pays here
+
+            catalog = load_plugins()
+            if ":" not in cmd_name and not catalog.registry.offers("command", cmd_name):
+                self._refuse(ctx, cmd_name, catalog)
+            command = catalog.find("command", cmd_name).load()
+        if not isinstance(command, click.Command):
+            raise PluginError(f"command {cmd_name!r} is {command!r}, not a click command")
+        return command
+
+    def _refuse(self, ctx: click.Context, name: str, catalog: "Catalog") -> NoReturn:
+        near = get_close_matches(name, [*SUBCOMMANDS, *_offered(catalog)], 1)
+        way_out = f"did you mean {near[0]!r}?" if near else "`neox --help` lists all commands"
+        failed = "".join(f"\n  not loaded, and may offer it: {warning}" for warning in catalog.warnings())
+        raise click.UsageError(f"no command {name!r}; {way_out}{failed}", ctx)
+
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> NoReturn:
+        """Run a command line, by default that of this process, and exit."""
+        extra["standalone_mode"] = False
+        try:
+            code = super().main(args, prog_name or "neox", **extra)
+        except NeoxError as error:
+            if os.environ.get("NEOX_DEBUG") == "1":
+                traceback.print_exc()
+            click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
+            code = error.exit_code
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
+        except click.Abort:
+            code = 130
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _offered(catalog: "Catalog | None") -> "dict[str, Entry]":
+    """The commands of plugins by the name that calls them: qualified where two plugins offer the same one."""
+    if catalog is None:
+        return {}
+    entries = list(catalog.registry.entries("command"))
+    clashing = {entry.qualified for clash in catalog.registry.clashes() for entry in clash}
+    return {
+        entry.qualified if entry.qualified in clashing or entry.component.name in SUBCOMMANDS else entry.component.name: entry
+        for entry in entries
+    }
+
+
+def _catalog_for_help() -> "Catalog | None":
+    """None when what switches plugins off cannot be read: help must work, and any other command reports it."""
+    from neox_core.hooks.loader import load_plugins
+
+    try:
+        return load_plugins()
+    except PluginError:
+        return None
+
+
+def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        os.environ["NEOX_DEBUG"] = "1"  # the processes that the command starts shall know it too
+
+
+@click.group(cls=NeoxGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Show tracebacks and the engine's own messages."
+)
+@click.version_option(package_name="neox-core", prog_name="neox")
+def neox() -> None:
+    """Pretrain GPT-style language models with DeepSpeed, from one YAML file."""
+
+
+def main() -> NoReturn:
+    """The console script."""
+    neox.main()

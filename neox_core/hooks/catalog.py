@@ -1,0 +1,112 @@
+"""What this environment offers, and what became of each plugin: the answer to every question about plugins."""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import pluggy
+from attrs import field, frozen
+
+from neox_core.errors import NeoxError, PluginError
+from neox_core.hooks.registry import Entry, PluginInfo, Registry, UnknownComponentError, normalise
+
+Status = Literal["ok", "broken", "disabled", "incompatible"]
+
+
+@frozen
+class Report:
+    """What became of one plugin."""
+
+    plugin: PluginInfo
+    status: Status
+    error: BaseException | None = None
+
+    @property
+    def cause(self) -> str:
+        """The reason in one line; empty when all is well."""
+        if self.error is None:
+            return ""
+        if isinstance(self.error, NeoxError):
+            return " ".join(self.error.message.split())
+        if isinstance(self.error, SystemExit):
+            return f"calls sys.exit({self.error.code!r}) while it is being listed"
+        return " ".join(f"{type(self.error).__name__}: {self.error}".split())
+
+    @property
+    def hint(self) -> str:
+        """What a user can do about it; empty when all is well."""
+        if isinstance(self.error, NeoxError) and self.error.hint:
+            return self.error.hint
+        if isinstance(self.error, ModuleNotFoundError) and self.error.name:
+            return f"install {self.error.name.partition('.')[0]}"
+        if self.status == "incompatible":
+            return f"install another version of {self.plugin.id}"
+        if self.status == "broken":
+            return f"tell the author of {self.plugin.id}; NEOX_PLUGINS_DISABLE={self.plugin.id} switches it off"
+        return ""
+
+    @property
+    def line(self) -> str:
+        """Plugin, version, status and cause."""
+        return f"{self.plugin.id} {self.plugin.version} is {self.status}: {self.cause}"
+
+
+@frozen
+class Catalog:
+    """All plugins of this environment: the manager, what they offer, and what became of each.
+
+    For whoever reads a config:
+
+    * `find(kind, name)` for each component that it names: a plugin that failed and could be the one is in the error;
+    * `require(ids)` for `plugins: {require: [...]}`;
+    * `warnings()` once the config is known to need none of the failed plugins: a line each, for stderr.
+
+    off: plugin id -> who switches it off, installed or not.
+    """
+
+    manager: pluggy.PluginManager
+    registry: Registry
+    reports: tuple[Report, ...]
+    off: Mapping[str, str] = field(factory=dict)
+
+    def report(self, plugin: str) -> Report | None:
+        return next((report for report in self.reports if report.plugin.id == normalise(plugin)), None)
+
+    def failed(self) -> tuple[Report, ...]:
+        """The broken and the incompatible plugins."""
+        return tuple(report for report in self.reports if report.status in ("broken", "incompatible"))
+
+    def warnings(self) -> tuple[str, ...]:
+        """One line for each failed plugin, for a command that does not need it."""
+        return tuple(f"plugin {report.line}" for report in self.failed())
+
+    def find(self, kind: str, use: str) -> Entry:
+        """The offer that `use` names, as `Registry.find`.
+
+        Raises PluginError; when no plugin offers the name, those that could not be loaded are named with their causes.
+        """
+        owner, _, _ = use.rpartition(":")
+        report = self.report(owner) if owner else None
+        if report is not None and report.status != "ok":
+            raise PluginError(f"{kind} {use!r}: plugin {report.line}", hint=report.hint)
+        try:
+            return self.registry.find(kind, use)
+        except UnknownComponentError as error:
+            suspects = [report for report in self.reports if report.status != "ok"]
+            if not suspects:
+                raise
+            lines = "".join(f"\n  plugin {report.line}" for report in suspects)
+            raise UnknownComponentError(f"{error.message}; not loaded, and may offer it:{lines}", hint=error.hint) from None
+
+    def require(self, ids: Iterable[str]) -> None:
+        """Raises one PluginError that lists every plugin of `ids` that is missing or not ok, with its cause."""
+        faults, hints = [], []
+        for name in ids:
+            report = self.report(name)
+            if report is None:
+                faults.append(f"plugin {normalise(name)} is required and not installed")
+                hints.append(f"pip install {normalise(name)}")
+            elif report.status != "ok":
+                faults.append(f"plugin {report.line}, and is required")
+                hints.append(report.hint)
+        if faults:
+            raise PluginError("\n".join(faults), hint="; ".join(dict.fromkeys(hint for hint in hints if hint)))

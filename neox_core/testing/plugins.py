@@ -1,0 +1,51 @@
+"""Loading one plugin as a test wants it, and the check that listing it stays light."""
+
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from typing import Any
+
+from neox_core.errors import ConfigError
+from neox_core.hooks.guard import HEAVY
+from neox_core.hooks.kinds import KIND_BY_NAME
+from neox_core.hooks.loader import GROUP, Catalog, load_plugins
+from neox_core.hooks.registry import Entry, normalise
+
+
+def load_only(*plugin_ids: str) -> Catalog:
+    """A catalogue of the installed plugins of these names, and no other.
+
+    Raises PluginError, with the cause, for one that is not installed, broken or incompatible. What the environment
+    switches off is on here.
+    """
+    wanted = {normalise(plugin) for plugin in plugin_ids}
+    points = [point for point in entry_points(group=GROUP) if point.dist and normalise(point.dist.name) in wanted]
+    catalog = load_plugins(points, disabled={})
+    catalog.require(sorted(wanted))
+    return catalog
+
+
+def assert_light(plugin_id: str) -> None:
+    """Listing the plugin imports no heavy library; tried in a fresh process, since this one may have torch already."""
+    code = (
+        "import sys; from neox_core.testing import load_only; load_only(sys.argv[1]);"
+        "sys.exit(' '.join(sorted(set(sys.argv[2:]) & set(sys.modules))))"
+    )
+    command = [sys.executable, "-c", code, plugin_id, *sorted(HEAVY)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise AssertionError(f"listing {plugin_id} is not light: {done.stderr.strip()}")
+
+
+def build(entry: Entry, **settings: Any) -> Any:
+    """The settings of a component, made of `settings` just as from a config file; None if it has none.
+
+    Raises ConfigError with all that is wrong.
+    """
+    from neox_core.config.structure import structure_settings
+
+    if entry.component.settings is not None:
+        return structure_settings(entry.component.settings, settings, path=KIND_BY_NAME[entry.kind].settings_at)
+    if settings:
+        raise ConfigError(f"{entry.kind} {entry.qualified} has no settings; got {', '.join(settings)}")
+    return None
