@@ -1,0 +1,119 @@
+"""Run the process that starts the ranks: pass signals on, wait, say which rank failed and how."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from neox_core.contracts.host import LaunchCommand
+from neox_core.errors import NeoxError, RankError
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SAME_KEYSTROKE_S = 0.5
+"""A wrapper (make, uv) passes Ctrl-C on, so one keystroke may arrive twice."""
+LAST_LINES = 20
+
+
+class Supervisor:
+    """One launcher process in a session of its own, so that a Ctrl-C in the terminal reaches this process only."""
+
+    def __init__(self, command: LaunchCommand, run_dir: Path) -> None:
+        self.command = command
+        self.run_dir = run_dir
+        self.asked_at: float | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        """Start, wait, judge: 0 when every rank ended well, 130 when asked to stop. Raises what a rank reported."""
+        with self._signals():
+            try:
+                self.process = subprocess.Popen(
+                    list(self.command.argv), env={**os.environ, **self.command.env}, start_new_session=True
+                )
+            except OSError as error:
+                raise RankError(f"cannot start {self.command.argv[0]}: {error.strerror}") from error
+            code = self.process.wait()
+        failure = read_failure(self.run_dir)
+        if failure is not None and not (self.asked_at is not None and killed_by_request(failure)):
+            raise failed(failure)
+        if self.asked_at is not None:
+            return 130
+        if code != 0:
+            raise RankError(f"the launcher ended with exit code {code}", hint=f"its command: {show(self.command)}")
+        return 0
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        before = {signum: signal.signal(signum, self._asked) for signum in STOP_SIGNALS}
+        try:
+            yield
+        finally:
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+
+    def _asked(self, signum: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self.process is None:
+            raise KeyboardInterrupt
+        if self.asked_at is None:
+            self.asked_at = now
+            click.echo("\nstopping after this step; Ctrl-C once more to kill", err=True)
+            self.process.terminate()
+        elif signum == signal.SIGINT and now - self.asked_at > SAME_KEYSTROKE_S:
+            os.killpg(self.process.pid, signal.SIGKILL)  # the ranks see that their parent is gone, and leave
+
+
+def read_failure(run_dir: Path) -> dict[str, Any] | None:
+    """failure.json of this run, or None."""
+    try:
+        failure = json.loads((run_dir / "failure.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return failure if isinstance(failure, dict) else None
+
+
+def killed_by_request(failure: dict[str, Any]) -> bool:
+    """Whether the rank ended by the very signal it was asked to stop with: it was not training yet."""
+    return failure.get("exit_code") in (-signal.SIGTERM, 128 + signal.SIGTERM)
+
+
+def failed(failure: dict[str, Any]) -> NeoxError:
+    """The error to show: a user's mistake as the rank said it, else the rank, how it ended, and its last lines."""
+    message, hint, log = failure.get("message", ""), failure.get("hint", ""), failure.get("log", "")
+    if failure.get("users_mistake"):
+        error = NeoxError(message, hint=hint)
+        error.exit_code = int(failure.get("exit_code", RankError.exit_code))
+        return error
+    text = f"rank {failure.get('rank')}: {message}"
+    lines = last_lines(Path(log)) if log else []
+    if lines:
+        text += "\n" + "\n".join(f"  | {line}" for line in lines)
+    return RankError(text, hint=hint or (f"all of it: {log}" if log else ""))
+
+
+def last_lines(log: Path) -> list[str]:
+    """The last lines of a log; reads no more than its end."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 16_384))
+            return file.read().decode("utf-8", errors="replace").splitlines()[-LAST_LINES:]
+    except OSError:
+        return []
+
+
+def show(command: LaunchCommand) -> str:
+    """The command as one would type it, for reading only."""
+    import shlex
+
+    words = [f"{name}={value}" for name, value in sorted(command.env.items())] + list(command.argv)
+    return shlex.join(words)

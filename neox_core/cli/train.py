@@ -1,0 +1,68 @@
+"""`neox train`: from config files to running ranks, without torch in this process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from neox_core.cli.supervise import Supervisor, show
+from neox_core.plan.resolve import prepare_run
+from neox_core.plan.runfile import RunPlan, write_runfile
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a key on top of the files.")
+@click.option("--dry-run", is_flag=True, help="Show what would run, and run nothing.")
+@click.option(
+    "--resume",
+    type=click.Choice(["must", "auto"]),
+    default="must",
+    show_default=True,
+    help="`load` must hold a checkpoint, or: resume if it does, else start anew.",
+)
+@click.option("--debug", is_flag=True, help="Show the engine's own messages, and tracebacks.")
+def train(files: tuple[Path, ...], sets: tuple[str, ...], dry_run: bool, resume: str, debug: bool) -> None:
+    """Train the model that FILES describe. Ctrl-C stops after a step and saves; a second one kills."""
+    debug = debug or os.environ.get("NEOX_DEBUG") == "1"
+    resolved = prepare_run(files, sets, resume=resume, debug=debug)
+    for note in resolved.notes:
+        click.echo(f"{note.severity}: {note.where + ': ' if note.where else ''}{note.message}", err=True)
+        if note.hint:
+            click.echo(f"  {note.hint}", err=True)
+    plan = resolved.plan
+    run_file = Path(plan.run_dir) / "run.json"
+    launch, settings = plan.launcher.load()
+    command = launch(plan, run_file, settings)
+    if dry_run:
+        click.echo(summary(plan))
+        click.echo(f"command    {show(command)}")
+        return
+    write_runfile(plan, run_file)
+    (run_file.parent / "failure.json").unlink(missing_ok=True)
+    raise SystemExit(Supervisor(command, run_file.parent).run())
+
+
+def summary(plan: RunPlan) -> str:
+    """The plan in a few lines."""
+    model, batch, optim, steps, cluster = plan.model, plan.batch, plan.optim, plan.train, plan.cluster
+    dtype = plan.precision.dtype + (f", autocast {plan.precision.autocast}" if plan.precision.autocast else "")
+    saves = plan.checkpoint
+    rows = {
+        "model": f"{model.num_layers} layers, hidden {model.hidden_size}, {model.num_attention_heads} heads, "
+        f"sequence {model.seq_length}; {model.norm.name}, {model.position.name}, {model.activation.name}",
+        "batch": f"{batch.train_batch} samples a step = {batch.micro_batch} a rank x {batch.gradient_accumulation} "
+        f"accumulated x {batch.data_parallel} data-parallel; {batch.train_batch * model.seq_length:,} tokens",
+        "optimizer": f"{optim.optimizer.name}, lr {optim.lr:g} ({optim.schedule.name}), ZeRO stage {optim.zero_stage}, "
+        f"{dtype}",
+        "steps": f"{steps.train_iters}, log every {steps.log_interval}, evaluate every {steps.eval_interval}",
+        "data": plan.data.prefix or "none",
+        "checkpoint": f"{saves.save or 'not saved'}"
+        + (f", every {saves.save_interval} steps" if saves.save and saves.save_interval else ""),
+        "ranks": f"{cluster.world_size} on {', '.join(host.name for host in cluster.hosts)}, {cluster.device}, "
+        f"{cluster.backend}, by {plan.launcher.name}",
+        "run file": str(Path(plan.run_dir) / "run.json"),
+    }
+    return "\n".join(f"{name:<10} {value}" for name, value in rows.items())

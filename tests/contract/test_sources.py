@@ -1,0 +1,108 @@
+"""Rules that a reader of the design relies on, checked on the source text."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PLUGINS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
+CORE = sorted((ROOT / "neox_core").rglob("*.py"))
+SOURCES = [*CORE, *sorted(file for plugin in PLUGINS for file in plugin.glob("neox_*/**/*.py"))]
+
+
+def imported(file: Path, *, runtime: bool = True) -> Iterator[str]:
+    """Full names of the modules that `file` imports; those under `if TYPE_CHECKING` only when `runtime` is False."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    skipped = {
+        id(inner)
+        for node in ast.walk(tree)
+        if runtime and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module
+
+
+def module_name(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts)
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
+def test_plugins_do_not_know_each_other(plugin: Path) -> None:
+    own = plugin.name.replace("-", "_")
+    for file in plugin.glob(f"{own}/**/*.py"):
+        others = [name for name in imported(file, runtime=False) if re.match(r"neox_(?!core\b)", name)]
+        assert [name for name in others if name.partition(".")[0] != own] == [], file
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
+def test_a_listing_module_imports_the_api_and_attrs_only(plugin: Path) -> None:
+    own = plugin.name.replace("-", "_")
+    allowed = {"attrs", "neox_core.api", "typing", "__future__", f"{own}.settings"}
+    for name in ("plugin.py", "settings.py"):
+        file = plugin / own / name
+        if file.exists():
+            assert set(imported(file)) <= allowed, file
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
+def test_a_plugin_is_laid_out_like_the_others(plugin: Path) -> None:
+    own = plugin.name.replace("-", "_")
+    assert (plugin / own / "__init__.py").read_text() == ""
+    assert list((plugin / "tests").glob("test_*.py"))
+    assert (plugin / "README.md").read_text().startswith(f"# {plugin.name}\n")
+    metadata = (plugin / "pyproject.toml").read_text()
+    assert '"neox-api-1"' in metadata
+    assert '[project.entry-points."neox.plugins"]' in metadata
+
+
+def test_one_module_imports_deepspeed() -> None:
+    importers = {
+        module_name(file) for file in SOURCES if any(name.partition(".")[0] == "deepspeed" for name in imported(file))
+    }
+    assert importers == {"neox_core.build.engine"}
+
+
+def test_the_device_is_waited_for_in_the_report_only() -> None:
+    """`.item()` stops the host until the device is done; in the loop only a log step may."""
+    train = [file for file in CORE if file.parent.name in ("train", "model", "parallel")]
+    users = {module_name(file) for file in train if re.search(r"\.item\(\)", file.read_text())}
+    assert users <= {"neox_core.train.report", "neox_core.train.generate"}
+
+
+def test_the_training_loop_fits_one_screen() -> None:
+    assert len((ROOT / "neox_core/train/loop.py").read_text().splitlines()) <= 120
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_runs_what_it_reads(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    for bad in ("allow_pickle=True", "weights_only=False", "shell=True", "os.system(", "import pickle"):
+        assert bad not in text, f"{file}: {bad}"
+
+
+def test_settings_have_help_and_are_frozen() -> None:
+    """Every settings class that the core or an installed plugin brings is frozen and made by `setting()` alone."""
+    import attrs
+
+    from neox_core.config.setting import METADATA
+    from neox_core.config.structure import section_classes
+    from neox_core.hooks.loader import load_plugins
+
+    pending = list(section_classes(load_plugins().registry))
+    assert pending
+    while pending:
+        cls = pending.pop()
+        assert cls.__setattr__.__qualname__ != "object.__setattr__", f"{cls} is not frozen"
+        for field in attrs.fields(cls):
+            info = field.metadata.get(METADATA)
+            assert info is not None, f"{cls.__name__}.{field.name} is not made by setting()"
+            assert info.help.strip().endswith("."), f"{cls.__name__}.{field.name}: help is a sentence"
