@@ -1,0 +1,84 @@
+"""Which rank failed first, and what is said of it. Light."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+CRASHES = frozenset({signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
+
+
+@frozen
+class Exit:
+    """A rank that did not end well. exit_code as of `subprocess`: negative for a signal; noticed_at in unix seconds."""
+
+    rank: int
+    exit_code: int
+    noticed_at: float
+
+
+def clear_failures(run_dir: Path) -> None:
+    """Forget what an earlier run in this folder left behind."""
+    for file in (run_dir / "failure.json", *run_dir.glob("failure.rank*.json")):
+        file.unlink(missing_ok=True)
+
+
+def write_failure(run_dir: Path, exits: Iterable[Exit], log_dir: Path, *, killed_after: float) -> None:
+    """Write failure.json for the rank that failed first.
+
+    Ranks that fail because another one is gone do so within the same moment, so time alone does not tell:
+    a crash comes first, then what a rank itself reported in failure.rank<N>.json (by its own clock, and its
+    complaints about lost peers last), then any other exit. A rank killed `killed_after` seconds or more after the
+    first exit was killed by the launcher itself.
+    """
+    exits = tuple(exits)
+    first = min(one.noticed_at for one in exits)
+    reports = {one.rank: _report(run_dir, one.rank) for one in exits}
+
+    def order(one: Exit) -> tuple[int, float]:
+        report, stopped = reports[one.rank], one.noticed_at - first >= killed_after - 1
+        if one.exit_code == -signal.SIGTERM or (one.exit_code == -signal.SIGKILL and stopped):
+            return 5, one.noticed_at
+        if -one.exit_code in CRASHES:
+            return 0, one.noticed_at
+        if report:
+            return (4 if report.get("lost_peer") else 1), float(report.get("time", one.noticed_at))
+        return (2 if one.exit_code < 0 else 3), one.noticed_at
+
+    cause = min(exits, key=order)
+    report = reports[cause.rank]
+    failure = {
+        "rank": cause.rank,
+        "exit_code": cause.exit_code,
+        "message": report.get("message", "") or _describe(cause.exit_code),
+        "hint": report.get("hint", ""),
+        "users_mistake": bool(report.get("users_mistake")),
+        "log": str(log_dir / f"rank{cause.rank}.log"),
+    }
+    temporary = run_dir / ".failure.json"
+    temporary.write_text(json.dumps(failure, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(run_dir / "failure.json")
+
+
+def _report(run_dir: Path, rank: int) -> dict[str, Any]:
+    try:
+        report = json.loads((run_dir / f"failure.rank{rank}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # it died before it could say anything, or while saying it
+    return report if isinstance(report, dict) else {}
+
+
+def _describe(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    why = "; the kernel does this to a process when memory runs out" if exit_code == -signal.SIGKILL else ""
+    return f"was killed by {name}{why}"

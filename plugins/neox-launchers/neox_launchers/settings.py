@@ -1,0 +1,15 @@
+"""Settings of the launchers: top-level keys of a config."""
+
+from attrs import frozen
+
+from neox_core.api import setting
+
+
+@frozen
+class LocalSettings:
+    log_dir: str | None = setting(
+        None,
+        help="Folder for rank<N>.log, the output of each rank; `logs` in the folder of the run when not set.",
+        changes="output",
+        origin="gpt-neox",
+    )
