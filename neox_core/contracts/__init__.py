@@ -4,7 +4,7 @@ Shapes are written [batch, seq, hidden]. Settings are an instance of the attrs c
 The first line of each docstring says how the core calls the Component's target.
 """
 
-from neox_core.contracts.data import DataBackend, Tokenizer, TokenSource, TokenWriter
+from neox_core.contracts.data import DataBackend, Tokenizer, TokenSource, TokenWriter, TrainableTokenizer
 from neox_core.contracts.host import Launcher, LaunchCommand, Monitor, RunInfo
 from neox_core.contracts.interchange import CheckpointFormat, Kernel, ModelFamily, SparseLayout
 from neox_core.contracts.model import Activation, Norm, Position, PositionShape
@@ -30,4 +30,5 @@ __all__ = [
     "TokenSource",
     "TokenWriter",
     "Tokenizer",
+    "TrainableTokenizer",
 ]

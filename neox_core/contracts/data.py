@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class TokenSource(Protocol):
-    """Read-only documents of token ids. Safe to use from forked workers; reading changes nothing on disk."""
+    """Read-only documents of token ids. Safe to use from forked workers; reading changes nothing on disk.
+
+    A document is the unit that is split over train, validation and test, and shuffled.
+    """
 
     sizes: NDArray[np.int32]
     """Tokens of each document, [documents]."""
@@ -28,14 +31,16 @@ class TokenSource(Protocol):
 class TokenWriter(Protocol):
     """Writes one dataset in constant memory. Nothing that looks finished exists before `close()` returns."""
 
-    def add_document(self, tokens: Sequence[int] | NDArray[Any]) -> None: ...
+    def add_document(self, tokens: Sequence[int] | NDArray[Any]) -> None:
+        """Raises DataError for an id that is not below the `vocab_size` of the dataset, and when the disk is full."""
+        ...
 
     def close(self) -> None:
         """Finish and move the files into place atomically."""
         ...
 
     def abort(self) -> None:
-        """Remove what was written."""
+        """Remove what was written; a dataset that had the name before is still there."""
         ...
 
 
@@ -75,3 +80,13 @@ class Tokenizer(Protocol):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
 
     def decode(self, ids: Iterable[int]) -> str: ...
+
+
+class TrainableTokenizer(Protocol):
+    """The target of a tokenizer that can be learnt from text: it has this class method besides being called."""
+
+    def train(self, texts: Iterator[str], vocab_size: int, folder: Path) -> dict[str, str]:
+        """Learn at most `vocab_size` ids from `texts`, read once, and write the files into `folder`, which may hold
+        older ones. Returns the settings (by field name) that make this tokenizer. The same texts give the same files.
+        """
+        ...

@@ -1,0 +1,93 @@
+"""In which order the tokens of a dataset are read: GPT-NeoX's, in vectorised numpy.
+
+The documents of all epochs are shuffled together and laid end to end. The stream is cut into samples of seq_length + 1
+tokens, the last of which is the first of the next sample, and the samples are shuffled again.
+Source: megatron/data/gpt2_dataset.py and helpers.cpp of GPT-NeoX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from attrs import frozen
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@frozen(eq=False)
+class SampleOrder:
+    """The order of one split.
+
+    documents: int32 [epochs * documents], document of each place in the stream.
+    samples: int64 [samples + 1, 2], (place in `documents`, offset in that document) of the first token of each sample;
+        the last row is where the last sample ends.
+    shuffle: unsigned [samples], the sample that is read at each index.
+    """
+
+    documents: NDArray[np.int32]
+    samples: NDArray[np.int64]
+    shuffle: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.shuffle)
+
+    def pieces(self, index: int) -> Iterator[tuple[int, int, int | None]]:
+        """(document, offset, length or None for its end) that sample `index` is made of."""
+        sample = int(self.shuffle[index])
+        (first, offset), (last, end) = self.samples[sample].tolist(), self.samples[sample + 1].tolist()
+        if first == last:
+            yield int(self.documents[first]), offset, end - offset + 1
+            return
+        yield int(self.documents[first]), offset, None
+        for place in range(first + 1, last):
+            yield int(self.documents[place]), 0, None
+        yield int(self.documents[last]), 0, end + 1
+
+
+def build_order(
+    sizes: NDArray[np.integer[Any]], documents: NDArray[np.integer[Any]], seq_length: int, num_samples: int, seed: int
+) -> SampleOrder:
+    """At least `num_samples` samples of `documents`, in whole epochs. `sizes`: tokens of every document of the dataset.
+
+    Raises ValueError when the documents hold no token.
+    """
+    tokens_per_epoch = int(sizes[documents].sum(dtype=np.int64))
+    if tokens_per_epoch == 0:
+        raise ValueError("no tokens")
+    num_epochs = count_epochs(tokens_per_epoch, seq_length, num_samples)
+    rng = np.random.RandomState(seed)
+    stream = np.tile(documents.astype(np.int32), num_epochs)
+    rng.shuffle(stream)
+    samples = _sample_starts(sizes[stream], seq_length)
+    count = len(samples) - 1
+    shuffle = np.arange(count, dtype=np.uint32 if count < np.iinfo(np.uint32).max - 1 else np.int64)
+    rng.shuffle(shuffle)
+    return SampleOrder(stream, samples, shuffle)
+
+
+def count_epochs(tokens_per_epoch: int, seq_length: int, num_samples: int) -> int:
+    """Epochs that hold `num_samples` samples: each takes seq_length tokens, and the very last one token more."""
+    return max(1, -(-(num_samples * seq_length + 1) // tokens_per_epoch))
+
+
+def _sample_starts(stream_sizes: NDArray[np.integer[Any]], seq_length: int) -> NDArray[np.int64]:
+    ends = np.cumsum(stream_sizes, dtype=np.int64)
+    positions = np.arange((int(ends[-1]) - 1) // seq_length + 1, dtype=np.int64) * seq_length
+    places = np.searchsorted(ends, positions, side="right")
+    offsets = positions - (ends[places] - stream_sizes[places])
+    places[0] = offsets[0] = 0  # GPT-NeoX begins at the first place, even where its document is empty
+    return np.stack([places, offsets], axis=1)
+
+
+def split_documents(num_documents: int, shares: Sequence[float]) -> list[range]:
+    """The documents of each split, one range a share; rounding errors fall on the first, as in GPT-NeoX."""
+    total = sum(shares)
+    bounds = [0]
+    for share in shares:
+        bounds.append(bounds[-1] + round(share / total * num_documents))
+    excess = bounds[-1] - num_documents
+    bounds[1:] = [max(0, bound - excess) for bound in bounds[1:]]
+    return [range(start, stop) for start, stop in zip(bounds, bounds[1:], strict=False)]

@@ -1,0 +1,99 @@
+"""The layout of the `MMIDIDX` format, version 1, all little-endian.
+
+`.idx`: magic (9 bytes), version (u64), dtype code (u8), number of sequences (u64), number of document bounds (u64), then
+the sizes in tokens (i32 each), the offsets in `.bin` in bytes (i64 each) and the document bounds (i64 each: the first
+sequence of every document, and the end). `.bin`: the ids of all sequences, one after the other.
+Source: megatron/data/indexed_dataset.py of GPT-NeoX.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from neox_core.errors import DataError
+
+MAGIC = b"MMIDIDX\x00\x00"
+VERSION = 1
+HEADER = struct.Struct("<9sQBQQ")
+LEGACY_MAGIC = b"TNTIDX\x00\x00"
+
+DTYPES: dict[int, np.dtype[Any]] = {
+    1: np.dtype("u1"),
+    2: np.dtype("i1"),
+    3: np.dtype("<i2"),
+    4: np.dtype("<i4"),
+    5: np.dtype("<i8"),
+    8: np.dtype("<u2"),
+}
+FLOATS = {6: "float32", 7: "float64"}
+REMAKE = "write it again: neox data prepare ... --force"
+
+
+def dtype_for(vocab_size: int) -> np.dtype[Any]:
+    """The integer type that GPT-NeoX stores a vocabulary in."""
+    return DTYPES[8] if vocab_size < 65500 else DTYPES[4]
+
+
+def bin_path(prefix: Path) -> Path:
+    return prefix.with_name(f"{prefix.name}.bin")
+
+
+def idx_path(prefix: Path) -> Path:
+    return prefix.with_name(f"{prefix.name}.idx")
+
+
+@frozen
+class Header:
+    """The first bytes of an index. `sequences` and `bounds` are numbers of entries."""
+
+    dtype: np.dtype[Any]
+    sequences: int
+    bounds: int
+
+    @property
+    def index_bytes(self) -> int:
+        """Length that the whole index must have."""
+        return HEADER.size + self.sequences * (4 + 8) + self.bounds * 8
+
+    def pack(self) -> bytes:
+        code = next(code for code, dtype in DTYPES.items() if dtype == self.dtype)
+        return HEADER.pack(MAGIC, VERSION, code, self.sequences, self.bounds)
+
+
+def read_header(path: Path) -> Header:
+    """Raises DataError naming the file for what is missing, cut short or of another format."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(HEADER.size)
+            length = file.seek(0, 2)
+    except FileNotFoundError:
+        raise DataError(
+            f"{path}: no such file", hint="data-path is the path without .bin and .idx; `neox data prepare` makes both"
+        ) from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if raw.startswith(LEGACY_MAGIC):
+        raise DataError(
+            f"{path}: is of the older `lazy`/`cached` format, which mmap does not read",
+            hint="write it again with `neox data prepare`, or with GPT-NeoX and --dataset-impl mmap",
+        )
+    if raw[: len(MAGIC)] != MAGIC[: len(raw)] or not raw:
+        raise DataError(f"{path}: is no index of an mmap dataset: it begins with {raw[:9]!r}", hint=REMAKE)
+    if len(raw) < HEADER.size:
+        raise DataError(f"{path}: ends within its header, after {len(raw)} of {HEADER.size} bytes", hint=REMAKE)
+    _, version, code, sequences, bounds = HEADER.unpack(raw)
+    if version != VERSION:
+        raise DataError(f"{path}: has version {version}, known is version {VERSION}", hint=REMAKE)
+    if code in FLOATS:
+        raise DataError(f"{path}: holds {FLOATS[code]} numbers, not token ids", hint=REMAKE)
+    if code not in DTYPES:
+        raise DataError(f"{path}: has an unknown dtype code {code}; known are {sorted(DTYPES)}", hint=REMAKE)
+    header = Header(DTYPES[code], sequences, bounds)
+    if length != header.index_bytes:
+        raise DataError(f"{path}: is {length} bytes, its header asks for {header.index_bytes}", hint=REMAKE)
+    return header

@@ -1,0 +1,115 @@
+"""Reading through a memory map: tokens stay in the page cache, shared by all processes of a machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neox_core.errors import DataError
+from neox_data_indexed.layout import HEADER, MAGIC, REMAKE, bin_path, dtype_for, idx_path, read_header
+from neox_data_indexed.writer import MmapWriter
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from neox_data_indexed.settings import IndexedSettings
+
+CHECKED_AT_ONCE = 1 << 20
+
+
+class MmapSource:
+    """One dataset. A document is a sequence of the index, the unit that GPT-NeoX splits and shuffles.
+
+    sizes: int32 [documents], tokens of each.
+    bounds: int64 [groups + 1]: the first document of each group of sentences, and the end. Where every document was
+        written whole, as for language models, this is 0, 1, ..., documents.
+    """
+
+    def __init__(self, prefix: Path, *, warm_up: bool = False) -> None:
+        self._bin, index = bin_path(prefix), idx_path(prefix)
+        header = read_header(index)
+        if warm_up:
+            _read_through(index)
+        self.dtype = header.dtype
+        table = np.memmap(index, dtype=np.uint8, mode="r").view(np.ndarray)
+        sizes_end = HEADER.size + header.sequences * 4
+        starts_end = sizes_end + header.sequences * 8
+        self.sizes: NDArray[np.int32] = table[HEADER.size : sizes_end].view("<i4")
+        self._starts: NDArray[np.int64] = table[sizes_end:starts_end].view("<i8")
+        self.bounds: NDArray[np.int64] = table[starts_end:].view("<i8")
+        self._check_index(index)
+        self._tokens = self._map_tokens(index)
+        if warm_up:
+            _read_through(self._bin)
+
+    def read(self, document: int, offset: int = 0, length: int | None = None) -> NDArray[Any]:
+        """Ids [length] of one document, a read-only view. Raises IndexError outside of the document."""
+        if not 0 <= document < len(self.sizes):
+            raise IndexError(f"{self._bin}: no document {document}, there are {len(self.sizes)}")
+        size = int(self.sizes[document])
+        length = size - offset if length is None else length
+        if offset < 0 or length < 0 or offset + length > size:
+            raise IndexError(f"{self._bin}: document {document} has {size} tokens, not {offset} to {offset + length}")
+        start = int(self._starts[document]) // self.dtype.itemsize + offset
+        return self._tokens[start : start + length]
+
+    def _check_index(self, index: Path) -> None:
+        expected = 0
+        for first in range(0, len(self.sizes), CHECKED_AT_ONCE):
+            sizes = self.sizes[first : first + CHECKED_AT_ONCE].astype(np.int64)
+            ends = expected + np.cumsum(sizes * self.dtype.itemsize)
+            starts = self._starts[first : first + CHECKED_AT_ONCE]
+            wrong = np.flatnonzero((sizes < 0) | (starts != ends - sizes * self.dtype.itemsize))
+            if wrong.size:
+                raise DataError(f"{index}: document {first + wrong[0]} does not begin where the last one ends", hint=REMAKE)
+            expected = int(ends[-1])
+        self._bytes = expected
+
+    def _map_tokens(self, index: Path) -> NDArray[Any]:
+        try:
+            length = self._bin.stat().st_size
+        except FileNotFoundError:
+            raise DataError(f"{self._bin}: no such file, though {index} is there", hint=REMAKE) from None
+        if length != self._bytes:
+            raise DataError(f"{self._bin}: is {length} bytes, {index.name} asks for {self._bytes}", hint=REMAKE)
+        if not length:  # an empty file cannot be mapped
+            return np.empty(0, self.dtype)
+        tokens: NDArray[Any] = np.memmap(self._bin, dtype=self.dtype, mode="r").view(np.ndarray)
+        return tokens
+
+
+class MmapBackend:
+    """Memory-mapped `.bin/.idx` datasets."""
+
+    def __init__(self, settings: IndexedSettings) -> None:
+        self._warm_up = settings.mmap_warmup
+
+    def recognises(self, prefix: Path) -> bool:
+        return bin_path(prefix).is_file() and read_magic(prefix) == MAGIC
+
+    def open(self, prefix: Path) -> MmapSource:
+        return MmapSource(prefix, warm_up=self._warm_up)
+
+    def create(self, prefix: Path, vocab_size: int) -> MmapWriter:
+        return MmapWriter(prefix, vocab_size, dtype_for(vocab_size))
+
+
+def read_magic(prefix: Path) -> bytes:
+    """The first bytes of the index; empty when there is none to read."""
+    try:
+        with idx_path(prefix).open("rb") as file:
+            return file.read(len(MAGIC))
+    except OSError:
+        return b""
+
+
+def _read_through(path: Path) -> None:
+    buffer = bytearray(1 << 20)
+    try:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                continue
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -1,0 +1,22 @@
+"""What this distribution offers."""
+
+from neox_core.api import Component, hookimpl
+from neox_data_indexed.settings import IndexedSettings
+
+
+@hookimpl
+def neox_data_backends() -> list[Component]:
+    return [
+        Component(
+            "mmap",
+            "neox_data_indexed.mmap:MmapBackend",
+            IndexedSettings,
+            summary="Memory-mapped .bin/.idx of Megatron and GPT-NeoX",
+        ),
+        Component(
+            "infer",
+            "neox_data_indexed.infer:InferBackend",
+            IndexedSettings,
+            summary="The .bin/.idx format that the index file itself names",
+        ),
+    ]

@@ -1,0 +1,27 @@
+"""Any tokenizer that the `tokenizers` library can read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tokenizers import Tokenizer
+
+from neox_core.errors import DataError
+from neox_tokenizers.base import LibraryTokenizer, require_file
+
+if TYPE_CHECKING:
+    from neox_tokenizers.settings import HFSettings
+
+
+class HFTokenizer(LibraryTokenizer):
+    """A `tokenizer.json`. Whether a text comes back unchanged depends on the normalizer that the file asks for."""
+
+    def __init__(self, settings: HFSettings) -> None:
+        require_file(settings.vocab_file, "vocab-file")
+        try:
+            tokenizer = Tokenizer.from_file(settings.vocab_file)
+        except Exception as error:  # the library raises plain Exception for whatever is wrong with its file
+            raise DataError(f"{settings.vocab_file}: is no tokenizer.json: {error}") from error
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        super().__init__(tokenizer, settings.vocab_file)
