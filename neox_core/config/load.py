@@ -1,0 +1,192 @@
+"""Config files and `--set` to one mapping, where each value knows the place it was written.
+
+YAML 1.2, TOML and JSON read to the same thing: keys with `_` for `-` at every depth, plain values. The files are merged;
+a key with two different values is an error that names both places. `--set` wins over the files. All problems of all
+files are collected.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from neox_core.config.convert import same
+from neox_core.config.formats import Node, UnreadableError, parse_json, parse_toml, parse_yaml
+from neox_core.config.problem import Problem
+
+MAX_BYTES = 1 << 20
+COMMAND_LINE = "--set"
+
+_PARSERS: Mapping[str, Callable[[str, str], Node]] = {
+    ".yml": parse_yaml,
+    ".yaml": parse_yaml,
+    ".toml": parse_toml,
+    ".json": parse_json,
+}
+
+
+@frozen
+class Place:
+    """Where a key was written, and how it was spelled there."""
+
+    where: str
+    spelled: str
+
+
+@frozen
+class Loaded:
+    """What the user wrote. `places` is keyed by the dotted path, with `_`."""
+
+    values: Mapping[str, Any] = field(factory=dict)
+    places: Mapping[str, Place] = field(factory=dict)
+    problems: tuple[Problem, ...] = ()
+    files: tuple[Path, ...] = ()
+
+    def where(self, path: str) -> str:
+        """The place of a path, or of the nearest block around it that was written; "" when there is none."""
+        place = self._nearest(path)
+        return place.where if place else ""
+
+    def spelled(self, path: str) -> str:
+        """The path as the user wrote it, or with hyphens at the top level where it was not written."""
+        place = self.places.get(path.partition("[")[0])
+        return place.spelled + path[len(path.partition("[")[0]) :] if place else ""
+
+    def _nearest(self, path: str) -> Place | None:
+        path = path.partition("[")[0]
+        while path:
+            if path in self.places:
+                return self.places[path]
+            path = path.rpartition(".")[0]
+        return None
+
+
+def load(files: Sequence[Path], sets: Sequence[str] = ()) -> Loaded:
+    """Read and merge. Never raises for what a file holds: see `Loaded.problems`."""
+    merged = _Merge()
+    for file in files:
+        try:
+            merged.add(_read(Path(file)))
+        except UnreadableError as error:
+            merged.problems.append(error.problem)
+    overrides = _Merge()
+    for text in sets:
+        try:
+            overrides.add(_override(text))
+        except UnreadableError as error:
+            overrides.problems.append(error.problem)
+    for path, place in overrides.places.items():
+        value = _get(overrides.values, path)
+        if not isinstance(value, dict) or not value:
+            _put(merged.values, path, value)
+        merged.places[path] = place
+    problems = (*merged.problems, *overrides.problems)
+    return Loaded(merged.values, merged.places, problems, tuple(Path(file) for file in files))
+
+
+class _Merge:
+    """Values and places so far."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.places: dict[str, Place] = {}
+        self.problems: list[Problem] = []
+
+    def add(self, root: Node) -> None:
+        self.problems.extend(root.problems)
+        self._merge(root, self.values, "", "")
+
+    def _merge(self, block: Node, into: dict[str, Any], path: str, spelled: str) -> None:
+        for written, node in block.items:
+            key = written.replace("-", "_")
+            here = f"{path}.{key}" if path else key
+            shown = f"{spelled}.{written}" if spelled else written
+            if here not in self.places:
+                self.places[here] = Place(node.where, shown)
+                into[key] = {}
+                if node.is_block:
+                    self._merge(node, into[key], here, shown)
+                else:
+                    into[key] = node.value
+            elif node.is_block and isinstance(into[key], dict):
+                self._merge(node, into[key], here, shown)
+            elif node.is_block or not same(into[key], node.value):
+                first = self.places[here]
+                other = "" if first.spelled == shown else f" as {first.spelled}"
+                message = f"is given twice with different values; first at {first.where}{other}"
+                self.problems.append(Problem(message, shown, "keep one of the two", node.where))
+
+
+def _read(file: Path) -> Node:
+    name = str(file)
+    parse = _PARSERS.get(file.suffix.lower())
+    if parse is None:
+        raise UnreadableError("is not a config file", name, hint=f"known endings: {', '.join(_PARSERS)}")
+    try:
+        raw = _bytes(file)
+    except OSError as error:
+        raise UnreadableError(f"cannot be read: {(error.strerror or str(error)).lower()}", name) from error
+    return parse(_text(raw, name), name)
+
+
+def _bytes(file: Path) -> bytes:
+    with file.open("rb") as stream:
+        return stream.read(MAX_BYTES + 1)
+
+
+def _text(raw: bytes, name: str) -> str:
+    if len(raw) > MAX_BYTES:
+        raise UnreadableError(f"is larger than {MAX_BYTES >> 20} MiB, which no config is", name)
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        column = error.start - raw.rfind(b"\n", 0, error.start)
+        where = f"{name}:{line}:{column}"
+        raise UnreadableError(
+            f"is not UTF-8: byte 0x{raw[error.start]:02x}", where, hint="save the file as UTF-8"
+        ) from error
+    if "\0" in text:
+        line = text[: text.index("\0")].count("\n") + 1
+        raise UnreadableError("holds a NUL byte", f"{name}:{line}", hint="this is not a text file")
+    if not text.strip():
+        raise UnreadableError("is empty", name)
+    return text
+
+
+def _override(text: str) -> Node:
+    """`a.b=1` as the block {a: {b: 1}}; the value is read as YAML."""
+    key, equals, value = text.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise UnreadableError(f"cannot read {text!r}", COMMAND_LINE, hint="write --set key=value, or block.key=value")
+    node = parse_yaml(value, COMMAND_LINE, any_value=True) if value.strip() else Node(COMMAND_LINE, value=None)
+    node = _relocate(node)
+    for part in reversed(parts):
+        node = Node(COMMAND_LINE, items=((part, node),), is_block=True)
+    return node
+
+
+def _relocate(node: Node) -> Node:
+    """Inside `--set` lines and columns say nothing."""
+    problems = tuple(evolve(problem, where=COMMAND_LINE) for problem in node.problems)
+    items = tuple((key, _relocate(child)) for key, child in node.items)
+    return evolve(node, where=COMMAND_LINE, items=items, problems=problems)
+
+
+def _get(values: Mapping[str, Any], path: str) -> Any:
+    value: Any = values
+    for part in path.split("."):
+        value = value[part]
+    return value
+
+
+def _put(values: dict[str, Any], path: str, value: Any) -> None:
+    *blocks, last = path.split(".")
+    for block in blocks:
+        inner = values.get(block)
+        if not isinstance(inner, dict):
+            inner = values[block] = {}
+        values = inner
+    values[last] = value

@@ -1,0 +1,62 @@
+"""Problems as text, and the error that carries all of them at once."""
+
+from collections.abc import Iterable, Sequence
+
+from neox_core.config.problem import Problem
+from neox_core.errors import ConfigError, PluginError
+
+_COLOURS = {"error": "\x1b[31m", "warning": "\x1b[33m", "note": "\x1b[36m"}
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+
+
+class ProblemsError(ConfigError):
+    """A config with problems; `problems` holds them in the order of the report.
+
+    The exit code is a plugin's (3) when `plugin_fault` says that plugins are to blame for every error.
+    """
+
+    def __init__(self, problems: Iterable[Problem], *, plugin_fault: bool = False) -> None:
+        self.problems = in_order(problems)
+        super().__init__(summary(self.problems) + "\n" + render(self.problems))
+        if plugin_fault:
+            self.exit_code = PluginError.exit_code
+
+
+def errors(problems: Iterable[Problem]) -> list[Problem]:
+    return [problem for problem in problems if problem.severity == "error"]
+
+
+def summary(problems: Sequence[Problem]) -> str:
+    count = len(errors(problems))
+    return f"the configuration has {count} error{'s' if count != 1 else ''}:"
+
+
+def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """By file, line and column, each problem once; those without a place come last."""
+    return tuple(sorted(dict.fromkeys(problems), key=lambda problem: _position(problem.where)))
+
+
+def render(problems: Iterable[Problem], *, colour: bool = False) -> str:
+    """One line each: `file:line:column: error: key: message (hint)`."""
+    return "\n".join(_line(problem, colour) for problem in problems)
+
+
+def spell(path: str) -> str:
+    """A dotted path as messages write it: top-level keys with hyphens, blocks as the engine spells them."""
+    head, dot, rest = path.partition(".")
+    return head.replace("_", "-") if not dot else f"{head}.{rest}"
+
+
+def _line(problem: Problem, colour: bool) -> str:
+    severity, where = problem.severity, problem.where
+    if colour:
+        severity = f"{_COLOURS.get(severity, '')}{severity}{_PLAIN}"
+        where = f"{_BOLD}{where}{_PLAIN}" if where else ""
+    parts = [part for part in (where, severity, problem.key, problem.message) if part]
+    return ": ".join(parts) + (f" ({problem.hint})" if problem.hint else "")
+
+
+def _position(where: str) -> tuple[bool, str, int, int]:
+    parts = where.rsplit(":", 2)
+    line, column = (int(part) if part.isdigit() else 0 for part in (*parts[1:], "0", "0")[:2])
+    return not where, parts[0], line, column

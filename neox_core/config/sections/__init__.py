@@ -1,0 +1,36 @@
+"""The core's own sections: one attrs class per area of keys."""
+
+from neox_core.config.sections.engine import OptimizerSection, PrecisionSection, ZeroSection
+from neox_core.config.sections.host import DataSection, LaunchSection, PluginsSection, ReportSection
+from neox_core.config.sections.model import ModelSection, ParallelismSection, RegularizationSection
+from neox_core.config.sections.resting import RestingSection
+from neox_core.config.sections.training import (
+    BatchSection,
+    CheckpointSection,
+    LearningRateSection,
+    TrainingSection,
+)
+from neox_core.hooks.component import ConfigSection
+
+CORE_SECTIONS: tuple[ConfigSection, ...] = tuple(
+    ConfigSection(name, settings, (settings.__doc__ or "").partition("\n")[0])
+    for name, settings in (
+        ("model", ModelSection),
+        ("parallelism", ParallelismSection),
+        ("data", DataSection),
+        ("batch", BatchSection),
+        ("training", TrainingSection),
+        ("optimizer", OptimizerSection),
+        ("learning rate", LearningRateSection),
+        ("regularization", RegularizationSection),
+        ("precision", PrecisionSection),
+        ("zero", ZeroSection),
+        ("checkpoint", CheckpointSection),
+        ("launch", LaunchSection),
+        ("report", ReportSection),
+        ("plugins", PluginsSection),
+        ("resting", RestingSection),
+    )
+)
+
+__all__ = ["CORE_SECTIONS"]

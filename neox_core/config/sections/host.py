@@ -1,0 +1,91 @@
+"""Where a run happens, what it reads, and to whom it reports."""
+
+from typing import Literal
+
+from attrs import frozen
+
+from neox_core.config.checks import above, at_least, between, not_empty
+from neox_core.config.setting import setting
+
+
+@frozen
+class LaunchSection:
+    """Which devices take part, and how the processes meet."""
+
+    launcher: str = setting("local", help="What starts the processes.", changes="speed", origin="deepspeed")
+    num_gpus: int = setting(
+        -1,
+        help="Processes on this machine, one a device; -1: all devices, and one process on a machine without.",
+        check=at_least(-1),
+        aliases=("num_accelerators",),
+        changes="speed",
+        origin="deepspeed",
+    )
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        "auto", help="Kind of device; auto: cuda where this machine has one, else cpu.", changes="speed"
+    )
+    distributed_backend: Literal["nccl", "gloo", "mpi"] | None = setting(
+        None, help="Communication library. Default: nccl on cuda, gloo on cpu.", changes="speed", origin="megatron"
+    )
+    master_addr: str | None = setting(
+        None, help="Address of the first process. Default: this machine alone.", changes="speed", origin="deepspeed"
+    )
+    master_port: int = setting(
+        29500, help="Port of the first process.", check=between(1, 65535), changes="speed", origin="deepspeed"
+    )
+
+
+@frozen
+class DataSection:
+    """The dataset, its tokenizer, and the samples made of it."""
+
+    data_path: str | None = setting(
+        None, help="Prefix of the tokenised dataset, without .bin or .idx.", check=not_empty, origin="megatron"
+    )
+    split: str | tuple[float, ...] = setting(
+        "969, 30, 1", help="Shares of the documents for training, validation and test.", origin="megatron"
+    )
+    data_impl: str = setting("infer", help="Format of the dataset; infer: by its first bytes.", origin="megatron")
+    num_workers: int = setting(
+        2,
+        help="Processes of each rank that load data; 0: the rank itself.",
+        check=at_least(0),
+        changes="speed",
+        origin="megatron",
+    )
+    seq_length: int = setting(help="Tokens of a sample.", unit="tokens", check=above(0), origin="megatron")
+    tokenizer_type: str | None = setting(
+        None, help="Tokenizer of the dataset. Default: none; then padded-vocab-size is needed.", origin="megatron"
+    )
+    make_vocab_size_divisible_by: int = setting(
+        128, help="The vocabulary is rounded up to a multiple of this.", check=above(0), origin="megatron"
+    )
+    padded_vocab_size: int | None = setting(
+        None,
+        help="Rows of the embedding. Default: the tokenizer's vocabulary, rounded up.",
+        check=above(0),
+        origin="gpt-neox",
+    )
+
+
+@frozen
+class ReportSection:
+    """Who is told how the run goes."""
+
+    monitors: tuple[str, ...] = setting(("console", "jsonl"), help="Monitors, by name.", changes="output")
+
+
+@frozen
+class PluginsBlock:
+    """What a config expects of the installation."""
+
+    require: tuple[str, ...] = setting(
+        (), help="Plugins, by distribution name, without which the run must not start.", changes="output"
+    )
+
+
+@frozen
+class PluginsSection:
+    """Expectations on plugins."""
+
+    plugins: PluginsBlock = setting(PluginsBlock(), help="Block of expectations on plugins.", changes="output")

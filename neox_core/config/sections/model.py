@@ -1,0 +1,92 @@
+"""The decoder: its shape, its parts, how its weights begin."""
+
+from typing import Literal
+
+from attrs import frozen
+
+from neox_core.config.checks import above, at_least, only, probability
+from neox_core.config.setting import setting
+
+Init = Literal[
+    "normal",
+    "scaled_normal",
+    "small_init",
+    "wang_init",
+    "xavier_uniform",
+    "xavier_normal",
+    "orthogonal",
+    "scaled_orthogonal",
+]
+
+
+@frozen
+class ModelSection:
+    """Shape and parts of the model. The parts are components: `neox plugins list` shows what is installed."""
+
+    num_layers: int = setting(help="Number of transformer blocks.", check=above(0), origin="megatron")
+    hidden_size: int = setting(help="Width of the residual stream.", unit="elements", check=above(0), origin="megatron")
+    num_attention_heads: int = setting(help="Attention heads of each block.", check=above(0), origin="megatron")
+    max_position_embeddings: int = setting(
+        help="Longest sequence the model can take.", unit="tokens", check=above(0), origin="megatron"
+    )
+    intermediate_size: int | None = setting(
+        None,
+        help="Width inside the MLP, after the gate where the activation has one. Default: 4 x hidden-size.",
+        unit="elements",
+        check=above(0),
+        origin="gpt-neox",
+    )
+    norm: str = setting(
+        "layernorm", help="Normalisation before attention, before the MLP and at the end.", origin="gpt-neox"
+    )
+    pos_emb: str = setting("learned", help="How the positions of the tokens enter the model.", origin="gpt-neox")
+    activation: str = setting("gelu", help="Nonlinearity of the MLP.", origin="gpt-neox")
+    no_weight_tying: bool = setting(
+        False, help="Give the output projection a matrix of its own instead of the input embedding.", origin="gpt-neox"
+    )
+    gpt_j_residual: bool = setting(
+        False, help="Compute attention and MLP of a block side by side from one input.", origin="gpt-neox"
+    )
+    apply_residual_connection_post_layernorm: bool = setting(
+        False, help="Take the residual after the norm instead of before it.", origin="megatron"
+    )
+    init_method: Init = setting("normal", help="How weights are drawn.", origin="gpt-neox")
+    output_layer_init_method: Init = setting(
+        "scaled_normal", help="How the weights that end a residual branch are drawn.", origin="gpt-neox"
+    )
+    init_method_std: float = setting(
+        0.02, help="Standard deviation of the normal inits.", check=above(0), origin="megatron"
+    )
+
+
+@frozen
+class RegularizationSection:
+    """Against overfitting and exploding gradients."""
+
+    hidden_dropout: float = setting(
+        0.1, help="Dropout on embeddings and on the output of each sublayer.", check=probability, origin="megatron"
+    )
+    attention_dropout: float = setting(
+        0.1, help="Dropout on attention probabilities.", check=probability, origin="megatron"
+    )
+    weight_decay: float = setting(
+        0.01,
+        help="Decay of the weights; components except their biases and gains. `optimizer.params.weight_decay` must agree.",
+        check=at_least(0),
+        origin="megatron",
+    )
+    gradient_clipping: float = setting(
+        1.0, help="Largest norm of the whole gradient; 0 switches clipping off.", check=at_least(0), origin="deepspeed"
+    )
+
+
+@frozen
+class ParallelismSection:
+    """How a model is cut over ranks."""
+
+    pipe_parallel_size: int = setting(
+        0, help="Pipeline stages; 0 and 1: no pipeline.", check=only(0, 1), unit="ranks", origin="megatron"
+    )
+    model_parallel_size: int = setting(
+        1, help="Ranks that share each layer (tensor parallelism).", check=only(1), unit="ranks", origin="megatron"
+    )

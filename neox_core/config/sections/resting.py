@@ -1,0 +1,42 @@
+"""Switches of GPT-NeoX and DeepSpeed that hold at their resting value, and that this version has no other value for."""
+
+from typing import Any
+
+from attrs import frozen
+
+from neox_core.config.checks import only
+from neox_core.config.setting import setting
+
+
+def _off(what: str, origin: str) -> Any:
+    return setting(False, help=f"{what}; not available yet.", check=only(False), origin=origin)
+
+
+@frozen
+class RestingSection:
+    """Accepted at the value that says what happens anyway; any other value is refused."""
+
+    scaled_upper_triang_masked_softmax_fusion: bool = _off("One kernel for scale, causal mask and softmax", "megatron")
+    scaled_masked_softmax_fusion: bool = _off("One kernel for scale, mask and softmax", "megatron")
+    bias_gelu_fusion: bool = _off("One kernel for bias and GELU", "megatron")
+    bias_dropout_fusion: bool = _off("One kernel for bias, dropout and residual", "megatron")
+    layernorm_fusion: bool = _off("A fused LayerNorm", "gpt-neox")
+    rope_fusion: bool = _off("A fused rotary embedding", "gpt-neox")
+    checkpoint_activations: bool = _off("Recompute activations in the backward pass", "megatron")
+    partition_activations: bool = _off("Spread saved activations over ranks", "megatron")
+    synchronize_each_layer: bool = _off("Wait for the device after each layer", "megatron")
+    apply_query_key_layer_scaling: bool = _off("Scale attention scores by the layer", "megatron")
+    reset_position_ids: bool = _off("Count positions from each document's start", "megatron")
+    reset_attention_mask: bool = _off("Keep attention within documents", "megatron")
+    eod_mask_loss: bool = _off("Leave ends of documents out of the loss", "megatron")
+    fp32_allreduce: bool = _off("Average gradients in fp32", "megatron")
+    prescale_gradients: bool = _off("Divide gradients before they are summed", "deepspeed")
+    sparse_gradients: bool = _off("Send only the rows of the embedding that were used", "deepspeed")
+    wall_clock_breakdown: bool = _off("The engine's own timers", "deepspeed")
+    dump_state: bool = _off("The engine's own dump of its settings", "deepspeed")
+    output_layer_parallelism: str = setting(
+        "column",
+        help="How the output layer is cut; without tensor parallelism there is one.",
+        check=only("column"),
+        origin="gpt-neox",
+    )

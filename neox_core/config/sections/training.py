@@ -1,0 +1,147 @@
+"""How long, how large a batch, how often."""
+
+from typing import Literal
+
+from attrs import frozen
+
+from neox_core.config.checks import above, at_least, between
+from neox_core.config.setting import setting
+
+
+@frozen
+class BatchSection:
+    """train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks.
+
+    One or two of the three are enough; what is left follows.
+    """
+
+    train_batch_size: int | None = setting(
+        None, help="Samples of one optimizer step, all ranks.", unit="samples", check=above(0), origin="deepspeed"
+    )
+    train_micro_batch_size_per_gpu: int | None = setting(
+        None,
+        help="Samples of one forward and backward pass of one rank.",
+        unit="samples",
+        check=above(0),
+        aliases=("train_step_batch_size",),
+        origin="deepspeed",
+    )
+    gradient_accumulation_steps: int | None = setting(
+        None,
+        help="Passes whose gradients make one step. Default: what follows, else 1.",
+        check=above(0),
+        origin="deepspeed",
+    )
+
+
+@frozen
+class TrainingSection:
+    """Lengths and intervals, in optimizer steps."""
+
+    train_iters: int = setting(
+        help="Steps of the whole training, earlier runs included.", unit="steps", check=above(0), origin="megatron"
+    )
+    exit_interval: int | None = setting(
+        None,
+        help="Save and leave when the step is a multiple of this.",
+        unit="steps",
+        check=above(0),
+        changes="output",
+        origin="megatron",
+    )
+    eval_interval: int = setting(
+        1000, help="Steps between validations.", unit="steps", check=above(0), changes="output", origin="megatron"
+    )
+    eval_iters: int = setting(
+        100,
+        help="Batches of a validation; 0 switches validation off.",
+        unit="batches",
+        check=at_least(0),
+        changes="output",
+        origin="megatron",
+    )
+    log_interval: int = setting(
+        100, help="Steps between log lines.", unit="steps", check=above(0), changes="output", origin="megatron"
+    )
+    seed: int = setting(
+        1234, help="Of the weights, dropout and the order of the data.", check=above(0), origin="megatron"
+    )
+    on_nonfinite_loss: Literal["stop", "skip"] = setting(
+        "stop", help="Stop the run at a loss that is no number, or leave out that step.", changes="output"
+    )
+    peak_tflops: float | None = setting(
+        None,
+        help="Peak of one device that MFU is measured against. Default: known devices, else no MFU.",
+        unit="TFLOP/s",
+        check=above(0),
+        changes="output",
+    )
+    sample_prompt: str | None = setting(
+        None, help="Text that the trained model continues at the end of the run.", changes="output"
+    )
+
+
+@frozen
+class LearningRateSection:
+    """The learning rate over the run. Its peak is `optimizer.params.lr`."""
+
+    lr_decay_style: str = setting("linear", help="Shape of the decay after the warm-up.", origin="megatron")
+    lr_decay_iters: int | None = setting(
+        None,
+        help="Step at which the decay ends. Default: train-iters.",
+        unit="steps",
+        check=above(0),
+        origin="megatron",
+    )
+    min_lr: float = setting(0.0, help="Where the decay ends.", check=at_least(0), origin="megatron")
+    warmup: float = setting(
+        0.01,
+        help="Share of the decay's steps that ramp the rate up from 0.",
+        unit="fraction",
+        check=between(0, 1),
+        origin="megatron",
+    )
+    override_lr_scheduler: bool = setting(
+        False, help="At resume, the schedule of the config holds, not that of the checkpoint.", origin="megatron"
+    )
+    use_checkpoint_lr_scheduler: bool = setting(
+        False, help="At resume, the schedule of the checkpoint holds, not that of the config.", origin="megatron"
+    )
+
+
+@frozen
+class CheckpointSection:
+    """What is saved and what a run starts from."""
+
+    save: str | None = setting(
+        None,
+        help="Folder for checkpoints, logs and metrics. Default: no checkpoints.",
+        changes="output",
+        origin="megatron",
+    )
+    save_interval: int | None = setting(
+        None,
+        help="Steps between checkpoints.",
+        unit="steps",
+        check=above(0),
+        changes="output",
+        aliases=("checkpoint_factor",),
+        origin="megatron",
+    )
+    load: str | None = setting(None, help="Folder whose newest checkpoint the run continues.", origin="megatron")
+    keep_last_n_checkpoints: int | None = setting(
+        None,
+        help="Checkpoints to keep; older ones are removed after each save. Default: all.",
+        check=above(0),
+        changes="output",
+        origin="gpt-neox",
+    )
+    finetune: bool = setting(False, help="Load weights only and count from step 0.", origin="megatron")
+    no_load_optim: bool = setting(False, help="Load weights, start the optimizer anew.", origin="megatron")
+    no_load_rng: bool = setting(False, help="Do not load the random generators.", origin="megatron")
+    no_save_optim: bool = setting(
+        False, help="Leave optimizer and schedule out of checkpoints.", changes="output", origin="megatron"
+    )
+    no_save_rng: bool = setting(
+        False, help="Leave random generators out of checkpoints.", changes="output", origin="megatron"
+    )

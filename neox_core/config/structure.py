@@ -1,0 +1,223 @@
+"""What was written to `Config`: every key has one owner, every value the type of its field.
+
+Keys belong to the core's sections, to plugins' sections, and to the components that the config chooses. All problems of
+all sections are collected; nothing that was written is left unread.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from attrs import evolve, field, frozen
+
+from neox_core.config.convert import fields_of, join, make, read_fields, spell
+from neox_core.config.load import Loaded
+from neox_core.config.owners import Owners, find_owners
+from neox_core.config.problem import Problem
+from neox_core.config.report import ProblemsError
+from neox_core.config.unknown import explain_unknown
+from neox_core.errors import PluginError
+from neox_core.hooks.kinds import KINDS, Kind
+from neox_core.hooks.loader import Catalog
+from neox_core.hooks.registry import Entry
+
+T = TypeVar("T")
+
+
+class SectionInvalidError(LookupError):
+    """A section that has problems of its own was asked for; they are in the report already."""
+
+
+@frozen
+class Chosen:
+    """A component that the config names, with its settings; None when it has none to set."""
+
+    entry: Entry
+    settings: Any
+    path: str
+
+
+@frozen
+class Config:
+    """What was written, with defaults filled in. Frozen; sections are reached by their class."""
+
+    sections: Mapping[type, Any]
+    fields: Mapping[str, Any]
+    loaded: Loaded
+    chosen: Mapping[str, tuple[Chosen, ...]] = field(factory=dict)
+
+    def section(self, cls: type[T]) -> T:
+        """The settings of one section. Raises SectionInvalidError when it has problems."""
+        try:
+            return self.sections[cls]  # type: ignore[no-any-return]
+        except KeyError:
+            raise SectionInvalidError(cls.__name__) from None
+
+    def value(self, key: str) -> Any:
+        """A value by its dotted key, `-` or `_`. Raises KeyError for a key that no section has."""
+        head, *rest = key.replace("-", "_").split(".")
+        value = self.fields[head]
+        for part in rest:
+            value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+        return value
+
+    def is_set(self, key: str) -> bool:
+        """Whether the config writes the key, in any spelling."""
+        return key.replace("-", "_") in self.loaded.places
+
+    def origin(self, key: str) -> str:
+        """The place "file:line:column", or "--set", or "default"."""
+        place = self.loaded.places.get(key.replace("-", "_"))
+        return place.where if place else "default"
+
+    def components(self, kind: str) -> tuple[Chosen, ...]:
+        """The chosen components of one kind. Raises SectionInvalidError when the choice has problems."""
+        try:
+            return self.chosen[kind]
+        except KeyError:
+            raise SectionInvalidError(kind) from None
+
+    def problem(self, message: str, key: str, hint: str = "", severity: str = "error") -> Problem:
+        """A problem at the place of a key, spelled as the user wrote it."""
+        path = key.replace("-", "_")
+        return Problem(message, self.loaded.spelled(path) or spell(path), hint, self.loaded.where(path), severity)
+
+
+def structure_settings(cls: type[T], values: Mapping[str, Any], path: str = "") -> T:
+    """An instance of an attrs class of settings. Raises ConfigError listing every problem."""
+    problems: list[Problem] = []
+    normal = {str(key).replace("-", "_"): value for key, value in values.items()}
+    made = make(cls, read_fields(cls, normal, path, problems.append), path, problems.append)
+    if problems:
+        raise ProblemsError(problems)
+    return made  # type: ignore[no-any-return]
+
+
+def structure(loaded: Loaded, catalog: Catalog) -> tuple[Config, tuple[Problem, ...], bool]:
+    """(config, problems, whether every error is a plugin's fault). Raises PluginError when a key has two owners."""
+    work = _Work(loaded, catalog, find_owners(catalog.registry))
+    work.read_sections()
+    work.choose()
+    work.read_rest()
+    config = Config(work.sections, work.fields, loaded, work.chosen)
+    return config, tuple(work.problems), work.plugin_fault
+
+
+class _Work:
+    def __init__(self, loaded: Loaded, catalog: Catalog, owners: Owners) -> None:
+        self.loaded = loaded
+        self.catalog = catalog
+        self.owners = owners
+        self.problems: list[Problem] = []
+        self.sections: dict[type, Any] = {}
+        self.fields: dict[str, Any] = {}
+        self.chosen: dict[str, tuple[Chosen, ...]] = {}
+        self.read: set[str] = set()
+        self.plugin_fault = False
+
+    def report(self, problem: Problem) -> None:
+        """Take a problem whose key is a normalised path, and give it its place and the user's spelling."""
+        key = self.loaded.spelled(problem.key) or spell(problem.key)
+        self.problems.append(evolve(problem, key=key, where=self.loaded.where(problem.key) or self._file()))
+
+    def _file(self) -> str:
+        return str(self.loaded.files[0]) if len(self.loaded.files) == 1 else ""
+
+    def read_sections(self) -> None:
+        for cls in self.owners.sections:
+            mine = self._take(key for each in fields_of(cls) for key in each.keys)
+            found = read_fields(cls, mine, "", self.report)
+            self.fields.update(found)
+            instance = make(cls, found, "", self.report)
+            if instance is not None:
+                self.sections[cls] = instance
+
+    def _take(self, keys: Iterable[str]) -> dict[str, Any]:
+        mine = {key: self.loaded.values[key] for key in keys if key in self.loaded.values}
+        self.read.update(mine)
+        return mine
+
+    def choose(self) -> None:
+        for kind in KINDS:
+            if kind.key and kind.used:
+                self._choose(kind)
+
+    def _choose(self, kind: Kind) -> None:
+        try:
+            named = self._named(kind)
+        except LookupError:
+            return  # the key that chooses is itself wrong, and reported
+        names = named if kind.many else (named,) if named is not None else ()
+        chosen = [self._chosen(kind, name) for name in names]
+        if all(each is not None for each in chosen):
+            self.chosen[kind.name] = tuple(each for each in chosen if each is not None)
+
+    def _named(self, kind: Kind) -> Any:
+        head, *rest = kind.key.split(".")
+        value = self.fields[head]
+        for part in rest:
+            value = getattr(value, part)
+        if kind.name == "data backend" and value == "infer":
+            return self._inferred_backend()
+        return value
+
+    def _inferred_backend(self) -> str:
+        from neox_core.config.infer import data_backend
+
+        return data_backend(self.fields.get("data_path"))
+
+    def _chosen(self, kind: Kind, name: str) -> Chosen | None:
+        try:
+            entry = self.catalog.registry.find(kind.name, name)
+        except PluginError as error:
+            self._not_found(kind, name, error)
+            return None
+        if kind.settings_at:
+            path = kind.settings_at
+            values = self._params(path)
+        else:
+            path = ""
+            cls = entry.component.settings
+            values = self._take(key for each in fields_of(cls) for key in each.keys) if cls else {}
+        return self._settings(entry, values, path)
+
+    def _params(self, path: str) -> dict[str, Any]:
+        head, *rest = path.split(".")
+        value = self.fields.get(head)
+        for part in rest:
+            value = getattr(value, part, {})
+        params = dict(value or {})
+        params.pop("max_grad_norm", None)  # says what gradient_clipping says: compared in plan.rules
+        return params
+
+    def _settings(self, entry: Entry, values: Mapping[str, Any], path: str) -> Chosen | None:
+        cls = entry.component.settings
+        if cls is None:
+            for key in values:
+                self.report(Problem(f"{entry.component.name} has no settings", join(path, key), "remove it"))
+            return None if values else Chosen(entry, None, path)
+        found = read_fields(cls, values, path, self.report)
+        if not path:
+            self.fields.update(found)
+        for each in fields_of(cls):
+            if each.info.secret and any(key in values for key in each.keys):
+                key = join(path, each.name)
+                self.report(
+                    Problem(
+                        "is a secret, which has no place in a config", key, "use the service's own environment variable"
+                    )
+                )
+                return None
+        settings = make(cls, found, path, self.report)
+        return None if settings is None else Chosen(entry, settings, path)
+
+    def _not_found(self, kind: Kind, name: str, error: PluginError) -> None:
+        from neox_core.config.unknown import explain_missing_component
+
+        message, hint = explain_missing_component(kind, name, error, self.catalog)
+        self.report(Problem(message, kind.key, hint))
+        self.plugin_fault = True
+
+    def read_rest(self) -> None:
+        for key in self.loaded.values:
+            if key not in self.read:
+                self.report(explain_unknown(key, self.loaded.spelled(key), self.owners, self.catalog, self.fields))

@@ -1,0 +1,26 @@
+"""`split`: shares of the documents for training, validation and test."""
+
+import math
+from collections.abc import Sequence
+
+
+class SplitError(ValueError):
+    """The shares cannot be read."""
+
+
+def shares(split: str | Sequence[float]) -> tuple[float, float, float]:
+    """Three shares that add up to 1, from "969, 30, 1", "90/10" or a list; a share that is left out is 0.
+
+    Raises SplitError.
+    """
+    try:
+        parts = [float(part) for part in (split.replace("/", ",").split(",") if isinstance(split, str) else split)]
+    except ValueError:
+        raise SplitError("must be one to three numbers") from None
+    if not 1 <= len(parts) <= 3:
+        raise SplitError(f"must be one to three numbers, not {len(parts)}")
+    if not all(math.isfinite(part) and part >= 0 for part in parts) or sum(parts) <= 0:
+        raise SplitError("must be shares of 0 or more that do not all vanish")
+    total = sum(parts)
+    train, valid, test = (part / total for part in (*parts, 0.0, 0.0)[:3])
+    return train, valid, test
