@@ -19,6 +19,8 @@ from neox_core.contracts.host import LaunchCommand
 from neox_core.errors import NeoxError, RankError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STARTED_AT = time.time() - time.process_time()
+"""When this process began, unix seconds: a start spends its time computing. Ranks count their start-up from here."""
 SAME_KEYSTROKE_S = 0.5
 """A wrapper (make, uv) passes Ctrl-C on, so one keystroke may arrive twice."""
 LAST_LINES = 20
@@ -37,9 +39,9 @@ class Supervisor:
         """Start, wait, judge: 0 when every rank ended well, 130 when asked to stop. Raises what a rank reported."""
         with self._signals():
             try:
-                self.process = subprocess.Popen(
-                    list(self.command.argv), env={**os.environ, **self.command.env}, start_new_session=True
-                )
+                env = {**os.environ, **self.command.env}
+                env |= {"NEOX_STARTED_AT": f"{STARTED_AT:.3f}", "NEOX_HOST_READY_AT": f"{time.time():.3f}"}
+                self.process = subprocess.Popen(list(self.command.argv), env=env, start_new_session=True)
             except OSError as error:
                 raise RankError(f"cannot start {self.command.argv[0]}: {error.strerror}") from error
             code = self.process.wait()

@@ -1,0 +1,63 @@
+"""`python -m neox_core.train.rank RUN_FILE`: one rank of a run, from its run file to its exit code.
+
+The environment holds RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as every launcher sets them.
+"""
+
+import faulthandler
+import os
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+from neox_core.errors import NeoxError, UsageError
+from neox_core.plan.runfile import read_runfile
+from neox_core.train.leave import explain, leave, leave_with_parent, write_failure
+from neox_core.train.startup import Startup
+
+REQUIRED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def main() -> NoReturn:
+    entered = time.time()
+    run_file, rank = _read_command()
+    if rank != 0:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # into its log; the terminal belongs to rank 0
+    faulthandler.enable()
+    leave_with_parent()
+    ready = float(os.environ.get("NEOX_HOST_READY_AT", entered))  # not set when a rank is started by hand
+    startup = Startup(float(os.environ.get("NEOX_STARTED_AT", ready)))
+    startup.mark("host", at=ready)
+    startup.mark("launch", at=entered)
+    debug = os.environ.get("NEOX_DEBUG") == "1"
+    try:
+        plan = read_runfile(run_file)
+        debug = plan.debug
+        from neox_core.build.quiet import quiet_engine
+
+        quiet_engine(debug)
+        from neox_core.train.run import run  # imports torch
+
+        startup.mark("imports")
+        run(plan, startup)
+    except KeyboardInterrupt:
+        leave(130)
+    except BaseException as error:  # noqa: BLE001  whatever it is: the launcher must know, and this process must end
+        explain(error, debug)
+        write_failure(run_file.parent, rank, error)
+        leave(error.exit_code if isinstance(error, NeoxError) else 1)
+    leave(0)
+
+
+def _read_command() -> tuple[Path, int]:
+    missing = [name for name in REQUIRED if name not in os.environ]
+    if len(sys.argv) != 2 or missing:
+        sys.stderr.write(
+            f"error: {UsageError('usage: python -m neox_core.train.rank RUN_FILE', hint='`neox train` starts ranks')}\n"
+        )
+        leave(UsageError.exit_code)
+    return Path(sys.argv[1]), int(os.environ["RANK"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The `console` monitor: a live bar in a terminal, plain lines otherwise, and the loss curve at the end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+
+from rich.console import Console as RichConsole
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from neox_core.contracts.host import RunInfo
+from neox_monitors.curve import draw
+
+MOST_POINTS = 2000
+
+
+class Console:
+    """Writes to stdout of rank 0. In a terminal the bar shows the newest values, and other lines scroll above it."""
+
+    def __init__(self, run: RunInfo, settings: None) -> None:
+        self.run = run
+        self.train: list[tuple[float, float]] = []
+        self.valid: list[tuple[float, float]] = []
+        self.latest = run.first_step
+        self.first_log: tuple[float, int] | None = None  # (time, step), for the time left
+        self.console = RichConsole(file=sys.stdout, highlight=False, markup=False, emoji=False)
+        self.bar: Progress | None = None
+        self.say(
+            f"{run.num_parameters / 1e6:.2f} M parameters on {run.num_ranks} {run.device} "
+            f"rank{'s' if run.num_ranks > 1 else ''}, {run.tokens_per_step:,} tokens a step, "
+            f"steps {run.first_step + 1} to {run.last_step}"
+        )
+        if self.console.is_terminal:
+            self.bar = Progress(
+                TextColumn("step"),
+                MofNCompleteColumn(),
+                BarColumn(bar_width=24),
+                TextColumn("{task.description}"),
+                console=self.console,
+                refresh_per_second=2,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self.task = self.bar.add_task("starting", total=run.last_step, completed=run.first_step)
+            self.bar.start()
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        startup = {name: value for name, value in values.items() if name.startswith("startup_")}
+        if startup:
+            self.say(describe_startup(startup))
+        if "loss" not in values:
+            self._evaluated(step, values)
+            return
+        self.latest = step
+        self.train.append((step, values["loss"]))
+        if len(self.train) > MOST_POINTS:
+            del self.train[1::2]
+        text = describe(values) + self._time_left(step, values)
+        if self.bar is None:
+            self.say(f"step {step}/{self.run.last_step}  {text}")
+        else:
+            self.bar.update(self.task, completed=step, description=text)
+
+    def say(self, message: str) -> None:
+        self.console.print(message, soft_wrap=True)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+        if self.latest == self.run.last_step and len(self.train) > 1:
+            self.say("loss by step" + (" (o: validation)" if self.valid else ""))
+            for line in draw(self.train, self.valid):
+                self.say(line)
+
+    def _evaluated(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            if name.endswith("_loss"):
+                split = name.removesuffix("_loss")
+                self.say(f"step {step}  {split} loss {value:.4f}, perplexity {values[f'{split}_perplexity']:.4g}")
+                if split == "valid":
+                    self.valid.append((step, value))
+
+    def _time_left(self, step: int, values: Mapping[str, float]) -> str:
+        """By the clock since the first log, so that evaluations and checkpoints count."""
+        left, now = self.run.last_step - step, time.monotonic()
+        if left == 0:
+            return ""
+        if self.first_log is None:
+            self.first_log = (now, step)
+            return f"  {clock(left * values['step_s'])} left"
+        began, first = self.first_log
+        return f"  {clock(left * (now - began) / (step - first))} left" if step > first else ""
+
+
+def describe(values: Mapping[str, float]) -> str:
+    """The values of a log step in one line."""
+    parts = [f"loss {values['loss']:.4f}", f"lr {values['lr']:.2e}"]
+    if "grad_norm" in values:
+        parts.append(f"grad {values['grad_norm']:.2f}")
+    parts += [f"{values['tokens_per_s']:,.0f} tok/s", f"{values['step_s'] * 1000:.0f} ms"]
+    if "mfu" in values:
+        parts.append(f"mfu {values['mfu']:.0%}")
+    parts.append(f"{values['memory_gib']:.2f} GiB")
+    if values["skipped_steps"]:
+        parts.append(f"{values['skipped_steps']:.0f} skipped")
+    if values["data_wait_s"] > 0.05 * values["step_s"]:
+        parts.append(f"waits {values['data_wait_s'] * 1000:.0f} ms for data")
+    return "  ".join(parts)
+
+
+def describe_startup(values: Mapping[str, float]) -> str:
+    """`startup_<part>_s` as one line, the total first."""
+    names = {name.removeprefix("startup_").removesuffix("_s").replace("_", " "): s for name, s in values.items()}
+    total = names.pop("total", sum(names.values()))
+    return f"start-up {total:.1f} s: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in names.items())
+
+
+def clock(seconds: float) -> str:
+    """49 -> "49s", 125 -> "2m05s", 7260 -> "2h01m"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"

@@ -1,0 +1,58 @@
+"""The `jsonl` monitor: metrics.jsonl, one object a line."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from neox_core.contracts.host import RunInfo
+
+
+class JsonLines:
+    """Appends `{"step": int, "time": unix seconds, <name>: value}`; a value that is not finite is null."""
+
+    def __init__(self, run: RunInfo, settings: None) -> None:
+        path = run.run_dir / "metrics.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            _keep_until(path, run.first_step)
+        self._file = path.open("a", encoding="utf-8")
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        record = {"step": step, "time": round(time.time(), 3)}
+        record.update({name: value if math.isfinite(value) else None for name, value in values.items()})
+        self._file.write(json.dumps(record, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def say(self, message: str) -> None:
+        """Messages are for people."""
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _keep_until(path: Path, step: int) -> None:
+    """Drop what a run wrote after the step it now resumes from, and a last line that was cut off.
+
+    A run that starts at step 0 begins a new file; the old one is kept beside it.
+    """
+    old = path.with_name(f"{path.name}.1")
+    if step == 0:
+        path.replace(old)
+        return
+    temporary = path.with_name(f".{path.name}")
+    with path.open(encoding="utf-8", errors="replace") as lines, temporary.open("w", encoding="utf-8") as kept:
+        kept.writelines(line for line in lines if _step(line) <= step)
+    temporary.replace(path)
+
+
+def _step(line: str) -> float:
+    try:
+        record: Any = json.loads(line)
+        return float(record["step"])
+    except (ValueError, TypeError, KeyError):
+        return math.inf
