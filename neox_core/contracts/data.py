@@ -55,6 +55,10 @@ class DataBackend(Protocol):
         """Whether the files of `prefix` are of this backend: looks at names and magic bytes only."""
         ...
 
+    def files(self, prefix: Path) -> tuple[Path, ...]:
+        """The files of the dataset, there or not. Without the last one there is no dataset."""
+        ...
+
     def open(self, prefix: Path) -> TokenSource: ...
 
     def create(self, prefix: Path, vocab_size: int) -> TokenWriter:
@@ -86,7 +90,9 @@ class TrainableTokenizer(Protocol):
     """The target of a tokenizer that can be learnt from text: it has this class method besides being called."""
 
     def train(self, texts: Iterator[str], vocab_size: int, folder: Path) -> dict[str, str]:
-        """Learn at most `vocab_size` ids from `texts`, read once, and write the files into `folder`, which may hold
-        older ones. Returns the settings (by field name) that make this tokenizer. The same texts give the same files.
+        """Learn at most `vocab_size` ids from `texts`, read once, and write files into the empty `folder`.
+
+        Returns the names of the files by the settings field that names each: {"vocab_file": "vocab.json"}. The same
+        texts give the same files.
         """
         ...

@@ -89,6 +89,9 @@ class MmapBackend:
     def recognises(self, prefix: Path) -> bool:
         return bin_path(prefix).is_file() and read_magic(prefix) == MAGIC
 
+    def files(self, prefix: Path) -> tuple[Path, ...]:
+        return bin_path(prefix), idx_path(prefix)
+
     def open(self, prefix: Path) -> MmapSource:
         return MmapSource(prefix, warm_up=self._warm_up)
 

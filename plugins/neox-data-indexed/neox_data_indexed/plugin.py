@@ -13,10 +13,4 @@ def neox_data_backends() -> list[Component]:
             IndexedSettings,
             summary="Memory-mapped .bin/.idx of Megatron and GPT-NeoX",
         ),
-        Component(
-            "infer",
-            "neox_data_indexed.infer:InferBackend",
-            IndexedSettings,
-            summary="The .bin/.idx format that the index file itself names",
-        ),
     ]

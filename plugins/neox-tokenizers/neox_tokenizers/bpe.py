@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -13,9 +11,10 @@ from neox_core.errors import DataError
 from neox_tokenizers.base import END_OF_TEXT, LibraryTokenizer, require_file
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from neox_tokenizers.settings import BPESettings
 
-VOCAB, MERGES = "vocab.json", "merges.txt"
 SMALLEST = 257  # one token a byte, and the end of a document
 
 
@@ -55,12 +54,8 @@ class GPT2BPETokenizer(LibraryTokenizer):
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         )
         tokenizer.train_from_iterator(texts, trainer)
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".tokenizer.") as temporary:
-            tokenizer.model.save(temporary)
-            for name in (VOCAB, MERGES):
-                (Path(temporary) / name).replace(folder / name)
-        return {"vocab_file": str(folder / VOCAB), "merge_file": str(folder / MERGES)}
+        tokenizer.model.save(str(folder))
+        return {"vocab_file": "vocab.json", "merge_file": "merges.txt"}
 
 
 def _byte_level(model: models.BPE) -> Tokenizer:

@@ -1,0 +1,95 @@
+"""`neox data`: text to datasets of tokens. The work is done by a process that may import numpy and tokenizers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from attrs import asdict
+
+from neox_core.cli.process import exec_module
+from neox_core.config.structure import structure_settings
+from neox_core.errors import UsageError
+from neox_core.hooks.component import path_of
+from neox_core.hooks.loader import load_plugins
+from neox_core.plan.runfile import ComponentRef
+
+if TYPE_CHECKING:
+    from neox_core.hooks.catalog import Catalog
+
+STANDARD_LIBRARY = "stdlib"
+DEFAULT_VOCAB_SIZE = 8192
+
+
+@click.group()
+def data() -> None:
+    """Turn text into datasets of tokens."""
+
+
+@data.command()
+@click.argument("sources", nargs=-1, required=True)
+@click.option("--out", required=True, type=click.Path(file_okay=False), help="Folder for the dataset and the vocabulary.")
+@click.option("--vocab-size", type=click.IntRange(min=257), help="Tokens to learn, 8192 if not given; from 1 KiB of text each.")
+@click.option("--vocab-file", type=click.Path(), help="Use this vocabulary instead of learning one.")
+@click.option("--merge-file", type=click.Path(), help="The merges that belong to it.")
+@click.option("--tokenizer-type", default="GPT2BPETokenizer", show_default=True, help="As in a config.")
+@click.option("--data-impl", default="mmap", show_default=True, help="As in a config.")
+@click.option("--append-eod/--no-append-eod", default=True, show_default=True, help="End each document by a token for it.")
+@click.option("--json-key", help="Member of each line of a .jsonl file that holds the text, `text` if not given.")
+@click.option("--force", is_flag=True, help="Make everything again, even if it is up to date.")
+def prepare(
+    sources: tuple[str, ...],
+    out: str,
+    vocab_size: int | None,
+    vocab_file: str | None,
+    merge_file: str | None,
+    tokenizer_type: str,
+    data_impl: str,
+    append_eod: bool,
+    json_key: str | None,
+    force: bool,
+) -> None:
+    """Tokenize SOURCES: .txt files (a document each), .jsonl files (a document a line) and folders of them; or the word
+    `stdlib`, the source text of this Python's standard library.
+
+    Without --vocab-file a tokenizer is trained on the text. Needs no more memory for a larger corpus; a run that is
+    killed leaves nothing that looks finished.
+    """
+    library = STANDARD_LIBRARY in sources
+    if library and (len(sources) > 1 or json_key is not None):
+        raise UsageError(
+            f"`{STANDARD_LIBRARY}` stands alone, without other sources and --json-key",
+            hint=f"for a file or folder of that name write ./{STANDARD_LIBRARY}",
+        )
+    files = {key: value for key, value in (("vocab_file", vocab_file), ("merge_file", merge_file)) if value is not None}
+    if files and vocab_size is not None:
+        raise UsageError("--vocab-size is for learning a vocabulary, and --vocab-file gives one", hint="leave one of them out")
+    catalog = load_plugins()
+    exec_module(
+        "neox_core.build.prepare",
+        {
+            "sources": None if library else sources,
+            "out": out,
+            "name": STANDARD_LIBRARY if library else Path(out).resolve().name,
+            "backend": asdict(_reference(catalog, "data backend", data_impl, {})),
+            "tokenizer": asdict(_reference(catalog, "tokenizer", tokenizer_type, files, complete=bool(files))),
+            "train": not files,
+            "vocab_size": vocab_size or DEFAULT_VOCAB_SIZE,
+            "append_eod": append_eod,
+            "json_key": json_key,
+            "force": force,
+        },
+    )
+
+
+def _reference(
+    catalog: Catalog, kind: str, use: str, settings: dict[str, Any], *, complete: bool = True
+) -> ComponentRef:
+    """The component that `use` names. `complete`: its settings are all there, so that they can be checked."""
+    entry = catalog.find(kind, use)
+    component = entry.component
+    if component.settings is not None and complete:
+        structure_settings(component.settings, settings)
+    settings_class = path_of(component.settings) if component.settings is not None else None
+    return ComponentRef(kind, component.name, entry.plugin.id, entry.plugin.version, component.target, settings_class, settings)
