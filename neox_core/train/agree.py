@@ -1,4 +1,4 @@
-"""Before anything is built: do all ranks have the same plan and the same software?"""
+"""Before anything is built: whether all ranks have the same plan and the same software."""
 
 from __future__ import annotations
 

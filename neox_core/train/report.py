@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from neox_core.parallel.groups import Groups
     from neox_core.train.peak import Peak
+    from neox_core.train.startup import Startup
 
 GIB = 2**30
 
@@ -56,6 +57,7 @@ class Report:
         flops_per_token: float,
         peak: Peak,
         stop_on_nonfinite: bool,
+        startup: Startup | None = None,
     ) -> None:
         self.run = run
         self.monitors = list(monitors)
@@ -65,13 +67,13 @@ class Report:
         self.flops_per_token = flops_per_token
         self.peak = peak
         self.stop_on_nonfinite = stop_on_nonfinite
+        self._startup = startup
         self._unread: list[tuple[int, Tensor]] = []  # (step, loss on the device), not yet looked at
         self._means: list[float] = []  # losses since the last log, reduced over the ranks
         self._steps = 0
         self._train_s = 0.0
         self._wait_s = 0.0
         self._step_began: float | None = None
-        self._extra: dict[str, float] = {}
 
     def timed(self, batches: Iterator[Tensor], alive: Callable[[], None] | None = None) -> Iterator[Tensor]:
         """`batches`, with the time spent waiting for them measured. A step begins when its first batch is asked for."""
@@ -91,6 +93,11 @@ class Report:
         """After an update. step: finished steps, this one included. loss: this rank's mean of the step, a scalar."""
         self._unread.append((step, loss.detach()))
         self._steps += 1
+        if self._steps == 1 and self._startup is not None:
+            self._read_losses()  # waits for the step to be done
+            self._startup.mark("first_step")
+            self._log(step, self._startup.values())
+            self._startup = None
         if step % self.log_interval and step != self.run.last_step:
             self._end_of_step()
             return
@@ -109,10 +116,6 @@ class Report:
         perplexity = math.exp(value) if value < 700 else math.inf
         self._log(step, {f"{split}_loss": value, f"{split}_perplexity": perplexity})
         return value
-
-    def add(self, values: dict[str, float]) -> None:
-        """Values that go out with the next log line, once: the breakdown of the start-up."""
-        self._extra.update(values)
 
     def say(self, message: str) -> None:
         """One line for people, from rank 0."""
@@ -182,8 +185,6 @@ class Report:
         return peak / GIB if sys.platform == "darwin" else peak * 1024 / GIB  # macOS counts bytes, Linux KiB
 
     def _log(self, step: int, values: dict[str, float]) -> None:
-        values.update(self._extra)
-        self._extra = {}
         self._tell(lambda monitor: monitor.log(step, values))
 
     def _tell(self, call: Callable[[Monitor], None]) -> None:

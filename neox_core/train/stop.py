@@ -8,6 +8,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
@@ -26,8 +28,8 @@ class StopSignal:
     """SIGINT and SIGTERM raise a flag; `poll` tells, once a step, whether any rank has raised its own.
 
     The ranks agree by an all-reduce on the CPU that is started at one step and read at the next, so no step waits
-    for it and no device is synchronised. A rank that was asked to stop and does not reach its next `poll` within
-    `patience_s` (or three times its longest step) is stuck with a dead peer: it leaves with exit code 143.
+    for it and no device is synchronised. A rank that was asked to stop and then neither reads a batch nor polls for
+    `patience_s` seconds is stuck with a dead peer: it leaves with exit code 143.
     """
 
     def __init__(self, groups: Groups, patience_s: float = 15.0) -> None:
@@ -36,8 +38,8 @@ class StopSignal:
         self._group = dist.new_group(backend="gloo", timeout=timedelta(hours=12)) if groups.world is not None else None
         self._flag = torch.zeros(1, dtype=torch.int32)
         self._work: dist.Work | None = None
-        self._last_poll = time.monotonic()
-        self._longest_step = 0.0
+        self._last_alive = time.monotonic()
+        self._busy = False
         self._done = threading.Event()
 
     def __enter__(self) -> StopSignal:
@@ -48,7 +50,7 @@ class StopSignal:
         # byte in the pipe is written by the C handler at once.
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=self._forked)
-        self._last_poll = time.monotonic()
+        self.alive()
         threading.Thread(target=self._watch, name="neox-stop", daemon=True).start()
         return self
 
@@ -65,8 +67,7 @@ class StopSignal:
 
     def poll(self) -> bool:
         """Whether to stop, the same on all ranks. Every rank calls it once a step."""
-        now = time.monotonic()
-        self._longest_step = max(self._longest_step, now - self._last_poll)
+        self.alive()
         if self._group is None:
             agreed = bool(self.asked_by)
         else:
@@ -78,8 +79,21 @@ class StopSignal:
             self._work = dist.all_reduce(self._flag, dist.ReduceOp.MAX, group=self._group, async_op=True)
         if agreed:
             self._done.set()  # what follows is a checkpoint, which takes as long as it takes
-        self._last_poll = time.monotonic()
         return agreed
+
+    def alive(self) -> None:
+        """This rank makes progress: called with every batch, since a step or an evaluation may take long."""
+        self._last_alive = time.monotonic()
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Inside, the rank writes a checkpoint and is not taken for stuck."""
+        self._busy = True
+        try:
+            yield
+        finally:
+            self.alive()
+            self._busy = False
 
     def _forked(self) -> None:
         """A data worker is a copy of the rank: it must neither write into its pipe nor outlive a terminate()."""
@@ -95,9 +109,12 @@ class StopSignal:
                 asked = set(os.read(self._read, 512)) & set(STOP_SIGNALS)
                 if asked and not self.asked_by:
                     self.asked_by, asked_at = int(min(asked)), time.monotonic()
-            patience = max(self.patience_s, 3 * self._longest_step)
-            if self.asked_by and time.monotonic() - max(asked_at, self._last_poll) > patience:
-                sys.stderr.write(f"asked to stop, and stuck for {patience:.0f} s: leaving\n")
+            if (
+                self.asked_by
+                and not self._busy
+                and time.monotonic() - max(asked_at, self._last_alive) > self.patience_s
+            ):
+                sys.stderr.write(f"asked to stop, and stuck for {self.patience_s:.0f} s: leaving\n")
                 sys.stderr.flush()
                 os._exit(STUCK_EXIT_CODE)
 

@@ -53,9 +53,7 @@ class RankLogs(LogsSpecs):
             if file.exists():
                 file.replace(file.with_name(f"{file.name}.1"))
         none = dict.fromkeys(files, "")
-        return LogsDest(
-            stdouts=none, stderrs={rank: str(file) for rank, file in files.items()}, error_files=dict(none)
-        )
+        return LogsDest(stdouts=none, stderrs={rank: str(file) for rank, file in files.items()}, error_files=dict(none))
 
 
 def main() -> int:

@@ -1,0 +1,202 @@
+"""What a rank does, in order: join the others, build, load, train, evaluate, part."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from attrs import frozen
+from torch.distributed.rendezvous import rendezvous
+
+from neox_core.build.context import build_context
+from neox_core.build.data import build_batches, build_tokenizer, open_split
+from neox_core.build.engine import build_engine
+from neox_core.build.model import build_model
+from neox_core.build.optimizer import build_optimizer
+from neox_core.contracts.host import Monitor, RunInfo
+from neox_core.model.shape import flops_per_token, num_parameters, padded_vocab
+from neox_core.parallel.groups import build_groups
+from neox_core.train.agree import compare, describe
+from neox_core.train.checkpoint import Checkpointer
+from neox_core.train.loop import train
+from neox_core.train.peak import find_peak
+from neox_core.train.report import Report
+from neox_core.train.rng import seed_rank
+from neox_core.train.schedule import build_schedule
+from neox_core.train.state import TrainState
+from neox_core.train.stop import StopSignal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from neox_core.build.context import BuildContext
+    from neox_core.build.data import Split
+    from neox_core.build.engine import Engine
+    from neox_core.contracts import Tokenizer
+    from neox_core.model.gpt import GPT
+    from neox_core.plan.runfile import RunPlan
+    from neox_core.train.startup import Startup
+
+MEET_TIMEOUT = timedelta(minutes=10)
+"""For ranks to find each other: a host may take long to import torch from a network disk."""
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+"""For one collective. A rank that died is noticed by the launcher, long before; this ends one that hangs."""
+
+
+def run(plan: RunPlan, startup: Startup) -> None:
+    """One rank of the run that `plan` describes, to its end. Raises NeoxError for what the user can mend."""
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    _join(plan)
+    groups = build_groups(plan.cluster)
+    context = build_context(plan, groups, local_rank)
+    startup.mark("process_group")
+
+    seed_rank(plan.train.seed, rank, context.device)
+    tokenizer = build_tokenizer(plan)
+    vocab_size = padded_vocab(plan.model, tokenizer.vocab_size if tokenizer else None)
+    batches = partial(
+        build_batches, plan, data_rank=groups.data_rank, data_size=groups.data_size, vocab_size=vocab_size
+    )
+    _open_splits(plan, vocab_size)
+    startup.mark("data")
+    model = build_model(plan.model, vocab_size, context)
+    optimizer = build_optimizer(plan.optim, model)
+    startup.mark("model")
+    engine = build_engine(plan, model, optimizer, context)
+    startup.mark("engine")
+    state = TrainState()
+    schedule = build_schedule(plan.optim, plan.train.train_iters)
+    checkpointer = Checkpointer(plan, engine, context)
+    loaded = checkpointer.load(state)
+    report = _build_report(plan, model, context, state, startup)
+    if loaded is not None:
+        report.say(f"resumed from {loaded}, at step {state.step}")
+    startup.mark("load")
+
+    try:
+        with StopSignal(groups) as stop:
+            samples = report.timed(batches("train", first_step=state.step), stop.alive)
+            valid = partial(_alive, partial(batches, "valid", first_step=0), stop)
+            finished = train(engine, samples, valid, schedule, report, _Patient(checkpointer, stop), stop, state, plan)
+            if finished:
+                _evaluate(plan, engine, report, state, partial(batches, first_step=0), stop)
+            else:
+                saved = "" if plan.checkpoint.save else "; nothing is saved, since `save` is not set"
+                report.say(f"stopped after step {state.step}{saved}")
+        if finished and rank == 0:
+            _continue_prompt(plan, model, tokenizer, report)
+    finally:
+        report.close()
+    _part()
+
+
+def _join(plan: RunPlan) -> None:
+    """Find the other ranks, see that they are about to do the same, and start the process group."""
+    store, rank, world_size = next(rendezvous("env://", timeout=MEET_TIMEOUT))
+    store.set_timeout(MEET_TIMEOUT)
+    compare(store, describe(plan), rank, world_size)
+    dist.init_process_group(
+        plan.cluster.backend,
+        store=dist.PrefixStore("neox", store),
+        rank=rank,
+        world_size=world_size,
+        timeout=COLLECTIVE_TIMEOUT,
+    )
+
+
+def _open_splits(plan: RunPlan, vocab_size: int) -> None:
+    """What is read later shall be there now: better an error here than after the first thousand steps."""
+    shares = dict(zip(("train", "valid", "test"), plan.data.split, strict=True))
+    if plan.train.eval_iters and plan.train.eval_interval:
+        open_split(plan, "valid", vocab_size)
+    if plan.train.eval_iters and shares["test"] > 0:
+        open_split(plan, "test", vocab_size)
+
+
+def _build_report(plan: RunPlan, model: GPT, context: BuildContext, state: TrainState, startup: Startup) -> Report:
+    peak = find_peak(plan.train.peak_tflops, plan.precision, context.device)
+    info = RunInfo(
+        run_dir=Path(plan.run_dir),
+        first_step=state.step,
+        last_step=plan.train.train_iters,
+        num_parameters=num_parameters(model),
+        num_ranks=plan.cluster.world_size,
+        tokens_per_step=plan.batch.train_batch * plan.model.seq_length,
+        device=plan.cluster.device,
+    )
+    monitors: list[Monitor] = []
+    if dist.get_rank() == 0:
+        for reference in plan.monitors:
+            target, settings = reference.load()
+            monitors.append(target(info, settings))
+    report = Report(
+        info,
+        monitors,
+        context.groups,
+        context.device,
+        log_interval=plan.train.log_interval,
+        flops_per_token=flops_per_token(model.shape, plan.model.seq_length),
+        peak=peak,
+        stop_on_nonfinite=plan.train.on_nonfinite_loss == "stop",
+        startup=startup,
+    )
+    report.say(f"mfu against a peak of {peak.source}")
+    return report
+
+
+@frozen
+class _Patient:
+    """A checkpointer that may take its time when the run was asked to stop."""
+
+    checkpointer: Checkpointer
+    stop: StopSignal
+
+    def save(self, state: TrainState) -> Path | None:
+        with self.stop.busy():
+            return self.checkpointer.save(state)
+
+
+def _alive(batches: partial[Iterator[Tensor]], stop: StopSignal) -> Iterator[Tensor]:
+    for batch in batches():
+        stop.alive()
+        yield batch
+
+
+def _evaluate(
+    plan: RunPlan,
+    engine: Engine,
+    report: Report,
+    state: TrainState,
+    batches: partial[Iterator[Tensor]],
+    stop: StopSignal,
+) -> None:
+    """After the last step: the validation split unless it was evaluated there, and the test split if there is one."""
+    if not plan.train.eval_iters:
+        return
+    wanted: list[Split] = []
+    if plan.train.eval_interval and state.step % plan.train.eval_interval:
+        wanted.append("valid")
+    if plan.data.split[2] > 0:
+        wanted.append("test")
+    for split in wanted:
+        report.validation(state.step, engine.evaluate(_alive(partial(batches, split), stop)), split)
+
+
+def _continue_prompt(plan: RunPlan, model: GPT, tokenizer: Tokenizer | None, report: Report) -> None:
+    """The model's own continuation of `sample-prompt`."""
+    if plan.train.sample_prompt is None or tokenizer is None:
+        return
+    from neox_core.train.generate import sample
+
+    report.say(f"sample:\n{sample(model, tokenizer, plan.train.sample_prompt)}")
+
+
+def _part() -> None:
+    """Together, or a rank that is quicker takes the connections of the others with it."""
+    dist.barrier()
+    dist.destroy_process_group()
