@@ -17,6 +17,7 @@ from neox_core.plan.runfile import RunPlan, write_runfile
 if TYPE_CHECKING:
     from neox_core.hooks.loader import Catalog
 
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "fish", "ksh"})
 SECRET = "neox-secret-9f1c"  # noqa: S105  planted to see whether it gets out
 
 
@@ -51,9 +52,7 @@ def _check_command(command: Any, run_file: str) -> None:
     _clause(isinstance(argv, tuple) and bool(argv), f"argv is a tuple of one string or more, not {argv!r}")
     _clause(all(isinstance(word, str) for word in argv), f"every word of argv is a string: {argv!r}")
     program = Path(argv[0]).name
-    shell = program in {"sh", "bash", "dash", "zsh", "fish", "ksh"} and any(
-        word.startswith("-") and "c" in word for word in argv[1:2]
-    )
+    shell = program in SHELLS and any(word.startswith("-") and word.endswith("c") for word in argv[1:])
     _clause(not shell, f"no shell between the core and the ranks: {argv!r}")
     _clause(any(run_file in word for word in argv), f"the command is told of the run file: {argv!r}")
     pairs = dict(command.env).items()
@@ -64,9 +63,7 @@ def _check_command(command: Any, run_file: str) -> None:
 
 def _check_light(target: str) -> None:
     module = target.partition(":")[0]
-    script = (
-        f"import json, sys, {module}; print(json.dumps(sorted({{name.partition('.')[0] for name in sys.modules}})))"
-    )
+    script = f"import json, sys, {module}; print(json.dumps([*sys.modules]))"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     _clause(run.returncode == 0, f"{module} can be imported: {run.stderr.strip()}")
     heavy = HEAVY.intersection(json.loads(run.stdout.splitlines()[-1]))

@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from neox_core.parallel.groups import Groups
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -42,7 +44,7 @@ class StopSignal:
         self._busy = False
         self._done = threading.Event()
 
-    def __enter__(self) -> StopSignal:
+    def __enter__(self) -> Self:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self._handlers = {signum: signal.signal(signum, _no_interrupt) for signum in STOP_SIGNALS}
@@ -109,11 +111,8 @@ class StopSignal:
                 asked = set(os.read(self._read, 512)) & set(STOP_SIGNALS)
                 if asked and not self.asked_by:
                     self.asked_by, asked_at = int(min(asked)), time.monotonic()
-            if (
-                self.asked_by
-                and not self._busy
-                and time.monotonic() - max(asked_at, self._last_alive) > self.patience_s
-            ):
+            waited = time.monotonic() - max(asked_at, self._last_alive)
+            if self.asked_by and not self._busy and waited > self.patience_s:
                 sys.stderr.write(f"asked to stop, and stuck for {self.patience_s:.0f} s: leaving\n")
                 sys.stderr.flush()
                 os._exit(STUCK_EXIT_CODE)

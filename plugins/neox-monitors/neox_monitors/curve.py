@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 Point = tuple[float, float]
 
@@ -43,7 +44,7 @@ def draw(points: Sequence[Point], marks: Sequence[Point] = (), *, width: int = 6
 def _line(dots: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The dots and all between neighbours, so that the curve has no holes."""
     filled = list(dots[:1])
-    for (column, row), (next_column, next_row) in zip(dots, dots[1:], strict=False):
+    for (column, row), (next_column, next_row) in pairwise(dots):
         steps = max(abs(next_column - column), abs(next_row - row), 1)
         for part in range(1, steps + 1):
             filled.append(
