@@ -96,12 +96,13 @@ class Corpus:
         except UnicodeDecodeError as error:
             raise DataError(f"{where}: is not UTF-8 at byte {error.start} of the line") from error
         except ValueError as error:
-            raise DataError(f"{where}: is not JSON: {error}", hint="each line of a .jsonl file is one JSON object") from error
+            hint = "each line of a .jsonl file is one JSON object"
+            raise DataError(f"{where}: is not JSON: {error}", hint=hint) from error
         text = record.get(self.json_key) if isinstance(record, dict) else None
-        if not isinstance(text, str):
-            has = f"it has {', '.join(sorted(record)) or 'no members'}" if isinstance(record, dict) else f"it is {record!r:.40}"
-            raise DataError(f"{where}: holds no text under {self.json_key!r}; {has}", hint="name the member by --json-key")
-        return text
+        if isinstance(text, str):
+            return text
+        has = f"it has {', '.join(sorted(record)) or 'no members'}" if isinstance(record, dict) else "it is no object"
+        raise DataError(f"{where}: holds no text under {self.json_key!r}; {has}", hint="name the member by --json-key")
 
 
 def standard_library() -> Corpus:

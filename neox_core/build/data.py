@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from attrs import field, frozen
-from torch.utils.data import DataLoader, Dataset
+from attrs import frozen
+from torch.utils.data import DataLoader
 
 from neox_core.build.order import SampleOrder, build_order, split_documents
 from neox_core.errors import DataError
@@ -121,14 +121,14 @@ class Samples:
             if wrong.size:
                 place = f"document {document}, token {offset + int(wrong[0])}"
                 return DataError(
-                    f"{self.prefix}: {place}: id {int(ids[wrong[0]])} is not in the model's vocabulary of {self.vocab_size}",
+                    f"{self.prefix}: {place}: id {int(ids[wrong[0]])} is not among the model's {self.vocab_size}",
                     hint="vocab-file and merge-file must be those that the dataset was prepared with",
                 )
         return DataError(f"{self.prefix}: sample {index} changed while it was read")
 
 
 @frozen(eq=False)
-class MicroBatches(Dataset["Tensor | DataError"]):
+class MicroBatches:
     """The micro-batches of one rank by index: `index` counts accumulation steps from the beginning of the run.
 
     Sample k of a step goes to accumulation k // (micro_batch * data_size), then to rank k // micro_batch % data_size.
@@ -138,7 +138,7 @@ class MicroBatches(Dataset["Tensor | DataError"]):
     micro_batch: int
     data_rank: int
     data_size: int
-    count: int = field()
+    count: int
 
     def __len__(self) -> int:
         return self.count
@@ -146,7 +146,7 @@ class MicroBatches(Dataset["Tensor | DataError"]):
     def __getitem__(self, index: int) -> Tensor | DataError:
         """int64 [micro_batch, seq_length + 1]. An error is returned, since a worker would wrap one that it raises."""
         first = (index * self.data_size + self.data_rank) * self.micro_batch
-        batch = np.empty((self.micro_batch, self.samples.seq_length + 1), dtype=np.int64)
+        batch: NDArray[np.int64] = np.empty((self.micro_batch, self.samples.seq_length + 1), dtype=np.int64)
         try:
             for row, into in enumerate(batch, start=first):
                 self.samples.read(row, into)

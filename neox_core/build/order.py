@@ -8,6 +8,7 @@ Source: megatron/data/gpt2_dataset.py and helpers.cpp of GPT-NeoX.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,7 +64,7 @@ def build_order(
     rng.shuffle(stream)
     samples = _sample_starts(sizes[stream], seq_length)
     count = len(samples) - 1
-    shuffle = np.arange(count, dtype=np.uint32 if count < np.iinfo(np.uint32).max - 1 else np.int64)
+    shuffle: NDArray[Any] = np.arange(count, dtype=np.uint32 if count < np.iinfo(np.uint32).max - 1 else np.int64)
     rng.shuffle(shuffle)
     return SampleOrder(stream, samples, shuffle)
 
@@ -75,11 +76,12 @@ def count_epochs(tokens_per_epoch: int, seq_length: int, num_samples: int) -> in
 
 def _sample_starts(stream_sizes: NDArray[np.integer[Any]], seq_length: int) -> NDArray[np.int64]:
     ends = np.cumsum(stream_sizes, dtype=np.int64)
-    positions = np.arange((int(ends[-1]) - 1) // seq_length + 1, dtype=np.int64) * seq_length
+    positions: NDArray[np.int64] = np.arange((int(ends[-1]) - 1) // seq_length + 1, dtype=np.int64) * seq_length
     places = np.searchsorted(ends, positions, side="right")
     offsets = positions - (ends[places] - stream_sizes[places])
-    places[0] = offsets[0] = 0  # GPT-NeoX begins at the first place, even where its document is empty
-    return np.stack([places, offsets], axis=1)
+    starts = np.stack([places, offsets], axis=1)
+    starts[0] = 0  # GPT-NeoX begins at the first place, even where its document is empty
+    return starts
 
 
 def split_documents(num_documents: int, shares: Sequence[float]) -> list[range]:
@@ -90,4 +92,4 @@ def split_documents(num_documents: int, shares: Sequence[float]) -> list[range]:
         bounds.append(bounds[-1] + round(share / total * num_documents))
     excess = bounds[-1] - num_documents
     bounds[1:] = [max(0, bound - excess) for bound in bounds[1:]]
-    return [range(start, stop) for start, stop in zip(bounds, bounds[1:], strict=False)]
+    return [range(start, stop) for start, stop in pairwise(bounds)]

@@ -1,7 +1,7 @@
 """Text to a dataset of tokens: the work of `neox data prepare`, in a process of its own.
 
-Memory: one batch of documents and their tokens, whatever the size of the corpus. The vocabulary and the dataset are made
-under hidden names and put in place at the end, so a run that is killed leaves nothing that looks finished.
+Memory: one batch of documents and their tokens, whatever the size of the corpus. The vocabulary and the dataset are
+made under hidden names and put in place at the end, so a run that is killed leaves nothing that looks finished.
 """
 
 from __future__ import annotations
@@ -73,31 +73,32 @@ def prepare(request: Request) -> None:
     out = Path(request.out)
     corpus = standard_library() if request.sources is None else text_files(request.sources, request.json_key)
     out.mkdir(parents=True, exist_ok=True)
-    tokenizer_ref, trained = (_train(request, corpus) if request.train else (request.tokenizer, {}))
+    tokenizer_ref, trained = _train(request, corpus) if request.train else (request.tokenizer, {})
     target, settings = tokenizer_ref.load()
     tokenizer: Tokenizer = target(settings)
     backend_target, backend_settings = request.backend.load()
     backend: DataBackend = backend_target(backend_settings)
 
     digest = _digest(corpus.fingerprint(), tokenizer_ref, request.backend, request.name, request.append_eod)
-    published = {field: out / Path(file).name for field, file in trained.items()}
+    publish = {Path(file): out / Path(file).name for file in trained.values()}
     done = None if request.force else _finished(out, digest, backend, request.prefix)
-    if done and all(file.is_file() for file in published.values()):
+    if done and all(_same(made, place) for made, place in publish.items()):
         _say(f"{request.prefix}: is up to date (--force makes it again)")
     else:
-        done = _write(request, corpus, tokenizer, backend, digest, {Path(file): published[field] for field, file in trained.items()})
-    _report(request, done, {**tokenizer_ref.settings, **{field: str(file) for field, file in published.items()}})
+        done = _write(request, corpus, tokenizer, backend, digest, publish)
+    _report(request, done, {field: publish.get(Path(file), file) for field, file in tokenizer_ref.settings.items()})
 
 
 def _train(request: Request, corpus: Corpus) -> tuple[ComponentRef, dict[str, str]]:
     """The tokenizer learnt from the first documents, and its files by settings field; an equal training is reused."""
     folder = Path(request.out) / TRAINED
     digest = _digest(corpus.fingerprint(), request.tokenizer, request.vocab_size, SAMPLE_BYTES_PER_TOKEN)
-    record = _read_json(folder / MANIFEST)
-    if request.force or record.get("digest") != digest or record.get("sha256") != _hashes(folder, record.get("files", {})):
+    record = {} if request.force else _read_json(folder / MANIFEST)
+    if record.get("digest") != digest or record.get("sha256") != _hashes(folder, record.get("files", {})):
         target = load_path(request.tokenizer.target)
         if not hasattr(target, "train"):
-            raise DataError(f"{request.tokenizer.name} cannot be learnt from text", hint="give its files by --vocab-file")
+            hint = "give its files by --vocab-file"
+            raise DataError(f"{request.tokenizer.name} cannot be learnt from text", hint=hint)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         limit = min(request.vocab_size * SAMPLE_BYTES_PER_TOKEN, corpus.num_bytes)
@@ -219,6 +220,10 @@ def _write_json(path: Path, record: dict[str, Any]) -> None:
     temporary.replace(path)
 
 
+def _same(one: Path, other: Path) -> bool:
+    return other.is_file() and one.read_bytes() == other.read_bytes()
+
+
 def _copy(source: Path, place: Path) -> None:
     temporary = place.with_name(f".{place.name}.{os.getpid()}")
     shutil.copyfile(source, temporary)
@@ -233,7 +238,8 @@ def main() -> None:
     """`python -m neox_core.build.prepare JSON`: the fields of a Request."""
     raw = json.loads(sys.argv[1])
     raw["sources"] = None if raw["sources"] is None else tuple(raw["sources"])
-    prepare(Request(**{**raw, "backend": ComponentRef(**raw["backend"]), "tokenizer": ComponentRef(**raw["tokenizer"])}))
+    raw["backend"], raw["tokenizer"] = ComponentRef(**raw["backend"]), ComponentRef(**raw["tokenizer"])
+    prepare(Request(**raw))
 
 
 if __name__ == "__main__":

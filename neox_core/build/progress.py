@@ -19,11 +19,11 @@ class Advance(Protocol):
 def progress(title: str, total_bytes: int) -> Iterator[Advance]:
     """Yields a function to call with the bytes done since its last call. Everything goes to the standard error."""
     if sys.stderr.isatty():
+        from rich import progress as p
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True)) as bar:
+        text, rate, left = p.TextColumn("{task.description}"), p.TransferSpeedColumn(), p.TimeRemainingColumn()
+        with p.Progress(text, p.BarColumn(), p.DownloadColumn(), rate, left, console=Console(stderr=True)) as bar:
             task = bar.add_task(title, total=total_bytes)
             yield lambda num_bytes: bar.advance(task, num_bytes)
     else:
@@ -46,5 +46,6 @@ class _Lines:
         self._written = time.monotonic()
         rate = self._done / max(self._written - self._started, 1e-6)
         left = f", {(self._total - self._done) / rate:.0f} s left" if 0 < self._done < self._total else ""
-        sys.stderr.write(f"{self._title}: {self._done / 1e6:.1f} of {self._total / 1e6:.1f} MB, {rate / 1e6:.1f} MB/s{left}\n")
+        done = f"{self._done / 1e6:.1f} of {self._total / 1e6:.1f} MB"
+        sys.stderr.write(f"{self._title}: {done}, {rate / 1e6:.1f} MB/s{left}\n")
         sys.stderr.flush()

@@ -29,13 +29,13 @@ def data() -> None:
 
 @data.command()
 @click.argument("sources", nargs=-1, required=True)
-@click.option("--out", required=True, type=click.Path(file_okay=False), help="Folder for the dataset and the vocabulary.")
-@click.option("--vocab-size", type=click.IntRange(min=257), help="Tokens to learn, 8192 if not given; from 1 KiB of text each.")
+@click.option("--out", required=True, type=click.Path(file_okay=False), help="Folder for dataset and vocabulary.")
+@click.option("--vocab-size", type=click.IntRange(min=257), help="Tokens to learn (8192), from 1 KiB of text each.")
 @click.option("--vocab-file", type=click.Path(), help="Use this vocabulary instead of learning one.")
 @click.option("--merge-file", type=click.Path(), help="The merges that belong to it.")
 @click.option("--tokenizer-type", default="GPT2BPETokenizer", show_default=True, help="As in a config.")
 @click.option("--data-impl", default="mmap", show_default=True, help="As in a config.")
-@click.option("--append-eod/--no-append-eod", default=True, show_default=True, help="End each document by a token for it.")
+@click.option("--append-eod/--no-append-eod", default=True, show_default=True, help="End each document by a token.")
 @click.option("--json-key", help="Member of each line of a .jsonl file that holds the text, `text` if not given.")
 @click.option("--force", is_flag=True, help="Make everything again, even if it is up to date.")
 def prepare(
@@ -64,7 +64,7 @@ def prepare(
         )
     files = {key: value for key, value in (("vocab_file", vocab_file), ("merge_file", merge_file)) if value is not None}
     if files and vocab_size is not None:
-        raise UsageError("--vocab-size is for learning a vocabulary, and --vocab-file gives one", hint="leave one of them out")
+        raise UsageError("--vocab-size is for learning a vocabulary, and --vocab-file gives one", hint="leave one out")
     catalog = load_plugins()
     exec_module(
         "neox_core.build.prepare",
@@ -91,5 +91,6 @@ def _reference(
     component = entry.component
     if component.settings is not None and complete:
         structure_settings(component.settings, settings)
-    settings_class = path_of(component.settings) if component.settings is not None else None
-    return ComponentRef(kind, component.name, entry.plugin.id, entry.plugin.version, component.target, settings_class, settings)
+    cls = path_of(component.settings) if component.settings is not None else None
+    plugin = entry.plugin
+    return ComponentRef(kind, component.name, plugin.id, plugin.version, component.target, cls, settings)

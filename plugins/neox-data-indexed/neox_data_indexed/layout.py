@@ -1,8 +1,8 @@
 """The layout of the `MMIDIDX` format, version 1, all little-endian.
 
-`.idx`: magic (9 bytes), version (u64), dtype code (u8), number of sequences (u64), number of document bounds (u64), then
-the sizes in tokens (i32 each), the offsets in `.bin` in bytes (i64 each) and the document bounds (i64 each: the first
-sequence of every document, and the end). `.bin`: the ids of all sequences, one after the other.
+`.idx`: magic (9 bytes), version (u64), dtype code (u8), number of sequences (u64), number of document bounds (u64),
+then the sizes in tokens (i32 each), the offsets in `.bin` in bytes (i64 each) and the document bounds (i64 each: the
+first sequence of every document, and the end). `.bin`: the ids of all sequences, one after the other.
 Source: megatron/data/indexed_dataset.py of GPT-NeoX.
 """
 

@@ -33,7 +33,7 @@ class MmapSource:
         if warm_up:
             _read_through(index)
         self.dtype = header.dtype
-        table = np.memmap(index, dtype=np.uint8, mode="r").view(np.ndarray)
+        table: NDArray[np.uint8] = np.memmap(index, dtype=np.uint8, mode="r").view(np.ndarray)
         sizes_end = HEADER.size + header.sequences * 4
         starts_end = sizes_end + header.sequences * 8
         self.sizes: NDArray[np.int32] = table[HEADER.size : sizes_end].view("<i4")
@@ -63,7 +63,8 @@ class MmapSource:
             starts = self._starts[first : first + CHECKED_AT_ONCE]
             wrong = np.flatnonzero((sizes < 0) | (starts != ends - sizes * self.dtype.itemsize))
             if wrong.size:
-                raise DataError(f"{index}: document {first + wrong[0]} does not begin where the last one ends", hint=REMAKE)
+                document = first + int(wrong[0])
+                raise DataError(f"{index}: document {document} does not begin where the last one ends", hint=REMAKE)
             expected = int(ends[-1])
         self._bytes = expected
 

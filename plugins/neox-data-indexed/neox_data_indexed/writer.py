@@ -32,8 +32,8 @@ class MmapWriter:
         try:
             prefix.parent.mkdir(parents=True, exist_ok=True)
             self._bin = _open_partial(bin_path(prefix))
-            self._sizes: IO[bytes] = tempfile.TemporaryFile(dir=prefix.parent)
-            self._bounds: IO[bytes] = tempfile.TemporaryFile(dir=prefix.parent)
+            self._sizes: IO[bytes] = tempfile.TemporaryFile(dir=prefix.parent)  # noqa: SIM115
+            self._bounds: IO[bytes] = tempfile.TemporaryFile(dir=prefix.parent)  # noqa: SIM115
         except OSError as error:
             raise self._cannot_write(error) from error
         self._bounds.write(_i64(0))
@@ -72,8 +72,8 @@ class MmapWriter:
                 file.flush()
                 os.fsync(file.fileno())
             final_idx.unlink(missing_ok=True)  # else a kill could leave an old index beside new tokens
-            os.replace(self._bin.name, final_bin)
-            os.replace(self._index.name, final_idx)
+            Path(self._bin.name).replace(final_bin)
+            Path(self._index.name).replace(final_idx)
             _sync_folder(final_idx.parent)
         except OSError as error:
             self.abort()

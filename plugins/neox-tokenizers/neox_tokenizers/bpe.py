@@ -37,7 +37,9 @@ class GPT2BPETokenizer(LibraryTokenizer):
         tokenizer = _byte_level(model)
         missing = set(pre_tokenizers.ByteLevel.alphabet()) - tokenizer.get_vocab().keys()
         if missing:
-            raise DataError(f"{settings.vocab_file}: is no byte-level vocabulary: {len(missing)} of 256 bytes have no id")
+            raise DataError(
+                f"{settings.vocab_file}: is no byte-level vocabulary: {len(missing)} of 256 bytes are missing"
+            )
         super().__init__(tokenizer, settings.vocab_file)
 
     @classmethod

@@ -1,0 +1,194 @@
+"""The check of a data backend: what it writes is what it reads, and what is not whole is an error."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neox_core.errors import DataError
+from neox_core.testing.plugins import build
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from neox_core.contracts import DataBackend, TokenSource
+    from neox_core.hooks.catalog import Catalog
+
+    Documents = list[NDArray[np.int64]]
+
+VOCABULARIES = (256, 257, 32768, 32769, 65499, 65500, 65536, 65537, 100_000, 2**31 - 1)
+
+
+def check_data_backend(catalog: Catalog, name: str, **settings: Any) -> None:
+    """The clauses of contracts.DataBackend, tried in a temporary folder, for vocabularies around every integer type.
+
+    Raises AssertionError with the clause that does not hold.
+    """
+    entry = catalog.registry.find("data backend", name)
+    backend: DataBackend = entry.load()(build(entry, **settings))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for vocab_size in VOCABULARIES:
+            _check_round_trip(backend, folder / f"vocabulary-{vocab_size}" / "tokens", vocab_size)
+        _check_foreign_ids(backend, folder / "foreign" / "tokens")
+        _check_unfinished(backend, folder / "unfinished" / "tokens")
+        _check_replacing(backend, folder / "replaced" / "tokens")
+        _check_reading_changes_nothing(backend, folder / "read" / "tokens")
+        _check_damage(backend, folder / "damaged" / "tokens")
+
+
+def _check_round_trip(backend: DataBackend, prefix: Path, vocab_size: int) -> None:
+    documents = _documents(vocab_size)
+    _write(backend, prefix, documents, vocab_size)
+    _require(backend.recognises(prefix), "recognises() is true of a dataset that it wrote")
+    _require(
+        backend.files(prefix) and all(file.is_file() for file in backend.files(prefix)),
+        "files() names the files of the dataset, and all are there after close()",
+    )
+    source = backend.open(prefix)
+    _require(source.dtype.kind in "iu", f"dtype is an integer type, not {source.dtype}")
+    sizes = [len(document) for document in documents]
+    _require(
+        list(source.sizes) == sizes,
+        f"sizes holds the tokens of every document: {list(source.sizes)} instead of {sizes}",
+    )
+    for index, document in enumerate(documents):
+        where = f"with a vocabulary of {vocab_size}, document {index}"
+        _require(list(source.read(index)) == list(document), f"read() gives the ids that were written ({where})")
+        for offset in range(0, len(document), max(1, len(document) // 3)):
+            part = list(source.read(index, offset))
+            _require(part == list(document[offset:]), f"read(offset={offset}) begins there ({where})")
+            part = list(source.read(index, offset, 1))
+            _require(part == list(document[offset : offset + 1]), f"read(offset={offset}, length=1) ({where})")
+
+
+def _check_foreign_ids(backend: DataBackend, prefix: Path) -> None:
+    for wrong in (-1, 1000, 65536 + 1, 2**32 + 1):
+        writer = backend.create(prefix, 1000)
+        _require_error(
+            lambda writer=writer, wrong=wrong: writer.add_document([1, wrong, 2]),
+            f"add_document() raises DataError for id {wrong} in a vocabulary of 1000",
+        )
+        writer.abort()
+
+
+def _check_unfinished(backend: DataBackend, prefix: Path) -> None:
+    _require(not backend.recognises(prefix), "recognises() is false where there is nothing")
+    _require_error(lambda: backend.open(prefix), "open() raises DataError where there is nothing", prefix)
+    writer = backend.create(prefix, 1000)
+    for document in _documents(1000):
+        writer.add_document(document)
+        _require(
+            not backend.recognises(prefix) and not backend.files(prefix)[-1].exists(),
+            "nothing that looks finished exists before close() returns",
+        )
+    _require_error(lambda: backend.open(prefix), "open() raises DataError before close()")
+    writer.abort()
+    left = [path.name for path in prefix.parent.iterdir()] if prefix.parent.exists() else []
+    _require(not left, f"abort() removes what was written; left are {left}")
+
+
+def _check_replacing(backend: DataBackend, prefix: Path) -> None:
+    old, new = _documents(1000), _documents(1000)[1:]
+    _write(backend, prefix, old, 1000)
+    for finish in (False, True):
+        writer = backend.create(prefix, 1000)
+        for document in new:
+            writer.add_document(document)
+        _require(_same(backend.open(prefix), old), "the dataset that has the name stays whole until close()")
+        if finish:
+            writer.close()
+        else:
+            writer.abort()
+        expected = new if finish else old
+        _require(
+            _same(backend.open(prefix), expected), f"{'close() replaces' if finish else 'abort() keeps'} the old one"
+        )
+    left = {path.name for path in prefix.parent.iterdir()} - {file.name for file in backend.files(prefix)}
+    _require(not left, f"close() leaves no other files; left are {sorted(left)}")
+
+
+def _check_reading_changes_nothing(backend: DataBackend, prefix: Path) -> None:
+    documents = _documents(1000)
+    _write(backend, prefix, documents, 1000)
+    before = _hashes(prefix.parent)
+    source = backend.open(prefix)
+    ids = source.read(0)
+    if ids.flags.writeable:
+        ids[:] = 0
+    _require(_same(source, documents), "what a caller does to ids it has read does not change what is read next")
+    del source, ids
+    _require(_hashes(prefix.parent) == before, "reading changes nothing on disk")
+
+
+def _check_damage(backend: DataBackend, prefix: Path) -> None:
+    documents = _documents(1000)
+    _write(backend, prefix, documents, 1000)
+    whole = prefix.parent / "whole"
+    whole.mkdir()
+    files = backend.files(prefix)
+    for file in files:
+        shutil.copy(file, whole)
+    for file in files:
+        length = file.stat().st_size
+        for kept in sorted({0, 1, length // 2, length - 1}):
+            file.write_bytes((whole / file.name).read_bytes()[:kept])
+            _require_error(
+                lambda: [backend.open(prefix).read(index) for index in range(len(documents))],
+                f"a file of which {kept} of {length} bytes are left is a DataError",
+                file,
+            )
+        file.unlink()
+        _require_error(lambda: backend.open(prefix), "a missing file is a DataError", file)
+        shutil.copy(whole / file.name, file)
+    _require(_same(backend.open(prefix), documents), "a dataset that was put together again reads as before")
+
+
+def _documents(vocab_size: int) -> Documents:
+    """Documents of 1 to 1000 ids, the smallest and the largest among them."""
+    import numpy as np
+
+    rng = np.random.RandomState(vocab_size % 1000)
+    documents = [rng.randint(0, vocab_size, size=length).astype(np.int64) for length in (7, 1, 1000, 64, 1, 13)]
+    for document in documents:
+        document[-1] = vocab_size - 1
+    documents[2][:2] = 0, vocab_size - 1
+    return documents
+
+
+def _write(backend: DataBackend, prefix: Path, documents: Documents, vocab_size: int) -> None:
+    writer = backend.create(prefix, vocab_size)
+    for index, document in enumerate(documents):
+        writer.add_document(document.tolist() if index % 2 else document)  # the contract takes lists and arrays
+    writer.close()
+
+
+def _same(source: TokenSource, documents: Documents) -> bool:
+    return len(source.sizes) == len(documents) and all(
+        list(source.read(index)) == list(document) for index, document in enumerate(documents)
+    )
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def _require(holds: object, clause: str) -> None:
+    if not holds:
+        raise AssertionError(clause)
+
+
+def _require_error(call: Callable[[], object], clause: str, named: Path | None = None) -> None:
+    try:
+        call()
+    except DataError as error:
+        _require(named is None or named.name in str(error), f"{clause} that names {named}: {error}")
+    except Exception as error:
+        raise AssertionError(f"{clause}, not {error!r}") from error
+    else:
+        raise AssertionError(clause)
