@@ -150,7 +150,7 @@ def _field_value(field: Field, raw: Any, path: str, report: Callable[[Problem], 
 def _said(error: Exception, name: str) -> str:
     """What a validator said, without the field's name that attrs puts in front."""
     text = str(error.args[0]) if error.args else type(error).__name__
-    return text.removeprefix(f"'{name}' ")
+    return text.removeprefix(f"'{name}' ").removeprefix(f"{name} ") if name else text
 
 
 def _takes_none(kind: Any) -> bool:

@@ -2,20 +2,16 @@
 
 from pathlib import Path
 
-MMAP_MAGIC = b"MMIDIDX\x00\x00"
-LAZY_MAGIC = b"TNTIDX\x00\x00"
+INFER = "infer"
+
+_FORMATS = {b"MMIDIDX\x00\x00": "mmap", b"TNTIDX\x00\x00": "lazy"}
 
 
 def data_backend(prefix: str | None) -> str:
-    """The name of the backend: mmap, or lazy for the older layout.
-
-    A dataset that is not there counts as mmap: that it is missing is said elsewhere.
-    """
-    if not prefix:
-        return "mmap"
+    """The name of the backend. A dataset that is not there counts as mmap: that it is missing is said elsewhere."""
     try:
         with Path(f"{prefix}.idx").open("rb") as stream:
-            magic = stream.read(len(MMAP_MAGIC))
+            head = stream.read(max(map(len, _FORMATS)))
     except (OSError, ValueError):
         return "mmap"
-    return "lazy" if magic.startswith(LAZY_MAGIC) else "mmap"
+    return next((name for magic, name in _FORMATS.items() if head.startswith(magic)), "mmap")

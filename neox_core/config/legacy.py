@@ -21,7 +21,7 @@ class Switch:
 
 @frozen
 class Moved:
-    """A key that has another name or lives in a block now. `item`: position in a list, whose other items are `others`."""
+    """A key that has another name or lives in a block now. `item`: place in a list, whose other items are `others`."""
 
     key: str
     to: str

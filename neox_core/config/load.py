@@ -1,7 +1,7 @@
 """Config files and `--set` to one mapping, where each value knows the place it was written.
 
-YAML 1.2, TOML and JSON read to the same thing: keys with `_` for `-` at every depth, plain values. The files are merged;
-a key with two different values is an error that names both places. `--set` wins over the files. All problems of all
+YAML 1.2, TOML and JSON read to the same thing: keys with `_` for `-` at every depth, plain values. The files are
+merged; a key with two different values is an error that names both places. `--set` wins over the files. All problems of all
 files are collected.
 """
 

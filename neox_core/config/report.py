@@ -1,6 +1,9 @@
 """Problems as text, and the error that carries all of them at once."""
 
+import os
+import sys
 from collections.abc import Iterable, Sequence
+from typing import TextIO
 
 from neox_core.config.problem import Problem
 from neox_core.errors import ConfigError, PluginError
@@ -20,6 +23,14 @@ class ProblemsError(ConfigError):
         super().__init__(summary(self.problems) + "\n" + render(self.problems))
         if plugin_fault:
             self.exit_code = PluginError.exit_code
+
+    def __str__(self) -> str:
+        return summary(self.problems) + "\n" + render(self.problems, colour=wants_colour(sys.stderr))
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Whether to colour what goes to a stream: in a terminal, unless NO_COLOR is set."""
+    return stream.isatty() and "NO_COLOR" not in os.environ
 
 
 def errors(problems: Iterable[Problem]) -> list[Problem]:

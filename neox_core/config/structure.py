@@ -10,14 +10,15 @@ from typing import Any, TypeVar
 from attrs import evolve, field, frozen
 
 from neox_core.config.convert import fields_of, join, make, read_fields, spell
+from neox_core.config.infer import INFER, data_backend
 from neox_core.config.load import Loaded
 from neox_core.config.owners import Owners, find_owners
 from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError
-from neox_core.config.unknown import explain_unknown
+from neox_core.config.unknown import explain_unknown, missing_package
 from neox_core.errors import PluginError
+from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.kinds import KINDS, Kind
-from neox_core.hooks.loader import Catalog
 from neox_core.hooks.registry import Entry
 
 T = TypeVar("T")
@@ -156,18 +157,13 @@ class _Work:
         value = self.fields[head]
         for part in rest:
             value = getattr(value, part)
-        if kind.name == "data backend" and value == "infer":
-            return self._inferred_backend()
+        if kind.name == "data backend" and value == INFER:
+            return data_backend(self.fields.get("data_path"))
         return value
-
-    def _inferred_backend(self) -> str:
-        from neox_core.config.infer import data_backend
-
-        return data_backend(self.fields.get("data_path"))
 
     def _chosen(self, kind: Kind, name: str) -> Chosen | None:
         try:
-            entry = self.catalog.registry.find(kind.name, name)
+            entry = self.catalog.find(kind.name, name)
         except PluginError as error:
             self._not_found(kind, name, error)
             return None
@@ -211,10 +207,8 @@ class _Work:
         return None if settings is None else Chosen(entry, settings, path)
 
     def _not_found(self, kind: Kind, name: str, error: PluginError) -> None:
-        from neox_core.config.unknown import explain_missing_component
-
-        message, hint = explain_missing_component(kind, name, error, self.catalog)
-        self.report(Problem(message, kind.key, hint))
+        hint = missing_package(kind, name, self.catalog) or error.hint
+        self.report(Problem("; ".join(error.message.split("\n  ")), kind.key, hint))
         self.plugin_fault = True
 
     def read_rest(self) -> None:

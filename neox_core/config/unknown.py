@@ -10,9 +10,8 @@ import tomli
 from neox_core.config.convert import spell
 from neox_core.config.owners import Owners
 from neox_core.config.problem import Problem
-from neox_core.errors import PluginError
+from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.kinds import KIND_BY_NAME, Kind
-from neox_core.hooks.loader import Catalog
 
 KNOWN_KEYS = Path(__file__).with_name("known_keys.toml")
 
@@ -39,39 +38,30 @@ def explain_unknown(key: str, spelled: str, owners: Owners, catalog: Catalog, fi
     known = known_keys()
     for package, keys in known["packages"].items():
         if key in keys:
-            return Problem(f"belongs to {package}, {_status(package, catalog)}", key, f"pip install {package}")
+            status, hint = _status(package, catalog)
+            return Problem(f"belongs to {package}, {status}", key, hint)
     for area, keys in known["areas"].items():
         if key in keys:
             return Problem("is known, but not available in this version yet", key, f"{area}; remove it")
     near = get_close_matches(key, owners.keys(), 1)
-    return Problem("unknown key", key, f"did you mean {spell(near[0])}?" if near else "nothing has a key like this")
+    suspects = "".join(f"; not loaded, and may own it: {report.line}" for report in catalog.failed())
+    return Problem(f"unknown key{suspects}", key, f"did you mean {spell(near[0])}?" if near else "no key is like it")
 
 
-def explain_missing_component(kind: Kind, name: str, error: PluginError, catalog: Catalog) -> tuple[str, str]:
-    """(message, hint) for a component that the registry does not find."""
-    plugin, _, plain = name.rpartition(":")
+def missing_package(kind: Kind, name: str, catalog: Catalog) -> str:
+    """How to install the first-party package that has a component, when it is not there; else ""."""
     packages = known_keys()["components"].get(kind.name.replace(" ", "_"), {})
-    package = plugin or next((each for each, names in packages.items() if plain in names), "")
-    report = catalog.report(package) if package else None
-    if report is not None and report.status != "ok":
-        return (
-            f"{kind.name} {name!r} comes from {package}, which is {report.status}: {report.cause or 'switched off'}",
-            "`neox plugins check` shows more",
-        )
-    if report is None and package:
-        return error.message, f"pip install {package}"
-    faulty = [each for each in catalog.reports if each.status in ("broken", "incompatible")]
-    if faulty and not catalog.registry.offers(kind.name, plain):
-        listed = "; ".join(f"{each.plugin.id} is {each.status}: {each.cause}" for each in faulty)
-        return f"{error.message}; {listed}", error.hint
-    return error.message, error.hint
+    package = next((each for each, names in packages.items() if name in names), "")
+    return f"pip install {package}" if package and catalog.report(package) is None else ""
 
 
-def _status(package: str, catalog: Catalog) -> str:
+def _status(package: str, catalog: Catalog) -> tuple[str, str]:
     report = catalog.report(package)
     if report is None:
-        return "which is not installed"
-    return f"which is {report.status}" + (f": {report.cause}" if report.cause else "")
+        return "which is not installed", f"pip install {package}"
+    if report.status == "ok":
+        return f"but version {report.plugin.version} does not have it", f"pip install --upgrade {package}"
+    return f"which is {report.status}" + (f": {report.cause}" if report.cause else ""), report.hint
 
 
 def _shown(value: Any) -> str:

@@ -46,7 +46,7 @@ def detect(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> Mach
 
 def _entries(folder: Path, pattern: str) -> list[str]:
     try:
-        return [name for name in os.listdir(folder) if re.fullmatch(pattern, name)]
+        return [path.name for path in folder.iterdir() if re.fullmatch(pattern, path.name)]
     except OSError:
         return []
 
@@ -54,8 +54,7 @@ def _entries(folder: Path, pattern: str) -> list[str]:
 def _visible(text: str) -> int:
     """CUDA reads the list up to its first entry that is no device, such as -1."""
     count = 0
-    for name in text.split(","):
-        name = name.strip()
+    for name in map(str.strip, text.split(",")):
         if not name or name.startswith("-"):
             break
         count += 1
@@ -63,7 +62,7 @@ def _visible(text: str) -> int:
 
 
 def cluster_shape(config: Config, machine: Machine, problems: list[Problem]) -> ClusterShape:
-    """The ranks that the launch section asks for on this machine. Problems are appended; the shape is a usable guess."""
+    """The ranks that the launch section asks for on this machine. Problems are appended; the shape is then a guess."""
     launch = config.section(LaunchSection)
     device: Device = "cuda" if launch.device == "cuda" or (launch.device == "auto" and machine.num_cuda) else "cpu"
     if launch.device == "cuda" and not machine.num_cuda:

@@ -18,8 +18,10 @@ from neox_core.config.sections.host import DataSection, PluginsSection
 from neox_core.config.sections.model import ModelSection, RegularizationSection
 from neox_core.config.sections.training import BatchSection, CheckpointSection, LearningRateSection, TrainingSection
 from neox_core.config.structure import Chosen, Config, SectionInvalidError, structure
+from neox_core.errors import PluginError
+from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import path_of
-from neox_core.hooks.loader import Catalog, load_plugins, normalise
+from neox_core.hooks.loader import load_plugins
 from neox_core.plan.batch import solve_batch
 from neox_core.plan.cluster import ClusterShape, Machine, cluster_plan, cluster_shape, detect
 from neox_core.plan.deepspeed import engine_json
@@ -82,6 +84,7 @@ def prepare_run(
         problems += _plugin_rules(config, catalog)
     if errors(problems):
         raise ProblemsError(problems, plugin_fault=plugin_fault and len(errors(problems)) == 1)
+    problems += [Problem(line, severity="warning") for line in catalog.warnings()]
     plan = resolve(config, shape, _resume(resume), run_dir(config), debug)
     return Resolved(plan, find_origins(config, plan), in_order(problems))
 
@@ -272,13 +275,10 @@ def _requirements(config: Config, catalog: Catalog) -> list[Problem]:
         return []
     found = []
     for name in required:
-        report = catalog.report(normalise(name))
-        if report is None:
-            found.append(config.problem(f"{name} is not installed", "plugins.require", f"pip install {name}"))
-        elif report.status != "ok":
-            found.append(
-                config.problem(f"{name} is {report.status}: {report.cause or 'switched off'}", "plugins.require")
-            )
+        try:
+            catalog.require([name])
+        except PluginError as error:
+            found.append(config.problem(error.message, "plugins.require", error.hint))
     return found
 
 

@@ -7,16 +7,7 @@ from attrs import frozen
 from neox_core.config.checks import above, at_least, only, probability
 from neox_core.config.setting import setting
 
-Init = Literal[
-    "normal",
-    "scaled_normal",
-    "small_init",
-    "wang_init",
-    "xavier_uniform",
-    "xavier_normal",
-    "orthogonal",
-    "scaled_orthogonal",
-]
+Init = Literal["normal", "scaled_normal", "small_init", "wang_init", "xavier_uniform", "xavier_normal"]
 
 
 @frozen
@@ -71,7 +62,7 @@ class RegularizationSection:
     )
     weight_decay: float = setting(
         0.01,
-        help="Decay of the weights; components except their biases and gains. `optimizer.params.weight_decay` must agree.",
+        help="Decay of the weights, biases and gains left out. `optimizer.params.weight_decay` must agree.",
         check=at_least(0),
         origin="megatron",
     )

@@ -1,0 +1,106 @@
+"""`neox config`: check files, show the plan that follows from them, and the keys that exist."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from neox_core.config.report import render, wants_colour
+from neox_core.plan.resolve import prepare_run
+from neox_core.plan.runfile import ComponentRef, RunPlan, to_json
+
+if TYPE_CHECKING:
+    from neox_core.config.problem import Problem
+
+_FILES = click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+_SETS = click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a key on top of the files.")
+
+
+@click.group()
+def config() -> None:
+    """Check config files, show the plan that follows from them."""
+
+
+@config.command()
+@_FILES
+@_SETS
+def check(files: tuple[Path, ...], sets: tuple[str, ...]) -> None:
+    """Report every problem of FILE... at once, each with its place; exit 2 when there is an error."""
+    resolved = prepare_run(files, sets, start=False)
+    _say(resolved.notes)
+    click.echo(f"ok: {', '.join(map(str, files))}: {in_one_line(resolved.plan)}")
+
+
+@config.command()
+@_FILES
+@_SETS
+@click.option("--json", "as_json", is_flag=True, help="Plan, origins and notes as one JSON object.")
+def show(files: tuple[Path, ...], sets: tuple[str, ...], as_json: bool) -> None:
+    """Show the plan of a run on this machine, and where each of its values came from."""
+    resolved = prepare_run(files, sets, start=False)
+    if as_json:
+        notes = [render([note]) for note in resolved.notes]
+        plan = json.loads(to_json(resolved.plan))
+        click.echo(json.dumps({"plan": plan, "origins": dict(resolved.origins), "notes": notes}, indent=1))
+        return
+    _say(resolved.notes)
+    rows = [(path, _text(_at(resolved.plan, path)), origin) for path, origin in resolved.origins.items()]
+    path_width = max(len(path) for path, _, _ in rows)
+    value_width = min(40, max(len(value) for _, value, _ in rows))
+    for path, value, origin in rows:
+        where = click.style(origin, dim=True) if wants_colour(sys.stdout) else origin
+        click.echo(f"{path:<{path_width}}  {value:<{value_width}}  {where}")
+
+
+@config.command()
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write; else to the terminal.")
+def docs(out: Path | None) -> None:
+    """Write the reference of all keys of the core, as Markdown."""
+    from neox_core.config.document import document
+
+    text = document()
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        out.write_text(text, encoding="utf-8")
+
+
+def in_one_line(plan: RunPlan) -> str:
+    """The size of a run."""
+    model, cluster = plan.model, plan.cluster
+    tokens = plan.batch.train_batch * model.seq_length
+    ranks = "1 rank" if cluster.world_size == 1 else f"{cluster.world_size} ranks"
+    return (
+        f"{model.num_layers} layers of width {model.hidden_size}, {plan.train.train_iters:,} steps of {tokens:,} "
+        f"tokens, {plan.precision.dtype}, {ranks} on {cluster.device}"
+    )
+
+
+def _say(notes: Iterable[Problem]) -> None:
+    text = render(notes, colour=wants_colour(sys.stderr))
+    if text:
+        click.echo(text, err=True)
+
+
+def _at(plan: RunPlan, path: str) -> Any:
+    value: Any = plan
+    for part in path.split("."):
+        value = value[part] if isinstance(value, dict) else getattr(value, part)
+    return value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, ComponentRef):
+        return f"{value.name} ({value.plugin} {value.version})"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_text(each) for each in value) + "]"
+    if isinstance(value, dict | str | bool) or value is None:
+        return json.dumps(value)
+    if hasattr(value, "slots"):
+        return f"{value.name} x {value.slots}"
+    return str(value)
