@@ -21,8 +21,8 @@ from neox_core.build.optimizer import build_optimizer
 from neox_core.contracts.host import Monitor, RunInfo
 from neox_core.model.shape import flops_per_token, num_parameters, padded_vocab
 from neox_core.parallel.groups import build_groups
-from neox_core.train.agree import compare, describe
 from neox_core.train.checkpoint import Checkpointer
+from neox_core.train.digests import compare, describe
 from neox_core.train.loop import train
 from neox_core.train.peak import find_peak
 from neox_core.train.report import Report

@@ -1,0 +1,53 @@
+"""Before anything is built: whether all ranks have the same plan and the same software."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from neox_core.errors import RankError
+from neox_core.plan.runfile import RunPlan, digest
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+LIBRARIES = ("torch", "deepspeed", "neox-core")
+
+
+def describe(plan: RunPlan) -> dict[str, str]:
+    """What has to be the same on every rank, by name."""
+    software = {name: _version(name) for name in (*LIBRARIES, *sorted(plan.plugins))}
+    return {"the run file (SHA-256)": digest(plan), "python": platform.python_version(), **software}
+
+
+def compare(store: Store, mine: dict[str, str], rank: int, world_size: int) -> None:
+    """Compare `mine` over all ranks through the rendezvous store, so no collective can hang on a difference.
+
+    Raises RankError on every rank, naming the ranks that differ from rank 0 and in what.
+    """
+    store.set(f"agree/{rank}", json.dumps(mine))
+    if rank == 0:
+        differences = []
+        for other in range(1, world_size):
+            theirs = json.loads(store.get(f"agree/{other}"))
+            differences += [
+                f"rank {other}: {name} is {theirs.get(name, 'missing')}, on rank 0 it is {mine.get(name, 'missing')}"
+                for name in sorted(mine.keys() | theirs.keys())
+                if mine.get(name) != theirs.get(name)
+            ]
+        store.set("agree/verdict", json.dumps(differences))
+    differences = json.loads(store.get("agree/verdict"))
+    if differences:
+        raise RankError(
+            "the ranks are not about to do the same:\n  " + "\n  ".join(differences),
+            hint="give every host the same run file and the same versions",
+        )
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "not installed"
