@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from neox_core.model.block import Block
 from neox_core.model.cache import KeyValueCache
 from neox_core.model.embedding import Embedding
 from neox_core.model.linear import Linear
 from neox_core.model.loss import cross_entropy
+from neox_core.model.matmul import linear
 
 if TYPE_CHECKING:
     from neox_core.contracts.model import Activation
@@ -46,7 +46,7 @@ class GPT(nn.Module):
 
     def logits(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         """int64 [batch, seq] -> [batch, seq, vocab]. With a cache, `tokens` are those that follow what it holds."""
-        return F.linear(self.hidden(tokens, cache), self.output_weight)
+        return linear(self.hidden(tokens, cache), self.output_weight)
 
     def hidden(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         """int64 [batch, seq] -> the normalised states after the last block, [batch, seq, hidden]."""

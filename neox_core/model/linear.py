@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from neox_core.model.matmul import linear
 
 
 class Linear(nn.Module):
@@ -25,7 +25,7 @@ class Linear(nn.Module):
         self.residual_output = residual_output
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         outputs, inputs = self.weight.shape

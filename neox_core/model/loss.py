@@ -1,6 +1,6 @@
 """Cross-entropy over a large vocabulary, a few tokens at a time.
 
-The logits of a batch are the largest tensor of a small model. Here they exist for one chunk of tokens, and each chunk's
+The logits of a batch are the largest tensor of a small model. Here they exist for one chunk of tokens, and the chunk's
 gradient is taken while they are there.
 """
 
@@ -10,62 +10,79 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+from neox_core.model.matmul import times_transposed
 
 IGNORED = -100
-CHUNK_BYTES = 64 * 2**20
+CHUNK_BYTES = {"cpu": 24 * 2**20}  # a processor's last cache; the logits are read and written four times
+GPU_CHUNK_BYTES = 256 * 2**20
 
 
 def cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, chunk: int | None = None) -> Tensor:
-    """Mean of -log softmax(hidden @ weight.T)[label] in nats over the labels that are not -100; an fp32 scalar.
+    """Mean of -log softmax(hidden @ weight.T)[label] in nats over the labels that are not -100; a scalar, at least fp32.
 
     hidden: [..., hidden]. weight: [vocab, hidden]. labels: int64, the leading shape of hidden. Under autocast the
-    products are in its dtype. No label that counts: 0. chunk: tokens whose logits exist at once; None: 64 MiB of them.
+    products are in its dtype, the softmax is in fp32 all the same. No label that counts: 0.
+    chunk: tokens whose logits exist at once; None: what CHUNK_BYTES of fp32 hold.
     """
-    hidden = hidden.flatten(0, -2)  # [tokens, hidden]
-    if torch.is_autocast_enabled(hidden.device.type):
-        dtype = torch.get_autocast_dtype(hidden.device.type)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     if chunk is None:
-        chunk = max(1, CHUNK_BYTES // (weight.shape[0] * hidden.element_size()))
+        chunk = max(1, CHUNK_BYTES.get(device, GPU_CHUNK_BYTES) // (4 * weight.shape[0]))
     with_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    loss: Tensor = _ChunkedCrossEntropy.apply(hidden, weight, labels.flatten(), chunk, with_gradient)  # type: ignore[no-untyped-call]
+    with torch.autocast(device, enabled=False):
+        loss: Tensor = _ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
+            hidden.flatten(0, -2), weight, labels.flatten(), dtype, chunk, with_gradient
+        )
     return loss
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Sum over chunks of [chunk, vocab] logits; the gradient is divided by the number of labels in `backward`, where a
-    loss scale comes in too, so that half precision does not lose it."""
+    """The gradient is that of the sum, taken in `forward`; `backward` divides by the number of labels.
+
+    A loss scale comes in at the same place, so what half precision holds in between is of the size of a probability,
+    not of one divided by the tokens of a batch.
+    """
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, chunk: int, with_gradient: bool) -> Tensor:
+    def forward(
+        ctx: Any,
+        hidden: Tensor,  # [tokens, hidden]
+        weight: Tensor,  # [vocab, hidden]
+        labels: Tensor,  # [tokens]
+        dtype: torch.dtype,
+        chunk: int,
+        with_gradient: bool,
+    ) -> Tensor:
+        wide = torch.promote_types(dtype, torch.float32)
+        states, matrix = hidden.to(dtype), weight.to(dtype)
         counted = labels != IGNORED
-        count = counted.sum().clamp(min=1)
-        total = torch.zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device)
-        grad_hidden = torch.empty_like(hidden) if with_gradient else None
-        grad_weight = torch.zeros_like(weight, dtype=total.dtype) if with_gradient else None
-        for start in range(0, hidden.shape[0], chunk):
-            part = slice(start, start + chunk)
-            states, keep = hidden[part], counted[part, None]
-            target = labels[part].clamp(min=0)[:, None]
-            logits = F.linear(states, weight)  # [chunk, vocab]
-            log_probs = torch.log_softmax(logits, -1, dtype=total.dtype)
-            total -= (log_probs.gather(1, target) * keep).sum()
+        targets = labels.clamp(min=0)
+        losses = torch.empty(labels.shape, dtype=wide, device=labels.device)
+        grad_hidden = torch.empty_like(states) if with_gradient else None
+        grad_weight = torch.zeros(weight.shape[::-1], dtype=wide, device=weight.device) if with_gradient else None
+        for part in (slice(start, start + chunk) for start in range(0, len(labels), chunk)):
+            target = targets[part, None]
+            logits = times_transposed(states[part], matrix)  # [chunk, vocab]
+            highest, own = logits.amax(-1), logits.gather(1, target)[:, 0]
+            probs = torch.softmax(logits, -1, dtype=wide)
+            # The likeliest token's probability cannot underflow as the target's can, so the loss goes by way of it.
+            losses[part] = highest.to(wide) - own.to(wide) - probs.amax(-1).log()
             if grad_hidden is None or grad_weight is None:
                 continue
-            grad = log_probs.exp_().mul_(keep)  # d total / d logits
-            grad.scatter_add_(1, target, -keep.to(grad.dtype))
-            grad = grad.to(hidden.dtype)
-            torch.mm(grad, weight, out=grad_hidden[part])
-            if grad_weight.dtype == grad.dtype:
-                grad_weight.addmm_(grad.T, states)
-            else:
-                grad_weight += grad.T @ states
+            grad = probs.scatter_add_(1, target, probs.new_full(target.shape, -1.0))  # d loss / d logits
+            grad = grad.mul_(counted[part, None]).to(dtype)
+            grad_hidden[part] = times_transposed(grad, matrix.T)
+            grad_weight += times_transposed(states[part].T, grad.T)
+        count = counted.sum().clamp(min=1)
         ctx.save_for_backward(grad_hidden, grad_weight, count)
-        return total / count
+        ctx.dtypes = hidden.dtype, weight.dtype
+        return losses.masked_fill_(~counted, 0.0).sum() / count
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         grad_hidden, grad_weight, count = ctx.saved_tensors
+        hidden_dtype, weight_dtype = ctx.dtypes
         scale = grad_loss / count
-        return grad_hidden * scale, (grad_weight * scale).to(grad_hidden.dtype), None, None, None
+        grad_weight = torch.mul(grad_weight.T, scale).contiguous()
+        return (grad_hidden * scale).to(hidden_dtype), grad_weight.to(weight_dtype), None, None, None, None

@@ -1,0 +1,86 @@
+"""Tiny models of every form, built the way a rank builds them."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from attrs import evolve
+
+from neox_core.build.context import BuildContext
+from neox_core.build.model import build_model
+from neox_core.model.gpt import GPT
+from neox_core.parallel.groups import Groups
+from neox_core.plan.runfile import ComponentRef, ModelPlan
+
+VOCAB = 96
+
+
+def ref(kind: str, name: str, target: str, settings_class: str | None = None, **settings: float) -> ComponentRef:
+    return ComponentRef(kind, name, "neox-test", "0.1.0", target, settings_class, settings)
+
+
+LAYERNORM = ref("norm", "layernorm", "neox_norms.layernorm:LayerNorm", "neox_norms.settings:LayerNormSettings")
+RMSNORM = ref("norm", "rmsnorm", "neox_norms.rmsnorm:RMSNorm", "neox_norms.settings:RMSNormSettings")
+GELU = ref("activation", "gelu", "neox_activations.gelu:Gelu")
+SWIGLU = ref("activation", "swiglu", "neox_activations.gated:SwiGLU")
+LEARNED = ref("position", "learned", "neox_positions.learned:Learned")
+QUARTER_ROTARY = ref(
+    "position", "rotary", "neox_positions.rotary:Rotary", "neox_positions.settings:RotarySettings", rotary_pct=0.25
+)
+
+PYTHIA = ModelPlan(
+    num_layers=3,
+    hidden_size=64,
+    num_attention_heads=4,
+    intermediate_size=256,
+    seq_length=24,
+    max_position_embeddings=32,
+    norm=LAYERNORM,
+    activation=GELU,
+    position=QUARTER_ROTARY,
+    padded_vocab_size=VOCAB,
+    make_vocab_size_divisible_by=1,
+    tie_embeddings=False,
+    parallel_residual=True,
+    residual_post_norm=False,
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+    init_method="normal",
+    output_init_method="scaled_normal",
+    init_std=0.02,
+    attention_softmax_in_fp32=False,
+)
+
+FORMS = {
+    "pythia": PYTHIA,
+    "serial": evolve(PYTHIA, parallel_residual=False),
+    "post-norm residual": evolve(PYTHIA, parallel_residual=False, residual_post_norm=True),
+    "gated, tied, learned": evolve(
+        PYTHIA, parallel_residual=False, activation=SWIGLU, norm=RMSNORM, position=LEARNED, tie_embeddings=True
+    ),
+}
+
+Make = Callable[..., GPT]
+
+
+@pytest.fixture
+def make() -> Make:
+    """`make("pythia", hidden_dropout=0.1)`: that form with changes, on the CPU; `dtype` and `seed` as well."""
+
+    def build(form: str = "pythia", *, dtype: torch.dtype = torch.float32, seed: int = 1, **changes: object) -> GPT:
+        plan = evolve(FORMS[form], **changes)
+        context = BuildContext(torch.device("cpu"), dtype, Groups(None, None, 0, 1), seed)
+        return build_model(plan, VOCAB, context)
+
+    return build
+
+
+@pytest.fixture
+def tokens() -> torch.Tensor:
+    """int64 [batch 3, seq 24]."""
+    return torch.randint(VOCAB, (3, 24), generator=torch.Generator().manual_seed(7))
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest) -> str:
+    return str(request.param)

@@ -1,0 +1,200 @@
+"""The whole model against Hugging Face's GPT-NeoX, and against what must hold of any decoder."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+from neox_core.model.gpt import GPT
+from neox_core.model.shape import num_parameters
+
+
+def roughen(model: nn.Module) -> None:
+    """Gains and biases away from 1 and 0, so that a forgotten one shows."""
+    random = torch.Generator().manual_seed(3)
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn(parameter.shape, generator=random)
+
+
+def hugging_face(model: GPT) -> GPTNeoXForCausalLM:
+    """transformers' model with our weights; its names on the left."""
+    shape = model.shape
+    twin = GPTNeoXForCausalLM(
+        GPTNeoXConfig(
+            vocab_size=shape.vocab_size,
+            hidden_size=shape.hidden_size,
+            num_hidden_layers=shape.num_layers,
+            num_attention_heads=shape.num_heads,
+            intermediate_size=shape.intermediate_size,
+            max_position_embeddings=shape.max_positions,
+            use_parallel_residual=shape.parallel_residual,
+            tie_word_embeddings=shape.tie_embeddings,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+            attn_implementation="eager",
+        )
+    )
+    names = {
+        "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "mlp_norm",
+        "attention.query_key_value": "attention.qkv",
+        "attention.dense": "attention.output",
+        "mlp.dense_h_to_4h": "mlp.up",
+        "mlp.dense_4h_to_h": "mlp.down",
+    }
+    weights = {
+        "gpt_neox.embed_in.weight": model.embedding.weight,
+        "gpt_neox.final_layer_norm.weight": model.final_norm.weight,
+        "gpt_neox.final_layer_norm.bias": model.final_norm.bias,
+        "lm_head.weight": model.output_weight,
+    }
+    ours = dict(model.named_parameters())
+    for layer in range(shape.num_layers):
+        for theirs, name in names.items():
+            for kind in ("weight", "bias"):
+                weights[f"gpt_neox.layers.{layer}.{theirs}.{kind}"] = ours[f"layers.{layer}.{name}.{kind}"]
+    twin.load_state_dict({name: weight.detach().clone() for name, weight in weights.items()}, strict=True)
+    return twin.eval()
+
+
+@pytest.mark.parametrize("name", ["pythia", "serial"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_equals_hugging_face(make, tokens: Tensor, name: str, tied: bool) -> None:
+    model = make(name, tie_embeddings=tied)
+    roughen(model)
+    twin = hugging_face(model)
+    ours, theirs = model.logits(tokens), twin(tokens).logits
+    assert theirs.std() > 0.5
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+    labels = tokens.roll(-1, 1)
+    labels[0, :5] = -100
+    loss = model(tokens, labels)
+    expected = F.cross_entropy(theirs.flatten(0, 1), labels.flatten(), ignore_index=-100)
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=0)
+
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(model.output_weight.grad, twin.lm_head.weight.grad, rtol=1e-3, atol=1e-6)
+    for block, layer in zip(model.layers, twin.gpt_neox.layers, strict=True):
+        torch.testing.assert_close(
+            block.attention.qkv.weight.grad, layer.attention.query_key_value.weight.grad, rtol=1e-3, atol=1e-6
+        )
+        torch.testing.assert_close(block.mlp.up.bias.grad, layer.mlp.dense_h_to_4h.bias.grad, rtol=1e-3, atol=1e-6)
+
+
+def test_counts_parameters_as_hugging_face(make) -> None:
+    for tied in (False, True):
+        model = make(tie_embeddings=tied)
+        assert num_parameters(model) == hugging_face(model).num_parameters()
+
+
+def test_loss_and_logits_agree(make, form: str, tokens: Tensor) -> None:
+    model = make(form, dtype=torch.float64)
+    roughen(model)
+    labels = tokens.roll(-1, 1)
+    expected = F.cross_entropy(model.logits(tokens).flatten(0, 1), labels.flatten())
+    torch.testing.assert_close(model(tokens, labels), expected, rtol=1e-12, atol=0)
+
+
+def test_a_token_sees_nothing_after_it(make, form: str, tokens: Tensor) -> None:
+    model = make(form)
+    roughen(model)
+    other = tokens.clone()
+    other[:, 10:] = (other[:, 10:] + 1) % 96
+    before, after = model.logits(tokens), model.logits(other)
+    torch.testing.assert_close(before[:, :10], after[:, :10], rtol=1e-5, atol=1e-5)
+    assert (before[:, 10:] - after[:, 10:]).abs().amax(-1).min() > 1e-3
+
+
+@torch.no_grad()
+def test_cache_changes_nothing(make, form: str, tokens: Tensor) -> None:
+    model = make(form).eval()
+    roughen(model)
+    whole = model.logits(tokens)
+    for steps in ([24], [1] * 24, [10, 1, 1, 12], [5, 7, 12]):
+        cache = model.new_cache(batch=3, capacity=24)
+        parts = [model.logits(part, cache) for part in tokens.split(steps, 1)]
+        torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-4, atol=1e-5)
+        assert cache.length == 24
+
+
+@torch.no_grad()
+def test_cache_that_is_full_says_so(make, tokens: Tensor) -> None:
+    model = make()
+    with pytest.raises(ValueError, match="25 tokens do not fit a cache of 24"):
+        model.logits(torch.cat((tokens, tokens[:, :1]), 1), model.new_cache(3, 24))
+
+
+def test_post_norm_residual_is_the_normalised_tensor(make) -> None:
+    block = make("post-norm residual").layers[0]
+    plain = make("serial").layers[0]
+    for one in (block, plain):  # sublayers that add nothing leave the residual alone to be seen
+        for projection in (one.attention.output, one.mlp.down):
+            nn.init.zeros_(projection.weight)
+    x = torch.randn(2, 24, 64, generator=torch.Generator().manual_seed(5))
+    position = make().position
+    prepared = position.prepare(torch.arange(24), torch.float32)
+    normed = F.layer_norm(F.layer_norm(x, (64,)), (64,))
+    torch.testing.assert_close(block(x, position, prepared), normed, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(plain(x, position, prepared), x, rtol=0, atol=0)
+
+
+def test_no_weight_decay_is_declared_by_the_modules(make) -> None:
+    for form in ("pythia", "gated, tied, learned"):
+        model = make(form)
+        parameters = dict(model.named_parameters())
+        assert model.no_weight_decay() == {name for name, value in parameters.items() if value.dim() < 2}
+        assert {"final_norm.weight", "layers.0.attention.qkv.bias"} <= model.no_weight_decay()
+
+
+def test_dropout_acts_in_training_only(make, tokens: Tensor) -> None:
+    for kind in ("hidden_dropout", "attention_dropout"):
+        model = make(**{kind: 0.5})
+        roughen(model)
+        labels = tokens.roll(-1, 1)
+        assert not torch.equal(model.train()(tokens, labels), model(tokens, labels))
+        quiet = make()
+        quiet.load_state_dict(model.state_dict())
+        torch.testing.assert_close(model.eval()(tokens, labels), quiet(tokens, labels), rtol=1e-6, atol=0)
+
+
+def test_softmax_in_fp32_is_nearer_to_the_truth(make) -> None:
+    """Large scores in bfloat16: upcast, attention errs by the rounding of its inputs and output alone."""
+    plain, upcast = make(dtype=torch.bfloat16), make(dtype=torch.bfloat16, attention_softmax_in_fp32=True)
+    random = torch.Generator().manual_seed(2)
+    query, key, value = (torch.randn(2, 4, 24, 16, generator=random).bfloat16() * 3 for _ in range(3))
+    scores = (query.double() @ key.double().transpose(2, 3)) / math.sqrt(16)
+    scores = scores.masked_fill(torch.ones(24, 24, dtype=torch.bool).triu(1), -math.inf)
+    truth = scores.softmax(-1) @ value.double()
+
+    def error(model: GPT) -> float:
+        return float((model.layers[0].attention._attend(query, key, value).double() - truth).norm() / truth.norm())
+
+    assert error(upcast) < 2**-9
+    assert error(upcast) < error(plain)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert error(upcast) < 2**-9
+
+
+def test_autocast_keeps_fp32_weights_and_a_loss_near_fp32(make, form: str, tokens: Tensor) -> None:
+    model = make(form)
+    labels = tokens.roll(-1, 1)
+    exact = model(tokens, labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(tokens, labels)
+    loss.backward()
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, exact, rtol=2e-3, atol=0)
+    assert {parameter.grad.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_half_weights_train(make, form: str, tokens: Tensor) -> None:
+    model = make(form, dtype=torch.bfloat16)
+    loss = model(tokens, tokens.roll(-1, 1))
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    assert abs(loss.item() - math.log(96)) < 0.2
