@@ -1,0 +1,34 @@
+"""What every part of a model is built with: where, in what type, among which ranks, from which seed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from attrs import frozen
+
+from neox_core.parallel.groups import Groups
+
+if TYPE_CHECKING:
+    from neox_core.plan.runfile import RunPlan
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@frozen
+class BuildContext:
+    """device and dtype: of the weights. seed: of the run, equal on all ranks."""
+
+    device: torch.device
+    dtype: torch.dtype
+    groups: Groups
+    seed: int
+
+
+def build_context(plan: RunPlan, groups: Groups, local_rank: int) -> BuildContext:
+    """The context of this rank. On a GPU machine it makes the rank's device the current one."""
+    device = torch.device("cpu")
+    if plan.cluster.device == "cuda":
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+    return BuildContext(device, _DTYPES[plan.precision.dtype], groups, plan.train.seed)

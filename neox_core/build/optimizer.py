@@ -1,0 +1,55 @@
+"""The optimizer of a run, over parameter groups by weight decay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from neox_core.errors import PluginError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from neox_core.plan.runfile import OptimPlan
+
+
+class DecayAware(Protocol):
+    """A model whose parts say which of their parameters weight decay must leave alone."""
+
+    def named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]: ...
+
+    def no_weight_decay(self) -> set[str]: ...
+
+
+def build_optimizer(plan: OptimPlan, model: DecayAware) -> torch.optim.Optimizer:
+    """The planned optimizer over the trainable parameters of `model`, at the peak learning rate.
+
+    Raises PluginError when the component cannot be loaded, was not tested at the planned ZeRO stage's kind of
+    parameters, or is no torch optimizer.
+    """
+    target, settings = plan.optimizer.load()
+    optimizer = target(weight_decay_groups(model, plan.weight_decay), settings)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise PluginError(
+            f"optimizer {plan.optimizer.name} of {plan.optimizer.plugin} is a {type(optimizer).__name__},"
+            " not a torch.optim.Optimizer"
+        )
+    return optimizer
+
+
+def weight_decay_groups(model: DecayAware, weight_decay: float) -> list[dict[str, Any]]:
+    """Trainable parameters in the order of the model: those that decay, then those that do not.
+
+    One group when nothing decays or everything does; no group is empty.
+    """
+    spared = model.no_weight_decay()
+    trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not weight_decay:
+        return [{"params": [parameter for _, parameter in trainable], "weight_decay": 0.0}]
+    groups = [
+        {"params": [parameter for name, parameter in trainable if name not in spared], "weight_decay": weight_decay},
+        {"params": [parameter for name, parameter in trainable if name in spared], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]

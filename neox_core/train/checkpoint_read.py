@@ -1,0 +1,192 @@
+"""From a checkpoint folder to tensors by name, in whatever parts they were stored. Nothing in it is executed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from neox_core.errors import CheckpointError
+from neox_core.train.manifest import RUN, STATE, Piece, find_checkpoint, read_json, read_manifest
+from neox_core.train.tensorfile import check_seal, read_part
+
+if TYPE_CHECKING:
+    from neox_core.build.engine import Engine
+
+
+class CheckpointReader:
+    """One checkpoint. Making a reader checks the manifest; `verify` checks the files that it names."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = read_manifest(folder)
+        self._pieces: dict[tuple[str, str, str | None], list[Piece]] = defaultdict(list)
+        for piece in self.manifest.pieces:
+            self._pieces[piece.kind, piece.name, piece.state].append(piece)
+        for pieces in self._pieces.values():
+            self._check_whole(pieces)
+
+    def verify(self, choose: Callable[[int, str], bool] = lambda index, file: True) -> None:
+        """Compare files with the manifest's checksums; choose(index, file): which. Raises CheckpointError."""
+        for index, (file, seal) in enumerate(sorted(self.manifest.files.items())):
+            if choose(index, file):
+                check_seal(self.folder / file, seal)
+
+    def state(self) -> dict[str, Any]:
+        check_seal(self.folder / STATE, self.manifest.files[STATE])
+        return read_json(self.folder / STATE)
+
+    def run(self) -> dict[str, Any]:
+        check_seal(self.folder / RUN, self.manifest.files[RUN])
+        return read_json(self.folder / RUN)
+
+    def shapes(self, kind: str) -> dict[str, tuple[int, ...]]:
+        """Shape by name of every tensor of one kind."""
+        return {name: pieces[0].shape for (has, name, _), pieces in self._pieces.items() if has == kind}
+
+    def states(self, name: str) -> list[str]:
+        """The optimizer's state tensors of one parameter."""
+        return [str(state) for kind, owner, state in self._pieces if kind == "state" and owner == name]
+
+    def master_kind(self, name: str) -> str:
+        """Which kind holds the most exact values of a parameter."""
+        return "master" if ("master", name, None) in self._pieces else "weight"
+
+    def tensor_shape(self, kind: str, name: str, state: str | None = None) -> tuple[int, ...]:
+        return self._pieces[kind, name, state][0].shape
+
+    def tensor(self, kind: str, name: str, state: str | None = None) -> Tensor:
+        """A whole tensor, on the CPU."""
+        shape = self.tensor_shape(kind, name, state)
+        return self.flat(kind, name, state, 0, prod(shape)).reshape(shape)
+
+    def flat(self, kind: str, name: str, state: str | None, first: int, last: int) -> Tensor:
+        """The elements [first, last) of a tensor, flattened: [last - first], on the CPU."""
+        parts = []
+        for piece in self._pieces[kind, name, state]:
+            begin, end = _range(piece)
+            low, high = max(first, begin), min(last, end)
+            if low < high or prod(piece.shape) == 0:
+                part = None if piece.flat_range is None else (low - begin, high - begin)
+                found = read_part(self.folder / piece.file, piece.key, piece.stored_shape, piece.dtype, part)
+                parts.append(found if part is not None else found.reshape(-1)[low:high])
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def rng(self, rank: int) -> dict[str, Tensor]:
+        """States of the generators of one rank, by generator."""
+        pieces = [piece for piece in self.manifest.pieces if piece.kind == "rng" and piece.rank == rank]
+        return {
+            piece.name.partition("/")[2]: read_part(self.folder / piece.file, piece.key, piece.shape, piece.dtype)
+            for piece in pieces
+        }
+
+    def _check_whole(self, pieces: list[Piece]) -> None:
+        """The pieces of a tensor agree on what it is and cover it once, in order."""
+        pieces.sort(key=_range)
+        first = pieces[0]
+        same = all((piece.shape, piece.dtype) == (first.shape, first.dtype) for piece in pieces)
+        joined = all(_range(one)[1] == _range(other)[0] for one, other in pairwise(pieces))
+        if not same or not joined or _range(first)[0] != 0 or _range(pieces[-1])[1] != prod(first.shape):
+            raise CheckpointError(
+                f"{self.folder}: the pieces of {first.kind} {first.name} do not fit together"
+            )
+
+
+def read_weights(checkpoint: Path) -> dict[str, Tensor]:
+    """Every weight by parameter name, whole, on the CPU, checksums verified.
+
+    checkpoint: a checkpoint's folder or one that holds checkpoints. Raises CheckpointError.
+    """
+    folder = find_checkpoint(checkpoint)
+    if folder is None:
+        raise CheckpointError(f"{checkpoint}: no checkpoint here")
+    reader = CheckpointReader(folder)
+    reader.verify(lambda _, file: ".weights." in file)
+    return {name: reader.tensor("weight", name) for name in reader.shapes("weight")}
+
+
+def restore_weights(engine: Engine, reader: CheckpointReader) -> None:
+    """Fill the model's parameters and buffers. Raises CheckpointError unless names and shapes are exactly its own."""
+    buffers = {name: buffer for name, buffer in engine.model.named_buffers() if name in engine.model.state_dict()}
+    for kind, tensors in (("weight", dict(engine.model.named_parameters())), ("buffer", buffers)):
+        _same_shapes(reader, kind, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
+        for name, tensor in tensors.items():
+            exact = kind == "weight" and tensor.dtype == torch.float32
+            tensor.detach().copy_(reader.tensor(reader.master_kind(name) if exact else kind, name))
+    for shard in engine.shards:
+        source = reader.master_kind(shard.name)
+        values = reader.flat(source, shard.name, None, shard.first, shard.first + shard.count)
+        shard.part_of(shard.stepped).copy_(values)
+
+
+def restore_optimizer(engine: Engine, reader: CheckpointReader) -> None:
+    """Fill the optimizer's state. Raises CheckpointError when it does not fit the way this run shards it."""
+    order = {id(tensor): index for index, tensor in enumerate(_stepped(engine.optimizer))}
+    states: dict[int, dict[str, Any]] = defaultdict(dict)
+    for shard in engine.shards:
+        held = states[order[id(shard.stepped)]]
+        for state in reader.states(shard.name):
+            shape = reader.tensor_shape("state", shard.name, state)
+            if shape == () or shard.replicated:
+                _same_value(held, state, reader.tensor("state", shard.name, state), shard.name)
+            elif shape == shard.shape:
+                values = reader.flat("state", shard.name, state, shard.first, shard.first + shard.count)
+                if state not in held:
+                    held[state] = torch.zeros(shard.stepped.numel(), dtype=values.dtype)
+                held[state].narrow(0, shard.offset, shard.count).copy_(values)
+            else:
+                raise CheckpointError(
+                    f"the optimizer's state {state!r} of {shard.name} cannot be cut into slices for ZeRO",
+                    hint="resume at ZeRO stage 0, or with no-load-optim",
+                )
+        for state, value in reader.manifest.values.get(shard.name, {}).items():
+            _same_value(held, state, value, shard.name)
+    plain = engine.optimizer.state_dict()
+    plain["state"] = {index: held for index, held in states.items() if held}
+    engine.optimizer.load_state_dict(plain)
+
+
+def _stepped(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _same_value(held: dict[str, Any], state: str, value: Any, name: str) -> None:
+    """One flat slice has one number for all its parameters."""
+    if state in held and not bool(torch.as_tensor(held[state] == value).all()):
+        raise CheckpointError(
+            f"the optimizer's state {state!r} of {name} differs from that of its neighbours",
+            hint="resume at the ZeRO stage of the run that wrote the checkpoint, or with no-load-optim",
+        )
+    held[state] = value
+
+
+def _same_shapes(reader: CheckpointReader, kind: str, wanted: dict[str, tuple[int, ...]]) -> None:
+    stored = reader.shapes(kind)
+    problems = [f"no {name}" for name in wanted if name not in stored]
+    problems += [f"{name} is not in this model" for name in stored if name not in wanted]
+    problems += [
+        f"{name} is {list(stored[name])}, this model has {list(shape)}"
+        for name, shape in wanted.items()
+        if stored.get(name, shape) != shape
+    ]
+    if problems:
+        raise CheckpointError(
+            f"{reader.folder}: made for another model: {_some(problems)}",
+            hint="the keys of the model must be those of the checkpoint's run.json",
+        )
+
+
+def _some(problems: Iterable[str], most: int = 4) -> str:
+    every = list(problems)
+    return "; ".join(every[:most]) + (f"; and {len(every) - most} more" if len(every) > most else "")
+
+
+def _range(piece: Piece) -> tuple[int, int]:
+    return piece.flat_range or (0, prod(piece.shape))

@@ -1,0 +1,184 @@
+"""From a running engine to a checkpoint folder: whole and verified, or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+from torch import Tensor
+
+from neox_core.errors import CheckpointError
+from neox_core.train.manifest import (
+    LATEST,
+    MANIFEST,
+    RUN,
+    STATE,
+    Kind,
+    Manifest,
+    Piece,
+    pieces_from_plain,
+    pieces_to_plain,
+    step_folders,
+    to_text,
+)
+from neox_core.train.tensorfile import DTYPES, Seal, write_tensors, write_text
+
+if TYPE_CHECKING:
+    from neox_core.build.engine import Engine
+
+PLAIN = (bool, int, float, str, type(None))
+
+
+@define
+class RankContents:
+    """What one rank stores: the tensors of each of its files by key, their pieces, and states that are numbers."""
+
+    rank: int
+    tensors: dict[str, dict[str, Tensor]] = field(factory=dict)
+    pieces: list[Piece] = field(factory=list)
+    values: dict[str, dict[str, Any]] = field(factory=dict)
+
+    def add(self, part: str, kind: Kind, name: str, tensor: Tensor, **place: Any) -> None:
+        """part: which of the rank's files. place: fields of the Piece; its shape is the tensor's unless given."""
+        file = f"rank-{self.rank:05d}.{part}.safetensors"
+        key = "/".join(filter(None, (kind, place.get("state"), name)))
+        place.setdefault("shape", tuple(tensor.shape))
+        self.pieces.append(Piece(file=file, key=key, kind=kind, name=name, dtype=DTYPES[tensor.dtype], **place))
+        self.tensors.setdefault(file, {})[key] = tensor
+
+
+def collect(engine: Engine, rank: int, data_rank: int, data_size: int, optimizer: bool) -> RankContents:
+    """What this rank stores of model and optimizer. Of what all data-parallel ranks hold, each stores its share."""
+    contents = RankContents(rank)
+    parameters = dict(engine.model.named_parameters())
+    buffers = {name: buffer for name, buffer in engine.model.named_buffers() if name in engine.model.state_dict()}
+    for index, (name, tensor) in enumerate({**parameters, **buffers}.items()):
+        if index % data_size == data_rank:
+            contents.add("weights", "weight" if name in parameters else "buffer", name, tensor)
+    if not optimizer:
+        return contents
+    for index, shard in enumerate(engine.shards):
+        mine = index % data_size == data_rank if shard.replicated else True
+        if not mine:
+            continue
+        flat_range = (shard.first, shard.first + shard.count)
+        place = {} if shard.replicated else {"shape": shard.shape, "flat_range": flat_range}
+        weight = parameters[shard.name]
+        if shard.stepped is not weight and shard.stepped.dtype != weight.dtype:
+            master = shard.stepped if shard.replicated else shard.part_of(shard.stepped)
+            contents.add("optimizer", "master", shard.name, master, **place)
+        for state, value in engine.optimizer.state.get(shard.stepped, {}).items():
+            if not isinstance(value, Tensor) or value.ndim == 0:
+                if shard.first == 0:  # of a parameter in parts, the part with its beginning speaks for all
+                    _add_scalar(contents, shard.name, state, value)
+            elif shard.replicated:
+                contents.add("optimizer", "state", shard.name, value, state=state)
+            elif value.shape == shard.stepped.shape:
+                contents.add("optimizer", "state", shard.name, shard.part_of(value), state=state, **place)
+            else:
+                raise CheckpointError(
+                    f"the optimizer's state {state!r} has the shape {list(value.shape)}; under ZeRO it"
+                    " must have that of the flat slice, or be a number"
+                )
+    return contents
+
+
+def write_rank(folder: Path, contents: RankContents) -> None:
+    """Write this rank's files and a note of what they hold. Raises CheckpointError, such as for a full disk."""
+    try:
+        files = {file: write_tensors(folder / file, tensors) for file, tensors in contents.tensors.items()}
+        seals = {file: [seal.size, seal.sha256] for file, seal in files.items()}
+        note = {"files": seals, "pieces": pieces_to_plain(contents.pieces), "values": contents.values}
+        write_text(_note(folder, contents.rank), json.dumps(note))
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
+def write_manifest(
+    folder: Path, step: int, world_size: int, run: str, state: Mapping[str, Any], *, optimizer: bool, rng: bool
+) -> None:
+    """Bring the notes of all ranks together. One rank calls it, after all have written. Raises CheckpointError."""
+    try:
+        files = {RUN: write_text(folder / RUN, run), STATE: write_text(folder / STATE, json.dumps(state, indent=1))}
+        pieces: list[Piece] = []
+        values: dict[str, dict[str, Any]] = {}
+        for rank in range(world_size):
+            note = json.loads(_note(folder, rank).read_text(encoding="utf-8"))
+            files.update({file: Seal(*seal) for file, seal in note["files"].items()})
+            pieces += pieces_from_plain(note["pieces"])
+            values.update(note["values"])
+            _note(folder, rank).unlink()
+        manifest = Manifest(step, world_size, files, tuple(pieces), values, optimizer, rng)
+        write_text(folder / MANIFEST, to_text(manifest) + "\n")
+        sync_folder(folder)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
+def publish(written: Path, final: Path) -> None:
+    """Give a finished folder its name, then make `latest` name it. Raises CheckpointError."""
+    try:
+        if final.exists():  # a run that went back and came here again
+            discard(final)
+        written.rename(final)
+        sync_folder(final.parent)
+        pointer = final.parent / f".{LATEST}.tmp"
+        write_text(pointer, final.name + "\n")
+        pointer.replace(final.parent / LATEST)
+        sync_folder(final.parent)
+    except OSError as error:
+        raise cannot_write(final, error) from error
+
+
+def prune(folder: Path, keep: int, current: Path) -> None:
+    """Delete all checkpoints but the newest `keep`; never `current`."""
+    for old in [path for path in step_folders(folder) if path != current][max(keep - 1, 0) :]:
+        discard(old)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what saves and deletions that were killed have left behind."""
+    for path in folder.glob(".step-*.tmp"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def discard(path: Path) -> None:
+    """Delete a checkpoint so that a kill on the way leaves no half of one under its name."""
+    doomed = path.with_name(f".{path.name}.old.tmp")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Fsync a directory: names in it survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def cannot_write(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: cannot write the checkpoint: {error.strerror or error}",
+        hint="the checkpoints written before are untouched; make room or change `save`, and resume",
+    )
+
+
+def _add_scalar(contents: RankContents, name: str, state: str, value: Any) -> None:
+    if isinstance(value, Tensor):
+        contents.add("optimizer", "state", name, value, state=state)
+    elif isinstance(value, PLAIN):
+        contents.values.setdefault(name, {})[state] = value
+    else:
+        raise CheckpointError(f"the optimizer's state {state!r} is a {type(value).__name__}, neither tensor nor number")
+
+
+def _note(folder: Path, rank: int) -> Path:
+    return folder / f".rank-{rank:05d}.json"

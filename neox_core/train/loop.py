@@ -1,0 +1,87 @@
+"""The training loop. It waits for the device at log steps and before a save, inside of `report`, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from neox_core.build.engine import Engine
+    from neox_core.contracts.optim import LRSchedule
+    from neox_core.plan.runfile import RunPlan
+    from neox_core.train.state import TrainState
+
+
+class Reporter(Protocol):
+    """What the loop tells of itself; `neox_core.train.report.Report` is one."""
+
+    def step(self, step: int, loss: Tensor, lr: float, engine: Engine) -> None:
+        """After every update; reads numbers back at log steps. Raises RankError for a loss that is not finite."""
+        ...
+
+    def validation(self, step: int, losses: Sequence[Tensor]) -> float: ...
+
+    def check(self) -> None:
+        """Before a save: raises RankError when a loss since the last look was not finite."""
+        ...
+
+    def say(self, message: str) -> None: ...
+
+
+class Saver(Protocol):
+    """Where the loop leaves checkpoints; `neox_core.train.checkpoint.Checkpointer` is one."""
+
+    def save(self, state: TrainState) -> Path | None: ...
+
+
+class Stop(Protocol):
+    """Whether the user wants the run to end, the same answer on every rank."""
+
+    def poll(self) -> bool: ...
+
+
+def train(
+    engine: Engine,
+    batches: Iterator[Tensor],
+    valid: Callable[[], Iterable[Tensor]],
+    schedule: LRSchedule,
+    report: Reporter,
+    checkpointer: Saver,
+    stop: Stop,
+    state: TrainState,
+    plan: RunPlan,
+) -> bool:
+    """Train from `state.step` to plan.train.train_iters. True when it got there, False when it was stopped before.
+
+    batches: this rank's micro-batches, int64 [micro_batch, seq + 1], from `state.step` on. valid: one fresh pass over
+    the validation batches. schedule: step -> learning rate. Whatever ends the loop in good order, the last step is
+    saved. Collective: all ranks call it with the same plan and step.
+    """
+    for step in range(state.step, plan.train.train_iters):
+        lr = schedule(step)
+        loss = engine.train_step(batches, lr)
+        state.advance(plan)
+        report.step(state.step, loss, lr, engine)
+
+        if _due(state.step, plan.train.eval_interval) and plan.train.eval_iters:
+            report.validation(state.step, engine.evaluate(valid()))
+
+        stopped = stop.poll() or _due(state.step, plan.train.exit_interval)
+        last = stopped or state.step == plan.train.train_iters
+        if last or _due(state.step, plan.checkpoint.save_interval):
+            report.check()
+            saved = checkpointer.save(state)
+            if saved is not None:
+                report.say(f"saved {saved}")
+        if stopped:
+            return state.step == plan.train.train_iters
+    return True
+
+
+def _due(step: int, interval: int | None) -> bool:
+    return bool(interval) and step % interval == 0

@@ -1,0 +1,148 @@
+"""What a checkpoint folder holds, and where. Written last: a folder without a manifest is not a checkpoint.
+
+step-00000100/
+manifest.json                        size and SHA-256 of every other file; every piece of every tensor
+run.json                             the plan of the run that wrote it
+state.json                           step, consumed samples and tokens, schedule, plugins
+rank-00000.weights.safetensors       one of each per rank that has something to store
+rank-00000.optimizer.safetensors
+rank-00000.rng.safetensors
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+from attrs import field, frozen
+from attrs import validators as v
+from cattrs import transform_error
+from cattrs.errors import BaseValidationError
+from cattrs.preconf.json import make_converter
+
+from neox_core.errors import CheckpointError
+from neox_core.train.tensorfile import DTYPES, Seal
+
+FORMAT = 1
+MANIFEST, RUN, STATE, LATEST = "manifest.json", "run.json", "state.json", "latest"
+STEP_FOLDER = re.compile(r"step-(\d{8,})")
+_FILE = r"rank-\d{5,}\.(weights|optimizer|rng)\.safetensors|run\.json|state\.json"
+
+Kind = Literal["weight", "buffer", "master", "state", "rng"]
+
+
+@frozen
+class Piece:
+    """One stored tensor, which is a parameter's or a part of it.
+
+    kind: weight: as the model computes with it. master: the fp32 copy that the optimizer steps. state: of the
+    optimizer, `state` says which. buffer: of a module. rng: a generator's state, of rank `rank`, by the name of the generator.
+    name: of the parameter. shape: of the whole tensor. flat_range: the piece is these elements of the tensor,
+    flattened; None: it is the tensor. slice: room for one [first, last) per dimension, for tensors that several
+    ranks of a model-parallel group hold together.
+    """
+
+    file: str = field(validator=v.matches_re(_FILE))
+    key: str
+    kind: Kind
+    name: str
+    dtype: str = field(validator=v.in_(set(DTYPES.values())))
+    shape: tuple[int, ...] = field(validator=v.deep_iterable(v.ge(0)))
+    flat_range: tuple[int, int] | None = None
+    state: str | None = None
+    rank: int | None = None
+    slice: None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.flat_range is not None and not 0 <= self.flat_range[0] < self.flat_range[1] <= math.prod(self.shape):
+            raise ValueError(f"{self.key}: elements {self.flat_range} of a tensor of shape {self.shape}")
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        return self.shape if self.flat_range is None else (self.flat_range[1] - self.flat_range[0],)
+
+
+@frozen
+class Manifest:
+    """All pieces of a checkpoint. values: state of the optimizer that is a plain number, by parameter and state."""
+
+    step: int = field(validator=v.ge(0))
+    world_size: int = field(validator=v.ge(1))
+    files: dict[str, Seal] = field(validator=v.deep_mapping(v.matches_re(_FILE), v.instance_of(Seal)))
+    pieces: tuple[Piece, ...]
+    values: dict[str, dict[str, Any]] = field(factory=dict)
+    has_optimizer: bool = True
+    has_rng: bool = True
+    format: int = FORMAT
+
+
+_converter = make_converter(forbid_extra_keys=True)
+
+
+def to_text(manifest: Manifest) -> str:
+    return json.dumps(_converter.unstructure(manifest), separators=(",", ":"))
+
+
+def pieces_to_plain(pieces: list[Piece]) -> list[dict[str, Any]]:
+    plain: list[dict[str, Any]] = _converter.unstructure(pieces)
+    return plain
+
+
+def pieces_from_plain(plain: list[dict[str, Any]]) -> list[Piece]:
+    return _converter.structure(plain, list[Piece])
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Raises CheckpointError when there is none, or it is not one of this format."""
+    path = folder / MANIFEST
+    raw = read_json(path)
+    if raw.get("format") != FORMAT:
+        raise CheckpointError(f"{path}: format {raw.get('format')}, this version reads format {FORMAT}")
+    try:
+        manifest = _converter.structure(raw, Manifest)
+    except (BaseValidationError, TypeError, ValueError) as error:
+        what = transform_error(error)[0] if isinstance(error, BaseValidationError) else str(error)
+        raise CheckpointError(f"{path}: not a manifest: {what}") from error
+    unsealed = {piece.file for piece in manifest.pieces} - set(manifest.files)
+    if unsealed or not {RUN, STATE} <= set(manifest.files):
+        raise CheckpointError(f"{path}: names no checksum for {', '.join(sorted(unsealed)) or RUN}")
+    return manifest
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises CheckpointError for anything else."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(raw, dict):
+        raise CheckpointError(f"{path}: not a JSON object")
+    return raw
+
+
+def find_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint that `folder` stands for: itself if it is one, else the one its file `latest` names.
+
+    Should that one be gone, the newest that is there: a folder gets its name when all that is in it is on disk.
+    None when there is none. Raises CheckpointError when `latest` is not a name that we write.
+    """
+    if (folder / MANIFEST).is_file():
+        return folder
+    try:
+        name = (folder / LATEST).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    if not STEP_FOLDER.fullmatch(name):
+        raise CheckpointError(f"{folder / LATEST}: {name[:80]!r} is no checkpoint's name")
+    if (folder / name / MANIFEST).is_file():
+        return folder / name
+    return next(iter(step_folders(folder)), None)
+
+
+def step_folders(folder: Path) -> list[Path]:
+    """The checkpoints in `folder`, newest first."""
+    found = [path for path in folder.iterdir() if STEP_FOLDER.fullmatch(path.name) and (path / MANIFEST).is_file()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)

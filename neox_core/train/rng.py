@@ -1,0 +1,48 @@
+"""Random numbers of a rank: seeded at the start, kept in checkpoints as tensors."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def seed_rank(seed: int, rank: int, device: torch.device) -> None:
+    """Seed every generator of this process. Ranks draw different numbers, so their dropout differs."""
+    mixed = int(np.random.SeedSequence((seed, rank)).generate_state(1, np.uint64)[0])
+    random.seed(mixed)
+    np.random.seed(mixed % 2**32)
+    torch.manual_seed(mixed % 2**63)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(mixed % 2**63)
+
+
+def read_rng(device: torch.device) -> dict[str, Tensor]:
+    """State of the generators of Python, NumPy, torch and, if it has one, the device."""
+    version, words, gauss = random.getstate()
+    _, keys, position, has_gauss, cached = np.random.get_state()
+    states = {
+        "python": torch.tensor([version, *words], dtype=torch.int64),
+        "python_gauss": torch.tensor([] if gauss is None else [gauss], dtype=torch.float64),
+        "numpy": torch.tensor([*keys.tolist(), position, has_gauss], dtype=torch.int64),
+        "numpy_gauss": torch.tensor([cached], dtype=torch.float64),
+        "torch": torch.get_rng_state(),
+    }
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def write_rng(states: dict[str, Tensor], device: torch.device) -> None:
+    """Put the generators where `read_rng` found them. Raises ValueError or RuntimeError for states that are none."""
+    version, *words = states["python"].tolist()
+    gauss = states["python_gauss"].tolist()
+    random.setstate((version, tuple(words), gauss[0] if gauss else None))
+    *keys, position, has_gauss = states["numpy"].tolist()
+    cached = states["numpy_gauss"].tolist()[0]
+    np.random.set_state(("MT19937", np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(states["torch"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)
