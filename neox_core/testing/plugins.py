@@ -29,7 +29,7 @@ def assert_light(plugin_id: str) -> None:
     """Listing the plugin imports no heavy library; tried in a fresh process, since this one may have torch already."""
     code = (
         "import sys; from neox_core.testing import load_only; load_only(sys.argv[1]);"
-        "sys.exit(' '.join(sorted(set(sys.argv[2:]) & set(sys.modules))))"
+        "sys.exit(' '.join(sorted(set(sys.argv[2:]) & set(sys.modules))) or 0)"
     )
     command = [sys.executable, "-c", code, plugin_id, *sorted(HEAVY)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
