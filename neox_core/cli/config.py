@@ -51,7 +51,7 @@ def show(files: tuple[Path, ...], sets: tuple[str, ...], as_json: bool) -> None:
     _say(resolved.notes)
     rows = [(path, _text(_at(resolved.plan, path)), origin) for path, origin in resolved.origins.items()]
     path_width = max(len(path) for path, _, _ in rows)
-    value_width = min(40, max(len(value) for _, value, _ in rows))
+    value_width = max(len(value) for _, value, _ in rows)
     for path, value, origin in rows:
         where = click.style(origin, dim=True) if wants_colour(sys.stdout) else origin
         click.echo(f"{path:<{path_width}}  {value:<{value_width}}  {where}")
@@ -99,7 +99,7 @@ def _text(value: Any) -> str:
         return f"{value.name} ({value.plugin} {value.version})"
     if isinstance(value, tuple):
         return "[" + ", ".join(_text(each) for each in value) + "]"
-    if isinstance(value, dict | str | bool) or value is None:
+    if isinstance(value, str | bool) or value is None:
         return json.dumps(value)
     if hasattr(value, "slots"):
         return f"{value.name} x {value.slots}"

@@ -50,7 +50,7 @@ def only(*values: Any) -> Check:
     def check(instance: Any, field: Any, value: Any) -> None:
         if value not in values or isinstance(value, bool) != isinstance(values[0], bool):
             listed = " or ".join(shown(each) for each in values)
-            raise ValueError(f"{shown(value)} is known, but not available in this version yet: only {listed} is")
+            raise ValueError(f"{shown(value)} is not available in this version yet, only {listed}")
 
     return check
 

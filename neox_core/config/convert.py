@@ -16,7 +16,6 @@ import attrs
 from attrs import frozen
 
 from neox_core.config.problem import Problem
-from neox_core.config.report import spell
 from neox_core.config.setting import METADATA, SettingInfo
 
 
@@ -62,6 +61,14 @@ def fields_of(cls: type) -> tuple[Field, ...]:
         for each in attrs.fields(cls)
         if each.init
     )
+
+
+def block_of(kind: Any) -> type | None:
+    """The attrs class of a field that is a block."""
+    for member in (kind, *get_args(kind)):
+        if isinstance(member, type) and attrs.has(member):
+            return member
+    return None
 
 
 def read_fields(cls: type, values: Mapping[str, Any], path: str, report: Callable[[Problem], None]) -> dict[str, Any]:
@@ -298,5 +305,3 @@ def _path(raw: Any) -> Path:
 
 
 _PLAIN: dict[Any, Callable[[Any], Any]] = {bool: _bool, int: _int, float: _float, str: _str, Path: _path}
-
-__all__ = ["Field", "InvalidError", "convert", "fields_of", "join", "make", "read_fields", "same", "shown", "spell"]

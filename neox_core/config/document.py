@@ -6,8 +6,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import attrs
 
-from neox_core.config.convert import Field, fields_of, shown, spell
+from neox_core.config.convert import Field, block_of, fields_of, shown
 from neox_core.config.legacy import LEGACY, Switch
+from neox_core.config.report import spell
 from neox_core.config.sections import CORE_SECTIONS
 
 HEAD = """# Configuration
@@ -52,14 +53,6 @@ def _table(cls: type, path: str) -> Iterator[str]:
         yield f"### Block `{key}`\n"
         yield f"{(block.__doc__ or '').partition(chr(10))[0]}\n"
         yield from _table(block, key)
-
-
-def block_of(kind: Any) -> type | None:
-    """The attrs class of a field that is a block."""
-    for member in (kind, *get_args(kind)):
-        if isinstance(member, type) and attrs.has(member):
-            return member
-    return None
 
 
 def type_name(kind: Any) -> str:

@@ -1,8 +1,8 @@
 """Config files and `--set` to one mapping, where each value knows the place it was written.
 
 YAML 1.2, TOML and JSON read to the same thing: keys with `_` for `-` at every depth, plain values. The files are
-merged; a key with two different values is an error that names both places. `--set` wins over the files. All problems of all
-files are collected.
+merged; a key with two different values is an error that names both places. `--set` wins over the files. All problems
+of all files are collected.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,12 +44,14 @@ class Loaded:
     files: tuple[Path, ...] = ()
 
     def where(self, path: str) -> str:
-        """The place of a path, or of the nearest block around it that was written; "" when there is none."""
+        """The place of a path, or of the nearest block around it; else the file when there is just one, else ""."""
         place = self._nearest(path)
-        return place.where if place else ""
+        if place is None:
+            return str(self.files[0]) if len(self.files) == 1 else ""
+        return place.where
 
     def spelled(self, path: str) -> str:
-        """The path as the user wrote it, or with hyphens at the top level where it was not written."""
+        """The path as the user wrote it, "" where it was not written."""
         place = self.places.get(path.partition("[")[0])
         return place.spelled + path[len(path.partition("[")[0]) :] if place else ""
 

@@ -4,17 +4,17 @@ Keys belong to the core's sections, to plugins' sections, and to the components 
 all sections are collected; nothing that was written is left unread.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from attrs import evolve, field, frozen
 
-from neox_core.config.convert import fields_of, join, make, read_fields, spell
+from neox_core.config.convert import block_of, fields_of, join, make, read_fields
 from neox_core.config.infer import INFER, data_backend
 from neox_core.config.load import Loaded
 from neox_core.config.owners import Owners, find_owners
 from neox_core.config.problem import Problem
-from neox_core.config.report import ProblemsError
+from neox_core.config.report import ProblemsError, spell
 from neox_core.config.unknown import explain_unknown, missing_package
 from neox_core.errors import PluginError
 from neox_core.hooks.catalog import Catalog
@@ -45,6 +45,7 @@ class Config:
     fields: Mapping[str, Any]
     loaded: Loaded
     chosen: Mapping[str, tuple[Chosen, ...]] = field(factory=dict)
+    spellings: Mapping[str, tuple[str, ...]] = field(factory=dict)
 
     def section(self, cls: type[T]) -> T:
         """The settings of one section. Raises SectionInvalidError when it has problems."""
@@ -63,12 +64,17 @@ class Config:
 
     def is_set(self, key: str) -> bool:
         """Whether the config writes the key, in any spelling."""
-        return key.replace("-", "_") in self.loaded.places
+        return self._path(key) in self.loaded.places
 
     def origin(self, key: str) -> str:
         """The place "file:line:column", or "--set", or "default"."""
-        place = self.loaded.places.get(key.replace("-", "_"))
+        place = self.loaded.places.get(self._path(key))
         return place.where if place else "default"
+
+    def _path(self, key: str) -> str:
+        """The dotted path of a key, in the spelling that the config has of it."""
+        path = key.replace("-", "_")
+        return next((each for each in self.spellings.get(path, ()) if each in self.loaded.places), path)
 
     def components(self, kind: str) -> tuple[Chosen, ...]:
         """The chosen components of one kind. Raises SectionInvalidError when the choice has problems."""
@@ -79,7 +85,7 @@ class Config:
 
     def problem(self, message: str, key: str, hint: str = "", severity: str = "error") -> Problem:
         """A problem at the place of a key, spelled as the user wrote it."""
-        path = key.replace("-", "_")
+        path = self._path(key)
         return Problem(message, self.loaded.spelled(path) or spell(path), hint, self.loaded.where(path), severity)
 
 
@@ -93,14 +99,23 @@ def structure_settings(cls: type[T], values: Mapping[str, Any], path: str = "") 
     return made  # type: ignore[no-any-return]
 
 
-def structure(loaded: Loaded, catalog: Catalog) -> tuple[Config, tuple[Problem, ...], bool]:
-    """(config, problems, whether every error is a plugin's fault). Raises PluginError when a key has two owners."""
+def structure(loaded: Loaded, catalog: Catalog) -> tuple[Config, tuple[Problem, ...], int]:
+    """(config, problems, how many of them are plugins' faults). Raises PluginError when a key has two owners."""
     work = _Work(loaded, catalog, find_owners(catalog.registry))
     work.read_sections()
     work.choose()
     work.read_rest()
-    config = Config(work.sections, work.fields, loaded, work.chosen)
-    return config, tuple(work.problems), work.plugin_fault
+    config = Config(work.sections, work.fields, loaded, work.chosen, dict(_spellings(work.owners.sections)))
+    return config, tuple(work.problems), work.plugin_faults
+
+
+def _spellings(classes: Iterable[type]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Dotted path -> all paths that say the same."""
+    for each in (one for cls in classes for one in fields_of(cls)):
+        yield each.name, each.keys
+        block = block_of(each.type)
+        for inner, paths in _spellings([block] if block else ()):
+            yield f"{each.name}.{inner}", tuple(f"{outer}.{path}" for outer in each.keys for path in paths)
 
 
 class _Work:
@@ -113,15 +128,12 @@ class _Work:
         self.fields: dict[str, Any] = {}
         self.chosen: dict[str, tuple[Chosen, ...]] = {}
         self.read: set[str] = set()
-        self.plugin_fault = False
+        self.plugin_faults = 0
 
     def report(self, problem: Problem) -> None:
         """Take a problem whose key is a normalised path, and give it its place and the user's spelling."""
         key = self.loaded.spelled(problem.key) or spell(problem.key)
-        self.problems.append(evolve(problem, key=key, where=self.loaded.where(problem.key) or self._file()))
-
-    def _file(self) -> str:
-        return str(self.loaded.files[0]) if len(self.loaded.files) == 1 else ""
+        self.problems.append(evolve(problem, key=key, where=self.loaded.where(problem.key)))
 
     def read_sections(self) -> None:
         for cls in self.owners.sections:
@@ -209,7 +221,7 @@ class _Work:
     def _not_found(self, kind: Kind, name: str, error: PluginError) -> None:
         hint = missing_package(kind, name, self.catalog) or error.hint
         self.report(Problem("; ".join(error.message.split("\n  ")), kind.key, hint))
-        self.plugin_fault = True
+        self.plugin_faults += 1
 
     def read_rest(self) -> None:
         for key in self.loaded.values:

@@ -7,9 +7,9 @@ from typing import Any
 
 import tomli
 
-from neox_core.config.convert import spell
 from neox_core.config.owners import Owners
 from neox_core.config.problem import Problem
+from neox_core.config.report import spell
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.kinds import KIND_BY_NAME, Kind
 
@@ -42,7 +42,7 @@ def explain_unknown(key: str, spelled: str, owners: Owners, catalog: Catalog, fi
             return Problem(f"belongs to {package}, {status}", key, hint)
     for area, keys in known["areas"].items():
         if key in keys:
-            return Problem("is known, but not available in this version yet", key, f"{area}; remove it")
+            return Problem("is known, but not available in this version yet", key, f"of {area}; remove it")
     near = get_close_matches(key, owners.keys(), 1)
     suspects = "".join(f"; not loaded, and may own it: {report.line}" for report in catalog.failed())
     return Problem(f"unknown key{suspects}", key, f"did you mean {spell(near[0])}?" if near else "no key is like it")

@@ -1,37 +1,53 @@
 """Where each value of a plan came from: a place in a file, --set, a default, or what it was derived from."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
 
+from neox_core.config.load import COMMAND_LINE
 from neox_core.config.structure import Config
 from neox_core.plan.runfile import ComponentRef, RunPlan
 
-# plan path -> the config key it is taken from
-KEYS: Mapping[str, str] = {
-    "model.padded_vocab_size": "padded_vocab_size",
-    "model.tie_embeddings": "no_weight_tying",
-    "model.parallel_residual": "gpt_j_residual",
-    "model.residual_post_norm": "apply_residual_connection_post_layernorm",
-    "model.output_init_method": "output_layer_init_method",
-    "model.init_std": "init_method_std",
-    "model.position": "pos_emb",
-    "batch.micro_batch": "train_micro_batch_size_per_gpu",
-    "batch.gradient_accumulation": "gradient_accumulation_steps",
-    "batch.train_batch": "train_batch_size",
-    "data.prefix": "data_path",
-    "data.backend": "data_impl",
-    "data.tokenizer": "tokenizer_type",
-    "optim.optimizer": "optimizer.type",
-    "optim.schedule": "lr_decay_style",
-    "optim.lr": "optimizer.params.lr",
-    "optim.zero_stage": "zero_optimization.stage",
-    "checkpoint.keep_last": "keep_last_n_checkpoints",
-    "monitors": "monitors",
-    "launcher": "launcher",
+# plan path -> the config keys it can be written with; the first that is written counts. Others are written as named.
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "model.tie_embeddings": ("no_weight_tying",),
+    "model.parallel_residual": ("gpt_j_residual",),
+    "model.residual_post_norm": ("apply_residual_connection_post_layernorm",),
+    "model.output_init_method": ("output_layer_init_method",),
+    "model.init_std": ("init_method_std",),
+    "model.position": ("pos_emb",),
+    "batch.micro_batch": ("train_micro_batch_size_per_gpu",),
+    "batch.gradient_accumulation": ("gradient_accumulation_steps",),
+    "batch.train_batch": ("train_batch_size",),
+    "data.prefix": ("data_path",),
+    "data.backend": ("data_impl",),
+    "data.tokenizer": ("tokenizer_type",),
+    "optim.optimizer": ("optimizer.type",),
+    "optim.optimizer.settings.weight_decay": ("optimizer.params.weight_decay", "weight_decay"),
+    "optim.weight_decay": ("optimizer.params.weight_decay", "weight_decay"),
+    "optim.schedule": ("lr_decay_style",),
+    "optim.lr": ("optimizer.params.lr",),
+    "optim.decay_steps": ("lr_decay_iters",),
+    "optim.zero_stage": ("zero_optimization.stage",),
+    "precision.dtype": ("fp16.enabled", "bf16.enabled"),
+    "precision.autocast": ("torch_autocast.enabled",),
+    "checkpoint.keep_last": ("keep_last_n_checkpoints",),
+    "checkpoint.load_optimizer": ("no_load_optim", "finetune"),
+    "checkpoint.load_rng": ("no_load_rng", "finetune"),
+    "checkpoint.save_optimizer": ("no_save_optim",),
+    "checkpoint.save_rng": ("no_save_rng",),
+    "checkpoint.schedule_from": ("override_lr_scheduler", "use_checkpoint_lr_scheduler"),
+    "checkpoint.resume": (),
+    "cluster.hosts": ("num_gpus",),
+    "cluster.backend": ("distributed_backend",),
+    "cluster.tensor_parallel": ("model_parallel_size",),
+    "cluster.pipeline_parallel": ("pipe_parallel_size",),
+    "run_dir": ("save",),
+    "debug": (),
 }
 
+# plan path, or the block around it -> what it follows from where it is not written
 DERIVED: Mapping[str, str] = {
     "model.intermediate_size": "4 x hidden-size",
     "batch.micro_batch": "train_batch_size",
@@ -39,73 +55,55 @@ DERIVED: Mapping[str, str] = {
     "batch.train_batch": "micro-batch x accumulation x ranks",
     "batch.data_parallel": "the number of ranks",
     "optim.warmup_steps": "warmup x the steps of the decay",
-    "optim.decay_steps": "lr-decay-iters, else train-iters",
-    "precision.dtype": "fp16 and bf16",
-    "precision.autocast": "torch_autocast",
-    "checkpoint.load_optimizer": "finetune and no-load-optim",
-    "checkpoint.load_rng": "finetune and no-load-rng",
-    "checkpoint.save_optimizer": "no-save-optim",
-    "checkpoint.save_rng": "no-save-rng",
-    "checkpoint.schedule_from": "override-lr-scheduler and use-checkpoint-lr-scheduler",
-    "checkpoint.resume": "the command line",
-    "cluster.device": "device and this machine",
-    "cluster.hosts": "num-gpus and this machine",
-    "cluster.backend": "distributed-backend, else the device",
+    "optim.decay_steps": "train-iters",
+    "data.backend": "the first bytes of the dataset",
+    "cluster.device": "this machine",
+    "cluster.hosts": "this machine",
+    "cluster.backend": "the device",
     "cluster.threads_per_rank": "the cores and ranks of this machine",
-    "cluster.tensor_parallel": "model-parallel-size",
-    "cluster.pipeline_parallel": "pipe-parallel-size",
+    "checkpoint.resume": "the command line",
     "debug": "the command line",
-    "run_dir": "save, else the config's name",
+    "run_dir": "the name of the config",
     "plugins": "the components in use",
     "neox_version": "the installation",
     "format": "the installation",
-    "engine": "the rest of the plan",
+    "engine": "the plan",
 }
-
-ALWAYS_DERIVED = frozenset(
-    {"optim.warmup_steps", "optim.decay_steps", "precision.dtype", "precision.autocast", "run_dir"}
-)
 
 
 def find_origins(config: Config, plan: RunPlan) -> dict[str, str]:
     """Dotted plan path -> its origin, for every value of the plan."""
-    found: dict[str, str] = {}
-    for path, value in _leaves(plan, ""):
-        found[path] = _origin(config, path, value)
-    return found
+    return {path: _origin(config, path) for path in _paths(plan, "")}
 
 
-def _leaves(value: Any, path: str) -> Any:
-    for each in attrs.fields(type(value)):
-        inner, here = getattr(value, each.name), f"{path}.{each.name}" if path else each.name
-        if isinstance(inner, ComponentRef):
-            yield here, inner
-            for key in inner.settings:
-                yield f"{here}.settings.{key}", inner
-        elif attrs.has(type(inner)):
-            yield from _leaves(inner, here)
-        else:
-            yield here, inner
+def _paths(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, ComponentRef):
+        yield path
+        yield from (f"{path}.settings.{key}" for key in value.settings)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _paths(inner, f"{path}.{key}")
+    elif attrs.has(type(value)):
+        for each in attrs.fields(type(value)):
+            yield from _paths(getattr(value, each.name), f"{path}.{each.name}" if path else each.name)
+    else:
+        yield path
 
 
-def _origin(config: Config, path: str, value: Any) -> str:
-    block, _, name = path.rpartition(".")
-    if block.endswith(".settings") or ".settings." in path:
-        owner, _, key = path.partition(".settings.")
-        prefix = "optimizer.params." if owner == "optim.optimizer" else ""
-        return _written(config, prefix + key) or "default"
-    if path in ALWAYS_DERIVED:
-        return f"derived from {DERIVED[path]}"
-    written = _written(config, KEYS.get(path, name))
-    if written:
-        return written
-    if path in DERIVED:
-        return f"derived from {DERIVED[path]}"
-    return "default"
+def _origin(config: Config, path: str) -> str:
+    block = path.partition(".")[0]
+    derived = DERIVED.get(path) or DERIVED.get(block)
+    if block not in DERIVED or path in KEYS:
+        for key in _keys(path):
+            if config.is_set(key):
+                return "set by --set" if config.origin(key) == COMMAND_LINE else f"set in {config.origin(key)}"
+    return f"derived from {derived}" if derived else "default"
 
 
-def _written(config: Config, key: str) -> str:
-    if not config.is_set(key):
-        return ""
-    origin = config.origin(key)
-    return f"set in {origin}" if origin != "--set" else "set by --set"
+def _keys(path: str) -> tuple[str, ...]:
+    owner, inside, key = path.partition(".settings.")
+    if path in KEYS:
+        return KEYS[path]
+    if inside:
+        return (f"optimizer.params.{key}" if owner == "optim.optimizer" else key,)
+    return (path.rpartition(".")[2],)

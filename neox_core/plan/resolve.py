@@ -26,7 +26,7 @@ from neox_core.plan.batch import solve_batch
 from neox_core.plan.cluster import ClusterShape, Machine, cluster_plan, cluster_shape, detect
 from neox_core.plan.deepspeed import engine_json
 from neox_core.plan.origins import find_origins
-from neox_core.plan.rules import check_rules
+from neox_core.plan.rules import check_rules, plugin_rules
 from neox_core.plan.runfile import (
     BatchPlan,
     CheckpointPlan,
@@ -72,8 +72,9 @@ def prepare_run(
     loaded = modernise(load(files, sets))
     if not loaded.values:
         raise ProblemsError(loaded.problems or [Problem("no config file is given")])
-    config, found, plugin_fault = structure(loaded, catalog)
-    problems = [*loaded.problems, *found, *_requirements(config, catalog)]
+    config, found, faults = structure(loaded, catalog)
+    required = _requirements(config, catalog)
+    problems = [*loaded.problems, *found, *required]
     try:
         shape = cluster_shape(config, machine or detect(), problems)
     except SectionInvalidError:
@@ -81,9 +82,9 @@ def prepare_run(
     else:
         problems += _without_start(check_rules(config, shape)) if not start else check_rules(config, shape)
     if not errors(problems):
-        problems += _plugin_rules(config, catalog)
+        problems += plugin_rules(config, catalog)
     if errors(problems):
-        raise ProblemsError(problems, plugin_fault=plugin_fault and len(errors(problems)) == 1)
+        raise ProblemsError(problems, plugin_fault=len(errors(problems)) == faults + len(required))
     problems += [Problem(line, severity="warning") for line in catalog.warnings()]
     plan = resolve(config, shape, _resume(resume), run_dir(config), debug)
     return Resolved(plan, find_origins(config, plan), in_order(problems))
@@ -279,14 +280,6 @@ def _requirements(config: Config, catalog: Catalog) -> list[Problem]:
             catalog.require([name])
         except PluginError as error:
             found.append(config.problem(error.message, "plugins.require", error.hint))
-    return found
-
-
-def _plugin_rules(config: Config, catalog: Catalog) -> list[Problem]:
-    """What plugins' `neox_check_config` says, each problem at its key."""
-    found: list[Problem] = []
-    for problems in catalog.manager.hook.neox_check_config(config=config):
-        found += [config.problem(each.message, each.key, each.hint, each.severity) for each in problems or ()]
     return found
 
 

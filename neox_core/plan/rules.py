@@ -10,6 +10,7 @@ from neox_core.config.sections.host import DataSection
 from neox_core.config.sections.model import ModelSection, RegularizationSection
 from neox_core.config.sections.training import BatchSection, CheckpointSection, LearningRateSection
 from neox_core.config.structure import Config, SectionInvalidError
+from neox_core.hooks.catalog import Catalog
 from neox_core.plan.batch import BatchError, solve_batch
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.split import SplitError, shares
@@ -24,6 +25,22 @@ def check_rules(config: Config, shape: ClusterShape) -> Iterator[Problem]:
             yield from rule(config, shape)
         except SectionInvalidError:
             continue
+
+
+def plugin_rules(config: Config, catalog: Catalog) -> list[Problem]:
+    """What the plugins' `neox_check_config` find; asked once every section is valid. A rule that raises is an error."""
+    found: list[Problem] = []
+    plugins = catalog.manager.get_plugins()
+    for plugin in sorted(plugins, key=lambda each: str(catalog.manager.get_name(each))):
+        hook = catalog.manager.subset_hook_caller("neox_check_config", [each for each in plugins if each is not plugin])
+        try:
+            said = [problem for problems in hook(config=config) for problem in problems]
+            found += [config.problem(each.message, each.key, each.hint, each.severity) for each in said]
+        except (Exception, SystemExit) as error:  # a plugin's fault must be told with the plugin's name
+            name = str(catalog.manager.get_name(plugin)).partition("/")[0]
+            cause = " ".join(f"{type(error).__name__}: {error}".split())
+            found.append(Problem(f"the rules of plugin {name} failed: {cause}", hint="tell its author"))
+    return found
 
 
 def heads_divide_hidden(config: Config, shape: ClusterShape) -> Iterator[Problem]:
@@ -139,7 +156,7 @@ def save_has_interval(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     if checkpoint.save is None:
         for key in ("save_interval", "keep_last_n_checkpoints"):
             if getattr(checkpoint, key) is not None:
-                yield config.problem("does nothing without save", key, "save: a folder for the checkpoints")
+                yield config.problem("does nothing without save", key, "save: a folder for the checkpoints", "warning")
 
 
 def finetune_has_source(config: Config, shape: ClusterShape) -> Iterator[Problem]:
