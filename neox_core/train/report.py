@@ -25,18 +25,17 @@ GIB = 2**30
 
 
 class EngineState(Protocol):
-    """What the report asks the engine, at log steps only.
+    """What the report asks the engine, at log steps only."""
 
-    grad_norm: of the last update, before clipping; None when it was not computed. loss_scale: 1.0 where none is used.
-    """
+    def grad_norm(self) -> float | None:
+        """Of the last update, before clipping; None when it was not computed."""
+        ...
 
-    grad_norm: Tensor | float | None
-
-    @property
     def skipped_steps(self) -> int: ...
 
-    @property
-    def loss_scale(self) -> float: ...
+    def loss_scale(self) -> float | None:
+        """None when no loss scaling is in use."""
+        ...
 
 
 class Report:
@@ -110,9 +109,13 @@ class Report:
         """Look at the losses since the last look: before a checkpoint is written, so that only good ones are."""
         self._read_losses()
 
-    def validation(self, step: int, loss: Tensor, split: str = "valid") -> float:
-        """loss: the mean of a pass over all ranks, a scalar; logged as `<split>_loss`, and returned."""
-        value = loss.item()
+    def validation(self, step: int, losses: Sequence[Tensor], split: str = "valid") -> float:
+        """losses: of this rank's batches. Their mean over all ranks is logged as `<split>_loss`, and returned."""
+        mean = torch.stack([loss.detach().float() for loss in losses]).mean()
+        if self.groups.world is not None:
+            dist.all_reduce(mean, group=self.groups.world)
+            mean = mean / dist.get_world_size(self.groups.world)
+        value = mean.item()
         perplexity = math.exp(value) if value < 700 else math.inf
         self._log(step, {f"{split}_loss": value, f"{split}_perplexity": perplexity})
         return value
@@ -165,12 +168,13 @@ class Report:
             "step_s": step_s,
             "data_wait_s": self._wait_s / self._steps,
             "memory_gib": self._memory(),
-            "skipped_steps": float(engine.skipped_steps),
+            "skipped_steps": float(engine.skipped_steps()),
         }
-        if engine.grad_norm is not None:
-            values["grad_norm"] = float(engine.grad_norm)
-        if engine.loss_scale != 1.0:
-            values["loss_scale"] = engine.loss_scale
+        grad_norm, loss_scale = engine.grad_norm(), engine.loss_scale()
+        if grad_norm is not None:
+            values["grad_norm"] = grad_norm
+        if loss_scale is not None:
+            values["loss_scale"] = loss_scale
         if self.peak.flops is not None:
             values["mfu"] = tokens_per_s * self.flops_per_token / (self.peak.flops * self.run.num_ranks)
         return values

@@ -27,8 +27,6 @@ from neox_core.train.loop import train
 from neox_core.train.peak import find_peak
 from neox_core.train.report import Report
 from neox_core.train.rng import seed_rank
-from neox_core.train.schedule import build_schedule
-from neox_core.train.state import TrainState
 from neox_core.train.stop import StopSignal
 
 if TYPE_CHECKING:
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from neox_core.contracts import Tokenizer
     from neox_core.model.gpt import GPT
     from neox_core.plan.runfile import RunPlan
+    from neox_core.train.state import TrainState
     from neox_core.train.startup import Startup
 
 MEET_TIMEOUT = timedelta(minutes=10)
@@ -69,13 +68,14 @@ def run(plan: RunPlan, startup: Startup) -> None:
     startup.mark("model")
     engine = build_engine(plan, model, optimizer, context)
     startup.mark("engine")
-    state = TrainState()
-    schedule = build_schedule(plan.optim, plan.train.train_iters)
     checkpointer = Checkpointer(plan, engine, context)
-    loaded = checkpointer.load(state)
+    resumed = checkpointer.load()
+    state, schedule = resumed.state, resumed.schedule
     report = _build_report(plan, model, context, state, startup)
-    if loaded is not None:
-        report.say(f"resumed from {loaded}, at step {state.step}")
+    if resumed.path is not None:
+        report.say(f"resumed from {resumed.path}, at step {state.step}")
+    for note in resumed.notes:
+        report.say(note)
     startup.mark("load")
 
     try:
