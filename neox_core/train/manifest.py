@@ -39,7 +39,7 @@ class Piece:
     """One stored tensor, which is a parameter's or a part of it.
 
     kind: weight: as the model computes with it. master: the fp32 copy that the optimizer steps. state: of the
-    optimizer, `state` says which. buffer: of a module. rng: a generator's state, of rank `rank`, by the name of the generator.
+    optimizer, `state` says which. buffer: of a module. rng: a generator's state, of rank `rank`, by the generator's name.
     name: of the parameter. shape: of the whole tensor. flat_range: the piece is these elements of the tensor,
     flattened; None: it is the tensor. slice: room for one [first, last) per dimension, for tensors that several
     ranks of a model-parallel group hold together.

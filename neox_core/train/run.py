@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from neox_core.contracts import Tokenizer
     from neox_core.model.gpt import GPT
     from neox_core.plan.runfile import RunPlan
-    from neox_core.train.state import TrainState
     from neox_core.train.startup import Startup
+    from neox_core.train.state import TrainState
 
 MEET_TIMEOUT = timedelta(minutes=10)
 """For ranks to find each other: a host may take long to import torch from a network disk."""
