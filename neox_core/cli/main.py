@@ -37,7 +37,8 @@ SUBCOMMANDS = {
 
 class NeoxGroup(click.Group):
     """Imports a subcommand when it is called, asks the plugins for one that it does not know, and ends a process
-    with the exit code of the error: a NeoxError's own, 2 for a wrong command line, 130 for Ctrl-C."""
+    with the exit code of the error: a NeoxError's own, 2 for a wrong command line, 130 for Ctrl-C.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*SUBCOMMANDS, *_offered(_catalog_for_help())]
@@ -94,12 +95,10 @@ def _offered(catalog: "Catalog | None") -> "dict[str, Entry]":
     """The commands of plugins by the name that calls them: qualified where two plugins offer the same one."""
     if catalog is None:
         return {}
+    taken = {entry.qualified for clash in catalog.registry.clashes() for entry in clash}
     entries = list(catalog.registry.entries("command"))
-    clashing = {entry.qualified for clash in catalog.registry.clashes() for entry in clash}
-    return {
-        entry.qualified if entry.qualified in clashing or entry.component.name in SUBCOMMANDS else entry.component.name: entry
-        for entry in entries
-    }
+    taken |= {entry.qualified for entry in entries if entry.component.name in SUBCOMMANDS}
+    return {entry.qualified if entry.qualified in taken else entry.component.name: entry for entry in entries}
 
 
 def _catalog_for_help() -> "Catalog | None":
@@ -118,9 +117,7 @@ def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> N
 
 
 @click.group(cls=NeoxGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Show tracebacks and the engine's own messages."
-)
+@click.option("--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Show tracebacks.")
 @click.version_option(package_name="neox-core", prog_name="neox")
 def neox() -> None:
     """Pretrain GPT-style language models with DeepSpeed, from one YAML file."""

@@ -95,7 +95,9 @@ class Catalog:
             if not suspects:
                 raise
             lines = "".join(f"\n  plugin {report.line}" for report in suspects)
-            raise UnknownComponentError(f"{error.message}; not loaded, and may offer it:{lines}", hint=error.hint) from None
+            raise UnknownComponentError(
+                f"{error.message}; not loaded, and may offer it:{lines}", hint=error.hint
+            ) from None
 
     def require(self, ids: Iterable[str]) -> None:
         """Raises one PluginError that lists every plugin of `ids` that is missing or not ok, with its cause."""

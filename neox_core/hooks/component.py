@@ -7,7 +7,7 @@ from typing import Any
 from attrs import Attribute, field, frozen, has
 from attrs import validators as v
 
-from neox_core.errors import PluginError
+from neox_core.errors import NeoxError, PluginError
 
 IMPORT_PATH = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
 
@@ -58,15 +58,19 @@ class ConfigSection:
 def load_path(path: str) -> Any:
     """Import "package.module:attribute" and return the attribute.
 
-    Raises PluginError naming the path and the cause when the module or the attribute is not there.
+    Raises PluginError naming the path and the cause, whatever the module does when it is imported.
     """
     module_name, _, attribute = path.partition(":")
     try:
         value: Any = import_module(module_name)
         for part in attribute.split("."):
             value = getattr(value, part)
+    except NeoxError:
+        raise
     except (ImportError, AttributeError) as error:
         raise PluginError(f"cannot load {path}: {error}") from error
+    except (Exception, SystemExit) as error:  # the code of a plugin, so anything
+        raise PluginError(f"cannot load {path}: {type(error).__name__}: {error}") from error
     return value
 
 

@@ -14,6 +14,7 @@ class Kind:
     many: whether the key takes a list of names.
     used: whether this version of the core uses components of this kind. Others can be offered and listed; a config
         that asks for one is refused.
+    light: whether the target is imported on the host too, where no heavy library may be imported.
     """
 
     name: str
@@ -22,17 +23,20 @@ class Kind:
     settings_at: str = ""
     many: bool = False
     used: bool = True
+    light: bool = False
 
 
 KINDS: tuple[Kind, ...] = (
     Kind("optimizer", "neox_optimizers", key="optimizer.type", settings_at="optimizer.params"),
-    Kind("lr schedule", "neox_lr_schedules", key="lr_decay_style"),
+    Kind("lr schedule", "neox_lr_schedules", key="lr_decay_style", light=True),
     Kind("norm", "neox_norms", key="norm"),
     Kind("activation", "neox_activations", key="activation"),
     Kind("position", "neox_positions", key="pos_emb"),
-    Kind("sparse layout", "neox_sparse_layouts", key="sparse_attention.mode", settings_at="sparse_attention", used=False),
+    Kind(
+        "sparse layout", "neox_sparse_layouts", key="sparse_attention.mode", settings_at="sparse_attention", used=False
+    ),
     Kind("kernel", "neox_kernels", used=False),
-    Kind("launcher", "neox_launchers", key="launcher"),
+    Kind("launcher", "neox_launchers", key="launcher", light=True),
     Kind("data backend", "neox_data_backends", key="data_impl"),
     Kind("tokenizer", "neox_tokenizers", key="tokenizer_type"),
     Kind("monitor", "neox_monitors", key="monitors", many=True),

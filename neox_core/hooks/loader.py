@@ -54,7 +54,7 @@ def load_plugins(points: Iterable[EntryPoint] | None = None, disabled: Mapping[s
             offers = _load(manager, plugin)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # whatever a plugin does (sys.exit too), the others must load
+        except BaseException as error:  # noqa: BLE001 - whatever a plugin does (sys.exit too), the others must load
             reports.append(Report(info, "broken", error))
             continue
         for owner, offer in offers:
@@ -141,15 +141,15 @@ def _load(manager: pluggy.PluginManager, plugin: _Plugin) -> list[tuple[PluginIn
 def _check_marks(module: object) -> None:
     """A hook whose mark was forgotten would offer nothing, in silence."""
     for name, value in vars(module).items():
-        if hasattr(specs, name) and name.startswith("neox_") and inspect.isfunction(value):
-            if not hasattr(value, f"{PROJECT}_impl"):
-                raise PluginError(f"{name} is not marked as a hook", hint="put @hookimpl above it")
+        a_hook = name.startswith("neox_") and hasattr(specs, name) and inspect.isfunction(value)
+        if a_hook and not hasattr(value, f"{PROJECT}_impl"):
+            raise PluginError(f"{name} is not marked as a hook", hint="put @hookimpl above it")
 
 
 def _check_hooks(manager: pluggy.PluginManager, module: object) -> None:
     callers = manager.get_hookcallers(module) or []
     if not callers:
-        raise PluginError("offers nothing: it has no hook", hint="mark one with @hookimpl; docs/hooks.md lists them all")
+        raise PluginError("offers nothing: it has no hook", hint="mark one with @hookimpl; see docs/hooks.md")
     known = [name for name in vars(specs) if name.startswith("neox_")]
     for caller in callers:
         optional = any(impl.optionalhook for impl in caller.get_hookimpls() if impl.plugin is module)

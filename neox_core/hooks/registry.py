@@ -86,15 +86,15 @@ class Registry:
             if len(entries) > 1:
                 yield tuple(entries)
 
-    def key_clashes(self) -> Iterator[tuple[str, tuple[PluginInfo, ...]]]:
-        """The config keys that the sections of more than one plugin own, and these plugins."""
-        owners: dict[str, list[PluginInfo]] = defaultdict(list)
+    def key_clashes(self) -> Iterator[tuple[str, tuple[tuple[PluginInfo, ConfigSection], ...]]]:
+        """The config keys that more than one section owns, and these sections."""
+        owners: dict[str, list[tuple[PluginInfo, ConfigSection]]] = defaultdict(list)
         for plugin, section in self.sections:
             for setting in fields(section.settings):
-                owners[setting.name].append(plugin)
-        for key, plugins in sorted(owners.items()):
-            if len(plugins) > 1:
-                yield key, tuple(plugins)
+                owners[setting.name].append((plugin, section))
+        for key, sections in sorted(owners.items()):
+            if len(sections) > 1:
+                yield key, tuple(sections)
 
     def names(self, kind: str) -> tuple[str, ...]:
         return tuple(sorted({name for offered, name in self._offers if offered == kind}))

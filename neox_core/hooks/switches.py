@@ -38,7 +38,8 @@ def _tool_neox(file: Path) -> dict[str, Any] | None:
         tool = tomli.loads(text).get("tool", {})
     except (OSError, UnicodeDecodeError, tomli.TOMLDecodeError) as error:
         raise PluginError(f"{file}: cannot read [tool.neox]: {error}") from error
-    return tool.get("neox")
+    table: dict[str, Any] | None = tool.get("neox")
+    return table
 
 
 def _names(file: Path, table: dict[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ import sys
 from importlib.metadata import entry_points
 from typing import Any
 
+from neox_core.config.structure import structure_settings
 from neox_core.errors import ConfigError
 from neox_core.hooks.guard import HEAVY
 from neox_core.hooks.kinds import KIND_BY_NAME
@@ -42,8 +43,6 @@ def build(entry: Entry, **settings: Any) -> Any:
 
     Raises ConfigError with all that is wrong.
     """
-    from neox_core.config.structure import structure_settings
-
     if entry.component.settings is not None:
         return structure_settings(entry.component.settings, settings, path=KIND_BY_NAME[entry.kind].settings_at)
     if settings:

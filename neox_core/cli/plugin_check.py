@@ -1,0 +1,97 @@
+"""What is wrong with the installed plugins: the findings of `neox plugins check`."""
+
+from collections.abc import Iterator
+
+import attrs
+from attrs import frozen
+
+from neox_core.cli.main import SUBCOMMANDS
+from neox_core.cli.try_imports import import_errors
+from neox_core.config.owners import find_owners
+from neox_core.config.setting import METADATA
+from neox_core.errors import PluginError
+from neox_core.hooks.catalog import Catalog
+from neox_core.hooks.kinds import KIND_BY_NAME, KINDS
+from neox_core.hooks.registry import Entry
+
+
+@frozen
+class Finding:
+    """One thing to know: a fault makes the check fail, anything else is a note."""
+
+    message: str
+    hint: str = ""
+    fault: bool = True
+
+
+def check_plugins(catalog: Catalog) -> Iterator[Finding]:
+    """All that is wrong, beginning with what keeps a plugin from loading. Every target is imported elsewhere."""
+    for report in catalog.failed():
+        yield Finding(f"plugin {report.line}", report.hint)
+    yield from _switched_off(catalog)
+    yield from _clashes(catalog)
+    for entry in catalog.registry.entries():
+        yield from _unmarked_settings(f"{entry.kind} {entry.qualified}", entry.component.settings)
+    for plugin, section in catalog.registry.sections:
+        yield from _unmarked_settings(f"config section {plugin.id}:{section.name}", section.settings)
+    yield from _imports(list(catalog.registry.entries()))
+
+
+def _switched_off(catalog: Catalog) -> Iterator[Finding]:
+    installed = {report.plugin.id for report in catalog.reports}
+    for plugin, switch in sorted(catalog.off.items()):
+        if plugin in installed:
+            yield Finding(f"plugin {plugin} is switched off by {switch}", fault=False)
+        else:
+            yield Finding(f"{switch} switches off {plugin}, which is not installed", fault=False)
+
+
+def _clashes(catalog: Catalog) -> Iterator[Finding]:
+    for entries in catalog.registry.clashes():
+        owners = " and ".join(f"{entry.plugin.id} {entry.plugin.version}" for entry in entries)
+        ways = " or ".join(f"`{entry.qualified}`" for entry in entries)
+        message = f"{entries[0].kind} {entries[0].component.name!r} is offered by {owners}"
+        yield Finding(message, f"write {ways}, or switch one off: NEOX_PLUGINS_DISABLE={entries[-1].plugin.id}")
+    for entry in catalog.registry.entries("command"):
+        if entry.component.name in SUBCOMMANDS:
+            message = f"command {entry.qualified} {entry.plugin.version} has the name of a command of neox itself"
+            yield Finding(message, f"call it as `neox {entry.qualified}`")
+    yield from _key_clashes(catalog)
+
+
+def _key_clashes(catalog: Catalog) -> Iterator[Finding]:
+    """Keys with two owners: among the plugins' sections all of them, else the first that the config itself refuses."""
+    contested = list(catalog.registry.key_clashes())
+    for key, sections in contested:
+        named = " and ".join(f"{plugin.id} {plugin.version} (section {section.name})" for plugin, section in sections)
+        way_out = f"NEOX_PLUGINS_DISABLE={sections[-1][0].id} switches one off"
+        yield Finding(f"config key {key!r} is owned by {named}", way_out)
+    if not contested:
+        try:
+            find_owners(catalog.registry)
+        except PluginError as error:
+            yield Finding(error.message, error.hint)
+
+
+def _unmarked_settings(owner: str, settings: type | None) -> Iterator[Finding]:
+    for field in attrs.fields(settings) if settings else ():
+        if METADATA not in field.metadata:
+            yield Finding(f"{owner}: {field.name} of its settings has no help", "make it with neox_core.api.setting()")
+
+
+def _imports(entries: list[Entry]) -> Iterator[Finding]:
+    unused = {kind.name for kind in KINDS if not kind.used}
+    for kind in sorted({entry.kind for entry in entries} & unused):
+        yield Finding(f"this version of neox uses no {kind} yet; what plugins offer is listed only", fault=False)
+    ready = []
+    for entry in entries:
+        if entry.component.missing():
+            missing = ", ".join(entry.component.missing())
+            yield Finding(f"{entry.kind} {entry.qualified} needs {missing}", f"pip install {missing}", fault=False)
+        else:
+            ready.append(entry)
+    errors = import_errors([(entry.component.target, KIND_BY_NAME[entry.kind].light) for entry in ready])
+    for entry in ready:
+        if errors[entry.component.target]:
+            message = f"{entry.kind} {entry.qualified} {entry.plugin.version}: {errors[entry.component.target]}"
+            yield Finding(message, f"install what it needs, or tell the author of {entry.plugin.id}")

@@ -1,0 +1,113 @@
+"""What is known of one name: the text of `neox plugins info`."""
+
+from collections.abc import Iterator
+
+from neox_core.config.convert import Field, block_of, fields_of, shown
+from neox_core.config.document import type_name
+from neox_core.hooks.catalog import Catalog, Report
+from neox_core.hooks.component import ConfigSection
+from neox_core.hooks.kinds import KIND_BY_NAME
+from neox_core.hooks.registry import Entry, PluginInfo
+
+
+def describe(catalog: Catalog, name: str) -> Iterator[str]:
+    """A text for each component, config section and plugin called `name`, which may be qualified by its plugin."""
+    owner, _, bare = name.rpartition(":")
+    for entry in catalog.registry.entries():
+        if entry.component.name == bare and owner in ("", entry.plugin.id):
+            yield _component(catalog, entry)
+    for plugin, section in catalog.registry.sections:
+        if section.name == bare and owner in ("", plugin.id):
+            yield _section(catalog, plugin, section)
+    report = catalog.report(owner or bare)
+    if report is not None and (not owner or report.status != "ok"):
+        yield _plugin(catalog, report)
+
+
+def _component(catalog: Catalog, entry: Entry) -> str:
+    component, kind = entry.component, KIND_BY_NAME[entry.kind]
+    others = [other for other in catalog.registry.offers(entry.kind, component.name) if other != entry]
+    lines = [_title(f"{entry.kind} {component.name}", component.summary)]
+    lines.append(f"  plugin    {entry.plugin.id} {entry.plugin.version}")
+    lines.append(f"  target    {component.target}")
+    written = entry.qualified if others else component.name
+    if not kind.used:
+        lines.append("  use       none yet: this version of neox has no use for this kind")
+    elif entry.kind == "command":
+        lines.append(f"  use       neox {written}")
+    elif kind.key:
+        lines.append(f"  use       {kind.key.replace('_', '-')}: {f'[{written}]' if kind.many else written}")
+    if others:
+        lines.append(f"  clash     offered too as {', '.join(other.qualified for other in others)}")
+    if component.needs:
+        missing = component.missing()
+        needs = (f"{name} (not installed)" if name in missing else name for name in component.needs)
+        lines.append(f"  needs     {', '.join(needs)}")
+    if entry.kind == "optimizer":
+        lines.append(f"  zero      stages {', '.join(map(str, component.zero_stages))}")
+    if component.settings is None:
+        lines.append("  settings  none")
+    else:
+        lines.append(f"  settings  {f'in {kind.settings_at}' if kind.settings_at else 'keys of the config'}")
+        lines += _settings(component.settings, "-" if not kind.settings_at else "_")
+    return "\n".join(lines)
+
+
+def _section(catalog: Catalog, plugin: PluginInfo, section: ConfigSection) -> str:
+    lines = [_title(f"config section {section.name}", section.summary), f"  plugin    {plugin.id} {plugin.version}"]
+    for key, owners in catalog.registry.key_clashes():
+        if (plugin, section) in owners:
+            others = [f"{owner.id}:{other.name}" for owner, other in owners if (owner, other) != (plugin, section)]
+            lines.append(f"  clash     the key {key!r} is owned by {', '.join(others)} too")
+    return "\n".join([*lines, "  settings  keys of the config", *_settings(section.settings, "-")])
+
+
+def _plugin(catalog: Catalog, report: Report) -> str:
+    plugin = report.plugin
+    lines = [f"plugin {plugin.id}", f"  version   {plugin.version}", f"  status    {report.status}"]
+    if report.cause:
+        lines.append(f"  cause     {report.cause}")
+    if report.hint:
+        lines.append(f"  hint      {report.hint}")
+    lines.append(f"  module    {plugin.module}")
+    for entry in catalog.registry.entries():
+        if entry.plugin.id == plugin.id:
+            lines.append(f"  offers    {entry.kind} {entry.component.name}")
+    for owner, section in catalog.registry.sections:
+        if owner.id == plugin.id:
+            lines.append(f"  offers    config section {section.name}")
+    return "\n".join(lines)
+
+
+def _title(name: str, summary: str) -> str:
+    return f"{name}: {summary}" if summary else name
+
+
+def _settings(settings: type, hyphen: str, block: str = "") -> list[str]:
+    """Name, type, default, help of each setting, in columns; those of a block by their dotted path."""
+    rows = list(_setting_rows(settings, hyphen, block))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)] if rows else []
+    return [
+        "    " + "  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]).rstrip()
+        for row in rows
+    ] or ["    none"]
+
+
+def _setting_rows(settings: type, hyphen: str, block: str) -> Iterator[tuple[str, str, str, str]]:
+    for field in fields_of(settings):
+        name = block + (field.name.replace("_", hyphen) if not block else field.name)
+        inner = block_of(field.type)
+        if inner is not None:
+            yield from _setting_rows(inner, hyphen, f"{name}.")
+            continue
+        unit = f" [{field.info.unit}]" if field.info.unit else ""
+        yield name, type_name(field.type).replace("`", ""), _default(field), field.info.help + unit
+
+
+def _default(field: Field) -> str:
+    if field.required:
+        return "required"
+    value = field.default
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(shown, value))}]"
+    return value if isinstance(value, str) and value else shown(value)

@@ -1,0 +1,159 @@
+"""`neox plugins`: what is installed, what it offers, and what is wrong with it."""
+
+import json
+import sys
+from collections.abc import Iterator
+from difflib import get_close_matches
+from itertools import groupby
+
+import click
+from attrs import asdict, frozen
+
+from neox_core.errors import PluginError
+from neox_core.hooks.catalog import Catalog
+from neox_core.hooks.kinds import KIND_BY_NAME, KINDS
+from neox_core.hooks.loader import load_plugins
+
+SECTION = "config section"
+KIND_NAMES = [*(kind.name for kind in KINDS), SECTION]
+
+
+@frozen
+class Row:
+    """A line of the list. kind and name are empty for a plugin that could not be loaded."""
+
+    kind: str
+    name: str
+    plugin: str
+    version: str
+    status: str
+    summary: str
+
+
+class KindName(click.ParamType):  # type: ignore[type-arg]
+    """A kind, with spaces, hyphens or underscores."""
+
+    name = "kind"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        spelled = value.replace("-", " ").replace("_", " ")
+        if spelled not in KIND_NAMES:
+            near = get_close_matches(spelled, KIND_NAMES, 1)
+            known = f"did you mean {near[0]!r}?" if near else f"kinds: {', '.join(KIND_NAMES)}"
+            self.fail(f"{value!r} is not a kind; {known}", param, ctx)
+        return spelled
+
+
+@click.group()
+def plugins() -> None:
+    """List, describe and check the installed plugins."""
+
+
+@plugins.command("list")
+@click.option("--kind", type=KindName(), help="Only what is of this kind (failed plugins are shown nevertheless).")
+@click.option("--json", "as_json", is_flag=True, help="A JSON list of objects with the columns as keys.")
+def list_plugins(kind: str | None, as_json: bool) -> None:
+    """What each plugin offers, and the plugins that offer nothing because they failed.
+
+    In a terminal a table; otherwise a line each, the columns kind, name, plugin, version, status and summary separated
+    by tabs.
+    """
+    catalog = load_plugins()
+    rows = [row for row in _rows(catalog) if kind is None or row.kind in ("", kind)]
+    if as_json:
+        click.echo(json.dumps([asdict(row) for row in rows], indent=1))
+    elif not rows:
+        click.echo("no plugins" if kind is None else f"no plugin offers a {kind}", err=True)
+        if not catalog.reports:
+            click.echo("pip install 'neox-core[all]' brings the first-party ones", err=True)
+    elif sys.stdout.isatty():
+        _print_table(rows)
+    else:
+        for row in rows:
+            click.echo("\t".join((row.kind, row.name, row.plugin, row.version, row.status, row.summary)))
+
+
+@plugins.command()
+@click.argument("name")
+def info(name: str) -> None:
+    """All about NAME: a component ("Adam"), one plugin's component ("neox-adam:Adam"), a config section or a plugin."""
+    from neox_core.cli.plugin_info import describe
+
+    catalog = load_plugins()
+    texts = list(describe(catalog, name))
+    if not texts:
+        names = {entry.component.name for entry in catalog.registry.entries()}
+        names |= {report.plugin.id for report in catalog.reports}
+        near = get_close_matches(name, sorted(names), 1) or [known for known in names if known.lower() == name.lower()]
+        failed = "".join(f"\n  not loaded, and may offer it: {warning}" for warning in catalog.warnings())
+        raise PluginError(
+            f"nothing is called {name!r}{failed}",
+            hint=f"did you mean {near[0]!r}?" if near else "`neox plugins list` shows all there is",
+        )
+    click.echo("\n\n".join(texts))
+
+
+@plugins.command()
+@click.pass_context
+def check(ctx: click.Context) -> None:
+    """Import everything that plugins offer, and say what is broken, incompatible or clashing: exit code 3 if any is."""
+    from neox_core.cli.plugin_check import check_plugins
+
+    catalog = load_plugins()
+    faults = 0
+    for finding in check_plugins(catalog):
+        label = click.style("fault:", fg="red", bold=True) if finding.fault else click.style("note:", fg="yellow")
+        click.echo(f"{label} {finding.message}")
+        if finding.hint:
+            click.echo(f"  {finding.hint}")
+        faults += finding.fault
+    offers = len(list(catalog.registry.entries())) + len(catalog.registry.sections)
+    click.echo(f"{_count(len(catalog.reports), 'plugin')}, {_count(offers, 'offer')}, {_count(faults, 'fault')}")
+    if faults:
+        ctx.exit(PluginError.exit_code)
+
+
+def _rows(catalog: Catalog) -> Iterator[Row]:
+    registry = catalog.registry
+    clashing = {entry for entries in registry.clashes() for entry in entries}
+    for entry in registry.entries():
+        component, plugin = entry.component, entry.plugin
+        missing = component.missing()
+        status = "clash" if entry in clashing else f"needs {', '.join(missing)}" if missing else "ok"
+        if status == "ok" and not KIND_BY_NAME[entry.kind].used:
+            status = "not used yet"
+        yield Row(entry.kind, component.name, plugin.id, plugin.version, status, component.summary)
+    contested = [owned for _, owners in registry.key_clashes() for owned in owners]
+    for plugin, section in sorted(registry.sections, key=lambda owned: (owned[1].name, owned[0].id)):
+        status = "clash" if (plugin, section) in contested else "ok"
+        yield Row(SECTION, section.name, plugin.id, plugin.version, status, section.summary)
+    for report in catalog.reports:
+        if report.status != "ok":
+            yield Row("", "", report.plugin.id, report.plugin.version, report.status, report.cause)
+
+
+def _print_table(rows: list[Row]) -> None:
+    from rich.console import Console  # 50 ms that only a terminal pays
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("name", "plugin", "version"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("status")
+    table.add_column("summary", ratio=1)
+    for kind, group in groupby(rows, lambda row: row.kind):
+        table.add_row(Text(kind or "offer nothing", "bold cyan"))
+        for row in group:
+            style = {"ok": "green", "not used yet": "dim", "disabled": "dim"}.get(row.status, "red")
+            table.add_row(f"  {row.name}", row.plugin, row.version, Text(row.status, style), Text(row.summary))
+    console = Console()
+    console.print(table)
+    if any(row.status == "clash" for row in rows):
+        console.print(Text("clash: write the plugin too, as in plugin:name; `neox plugins check` says more", "red"))
+    if any(row.status == "not used yet" for row in rows):
+        console.print(Text("not used yet: this version of neox has no use for this kind", "dim"))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
