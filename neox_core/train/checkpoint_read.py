@@ -28,6 +28,8 @@ class CheckpointReader:
         self.manifest = read_manifest(folder)
         self._pieces: dict[tuple[str, str, str | None], list[Piece]] = defaultdict(list)
         for piece in self.manifest.pieces:
+            if piece.slice is not None:
+                raise CheckpointError(f"{folder}: written with tensor parallelism, which this version cannot read")
             self._pieces[piece.kind, piece.name, piece.state].append(piece)
         for pieces in self._pieces.values():
             self._check_whole(pieces)

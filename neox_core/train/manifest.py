@@ -39,7 +39,7 @@ class Piece:
     """One stored tensor, which is a parameter's or a part of it.
 
     kind: weight: as the model computes with it. master: the fp32 copy that the optimizer steps. state: of the
-    optimizer, `state` says which. buffer: of a module. rng: a generator's state, of rank `rank`, by the generator's name.
+    optimizer, `state` says which. buffer: of a module. rng: a generator's state, of one rank, by the generator.
     name: of the parameter. shape: of the whole tensor. flat_range: the piece is these elements of the tensor,
     flattened; None: it is the tensor. slice: room for one [first, last) per dimension, for tensors that several
     ranks of a model-parallel group hold together.
@@ -54,7 +54,7 @@ class Piece:
     flat_range: tuple[int, int] | None = None
     state: str | None = None
     rank: int | None = None
-    slice: None = None
+    slice: tuple[tuple[int, int], ...] | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.flat_range is not None and not 0 <= self.flat_range[0] < self.flat_range[1] <= math.prod(self.shape):
