@@ -36,7 +36,7 @@ def plugin_rules(config: Config, catalog: Catalog) -> list[Problem]:
         try:
             said = [problem for problems in hook(config=config) for problem in problems]
             found += [config.problem(each.message, each.key, each.hint, each.severity) for each in said]
-        except (Exception, SystemExit) as error:  # a plugin's fault must be told with the plugin's name
+        except (Exception, SystemExit) as error:  # noqa: BLE001 a plugin may raise anything
             name = str(catalog.manager.get_name(plugin)).partition("/")[0]
             cause = " ".join(f"{type(error).__name__}: {error}".split())
             found.append(Problem(f"the rules of plugin {name} failed: {cause}", hint="tell its author"))

@@ -1,0 +1,168 @@
+"""Plugins that exist for the tests only: small, light, and the same on every machine."""
+
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from attrs import frozen
+from attrs import validators as v
+
+from neox_core.api import Component, ConfigSection, Problem, hookimpl, setting
+from neox_core.hooks.loader import load_plugins
+
+
+@frozen
+class AdamSettings:
+    lr: float = setting(1e-3, help="Peak.", check=v.gt(0))
+    betas: tuple[float, float] = setting((0.9, 0.999), help="Decay rates.")
+    eps: float = setting(1e-8, help="Epsilon.")
+    weight_decay: float = setting(0.01, help="Decay.", check=v.ge(0))
+
+
+@frozen
+class LayerNormSettings:
+    layernorm_epsilon: float = setting(1e-5, help="Epsilon.")
+
+
+@frozen
+class RMSNormSettings:
+    rms_norm_epsilon: float = setting(1e-8, help="Epsilon.", check=v.gt(0))
+
+
+@frozen
+class BPESettings:
+    vocab_file: str = setting(help="Vocabulary.")
+    merge_file: str = setting(help="Merges.")
+
+
+@frozen
+class HFSettings:
+    vocab_file: str = setting(help="tokenizer.json.")
+
+
+@frozen
+class WebSettings:
+    web_token: str | None = setting(None, help="Secret.", secret=True)
+    web_url: str = setting("http://localhost", help="Where to.")
+
+
+@frozen
+class ExtraSection:
+    extra_level: int = setting(1, help="A key of a plugin's section.", aliases=("extra-depth",))
+
+
+def component(name: str, settings: type | None = None, **more: Any) -> Component:
+    return Component(name, "math:floor", settings, **more)
+
+
+class Everything:
+    """One offer or more of each kind that a run needs."""
+
+    @hookimpl
+    def neox_optimizers(self) -> list[Component]:
+        return [component("Adam", AdamSettings, zero_stages=(0, 1)), component("Rowwise", AdamSettings), component("Fixed")]
+
+    @hookimpl
+    def neox_lr_schedules(self) -> list[Component]:
+        return [component("linear"), component("cosine")]
+
+    @hookimpl
+    def neox_norms(self) -> list[Component]:
+        return [component("layernorm", LayerNormSettings), component("rmsnorm", RMSNormSettings)]
+
+    @hookimpl
+    def neox_positions(self) -> list[Component]:
+        return [component("learned"), component("sinusoidal")]
+
+    @hookimpl
+    def neox_activations(self) -> list[Component]:
+        return [component("gelu"), component("openai-gelu"), component("geglu")]
+
+    @hookimpl
+    def neox_launchers(self) -> list[Component]:
+        return [component("local")]
+
+    @hookimpl
+    def neox_data_backends(self) -> list[Component]:
+        return [component("mmap")]
+
+    @hookimpl
+    def neox_tokenizers(self) -> list[Component]:
+        return [component("GPT2BPETokenizer", BPESettings), component("HFTokenizer", HFSettings)]
+
+    @hookimpl
+    def neox_monitors(self) -> list[Component]:
+        return [component("console"), component("jsonl"), component("web", WebSettings)]
+
+    @hookimpl
+    def neox_config_sections(self) -> list[ConfigSection]:
+        return [ConfigSection("extra", ExtraSection)]
+
+    @hookimpl
+    def neox_check_config(self, config: Any) -> list[Problem]:
+        if config.section(ExtraSection).extra_level > 9:
+            return [Problem("is more than the plugin can do", "extra-level", "9 or less")]
+        return []
+
+
+class Plugins:
+    """Makes catalogues of plugins that are objects with hooks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, **plugins: Any) -> Any:
+        """A catalogue of the given plugins, by name."""
+        return load_plugins([self._point(name, plugin) for name, plugin in plugins.items()], frozenset())
+
+    def _point(self, name: str, plugin: Any) -> EntryPoint:
+        module = ModuleType(f"neox_test_{name}")
+        for hook in (each for each in dir(plugin) if each.startswith("neox_")):
+            setattr(module, hook, getattr(plugin, hook))
+        self._monkeypatch.setitem(sys.modules, module.__name__, module)
+        return EntryPoint(name, module.__name__, "neox.plugins")
+
+
+@pytest.fixture
+def plugins(monkeypatch: pytest.MonkeyPatch) -> Plugins:
+    return Plugins(monkeypatch)
+
+
+@pytest.fixture
+def catalog(plugins: Plugins) -> Any:
+    return plugins(everything=Everything())
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> str:
+    """The prefix of files that look like a dataset."""
+    (tmp_path / "tokens.bin").write_bytes(b"")
+    (tmp_path / "tokens.idx").write_bytes(b"MMIDIDX\x00\x00")
+    return str(tmp_path / "tokens")
+
+
+@pytest.fixture
+def text(dataset: str) -> str:
+    """A config that can be run, in flat YAML: tests append to it, or replace lines."""
+    return f"""\
+num-layers: 2
+hidden-size: 64
+num-attention-heads: 4
+max-position-embeddings: 32
+seq-length: 32
+data-path: {dataset}
+padded-vocab-size: 256
+train-iters: 100
+train_micro_batch_size_per_gpu: 4
+optimizer:
+  type: Adam
+  params: {{lr: 1e-3}}
+"""
+
+
+@pytest.fixture
+def everything() -> Everything:
+    return Everything()
