@@ -19,7 +19,7 @@ from neox_core.config.unknown import explain_unknown, missing_package
 from neox_core.errors import PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.kinds import KINDS, Kind
-from neox_core.hooks.registry import Entry
+from neox_core.hooks.registry import Entry, UnknownComponentError
 
 T = TypeVar("T")
 
@@ -219,7 +219,9 @@ class _Work:
         return None if settings is None else Chosen(entry, settings, path)
 
     def _not_found(self, kind: Kind, name: str, error: PluginError) -> None:
-        hint = missing_package(kind, name, self.catalog) or error.hint
+        hint = error.hint
+        if isinstance(error, UnknownComponentError):
+            hint = missing_package(kind, name, self.catalog) or hint
         self.report(Problem("; ".join(error.message.split("\n  ")), kind.key, hint))
         self.plugin_faults += 1
 

@@ -63,7 +63,11 @@ class Everything:
 
     @hookimpl
     def neox_optimizers(self) -> list[Component]:
-        return [component("Adam", AdamSettings, zero_stages=(0, 1)), component("Rowwise", AdamSettings), component("Fixed")]
+        return [
+            component("Adam", AdamSettings, zero_stages=(0, 1)),
+            component("Rowwise", AdamSettings),
+            component("Fixed"),
+        ]
 
     @hookimpl
     def neox_lr_schedules(self) -> list[Component]:

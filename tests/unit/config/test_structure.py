@@ -1,0 +1,235 @@
+"""Config as a whole: who owns which key, which components are chosen, and what is said of a key that nobody reads."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import frozen
+
+from neox_core.api import Component, ConfigSection, hookimpl, setting
+from neox_core.config.legacy import modernise
+from neox_core.config.load import load
+from neox_core.config.report import in_order, render
+from neox_core.config.sections.model import ModelSection
+from neox_core.config.structure import Config, SectionInvalidError, structure
+from neox_core.errors import PluginError
+
+Read = Callable[..., tuple[Config, list[str]]]
+
+
+@pytest.fixture
+def read(tmp_path: Path, text: str, catalog: Any) -> Read:
+    """Config and problems of the base config with lines added or, for a key it has, replaced."""
+
+    def _read(more: str = "", *, catalog: Any = catalog) -> tuple[Config, list[str]]:
+        keys = {line.partition(":")[0].replace("_", "-") for line in more.splitlines() if not line.startswith(" ")}
+        kept: list[str] = []
+        for line in text.splitlines():
+            if line.startswith(" "):
+                kept += [line] if kept and not kept[-1].startswith("#") else []
+            else:
+                kept.append("#" if line.partition(":")[0].replace("_", "-") in keys else line)
+        file = tmp_path / "c.yml"
+        file.write_text("\n".join(kept) + "\n" + more)
+        config, problems, _ = structure(modernise(load([file])), catalog)
+        lines = render(in_order(problems)).replace(f"{tmp_path}/", "").splitlines()
+        return config, lines
+
+    return _read
+
+
+def test_sections_hold_what_was_written_and_defaults(read: Read) -> None:
+    config, problems = read("norm: rmsnorm\nrms-norm-epsilon: 1e-6\n")
+    assert not problems
+    model = config.section(ModelSection)
+    assert (model.num_layers, model.norm, model.pos_emb) == (2, "rmsnorm", "learned")
+    assert config.value("rms-norm-epsilon") == 1e-6
+    assert config.value("optimizer.type") == "Adam"
+    assert config.components("norm")[0].settings.rms_norm_epsilon == 1e-6
+    assert config.components("optimizer")[0].settings.betas == (0.9, 0.999)
+
+
+def test_origin_and_is_set(read: Read, tmp_path: Path) -> None:
+    config, _ = read("seed: 7\n")
+    assert config.origin("num-layers") == f"{tmp_path}/c.yml:1:1"
+    assert config.is_set("optimizer.params.lr")
+    assert not config.is_set("pos-emb")
+    assert config.origin("pos-emb") == "default"
+    with pytest.raises(KeyError):
+        config.value("no-such-key")
+
+
+def test_an_alias_counts_as_the_key(read: Read) -> None:
+    config, problems = read("checkpoint_factor: 5\nbfloat16: {enabled: true}\nextra-depth: 2\n")
+    assert not problems
+    assert config.value("save-interval") == 5
+    assert config.is_set("save-interval")
+    assert config.is_set("bf16.enabled")
+    assert config.value("extra-level") == 2
+
+
+def test_problems_of_all_sections_come_at_once_in_the_users_spelling(read: Read) -> None:
+    config, problems = read(
+        "num_layers: 2.5\nseed: 'x'\noptimizer: {type: Adam, params: {learning_rate: 1}}\nnum_workes: 1\n"
+    )
+    assert [line.partition(": error: ")[2] for line in problems] == [
+        "num_layers: must be a whole number, not 2.5",
+        "seed: must be a whole number, not 'x'",
+        "optimizer.params.learning_rate: unknown key (known: lr, betas, eps, weight_decay)",
+        "num_workes: unknown key (did you mean num-workers?)",
+    ]
+    assert problems[0].startswith("c.yml:")
+    with pytest.raises(SectionInvalidError):
+        config.section(ModelSection)
+
+
+def test_a_required_key_that_is_missing(read: Read) -> None:
+    _, problems = read("hidden-size: null\n")
+    assert [line.partition("error: ")[2] for line in problems] == [
+        "hidden-size: is required and may not be null (Width of the residual stream.)"
+    ]
+
+
+def test_settings_of_a_component_that_is_not_chosen(read: Read) -> None:
+    _, problems = read("rms-norm-epsilon: 1e-6\n")
+    assert problems[0].endswith(
+        "rms-norm-epsilon: belongs to norm rmsnorm, and this config has norm: layernorm "
+        "(set norm: rmsnorm, or remove rms-norm-epsilon)"
+    )
+
+
+def test_a_key_that_several_components_of_a_kind_share(read: Read) -> None:
+    _, problems = read("tokenizer-type: HFTokenizer\nvocab-file: a\nmerge-file: b\n")
+    assert [line.partition("error: ")[2] for line in problems] == [
+        "merge-file: belongs to tokenizer GPT2BPETokenizer, and this config has tokenizer-type: HFTokenizer "
+        "(set tokenizer-type: GPT2BPETokenizer, or remove merge-file)"
+    ]
+    _, problems = read("vocab-file: a\n")
+    assert (
+        "belongs to tokenizer GPT2BPETokenizer or HFTokenizer, and this config has tokenizer-type: null" in problems[0]
+    )
+
+
+def test_a_component_that_nobody_offers(read: Read) -> None:
+    _, problems = read("norm: rmsnrom\n")
+    assert "norm: no norm 'rmsnrom'; installed: layernorm, rmsnorm (did you mean 'rmsnorm'?)" in problems[0]
+    _, problems = read("norm: scalenorm\n")
+    assert problems[0].endswith("norm: no norm 'scalenorm'; installed: layernorm, rmsnorm (pip install neox-norms)")
+
+
+def test_a_component_without_settings_gets_none(read: Read) -> None:
+    _, problems = read("optimizer: {type: Fixed, params: {lr: 1}}\n")
+    assert problems[0].endswith("optimizer.params.lr: Fixed has no settings (remove it)")
+
+
+def test_a_secret_has_no_place_in_a_config(read: Read) -> None:
+    config, problems = read("monitors: [web]\nweb-token: abc123\n")
+    assert "web-token: is a secret" in problems[0]
+    assert "abc123" not in problems[0]
+
+
+def test_keys_of_later_versions_and_of_packages(read: Read) -> None:
+    _, problems = read("steps_per_print: 10\nrotary-pct: 0.25\nflops-profiler: {enabled: true}\nqwertz: 1\n")
+    assert [line.partition("error: ")[2] for line in problems] == [
+        "steps_per_print: is known, but not available in this version yet (of logging; remove it)",
+        "rotary-pct: belongs to neox-positions, which is not installed (pip install neox-positions)",
+        "flops-profiler: is known, but not available in this version yet (of profiling; remove it)",
+        "qwertz: unknown key (no key is like it)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "model-parallel-size: 2",
+        "pipe-parallel-size: 2",
+        "zero_optimization: {stage: 3}",
+        "zero_optimization: {cpu_offload: true}",
+        "checkpoint-activations: true",
+        "bias-gelu-fusion: true",
+        "output_layer_parallelism: row",
+    ],
+)
+def test_values_of_later_versions(read: Read, line: str) -> None:
+    _, problems = read(line + "\n")
+    assert len(problems) == 1
+    assert "is not available in this version yet, only" in problems[0]
+
+
+@pytest.mark.parametrize(
+    "line", ["pipe_parallel_size: 1", "model-parallel-size: 1", "bias-gelu-fusion: false", "eod-mask-loss: null"]
+)
+def test_values_that_hold_anyway(read: Read, line: str) -> None:
+    assert read(line + "\n")[1] == []
+
+
+def test_two_owners_of_one_key_name_both(read: Read, plugins: Any, everything: Any) -> None:
+    @frozen
+    class Clash:
+        seed: int = setting(1, help="Owned by the core.")
+
+    class Section:
+        @hookimpl
+        def neox_config_sections(self) -> list[ConfigSection]:
+            return [ConfigSection("clash", Clash)]
+
+    class Norm:
+        @hookimpl
+        def neox_norms(self) -> list[Component]:
+            return [Component("clash", "math:floor", Clash)]
+
+    @frozen
+    class Extra:
+        extra_level: int = setting(1, help="Owned by everything.")
+
+    class Other:
+        @hookimpl
+        def neox_config_sections(self) -> list[ConfigSection]:
+            return [ConfigSection("other", Extra)]
+
+    class Position:
+        @hookimpl
+        def neox_positions(self) -> list[Component]:
+            @frozen
+            class Shared:
+                rms_norm_epsilon: float = setting(1.0, help="Owned by a norm.")
+
+            return [Component("mine", "math:floor", Shared)]
+
+    for plugin, pattern in (
+        (Section(), r"seed has two owners: neox-core \(section training\) and other \(section clash\)"),
+        (Norm(), r"seed has two owners: neox-core \(section training\) and other \(norm clash\)"),
+        (Other(), r"extra-level has two owners: everything \(section extra\) and other \(section other\)"),
+        (Position(), r"rms-norm-epsilon has two owners: everything \(norm rmsnorm\) and other \(position mine\)"),
+    ):
+        with pytest.raises(PluginError, match=pattern):
+            read(catalog=plugins(everything=everything, other=plugin))
+
+
+def test_one_component_offered_twice_is_chosen_by_its_full_name(read: Read, plugins: Any, everything: Any) -> None:
+    class Other:
+        @hookimpl
+        def neox_norms(self) -> list[Component]:
+            return [Component("layernorm", "math:ceil")]
+
+    both = plugins(everything=everything, other=Other())
+    _, problems = read(catalog=both)
+    assert "norm 'layernorm' is offered by everything unknown and other unknown" in problems[0]
+    assert "norm: `everything:layernorm` or `other:layernorm`" in problems[0]
+    config, problems = read("norm: other:layernorm\n", catalog=both)
+    assert not problems
+    assert config.components("norm")[0].entry.component.target == "math:ceil"
+
+
+def test_a_broken_plugin_is_named_where_it_is_missed(read: Read, plugins: Any, everything: Any) -> None:
+    class Broken:
+        @hookimpl
+        def neox_norms(self) -> list[Component]:
+            raise RuntimeError("the disk is on fire")
+
+    both = plugins(everything=everything, other=Broken())
+    assert read(catalog=both)[1] == []
+    for line in ("norm: mine", "norm: other:mine", "mine-epsilon: 1"):
+        _, problems = read(line + "\n", catalog=both)
+        assert "other unknown is broken: RuntimeError: the disk is on fire" in problems[0]
