@@ -15,7 +15,8 @@ class Norm(Protocol):
     """`target(dim: int, settings) -> torch.nn.Module`.
 
     A module from [..., dim] to [..., dim], same dtype, same device; statistics over the last dimension, in fp32 or
-    better. Deterministic: two calls on the same input give the same bits. Parameters that weight decay must leave
+    better; finite for an input of zeros. The input is left as it is. Deterministic: two calls on the same input give the
+    same bits. Parameters that weight decay must leave
     alone are named in the class attribute `no_weight_decay` (of the module's own parameters, e.g. {"weight", "bias"}).
     """
 
@@ -28,7 +29,8 @@ class Activation(Protocol):
     """`target(settings) -> Activation`.
 
     Elementwise when `gated` is False: [..., width] -> [..., width]. When `gated` is True it gets value and gate side
-    by side, [..., 2 * width] with the value in the first half, and returns [..., width]. No parameters, no state.
+    by side, [..., 2 * width] with the value in the first half, and returns [..., width], proportional to the value.
+    Same dtype, and the input is left as it is. No parameters, no state.
     """
 
     gated: bool
@@ -50,8 +52,9 @@ class Position(Protocol):
     """`target(shape: PositionShape, settings) -> torch.nn.Module` with these three methods.
 
     A position that does nothing at a stage returns its input there. `positions` is int64, [seq] or [batch, seq]: the
-    index of each token in its document, so a cached generation passes the offset and nothing else. Parameters that
-    weight decay must leave alone are named in the class attribute `no_weight_decay`.
+    index of each token in its document, so a cached generation passes the offset and nothing else. Deterministic.
+    Weight matrices may be left empty: the model draws every parameter of two or more dimensions. Parameters that weight
+    decay must leave alone are named in the class attribute `no_weight_decay`.
     """
 
     no_weight_decay: frozenset[str]
@@ -65,5 +68,9 @@ class Position(Protocol):
         ...
 
     def rotate(self, query: Tensor, key: Tensor, prepared: Any) -> tuple[Tensor, Tensor]:
-        """In each layer: query and key [batch, heads, seq, head_dim] -> the same shapes and dtypes."""
+        """In each layer: query and key [batch, heads, seq, head_dim] -> the same shapes and dtypes.
+
+        The inputs are views of one tensor and are left as they are. What is told to the scores is distance: moving all
+        positions by one offset leaves every product of a query and a key as it was.
+        """
         ...

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+
 from neox_core.model.matmul import linear
 
 

@@ -19,10 +19,11 @@ GPU_CHUNK_BYTES = 256 * 2**20
 
 
 def cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, chunk: int | None = None) -> Tensor:
-    """Mean of -log softmax(hidden @ weight.T)[label] in nats over the labels that are not -100; a scalar, at least fp32.
+    """Mean of -log softmax(hidden @ weight.T)[label] in nats over the labels that are not -100.
 
     hidden: [..., hidden]. weight: [vocab, hidden]. labels: int64, the leading shape of hidden. Under autocast the
-    products are in its dtype, the softmax is in fp32 all the same. No label that counts: 0.
+    products are in its dtype, the softmax is in fp32 all the same. Returns a scalar of fp32 or wider; 0 when no
+    label counts.
     chunk: tokens whose logits exist at once; None: what CHUNK_BYTES of fp32 hold.
     """
     device = hidden.device.type

@@ -14,11 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+_POINTWISE = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`x @ weight.T + bias`: [..., inputs] with [outputs, inputs] -> [..., outputs]; differentiable, follows autocast."""
+    """`x @ weight.T + bias`, differentiable and under autocast's rule.
+
+    x: [..., inputs]. weight: [outputs, inputs]. bias: [outputs]. Returns [..., outputs].
+    """
     if _by_onednn(x, weight) and not torch.is_autocast_enabled("cpu"):
         if torch.is_grad_enabled():
             result: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
@@ -29,15 +32,15 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def times_transposed(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x @ weight.T + bias` outside autograd and autocast. Either operand may be a transposed view."""
-    if _by_onednn(x, weight):
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    if _POINTWISE is not None and _by_onednn(x, weight):
+        result: Tensor = _POINTWISE(x, weight, bias, "none", [], "")
         return result
     return F.linear(x, weight, bias)
 
 
 def _by_onednn(x: Tensor, weight: Tensor) -> bool:
     return (
-        _HAS_ONEDNN
+        _POINTWISE is not None
         and torch.backends.mkldnn.enabled
         and x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 class ScaleNorm(nn.Module):
     """`x / max(|x|, eps) * weight` over the last dimension, one weight in all (Nguyen and Salazar 2019,
-    arXiv:1910.05895). The weight starts at 1, as in GPT-NeoX; the paper starts it at sqrt(dim)."""
+    arXiv:1910.05895). The weight starts at 1, as in GPT-NeoX; the paper starts it at sqrt(dim).
+    """
 
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"weight"})
 

@@ -1,0 +1,212 @@
+"""Checks of norms, activations and positions against their contracts in `neox_core.contracts.model`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from neox_core.contracts.model import PositionShape
+from neox_core.testing.plugins import build
+
+if TYPE_CHECKING:
+    from neox_core.hooks.catalog import Catalog
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+
+
+def check_norm(catalog: Catalog, name: str, **settings: Any) -> None:
+    """Raises AssertionError naming the clause of `contracts.Norm` that the norm breaks."""
+    make = _maker(catalog, "norm", name, settings)
+    for dim in (6, 64):
+        norm = _wiggled(make(dim), seed=dim)
+        _check_module(norm, "a norm")
+        x = _random(4, 5, dim) * 3 + 1
+        wide = norm.double()(x.clone())
+        _hold(wide.shape == x.shape, f"[..., dim] -> [..., dim]: {tuple(x.shape)} became {tuple(wide.shape)}")
+        _hold(norm(x[0, 0].clone()).shape == (dim,), "any number of leading dimensions, none too")
+        alone = torch.stack([torch.stack([norm(row.clone()) for row in sample]) for sample in x])
+        _hold(_near(alone, wide, 1e-9), "statistics are taken over the last dimension only")
+        for dtype in (*DTYPES, torch.float16):
+            _check_call(norm.to(dtype), (x * 0 + 1).to(dtype).normal_(generator=_generator(1)), "a norm")
+        mixed = norm.float()(x.bfloat16())
+        _hold(mixed.dtype == torch.bfloat16, "same dtype: bfloat16 in with fp32 parameters gives bfloat16")
+        zeros = torch.zeros(3, dim, dtype=torch.float64, requires_grad=True)
+        out = norm.double()(zeros)
+        out.sum().backward()
+        _hold(bool(out.isfinite().all() and zeros.grad.isfinite().all()), "zeros give finite values and gradients")
+        _check_gradient(norm.double(), x[:2, :2])
+    _check_statistics(make)
+
+
+def check_activation(catalog: Catalog, name: str, **settings: Any) -> None:
+    """Raises AssertionError naming the clause of `contracts.Activation` that the activation breaks."""
+    activation = _maker(catalog, "activation", name, settings)()
+    _hold(isinstance(activation.gated, bool), "`gated` is True or False")
+    _hold(
+        not (isinstance(activation, nn.Module) and (list(activation.parameters()) or list(activation.buffers()))),
+        "an activation has no parameters and no state",
+    )
+    width = 6
+    inputs = 2 * width if activation.gated else width
+    x = _random(3, 4, inputs) * 2
+    before = activation(x.clone())
+    _hold(
+        before.shape == (3, 4, width),
+        f"{'[..., 2 * width]' if activation.gated else '[..., width]'} -> [..., width]: "
+        f"{tuple(x.shape)} became {tuple(before.shape)}",
+    )
+    jacobian = torch.autograd.functional.jacobian(activation, x[0, 0].clone())  # [width, inputs]
+    own = torch.eye(width, dtype=torch.bool)
+    _hold(
+        bool((jacobian.masked_fill(torch.cat((own, own), 1) if activation.gated else own, 0) == 0).all()),
+        "elementwise: an output looks at the input of its own place, and its gate if it has one",
+    )
+    if activation.gated:
+        value, gate = x.split(width, -1)
+        tripled = activation(torch.cat((value * 3, gate), -1))
+        _hold(_near(tripled, before * 3, 1e-9), "the value is the first half: the output is proportional to it")
+    for dtype in DTYPES:
+        _check_call(activation, x.to(dtype), "an activation")
+        large = activation(torch.full((2, inputs), -30.0, dtype=dtype))
+        _hold(bool(large.isfinite().all()), f"finite far from 0, in {dtype}")
+    activation(x * 5)
+    _hold(torch.equal(activation(x.clone()), before), "no state: an earlier call changes no later one")
+    _check_gradient(activation, x[:1, :2])
+
+
+def check_position(catalog: Catalog, name: str, **settings: Any) -> None:
+    """Raises AssertionError naming the clause of `contracts.Position` that the position breaks."""
+    make = _maker(catalog, "position", name, settings)
+    shape = PositionShape(hidden_size=64, num_heads=4, head_dim=16, max_positions=48)
+    batch, seq = 2, 12
+    position = _drawn(make(shape))
+    _check_module(position, "a position")
+    hidden = _random(batch, seq, shape.hidden_size)
+    query, key = (_random(batch, shape.num_heads, seq, shape.head_dim, seed=seed) for seed in (1, 2))
+    positions = torch.arange(seq)
+
+    for dtype in DTYPES:
+        cast = position.to(dtype)
+        _check_call(lambda x, cast=cast: cast.embed(x, positions), hidden.to(dtype), "`embed`")
+        turned = _rotate(cast, query.to(dtype), key.to(dtype), positions)
+        for got, given in zip(turned, (query, key), strict=True):
+            _hold(got.shape == given.shape, f"`rotate` keeps shapes: {tuple(given.shape)} became {tuple(got.shape)}")
+            _hold(got.dtype == dtype, f"`rotate` keeps dtypes: {dtype} became {got.dtype}")
+    position = position.double()
+
+    def everything(at: Tensor, part: slice = slice(None)) -> tuple[Tensor, ...]:
+        return (
+            position.embed(hidden[:, part].clone(), at),
+            *_rotate(position, query[:, :, part], key[:, :, part], at),
+        )
+
+    whole = everything(positions)
+    _hold(_all(torch.equal, everything(positions), whole), "deterministic: two calls give the same bits")
+    by_sample = everything(positions.expand(batch, seq))
+    _hold(_all(_near, by_sample, whole, 1e-6), "positions [seq] and [batch, seq] are one thing")
+    tail = everything(positions[7:], slice(7, None))
+    full = (whole[0][:, 7:], whole[1][:, :, 7:], whole[2][:, :, 7:])
+    _hold(
+        _all(_near, tail, full, 1e-6), "`positions` says where a token is: the tail alone, with its offset, is the same"
+    )
+    mixed = torch.stack((positions, positions + 9))
+    rows = [everything(at) for at in mixed]
+    apart = tuple(torch.stack([row[part][index] for index, row in enumerate(rows)]) for part in range(3))
+    _hold(_all(_near, everything(mixed), apart, 1e-6), "each sample has its own positions where they are [batch, seq]")
+
+    scores = whole[1] @ whole[2].transpose(2, 3)
+    moved_query, moved_key = _rotate(position, query, key, positions + 20)
+    moved = moved_query @ moved_key.transpose(2, 3)
+    _hold(_near(moved, scores, 1e-5), "`rotate` tells distance: moving all positions leaves the scores")
+    _check_gradient(lambda x: position.embed(x, positions[:3]), hidden[:1, :3])
+    _check_gradient(lambda x: _rotate(position, x, x, positions[:3])[0], query[:1, :1, :3])
+
+
+def _rotate(position: Any, query: Tensor, key: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """`rotate` as attention calls it: on views of one fused tensor, which must come out as it went in."""
+    fused = torch.stack((query, key), dim=2)
+    before = fused.clone()
+    turned = position.rotate(fused[:, :, 0], fused[:, :, 1], position.prepare(positions, query.dtype))
+    _hold(torch.equal(fused, before), "`rotate` leaves its inputs as they are")
+    return turned[0], turned[1]
+
+
+def _maker(catalog: Catalog, kind: str, name: str, settings: dict[str, Any]) -> Callable[..., Any]:
+    entry = catalog.registry.find(kind, name)
+    target, built = entry.load(), build(entry, **settings)
+    return lambda *args: target(*args, built)
+
+
+def _check_module(module: Any, what: str) -> None:
+    _hold(isinstance(module, nn.Module), f"{what} is a torch.nn.Module")
+    declared = getattr(module, "no_weight_decay", None)
+    _hold(isinstance(declared, frozenset), "`no_weight_decay` is a frozenset of parameter names")
+    own = {name for name, _ in module.named_parameters(recurse=False)}
+    _hold(declared <= own, f"`no_weight_decay` names the module's own parameters: {sorted(declared - own)} are not")
+
+
+def _check_call(function: Callable[[Tensor], Tensor], x: Tensor, what: str) -> None:
+    """Dtype kept, input left alone, the same bits twice; looked at with training's dropout on and off alike."""
+    given = x.clone()
+    first = function(given)
+    _hold(torch.equal(given, x), f"{what} leaves its input as it is")
+    _hold(first.dtype == x.dtype, f"same dtype: {x.dtype} became {first.dtype}")
+    _hold(torch.equal(function(given), first), f"{what} is deterministic: two calls give the same bits")
+
+
+def _check_statistics(make: Callable[..., Any]) -> None:
+    """Half precision in, compared with fp64 on the very same numbers: only the result's rounding may differ."""
+    dim = 512
+    for dtype, scale in ((torch.float16, 400.0), (torch.bfloat16, 400.0), (torch.bfloat16, 1e-3)):
+        x = (_random(8, dim) * scale + scale).to(dtype)
+        exact = make(dim).double()(x.double())
+        got = make(dim).to(dtype)(x).double()
+        error = ((got - exact).abs().amax() / exact.abs().amax()).item()
+        _hold(error < 2 * torch.finfo(dtype).eps, f"statistics in fp32 or better: off by {error:.1e} in {dtype}")
+
+
+def _check_gradient(function: Callable[[Tensor], Tensor], x: Tensor) -> None:
+    given = x.detach().clone().requires_grad_()
+    try:
+        torch.autograd.gradcheck(function, (given,), fast_mode=True)
+    except RuntimeError as error:
+        raise AssertionError(f"the gradient is that of the function: {error}") from error
+
+
+def _wiggled(module: Any, seed: int) -> Any:
+    """Parameters away from where they start, so that none can be forgotten unseen."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=_generator(seed)) * 0.1)
+    return module
+
+
+def _drawn(module: Any) -> Any:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(0.0, 0.5, generator=_generator(9))
+    return module
+
+
+def _random(*size: int, seed: int = 0) -> Tensor:
+    return torch.randn(size, dtype=torch.float64, generator=_generator(seed))
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _near(got: Tensor, wanted: Tensor, tolerance: float) -> bool:
+    return got.shape == wanted.shape and bool((got - wanted).abs().amax() <= tolerance * (1 + wanted.abs().amax()))
+
+
+def _all(same: Callable[..., bool], got: tuple[Tensor, ...], wanted: tuple[Tensor, ...], *args: float) -> bool:
+    return all(same(one, other, *args) for one, other in zip(got, wanted, strict=True))
+
+
+def _hold(condition: bool, clause: str) -> None:
+    if not condition:
+        raise AssertionError(f"broken: {clause}")
