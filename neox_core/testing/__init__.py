@@ -15,6 +15,7 @@ _HOME = {
     "build": "plugins",
     "load_only": "plugins",
     "check_launcher": "launchers",
+    "example_plan": "plans",
     "check_lr_schedule": "schedules",
     "check_optimizer": "optimizers",
     "check_norm": "layers",

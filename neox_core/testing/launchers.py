@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from neox_core.contracts.host import LaunchCommand
 from neox_core.hooks.guard import HEAVY
 from neox_core.plan.runfile import RunPlan, write_runfile
+from neox_core.testing.plans import example_plan
 
 if TYPE_CHECKING:
     from neox_core.hooks.loader import Catalog
@@ -21,10 +22,11 @@ SHELLS = frozenset({"sh", "bash", "dash", "zsh", "fish", "ksh"})
 SECRET = "neox-secret-9f1c"  # noqa: S105  planted to see whether it gets out
 
 
-def check_launcher(catalog: Catalog, name: str, plan: RunPlan, **settings: Any) -> LaunchCommand:
-    """Check that launcher `name` gives a command for `plan` as the contract asks, and return the command.
+def check_launcher(catalog: Catalog, name: str, plan: RunPlan | None = None, **settings: Any) -> LaunchCommand:
+    """Check that launcher `name` gives a command as the contract asks, and return the command.
 
-    plan: any plan that the launcher accepts. Raises AssertionError with the clause that does not hold.
+    plan: one that the launcher accepts; by default two ranks on this machine. Raises AssertionError with the clause
+    that does not hold.
     """
     from neox_core.testing.plugins import build
 
@@ -33,6 +35,7 @@ def check_launcher(catalog: Catalog, name: str, plan: RunPlan, **settings: Any) 
     launch, values = entry.load(), build(entry, **settings)
     with tempfile.TemporaryDirectory() as folder:
         run_file = Path(folder) / "run.json"
+        plan = example_plan(Path(folder)) if plan is None else plan
         write_runfile(plan, run_file)
         before = _snapshot(Path(folder))
         os.environ["NEOX_API_KEY"] = SECRET

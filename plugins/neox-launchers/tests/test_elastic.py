@@ -1,0 +1,84 @@
+"""The agent with real processes. The plan's components do not exist: the ranks meet, then fail in a known way."""
+
+import json
+import os
+import socket
+import subprocess
+
+import pytest
+
+from neox_core.plan.runfile import write_runfile
+from neox_core.testing import build, example_plan, load_only
+
+
+def launch(folder, plan):
+    entry = load_only("neox-launchers").find("launcher", "local")
+    run_file = folder / "run.json"
+    write_runfile(plan, run_file)
+    command = entry.load()(plan, run_file, build(entry))
+    env = {**os.environ, **command.env}
+    return subprocess.run(command.argv, cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture(scope="module")
+def failed_run(tmp_path_factory):
+    """Two ranks, with the planned port taken and a failure of an earlier run lying there."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "failure.json").write_text('{"rank": 9}')
+    (folder / "failure.rank9.json").write_text('{"message": "old"}')
+    (folder / "logs").mkdir()
+    (folder / "logs" / "rank1.log").write_text("before")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = launch(folder, example_plan(folder, ranks=[2], port=taken.getsockname()[1]))
+    return folder, done
+
+
+def test_a_failed_rank_fails_the_launch_and_is_reported(failed_run):
+    folder, done = failed_run
+    assert done.returncode == 1
+    failure = json.loads((folder / "failure.json").read_text())
+    assert failure["rank"] in {0, 1}
+    assert failure["users_mistake"]
+    # the ranks came as far as building: they met over another port than the one that is taken
+    assert "nowhere.at_all:Nothing" in failure["message"]
+    assert not (folder / "failure.rank9.json").exists()
+
+
+def test_says_nothing_of_its_own(failed_run):
+    _, done = failed_run
+    assert done.stdout == ""
+    assert done.stderr == ""
+
+
+def test_each_rank_has_a_log_and_the_one_before_is_kept(failed_run):
+    folder, _ = failed_run
+    assert (folder / "logs" / "rank1.log.1").read_text() == "before"
+    for rank in (0, 1):
+        log = (folder / "logs" / f"rank{rank}.log").read_text()
+        assert log.startswith("error: ")
+        assert "Traceback" not in log
+
+
+def test_a_rank_is_told_who_it_is(tmp_path, monkeypatch):
+    """In place of the rank module: the environment that each process gets."""
+    package = tmp_path / "neox_core" / "train"
+    package.mkdir(parents=True)
+    import neox_core
+
+    (tmp_path / "neox_core" / "__init__.py").write_text(f"__path__.append({next(iter(neox_core.__path__))!r})\n")
+    (package / "__init__.py").write_text("")
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
+    (package / "rank.py").write_text(
+        f"import os, sys; sys.stderr.write(' '.join(os.environ[n] for n in {names!r})); print('of', os.environ['RANK'])"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = launch(tmp_path / "run", example_plan(tmp_path / "run", ranks=[2]))
+    assert done.returncode == 0, done.stderr
+    rows = [(tmp_path / "run" / "logs" / f"rank{rank}.log").read_text().split() for rank in (0, 1)]
+    assert [row[:3] for row in rows] == [["0", "0", "2"], ["1", "1", "2"]]
+    assert rows[0][3:] == rows[1][3:]
+    assert rows[0][3] == "127.0.0.1"
+    assert sorted(done.stdout.split()) == ["0", "1", "of", "of"]
+    assert not (tmp_path / "run" / "failure.json").exists()

@@ -1,0 +1,57 @@
+"""Which of several failed ranks is the cause."""
+
+import json
+import signal
+
+import pytest
+from neox_launchers.failure import Exit, clear_failures, write_failure
+
+
+def cause(tmp_path, exits, reports=()):
+    clear_failures(tmp_path)
+    for rank, report in dict(reports).items():
+        (tmp_path / f"failure.rank{rank}.json").write_text(json.dumps(report))
+    write_failure(tmp_path, [Exit(*one) for one in exits], tmp_path / "logs", killed_after=20)
+    return json.loads((tmp_path / "failure.json").read_text())
+
+
+LOST = {"message": "RuntimeError: Connection closed by peer", "time": 99.0, "lost_peer": True}
+ERROR = {"message": "ValueError: 3", "time": 100.0}
+MISTAKE = {"message": "no such file", "hint": "make it", "time": 100.2, "users_mistake": True}
+
+
+@pytest.mark.parametrize(
+    ("exits", "reports", "rank"),
+    [
+        ([(0, 1, 100), (1, -signal.SIGKILL, 100)], {0: LOST}, 1),  # killed; the other lost its peer
+        ([(0, 1, 100), (1, 1, 100)], {0: LOST, 1: ERROR}, 1),  # raised; the other noticed "earlier" by its clock
+        ([(0, 1, 100), (1, 1, 100)], {0: {**ERROR, "time": 101.0}, 1: ERROR}, 1),  # both raised: the first
+        ([(0, -signal.SIGTERM, 100), (1, 1, 100)], {1: ERROR}, 1),  # stopped by the agent
+        ([(0, -signal.SIGKILL, 120), (1, 1, 100)], {1: ERROR}, 1),  # stuck, so killed by the agent 20 s later
+        ([(0, 1, 100), (1, -signal.SIGABRT, 100)], {0: LOST}, 1),  # abort without a word
+        ([(0, -signal.SIGABRT, 100), (1, 1, 100)], {1: ERROR}, 1),  # gloo aborts when a peer is gone
+        ([(0, 1, 100), (1, 7, 100)], {0: LOST}, 1),  # left by os._exit(7)
+    ],
+)
+def test_the_rank_that_failed_first_is_named(tmp_path, exits, reports, rank):
+    assert cause(tmp_path, exits, reports)["rank"] == rank
+    assert cause(tmp_path, exits[::-1], reports)["rank"] == rank
+
+
+def test_says_how_it_ended(tmp_path):
+    assert "SIGSEGV" in cause(tmp_path, [(0, -signal.SIGSEGV, 1)])["message"]
+    assert "memory runs out" in cause(tmp_path, [(0, -signal.SIGKILL, 1)])["message"]
+    assert cause(tmp_path, [(0, 7, 1)])["message"] == "ended with exit code 7"
+    assert cause(tmp_path, [(3, 1, 1)])["log"].endswith("rank3.log")
+
+
+def test_a_users_mistake_keeps_its_message_hint_and_code(tmp_path):
+    failure = cause(tmp_path, [(0, 4, 1)], {0: MISTAKE})
+    assert (failure["message"], failure["hint"], failure["exit_code"]) == ("no such file", "make it", 4)
+    assert failure["users_mistake"] is True
+
+
+def test_a_report_cut_off_by_death_is_no_report(tmp_path):
+    (tmp_path / "failure.rank0.json").write_text('{"message": "Val')
+    write_failure(tmp_path, [Exit(0, 1, 1.0)], tmp_path, killed_after=20)
+    assert json.loads((tmp_path / "failure.json").read_text())["message"] == "ended with exit code 1"

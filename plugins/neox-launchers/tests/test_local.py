@@ -1,0 +1,44 @@
+import os
+
+import pytest
+
+from neox_core.errors import UsageError
+from neox_core.testing import assert_light, build, check_launcher, example_plan, load_only
+
+
+@pytest.fixture(scope="module")
+def catalog():
+    return load_only("neox-launchers")
+
+
+def test_listing_is_light():
+    assert_light("neox-launchers")
+
+
+def test_keeps_the_contract(catalog, tmp_path):
+    command = check_launcher(catalog, "local")
+    assert command.argv[1:3] == ("-m", "neox_launchers.elastic")
+    elsewhere = check_launcher(catalog, "local", log_dir=str(tmp_path / "mine"))
+    assert elsewhere.argv[-1] == str(tmp_path / "mine")
+
+
+def test_cores_are_shared_out_and_glibc_keeps_memory_on_a_cpu(catalog, tmp_path):
+    cores = len(os.sched_getaffinity(0))
+    for ranks in (1, 2, 4 * cores):
+        env = check_launcher(catalog, "local", example_plan(tmp_path, ranks=[ranks])).env
+        assert env["OMP_NUM_THREADS"] == str(max(1, cores // ranks))
+        assert env["DS_ACCELERATOR"] == "cpu"
+        # documented range of mallopt(3): thresholds are a C int or size_t; M_MMAP_MAX 0 turns mmap off
+        assert env["MALLOC_MMAP_MAX_"] == "0"
+        assert int(env["MALLOC_TRIM_THRESHOLD_"]) >= 2**30
+
+
+def test_leaves_memory_and_threads_of_a_gpu_rank_alone(catalog, tmp_path):
+    env = check_launcher(catalog, "local", example_plan(tmp_path, ranks=[2], device="cuda")).env
+    assert not [name for name in env if name.startswith("MALLOC") or name in {"OMP_NUM_THREADS", "DS_ACCELERATOR"}]
+
+
+def test_other_hosts_are_refused(catalog, tmp_path):
+    entry = catalog.find("launcher", "local")
+    with pytest.raises(UsageError, match="this machine only; the plan has 2 hosts"):
+        entry.load()(example_plan(tmp_path, ranks=[2, 2]), tmp_path / "run.json", build(entry))

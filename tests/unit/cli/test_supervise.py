@@ -1,0 +1,170 @@
+"""The host around a launcher process: signals, exit codes, and what is said of a failure."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from neox_core.cli.supervise import Supervisor, last_lines
+from neox_core.contracts.host import LaunchCommand
+from neox_core.errors import NeoxError, RankError
+
+
+def run(tmp_path, script):
+    return Supervisor(LaunchCommand((sys.executable, "-c", script)), tmp_path).run()
+
+
+def test_a_launch_that_ends_well_is_0(tmp_path):
+    assert run(tmp_path, "") == 0
+
+
+def test_its_environment_is_added_to_the_hosts(tmp_path, monkeypatch):
+    monkeypatch.setenv("THEIRS", "1")
+    script = "import os, sys; sys.exit(not (os.environ['THEIRS'] == '1' and os.environ['OURS'] == '2'))"
+    command = LaunchCommand((sys.executable, "-c", script), {"OURS": "2"})
+    assert Supervisor(command, tmp_path).run() == 0
+
+
+def test_a_launcher_that_fails_without_a_word_is_named(tmp_path):
+    with pytest.raises(RankError, match="exit code 9") as caught:
+        run(tmp_path, "raise SystemExit(9)")
+    assert sys.executable in caught.value.hint
+
+
+def test_a_launcher_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(RankError, match="cannot start /nowhere/mpirun"):
+        Supervisor(LaunchCommand(("/nowhere/mpirun",)), tmp_path).run()
+
+
+def fail_with(tmp_path, **failure):
+    (tmp_path / "report.json").write_text(json.dumps(failure))
+    script = f"import os; os.chdir({str(tmp_path)!r}); os.rename('report.json', 'failure.json'); raise SystemExit(1)"
+    with pytest.raises(NeoxError) as caught:
+        run(tmp_path, script)
+    return caught.value
+
+
+def test_a_dead_rank_is_named_with_its_last_lines(tmp_path):
+    log = tmp_path / "rank1.log"
+    log.write_text("".join(f"line {number}\n" for number in range(5000)))
+    error = fail_with(tmp_path, rank=1, exit_code=-11, message="was killed by SIGSEGV", log=str(log))
+    assert error.exit_code == 6
+    assert error.message.startswith("rank 1: was killed by SIGSEGV\n")
+    assert "line 4999" in error.message
+    assert "line 4980" in error.message
+    assert "line 4979" not in error.message
+    assert str(log) in error.hint
+
+
+def test_a_users_mistake_is_shown_as_such_with_its_own_exit_code(tmp_path):
+    error = fail_with(tmp_path, rank=0, exit_code=5, message="no checkpoint", hint="train", users_mistake=True)
+    assert (str(error), error.exit_code) == ("no checkpoint\n  train", 5)
+
+
+def test_last_lines_of_a_log_that_is_not_there_or_not_text(tmp_path):
+    assert last_lines(tmp_path / "none") == []
+    (tmp_path / "log").write_bytes(b"\xff\xfe\nx\n")
+    assert last_lines(tmp_path / "log")[-1] == "x"
+
+
+HOST = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    from neox_core.cli.supervise import Supervisor
+    from neox_core.contracts.host import LaunchCommand
+    sys.exit(Supervisor(LaunchCommand((sys.executable, "-c", sys.argv[2])), Path(sys.argv[1])).run())
+    """
+)
+
+POLITE = """
+import signal, sys, time
+def stop(*args):
+    print("asked", flush=True)
+    time.sleep(0.3)
+    print("done", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGINT, lambda *args: print("interrupted", flush=True))
+print("up", flush=True)
+time.sleep(60)
+"""
+
+DEAF = """
+import signal, time
+signal.signal(signal.SIGTERM, lambda *args: print("asked", flush=True))
+print("up", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+class Host:
+    """A host process with a process group of its own, as a terminal would start it."""
+
+    def __init__(self, folder, launcher):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOST, str(folder), launcher],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.process.stdout.readline() == "up\n"
+
+    def end(self, timeout=10):
+        out, err = self.process.communicate(timeout=timeout)
+        return self.process.returncode, out.split(), err
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_asks_once_and_waits_for_a_clean_end(tmp_path, signum):
+    host = Host(tmp_path, POLITE)
+    os.killpg(host.process.pid, signum)  # as a terminal does; the launcher is not in this group
+    code, out, err = host.end()
+    assert (code, out) == (130, ["asked", "done"])
+    assert "stopping after this step" in err
+
+
+def test_one_keystroke_that_arrives_twice_kills_nothing(tmp_path):
+    host = Host(tmp_path, POLITE)
+    host.process.send_signal(signal.SIGINT)
+    time.sleep(0.05)
+    host.process.send_signal(signal.SIGINT)
+    assert host.end()[:2] == (130, ["asked", "done"])
+
+
+def test_a_second_interrupt_kills_at_once(tmp_path):
+    host = Host(tmp_path, DEAF)
+    host.process.send_signal(signal.SIGINT)
+    time.sleep(0.8)
+    began = time.monotonic()
+    host.process.send_signal(signal.SIGINT)
+    assert host.end()[:2] == (130, ["asked"])
+    assert time.monotonic() - began < 2
+
+
+def polite_but_failing(folder, failure):
+    write = f"open({str(folder / 'failure.json')!r}, 'w').write({json.dumps(failure)!r}); sys.exit(1)"
+    return POLITE.replace("sys.exit(0)", write)
+
+
+def test_a_rank_that_fails_while_stopping_is_reported(tmp_path):
+    script = polite_but_failing(tmp_path, {"rank": 1, "exit_code": 1, "message": "disk full"})
+    host = Host(tmp_path, script)
+    host.process.send_signal(signal.SIGTERM)
+    code, _, err = host.end()
+    assert code == 1  # the exception leaves this little host as a traceback; `neox` makes it exit code 6
+    assert "RankError: rank 1: disk full" in err
+
+
+def test_a_rank_that_was_not_training_yet_dies_of_the_signal_and_that_is_no_failure(tmp_path):
+    script = polite_but_failing(tmp_path, {"rank": 1, "exit_code": -15})
+    host = Host(tmp_path, script)
+    host.process.send_signal(signal.SIGTERM)
+    assert host.end()[0] == 130

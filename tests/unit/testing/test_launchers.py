@@ -1,0 +1,98 @@
+"""`check_launcher` catches each fault that it is there for."""
+
+import textwrap
+
+import pluggy
+import pytest
+
+from neox_core.hooks.component import Component
+from neox_core.hooks.loader import Catalog
+from neox_core.hooks.registry import Entry, PluginInfo, Registry
+from neox_core.testing import check_launcher
+
+LAUNCHERS = textwrap.dedent(
+    """
+    import os
+    from neox_core.contracts.host import LaunchCommand
+
+    def good(plan, run_file, settings):
+        return LaunchCommand(("python", "-m", "somewhere", str(run_file)), {"THREADS": "2"})
+
+    def a_list(plan, run_file, settings):
+        return ["python", str(run_file)]
+
+    def a_path(plan, run_file, settings):
+        return LaunchCommand(("python", run_file))
+
+    def shell(plan, run_file, settings):
+        return LaunchCommand(("/bin/bash", "-lc", f"python {run_file}"))
+
+    def forgets_the_run(plan, run_file, settings):
+        return LaunchCommand(("python", "-m", "somewhere"))
+
+    def number(plan, run_file, settings):
+        return LaunchCommand(("python", str(run_file)), {"THREADS": 2})
+
+    def changes(plan, run_file, settings, calls=[]):
+        calls.append(1)
+        return LaunchCommand(("python", str(run_file)), {"ID": str(len(calls))})
+
+    def leaks(plan, run_file, settings):
+        return LaunchCommand(("python", str(run_file)), dict(os.environ))
+
+    def writes(plan, run_file, settings):
+        (run_file.parent / "hostfile").write_text("localhost slots=2")
+        return LaunchCommand(("python", str(run_file)))
+
+    def started(plan, run_file, settings):
+        return None
+    """
+)
+
+
+@pytest.fixture
+def catalog(tmp_path, monkeypatch):
+    (tmp_path / "some_launchers.py").write_text(LAUNCHERS)
+    (tmp_path / "heavy_launcher.py").write_text("import numpy\n" + LAUNCHERS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    registry, plugin = Registry(), PluginInfo("some-launchers", "1", "some", "some")
+    for name in (
+        "good",
+        "a_list",
+        "a_path",
+        "shell",
+        "forgets_the_run",
+        "number",
+        "changes",
+        "leaks",
+        "writes",
+        "started",
+    ):
+        registry.add(Entry("launcher", Component(name, f"some_launchers:{name}"), plugin))
+    registry.add(Entry("launcher", Component("heavy", "heavy_launcher:good"), plugin))
+    return Catalog(pluggy.PluginManager("neox"), registry, ())
+
+
+def test_a_good_launcher_passes(catalog):
+    assert check_launcher(catalog, "good").env == {"THREADS": "2"}
+
+
+@pytest.mark.parametrize(
+    ("name", "clause"),
+    [
+        ("a_list", "returns a LaunchCommand"),
+        ("started", "returns a LaunchCommand"),
+        ("a_path", "every word of argv is a string"),
+        ("shell", "no shell"),
+        ("forgets_the_run", "told of the run file"),
+        ("number", "env holds strings"),
+        ("changes", "the same command, twice"),
+        ("leaks", "no secret"),
+        ("writes", "writes nothing"),
+        ("heavy", "must be light; it imports numpy"),
+    ],
+)
+def test_a_fault_is_caught(catalog, name, clause):
+    with pytest.raises(AssertionError, match=clause):
+        check_launcher(catalog, name)
