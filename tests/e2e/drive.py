@@ -1,0 +1,96 @@
+"""A rank that does several runs in one process: `python drive.py RUN_FILE...`.
+
+Each run leaves, in its run_dir, what its first rank saw: `losses.json`, the loss of every step.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from neox_core.build.context import build_context
+from neox_core.build.data import build_batches
+from neox_core.build.engine import Engine, build_engine
+from neox_core.build.model import build_model
+from neox_core.build.optimizer import build_optimizer
+from neox_core.build.quiet import quiet_engine
+from neox_core.model.shape import padded_vocab
+from neox_core.parallel.groups import build_groups
+from neox_core.plan.runfile import RunPlan, read_runfile
+from neox_core.train.checkpoint import Checkpointer
+from neox_core.train.loop import train
+from neox_core.train.rng import seed_rank
+
+
+class Losses:
+    """A report that keeps the losses and says nothing."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, float] = {}
+        self.rates: list[float] = []
+
+    def step(self, step: int, loss: Tensor, lr: float, engine: Engine) -> None:
+        self.kept[step] = float(loss)
+        self.rates.append(lr)
+
+    def validation(self, step: int, losses: Sequence[Tensor]) -> float:
+        return float(torch.stack(list(losses)).mean())
+
+    def check(self) -> None: ...
+
+    def say(self, message: str) -> None: ...
+
+
+class Never:
+    def poll(self) -> bool:
+        return False
+
+
+def run(plan: RunPlan) -> None:
+    groups = build_groups(plan.cluster)
+    context = build_context(plan, groups, int(os.environ["LOCAL_RANK"]))
+    seed_rank(plan.train.seed, dist.get_rank(), context.device)
+    model = build_model(plan.model, padded_vocab(plan.model, None), context)
+    engine = build_engine(plan, model, build_optimizer(plan.optim, model), context)
+    checkpointer = Checkpointer(plan, engine, context)
+    resumed = checkpointer.load()
+    place = {"data_rank": groups.data_rank, "data_size": groups.data_size}
+    batches = build_batches(plan, "train", first_step=resumed.state.step, **place)
+    report = Losses()
+    train(
+        engine,
+        batches,
+        lambda: build_batches(plan, "valid", first_step=0, **place),
+        resumed.schedule,
+        report,
+        checkpointer,
+        Never(),
+        resumed.state,
+        plan,
+    )
+    if dist.get_rank() == 0:
+        seen = {"losses": report.kept, "rates": report.rates, "notes": resumed.notes, "optimizer": _kind(engine)}
+        seen |= {"skipped": engine.skipped_steps(), "norm": engine.grad_norm()}
+        Path(plan.run_dir, "seen.json").write_text(json.dumps(seen))
+    engine.close()
+
+
+def _kind(engine: Engine) -> str:
+    return "replicated" if all(shard.replicated for shard in engine.shards) else "sharded"
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    quiet_engine(debug=False)
+    dist.init_process_group("gloo")
+    for file in sys.argv[1:]:
+        run(read_runfile(Path(file)))
+    dist.barrier()
+    dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)

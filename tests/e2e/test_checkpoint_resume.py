@@ -1,0 +1,192 @@
+"""Runs of real processes over gloo: resumed ones end on the same bits, and every layout trains the same model."""
+
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from neox_core.hooks.loader import load_plugins
+from neox_core.plan.resolve import prepare_run
+from neox_core.plan.runfile import write_runfile
+from neox_core.train.checkpoint import read_weights
+
+DRIVE = Path(__file__).with_name("drive.py")
+BASE = """
+num-layers: 2
+hidden-size: 32
+num-attention-heads: 2
+seq-length: 32
+max-position-embeddings: 32
+pos-emb: rotary
+split: 90,10,0
+num-workers: 0
+padded-vocab-size: 128
+optimizer: {type: Adam, params: {lr: 3.0e-3}}
+weight-decay: 0.1
+gradient_clipping: 1.0
+lr-decay-style: cosine
+warmup: 0.2
+train_batch_size: 8
+train-iters: 6
+eval-interval: 2
+eval-iters: 1
+log-interval: 1
+save-interval: 3
+"""
+# By name: precision, ZeRO stage, micro-batches accumulated. Each trains with dropout, on 1 rank and on 2.
+RESUMED = {
+    "fp32-z0": ({}, 0, 1),
+    "fp32-z1": ({}, 1, 2),
+    "bf16-z0": ({"bf16": {"enabled": True}}, 0, 2),
+    "bf16-z1": ({"bf16": {"enabled": True}}, 1, 1),
+    "autocast-z0": ({"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}, 0, 2),
+}
+# Without dropout, which draws other numbers on other ranks.
+EQUAL = {"plain": (0, 1, 1), "accumulated": (0, 1, 2), "ranks": (0, 2, 1), "zero": (1, 2, 1), "zero-alone": (1, 1, 2)}
+# Resumed at step 3 from the checkpoint of "zero" (2 ranks, ZeRO 1), on another number of ranks or another stage.
+MOVED = {"to-1-rank": (1, 1, 2), "to-1-rank-z0": (0, 1, 1), "to-2-ranks-z0": (0, 2, 1)}
+
+
+class Lab:
+    """A folder of runs, and the launches that do them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.catalog = load_plugins()
+        _write_dataset(self.catalog, folder / "tokens")
+        (folder / "base.yml").write_text(f"{BASE}data-path: {folder / 'tokens'}\n")
+
+    def plan(self, name: str, ranks: int, zero: int, accumulation: int, **keys: object) -> Path:
+        """Resolve a run as `neox train` does, and write its run file."""
+        keys = {"num_gpus": ranks, "gradient_accumulation_steps": accumulation, "save": str(self.folder / name), **keys}
+        keys = {"device": "cpu", "zero_optimization": {"stage": zero}, **keys}
+        sets = [f"{key}={json.dumps(value)}" for key, value in keys.items()]
+        resolved = prepare_run([self.folder / "base.yml"], sets, catalog=self.catalog)
+        file = Path(resolved.plan.run_dir, "run.json")
+        write_runfile(resolved.plan, file)
+        return file
+
+    def drive(self, ranks: int, files: list[Path]) -> None:
+        """Do these runs one after the other, in one set of fresh processes."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+        processes = [
+            subprocess.Popen(
+                [sys.executable, str(DRIVE), *map(str, files)],
+                env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(ranks)
+        ]
+        said = [process.communicate(timeout=200)[0] for process in processes]
+        assert [process.returncode for process in processes] == [0] * ranks, "\n".join(said)
+        self.said = "".join(said)
+
+    def seen(self, name: str) -> Mapping[str, object]:
+        return json.loads((self.folder / name / "seen.json").read_text())
+
+    def weights(self, name: str, step: int = 6) -> dict[str, Tensor]:
+        return read_weights(self.folder / name / f"step-{step:08d}")
+
+    def sums(self, name: str, step: int = 6) -> dict[str, str]:
+        """SHA-256 of each file of tensors: weights, optimizer and generators of every rank."""
+        files = (self.folder / name / f"step-{step:08d}").glob("*.safetensors")
+        return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """All runs: first those from step 0, then in fresh processes those that resume them."""
+    lab = Lab(tmp_path_factory.mktemp("runs"))
+    first: dict[int, list[Path]] = {1: [], 2: []}
+    then: dict[int, list[Path]] = {1: [], 2: []}
+    for ranks in (1, 2):
+        for name, (precision, zero, accumulation) in RESUMED.items():
+            keys = {"hidden-dropout": 0.1, "attention-dropout": 0.1, **precision}
+            run = f"{name}-{ranks}"
+            first[ranks].append(lab.plan(run, ranks, zero, accumulation, **keys))
+            load = str(lab.folder / run / "step-00000003")
+            (lab.folder / run / "step-00000003").mkdir(parents=True)  # the plan must name what will be there
+            then[ranks].append(lab.plan(f"{run}-resumed", ranks, zero, accumulation, load=load, **keys))
+    calm = {"hidden-dropout": 0.0, "attention-dropout": 0.0}
+    for name, (zero, ranks, accumulation) in EQUAL.items():
+        first[ranks].append(lab.plan(name, ranks, zero, accumulation, **calm))
+    for name, (zero, ranks, accumulation) in MOVED.items():
+        load = str(lab.folder / "zero" / "step-00000003")
+        then[ranks].append(lab.plan(name, ranks, zero, accumulation, load=load, **calm))
+    for launches in (first, then):
+        for ranks, files in launches.items():
+            lab.drive(ranks, files)
+            assert lab.said == ""  # not a word of the engine's
+    return lab
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("name", RESUMED)
+def test_resuming_changes_no_bit(lab: Lab, name: str, ranks: int) -> None:
+    run = f"{name}-{ranks}"
+    through, resumed = lab.seen(run), lab.seen(f"{run}-resumed")
+    assert resumed["losses"] == {step: loss for step, loss in through["losses"].items() if int(step) > 3}
+    assert resumed["rates"] == through["rates"][3:]
+    assert lab.sums(f"{run}-resumed") == lab.sums(run)
+    assert len(lab.sums(run)) == 3 * ranks  # weights, optimizer, generators
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_generators_matter(lab: Lab, ranks: int) -> None:
+    """Dropout is on: ranks and steps draw different numbers, so the test above would see a generator put back wrong."""
+    sums = lab.sums(f"fp32-z0-{ranks}") | {f"3-{k}": v for k, v in lab.sums(f"fp32-z0-{ranks}", 3).items()}
+    generators = [value for name, value in sums.items() if ".rng." in name]
+    assert len(set(generators)) == len(generators) == 2 * ranks
+
+
+@pytest.mark.parametrize("name", [name for name in EQUAL if name != "plain"])
+def test_every_layout_trains_the_same(lab: Lab, name: str) -> None:
+    _assert_close(lab.weights(name), lab.weights("plain"))
+    losses = list(lab.seen("plain")["losses"].values())
+    assert losses[-1] < losses[0] - 0.05  # it learns
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_another_layout_goes_on(lab: Lab, name: str) -> None:
+    _assert_close(lab.weights(name), lab.weights("plain"))
+    notes = lab.seen(name)["notes"]
+    assert any("random numbers" in note for note in notes) == (MOVED[name][1] != 2)
+
+
+def test_zero_1_shards(lab: Lab) -> None:
+    """Two ranks hold about half of the optimizer's state each; at ZeRO 0 both hold all of it."""
+    assert lab.seen("zero")["optimizer"] == "sharded"
+    assert lab.seen("ranks")["optimizer"] == "replicated"
+    sizes = [file.stat().st_size for file in (lab.folder / "zero" / "step-00000006").glob("*.optimizer.safetensors")]
+    assert len(sizes) == 2
+    assert max(sizes) < 1.3 * min(sizes)
+
+
+def _assert_close(weights: dict[str, Tensor], reference: dict[str, Tensor]) -> None:
+    assert weights.keys() == reference.keys()
+    for name, tensor in weights.items():
+        torch.testing.assert_close(tensor, reference[name], rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def _write_dataset(catalog: object, prefix: Path) -> None:
+    entry = catalog.registry.find("data backend", "mmap")
+    writer = entry.load()(entry.component.settings()).create(prefix, 128)
+    draw = np.random.default_rng(0)
+    for _ in range(200):
+        length, start = int(draw.integers(10, 60)), int(draw.integers(0, 100))
+        writer.add_document(((start + 3 * np.arange(length)) % 120).tolist())
+    writer.close()
