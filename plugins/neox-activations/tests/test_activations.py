@@ -1,0 +1,50 @@
+"""The activations against closed forms in float64 and Hugging Face's modules."""
+
+import math
+
+import pytest
+import torch
+from neox_activations.gated import GeGLU, SwiGLU
+from neox_activations.gelu import Gelu, TanhGelu
+from torch import Tensor
+from transformers.activations import ACT2FN
+
+from neox_core.testing import assert_light, check_activation, load_only
+
+
+def test_listing_is_light() -> None:
+    assert_light("neox-activations")
+
+
+@pytest.mark.parametrize("name", ["gelu", "openai-gelu", "geglu", "swiglu"])
+def test_keeps_the_contract(name: str) -> None:
+    check_activation(load_only("neox-activations"), name)
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.linspace(-9, 9, 400, dtype=torch.float64)
+
+
+def by_erf(x: Tensor) -> Tensor:
+    return torch.tensor([v * 0.5 * (1 + math.erf(v / math.sqrt(2))) for v in x.tolist()], dtype=x.dtype)
+
+
+def test_gelu_is_by_erf(x: Tensor) -> None:
+    torch.testing.assert_close(Gelu(None)(x), by_erf(x), rtol=1e-12, atol=1e-15)
+
+
+def test_openai_gelu_is_by_tanh(x: Tensor) -> None:
+    """0.79788 = sqrt(2 / pi), as the ledger of keys writes it."""
+    values = [0.5 * v * (1 + math.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v**3))) for v in x.tolist()]
+    out = TanhGelu(None)(x)
+    torch.testing.assert_close(out, torch.tensor(values, dtype=x.dtype), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(out, ACT2FN["gelu_new"](x), rtol=1e-9, atol=1e-12)
+    assert 1e-5 < (out - Gelu(None)(x)).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(("gated", "gate_function"), [(GeGLU, by_erf), (SwiGLU, ACT2FN["silu"])])
+def test_gated_is_value_times_activated_gate(gated: type, gate_function, x: Tensor) -> None:
+    value, gate = x.view(2, 20, 10)
+    expected = value * gate_function(gate.flatten()).view(20, 10)
+    torch.testing.assert_close(gated(None)(torch.cat((value, gate), -1)), expected, rtol=1e-12, atol=1e-15)

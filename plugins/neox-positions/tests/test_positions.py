@@ -1,0 +1,124 @@
+"""The positions against Hugging Face's rotary embedding and closed forms in float64."""
+
+import math
+
+import pytest
+import torch
+from neox_positions.learned import Learned
+from neox_positions.none import NoPosition
+from neox_positions.rotary import Rotary
+from neox_positions.settings import RotarySettings
+from neox_positions.sinusoidal import Sinusoidal
+from transformers import GPTNeoXConfig
+from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXRotaryEmbedding, apply_rotary_pos_emb
+
+from neox_core.contracts.model import PositionShape
+from neox_core.errors import ConfigError
+from neox_core.testing import assert_light, check_position, load_only
+
+SHAPE = PositionShape(hidden_size=64, num_heads=2, head_dim=32, max_positions=40)
+
+
+def test_listing_is_light() -> None:
+    assert_light("neox-positions")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("learned", {}),
+        ("sinusoidal", {}),
+        ("none", {}),
+        ("rotary", {}),
+        ("rotary", {"rotary_pct": 0.25}),
+        ("rotary", {"rotary_pct": 0.5, "rotary_emb_base": 500_000.0}),
+    ],
+)
+def test_keeps_the_contract(name: str, settings: dict[str, float]) -> None:
+    check_position(load_only("neox-positions"), name, **settings)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
+@pytest.mark.parametrize("base", [10000.0, 1e6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rotary_equals_hugging_face(share: float, base: float, dtype: torch.dtype) -> None:
+    theirs = GPTNeoXRotaryEmbedding(
+        GPTNeoXConfig(
+            hidden_size=SHAPE.hidden_size,
+            num_attention_heads=SHAPE.num_heads,
+            rope_parameters={"rope_type": "default", "rope_theta": base, "partial_rotary_factor": share},
+        )
+    )
+    ours = Rotary(SHAPE, RotarySettings(rotary_pct=share, rotary_emb_base=base))
+    random = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(3, SHAPE.num_heads, 20, SHAPE.head_dim, generator=random).to(dtype) for _ in range(2))
+    positions = torch.stack((torch.arange(20), torch.arange(20) + 900, torch.arange(20).flip(0)))
+    expected = apply_rotary_pos_emb(query, key, *theirs(query, positions))
+    got = ours.rotate(query, key, ours.prepare(positions, dtype))
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4 if dtype == torch.float32 else 2e-2, atol=2e-4)
+        assert one.dtype == dtype
+    turned = int(share * SHAPE.head_dim)
+    assert torch.equal(got[0][..., turned:], query[..., turned:])
+    assert not torch.equal(got[0][..., :turned], query[..., :turned])
+
+
+def test_rotary_turns_by_the_papers_angle() -> None:
+    """Dimension i with dimension i + n / 2, by position * base^(-2 i / n)."""
+    ours = Rotary(SHAPE, RotarySettings(rotary_pct=0.5))
+    x = torch.zeros(1, 1, 1, SHAPE.head_dim, dtype=torch.float64)
+    x[..., 3] = 1.0
+    turned, _ = ours.rotate(x, x, ours.prepare(torch.tensor([17]), torch.float64))
+    angle = 17 * 10000 ** (-2 * 3 / 16)
+    expected = torch.zeros_like(x)
+    expected[..., 3], expected[..., 3 + 8] = math.cos(angle), math.sin(angle)
+    torch.testing.assert_close(turned, expected, rtol=0, atol=1e-5)
+
+
+def test_rotary_keeps_lengths() -> None:
+    ours = Rotary(SHAPE, RotarySettings())
+    x = torch.randn(1, 2, 9, SHAPE.head_dim, generator=torch.Generator().manual_seed(0))
+    turned, _ = ours.rotate(x, x, ours.prepare(torch.arange(9) * 1000, torch.float32))
+    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(("share", "turned"), [(0.1, 3), (0.03, 0)])
+def test_rotary_refuses_a_share_that_makes_no_pairs(share: float, turned: int) -> None:
+    with pytest.raises(ConfigError, match=f"turns {turned} of 32 dimensions"):
+        Rotary(SHAPE, RotarySettings(rotary_pct=share))
+
+
+def test_sinusoidal_is_the_papers_table() -> None:
+    """arXiv:1706.03762, 3.5, sines before cosines; an odd width drops the last cosine."""
+    for hidden in (64, 7):
+        shape = PositionShape(hidden_size=hidden, num_heads=1, head_dim=hidden, max_positions=40)
+        table = Sinusoidal(shape, None).embed(torch.zeros(1, 40, hidden, dtype=torch.float64), torch.arange(40))[0]
+        half = math.ceil(hidden / 2)
+        for position in (0, 1, 39):
+            for index in range(hidden):
+                angle = position / 10000 ** (2 * (index % half) / hidden)
+                expected = math.sin(angle) if index < half else math.cos(angle)
+                assert table[position, index].item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_learned_adds_the_row_of_the_position() -> None:
+    learned = Learned(SHAPE, None)
+    assert learned.weight.shape == (40, 64)
+    learned.weight.data.copy_(torch.arange(40.0)[:, None].expand(40, 64))
+    out = learned.embed(torch.ones(2, 3, 64), torch.tensor([[0, 5, 39], [7, 7, 1]]))
+    assert torch.equal(out[:, :, 0], torch.tensor([[1.0, 6.0, 40.0], [8.0, 8.0, 2.0]]))
+    with pytest.raises(IndexError):
+        learned.embed(torch.ones(1, 1, 64), torch.tensor([40]))
+
+
+def test_only_learned_has_parameters() -> None:
+    assert [name for name, _ in Learned(SHAPE, None).named_parameters()] == ["weight"]
+    for other in (Sinusoidal(SHAPE, None), Rotary(SHAPE, RotarySettings()), NoPosition(SHAPE, None)):
+        assert not other.state_dict()
+
+
+def test_none_changes_nothing() -> None:
+    none = NoPosition(SHAPE, None)
+    x = torch.randn(1, 2, 9, 32)
+    assert none.embed(x, torch.arange(9)) is x
+    assert none.rotate(x, x, none.prepare(torch.arange(9), x.dtype)) == (x, x)
