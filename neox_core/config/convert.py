@@ -18,6 +18,8 @@ from attrs import frozen
 from neox_core.config.problem import Problem
 from neox_core.config.setting import METADATA, SettingInfo
 
+UNKNOWN_KEY = "unknown key"
+
 
 class InvalidError(Exception):
     """A value does not have the type that is asked for; one message, and a hint where there is one."""
@@ -81,7 +83,7 @@ def read_fields(cls: type, values: Mapping[str, Any], path: str, report: Callabl
         if key not in known:
             near = get_close_matches(str(key), known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
-            report(Problem("unknown key", join(path, key), hint))
+            report(Problem(UNKNOWN_KEY, join(path, key), hint))
     found: dict[str, Any] = {}
     for field in fields_of(cls):
         written = [key for key in field.keys if key in values]

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from attrs import evolve, field, frozen
 
-from neox_core.config.convert import block_of, fields_of, join, make, read_fields
+from neox_core.config.convert import UNKNOWN_KEY, block_of, fields_of, join, make, read_fields
 from neox_core.config.infer import INFER, data_backend
 from neox_core.config.load import Loaded
 from neox_core.config.owners import Owners, find_owners
 from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError, spell
-from neox_core.config.unknown import explain_unknown, missing_package
+from neox_core.config.unknown import explain_inner, explain_unknown, missing_package
 from neox_core.errors import PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.kinds import KINDS, Kind
@@ -132,6 +132,8 @@ class _Work:
 
     def report(self, problem: Problem) -> None:
         """Take a problem whose key is a normalised path, and give it its place and the user's spelling."""
+        if problem.message == UNKNOWN_KEY and "." in problem.key:
+            problem = explain_inner(problem)
         key = self.loaded.spelled(problem.key) or spell(problem.key)
         self.problems.append(evolve(problem, key=key, where=self.loaded.where(problem.key)))
 

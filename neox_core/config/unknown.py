@@ -7,12 +7,14 @@ from typing import Any
 
 import tomli
 
+from neox_core.config.convert import UNKNOWN_KEY
 from neox_core.config.owners import Owners
 from neox_core.config.problem import Problem
 from neox_core.config.report import spell
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.kinds import KIND_BY_NAME, Kind
 
+NOT_YET = "is known, but not available in this version yet"
 KNOWN_KEYS = Path(__file__).with_name("known_keys.toml")
 
 
@@ -42,10 +44,16 @@ def explain_unknown(key: str, spelled: str, owners: Owners, catalog: Catalog, fi
             return Problem(f"belongs to {package}, {status}", key, hint)
     for area, keys in known["areas"].items():
         if key in keys:
-            return Problem("is known, but not available in this version yet", key, f"of {area}; remove it")
+            return Problem(NOT_YET, key, f"of {area}; remove it")
     near = get_close_matches(key, owners.keys(), 1)
     suspects = "".join(f"; not loaded, and may own it: {report.line}" for report in catalog.failed())
-    return Problem(f"unknown key{suspects}", key, f"did you mean {spell(near[0])}?" if near else "no key is like it")
+    return Problem(f"{UNKNOWN_KEY}{suspects}", key, f"did you mean {spell(near[0])}?" if near else "no key is like it")
+
+
+def explain_inner(problem: Problem) -> Problem:
+    """An unknown key inside a block of the core: of nobody, or of a later version."""
+    block, _, key = problem.key.rpartition(".")
+    return Problem(NOT_YET, problem.key, "remove it") if key in known_keys()["blocks"].get(block, ()) else problem
 
 
 def missing_package(kind: Kind, name: str, catalog: Catalog) -> str:

@@ -139,6 +139,14 @@ def test_keys_of_later_versions_and_of_packages(read: Read) -> None:
     ]
 
 
+def test_keys_of_later_versions_inside_a_block(read: Read) -> None:
+    _, problems = read("zero_optimization: {sub_group_size: 5, stge: 0}\n")
+    assert [line.partition("error: ")[2] for line in problems] == [
+        "zero_optimization.sub_group_size: is known, but not available in this version yet (remove it)",
+        "zero_optimization.stge: unknown key (did you mean 'stage'?)",
+    ]
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -1,0 +1,103 @@
+"""Older spellings: what each turns into, that it is said, and that it may not contradict its successor."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neox_core.config.legacy import modernise
+from neox_core.config.load import Loaded, load
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Any:
+    def _read(text: str) -> Loaded:
+        (tmp_path / "c.yml").write_text(text)
+        return modernise(load([tmp_path / "c.yml"]))
+
+    return _read
+
+
+@pytest.mark.parametrize(
+    ("written", "values"),
+    [
+        ("geglu: true", {"activation": "geglu"}),
+        ("openai-gelu: true", {"activation": "openai-gelu"}),
+        ("rms-norm: true", {"norm": "rmsnorm"}),
+        ("sinusoidal_pos_emb: true", {"pos_emb": "sinusoidal"}),
+        ("batch-size: 4", {"train_micro_batch_size_per_gpu": 4}),
+        ("lr: 0.1", {"optimizer": {"params": {"lr": 0.1}}}),
+        ("adam-beta1: 0.8", {"optimizer": {"params": {"betas": [0.8, 0.999]}}}),
+        ("adam-beta2: 0.95", {"optimizer": {"params": {"betas": [0.9, 0.95]}}}),
+        ("adam-beta1: 0.8\nadam-beta2: 0.95", {"optimizer": {"params": {"betas": [0.8, 0.95]}}}),
+        ("adam-eps: 1e-6", {"optimizer": {"params": {"eps": 1e-6}}}),
+        ("loss-scale: 128", {"fp16": {"loss_scale": 128}}),
+        ("loss-scale-window: 10", {"fp16": {"loss_scale_window": 10}}),
+        ("min-scale: 2", {"fp16": {"min_loss_scale": 2}}),
+        ("hysteresis: 3", {"fp16": {"hysteresis": 3}}),
+    ],
+)
+def test_an_older_spelling_is_read_as_its_successor_with_a_note(
+    read: Any, tmp_path: Path, written: str, values: Any
+) -> None:
+    loaded = read(written)
+    assert loaded.values == values
+    assert {problem.severity for problem in loaded.problems} == {"note"}
+    assert all(problem.where.startswith(f"{tmp_path}/c.yml:") for problem in loaded.problems)
+
+
+@pytest.mark.parametrize("written", ["geglu: false", "rms-norm: false", "loss-scale: null", "lr: null"])
+def test_an_older_spelling_at_rest_says_nothing(read: Any, written: str) -> None:
+    loaded = read(written)
+    assert loaded.values == {}
+    assert not loaded.problems
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "rms-norm: true\nnorm: layernorm",
+        "geglu: true\nopenai-gelu: true",
+        "lr: 0.1\noptimizer: {params: {lr: 0.2}}",
+        "adam-beta1: 0.8\noptimizer: {params: {betas: [0.9, 0.95]}}",
+        "batch-size: 4\ntrain_micro_batch_size_per_gpu: 8",
+        "hysteresis: 3\nfp16: {hysteresis: 2}",
+    ],
+)
+def test_a_contradiction_names_both_places(read: Any, tmp_path: Path, written: str) -> None:
+    errors = [problem for problem in read(written).problems if problem.severity == "error"]
+    assert len(errors) == 1
+    assert "differs from" in errors[0].message
+    places = errors[0].where + errors[0].message
+    assert f"{tmp_path}/c.yml:1:" in places
+    assert f"{tmp_path}/c.yml:2:" in places
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "rms-norm: true\nnorm: rmsnorm",
+        "adam-beta1: 0.9\noptimizer: {params: {betas: [0.9, 0.95]}}",
+        "batch-size: 4\ntrain_micro_batch_size_per_gpu: 4",
+        "rms-norm: false\nnorm: scalenorm",
+    ],
+)
+def test_agreement_is_fine(read: Any, written: str) -> None:
+    assert not [problem for problem in read(written).problems if problem.severity == "error"]
+
+
+def test_a_switch_is_true_or_false(read: Any) -> None:
+    (problem,) = read("geglu: 'yes'").problems
+    assert problem.message == "must be true or false, not 'yes'"
+    assert problem.severity == "error"
+
+
+def test_the_old_key_is_where_the_value_came_from(read: Any, tmp_path: Path) -> None:
+    loaded = read("seed: 1\nadam-eps: 1e-6\n")
+    assert loaded.where("optimizer.params.eps") == f"{tmp_path}/c.yml:2:1"
+    assert loaded.spelled("optimizer.params.eps") == "adam-eps"
+
+
+def test_a_block_that_is_no_block_is_left_to_its_reader(read: Any) -> None:
+    loaded = read("optimizer: Adam\nlr: 0.1\n")
+    assert loaded.values == {"optimizer": "Adam"}
