@@ -1,0 +1,135 @@
+"""Throw-away distributions, really installed: in a folder of their own, seen by processes that see no other plugin."""
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+LIGHT_LIBRARIES = (
+    "attr",
+    "attrs",
+    "cattr",
+    "cattrs",
+    "click",
+    "exceptiongroup",
+    "neox_core",
+    "pluggy",
+    "rich",
+    "ruamel",
+    "tomli",
+    "typing_extensions",
+)
+"""What the light zone imports, our own package included; no torch, and no distribution's metadata."""
+
+
+class Site:
+    """An environment with nothing in it but the light zone and what `install` puts there."""
+
+    def __init__(self, root: Path, libraries: Path) -> None:
+        self.folder = root / "site"
+        self.wheels = root / "wheels"
+        self.work = root / "work"
+        self.libraries = libraries
+        for folder in (self.folder, self.wheels, self.work):
+            folder.mkdir()
+
+    def wheel(
+        self,
+        name: str,
+        files: Mapping[str, str],
+        *,
+        version: str = "1.0",
+        keywords: str | None = "neox-api-1",
+        entry_points: Mapping[str, str] | None = None,
+    ) -> Path:
+        """A wheel of `files` (path -> text); its entry points of our group default to `<package>.plugin`."""
+        package = name.replace("-", "_")
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        metadata += f"Keywords: {keywords}\n" if keywords else ""
+        points = {package: f"{package}.plugin"} if entry_points is None else entry_points
+        info = f"{package}-{version}.dist-info"
+        contents = {path: dedent(text) for path, text in files.items()}
+        contents[f"{info}/METADATA"] = metadata
+        contents[f"{info}/WHEEL"] = "Wheel-Version: 1.0\nGenerator: by hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        lines = "".join(f"{point} = {value}\n" for point, value in points.items())
+        contents[f"{info}/entry_points.txt"] = f"[neox.plugins]\n{lines}"
+        record = "".join(f"{path},{_hash(text)},{len(text.encode())}\n" for path, text in contents.items())
+        contents[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n"
+        path = self.wheels / f"{package}-{version}-py3-none-any.whl"
+        with zipfile.ZipFile(path, "w") as archive:
+            for file, text in contents.items():
+                archive.writestr(file, text)
+        return path
+
+    def install(self, name: str, plugin: str, more: Mapping[str, str] | None = None, **options: object) -> None:
+        """Install a distribution whose listing module is the text `plugin`; `more` holds other files of it."""
+        package = name.replace("-", "_")
+        files = {f"{package}/__init__.py": "", f"{package}/plugin.py": plugin, **(more or {})}
+        with zipfile.ZipFile(self.wheel(name, files, **options)) as wheel:  # type: ignore[arg-type]
+            wheel.extractall(self.folder)  # all that pip does for a wheel of pure Python without scripts
+
+    def python(self, *argv: str, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+        """Run Python in the work folder, without site-packages."""
+        paths = os.pathsep.join(map(str, (self.folder, self.libraries)))
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("NEOX_", "PYTHON"))}
+        return subprocess.run(
+            [sys.executable, "-S", *argv],
+            cwd=self.work,
+            env={**clean, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def neox(self, *argv: str, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+        return self.python("-m", "neox_core", *argv, env=env)
+
+    def neox_each(self, *argvs: Sequence[str], env: Mapping[str, str] | None = None) -> "list[dict[str, Any]]":
+        """Several command lines in one fresh process: exit_code, stdout and stderr of each."""
+        done = self.python("-c", RUN_EACH, json.dumps(argvs), env=env)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+RUN_EACH = """
+import json, sys
+from click.testing import CliRunner
+from neox_core.cli.main import neox
+results = [CliRunner().invoke(neox, argv) for argv in json.loads(sys.argv[1])]
+print(json.dumps([{name: getattr(r, name) for name in ("exit_code", "stdout", "stderr")} for r in results]))
+"""
+
+
+def _hash(text: str) -> str:
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+
+
+@pytest.fixture(scope="session")
+def light_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("light")
+    for name in LIGHT_LIBRARIES:
+        spec = find_spec(name)
+        if spec is None:  # exceptiongroup is for Python 3.10 only
+            continue
+        source = Path(next(iter(spec.submodule_search_locations or [spec.origin or ""])))
+        (folder / source.name).symlink_to(source)
+        for compiled in source.parent.glob("*__mypyc*"):  # tomli's compiled part has a name of its own
+            (folder / compiled.name).unlink(missing_ok=True)
+            (folder / compiled.name).symlink_to(compiled)
+    return folder
+
+
+@pytest.fixture
+def site(tmp_path: Path, light_libraries: Path) -> Site:
+    return Site(tmp_path, light_libraries)

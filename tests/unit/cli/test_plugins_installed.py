@@ -1,0 +1,436 @@
+"""Installed throw-away distributions, good and bad, against every command that meets them."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from attrs import frozen
+
+SETTINGS = """
+from attrs import frozen
+from attrs import validators as v
+from neox_core.api import Component, ConfigSection, hookimpl, setting
+
+@frozen
+class Settings:
+    speed: float = setting(0.5, help="How fast.", unit="steps/s", check=v.gt(0))
+    names: tuple[str, ...] = setting(("a", "b"), help="What to call it.")
+    level: int = setting(help="How much.")
+"""
+
+
+def offering(name: str, package: str, more: str = "") -> str:
+    return f"""
+{more}
+from neox_core.api import Component, hookimpl
+
+@hookimpl
+def neox_optimizers():
+    return [Component("{name}", "{package}.parts:thing", summary="made for a test")]
+"""
+
+
+def install(site: Any, name: str, component: str, more: str = "", **options: Any) -> None:
+    package = name.replace("-", "_")
+    site.install(name, offering(component, package, more), {f"{package}/parts.py": "thing = print\n"}, **options)
+
+
+@frozen
+class Situation:
+    """What is installed beside neox-good, and what each command has to say of it."""
+
+    setup: Callable[[Any], None]
+    status: str
+    cause: str
+    hint: str
+
+
+def broken(more: str = "", **options: Any) -> Callable[[Any], None]:
+    return lambda site: install(site, "neox-bad", "Bad", more, **options)
+
+
+UNKNOWN_HOOK = """
+from neox_core.api import hookimpl
+@hookimpl
+def neox_optimisers():
+    return []
+"""
+UNMARKED_HOOK = "def neox_norms():\n    return []\n"
+
+FAILING = {
+    "import raises": Situation(
+        broken("raise ValueError('boom,\\nin two lines')"), "broken", "ValueError: boom, in two lines", "author"
+    ),
+    "needs a missing library": Situation(
+        broken("import no_such_library.part"), "broken", "No module named 'no_such_library'", "install no_such_library"
+    ),
+    "raises SystemExit": Situation(broken("import sys; sys.exit(0)"), "broken", "calls sys.exit(0)", "author"),
+    "raises another BaseException": Situation(
+        broken("raise GeneratorExit('gone')"), "broken", "GeneratorExit: gone", "author"
+    ),
+    "imports torch while listed": Situation(
+        broken("import torch"), "broken", "neox-bad imports torch while it is being listed", "Component(target=...)"
+    ),
+    "imports torch and hides that it may not": Situation(
+        broken("try:\n    import torch\nexcept Exception:\n    torch = None"),
+        "broken",
+        "neox-bad imports torch while it is being listed",
+        "Component(target=...)",
+    ),
+    "unknown hook": Situation(
+        broken(UNKNOWN_HOOK),
+        "broken",
+        "has a hook neox_optimisers that this core does not know",
+        "did you mean neox_optimizers?",
+    ),
+    "unmarked hook": Situation(broken(UNMARKED_HOOK), "broken", "neox_norms is not marked as a hook", "@hookimpl"),
+    "another api version": Situation(
+        broken(keywords="other, neox-api-9"),
+        "incompatible",
+        "is made for plugin api 9; this core has api 1",
+        "install another version of neox-bad",
+    ),
+    "no api keyword": Situation(
+        broken(keywords=None), "incompatible", "declares no plugin api", 'keywords = ["neox-api-1"]'
+    ),
+    "entry point to nowhere": Situation(
+        broken(entry_points={"bad": "neox_bad.nowhere"}), "broken", "No module named 'neox_bad.nowhere'", "neox"
+    ),
+    "malformed entry point": Situation(broken(entry_points={"bad": "???"}), "broken", "Error", "author"),
+    "second entry point fails": Situation(
+        lambda site: site.install(
+            "neox-bad",
+            offering("Bad", "neox_bad"),
+            {"neox_bad/parts.py": "thing = print", "neox_bad/second.py": "1 / 0"},
+            entry_points={"bad": "neox_bad.plugin", "second": "neox_bad.second"},
+        ),
+        "broken",
+        "ZeroDivisionError: division by zero",
+        "author",
+    ),
+}
+
+
+@pytest.fixture
+def good(site: Any) -> Any:
+    install(site, "neox-good", "Good")
+    return site
+
+
+def rows(site: Any, *argv: str) -> list[dict[str, str]]:
+    done = site.neox("plugins", "list", "--json", *argv)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_plugin_that_fails(good: Any, name: str) -> None:
+    """Alone: the other one is there, and each command tells what happened."""
+    situation = FAILING[name]
+    situation.setup(good)
+    as_json, plain, of_plugin, of_component, check = good.neox_each(
+        ["plugins", "list", "--json"],
+        ["plugins", "list", "--kind", "optimizer"],
+        ["plugins", "info", "neox-bad"],
+        ["plugins", "info", "Bad"],
+        ["plugins", "check"],
+    )
+    assert as_json["exit_code"] == 0
+    listed = {row["plugin"]: row for row in json.loads(as_json["stdout"])}
+    assert listed.keys() == {"neox-good", "neox-bad"}
+    assert (listed["neox-good"]["name"], listed["neox-good"]["status"]) == ("Good", "ok")
+    bad = listed["neox-bad"]
+    assert (bad["kind"], bad["name"], bad["version"], bad["status"]) == ("", "", "1.0", situation.status)
+    assert situation.cause in bad["summary"]
+
+    lines = [line.split("\t") for line in plain["stdout"].splitlines()]
+    assert [line[2:5] for line in lines] == [["neox-good", "1.0", "ok"], ["neox-bad", "1.0", situation.status]]
+
+    assert of_plugin["exit_code"] == 0
+    assert f"status    {situation.status}" in of_plugin["stdout"]
+    assert situation.cause in of_plugin["stdout"]
+    assert situation.hint in of_plugin["stdout"]
+
+    assert of_component["exit_code"] == 3
+    assert "nothing is called 'Bad'" in of_component["stderr"]
+    assert f"neox-bad 1.0 is {situation.status}" in of_component["stderr"]
+    assert situation.cause in of_component["stderr"]
+
+    assert check["exit_code"] == 3
+    assert f"fault: plugin neox-bad 1.0 is {situation.status}: " in check["stdout"]
+    assert situation.cause in check["stdout"]
+    assert situation.hint in check["stdout"]
+    assert "2 plugins, 1 offer, 1 fault" in check["stdout"]
+
+
+def test_no_plugin_at_all(site: Any) -> None:
+    assert rows(site) == []
+    plain = site.neox("plugins", "list")
+    assert (plain.returncode, plain.stdout) == (0, "")
+    assert "no plugins" in plain.stderr
+    assert "neox-core[all]" in plain.stderr
+    info = site.neox("plugins", "info", "Adam")
+    assert info.returncode == 3
+    assert "nothing is called 'Adam'" in info.stderr
+    check = site.neox("plugins", "check")
+    assert (check.returncode, check.stdout) == (0, "0 plugins, 0 offers, 0 faults\n")
+
+
+def test_two_distributions_with_one_entry_point_name(site: Any) -> None:
+    install(site, "neox-a", "One", entry_points={"lion": "neox_a.plugin"})
+    install(site, "neox-b", "Two", entry_points={"lion": "neox_b.plugin"})
+    assert [(row["name"], row["plugin"], row["status"]) for row in rows(site)] == [
+        ("One", "neox-a", "ok"),
+        ("Two", "neox-b", "ok"),
+    ]
+    assert "plugin    neox-b 1.0" in site.neox("plugins", "info", "Two").stdout
+    assert site.neox("plugins", "check").stdout == "2 plugins, 2 offers, 0 faults\n"
+
+
+def test_two_entry_points_of_one_distribution(site: Any) -> None:
+    more = {"neox_a/second.py": offering("Two", "neox_a"), "neox_a/parts.py": "thing = print"}
+    points = {"one": "neox_a.plugin", "two": "neox_a.second"}
+    site.install("neox-a", offering("One", "neox_a"), more, entry_points=points)
+    assert [(row["name"], row["plugin"]) for row in rows(site)] == [("One", "neox-a"), ("Two", "neox-a")]
+
+
+def test_two_plugins_with_one_component(site: Any) -> None:
+    install(site, "neox-a", "Lion")
+    install(site, "neox-b", "Lion", version="2.5")
+    assert [(row["name"], row["plugin"], row["status"]) for row in rows(site)] == [
+        ("Lion", "neox-a", "clash"),
+        ("Lion", "neox-b", "clash"),
+    ]
+    both = site.neox("plugins", "info", "Lion").stdout
+    assert "plugin    neox-a 1.0" in both
+    assert "clash     offered too as neox-b:Lion" in both
+    assert "plugin    neox-b 2.5" in both
+    one = site.neox("plugins", "info", "neox-b:Lion").stdout
+    assert "plugin    neox-b 2.5" in one
+    assert "plugin    neox-a" not in one
+    assert "use       optimizer.type: neox-b:Lion" in one
+    check = site.neox("plugins", "check")
+    assert check.returncode == 3
+    assert "fault: optimizer 'Lion' is offered by neox-a 1.0 and neox-b 2.5" in check.stdout
+    assert "`neox-a:Lion` or `neox-b:Lion`" in check.stdout
+
+
+SECTION = (
+    SETTINGS
+    + """
+@hookimpl
+def neox_config_sections():
+    return [ConfigSection("{name}", Settings, summary="made for a test")]
+"""
+)
+
+
+def test_two_sections_with_one_key(site: Any) -> None:
+    for name in ("neox-a", "neox-b"):
+        site.install(name, SECTION.replace("{name}", f"of-{name}"))
+    assert [(row["kind"], row["name"], row["status"]) for row in rows(site, "--kind", "config-section")] == [
+        ("config section", "of-neox-a", "clash"),
+        ("config section", "of-neox-b", "clash"),
+    ]
+    info = site.neox("plugins", "info", "of-neox-a").stdout
+    assert "clash     the key 'speed' is owned by neox-b:of-neox-b too" in info
+    check = site.neox("plugins", "check")
+    assert check.returncode == 3
+    for key in ("speed", "names", "level"):
+        named = f"config key {key!r} is owned by neox-a 1.0 (section of-neox-a) and neox-b 1.0 (section of-neox-b)"
+        assert named in check.stdout
+    assert "NEOX_PLUGINS_DISABLE=neox-b" in check.stdout
+    alone = site.neox("plugins", "check", env={"NEOX_PLUGINS_DISABLE": "neox-b"})
+    assert (alone.returncode, "0 faults" in alone.stdout) == (0, True)
+
+
+def test_a_section_that_takes_a_key_of_the_core(site: Any) -> None:
+    site.install("neox-a", SECTION.replace("{name}", "mine").replace("speed:", "seq_length:"))
+    check = site.neox("plugins", "check")
+    assert check.returncode == 3
+    assert "seq-length has two owners: neox-core" in check.stdout
+
+
+def test_info_shows_settings_with_types_defaults_units_and_help(site: Any) -> None:
+    site.install("neox-a", SECTION.replace("{name}", "pace"))
+    lines = [line.split(None, 1) for line in site.neox("plugins", "info", "pace").stdout.splitlines()]
+    shown = {line[0]: " ".join(line[1].split()) for line in lines if len(line) == 2}
+    assert shown["speed"] == "number 0.5 How fast. [steps/s]"
+    assert shown["names"] == "list of text ['a', 'b'] What to call it."
+    assert shown["level"] == "whole number required How much."
+
+
+@pytest.mark.parametrize("switch", ["environment", "pyproject"])
+def test_a_plugin_that_is_switched_off(good: Any, switch: str) -> None:
+    install(good, "neox-bad", "Bad", "raise ValueError('is not even imported')")
+    env = {}
+    if switch == "environment":
+        env["NEOX_PLUGINS_DISABLE"] = "Neox_Bad, neox-absent"
+    else:
+        (good.work.parent / "pyproject.toml").write_text('[tool.neox]\ndisable = ["neox.bad", "neox-absent"]\n')
+    where = "NEOX_PLUGINS_DISABLE" if switch == "environment" else str(good.work.parent / "pyproject.toml")
+    listed = json.loads(good.neox("plugins", "list", "--json", env=env).stdout)
+    assert [(row["plugin"], row["status"]) for row in listed] == [("neox-good", "ok"), ("neox-bad", "disabled")]
+    assert listed[1]["summary"] == f"switched off by {where}"
+    info = good.neox("plugins", "info", "neox-bad", env=env)
+    assert info.returncode == 0
+    assert f"switched off by {where}" in info.stdout
+    check = good.neox("plugins", "check", env=env)
+    assert check.returncode == 0, check.stdout
+    assert f"note: plugin neox-bad is switched off by {where}" in check.stdout
+    assert "neox-absent, which is not installed" in check.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[tool.neox\n", "cannot read [tool.neox]"),
+        ('[tool.neox]\ndisable = "neox-good"\n', "not a list of plugin names"),
+        ('[tool.neox]\ndisabled = ["neox-good"]\n', "no setting 'disabled'"),
+    ],
+)
+def test_a_pyproject_that_cannot_be_read(good: Any, text: str, said: str) -> None:
+    (good.work / "pyproject.toml").write_text(text)
+    for argv in (["list"], ["info", "Good"], ["check"]):
+        done = good.neox("plugins", *argv)
+        assert done.returncode == 3
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+    assert good.neox("--help").returncode == 0
+
+
+TORCH = "import pathlib\npathlib.Path(__file__).with_name('was-imported').touch()\n"
+TARGET = {
+    "raises": ("raise RuntimeError('cold')", "RuntimeError: cold"),
+    "has no such attribute": ("other = 1", "has no attribute 'thing'"),
+    "exits": ("import sys; sys.exit('bye')", "SystemExit: bye"),
+    "kills the process": ("import os; os._exit(7)", "ends the process that imports it (exit code 7)"),
+    "is killed": ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "(signal 9)"),
+}
+
+
+@pytest.mark.parametrize("name", TARGET)
+def test_check_imports_every_target_and_survives_it(good: Any, name: str) -> None:
+    source, cause = TARGET[name]
+    good.install("neox-bad", offering("Bad", "neox_bad"), {"neox_bad/parts.py": source})
+    assert [row["status"] for row in rows(good)] == ["ok", "ok"]
+    done = good.neox("plugins", "check")
+    assert done.returncode == 3
+    assert "fault: optimizer neox-bad:Bad 1.0: " in done.stdout
+    assert cause in done.stdout
+    assert "2 plugins, 2 offers, 1 fault" in done.stdout
+
+
+def test_check_refuses_a_launcher_that_imports_torch_but_no_optimizer(good: Any) -> None:
+    good.install("torch", "", {"torch/__init__.py": TORCH}, entry_points={})
+    source = (
+        offering("Bad", "neox_bad") + '\n@hookimpl\ndef neox_launchers():\n    return [Component("l", "neox_bad.l:f")]'
+    )
+    good.install(
+        "neox-bad", source, {"neox_bad/parts.py": "import torch\nthing = 1", "neox_bad/l.py": "import torch\nf = 1"}
+    )
+    done = good.neox("plugins", "check")
+    assert done.returncode == 3
+    assert "launcher neox-bad:l 1.0" in done.stdout
+    assert "imports torch" in done.stdout
+    assert "1 fault" in done.stdout
+
+
+def test_a_component_whose_library_is_not_there(good: Any) -> None:
+    source = """
+    from neox_core.api import Component, hookimpl
+    @hookimpl
+    def neox_monitors():
+        return [Component("web", "neox_web.parts:Web", needs=("no_such_library", "json"))]
+    """
+    good.install("neox-web", source, {"neox_web/parts.py": "import no_such_library"})
+    assert {row["name"]: row["status"] for row in rows(good)} == {"web": "needs no_such_library", "Good": "ok"}
+    assert "needs     no_such_library (not installed), json" in good.neox("plugins", "info", "web").stdout
+    done = good.neox("plugins", "check")
+    assert done.returncode == 0
+    assert "note: monitor neox-web:web needs no_such_library" in done.stdout
+
+
+def test_a_kind_that_is_not_used_yet_is_said_to_be(good: Any) -> None:
+    source = offering("x", "neox_k").replace("neox_optimizers", "neox_kernels")
+    good.install("neox-k", source, {"neox_k/parts.py": "thing = print"})
+    assert [(row["name"], row["status"]) for row in rows(good, "--kind", "kernel")] == [("x", "not used yet")]
+    assert "none yet" in good.neox("plugins", "info", "x").stdout
+    assert "uses no kernel yet" in good.neox("plugins", "check").stdout
+
+
+def test_listing_imports_no_heavy_library(good: Any) -> None:
+    for name in ("torch", "numpy", "deepspeed"):
+        good.install(name, "", {f"{name}/__init__.py": TORCH}, entry_points={})
+    code = (
+        "import sys\nfrom neox_core.cli.main import neox\n"
+        "try:\n    neox.main(['plugins', 'list'])\nfinally:\n    print(sorted(sys.modules))"
+    )
+    done = good.python("-c", code)
+    modules = done.stdout.splitlines()[-1]
+    assert "'neox_good.plugin'" in modules
+    assert not any(f"'{name}'" in modules for name in ("torch", "numpy", "deepspeed", "rich", "ruamel.yaml"))
+    assert not list(good.folder.glob("*/was-imported"))
+
+
+def test_what_a_plugin_prints_does_not_reach_the_output(good: Any) -> None:
+    install(good, "neox-loud", "Loud", "print('hello, I am here')")
+    done = good.neox("plugins", "list", "--json")
+    assert len(json.loads(done.stdout)) == 2
+    assert "hello" in done.stderr
+
+
+def test_a_folder_twice_on_the_path(good: Any) -> None:
+    twice = os.pathsep.join(map(str, (good.folder, good.folder, good.libraries)))
+    done = good.neox("plugins", "check", env={"PYTHONPATH": twice})
+    assert (done.returncode, done.stdout) == (0, "1 plugin, 1 offer, 0 faults\n")
+
+
+def test_the_same_wheel_by_pip(site: Any) -> None:
+    """The other tests unpack wheels; this one lets pip do it."""
+    wheel = site.wheel(
+        "neox-good",
+        {
+            "neox_good/__init__.py": "",
+            "neox_good/plugin.py": offering("Good", "neox_good"),
+            "neox_good/parts.py": "thing = print\n",
+        },
+    )
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(site.folder)]
+    subprocess.run([*command, str(wheel)], check=True, timeout=60)
+    assert site.neox("plugins", "check").stdout == "1 plugin, 1 offer, 0 faults\n"
+
+
+def test_unknown_names_and_kinds_are_guessed(good: Any) -> None:
+    kind = good.neox("plugins", "list", "--kind", "optimiser")
+    assert kind.returncode == 2
+    assert "did you mean 'optimizer'?" in kind.stderr
+    name = good.neox("plugins", "info", "good")
+    assert name.returncode == 3
+    assert "did you mean 'Good'?" in name.stderr
+
+
+def test_a_terminal_gets_a_table(good: Any) -> None:
+    install(good, "neox-bad", "Bad", "1 / 0")
+    main, side = pty.openpty()
+    try:
+        code = (
+            "import os, sys; os.dup2(int(sys.argv[1]), 1); from neox_core.cli.main import neox;"
+            "neox.main(['plugins', 'list'])"
+        )
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (good.folder, good.libraries))), "COLUMNS": "100"}
+        command = [sys.executable, "-S", "-c", code, str(side)]
+        subprocess.run(command, env=env, cwd=good.work, pass_fds=[side], check=True, timeout=60)
+        text = os.read(main, 100_000).decode()
+    finally:
+        os.close(main)
+        os.close(side)
+    assert "optimizer" in text
+    for word in ("name", "plugin", "version", "status", "summary", "Good", "made for a test", "division by zero"):
+        assert word in text
+    assert "\t" not in text
