@@ -115,6 +115,7 @@ def _wrong_api(plugin: _Plugin) -> str:
 def _load(manager: pluggy.PluginManager, plugin: _Plugin) -> list[tuple[PluginInfo, Entry | ConfigSection]]:
     registered: list[str] = []
     offers: list[tuple[PluginInfo, Entry | ConfigSection]] = []
+    imported_before = set(sys.modules)
     try:
         for point in plugin.points:
             info = plugin.info(point)
@@ -134,6 +135,10 @@ def _load(manager: pluggy.PluginManager, plugin: _Plugin) -> list[tuple[PluginIn
         for name in registered:
             if manager.has_plugin(name):
                 manager.unregister(name=name)
+        packages = {plugin.info(point).module.partition(".")[0] for point in plugin.points}
+        for module_name in set(sys.modules) - imported_before:
+            if module_name.partition(".")[0] in packages:
+                del sys.modules[module_name]  # a module that caught the refusal would pass when it is loaded again
         raise
     return offers
 
