@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
+
 from neox_core.contracts.model import PositionShape
+from neox_core.errors import CheckpointError
 from neox_core.model.gpt import GPT
 from neox_core.model.init import init_parameters
 from neox_core.model.shape import build_shape
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from neox_core.build.context import BuildContext
     from neox_core.plan.runfile import ModelPlan
 
 
-def build_model(plan: ModelPlan, vocab_size: int, context: BuildContext) -> GPT:
+def build_model(
+    plan: ModelPlan, vocab_size: int, context: BuildContext, weights: Mapping[str, Tensor] | None = None
+) -> GPT:
     """The model on `context.device` in `context.dtype`, its weights drawn from (context.seed, parameter name).
 
     vocab_size: rows of the embedding, see `model.shape.padded_vocab`. The weights are drawn in fp32 on the CPU and
-    then moved, so every device and dtype starts from the same numbers. Raises PluginError for a component that cannot
-    be loaded.
+    then moved, so every device and dtype starts from the same numbers. weights: by parameter name, instead of drawn
+    ones. Raises PluginError for a component that cannot be loaded, CheckpointError for weights of another model.
     """
     make_norm, norm_settings = plan.norm.load()
     make_activation, activation_settings = plan.activation.load()
@@ -37,5 +45,21 @@ def build_model(plan: ModelPlan, vocab_size: int, context: BuildContext) -> GPT:
         position_settings,
     )
     model = GPT(shape, partial(make_norm, shape.hidden_size, norm_settings), activation, position)
-    init_parameters(model, shape, context.seed, plan.init_method, plan.output_init_method, plan.init_std)
-    return model.to(device=context.device, dtype=context.dtype)
+    if weights is None:
+        init_parameters(model, shape, context.seed, plan.init_method, plan.output_init_method, plan.init_std)
+    else:
+        _fill(model, weights)
+    model.to(device=context.device, dtype=context.dtype)
+    return model
+
+
+def _fill(model: GPT, weights: Mapping[str, Tensor]) -> None:
+    parameters = dict(model.named_parameters())
+    wanted = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    given = {name: tuple(weight.shape) for name, weight in weights.items()}
+    if wanted != given:
+        name = min(dict(wanted.items() ^ given.items()))
+        raise CheckpointError(f"weights of another model: {name} is {given.get(name)} and should be {wanted.get(name)}")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(weights[name])

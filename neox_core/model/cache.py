@@ -35,3 +35,7 @@ class KeyValueCache:
     def advance(self, new: int) -> None:
         """Count the tokens that every layer has been given."""
         self.length += new
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.length = 0

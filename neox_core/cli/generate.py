@@ -1,0 +1,48 @@
+"""`neox generate`: text from a trained model. The work is done by a process that may import torch."""
+
+import click
+
+from neox_core.cli.process import exec_module
+
+
+@click.command()
+@click.option("--load", required=True, type=click.Path(), help="A run's `save` folder, or one checkpoint in it.")
+@click.option("--prompt", required=True, help="Text to continue; empty: begin a document.")
+@click.option("--max-new-tokens", default=256, show_default=True, type=click.IntRange(min=1), help="Where to stop.")
+@click.option(
+    "--temperature", default=0.8, show_default=True, type=click.FloatRange(min=0), help="0 takes the likeliest token."
+)
+@click.option("--top-k", type=click.IntRange(min=1), help="Draw from the k likeliest tokens only.")
+@click.option(
+    "--top-p",
+    default=0.95,
+    show_default=True,
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    help="Draw from the likeliest tokens that together have this probability.",
+)
+@click.option("--seed", default=0, show_default=True, help="The same seed gives the same text.")
+@click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
+def generate(
+    load: str,
+    prompt: str,
+    max_new_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float,
+    seed: int,
+    device: str,
+) -> None:
+    """Continue a prompt with a trained model, printing the text as it comes.
+
+    Ends at the end of a document or after --max-new-tokens.
+    """
+    exec_module(
+        "neox_core.train.generate",
+        {
+            "load": load,
+            "prompt": prompt,
+            "max_new_tokens": max_new_tokens,
+            "device": device,
+            "sampling": {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed},
+        },
+    )
