@@ -80,7 +80,12 @@ class Lab:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+        common = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(ranks),
+            "OMP_NUM_THREADS": "1",
+        }
         processes = [
             subprocess.Popen(
                 [sys.executable, str(DRIVE), *map(str, files)],
@@ -179,7 +184,9 @@ def test_zero_1_shards(lab: Lab) -> None:
 def _assert_close(weights: dict[str, Tensor], reference: dict[str, Tensor]) -> None:
     assert weights.keys() == reference.keys()
     for name, tensor in weights.items():
-        torch.testing.assert_close(tensor, reference[name], rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            tensor, reference[name], rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 def _write_dataset(catalog: object, prefix: Path) -> None:
