@@ -72,19 +72,13 @@ def load(files: Sequence[Path], sets: Sequence[str] = ()) -> Loaded:
             merged.add(_read(Path(file)))
         except UnreadableError as error:
             merged.problems.append(error.problem)
-    overrides = _Merge()
+    overridden: dict[str, Any] = {}
     for text in sets:
         try:
-            overrides.add(_override(text))
+            merged.override(*_override(text), overridden)
         except UnreadableError as error:
-            overrides.problems.append(error.problem)
-    for path, place in overrides.places.items():
-        value = _get(overrides.values, path)
-        if not isinstance(value, dict) or not value:
-            _put(merged.values, path, value)
-        merged.places[path] = place
-    problems = (*merged.problems, *overrides.problems)
-    return Loaded(merged.values, merged.places, problems, tuple(Path(file) for file in files))
+            merged.problems.append(error.problem)
+    return Loaded(merged.values, merged.places, tuple(merged.problems), tuple(Path(file) for file in files))
 
 
 class _Merge:
@@ -98,6 +92,20 @@ class _Merge:
     def add(self, root: Node) -> None:
         self.problems.extend(root.problems)
         self._merge(root, self.values, "", "")
+
+    def override(self, path: str, root: Node, overridden: dict[str, Any]) -> None:
+        """Put the value of one `--set` in place of what is there, a block as a whole."""
+        alone = _Merge()
+        alone.add(root)
+        self.problems.extend(alone.problems)
+        value = _get(alone.values, path)
+        if path in overridden and not same(overridden[path], value):
+            spelled = alone.places[path].spelled
+            self.problems.append(Problem("is given twice with different values", spelled, "keep one", COMMAND_LINE))
+        overridden[path] = value
+        _put(self.values, path, value)
+        kept = {each: place for each, place in self.places.items() if not f"{each}.".startswith(f"{path}.")}
+        self.places = alone.places | kept
 
     def _merge(self, block: Node, into: dict[str, Any], path: str, spelled: str) -> None:
         for written, node in block.items:
@@ -157,8 +165,8 @@ def _text(raw: bytes, name: str) -> str:
     return text
 
 
-def _override(text: str) -> Node:
-    """`a.b=1` as the block {a: {b: 1}}; the value is read as YAML."""
+def _override(text: str) -> tuple[str, Node]:
+    """`a.b=1` as the path a.b and the block {a: {b: 1}}; the value is read as YAML."""
     key, equals, value = text.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
@@ -167,7 +175,7 @@ def _override(text: str) -> Node:
     node = _relocate(node)
     for part in reversed(parts):
         node = Node(COMMAND_LINE, items=((part, node),), is_block=True)
-    return node
+    return ".".join(parts).replace("-", "_"), node
 
 
 def _relocate(node: Node) -> Node:

@@ -137,10 +137,18 @@ class _Work:
         key = self.loaded.spelled(problem.key) or spell(problem.key)
         self.problems.append(evolve(problem, key=key, where=self.loaded.where(problem.key)))
 
+    def _without_secrets(self, cls: type, values: Mapping[str, Any], path: str) -> dict[str, Any]:
+        """The values, secrets refused: a config is copied and shared, and so are messages that show a value."""
+        secret = {key for each in fields_of(cls) if each.info.secret for key in each.keys} & values.keys()
+        for key in sorted(secret):
+            hint = "remove it, and use the environment variable of the service"
+            self.report(Problem("is a secret, which has no place in a config", join(path, key), hint))
+        return {key: value for key, value in values.items() if key not in secret}
+
     def read_sections(self) -> None:
         for cls in self.owners.sections:
             mine = self._take(key for each in fields_of(cls) for key in each.keys)
-            found = read_fields(cls, mine, "", self.report)
+            found = read_fields(cls, self._without_secrets(cls, mine, ""), "", self.report)
             self.fields.update(found)
             instance = make(cls, found, "", self.report)
             if instance is not None:
@@ -205,18 +213,9 @@ class _Work:
             for key in values:
                 self.report(Problem(f"{entry.component.name} has no settings", join(path, key), "remove it"))
             return None if values else Chosen(entry, None, path)
-        found = read_fields(cls, values, path, self.report)
+        found = read_fields(cls, self._without_secrets(cls, values, path), path, self.report)
         if not path:
             self.fields.update(found)
-        for each in fields_of(cls):
-            if each.info.secret and any(key in values for key in each.keys):
-                key = join(path, each.name)
-                self.report(
-                    Problem(
-                        "is a secret, which has no place in a config", key, "use the service's own environment variable"
-                    )
-                )
-                return None
         settings = make(cls, found, path, self.report)
         return None if settings is None else Chosen(entry, settings, path)
 

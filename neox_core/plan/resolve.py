@@ -9,6 +9,7 @@ from typing import Any, Literal
 from attrs import evolve, frozen
 from cattrs.preconf.json import make_converter
 
+from neox_core.config.convert import fields_of
 from neox_core.config.legacy import modernise
 from neox_core.config.load import load
 from neox_core.config.problem import Problem
@@ -128,7 +129,9 @@ def reference(chosen: Chosen, **changed: Any) -> ComponentRef:
     entry, component = chosen.entry, chosen.entry.component
     settings: dict[str, Any] = {}
     if component.settings is not None:
-        settings = json.loads(json.dumps(_converter.unstructure(chosen.settings)))
+        secret = {each.name for each in fields_of(component.settings) if each.info.secret}
+        plain = json.loads(json.dumps(_converter.unstructure(chosen.settings)))
+        settings = {key: value for key, value in plain.items() if key not in secret}
     return ComponentRef(
         kind=entry.kind,
         name=component.name,

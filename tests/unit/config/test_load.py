@@ -181,8 +181,28 @@ def test_set_overrides_with_yaml_types_and_dotted_paths(tmp_path: Path) -> None:
     assert loaded.where("optimizer.type") == f"{file}:2:13"
 
 
+def test_set_replaces_a_block_as_a_whole_and_comes_in_order(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.yml", "fp16: {enabled: true, hysteresis: 3}\nseed: 1\n")
+    loaded = load([file], ("fp16={enabled: false}", "fp16.loss-scale=8", "seed={a: 1}", "new.block.key=1"))
+    assert not loaded.problems
+    assert loaded.values == {
+        "fp16": {"enabled": False, "loss_scale": 8},
+        "seed": {"a": 1},
+        "new": {"block": {"key": 1}},
+    }
+    assert "fp16.hysteresis" not in loaded.places
+    assert loaded.where("fp16.loss_scale") == loaded.where("fp16") == "--set"
+
+
+def test_set_inside_a_block_leaves_the_place_of_the_block(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.yml", "fp16: {enabled: true}\n")
+    loaded = load([file], ("fp16.enabled=false",))
+    assert loaded.where("fp16") == f"{file}:1:1"
+    assert loaded.where("fp16.enabled") == "--set"
+
+
 def test_set_twice_with_different_values_is_an_error() -> None:
-    assert messages(sets=("seed=1", "seed=2")) == ["--set: seed: is given twice with different values; first at --set"]
+    assert messages(sets=("seed=1", "seed=2")) == ["--set: seed: is given twice with different values"]
 
 
 @pytest.mark.parametrize("text", ["seed", "=1", "a..b=1", ".a=1"])

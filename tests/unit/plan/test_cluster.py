@@ -1,0 +1,101 @@
+"""Devices without torch, and the ranks that follow."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neox_core.config.legacy import modernise
+from neox_core.config.load import load
+from neox_core.config.problem import Problem
+from neox_core.config.structure import structure
+from neox_core.plan.cluster import ClusterShape, Machine, cluster_plan, cluster_shape, detect
+
+
+def devices(root: Path, *names: str) -> Path:
+    (root / "dev").mkdir(parents=True)
+    for name in names:
+        (root / "dev" / name).touch()
+    return root
+
+
+def test_devices_are_counted_by_their_files(tmp_path: Path) -> None:
+    root = devices(tmp_path, "nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm", "null")
+    assert detect({}, root).num_cuda == 3
+
+
+def test_devices_are_counted_by_the_driver_where_dev_has_none(tmp_path: Path) -> None:
+    (tmp_path / "proc/driver/nvidia/gpus/0000:01:00.0").mkdir(parents=True)
+    assert detect({}, tmp_path).num_cuda == 1
+
+
+def test_a_machine_without(tmp_path: Path) -> None:
+    machine = detect({}, tmp_path)
+    assert machine.num_cuda == 0
+    assert machine.num_cores >= 1
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [("", 0), ("-1", 0), ("0", 1), ("1,0", 2), ("0,-1,1", 1), ("0,1,2,3", 2), ("GPU-8a,GPU-9b", 2)],
+)
+def test_visible_devices_limit(tmp_path: Path, visible: str, count: int) -> None:
+    assert detect({"CUDA_VISIBLE_DEVICES": visible}, devices(tmp_path, "nvidia0", "nvidia1")).num_cuda == count
+
+
+@pytest.fixture
+def ranks(tmp_path: Path, text: str, catalog: Any) -> Any:
+    def _ranks(more: str, num_cuda: int, num_cores: int = 8) -> tuple[ClusterShape, list[str], Any]:
+        (tmp_path / "c.yml").write_text(text + more)
+        config, found, _ = structure(modernise(load([tmp_path / "c.yml"])), catalog)
+        assert not found
+        problems: list[Problem] = []
+        shape = cluster_shape(config, Machine(num_cuda, num_cores), problems)
+        return shape, [f"{each.key}: {each.message}" for each in problems], cluster_plan(config, shape)
+
+    return _ranks
+
+
+@pytest.mark.parametrize(
+    ("more", "num_cuda", "expected"),
+    [
+        ("", 0, ("cpu", 1, "gloo")),
+        ("num_gpus: 2\n", 0, ("cpu", 2, "gloo")),
+        ("num-accelerators: 2\n", 0, ("cpu", 2, "gloo")),
+        ("", 4, ("cuda", 4, "nccl")),
+        ("num_gpus: 3\n", 4, ("cuda", 3, "nccl")),
+        ("device: cpu\n", 4, ("cpu", 1, "gloo")),
+        ("device: cuda\n", 2, ("cuda", 2, "nccl")),
+        ("distributed-backend: gloo\n", 2, ("cuda", 2, "gloo")),
+    ],
+)
+def test_ranks_by_devices(ranks: Any, more: str, num_cuda: int, expected: tuple[str, int, str]) -> None:
+    shape, problems, plan = ranks(more, num_cuda)
+    assert (shape.device, shape.num_ranks, shape.backend) == expected
+    assert not problems
+    assert plan.world_size == expected[1]
+    assert (plan.master_addr, plan.master_port) == ("127.0.0.1", 29500)
+
+
+@pytest.mark.parametrize(
+    ("more", "num_cuda", "said"),
+    [
+        (
+            "distributed-backend: nccl\n",
+            0,
+            "distributed-backend: nccl needs NVIDIA devices, and this run is on the CPU",
+        ),
+        ("distributed-backend: mpi\n", 0, "distributed-backend: mpi is known, but not available in this version yet"),
+        ("device: cuda\n", 0, "device: this machine has no NVIDIA device that may be used"),
+        ("num_gpus: 0\n", 0, "num_gpus: must be -1, or 1 or more"),
+        ("num_gpus: 3\n", 2, "num_gpus: this machine has 2 devices, not 3"),
+    ],
+)
+def test_ranks_that_cannot_be(ranks: Any, more: str, num_cuda: int, said: str) -> None:
+    assert ranks(more, num_cuda)[1] == [said]
+
+
+def test_cores_are_shared_out_on_a_cpu(ranks: Any) -> None:
+    assert ranks("num_gpus: 3\n", 0, 8)[2].threads_per_rank == 2
+    assert ranks("num_gpus: 3\n", 0, 2)[2].threads_per_rank == 1
+    assert ranks("", 1)[2].threads_per_rank is None

@@ -1,0 +1,198 @@
+"""Each rule between keys: broken once, and just held once."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neox_core.api import Problem, hookimpl
+from neox_core.config.report import ProblemsError, errors, render
+from neox_core.plan.cluster import Machine
+from neox_core.plan.resolve import prepare_run
+from neox_core.plan.rules import RULES
+
+Check = Callable[..., list[str]]
+CPU, GPU = Machine(0, 4), Machine(2, 4)
+
+
+@pytest.fixture
+def check(tmp_path: Path, text: str, catalog: Any) -> Check:
+    """What is said of the base config with `--set`s."""
+
+    def _check(*sets: str, machine: Machine = CPU, catalog: Any = catalog) -> list[str]:
+        (tmp_path / "c.yml").write_text(text)
+        try:
+            notes = prepare_run([tmp_path / "c.yml"], sets, catalog=catalog, machine=machine).notes
+        except ProblemsError as error:
+            notes = error.problems
+        return [render([each]).replace(f"{tmp_path}/", "") for each in notes]
+
+    return _check
+
+
+# rule -> sets that break it, what is said, sets that just hold it, machine
+CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
+    "heads_divide_hidden": (
+        ("hidden-size=65",),
+        "error: hidden-size: 65 cannot be divided by num-attention-heads 4",
+        ("hidden-size=68",),
+        CPU,
+    ),
+    "sequence_fits_positions": (
+        ("seq-length=33",),
+        "error: seq-length: 33 is more than max-position-embeddings 32",
+        ("seq-length=32",),
+        CPU,
+    ),
+    "vocabulary_known": (
+        ("padded-vocab-size=null",),
+        "error: tokenizer-type: is required (or padded-vocab-size, for a dataset without tokenizer)",
+        ("padded-vocab-size=null", "tokenizer-type=HFTokenizer", "vocab-file=a"),
+        CPU,
+    ),
+    "batch_fits": (
+        ("train_batch_size=6",),
+        "error: train_batch_size: 6 cannot be divided by 4 samples x 1 ranks = 4 (8 can)",
+        ("train_batch_size=8",),
+        CPU,
+    ),
+    "floor_below_peak": (
+        ("min-lr=2e-3",),
+        "error: min-lr: 0.002 is more than the peak optimizer.params.lr 0.001",
+        ("min-lr=1e-3",),
+        CPU,
+    ),
+    "one_schedule_at_resume": (
+        ("override-lr-scheduler=true", "use-checkpoint-lr-scheduler=true"),
+        "error: override-lr-scheduler: contradicts use-checkpoint-lr-scheduler",
+        ("override-lr-scheduler=true",),
+        CPU,
+    ),
+    "one_precision": (
+        ("bf16.enabled=true", "torch_autocast.enabled=true"),
+        "error: torch_autocast: enabled together with bf16 (enable one)",
+        ("bf16.enabled=true", "torch_autocast.enabled=false"),
+        CPU,
+    ),
+    "fp16_needs_gpu": (
+        ("fp16.enabled=true",),
+        "error: fp16.enabled: fp16 does not train on a CPU",
+        ("fp16.enabled=false",),
+        CPU,
+    ),
+    "fp16_loss_needs_fp16": (
+        ("fp16-lm-cross-entropy=true",),
+        "error: fp16-lm-cross-entropy: needs fp16: {enabled: true}",
+        ("fp16-lm-cross-entropy=true", "fp16.enabled=true"),
+        GPU,
+    ),
+    "sharded_optimizer_tested": (
+        ("optimizer.type=Rowwise", "zero_optimization.stage=1"),
+        "error: zero_optimization.stage: Rowwise is tested at ZeRO stage 0 only, not at 1",
+        ("optimizer.type=Rowwise", "zero_optimization.stage=1", "zero-allow-untested-optimizer=true"),
+        CPU,
+    ),
+    "clipping_agrees": (
+        ("optimizer.params.max_grad_norm=0.5",),
+        "error: optimizer.params.max_grad_norm: differs from gradient-clipping 1.0",
+        ("optimizer.params.max_grad_norm=0.5", "gradient_clipping=0.5"),
+        CPU,
+    ),
+    "weight_decay_agrees": (
+        ("weight-decay=0.1", "optimizer.params.weight_decay=0.2"),
+        "error: optimizer.params.weight_decay: differs from weight-decay 0.1",
+        ("weight-decay=0.1", "optimizer.params.weight_decay=0.1"),
+        CPU,
+    ),
+    "save_has_interval": (("save=out",), "error: save: needs save-interval", ("save=out", "save-interval=5"), CPU),
+    "finetune_has_source": (
+        ("finetune=true",),
+        "error: finetune: does nothing without load",
+        ("finetune=true", "load=in"),
+        CPU,
+    ),
+    "split_is_shares": (("split=1,-1",), "error: split: must be shares", ("split=1,0",), CPU),
+    "data_is_there": (("data-path=nowhere/x",), "error: data-path: there is no dataset nowhere/x", (), CPU),
+}
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {rule.__name__ for rule in RULES} == set(CASES)
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_rule(check: Check, rule: str) -> None:
+    broken, said, held, machine = CASES[rule]
+    found = check(*broken, machine=machine)
+    assert len(found) == 1
+    assert said in found[0]
+    assert check(*held, machine=machine) == []
+
+
+def test_the_base_config_has_no_problem(check: Check) -> None:
+    assert check() == []
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        (("warmup=1.5",), "warmup: must be from 0 to 1, not 1.5"),
+        (("data-path=null",), "data-path: is required"),
+        (("train_micro_batch_size_per_gpu=null",), "is required (or train_batch_size)"),
+        (("optimizer.type=Fixed", "optimizer.params={}"), "everything:Fixed has no setting lr"),
+        (("bf16.enabled=true", "fp16.enabled=true"), "enabled together with fp16"),
+        (("save-interval=5",), "warning: save-interval: does nothing without save"),
+        (("keep-last-n-checkpoints=5",), "warning: keep-last-n-checkpoints: does nothing without save"),
+        (("plugins.require=[neox-none]",), "plugins.require: plugin neox-none is required and not installed"),
+        (("optimizer.params.max_grad_norm=one",), "max_grad_norm: differs from gradient-clipping"),
+    ],
+)
+def test_more_that_is_said(check: Check, sets: tuple[str, ...], said: str) -> None:
+    assert any(said in line for line in check(*sets, machine=GPU))
+
+
+def test_rules_run_where_other_sections_are_wrong(check: Check) -> None:
+    found = check("seed=x", "hidden-size=65")
+    assert len(found) == 2
+
+
+def test_the_rules_of_plugins(check: Check) -> None:
+    assert check("extra-level=10") == ["--set: error: extra-level: is more than the plugin can do (9 or less)"]
+    assert check("extra-level=9") == []
+
+
+def test_the_rules_of_plugins_wait_until_all_sections_are_valid(check: Check) -> None:
+    assert len(check("extra-level=10", "seed=x")) == 1
+
+
+def test_a_plugins_rule_that_fails_names_the_plugin(check: Check, plugins: Any, everything: Any) -> None:
+    class Faulty:
+        @hookimpl
+        def neox_check_config(self, config: Any) -> list[Problem]:
+            raise KeyError("oops")
+
+    found = check(catalog=plugins(everything=everything, faulty=Faulty()))
+    assert found == ["error: the rules of plugin faulty failed: KeyError: 'oops' (tell its author)"]
+
+
+def test_a_broken_plugin_that_is_not_needed_is_one_warning(check: Check, plugins: Any, everything: Any) -> None:
+    class Broken:
+        @hookimpl
+        def neox_norms(self) -> list[Any]:
+            raise RuntimeError("no")
+
+    both = plugins(everything=everything, broken=Broken())
+    assert check(catalog=both) == ["warning: plugin broken unknown is broken: RuntimeError: no"]
+    assert any("broken unknown is broken" in line for line in check("plugins.require=[broken]", catalog=both))
+
+
+@pytest.mark.parametrize(
+    ("sets", "code"), [(("norm=none",), 3), (("plugins.require=[x]",), 3), (("norm=none", "seed=0"), 2)]
+)
+def test_exit_code(tmp_path: Path, text: str, catalog: Any, sets: tuple[str, ...], code: int) -> None:
+    (tmp_path / "c.yml").write_text(text)
+    with pytest.raises(ProblemsError) as caught:
+        prepare_run([tmp_path / "c.yml"], sets, catalog=catalog, machine=CPU)
+    assert caught.value.exit_code == code
+    assert errors(caught.value.problems)
