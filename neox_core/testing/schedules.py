@@ -52,7 +52,7 @@ def _check_curve(make: Callable[[], LRSchedule], shape: ScheduleShape) -> None:
     _hold(abs(rates[warmup] - peak) <= 0.05 * peak, "continuous at the end of the warm-up: it begins at peak_lr")
     after = rates[max(warmup, 1) :]
     _hold(all(rate >= shape.min_lr - slack for rate in after), "not below min_lr once the warm-up is over")
-    _hold(len(set(rates[max(warmup, shape.decay_steps) :])) == 1, "the same from decay_steps on")
+    _hold(len(set(rates[max(warmup + 1, shape.decay_steps) :])) == 1, "the same from decay_steps on")
 
 
 def _check_light(path: str) -> None:
