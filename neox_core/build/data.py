@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import signal
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -61,7 +63,7 @@ def build_batches(
     else:
         accumulation, steps, workers = 1, plan.train.eval_iters, 0
     batches = MicroBatches(samples, plan.batch.micro_batch, data_rank, data_size, steps * accumulation)
-    return _read(batches, first_step * accumulation, workers)
+    return _Reader(batches, first_step * accumulation, workers)
 
 
 def open_split(plan: RunPlan, split: Split, vocab_size: int | None = None) -> Samples:
@@ -155,21 +157,39 @@ class MicroBatches:
         return torch.from_numpy(batch)
 
 
-def _read(batches: MicroBatches, first: int, workers: int) -> Iterator[Tensor]:
-    loader: Any = DataLoader(
-        batches,
-        batch_size=None,
-        sampler=range(first, len(batches)),
-        num_workers=workers,
-        multiprocessing_context="fork" if workers else None,
-        worker_init_fn=_leave_signals_to_the_rank,
-        generator=torch.Generator(),  # its own, so that reading draws nothing from the generator of the model
-        prefetch_factor=4 if workers else None,
-    )
-    for batch in loader:
+class _Reader:
+    """Micro-batches from `first` on; its processes start at once and end with it, or with this process."""
+
+    def __init__(self, batches: MicroBatches, first: int, workers: int) -> None:
+        loader: Any = DataLoader(
+            batches,
+            batch_size=None,
+            sampler=range(first, len(batches)),
+            num_workers=workers,
+            multiprocessing_context="fork" if workers else None,
+            worker_init_fn=_leave_signals_to_the_rank,
+            generator=torch.Generator(),  # its own, so that reading draws nothing from the generator of the model
+            prefetch_factor=4 if workers else None,
+        )
+        self._batches = iter(loader)
+        if workers:  # they ignore SIGTERM, with which Python would end them when this process leaves by a traceback
+            atexit.register(_end, weakref.ref(self._batches))
+
+    def __iter__(self) -> _Reader:
+        return self
+
+    def __next__(self) -> Tensor:
+        batch = next(self._batches)
         if isinstance(batch, DataError):
+            self._batches = iter(())
             raise batch
-        yield batch
+        return batch
+
+
+def _end(batches: weakref.ref[Any]) -> None:
+    alive = batches()
+    if alive is not None:
+        alive._shutdown_workers()  # noqa: SLF001 - torch has no other way to end them while a traceback holds them
 
 
 def _leave_signals_to_the_rank(worker: int) -> None:

@@ -2,6 +2,9 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -216,6 +219,26 @@ def test_a_signal_to_all_processes_leaves_the_reading_to_the_rank(prefix, number
     os.kill(worker.pid, number)
     seen += batches
     assert len(seen) == 200
+
+
+def test_a_rank_that_leaves_by_a_traceback_takes_its_processes_along(prefix):
+    code = f"""
+import multiprocessing, sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_data import build_batches, make_plan
+batches = build_batches(make_plan(Path(sys.argv[1]), num_workers=1), "train", data_rank=0, data_size=1, first_step=0)
+next(batches)
+print(multiprocessing.active_children()[0].pid, flush=True)
+raise RuntimeError("in a step")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(prefix)], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "in a step" in done.stderr
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(done.stdout), 0)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
