@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
@@ -29,7 +30,7 @@ LIGHT_LIBRARIES = (
     "tomli",
     "typing_extensions",
 )
-"""What the light zone imports, our own package included; no torch, and no distribution's metadata."""
+"""What the light zone imports, our own package included; no torch, and no other distribution's metadata."""
 
 
 class Site:
@@ -103,10 +104,14 @@ class Site:
 
 
 RUN_EACH = """
-import json, sys
+import json, sys, traceback
 from click.testing import CliRunner
 from neox_core.cli.main import neox
 results = [CliRunner().invoke(neox, argv) for argv in json.loads(sys.argv[1])]
+for result in results:
+    if result.exception and not isinstance(result.exception, SystemExit):
+        traceback.print_exception(*result.exc_info)
+        sys.exit("a command raised")
 print(json.dumps([{name: getattr(r, name) for name in ("exit_code", "stdout", "stderr")} for r in results]))
 """
 
@@ -127,6 +132,9 @@ def light_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for compiled in source.parent.glob("*__mypyc*"):  # tomli's compiled part has a name of its own
             (folder / compiled.name).unlink(missing_ok=True)
             (folder / compiled.name).symlink_to(compiled)
+    core = folder / "neox_core-0.dist-info"
+    core.mkdir()
+    (core / "METADATA").write_text(f"Metadata-Version: 2.1\nName: neox-core\nVersion: {version('neox-core')}\n")
     return folder
 
 

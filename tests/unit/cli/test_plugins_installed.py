@@ -5,11 +5,9 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from attrs import frozen
 
 SETTINGS = """
 from attrs import frozen
@@ -24,116 +22,15 @@ class Settings:
 """
 
 
-def offering(name: str, package: str, more: str = "") -> str:
-    return f"""
-{more}
-from neox_core.api import Component, hookimpl
-
-@hookimpl
-def neox_optimizers():
-    return [Component("{name}", "{package}.parts:thing", summary="made for a test")]
-"""
-
-
-def install(site: Any, name: str, component: str, more: str = "", **options: Any) -> None:
-    package = name.replace("-", "_")
-    site.install(name, offering(component, package, more), {f"{package}/parts.py": "thing = print\n"}, **options)
-
-
-@frozen
-class Situation:
-    """What is installed beside neox-good, and what each command has to say of it."""
-
-    setup: Callable[[Any], None]
-    status: str
-    cause: str
-    hint: str
-
-
-def broken(more: str = "", **options: Any) -> Callable[[Any], None]:
-    return lambda site: install(site, "neox-bad", "Bad", more, **options)
-
-
-UNKNOWN_HOOK = """
-from neox_core.api import hookimpl
-@hookimpl
-def neox_optimisers():
-    return []
-"""
-UNMARKED_HOOK = "def neox_norms():\n    return []\n"
-
-FAILING = {
-    "import raises": Situation(
-        broken("raise ValueError('boom,\\nin two lines')"), "broken", "ValueError: boom, in two lines", "author"
-    ),
-    "needs a missing library": Situation(
-        broken("import no_such_library.part"), "broken", "No module named 'no_such_library'", "install no_such_library"
-    ),
-    "raises SystemExit": Situation(broken("import sys; sys.exit(0)"), "broken", "calls sys.exit(0)", "author"),
-    "raises another BaseException": Situation(
-        broken("raise GeneratorExit('gone')"), "broken", "GeneratorExit: gone", "author"
-    ),
-    "imports torch while listed": Situation(
-        broken("import torch"), "broken", "neox-bad imports torch while it is being listed", "Component(target=...)"
-    ),
-    "imports torch and hides that it may not": Situation(
-        broken("try:\n    import torch\nexcept Exception:\n    torch = None"),
-        "broken",
-        "neox-bad imports torch while it is being listed",
-        "Component(target=...)",
-    ),
-    "unknown hook": Situation(
-        broken(UNKNOWN_HOOK),
-        "broken",
-        "has a hook neox_optimisers that this core does not know",
-        "did you mean neox_optimizers?",
-    ),
-    "unmarked hook": Situation(broken(UNMARKED_HOOK), "broken", "neox_norms is not marked as a hook", "@hookimpl"),
-    "another api version": Situation(
-        broken(keywords="other, neox-api-9"),
-        "incompatible",
-        "is made for plugin api 9; this core has api 1",
-        "install another version of neox-bad",
-    ),
-    "no api keyword": Situation(
-        broken(keywords=None), "incompatible", "declares no plugin api", 'keywords = ["neox-api-1"]'
-    ),
-    "entry point to nowhere": Situation(
-        broken(entry_points={"bad": "neox_bad.nowhere"}), "broken", "No module named 'neox_bad.nowhere'", "neox"
-    ),
-    "malformed entry point": Situation(broken(entry_points={"bad": "???"}), "broken", "Error", "author"),
-    "second entry point fails": Situation(
-        lambda site: site.install(
-            "neox-bad",
-            offering("Bad", "neox_bad"),
-            {"neox_bad/parts.py": "thing = print", "neox_bad/second.py": "1 / 0"},
-            entry_points={"bad": "neox_bad.plugin", "second": "neox_bad.second"},
-        ),
-        "broken",
-        "ZeroDivisionError: division by zero",
-        "author",
-    ),
-}
-
-
-@pytest.fixture
-def good(site: Any) -> Any:
-    install(site, "neox-good", "Good")
-    return site
-
-
 def rows(site: Any, *argv: str) -> list[dict[str, str]]:
     done = site.neox("plugins", "list", "--json", *argv)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("name", FAILING)
-def test_a_plugin_that_fails(good: Any, name: str) -> None:
+def test_a_plugin_that_fails(failing: Any) -> None:
     """Alone: the other one is there, and each command tells what happened."""
-    situation = FAILING[name]
-    situation.setup(good)
-    as_json, plain, of_plugin, of_component, check = good.neox_each(
+    as_json, plain, of_plugin, of_component, check = failing.site.neox_each(
         ["plugins", "list", "--json"],
         ["plugins", "list", "--kind", "optimizer"],
         ["plugins", "info", "neox-bad"],
@@ -145,26 +42,26 @@ def test_a_plugin_that_fails(good: Any, name: str) -> None:
     assert listed.keys() == {"neox-good", "neox-bad"}
     assert (listed["neox-good"]["name"], listed["neox-good"]["status"]) == ("Good", "ok")
     bad = listed["neox-bad"]
-    assert (bad["kind"], bad["name"], bad["version"], bad["status"]) == ("", "", "1.0", situation.status)
-    assert situation.cause in bad["summary"]
+    assert (bad["kind"], bad["name"], bad["version"], bad["status"]) == ("", "", "1.0", failing.status)
+    assert failing.cause in bad["summary"]
 
     lines = [line.split("\t") for line in plain["stdout"].splitlines()]
-    assert [line[2:5] for line in lines] == [["neox-good", "1.0", "ok"], ["neox-bad", "1.0", situation.status]]
+    assert [line[2:5] for line in lines] == [["neox-good", "1.0", "ok"], ["neox-bad", "1.0", failing.status]]
 
     assert of_plugin["exit_code"] == 0
-    assert f"status    {situation.status}" in of_plugin["stdout"]
-    assert situation.cause in of_plugin["stdout"]
-    assert situation.hint in of_plugin["stdout"]
+    assert f"status    {failing.status}" in of_plugin["stdout"]
+    assert failing.cause in of_plugin["stdout"]
+    assert failing.hint in of_plugin["stdout"]
 
     assert of_component["exit_code"] == 3
     assert "nothing is called 'Bad'" in of_component["stderr"]
-    assert f"neox-bad 1.0 is {situation.status}" in of_component["stderr"]
-    assert situation.cause in of_component["stderr"]
+    assert f"neox-bad 1.0 is {failing.status}" in of_component["stderr"]
+    assert failing.cause in of_component["stderr"]
 
     assert check["exit_code"] == 3
-    assert f"fault: plugin neox-bad 1.0 is {situation.status}: " in check["stdout"]
-    assert situation.cause in check["stdout"]
-    assert situation.hint in check["stdout"]
+    assert f"fault: plugin neox-bad 1.0 is {failing.status}: " in check["stdout"]
+    assert failing.cause in check["stdout"]
+    assert failing.hint in check["stdout"]
     assert "2 plugins, 1 offer, 1 fault" in check["stdout"]
 
 
@@ -181,7 +78,7 @@ def test_no_plugin_at_all(site: Any) -> None:
     assert (check.returncode, check.stdout) == (0, "0 plugins, 0 offers, 0 faults\n")
 
 
-def test_two_distributions_with_one_entry_point_name(site: Any) -> None:
+def test_two_distributions_with_one_entry_point_name(site: Any, install: Any) -> None:
     install(site, "neox-a", "One", entry_points={"lion": "neox_a.plugin"})
     install(site, "neox-b", "Two", entry_points={"lion": "neox_b.plugin"})
     assert [(row["name"], row["plugin"], row["status"]) for row in rows(site)] == [
@@ -192,14 +89,14 @@ def test_two_distributions_with_one_entry_point_name(site: Any) -> None:
     assert site.neox("plugins", "check").stdout == "2 plugins, 2 offers, 0 faults\n"
 
 
-def test_two_entry_points_of_one_distribution(site: Any) -> None:
+def test_two_entry_points_of_one_distribution(site: Any, offering: Any) -> None:
     more = {"neox_a/second.py": offering("Two", "neox_a"), "neox_a/parts.py": "thing = print"}
     points = {"one": "neox_a.plugin", "two": "neox_a.second"}
     site.install("neox-a", offering("One", "neox_a"), more, entry_points=points)
     assert [(row["name"], row["plugin"]) for row in rows(site)] == [("One", "neox-a"), ("Two", "neox-a")]
 
 
-def test_two_plugins_with_one_component(site: Any) -> None:
+def test_two_plugins_with_one_component(site: Any, install: Any) -> None:
     install(site, "neox-a", "Lion")
     install(site, "neox-b", "Lion", version="2.5")
     assert [(row["name"], row["plugin"], row["status"]) for row in rows(site)] == [
@@ -266,7 +163,7 @@ def test_info_shows_settings_with_types_defaults_units_and_help(site: Any) -> No
 
 
 @pytest.mark.parametrize("switch", ["environment", "pyproject"])
-def test_a_plugin_that_is_switched_off(good: Any, switch: str) -> None:
+def test_a_plugin_that_is_switched_off(good: Any, switch: str, install: Any) -> None:
     install(good, "neox-bad", "Bad", "raise ValueError('is not even imported')")
     env = {}
     if switch == "environment":
@@ -315,7 +212,7 @@ TARGET = {
 
 
 @pytest.mark.parametrize("name", TARGET)
-def test_check_imports_every_target_and_survives_it(good: Any, name: str) -> None:
+def test_check_imports_every_target_and_survives_it(good: Any, name: str, offering: Any) -> None:
     source, cause = TARGET[name]
     good.install("neox-bad", offering("Bad", "neox_bad"), {"neox_bad/parts.py": source})
     assert [row["status"] for row in rows(good)] == ["ok", "ok"]
@@ -326,7 +223,7 @@ def test_check_imports_every_target_and_survives_it(good: Any, name: str) -> Non
     assert "2 plugins, 2 offers, 1 fault" in done.stdout
 
 
-def test_check_refuses_a_launcher_that_imports_torch_but_no_optimizer(good: Any) -> None:
+def test_check_refuses_a_launcher_that_imports_torch_but_no_optimizer(good: Any, offering: Any) -> None:
     good.install("torch", "", {"torch/__init__.py": TORCH}, entry_points={})
     source = (
         offering("Bad", "neox_bad") + '\n@hookimpl\ndef neox_launchers():\n    return [Component("l", "neox_bad.l:f")]'
@@ -356,7 +253,7 @@ def test_a_component_whose_library_is_not_there(good: Any) -> None:
     assert "note: monitor neox-web:web needs no_such_library" in done.stdout
 
 
-def test_a_kind_that_is_not_used_yet_is_said_to_be(good: Any) -> None:
+def test_a_kind_that_is_not_used_yet_is_said_to_be(good: Any, offering: Any) -> None:
     source = offering("x", "neox_k").replace("neox_optimizers", "neox_kernels")
     good.install("neox-k", source, {"neox_k/parts.py": "thing = print"})
     assert [(row["name"], row["status"]) for row in rows(good, "--kind", "kernel")] == [("x", "not used yet")]
@@ -378,7 +275,7 @@ def test_listing_imports_no_heavy_library(good: Any) -> None:
     assert not list(good.folder.glob("*/was-imported"))
 
 
-def test_what_a_plugin_prints_does_not_reach_the_output(good: Any) -> None:
+def test_what_a_plugin_prints_does_not_reach_the_output(good: Any, install: Any) -> None:
     install(good, "neox-loud", "Loud", "print('hello, I am here')")
     done = good.neox("plugins", "list", "--json")
     assert len(json.loads(done.stdout)) == 2
@@ -391,7 +288,7 @@ def test_a_folder_twice_on_the_path(good: Any) -> None:
     assert (done.returncode, done.stdout) == (0, "1 plugin, 1 offer, 0 faults\n")
 
 
-def test_the_same_wheel_by_pip(site: Any) -> None:
+def test_the_same_wheel_by_pip(site: Any, offering: Any) -> None:
     """The other tests unpack wheels; this one lets pip do it."""
     wheel = site.wheel(
         "neox-good",
@@ -415,7 +312,7 @@ def test_unknown_names_and_kinds_are_guessed(good: Any) -> None:
     assert "did you mean 'Good'?" in name.stderr
 
 
-def test_a_terminal_gets_a_table(good: Any) -> None:
+def test_a_terminal_gets_a_table(good: Any, install: Any) -> None:
     install(good, "neox-bad", "Bad", "1 / 0")
     main, side = pty.openpty()
     try:

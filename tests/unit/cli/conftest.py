@@ -1,0 +1,129 @@
+"""A plugin that works beside one that does not, in each of the ways in which one can fail."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from attrs import evolve, field, frozen
+
+
+def offering(name: str, package: str, more: str = "") -> str:
+    return f"""
+{more}
+from attrs import frozen
+from neox_core.api import Component, hookimpl, setting
+
+@frozen
+class Settings:
+    lr: float = setting(0.1, help="Peak learning rate.")
+
+@hookimpl
+def neox_optimizers():
+    return [Component("{name}", "{package}.parts:thing", Settings, summary="made for a test")]
+"""
+
+
+def install(site: Any, name: str, component: str, more: str = "", **options: Any) -> None:
+    package = name.replace("-", "_")
+    site.install(name, offering(component, package, more), {f"{package}/parts.py": "thing = print\n"}, **options)
+
+
+@frozen
+class Situation:
+    """What is installed beside neox-good, and what each command has to say of it."""
+
+    setup: Callable[[Any], None]
+    status: str
+    cause: str
+    hint: str
+    site: Any = field(default=None, repr=False)
+
+
+def broken(more: str = "", **options: Any) -> Callable[[Any], None]:
+    return lambda site: install(site, "neox-bad", "Bad", more, **options)
+
+
+UNKNOWN_HOOK = """
+from neox_core.api import hookimpl
+@hookimpl
+def neox_optimisers():
+    return []
+"""
+UNMARKED_HOOK = "def neox_norms():\n    return []\n"
+
+FAILING = {
+    "import raises": Situation(
+        broken("raise ValueError('boom,\\nin two lines')"), "broken", "ValueError: boom, in two lines", "author"
+    ),
+    "needs a missing library": Situation(
+        broken("import no_such_library.part"), "broken", "No module named 'no_such_library'", "install no_such_library"
+    ),
+    "raises SystemExit": Situation(broken("import sys; sys.exit(0)"), "broken", "calls sys.exit(0)", "author"),
+    "raises another BaseException": Situation(
+        broken("raise GeneratorExit('gone')"), "broken", "GeneratorExit: gone", "author"
+    ),
+    "imports torch while listed": Situation(
+        broken("import torch"), "broken", "neox-bad imports torch while it is being listed", "Component(target=...)"
+    ),
+    "imports torch and hides that it may not": Situation(
+        broken("try:\n    import torch\nexcept Exception:\n    torch = None"),
+        "broken",
+        "neox-bad imports torch while it is being listed",
+        "Component(target=...)",
+    ),
+    "unknown hook": Situation(
+        broken(UNKNOWN_HOOK),
+        "broken",
+        "has a hook neox_optimisers that this core does not know",
+        "did you mean neox_optimizers?",
+    ),
+    "unmarked hook": Situation(broken(UNMARKED_HOOK), "broken", "neox_norms is not marked as a hook", "@hookimpl"),
+    "another api version": Situation(
+        broken(keywords="other, neox-api-9"),
+        "incompatible",
+        "is made for plugin api 9; this core has api 1",
+        "install another version of neox-bad",
+    ),
+    "no api keyword": Situation(
+        broken(keywords=None), "incompatible", "declares no plugin api", 'keywords = ["neox-api-1"]'
+    ),
+    "entry point to nowhere": Situation(
+        broken(entry_points={"bad": "neox_bad.nowhere"}), "broken", "No module named 'neox_bad.nowhere'", "neox"
+    ),
+    "malformed entry point": Situation(broken(entry_points={"bad": "???"}), "broken", "Error", "author"),
+    "second entry point fails": Situation(
+        lambda site: site.install(
+            "neox-bad",
+            offering("Bad", "neox_bad"),
+            {"neox_bad/parts.py": "thing = print", "neox_bad/second.py": "1 / 0"},
+            entry_points={"bad": "neox_bad.plugin", "second": "neox_bad.second"},
+        ),
+        "broken",
+        "ZeroDivisionError: division by zero",
+        "author",
+    ),
+}
+
+
+@pytest.fixture
+def good(site: Any) -> Any:
+    install(site, "neox-good", "Good")
+    return site
+
+
+@pytest.fixture(params=FAILING.values(), ids=FAILING.keys())
+def failing(request: pytest.FixtureRequest, good: Any) -> Situation:
+    """A site with neox-good, and neox-bad, which would offer the optimizer "Bad" if it did not fail."""
+    request.param.setup(good)
+    return evolve(request.param, site=good)
+
+
+@pytest.fixture(name="offering")
+def offering_fixture() -> Callable[..., str]:
+    return offering
+
+
+@pytest.fixture(name="install")
+def install_fixture() -> Callable[..., None]:
+    """install(site, distribution, optimizer, code that comes first, **options of Site.install)."""
+    return install
