@@ -69,7 +69,7 @@ class Supervisor:
             raise KeyboardInterrupt
         if self.asked_at is None:
             self.asked_at = now
-            click.echo("\nstopping after this step; Ctrl-C once more to kill", err=True)
+            click.echo("\nstopping in good order; Ctrl-C once more to kill", err=True)
             self.process.terminate()
         elif signum == signal.SIGINT and now - self.asked_at > SAME_KEYSTROKE_S:
             os.killpg(self.process.pid, signal.SIGKILL)  # the ranks see that their parent is gone, and leave
@@ -104,13 +104,15 @@ def failed(failure: dict[str, Any]) -> NeoxError:
 
 
 def last_lines(log: Path) -> list[str]:
-    """The last lines of a log; reads no more than its end."""
+    """The last lines of a log, or its first after a crash, where the place comes first. Reads no more than its end."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 16_384))
-            return file.read().decode("utf-8", errors="replace").splitlines()[-LAST_LINES:]
+            lines = file.read().decode("utf-8", errors="replace").splitlines()
     except OSError:
         return []
+    crash = next((index for index, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
+    return lines[-LAST_LINES:] if crash is None else lines[crash : crash + LAST_LINES]
 
 
 def show(command: LaunchCommand) -> str:

@@ -40,6 +40,9 @@ def compare(store: Store, mine: dict[str, str], rank: int, world_size: int) -> N
         store.set("agree/verdict", json.dumps(differences))
     differences = json.loads(store.get("agree/verdict"))
     if differences:
+        store.set(f"agree/read/{rank}", "")
+        if rank == 0:  # the store may live in this process, and the others have yet to read why they end
+            store.wait([f"agree/read/{other}" for other in range(world_size)])
         raise RankError(
             "the ranks are not about to do the same:\n  " + "\n  ".join(differences),
             hint="give every host the same run file and the same versions",

@@ -66,6 +66,24 @@ def test_a_users_mistake_is_shown_as_such_with_its_own_exit_code(tmp_path):
     assert (str(error), error.exit_code) == ("no checkpoint\n  train", 5)
 
 
+def test_of_a_crash_the_place_is_shown(tmp_path):
+    """faulthandler writes the innermost frame first, and as a last line every extension module there is."""
+    frames = [f'  File "deep.py", line {number} in f' for number in range(100)]
+    text = [
+        "before",
+        "Fatal Python error: Segmentation fault",
+        "",
+        "Current thread:",
+        *frames,
+        "Extension modules: numpy",
+    ]
+    (tmp_path / "log").write_text("\n".join(text))
+    lines = last_lines(tmp_path / "log")
+    assert lines[0].startswith("Fatal")
+    assert frames[0] in lines
+    assert len(lines) == 20
+
+
 def test_last_lines_of_a_log_that_is_not_there_or_not_text(tmp_path):
     assert last_lines(tmp_path / "none") == []
     (tmp_path / "log").write_bytes(b"\xff\xfe\nx\n")
@@ -128,7 +146,7 @@ def test_a_signal_asks_once_and_waits_for_a_clean_end(tmp_path, signum):
     os.killpg(host.process.pid, signum)  # as a terminal does; the launcher is not in this group
     code, out, err = host.end()
     assert (code, out) == (130, ["asked", "done"])
-    assert "stopping after this step" in err
+    assert "stopping in good order" in err
 
 
 def test_one_keystroke_that_arrives_twice_kills_nothing(tmp_path):

@@ -1,0 +1,352 @@
+"""`neox train` with real ranks: one and two processes over gloo, a tiny model, and everything that can end a run."""
+
+import json
+import math
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from attrs import evolve
+
+from neox_core.plan.runfile import read_runfile, write_runfile
+from neox_core.testing import build, load_only
+
+NEOX = [sys.executable, "-m", "neox_core"]
+VOCAB = 64
+
+CONFIG = """
+num-layers: 2
+hidden-size: 32
+num-attention-heads: 2
+seq-length: 32
+max-position-embeddings: 32
+norm: rmsnorm
+pos-emb: rotary
+hidden-dropout: 0
+attention-dropout: 0
+padded-vocab-size: 64
+data-path: {folder}/toy
+data-impl: mmap
+split: 90,10,0
+num-workers: 0
+device: cpu
+num_gpus: 2
+train_micro_batch_size_per_gpu: 4
+optimizer: {{type: Adam, params: {{lr: 0.01}}}}
+lr-decay-style: constant
+train-iters: 40
+eval-interval: 20
+save-interval: 1000
+eval-iters: 2
+log-interval: 10
+peak-tflops: 0.1
+seed: 7
+"""
+
+FAULTY = '''
+import ctypes, os, signal
+
+def faulty(settings):
+    """GELU, and after a few calls what FAULT says, on rank 1 only."""
+    import torch
+
+    class Faulty:
+        gated = False
+        calls = 0
+
+        def __call__(self, x):
+            self.calls += 1
+            if self.calls == 20 and os.environ["RANK"] == "1":
+                if os.environ["FAULT"] == "raise":
+                    raise ZeroDivisionError("planted in the activation")
+                if os.environ["FAULT"] == "segfault":
+                    ctypes.string_at(0)
+            return torch.nn.functional.gelu(x)
+
+    return Faulty()
+'''
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    """A folder with a dataset of counting in threes, which is easy to learn, and a plugin that fails on demand."""
+    folder = tmp_path_factory.mktemp("toy")
+    entry = load_only("neox-data-indexed").find("data backend", "mmap")
+    writer = entry.load()(build(entry)).create(folder / "toy", VOCAB)
+    for document in range(200):
+        writer.add_document([(7 * document + 3 * place) % 60 for place in range(120)])
+    writer.close()
+    (folder / "config.yml").write_text(CONFIG.format(folder=folder))
+    plugin = folder / "plugin"
+    info = plugin / "neox_faulty-0.1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: neox-faulty\nVersion: 0.1\nKeywords: neox-api-1\n")
+    (info / "entry_points.txt").write_text("[neox.plugins]\nfaulty = neox_faulty.plugin\n")
+    (plugin / "neox_faulty").mkdir()
+    (plugin / "neox_faulty" / "__init__.py").write_text("")
+    (plugin / "neox_faulty" / "part.py").write_text(FAULTY)
+    (plugin / "neox_faulty" / "plugin.py").write_text(
+        textwrap.dedent(
+            """
+            from neox_core.api import Component, hookimpl
+
+            @hookimpl
+            def neox_activations():
+                return [Component("faulty", "neox_faulty.part:faulty")]
+            """
+        )
+    )
+    return folder
+
+
+class Run:
+    """One `neox train` in a process group of its own, its output in files."""
+
+    def __init__(self, toy, folder, *sets, flags=(), **env):
+        self.save = folder / "save"
+        self.out, self.err = folder / "out.txt", folder / "err.txt"
+        command = [*NEOX, "train", str(toy / "config.yml"), *flags]
+        for each in (f"save={self.save}", *sets):
+            command += ["--set", each]
+        with self.out.open("w") as out, self.err.open("w") as err:
+            self.began = time.monotonic()
+            self.process = subprocess.Popen(
+                command,
+                stdout=out,
+                stderr=err,
+                cwd=folder,
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": str(toy / "plugin"), **env},
+            )
+
+    def end(self, timeout=60):
+        code = self.process.wait(timeout)
+        return code, self.out.read_text(), self.err.read_text()
+
+    def metrics(self):
+        file = self.save / "metrics.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def losses(self):
+        return {line["step"]: line["loss"] for line in self.metrics() if "loss" in line}
+
+    def wait_for_step(self, step, timeout=60):
+        end = time.monotonic() + timeout
+        while not any(done >= step for done in self.losses()):
+            assert time.monotonic() < end, self.out.read_text() + self.err.read_text()
+            assert self.process.poll() is None, self.out.read_text() + self.err.read_text()
+            time.sleep(0.05)
+
+    def ranks(self):
+        found = {}
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            if "neox_core.train.rank" in child.cmdline():
+                found[int(child.environ()["RANK"])] = child
+        return found
+
+
+LONG = ("train-iters=100000", "log-interval=5", "eval-interval=100000")
+
+
+@pytest.fixture(scope="module")
+def finished(toy, tmp_path_factory):
+    """The same 40 steps by one rank of 8 samples and by two ranks of 4."""
+    runs = {}
+    for ranks, micro_batch in ((1, 8), (2, 4)):
+        sets = (f"num_gpus={ranks}", f"train_micro_batch_size_per_gpu={micro_batch}", "save-interval=20")
+        run = Run(toy, tmp_path_factory.mktemp(f"ranks{ranks}"), *sets)
+        runs[ranks] = (run, run.end())
+    return runs
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_trains(finished, ranks):
+    run, (code, out, err) = finished[ranks]
+    assert code == 0, err
+    losses = run.losses()
+    assert list(losses) == [10, 20, 30, 40]
+    assert losses[10] < math.log(VOCAB)  # below a uniform guess
+    assert losses[40] < 0.3 * losses[10]
+    validations = {line["step"]: line for line in run.metrics() if "valid_loss" in line}
+    assert list(validations) == [20, 40]
+    assert validations[40]["valid_perplexity"] == pytest.approx(math.exp(validations[40]["valid_loss"]))
+    assert (run.save / "latest").exists()
+    assert "40/40" in out
+
+
+def test_two_ranks_train_what_one_does(finished):
+    one, two = finished[1][0].losses(), finished[2][0].losses()
+    assert two == pytest.approx(one, rel=1e-3)
+    assert two[10] == pytest.approx(one[10], rel=1e-5)
+
+
+def test_what_is_logged_is_complete_and_consistent(finished):
+    run, _ = finished[2]
+    tokens_per_step = 2 * 4 * 32
+    # 6 per weight of the matmuls and 12 * layers * hidden * seq for attention
+    weights = 2 * (4 * 32 * 32 + 2 * 32 * 128) + 32 * VOCAB
+    flops = 6 * weights + 12 * 2 * 32 * 32
+    for line in run.metrics():
+        if "loss" not in line:
+            continue
+        assert line["lr"] == 0.01
+        assert 0 < line["grad_norm"] < 100
+        assert line["tokens_per_s"] == pytest.approx(tokens_per_step / line["step_s"])
+        assert line["mfu"] == pytest.approx(line["tokens_per_s"] * flops / (2 * 0.1e12))
+        assert 0.1 < line["memory_gib"] < 4
+        assert line["skipped_steps"] == 0
+        assert 0 <= line["data_wait_s"] < line["step_s"]
+    (startup,) = [line for line in run.metrics() if "startup_total_s" in line]
+    parts = [value for name, value in startup.items() if name.startswith("startup_") and name != "startup_total_s"]
+    assert sum(parts) == pytest.approx(startup["startup_total_s"], abs=0.01)
+    assert min(parts) >= 0
+    assert startup["startup_total_s"] < 30
+
+
+EXPECTED = re.compile(
+    r"[\d.]+ M parameters on |mfu against a peak of |start-up |step \d+|saved |loss by step| *[\d.]* [|+]| +\d+ +\d+$"
+)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_says_nothing_but_its_own(finished, ranks):
+    run, (_, out, err) = finished[ranks]
+    assert err == ""
+    assert [line for line in out.splitlines() if not EXPECTED.match(line)] == []
+    for rank in range(ranks):
+        assert (run.save / "logs" / f"rank{rank}.log").read_text() == ""
+
+
+def test_interrupted_saved_and_resumed(toy, tmp_path):
+    run = Run(toy, tmp_path, *LONG)
+    run.wait_for_step(10)
+    os.killpg(run.process.pid, signal.SIGINT)  # what a terminal does
+    code, out, err = run.end()
+    assert code == 130, err
+    assert "Traceback" not in out + err
+    stopped = int(re.search(r"stopped after step (\d+)", out)[1])
+    assert (run.save / "latest").read_text().strip() == f"step-{stopped:08d}"
+    assert not (run.save / "failure.json").exists()
+
+    last = stopped + 20
+    again = Run(toy, tmp_path, *LONG, f"load={run.save}", f"exit-interval={last}")
+    code, out, err = again.end()
+    assert code == 0, err
+    assert f"at step {stopped}" in out
+    steps = list(again.losses())
+    assert steps == sorted(set(steps))
+    assert steps[0] == 5
+    assert set(range(5, stopped, 5)) <= set(steps)
+    assert max(steps) > stopped
+
+
+def test_a_rank_killed_is_named_and_the_others_are_stopped(toy, tmp_path):
+    run = Run(toy, tmp_path, *LONG)
+    run.wait_for_step(5)
+    ranks = run.ranks()
+    assert sorted(ranks) == [0, 1]
+    ranks[1].kill()
+    began = time.monotonic()
+    code, _, err = run.end()
+    assert time.monotonic() - began < 30
+    assert code == 6
+    assert "rank 1: was killed by SIGKILL" in err
+    assert "Traceback (most recent call last):\n  File" not in err  # the host's own
+    assert not ranks[0].is_running()
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [("raise", "ZeroDivisionError: planted in the activation"), ("segfault", "was killed by SIGSEGV")],
+)
+def test_a_rank_that_dies_by_itself_is_named_with_its_last_lines(toy, tmp_path, fault, said):
+    run = Run(toy, tmp_path, *LONG, "activation=faulty", FAULT=fault)
+    code, _, err = run.end()
+    assert code == 6
+    assert f"error: rank 1: {said}" in err
+    assert re.search(r"\n  \| .*part\.py", err)  # the last lines of its log lead to the place
+    assert json.loads((run.save / "failure.json").read_text())["rank"] == 1
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_at_its_step(toy, tmp_path):
+    sets = ("optimizer.params.lr=1.0e+30", "gradient_clipping=0", "log-interval=7")
+    code, out, err = Run(toy, tmp_path, *sets).end()
+    assert code == 6
+    step = int(re.search(r"error: the loss is (?:nan|inf) at step (\d+) on rank 0, 1\n", err)[1])
+    assert 2 <= step <= 7
+    assert "Traceback" not in err
+    assert "saved" not in out
+
+
+def test_an_error_in_the_data_is_said_once_with_its_exit_code(toy, tmp_path):
+    code, _, err = Run(toy, tmp_path, "padded-vocab-size=32").end()
+    assert code == 4, err
+    assert err.count("is not among the model's 32") == 1
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("killed", ["host", "launcher"])
+def test_no_process_outlives_the_one_that_started_it(toy, tmp_path, killed):
+    """A second Ctrl-C kills the launcher; a scheduler or a full memory may kill anything."""
+    run = Run(toy, tmp_path, *LONG)
+    run.wait_for_step(5)
+    host = psutil.Process(run.process.pid)
+    (launcher,) = host.children()
+    everyone = host.children(recursive=True)
+    assert len(everyone) == 3
+    (host if killed == "host" else launcher).kill()
+    _, alive = psutil.wait_procs(everyone, timeout=20)
+    assert alive == []
+    code, _, err = run.end()
+    if killed == "launcher":
+        assert code == 6
+        assert "the launcher ended with exit code -9" in err
+
+
+def test_ranks_with_different_plans_refuse_to_start(finished, tmp_path):
+    run, _ = finished[2]
+    plan = read_runfile(run.save / "run.json")
+    files = [tmp_path / str(rank) / "run.json" for rank in (0, 1)]
+    write_runfile(plan, files[0])
+    write_runfile(evolve(plan, train=evolve(plan.train, seed=8)), files[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    processes = []
+    for rank, file in enumerate(files):
+        env = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        command = [sys.executable, "-m", "neox_core.train.rank", str(file)]
+        processes.append(
+            subprocess.Popen(
+                command, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+    for process in processes:
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 6
+        assert "rank 1: the run file (SHA-256) is" in err
+        assert "Traceback" not in err
+
+
+def test_a_dry_run_starts_nothing_and_imports_no_torch(toy, tmp_path):
+    script = (
+        "import sys\nfrom neox_core.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "print(sorted({'torch', 'numpy', 'deepspeed'} & set(sys.modules)))\n"
+    )
+    command = [sys.executable, "-c", script, "train", str(toy / "config.yml"), "--set", "save=here", "--dry-run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "2 on localhost, cpu, gloo, by local" in done.stdout
+    assert "neox_launchers.elastic" in done.stdout
+    assert list(Path(tmp_path).iterdir()) == []
