@@ -58,9 +58,10 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, weight = ctx.saved_tensors
         need_x, need_weight, need_bias = ctx.needs_input_grad
-        rows = grad.flatten(0, -2)
+        outputs, inputs = weight.shape
+        rows = grad.reshape(-1, outputs)
         return (
             times_transposed(grad, weight.T) if need_x else None,
-            times_transposed(rows.T, x.flatten(0, -2).T) if need_weight else None,
+            times_transposed(rows.T, x.reshape(-1, inputs).T) if need_weight else None,
             rows.sum(0) if need_bias else None,
         )

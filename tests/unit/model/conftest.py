@@ -84,3 +84,8 @@ def tokens() -> torch.Tensor:
 @pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture
+def plan() -> ModelPlan:
+    return PYTHIA
