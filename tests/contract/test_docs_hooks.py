@@ -1,0 +1,58 @@
+"""docs/hooks.md says what the code says, and nothing is missing in it."""
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pluggy
+import pytest
+
+from neox_core.hooks import document, specs
+from neox_core.hooks.kinds import KINDS
+from neox_core.hooks.markers import PROJECT
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/hooks.md").read_text()
+
+
+def hooks() -> set[str]:
+    """The hooks as pluggy sees them."""
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(specs)
+    return {name for name in dir(manager.hook) if not name.startswith("_")}
+
+
+def test_the_page_is_fresh() -> None:
+    assert document.document() == PAGE, "run: python -m neox_core.hooks.document > docs/hooks.md"
+
+
+def test_the_generator_imports_no_contract() -> None:
+    code = (
+        "import sys, neox_core.hooks.document as d; d.document();"
+        "sys.exit(any(m.startswith(('torch', 'neox_core.contracts')) for m in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_hook_has_a_section_and_a_docstring() -> None:
+    assert hooks()
+    for name in hooks():
+        assert f"\n## {name}\n" in PAGE
+        assert inspect.getdoc(getattr(specs, name))
+
+
+def test_every_hook_belongs_to_a_kind_and_every_kind_to_a_hook() -> None:
+    of_kinds = [kind.hook for kind in KINDS]
+    assert len(set(of_kinds)) == len(of_kinds)
+    assert set(of_kinds) == hooks() - {"neox_config_sections", "neox_check_config"}
+    for kind in KINDS:
+        assert f"| {kind.name} | [`{kind.hook}`]" in PAGE
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "neox_core/contracts").glob("*.py")), ids=lambda path: path.stem)
+def test_every_contract_is_in_the_page_with_its_words(file: Path) -> None:
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            assert f"`{node.name}`:\n\n{ast.get_docstring(node)}\n" in PAGE
