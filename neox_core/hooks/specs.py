@@ -70,7 +70,10 @@ def neox_data_backends() -> Iterable[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def neox_tokenizers() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Chosen by `tokenizer-type`. Contract: `contracts.Tokenizer`."""
+    """Chosen by `tokenizer-type`. Contract: `contracts.Tokenizer`.
+
+    One that can be learnt from text follows `contracts.TrainableTokenizer` too.
+    """
 
 
 @hookspec
