@@ -41,10 +41,29 @@ class UnreadableError(Exception):
 def parse_yaml(text: str, name: str, *, any_value: bool = False) -> Node:
     """YAML 1.2, one document. Raises UnreadableError for broken syntax and for a top level that is no block of keys."""
     from ruamel.yaml import YAML  # 15 ms that TOML and JSON need not pay
+    from ruamel.yaml.composer import Composer
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
+    class SmallComposer(Composer):
+        """Stops where a text is too deep or too long for a config, instead of at the end of the stack or of patience."""
+
+        depth = count = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            self.depth += 1
+            self.count += 1
+            if self.depth > MAX_DEPTH:
+                raise RecursionError
+            if self.count > MAX_NODES:
+                raise UnreadableError("holds too many values", name)
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Composer = SmallComposer
     try:
-        root = YAML(typ="safe", pure=True).compose(text)
+        root = yaml.compose(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name

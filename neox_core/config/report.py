@@ -59,12 +59,17 @@ def spell(path: str) -> str:
 
 
 def _line(problem: Problem, colour: bool) -> str:
-    severity, where = problem.severity, problem.where
+    severity, where = problem.severity, _printable(problem.where)
     if colour:
         severity = f"{_COLOURS.get(severity, '')}{severity}{_PLAIN}"
         where = f"{_BOLD}{where}{_PLAIN}" if where else ""
-    parts = [part for part in (where, severity, problem.key, problem.message) if part]
-    return ": ".join(parts) + (f" ({problem.hint})" if problem.hint else "")
+    parts = [part for part in (where, severity, _printable(problem.key), _printable(problem.message)) if part]
+    return ": ".join(parts) + (f" ({_printable(problem.hint)})" if problem.hint else "")
+
+
+def _printable(text: str) -> str:
+    """What a config holds may not steer a terminal, nor break a line of the report."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _position(where: str) -> tuple[bool, str, int, int]:

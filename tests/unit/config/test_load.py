@@ -237,6 +237,7 @@ BAD: dict[str, tuple[str, str | bytes, str]] = {
     "deep json": ("a.json", '{"a":' * 100_000, "is nested too deeply"),
     "deep toml": ("a.toml", "a = " + "[" * 2000, "is nested too deeply"),
     "large": ("a.yml", "a: " + "x" * (1 << 20), "is larger than 1 MiB"),
+    "long": ("a.yml", "a: [" + "1," * 30_000 + "]", "holds too many values"),
     "ending": ("a.txt", "seed: 1", "a.txt: : is not a config file"),
     "huge number": ("a.json", '{"seed": ' + "9" * 5000 + "}", "number that is too long"),
 }

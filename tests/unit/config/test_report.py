@@ -28,6 +28,11 @@ def test_form_and_order() -> None:
     assert error.exit_code == 2
 
 
+def test_a_config_cannot_steer_the_terminal() -> None:
+    line = render([Problem("is \x1b[2J odd\nerror: forged", "k\x07", "h\ud800")])
+    assert line == "error: k\\x07: is \\x1b[2J odd\\nerror: forged (h\\ud800)"
+
+
 def test_one_error_is_singular_and_a_plugins_fault_has_its_exit_code() -> None:
     error = ProblemsError([Problem("x")], plugin_fault=True)
     assert str(error).startswith("the configuration has 1 error:")

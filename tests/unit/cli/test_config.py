@@ -1,0 +1,175 @@
+"""`neox config`: what it prints, where, and the exit codes."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from neox_core.cli.main import neox
+from neox_core.plan import resolve
+
+Run = Callable[..., Result]
+REFERENCES = Path(__file__).parents[2] / "data/gpt-neox"
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, catalog: Any) -> Run:
+    """A `neox config` command line in a folder that holds c.yml, without colours."""
+    monkeypatch.setattr(resolve, "load_plugins", lambda: catalog)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.delenv("NEOX_DEBUG", raising=False)
+    Path("c.yml").write_text(text)
+
+    def _run(*arguments: str) -> Result:
+        return CliRunner().invoke(neox, ["config", *arguments])
+
+    return _run
+
+
+def test_check_says_ok_in_one_line(run: Run) -> None:
+    result = run("check", "c.yml", "--set", "num-gpus=2")
+    assert result.exit_code == 0
+    assert result.stdout == "ok: c.yml: 2 layers of width 64, 100 steps of 256 tokens, fp32, 2 ranks on cpu\n"
+    assert result.stderr == ""
+
+
+def test_check_reports_all_problems_of_all_files_with_exit_2(run: Run) -> None:
+    Path("d.yml").write_text("sede: 1\nseq-length: 64\n")
+    result = run("check", "c.yml", "d.yml", "gone.yml", "--set", "num-layers=two")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.splitlines() == [
+        "error: the configuration has 4 errors:",
+        "--set: error: num-layers: must be a whole number, not 'two'",
+        "d.yml:1:1: error: sede: unknown key (did you mean seed?)",
+        "d.yml:2:1: error: seq-length: is given twice with different values; first at c.yml:5:1 (keep one of the two)",
+        "gone.yml: error: cannot be read: no such file or directory",
+    ]
+
+
+def test_notes_go_to_stderr_and_stop_nothing(run: Run) -> None:
+    result = run("check", "c.yml", "--set", "geglu=true")
+    assert result.exit_code == 0
+    assert result.stderr == "--set: note: geglu: is the old spelling of activation: geglu\n"
+
+
+def test_a_missing_plugin_has_exit_3(run: Run) -> None:
+    result = run("check", "c.yml", "--set", "norm=scalenorm")
+    assert result.exit_code == 3
+    assert "pip install neox-norms" in result.stderr
+
+
+def test_no_file_is_a_usage_error(run: Run) -> None:
+    assert run("check").exit_code == 2
+
+
+def test_show_gives_each_value_with_its_origin(run: Run) -> None:
+    result = run("show", "c.yml", "--set", "seed=9")
+    assert result.exit_code == 0
+    rows = {line.split("  ")[0]: [part for part in line.split("  ") if part][1:] for line in result.stdout.splitlines()}
+    stripped = {path: [part.strip() for part in parts] for path, parts in rows.items()}
+    assert stripped["model.num_layers"] == ["2", "set in c.yml:1:1"]
+    assert stripped["train.seed"] == ["9", "set by --set"]
+    assert stripped["model.norm"] == ["layernorm (everything unknown)", "default"]
+    assert stripped["model.intermediate_size"] == ["256", "derived from 4 x hidden-size"]
+    assert stripped["engine.zero_optimization.stage"] == ["0", "derived from the plan"]
+    assert stripped["cluster.hosts"] == ["[localhost x 1]", "derived from this machine"]
+    assert stripped["train.sample_prompt"] == ["null", "default"]
+
+
+def test_show_as_json(run: Run) -> None:
+    shown = json.loads(run("show", "c.yml", "--json", "--set", "save-interval=3").stdout)
+    assert shown["plan"]["model"]["num_layers"] == 2
+    assert shown["origins"]["model.num_layers"] == "set in c.yml:1:1"
+    assert shown["notes"] == [
+        "--set: warning: save-interval: does nothing without save (save: a folder for the checkpoints)"
+    ]
+
+
+def test_docs_to_the_terminal_or_a_file(run: Run) -> None:
+    text = run("docs").stdout
+    assert text.startswith("# Configuration")
+    assert run("docs", "--out", "page.md").exit_code == 0
+    assert Path("page.md").read_text() == text
+
+
+@pytest.mark.parametrize("file", sorted(REFERENCES.glob("*.yml")), ids=lambda path: path.stem)
+def test_configs_of_gpt_neox_are_read_and_what_is_missing_is_listed(run: Run, file: Path) -> None:
+    result = run("check", str(file))
+    assert result.exit_code in (2, 3)
+    assert "Traceback" not in result.stderr
+    lines = result.stderr.splitlines()
+    assert len(lines) == len(set(lines))
+    assert not [line for line in lines if "unknown key" in line]
+
+
+def test_what_one_config_of_gpt_neox_asks_for_beyond_this_version(run: Run) -> None:
+    result = run(
+        "check", str(REFERENCES / "20B.yml"), "--set", "tokenizer-type=HFTokenizer", "--set", "pos-emb=learned"
+    )
+    named = [line.split(": error: ")[1].split(":")[0] for line in result.stderr.splitlines() if ": error: " in line]
+    assert named == [
+        "pipe_parallel_size",
+        "model_parallel_size",
+        "rotary_pct",
+        "scaled_upper_triang_masked_softmax_fusion",
+        "bias_gelu_fusion",
+        "checkpoint_activations",
+        "checkpoint_num_layers",
+        "synchronize_each_layer",
+        "fp16.enabled",
+        "distributed_backend",
+        "steps_per_print",
+        "tensorboard-dir",
+        "log_dir",
+    ]
+
+
+def test_a_config_of_gpt_neox_runs_once_its_missing_features_are_off(run: Run, dataset: str) -> None:
+    off = [
+        "checkpoint_activations",
+        "partition_activations",
+        "synchronize_each_layer",
+        "wall_clock_breakdown",
+        "fp16.enabled",
+    ]
+    lines = (REFERENCES / "125M.yml").read_text().splitlines()
+    kept = [
+        line
+        for line in lines
+        if not any(key in line for key in ("checkpoint_num_layers", "steps_per_print", "hostfile"))
+    ]
+    Path("n.yml").write_text("\n".join(kept))
+    sets = [f"{key}=false" for key in off]
+    sets += ["distributed_backend=gloo", "pos_emb=learned", f"data-path={dataset}", "padded-vocab-size=50304"]
+    result = run("show", "n.yml", "--json", *(part for each in sets for part in ("--set", each)))
+    assert result.exit_code == 0, result.stderr
+    plan = json.loads(result.stdout)["plan"]
+    assert plan["model"]["hidden_size"] == 768
+    assert plan["optim"]["lr"] == 0.0006
+    assert plan["optim"]["min_lr"] == 0.00006
+    assert plan["engine"]["zero_optimization"]["stage"] == 1
+    assert plan["engine"]["zero_optimization"]["overlap_comm"] is True
+
+
+def test_no_heavy_library_is_imported(tmp_path: Path, text: str) -> None:
+    (tmp_path / "c.yml").write_text(text)
+    script = (
+        "import sys\n"
+        "from neox_core.cli.main import main\n"
+        "try:\n    main()\n"
+        'finally:\n    sys.stderr.write(f\'HEAVY {sorted({"torch", "numpy", "deepspeed", "tokenizers"} & set(sys.modules))}\')\n'
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, "config", "check", str(tmp_path / "c.yml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stderr.endswith("HEAVY []"), ran.stderr
