@@ -1,0 +1,145 @@
+import io
+import math
+import sys
+from pathlib import Path
+
+import pytest
+from neox_monitors.console import Console, clock, describe_startup
+from neox_monitors.curve import draw
+
+from neox_core.contracts.host import RunInfo
+
+VALUES = {
+    "loss": 2.34567,
+    "lr": 6e-4,
+    "grad_norm": 1.234,
+    "tokens_per_s": 12345.6,
+    "step_s": 0.5,
+    "data_wait_s": 0.001,
+    "memory_gib": 1.5,
+    "skipped_steps": 0.0,
+    "mfu": 0.417,
+}
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def make(monkeypatch):
+    def make(out, first=0, last=20):
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("COLUMNS", "140")
+        for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+            monkeypatch.delenv(name, raising=False)
+        return Console(RunInfo(Path(), first, last, 5_120_000, 2, 512, "cpu"), None)
+
+    return make
+
+
+def test_plain_lines_when_nobody_watches(make):
+    out = io.StringIO()
+    console = make(out)
+    console.log(10, VALUES)
+    first, line = out.getvalue().splitlines()
+    assert first == "5.12 M parameters on 2 cpu ranks, 512 tokens a step, steps 1 to 20"
+    assert line == ("step 10/20  loss 2.3457  lr 6.00e-04  grad 1.23  12,346 tok/s  500 ms  mfu 42%  1.50 GiB  5s left")
+    assert "\x1b" not in out.getvalue()
+
+
+def test_long_lines_are_not_broken(make):
+    out = io.StringIO()
+    make(out).say("x" * 500)
+    assert out.getvalue().splitlines()[-1] == "x" * 500
+
+
+def test_text_in_brackets_is_no_markup(make):
+    """A sample of Python is full of them."""
+    out = io.StringIO()
+    make(out).say("def f(x: list[int]) -> [/red]:")
+    assert "def f(x: list[int]) -> [/red]:" in out.getvalue()
+
+
+def test_a_terminal_gets_a_bar_that_ends_with_the_cursor_back(make):
+    out = Terminal()
+    console = make(out)
+    console.log(10, VALUES)
+    console.say("saved somewhere")
+    console.close()
+    text = out.getvalue()
+    assert "10/20" in text
+    assert "saved somewhere" in text
+    assert text.rindex("\x1b[?25h") > text.index("\x1b[?25l")  # the cursor was hidden, and is shown again
+
+
+def test_trouble_is_in_the_line(make):
+    out = io.StringIO()
+    make(out).log(10, {**VALUES, "skipped_steps": 3.0, "data_wait_s": 0.2})
+    line = out.getvalue().splitlines()[-1]
+    assert "3 skipped" in line
+    assert "waits 200 ms for data" in line
+
+
+def test_the_curve_comes_at_the_last_step_and_not_after_a_stop(make):
+    for steps, shown in (((5, 10), False), ((10, 20), True)):
+        out = io.StringIO()
+        console = make(out)
+        for step in steps:
+            console.log(step, VALUES)
+        console.log(steps[-1], {"valid_loss": 2.0, "valid_perplexity": math.e**2})
+        console.close()
+        assert ("loss by step" in out.getvalue()) is shown
+        assert f"step {steps[-1]}  valid loss 2.0000, perplexity 7.389" in out.getvalue()
+
+
+def test_many_points_are_thinned_and_the_ends_kept(make):
+    console = make(io.StringIO(), last=10_000)
+    for step in range(1, 10_001):
+        console.log(step, {**VALUES, "loss": float(step)})
+    assert len(console.train) <= 2000
+    assert console.train[0] == (1, 1.0)
+    assert console.train[-1][0] > 9900
+
+
+def test_the_start_up_in_one_line():
+    text = describe_startup({"startup_host_s": 0.44, "startup_process_group_s": 1.0, "startup_total_s": 1.44})
+    assert text == "start-up 1.4 s: host 0.4, process group 1.0"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(49.4, "49s"), (59.7, "1m00s"), (125, "2m05s"), (7260, "2h01m")])
+def test_clock(seconds, text):
+    assert clock(seconds) == text
+
+
+def dots(lines):
+    """The braille dots of a chart as (column, row), rows counted from the top: read back by the code chart alone."""
+    order = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3)]  # Unicode: dots 1 to 8
+    found = set()
+    for row, line in enumerate(lines[:-2]):
+        for column, character in enumerate(line.partition("|")[2]):
+            bits = ord(character) - 0x2800 if character != " " else 0
+            found |= {(2 * column + x, 4 * row + y) for bit, (x, y) in enumerate(order) if bits >> bit & 1}
+    return found
+
+
+def test_a_straight_line_is_drawn_straight_and_whole():
+    lines = draw([(0, 10.0), (1, 0.0)], width=10, height=5)
+    assert lines[0].startswith("10.00 |")
+    assert lines[4].startswith(" 0.00 |")
+    found = dots(lines)
+    assert {x for x, _ in found} == set(range(20))
+    assert all(abs(y - x) <= 0.5 for x, y in found)  # 20 by 20 dots: the diagonal
+
+
+def test_marks_are_put_where_they_belong():
+    lines = draw([(0, 4.0), (10, 4.0)], [(10, 0.0)], width=10, height=4)
+    assert lines[3].endswith("o")
+    assert lines[3].index("o") == len(lines[3].partition("|")[0]) + 10
+
+
+def test_a_flat_curve_and_a_single_point_can_be_drawn():
+    assert len(dots(draw([(0, 3.0), (9, 3.0)], width=8, height=3))) == 16
+    assert draw([(1, 1.0)], width=8, height=3)

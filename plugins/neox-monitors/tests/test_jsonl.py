@@ -1,0 +1,64 @@
+import json
+import math
+
+import pytest
+
+from neox_core.contracts.host import RunInfo
+from neox_core.testing import assert_light, build, load_only
+
+VALUES = {"loss": 2.0, "lr": 0.1, "tokens_per_s": 10.0, "step_s": 0.5, "data_wait_s": 0.0, "memory_gib": 1.0}
+
+
+@pytest.fixture(scope="module")
+def entry():
+    return load_only("neox-monitors").find("monitor", "jsonl")
+
+
+def start(entry, folder, first_step=0):
+    return entry.load()(RunInfo(folder, first_step, 100, 10, 1, 10, "cpu"), build(entry))
+
+
+def read(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_listing_is_light():
+    assert_light("neox-monitors")
+
+
+def test_a_line_is_on_disk_as_soon_as_it_is_logged(entry, tmp_path):
+    monitor = start(entry, tmp_path)
+    monitor.log(10, VALUES)
+    (line,) = read(tmp_path)
+    assert line.pop("time") > 1.7e9
+    assert line == {"step": 10, **VALUES}
+    monitor.say("not for programs")
+    monitor.close()
+    assert len(read(tmp_path)) == 1
+
+
+def test_what_is_not_finite_is_null_since_json_has_no_nan(entry, tmp_path):
+    start(entry, tmp_path).log(1, {"loss": math.nan, "valid_perplexity": math.inf})
+    text = (tmp_path / "metrics.jsonl").read_text()
+    line = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert (line["loss"], line["valid_perplexity"]) == (None, None)
+
+
+def test_a_resumed_run_goes_on_without_a_step_twice_or_a_line_cut_off(entry, tmp_path):
+    monitor = start(entry, tmp_path)
+    for step in (10, 20, 30, 40):
+        monitor.log(step, VALUES)
+    monitor.close()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 50, "lo')  # killed while writing
+    monitor = start(entry, tmp_path, first_step=25)
+    for step in (30, 40):
+        monitor.log(step, VALUES)
+    assert [line["step"] for line in read(tmp_path)] == [10, 20, 30, 40]
+
+
+def test_a_run_that_starts_anew_keeps_the_file_of_the_one_before(entry, tmp_path):
+    start(entry, tmp_path).log(10, VALUES)
+    start(entry, tmp_path).log(5, VALUES)
+    assert [line["step"] for line in read(tmp_path)] == [5]
+    assert json.loads((tmp_path / "metrics.jsonl.1").read_text())["step"] == 10
