@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from neox_core.cli.notes import say
 from neox_core.config.report import render, wants_colour
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import ComponentRef, RunPlan, to_json
-
-if TYPE_CHECKING:
-    from neox_core.config.problem import Problem
 
 _FILES = click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 _SETS = click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a key on top of the files.")
@@ -32,7 +29,7 @@ def config() -> None:
 def check(files: tuple[Path, ...], sets: tuple[str, ...]) -> None:
     """Report every problem of FILE... at once, each with its place; exit 2 when there is an error."""
     resolved = prepare_run(files, sets, start=False)
-    _say(resolved.notes)
+    say(resolved.notes)
     click.echo(f"ok: {', '.join(map(str, files))}: {in_one_line(resolved.plan)}")
 
 
@@ -48,7 +45,7 @@ def show(files: tuple[Path, ...], sets: tuple[str, ...], as_json: bool) -> None:
         plan = json.loads(to_json(resolved.plan))
         click.echo(json.dumps({"plan": plan, "origins": dict(resolved.origins), "notes": notes}, indent=1))
         return
-    _say(resolved.notes)
+    say(resolved.notes)
     rows = [(path, _text(_at(resolved.plan, path)), origin) for path, origin in resolved.origins.items()]
     path_width = max(len(path) for path, _, _ in rows)
     value_width = max(len(value) for _, value, _ in rows)
@@ -79,12 +76,6 @@ def in_one_line(plan: RunPlan) -> str:
         f"{model.num_layers} layers of width {model.hidden_size}, {plan.train.train_iters:,} steps of {tokens:,} "
         f"tokens, {plan.precision.dtype}, {ranks} on {cluster.device}"
     )
-
-
-def _say(notes: Iterable[Problem]) -> None:
-    text = render(notes, colour=wants_colour(sys.stderr))
-    if text:
-        click.echo(text, err=True)
 
 
 def _at(plan: RunPlan, path: str) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from neox_core.cli.notes import say
 from neox_core.cli.supervise import Supervisor, show
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan, write_runfile
@@ -27,11 +28,8 @@ from neox_core.plan.runfile import RunPlan, write_runfile
 def train(files: tuple[Path, ...], sets: tuple[str, ...], dry_run: bool, resume: str, debug: bool) -> None:
     """Train the model that FILES describe. Ctrl-C stops after a step and saves; a second one kills."""
     debug = debug or os.environ.get("NEOX_DEBUG") == "1"
-    resolved = prepare_run(files, sets, resume=resume, debug=debug)
-    for note in resolved.notes:
-        click.echo(f"{note.severity}: {note.where + ': ' if note.where else ''}{note.message}", err=True)
-        if note.hint:
-            click.echo(f"  {note.hint}", err=True)
+    resolved = prepare_run(files, sets, resume=resume, debug=debug, start=not dry_run)
+    say(resolved.notes)
     plan = resolved.plan
     run_file = Path(plan.run_dir) / "run.json"
     launch, settings = plan.launcher.load()
