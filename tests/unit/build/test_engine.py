@@ -1,0 +1,218 @@
+"""The engine against plain torch loops, in one process: updates, clipping, accumulation, and gradients gone bad."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from attrs import evolve
+from torch import Tensor, nn
+
+from neox_core.build.context import BuildContext
+from neox_core.build.engine import Engine, build_engine
+from neox_core.build.optimizer import build_optimizer, weight_decay_groups
+from neox_core.errors import ConfigError, PluginError
+from neox_core.parallel.groups import Groups
+from neox_core.plan.runfile import ComponentRef, PrecisionPlan, RunPlan
+from neox_core.testing.plans import example_plan
+
+ADAM = ComponentRef(
+    "optimizer", "Adam", "neox-adam", "0.1.0", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings"
+)
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+LRS = (0.01, 0.02, 0.005)
+WEIGHT_DECAY = 0.1
+CLIPPING = 0.3
+
+
+class Tiny(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.embed = nn.Embedding(16, 8)
+        self.norm = nn.LayerNorm(8)
+        self.out = nn.Linear(8, 16, bias=False)
+        self.factor = 1.0
+        self.dropout = 0.0
+
+    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        hidden = nn.functional.dropout(self.norm(self.embed(tokens)), self.dropout, self.training)
+        return nn.functional.cross_entropy(self.out(hidden).flatten(0, 1), labels.flatten()) * self.factor
+
+    def no_weight_decay(self) -> set[str]:
+        return {"norm.weight", "norm.bias"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("LOCAL_RANK", "0")
+        yield
+    dist.destroy_process_group()
+
+
+def make_plan(
+    dtype: str = "fp32", zero: int = 0, accumulation: int = 1, autocast: str | None = None, **train: Any
+) -> RunPlan:
+    plan = example_plan(Path("unused"), ranks=(1,))
+    engine: dict[str, Any] = {
+        "train_batch_size": accumulation,
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": CLIPPING,
+        "zero_optimization": {"stage": zero},
+    }
+    if dtype == "bf16":
+        engine["bf16"] = {"enabled": True}
+    return evolve(
+        plan,
+        optim=evolve(
+            plan.optim, optimizer=ADAM, weight_decay=WEIGHT_DECAY, gradient_clipping=CLIPPING, zero_stage=zero
+        ),
+        batch=evolve(plan.batch, gradient_accumulation=accumulation),
+        precision=PrecisionPlan(dtype, autocast),
+        train=evolve(plan.train, **train),
+        engine=engine,
+    )
+
+
+def make_engine(plan: RunPlan) -> Engine:
+    dtype = DTYPES[plan.precision.dtype]
+    model = Tiny().to(dtype)
+    context = BuildContext(torch.device("cpu"), dtype, Groups(None, None, 0, 1), seed=1)
+    return build_engine(plan, model, build_optimizer(plan.optim, model), context)
+
+
+def batches(count: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(16, (2, 9), generator=generator) for _ in range(count)]
+
+
+def reference(
+    dtype: torch.dtype, accumulation: int, autocast: bool
+) -> tuple[dict[str, Tensor], list[float], list[float]]:
+    """Weights, losses and gradient norms of a loop in plain torch: fp32 masters, a model in `dtype`."""
+    model = Tiny().to(dtype)
+    masters = {name: weight.detach().float().clone().requires_grad_() for name, weight in model.named_parameters()}
+    spared = model.no_weight_decay()
+    optimizer = torch.optim.AdamW(
+        [
+            {
+                "params": [master for name, master in masters.items() if name not in spared],
+                "weight_decay": WEIGHT_DECAY,
+            },
+            {"params": [master for name, master in masters.items() if name in spared], "weight_decay": 0.0},
+        ]
+    )
+    stream, losses, norms = iter(batches(len(LRS) * accumulation)), [], []
+    for lr in LRS:
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        mean = 0.0
+        for _ in range(accumulation):
+            batch = next(stream)
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                loss = model(batch[:, :-1], batch[:, 1:])
+            (loss / accumulation).backward()
+            mean += float(loss.detach()) / accumulation
+        losses.append(mean)
+        gradients = {name: weight.grad.float() for name, weight in model.named_parameters()}
+        norm = torch.stack([gradient.double().square().sum() for gradient in gradients.values()]).sum().sqrt()
+        norms.append(float(norm))
+        for name in masters:
+            masters[name].grad = gradients[name] * min(1.0, CLIPPING / (float(norm) + 1e-6))
+        optimizer.step()
+        optimizer.zero_grad()
+        model.zero_grad()
+        for name, weight in model.named_parameters():
+            weight.data.copy_(masters[name])
+    return {name: weight.detach() for name, weight in model.named_parameters()}, losses, norms
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize(
+    ("dtype", "zero", "autocast"),
+    [("fp32", 0, None), ("fp32", 1, None), ("fp32", 0, "bf16"), ("bf16", 0, None), ("bf16", 1, None)],
+)
+def test_equals_a_plain_loop(dtype: str, zero: int, autocast: str | None, accumulation: int) -> None:
+    engine = make_engine(make_plan(dtype, zero, accumulation, autocast))
+    assert engine.grad_norm() is None
+    stream = iter(batches(len(LRS) * accumulation))
+    losses, norms = [], []
+    for lr in LRS:
+        losses.append(float(engine.train_step(stream, lr)))
+        norms.append(engine.grad_norm())
+    weights, right_losses, right_norms = reference(DTYPES[dtype], accumulation, autocast is not None)
+    exact = 1e-5 if dtype == "fp32" else 1e-2
+    assert losses == pytest.approx(right_losses, rel=exact)
+    assert norms == pytest.approx(right_norms, rel=exact)
+    assert min(norms) > CLIPPING  # so clipping was at work
+    for name, weight in engine.model.named_parameters():
+        torch.testing.assert_close(weight.detach(), weights[name], rtol=exact, atol=exact / 10, msg=name)
+    assert engine.skipped_steps() == 0
+    assert engine.loss_scale() is None
+
+
+@pytest.mark.parametrize(("dtype", "zero"), [("fp32", 0), ("fp32", 1), ("bf16", 0), ("bf16", 1)])
+@pytest.mark.parametrize("policy", ["stop", "skip"])
+def test_a_gradient_gone_bad_moves_no_weight(dtype: str, zero: int, policy: str) -> None:
+    engine = make_engine(make_plan(dtype, zero, on_nonfinite_loss=policy))
+    stream = iter(batches(5))
+    engine.train_step(stream, 0.01)
+    before = {name: weight.detach().clone() for name, weight in engine.model.named_parameters()}
+    engine.model.factor = float("nan")
+    assert not torch.isfinite(engine.train_step(stream, 0.01))
+    assert all(torch.equal(weight, before[name]) for name, weight in engine.model.named_parameters())
+    assert engine.skipped_steps() == 1
+    engine.model.factor = 1.0
+    assert torch.isfinite(engine.train_step(stream, 0.01))
+    moved = [not torch.equal(weight, before[name]) for name, weight in engine.model.named_parameters()]
+    assert all(moved)
+    assert engine.skipped_steps() == 1
+
+
+def test_evaluation_is_calm_and_changes_nothing() -> None:
+    engine = make_engine(make_plan())
+    engine.model.dropout = 0.5
+    state = torch.get_rng_state()
+    first, second = engine.evaluate(batches(2)), engine.evaluate(batches(2))
+    assert [float(loss) for loss in first] == [float(loss) for loss in second]
+    assert not first[0].requires_grad
+    assert torch.equal(torch.get_rng_state(), state)
+    assert engine.model.training
+
+
+def test_fp16_autocast_is_refused() -> None:
+    with pytest.raises(ConfigError, match="autocast to fp16"):
+        make_engine(make_plan(autocast="fp16"))
+
+
+def test_weight_decay_groups() -> None:
+    model = Tiny()
+    model.norm.bias.requires_grad_(False)
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    groups = weight_decay_groups(model, 0.1)
+    assert [(group["weight_decay"], [names[id(weight)] for weight in group["params"]]) for group in groups] == [
+        (0.1, ["embed.weight", "out.weight"]),
+        (0.0, ["norm.weight"]),
+    ]
+    (single,) = weight_decay_groups(model, 0.0)
+    assert single["weight_decay"] == 0.0
+    assert [names[id(weight)] for weight in single["params"]] == ["embed.weight", "norm.weight", "out.weight"]
+
+
+def test_an_optimizer_must_be_one() -> None:
+    plan = make_plan()
+    wrong = evolve(plan.optim, optimizer=evolve(ADAM, target="operator:is_", settings_class=None))
+    with pytest.raises(PluginError, match="is a bool, not a torch"):
+        build_optimizer(wrong, Tiny())
+
+
+def test_the_engine_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """Not through its logger, not past it."""
+    make_engine(make_plan("bf16", 1)).train_step(iter(batches(1)), 0.01)
+    assert capfd.readouterr() == ("", "")
