@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import pluggy
-from attrs import field, frozen
+from attrs import Attribute, field, frozen
 
 from neox_core.errors import NeoxError, PluginError
 from neox_core.hooks.registry import Entry, PluginInfo, Registry, UnknownComponentError, normalise
@@ -29,7 +29,8 @@ class Report:
             return " ".join(self.error.message.split())
         if isinstance(self.error, SystemExit):
             return f"calls sys.exit({self.error.code!r}) while it is being listed"
-        return " ".join(f"{type(self.error).__name__}: {self.error}".split())
+        of_attrs = len(self.error.args) > 1 and isinstance(self.error.args[1], Attribute)  # else it shows its innards
+        return " ".join(f"{type(self.error).__name__}: {self.error.args[0] if of_attrs else self.error}".split())
 
     @property
     def hint(self) -> str:

@@ -1,0 +1,164 @@
+"""Loading, in process: entry points that are modules made by the test."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import EntryPoint
+from types import ModuleType
+from typing import Any
+
+import pytest
+from attrs import frozen
+
+from neox_core.api import Component, ConfigSection, hookimpl, setting
+from neox_core.errors import PluginError
+from neox_core.hooks.guard import HeavyImportError, no_heavy_imports
+from neox_core.hooks.kinds import KINDS
+from neox_core.hooks.loader import load_plugins
+
+
+@frozen
+class Settings:
+    speed: float = setting(0.5, help="How fast.")
+
+
+@pytest.fixture
+def point(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """point("neox-a", hook=function, ...): an entry point to a module with these hooks."""
+
+    def make(name: str, **hooks: Any) -> EntryPoint:
+        module = ModuleType(f"test_plugin_{name.replace('-', '_')}")
+        for hook, function in hooks.items():
+            function.__name__ = hook
+            setattr(module, hook, hookimpl(function))
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        return EntryPoint(name, module.__name__, "neox.plugins")
+
+    return make
+
+
+def offer(*names: str, **options: Any) -> Any:
+    return lambda: [Component(name, "math:floor", **options) for name in names]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_every_kind_can_be_offered(point: Any, kind: Any) -> None:
+    catalog = load_plugins([point("neox-a", **{kind.hook: offer("one", "two")})], {})
+    assert [(entry.kind, entry.component.name) for entry in catalog.registry.entries()] == [
+        (kind.name, "one"),
+        (kind.name, "two"),
+    ]
+    assert catalog.find(kind.name, "two").load() is __import__("math").floor
+
+
+def test_offers_keep_their_owner_and_come_in_the_order_of_ids(point: Any) -> None:
+    points = [point("neox-b", neox_norms=offer("n")), point("Neox_A", neox_norms=offer("m"), neox_kernels=offer("k.x"))]
+    for order in (points, points[::-1]):
+        catalog = load_plugins(order, {})
+        assert [report.plugin.id for report in catalog.reports] == ["neox-a", "neox-b"]
+        assert [entry.qualified for entry in catalog.registry.entries()] == ["neox-a:k.x", "neox-a:m", "neox-b:n"]
+
+
+def test_hooks_may_return_any_iterable(point: Any) -> None:
+    def generate() -> Iterator[Component]:
+        yield Component("one", "math:floor")
+
+    catalog = load_plugins([point("neox-a", neox_norms=generate, neox_config_sections=lambda: ())], {})
+    assert [report.status for report in catalog.reports] == ["ok"]
+    assert len(list(catalog.registry.entries())) == 1
+
+
+@pytest.mark.parametrize(
+    ("hooks", "said"),
+    [
+        ({"neox_norms": lambda: Component("one", "math:floor")}, "returns a list of Component"),
+        ({"neox_norms": lambda: ["one"]}, "returns a list of Component"),
+        ({"neox_norms": lambda: 3}, "returns a list of Component"),
+        ({"neox_config_sections": lambda: [Component("one", "math:floor")]}, "returns a list of ConfigSection"),
+        ({"neox_norms": offer("one", "one")}, "offers norm 'one' twice"),
+        ({"neox_norms": offer("two words")}, "name"),
+        ({"neox_norms": lambda: [Component("one", "no path")]}, "target"),
+        ({"neox_norms": offer("one", settings=dict)}, "settings has to be an attrs class"),
+        ({"neox_config_sections": lambda: [ConfigSection("s", dict)]}, "settings has to be an attrs class"),
+        ({"neox_norms": lambda wrong: []}, "wrong"),
+        ({"neox_layouts": lambda: []}, "has a hook neox_layouts that this core does not know"),
+        ({}, "offers nothing"),
+    ],
+)
+def test_a_wrong_offer_breaks_the_whole_plugin(point: Any, hooks: dict[str, Any], said: str) -> None:
+    good = point("neox-good", neox_norms=offer("good"))
+    bad = point("neox-bad", neox_activations=offer("kept"), **hooks) if hooks else point("neox-bad")
+    catalog = load_plugins([bad, good], {})
+    assert {report.plugin.id: report.status for report in catalog.reports} == {"neox-bad": "broken", "neox-good": "ok"}
+    assert said in catalog.reports[0].cause
+    assert "\n" not in catalog.reports[0].cause
+    assert [entry.qualified for entry in catalog.registry.entries()] == ["neox-good:good"]
+    assert catalog.registry.sections == []
+    assert len(catalog.manager.get_plugins()) == 1
+
+
+def test_ctrl_c_while_listing_is_not_a_plugins_fault(point: Any) -> None:
+    def interrupt() -> list[Component]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        load_plugins([point("neox-a", neox_norms=interrupt)], {})
+
+
+def test_the_guard_refuses_names_and_forgets_nothing() -> None:
+    before = list(sys.meta_path)
+    with (
+        pytest.raises(HeavyImportError, match="neox-a imports jax while it is being listed"),
+        no_heavy_imports("neox-a"),
+    ):
+        try:
+            __import__("jax")
+        except HeavyImportError:
+            caught = True
+    assert caught
+    assert sys.meta_path == before
+    with no_heavy_imports("neox-a"):
+        import colorsys
+    assert colorsys.__name__ in sys.modules
+
+
+def catalog_of(point: Any, *plugins: str, **options: Any) -> Any:
+    return load_plugins([point(name, neox_norms=offer("one")) for name in plugins], options.get("off", {}))
+
+
+def test_find_takes_the_owner_in_any_spelling(point: Any) -> None:
+    catalog = catalog_of(point, "neox-a", "neox-b")
+    with pytest.raises(PluginError, match="offered by neox-a unknown and neox-b unknown") as clash:
+        catalog.find("norm", "one")
+    assert clash.value.hint == "write norm: `neox-a:one` or `neox-b:one`"
+    assert catalog.find("norm", "Neox_B:one").plugin.id == "neox-b"
+    with pytest.raises(PluginError, match="no norm 'neox-c:one'"):
+        catalog.find("norm", "neox-c:one")
+
+
+@pytest.mark.parametrize(("use", "near"), [("ome", "one"), ("ONE", "one")])
+def test_find_guesses_what_was_meant(point: Any, use: str, near: str) -> None:
+    with pytest.raises(PluginError) as error:
+        catalog_of(point, "neox-a").find("norm", use)
+    assert error.value.hint == f"did you mean {near!r}?"
+
+
+def test_find_names_all_that_could_have_it(point: Any) -> None:
+    points = [point("neox-a"), point("neox-b", neox_norms=offer("one")), point("neox-c", neox_norms=offer("two"))]
+    catalog = load_plugins(points, {"neox-c": "a test"})
+    with pytest.raises(PluginError) as error:
+        catalog.find("norm", "two")
+    assert "no norm 'two'; installed: one" in error.value.message
+    assert "neox-a unknown is broken: offers nothing" in error.value.message
+    assert "neox-c unknown is disabled: switched off by a test" in error.value.message
+    assert "neox-b" not in error.value.message
+    assert len(catalog.warnings()) == 1
+
+
+def test_require_lists_every_fault_at_once(point: Any) -> None:
+    catalog = load_plugins([point("neox-a"), point("neox-b", neox_norms=offer("one"))], {})
+    catalog.require(["neox-b", "NEOX_B"])
+    with pytest.raises(PluginError) as error:
+        catalog.require(["neox-a", "neox-b", "neox-z"])
+    assert [line.split()[1] for line in error.value.message.splitlines()] == ["neox-a", "neox-z"]
+    assert error.value.exit_code == 3
