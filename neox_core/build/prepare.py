@@ -64,6 +64,7 @@ class Prepared:
     documents: int
     tokens: int
     text_bytes: int
+    vocab_size: int
     undecodable: int
     empty: int
 
@@ -102,7 +103,7 @@ def _train(request: Request, corpus: Corpus) -> tuple[ComponentRef, dict[str, st
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         limit = min(request.vocab_size * SAMPLE_BYTES_PER_TOKEN, corpus.num_bytes)
-        with progress(f"learning {request.vocab_size} tokens", limit) as advance:
+        with progress(f"learning a vocabulary of {request.vocab_size}", limit) as advance:
             files = target.train(_sample(corpus, limit, advance), request.vocab_size, folder)
         record = {"digest": digest, "files": files, "sha256": _hashes(folder, files)}
         _write_json(folder / MANIFEST, record)
@@ -146,7 +147,7 @@ def _write(
     except BaseException:  # Ctrl-C as well
         writer.abort()
         raise
-    done = Prepared(digest, documents, tokens, total, tally.undecodable, tally.empty)
+    done = Prepared(digest, documents, tokens, total, tokenizer.vocab_size, tally.undecodable, tally.empty)
     _write_json(Path(request.out) / MANIFEST, asdict(done))
     return done
 
@@ -165,7 +166,8 @@ def _finished(out: Path, digest: str, backend: DataBackend, prefix: Path) -> Pre
 def _report(request: Request, done: Prepared, tokenizer_settings: dict[str, Any]) -> None:
     _say(
         f"{request.prefix}: {done.documents:,} documents, {done.tokens:,} tokens "
-        f"from {done.text_bytes / 1e6:.1f} MB of text ({done.text_bytes / done.tokens:.2f} bytes a token)"
+        f"from {done.text_bytes / 1e6:.1f} MB of text ({done.text_bytes / done.tokens:.2f} bytes a token), "
+        f"a vocabulary of {done.vocab_size}"
     )
     if done.undecodable:
         _say(f"left out: {done.undecodable} files that are not UTF-8")

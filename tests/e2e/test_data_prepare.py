@@ -1,0 +1,245 @@
+"""`neox data prepare` as a user runs it: real processes, the first-party backend and tokenizer."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from neox_core.testing import build, load_only
+
+NEOX = str(Path(sys.executable).with_name("neox"))
+TEXTS = ["def f(x):\n    return x\n" * 40, "caf\u00e9 \u6f22\u5b57 \U0001f600 " * 30, "one\ntwo\n" * 50]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Two text files and a .jsonl file, in the order of their names."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text(TEXTS[0])
+    (folder / "b.jsonl").write_text(json.dumps({"text": TEXTS[1]}) + "\n" + json.dumps({"text": ""}) + "\n")
+    (folder / "c.txt").write_text(TEXTS[2])
+    (folder / "empty.txt").write_text("")
+    return folder
+
+
+def neox(*args, cwd, code=0):
+    done = subprocess.run([NEOX, "data", *map(str, args)], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def prepare(*args, cwd, code=0):
+    return neox("prepare", *args, "--out", "out", cwd=cwd, code=code)
+
+
+def component(plugin, kind, name, **settings):
+    entry = load_only(plugin).registry.find(kind, name)
+    return entry.load()(build(entry, **settings))
+
+
+def dataset(folder, name="out"):
+    """(tokenizer, documents as ids) of a prepared folder."""
+    tokenizer = component(
+        "neox-tokenizers",
+        "tokenizer",
+        "GPT2BPETokenizer",
+        vocab_file=str(folder / "vocab.json"),
+        merge_file=str(folder / "merges.txt"),
+    )
+    source = component("neox-data-indexed", "data backend", "mmap").open(folder / name)
+    return tokenizer, [source.read(document).tolist() for document in range(len(source.sizes))]
+
+
+def inodes(folder):
+    return {path.name: path.stat().st_ino for path in folder.rglob("*") if path.is_file()}
+
+
+def test_texts_become_documents_and_back(corpus, tmp_path):
+    done = prepare(corpus, "--vocab-size", 300, cwd=tmp_path)
+    tokenizer, documents = dataset(tmp_path / "out")
+    assert [tokenizer.decode(ids[:-1]) for ids in documents] == TEXTS
+    assert all(ids[-1] == tokenizer.eod and tokenizer.eod not in ids[:-1] for ids in documents)
+    assert f"3 documents, {sum(map(len, documents)):,} tokens" in done.stdout
+    assert "left out: 2 empty documents" in done.stdout
+    visible = {path.name for path in (tmp_path / "out").iterdir() if not path.name.startswith(".")}
+    assert visible == {"out.bin", "out.idx", "vocab.json", "merges.txt", "prepared.json"}
+
+
+def test_what_it_prints_is_a_config(corpus, tmp_path):
+    lines = prepare(corpus, "--vocab-size", 300, cwd=tmp_path).stdout.split("put this into the config:")[1].split("\n")
+    assert dict(line.split(": ") for line in lines if line) == {
+        "data-path": "out/out",
+        "data-impl": "mmap",
+        "tokenizer-type": "GPT2BPETokenizer",
+        "vocab-file": "out/vocab.json",
+        "merge-file": "out/merges.txt",
+    }
+
+
+def test_it_is_made_again_only_when_something_changed(corpus, tmp_path):
+    prepare(corpus, "--vocab-size", 300, cwd=tmp_path)
+    first = inodes(tmp_path / "out")
+    assert "is up to date" in prepare(corpus, "--vocab-size", 300, cwd=tmp_path).stdout
+    assert inodes(tmp_path / "out") == first
+
+    assert "is up to date" not in prepare(corpus, "--vocab-size", 300, "--no-append-eod", cwd=tmp_path).stdout
+    tokenizer, documents = dataset(tmp_path / "out")
+    assert [tokenizer.decode(ids) for ids in documents] == TEXTS, "without a token at the end"
+
+    done = prepare(corpus, "--vocab-size", 300, "--no-append-eod", "--force", cwd=tmp_path)
+    assert "is up to date" not in done.stdout
+    assert "learning a vocabulary of 300" in done.stderr
+
+    (corpus / "c.txt").write_text("something else, and longer than it was " * 50)
+    assert "is up to date" not in prepare(corpus, "--vocab-size", 300, "--no-append-eod", cwd=tmp_path).stdout
+    tokenizer, documents = dataset(tmp_path / "out")
+    assert tokenizer.decode(documents[2]).startswith("something else")
+
+
+def test_a_vocabulary_is_trained_once(corpus, tmp_path):
+    assert "learning a vocabulary of 270" in prepare(corpus, "--vocab-size", 270, cwd=tmp_path).stderr
+    assert "learning" not in prepare(corpus, "--vocab-size", 270, "--no-append-eod", cwd=tmp_path).stderr
+    done = prepare(corpus, "--vocab-size", 280, cwd=tmp_path)
+    assert "learning a vocabulary of 280" in done.stderr
+    assert dataset(tmp_path / "out")[0].vocab_size == 280
+    assert "a vocabulary of 280\n" in done.stdout
+
+
+@pytest.mark.parametrize("damage", ["vocab.json", "merges.txt", "out.bin", "out.idx"])
+def test_a_damaged_file_is_made_again(corpus, tmp_path, damage):
+    prepare(corpus, "--vocab-size", 300, cwd=tmp_path)
+    (tmp_path / "out" / damage).write_bytes(b"{}")
+    assert "is up to date" not in prepare(corpus, "--vocab-size", 300, cwd=tmp_path).stdout
+    tokenizer, documents = dataset(tmp_path / "out")
+    assert [tokenizer.decode(ids[:-1]) for ids in documents] == TEXTS
+
+
+def test_a_vocabulary_that_is_there_is_used(corpus, tmp_path):
+    prepare(corpus, "--vocab-size", 300, cwd=tmp_path)
+    files = ("--vocab-file", "out/vocab.json", "--merge-file", "out/merges.txt")
+    done = neox("prepare", corpus / "a.txt", *files, "--out", "second", cwd=tmp_path)
+    assert "vocab-file: out/vocab.json" in done.stdout
+    assert sorted(path.name for path in (tmp_path / "second").iterdir()) == [
+        "prepared.json",
+        "second.bin",
+        "second.idx",
+    ]
+    source = component("neox-data-indexed", "data backend", "mmap").open(tmp_path / "second" / "second")
+    assert source.read(0).tolist() == dataset(tmp_path / "out")[1][0]
+
+
+def test_a_broken_line_stops_it_and_the_old_dataset_stays(corpus, tmp_path):
+    prepare(corpus, "--vocab-size", 300, cwd=tmp_path)
+    with (corpus / "b.jsonl").open("a") as file:
+        file.write('{"text": "fine"}\n{"text": broken}\n')
+    done = prepare(corpus, "--vocab-size", 300, cwd=tmp_path, code=4)
+    assert "b.jsonl:4: is not JSON" in done.stderr
+    tokenizer, documents = dataset(tmp_path / "out")
+    assert [tokenizer.decode(ids[:-1]) for ids in documents] == TEXTS
+    assert not [path.name for path in (tmp_path / "out").rglob("*.partial")]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["missing"], "missing: no such file or folder"),
+        (["a.txt", "--json-key", "body"], "--json-key is of no use"),
+        (["a.txt", "--vocab-file", "missing.json", "--merge-file", "m"], "missing.json: no such file"),
+        (["a.txt", "--tokenizer-type", "HFTokenizer"], "cannot be learnt from text"),
+        (["empty.txt"], "no text"),
+    ],
+)
+def test_what_cannot_be_done_is_said(corpus, args, says):
+    assert says in prepare(*args, cwd=corpus, code=4).stderr
+    out = corpus / "out"
+    assert not [path for path in out.rglob("*") if path.suffix in {".bin", ".idx", ".partial"}]
+    assert not (out / "prepared.json").exists()
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """About 11 MB, so that writing its tokens takes seconds."""
+    folder = tmp_path_factory.mktemp("large")
+    text = Path(subprocess.__file__).read_text()
+    for number in range(130):
+        (folder / f"{number:03}.txt").write_text(f"# {number}\n{text}")
+    return folder
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_a_run_that_is_stopped_leaves_nothing_that_looks_finished(large, tmp_path, number, code):
+    out = tmp_path / "out"
+    args = [NEOX, "data", "prepare", str(large), "--out", str(out), "--vocab-size", "300"]
+    running = subprocess.Popen(args, stderr=subprocess.DEVNULL)
+    partial = out / ".out.bin.partial"
+    deadline = time.monotonic() + 60
+    while not (partial.exists() and partial.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    running.send_signal(number)
+    assert running.wait(30) == code
+    assert not {"out.bin", "out.idx", "vocab.json", "merges.txt", "prepared.json"} & {
+        path.name for path in out.iterdir()
+    }
+    assert partial.exists() == (number == signal.SIGKILL)
+
+
+def test_memory_does_not_grow_with_the_corpus(large, tmp_path):
+    code = """
+import resource, sys
+from neox_core.build import prepare
+prepare.main()
+print("KiB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    peaks = []
+    for files in (sorted(large.iterdir())[:50], sorted(large.iterdir())):
+        ref = {"plugin": "x", "version": "0", "settings": {}}
+        request = {
+            "sources": [str(path) for path in files],
+            "out": str(tmp_path / f"out{len(files)}"),
+            "name": "tokens",
+            "backend": {
+                **ref,
+                "kind": "data backend",
+                "name": "mmap",
+                "target": "neox_data_indexed.mmap:MmapBackend",
+                "settings_class": "neox_data_indexed.settings:IndexedSettings",
+            },
+            "tokenizer": {
+                **ref,
+                "kind": "tokenizer",
+                "name": "bpe",
+                "target": "neox_tokenizers.bpe:GPT2BPETokenizer",
+                "settings_class": "neox_tokenizers.settings:BPESettings",
+            },
+            "train": True,
+            "vocab_size": 600,
+            "append_eod": True,
+            "json_key": None,
+            "force": False,
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", code, json.dumps(request)], check=True, capture_output=True, text=True
+        )
+        peaks.append(int(done.stdout.split()[-1]))
+    assert peaks[1] - peaks[0] < 30_000, f"KiB at the peak for 4 and 11 MB of text: {peaks}"
+
+
+def test_a_terminal_gets_a_bar_and_a_file_gets_lines(corpus, tmp_path):
+    ours, theirs = pty.openpty()
+    args = [NEOX, "data", "prepare", str(corpus), "--out", str(tmp_path / "out"), "--vocab-size", "300"]
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    subprocess.run(args, stderr=theirs, stdout=subprocess.DEVNULL, check=True, env=env)
+    os.close(theirs)
+    shown = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert "writing tokens" in shown
+    assert "\u2501" in shown
+    assert "\u2501" not in prepare(corpus, "--vocab-size", 300, "--force", cwd=tmp_path).stderr

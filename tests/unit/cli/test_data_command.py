@@ -1,0 +1,76 @@
+"""What `neox data` refuses by itself, and what it hands to the process that does the work."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from neox_core.cli.main import neox
+
+
+@pytest.fixture
+def handed_over(monkeypatch):
+    """The (module, arguments) that would be executed."""
+    calls = []
+
+    def execute(path, argv):
+        calls.append((argv[2], json.loads(argv[3])))
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execv", execute)
+    return calls
+
+
+def run(*args):
+    with pytest.raises(SystemExit) as left:
+        neox.main(["data", *args])
+    return left.value.code
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (["a.txt", "--vocab-file", "v.json"], 2, "merge"),
+        (["a.txt", "--vocab-file", "v.json", "--merge-file", "m", "--vocab-size", "300"], 2, "leave one out"),
+        (["stdlib", "a.txt"], 2, "stands alone"),
+        (["stdlib", "--json-key", "x"], 2, "stands alone"),
+        (["a.txt", "--vocab-size", "256"], 2, "257"),
+        ([], 2, "SOURCES"),
+        (["a.txt", "--tokenizer-type", "GPT2BPETokeniser"], 3, "did you mean 'GPT2BPETokenizer'"),
+        (["a.txt", "--data-impl", "lazy"], 3, "no data backend 'lazy'"),
+    ],
+)
+def test_what_cannot_be_done_is_said(handed_over, capsys, args, code, says):
+    assert run("prepare", *args, "--out", "out") == code
+    assert says in capsys.readouterr().err
+    assert not handed_over
+
+
+def test_the_work_gets_import_paths_and_no_names_to_look_up(handed_over):
+    assert run("prepare", "stdlib", "--out", "data/python") == 0
+    ((module, arguments),) = handed_over
+    assert module == "neox_core.build.prepare"
+    assert arguments["sources"] is None
+    assert (arguments["name"], arguments["vocab_size"], arguments["train"]) == ("stdlib", 8192, True)
+    assert arguments["backend"]["target"] == "neox_data_indexed.mmap:MmapBackend"
+    assert arguments["tokenizer"]["target"] == "neox_tokenizers.bpe:GPT2BPETokenizer"
+
+
+def test_a_dataset_has_the_name_of_its_folder(handed_over):
+    run("prepare", "a.txt", "b.jsonl", "--out", "data/wiki/")
+    assert handed_over[0][1]["name"] == "wiki"
+    assert handed_over[0][1]["sources"] == ["a.txt", "b.jsonl"]
+
+
+def test_a_vocabulary_that_is_given_is_not_trained(handed_over):
+    run("prepare", "a.txt", "--vocab-file", "v.json", "--merge-file", "m.txt", "--out", "out")
+    arguments = handed_over[0][1]
+    assert arguments["train"] is False
+    assert arguments["tokenizer"]["settings"] == {"vocab_file": "v.json", "merge_file": "m.txt"}
+
+
+def test_the_command_is_light():
+    code = "import sys, neox_core.cli.data; sys.exit(bool({'torch', 'numpy', 'tokenizers'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
