@@ -1,0 +1,68 @@
+"""Rows of benchmarks/results.csv: what was measured, where, with what."""
+
+import csv
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import quantiles
+
+FILE = Path(__file__).with_name("results.csv")
+COLUMNS = ("date", "commit", "machine", "versions", "benchmark", "case", "unit", "runs", "p20", "median", "p80")
+
+
+def append_row(benchmark: str, case: str, unit: str, values: Sequence[float]) -> None:
+    """Add one row: the 20th, 50th and 80th percentile of `values`, and print it."""
+    fifths = quantiles(values, n=10, method="inclusive")
+    p20, median, p80 = (f"{fifths[index]:.4g}" for index in (1, 4, 7))
+    row = (
+        datetime.now(timezone.utc).date().isoformat(),
+        _commit(),
+        _machine(),
+        _versions(),
+        benchmark,
+        case,
+        unit,
+        len(values),
+        p20,
+        median,
+        p80,
+    )
+    new = not FILE.exists()
+    with FILE.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        if new:
+            writer.writerow(COLUMNS)
+        writer.writerow(row)
+    print(f"{benchmark:12} {case:32} {median:>10} {unit}  ({p20} .. {p80}, {len(values)} runs)")
+
+
+def _commit() -> str:
+    done = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=FILE.parent, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+def _machine() -> str:
+    names = (
+        [
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ]
+        if Path("/proc/cpuinfo").exists()
+        else []
+    )
+    return f"{names[0] if names else platform.processor()}, {os.cpu_count()} cores"
+
+
+def _versions() -> str:
+    found = [f"python {platform.python_version()}"]
+    for name in ("torch", "deepspeed", "transformers"):
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found)
