@@ -116,6 +116,7 @@ class Run:
         command = [*NEOX, "train", str(toy / "config.yml"), *flags]
         for each in (f"save={self.save}", *sets):
             command += ["--set", each]
+        path = os.pathsep.join(filter(None, (str(toy / "plugin"), os.environ.get("PYTHONPATH"))))
         with self.out.open("w") as out, self.err.open("w") as err:
             self.began = time.monotonic()
             self.process = subprocess.Popen(
@@ -124,7 +125,7 @@ class Run:
                 stderr=err,
                 cwd=folder,
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": str(toy / "plugin"), **env},
+                env={**os.environ, "PYTHONPATH": path, **env},
             )
 
     def end(self, timeout=60):
