@@ -55,6 +55,13 @@ def only(*values: Any) -> Check:
     return check
 
 
+def distinct(instance: Any, field: Any, value: Sequence[Any]) -> None:
+    """Nothing twice."""
+    twice = [each for index, each in enumerate(value) if each in value[:index]]
+    if twice:
+        raise ValueError(f"names {shown(twice[0])} twice")
+
+
 def not_empty(instance: Any, field: Any, value: Sequence[Any] | None) -> None:
     """None, or something in it."""
     if value is not None and len(value) == 0:

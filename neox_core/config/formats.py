@@ -44,8 +44,8 @@ def parse_yaml(text: str, name: str, *, any_value: bool = False) -> Node:
     from ruamel.yaml.composer import Composer
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-    class SmallComposer(Composer):
-        """Stops where a text is too deep or too long for a config, instead of at the end of the stack or of patience."""
+    class SmallComposer(Composer):  # type: ignore[misc]  # ruamel is untyped to mypy here
+        """Stops where a text is too deep or long for a config, not at the end of the stack or of patience."""
 
         depth = count = 0
 

@@ -92,11 +92,17 @@ class Config:
 def structure_settings(cls: type[T], values: Mapping[str, Any], path: str = "") -> T:
     """An instance of an attrs class of settings. Raises ConfigError listing every problem."""
     problems: list[Problem] = []
-    normal = {str(key).replace("-", "_"): value for key, value in values.items()}
-    made = make(cls, read_fields(cls, normal, path, problems.append), path, problems.append)
+    made = make(cls, read_fields(cls, _normal(values), path, problems.append), path, problems.append)
     if problems:
         raise ProblemsError(problems)
     return made  # type: ignore[no-any-return]
+
+
+def _normal(value: Any) -> Any:
+    """Keys with `_` for `-`, at every depth."""
+    if isinstance(value, Mapping):
+        return {str(key).replace("-", "_"): _normal(inner) for key, inner in value.items()}
+    return value
 
 
 def structure(loaded: Loaded, catalog: Catalog) -> tuple[Config, tuple[Problem, ...], int]:

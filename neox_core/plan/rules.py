@@ -65,6 +65,13 @@ def vocabulary_known(config: Config, shape: ClusterShape) -> Iterator[Problem]:
         yield config.problem("is required", "tokenizer-type", "or padded-vocab-size, for a dataset without tokenizer")
 
 
+def padding_agrees(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    data = config.section(DataSection)
+    rows, multiple = data.padded_vocab_size, data.make_vocab_size_divisible_by
+    if rows is not None and config.is_set("make-vocab-size-divisible-by") and rows % multiple:
+        yield config.problem(f"{rows} is no multiple of make-vocab-size-divisible-by {multiple}", "padded-vocab-size")
+
+
 def batch_fits(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     batch = config.section(BatchSection)
     try:
@@ -202,6 +209,7 @@ RULES: tuple[Rule, ...] = (
     heads_divide_hidden,
     sequence_fits_positions,
     vocabulary_known,
+    padding_agrees,
     batch_fits,
     floor_below_peak,
     one_schedule_at_resume,

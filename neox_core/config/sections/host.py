@@ -4,7 +4,7 @@ from typing import Literal
 
 from attrs import frozen
 
-from neox_core.config.checks import above, at_least, between, not_empty
+from neox_core.config.checks import above, at_least, between, distinct, not_empty
 from neox_core.config.setting import setting
 
 
@@ -72,7 +72,9 @@ class DataSection:
 class ReportSection:
     """Who is told how the run goes."""
 
-    monitors: tuple[str, ...] = setting(("console", "jsonl"), help="Monitors, by name.", changes="output")
+    monitors: tuple[str, ...] = setting(
+        ("console", "jsonl"), help="Monitors, by name.", check=distinct, changes="output"
+    )
 
 
 @frozen

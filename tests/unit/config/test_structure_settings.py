@@ -131,6 +131,18 @@ def test_every_problem_is_reported_with_its_path() -> None:
     ]
 
 
+def test_hyphens_are_underscores_at_every_depth() -> None:
+    @frozen
+    class Deep:
+        low_end: int = setting(0, help="Low.")
+
+    @frozen
+    class Outer:
+        the_block: Deep = setting(Deep(), help="Block.")
+
+    assert structure_settings(Outer, {"the-block": {"low-end": 3}}).the_block.low_end == 3
+
+
 def test_path_is_put_in_front() -> None:
     with pytest.raises(ConfigError, match=r"optimizer\.params\.coutn: unknown key \(did you mean 'count'\?\)"):
         structure_settings(Settings, {"coutn": 1}, "optimizer.params")

@@ -89,7 +89,7 @@ def test_precision(prepare: Prepare, sets: tuple[str, ...], num_cuda: int, expec
 def test_checkpoints(prepare: Prepare) -> None:
     resting = prepare().plan.checkpoint
     assert (resting.save, resting.load, resting.resume, resting.schedule_from) == (None, None, "must", "must-match")
-    assert resting.load_optimizer and resting.load_rng and resting.save_optimizer and resting.save_rng
+    assert (resting.load_optimizer, resting.load_rng, resting.save_optimizer, resting.save_rng) == (True,) * 4
     tuned = prepare("load=in", "finetune=true", "no-save-rng=true", resume="auto").plan.checkpoint
     assert (tuned.load_optimizer, tuned.load_rng, tuned.save_optimizer, tuned.save_rng) == (False, False, True, False)
     assert (tuned.finetune, tuned.resume) == (True, "auto")

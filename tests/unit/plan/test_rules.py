@@ -51,6 +51,12 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("padded-vocab-size=null", "tokenizer-type=HFTokenizer", "vocab-file=a"),
         CPU,
     ),
+    "padding_agrees": (
+        ("make-vocab-size-divisible-by=100",),
+        "error: padded-vocab-size: 256 is no multiple of make-vocab-size-divisible-by 100",
+        ("make-vocab-size-divisible-by=64",),
+        CPU,
+    ),
     "batch_fits": (
         ("train_batch_size=6",),
         "error: train_batch_size: 6 cannot be divided by 4 samples x 1 ranks = 4 (8 can)",
@@ -138,6 +144,7 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
     ("sets", "said"),
     [
         (("warmup=1.5",), "warmup: must be from 0 to 1, not 1.5"),
+        (("monitors=[console, console]",), "monitors: names 'console' twice"),
         (("data-path=null",), "data-path: is required"),
         (("train_micro_batch_size_per_gpu=null",), "is required (or train_batch_size)"),
         (("optimizer.type=Fixed", "optimizer.params={}"), "everything:Fixed has no setting lr"),
