@@ -1,0 +1,238 @@
+"""The front door: exit codes, lazy subcommands, commands of plugins."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from neox_core import errors
+from neox_core.cli.main import SUBCOMMANDS, neox
+from neox_core.hooks.component import load_path
+
+
+@pytest.fixture(autouse=True)
+def _debug_is_not_left_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEOX_DEBUG", "0")
+
+
+@pytest.fixture
+def raising(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """run(error, *argv): what `neox` makes of a subcommand that raises `error`."""
+
+    def run(error: BaseException, *argv: str) -> Result:
+        @click.command("train")
+        def train() -> None:
+            raise error
+
+        monkeypatch.setattr("neox_core.cli.main.load_path", lambda path: train)
+        return CliRunner().invoke(neox, [*argv, "train"])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.UsageError, 2),
+        (errors.ConfigError, 2),
+        (errors.PluginError, 3),
+        (errors.DataError, 4),
+        (errors.CheckpointError, 5),
+        (errors.RankError, 6),
+    ],
+)
+def test_a_users_mistake_is_a_message_and_an_exit_code(raising: Any, error: type, code: int) -> None:
+    result = raising(error("it is wrong", hint="mend it"))
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr == "error: it is wrong\n  mend it\n"
+
+
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(raising: Any) -> None:
+    result = raising(errors.DataError("it is wrong"), "--debug")
+    assert result.exit_code == 4
+    assert "Traceback" in result.stderr
+    assert result.stderr.endswith("error: it is wrong\n")
+    assert os.environ["NEOX_DEBUG"] == "1"
+
+
+def test_a_bug_is_not_dressed_up_as_a_mistake(raising: Any) -> None:
+    assert isinstance(raising(ZeroDivisionError()).exception, ZeroDivisionError)
+
+
+def test_interrupted_is_130(raising: Any) -> None:
+    assert raising(KeyboardInterrupt()).exit_code == 130
+    assert raising(click.exceptions.Exit(7)).exit_code == 7
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["trian"], "did you mean 'train'?"),
+        (["xyzzy"], "`neox --help` lists all commands"),
+        (["--no-such-option"], "No such option"),
+        (["plugins", "list", "--kind"], "requires an argument"),
+    ],
+)
+def test_a_wrong_command_line_is_2(argv: list[str], said: str) -> None:
+    result = CliRunner().invoke(neox, argv)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_the_short_help_of_a_subcommand_is_its_own(name: str) -> None:
+    command = load_path(SUBCOMMANDS[name].target)
+    assert isinstance(command, click.Command)
+    assert command.name == name
+
+
+def test_help_imports_no_subcommand(site: Any) -> None:
+    code = (
+        "import sys\nfrom neox_core.cli.main import neox\n"
+        "try:\n    neox.main(['--help'])\nfinally:\n    print([m for m in sys.modules if m.startswith('neox_core')])"
+    )
+    done = site.python("-c", code)
+    for name, command in SUBCOMMANDS.items():
+        assert f"  {name} " in done.stdout
+        assert command.help in " ".join(done.stdout.split())
+    modules = done.stdout.splitlines()[-1]
+    assert "'neox_core.cli.main'" in modules
+    assert "'neox_core.config" not in modules
+    assert modules.count("'neox_core.cli.") == 1
+
+
+COMMAND = """
+import click
+from neox_core.errors import DataError
+
+@click.command()
+@click.option("--times", default=1)
+def hello(times):
+    "Say hello."
+    click.echo("hello " * times)
+
+@click.command()
+def fail():
+    raise DataError("no file")
+
+other = 3
+"""
+OFFERS = """
+from neox_core.api import Component, hookimpl
+
+@hookimpl
+def neox_commands():
+    return [Component(name, f"PACKAGE.commands:{name}", summary=f"It can {name}.") for name in NAMES]
+"""
+
+
+def offer_commands(site: Any, plugin: str, *names: str) -> None:
+    package = plugin.replace("-", "_")
+    source = OFFERS.replace("PACKAGE", package).replace("NAMES", repr(names))
+    site.install(plugin, source, {f"{package}/commands.py": COMMAND})
+
+
+def test_plugins_add_commands(site: Any) -> None:
+    offer_commands(site, "neox-a", "hello", "fail", "other", "absent")
+    hello, fail, other, absent, near, help_text, lists = site.neox_each(
+        ["hello", "--times", "2"], ["fail"], ["other"], ["absent"], ["helo"], ["--help"], ["plugins", "info", "hello"]
+    )
+    assert (hello["exit_code"], hello["stdout"]) == (0, "hello hello \n")
+    assert (fail["exit_code"], fail["stderr"]) == (4, "error: no file\n")
+    assert (other["exit_code"], "not a click command" in other["stderr"]) == (3, True)
+    assert (absent["exit_code"], "has no attribute 'absent'" in absent["stderr"]) == (3, True)
+    assert (near["exit_code"], "did you mean 'hello'?" in near["stderr"]) == (2, True)
+    assert "It can hello. (neox-a)" in help_text["stdout"]
+    assert "use       neox hello" in lists["stdout"]
+
+
+def test_a_command_that_two_plugins_offer(site: Any) -> None:
+    offer_commands(site, "neox-a", "hello")
+    offer_commands(site, "neox-b", "hello")
+    bare, qualified, help_text = site.neox_each(["hello"], ["neox-b:hello"], ["--help"])
+    assert bare["exit_code"] == 3
+    assert "write `neox-a:hello` or `neox-b:hello`" in bare["stderr"]
+    assert qualified["stdout"] == "hello \n"
+    assert "neox-a:hello" in help_text["stdout"]
+
+
+def test_a_command_with_the_name_of_one_of_ours(site: Any) -> None:
+    offer_commands(site, "neox-a", "plugins", "hello")
+    ours, help_text, check = site.neox_each(["plugins", "list"], ["--help"], ["plugins", "check"])
+    assert "neox-a" in ours["stdout"]
+    assert "neox-a:plugins" in help_text["stdout"]
+    assert check["exit_code"] == 3
+    assert "has the name of a command of neox itself" in check["stdout"]
+
+
+def test_an_unknown_command_tells_which_plugin_may_have_it(failing: Any) -> None:
+    done = failing.site.neox("hello")
+    assert done.returncode == 2
+    assert f"plugin neox-bad 1.0 is {failing.status}" in done.stderr
+    assert failing.cause in done.stderr
+    assert failing.site.neox("--help").returncode == 0
+
+
+def test_a_module_takes_the_place_of_the_command(site: Any) -> None:
+    site.install(
+        "neox-a",
+        "",
+        {"heavy_main.py": "import os, sys\nprint(os.getpid(), sys.argv[1], os.environ['NEOX_DEBUG'])\nsys.exit(5)"},
+    )
+    code = (
+        "import os\nfrom neox_core.cli.process import exec_module\n"
+        "print(os.getpid(), end=' ')\nexec_module('heavy_main', {'text': '$HOME \\'é\"'})"
+    )
+    done = site.python("-c", code, env={"NEOX_DEBUG": "1"})
+    first, second, rest = done.stdout.split(" ", 2)
+    arguments, debug = rest.rsplit(" ", 1)
+    assert first == second
+    assert json.loads(arguments) == {"text": "$HOME 'é\""}
+    assert (debug, done.returncode) == ("1\n", 5)
+
+
+def test_ctrl_c_in_a_real_process(site: Any, tmp_path: Path) -> None:
+    commands = f"""
+    import click, pathlib, time
+
+    @click.command()
+    def wait():
+        pathlib.Path({str(tmp_path / "ready")!r}).touch()
+        time.sleep(60)
+    """
+    source = OFFERS.replace("PACKAGE", "neox_a").replace("NAMES", "['wait']")
+    site.install("neox-a", source, {"neox_a/commands.py": commands})
+    paths = os.pathsep.join(map(str, (site.folder, site.libraries)))
+    command = [sys.executable, "-S", "-m", "neox_core", "wait"]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths}, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in stderr
+
+
+def test_a_reader_that_leaves_is_no_error(site: Any) -> None:
+    for number in range(3):
+        offer_commands(site, f"neox-{number}", *(f"hello{i}" for i in range(2000)))
+    paths = os.pathsep.join(map(str, (site.folder, site.libraries)))
+    command = [sys.executable, "-S", "-m", "neox_core", "plugins", "list"]
+    env = {**os.environ, "PYTHONPATH": paths}
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert "Traceback" not in process.stderr.read()
+    process.wait(30)
