@@ -164,7 +164,9 @@ def test_no_heavy_library_is_imported(tmp_path: Path, text: str) -> None:
         "import sys\n"
         "from neox_core.cli.main import main\n"
         "try:\n    main()\n"
-        'finally:\n    sys.stderr.write(f\'HEAVY {sorted({"torch", "numpy", "deepspeed", "tokenizers"} & set(sys.modules))}\')\n'
+        "finally:\n"
+        "    heavy = {'torch', 'numpy', 'deepspeed', 'tokenizers'} & set(sys.modules)\n"
+        "    sys.stderr.write(f'HEAVY {sorted(heavy)}')\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", script, "config", "check", str(tmp_path / "c.yml")],

@@ -33,14 +33,56 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
-KEYS = """
-num_layers hidden-size num_attention_heads seq_length max_position_embeddings norm pos_emb activation
-optimizer optimizer.type optimizer.params optimizer.params.lr optimizer.params.betas
-zero_optimization zero_optimization.stage fp16 bf16 torch_autocast split data_path data-impl
-train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps train_iters warmup min_lr
-lr adam-beta1 geglu rms-norm loss-scale monitors plugins plugins.require num_gpus device save save_interval
-master_port launcher tokenizer_type vocab_file layernorm_epsilon weight_decay gradient_clipping seed unheard-of
-""".split()
+KEYS = [
+    "num_layers",
+    "hidden-size",
+    "num_attention_heads",
+    "seq_length",
+    "max_position_embeddings",
+    "norm",
+    "pos_emb",
+    "activation",
+    "optimizer",
+    "optimizer.type",
+    "optimizer.params",
+    "optimizer.params.lr",
+    "optimizer.params.betas",
+    "zero_optimization",
+    "zero_optimization.stage",
+    "fp16",
+    "bf16",
+    "torch_autocast",
+    "split",
+    "data_path",
+    "data-impl",
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "train_iters",
+    "warmup",
+    "min_lr",
+    "lr",
+    "adam-beta1",
+    "geglu",
+    "rms-norm",
+    "loss-scale",
+    "monitors",
+    "plugins",
+    "plugins.require",
+    "num_gpus",
+    "device",
+    "save",
+    "save_interval",
+    "master_port",
+    "launcher",
+    "tokenizer_type",
+    "vocab_file",
+    "layernorm_epsilon",
+    "weight_decay",
+    "gradient_clipping",
+    "seed",
+    "unheard-of",
+]
 
 calm = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
