@@ -112,7 +112,10 @@ class _Merge:
             key = written.replace("-", "_")
             here = f"{path}.{key}" if path else key
             shown = f"{spelled}.{written}" if spelled else written
-            if here not in self.places:
+            if not key or "." in key:
+                hint = "write blocks" if key else ""
+                self.problems.append(Problem("is no key: a key has no dots", shown or "''", hint, node.where))
+            elif key not in into:
                 self.places[here] = Place(node.where, shown)
                 into[key] = {}
                 if node.is_block:

@@ -210,6 +210,15 @@ def test_set_needs_a_key_and_a_value(text: str) -> None:
     assert messages(sets=(text,)) == [f"--set: : cannot read {text!r}"]
 
 
+@pytest.mark.parametrize("key", ["optimizer.type", "''", "a.", ".a"])
+def test_a_key_with_dots_is_told_how_to_be_written(tmp_path: Path, key: str) -> None:
+    file = write(tmp_path / "a.yml", f"{key}: Adam\noptimizer: {{type: Lion}}\n")
+    loaded = load([file])
+    assert messages(file) == [f"{file}:1:1: {key}: is no key: a key has no dots"]
+    assert loaded.values == {"optimizer": {"type": "Lion"}}
+    assert loaded.where("optimizer.type") == f"{file}:2:13"
+
+
 BAD: dict[str, tuple[str, str | bytes, str]] = {
     "empty": ("a.yml", "", "a.yml: : is empty"),
     "blank": ("a.json", " \n", "a.json: : is empty"),
