@@ -1,10 +1,12 @@
-"""What plugin authors test with. Each check takes a catalogue of the plugin, the component's name and its settings:
+"""What plugin authors test with.
+
+Each check takes a catalogue of the plugin, the component's name and its settings:
 
     catalog = load_only("neox-lion")
     check_optimizer(catalog, "Lion", lr=0.05)
 
-A check raises AssertionError with the clause of the contract that does not hold. Importing this package is light; a check
-that needs torch imports it when it is taken.
+A check raises AssertionError with the clause of the contract that does not hold. Importing this package is light; a
+check that needs torch imports it when it is taken.
 """
 
 from importlib import import_module

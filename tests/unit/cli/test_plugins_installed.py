@@ -89,6 +89,12 @@ def test_two_distributions_with_one_entry_point_name(site: Any, install: Any) ->
     assert site.neox("plugins", "check").stdout == "2 plugins, 2 offers, 0 faults\n"
 
 
+def test_plugins_come_in_the_order_of_their_ids(site: Any, install: Any) -> None:
+    install(site, "neox-b", "One", "1 / 0", entry_points={"a": "neox_b.plugin"})
+    install(site, "neox-a", "Two", "1 / 0", entry_points={"z": "neox_a.plugin"})
+    assert [row["plugin"] for row in rows(site)] == ["neox-a", "neox-b"]
+
+
 def test_two_entry_points_of_one_distribution(site: Any, offering: Any) -> None:
     more = {"neox_a/second.py": offering("Two", "neox_a"), "neox_a/parts.py": "thing = print"}
     points = {"one": "neox_a.plugin", "two": "neox_a.second"}

@@ -59,6 +59,13 @@ def test_offers_keep_their_owner_and_come_in_the_order_of_ids(point: Any) -> Non
         assert [entry.qualified for entry in catalog.registry.entries()] == ["neox-a:k.x", "neox-a:m", "neox-b:n"]
 
 
+def test_an_entry_point_that_is_listed_twice_is_one(point: Any) -> None:
+    twice = [point("neox-a", neox_norms=offer("one"))] * 2
+    catalog = load_plugins(twice, {})
+    assert [report.status for report in catalog.reports] == ["ok"]
+    assert [entry.qualified for entry in catalog.registry.entries()] == ["neox-a:one"]
+
+
 def test_hooks_may_return_any_iterable(point: Any) -> None:
     def generate() -> Iterator[Component]:
         yield Component("one", "math:floor")
