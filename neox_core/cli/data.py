@@ -62,7 +62,7 @@ def prepare(
             f"`{STANDARD_LIBRARY}` stands alone, without other sources and --json-key",
             hint=f"for a file or folder of that name write ./{STANDARD_LIBRARY}",
         )
-    files = {key: value for key, value in (("vocab_file", vocab_file), ("merge_file", merge_file)) if value is not None}
+    files = _files(vocab_file, merge_file)
     if files and vocab_size is not None:
         raise UsageError("--vocab-size is for learning a vocabulary, and --vocab-file gives one", hint="leave one out")
     catalog = load_plugins()
@@ -81,6 +81,41 @@ def prepare(
             "force": force,
         },
     )
+
+
+@data.command()
+@click.argument("prefix")
+@click.option("--document", type=click.IntRange(min=0), default=0, show_default=True, help="The one to show, from 0.")
+@click.option("--vocab-file", type=click.Path(), help="Show text, by this vocabulary.")
+@click.option("--merge-file", type=click.Path(), help="The merges that belong to it.")
+@click.option("--tokenizer-type", default="GPT2BPETokenizer", show_default=True, help="As in a config.")
+@click.option("--data-impl", default="mmap", show_default=True, help="As in a config.")
+def inspect(
+    prefix: str,
+    document: int,
+    vocab_file: str | None,
+    merge_file: str | None,
+    tokenizer_type: str,
+    data_impl: str,
+) -> None:
+    """Show what is in the dataset at PREFIX, the path without .bin and .idx: its size, and how a document begins."""
+    files = _files(vocab_file, merge_file)
+    catalog = load_plugins()
+    exec_module(
+        "neox_core.build.inspect",
+        {
+            "prefix": prefix,
+            "backend": asdict(_reference(catalog, "data backend", data_impl, {})),
+            "tokenizer": asdict(_reference(catalog, "tokenizer", tokenizer_type, files)) if files else None,
+            "document": document,
+        },
+    )
+
+
+def _files(vocab_file: str | None, merge_file: str | None) -> dict[str, Any]:
+    """The settings of a tokenizer that were given."""
+    given = {"vocab_file": vocab_file, "merge_file": merge_file}
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def _reference(

@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,7 @@ def _check_foreign_ids(backend: DataBackend, prefix: Path) -> None:
     for wrong in (-1, 1000, 65536 + 1, 2**32 + 1):
         writer = backend.create(prefix, 1000)
         _require_error(
-            lambda writer=writer, wrong=wrong: writer.add_document([1, wrong, 2]),
+            partial(writer.add_document, [1, wrong, 2]),
             f"add_document() raises DataError for id {wrong} in a vocabulary of 1000",
         )
         writer.abort()

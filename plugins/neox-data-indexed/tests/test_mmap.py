@@ -214,3 +214,43 @@ except DataError as error:
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "t")], check=True, capture_output=True, text=True)
     assert "cannot be written: File too large" in done.stdout
     assert not list(tmp_path.iterdir())
+
+
+def test_more_documents_than_are_handled_at_once(backend, tmp_path, monkeypatch):
+    monkeypatch.setattr("neox_data_indexed.writer.COPIED_AT_ONCE", 3)
+    monkeypatch.setattr("neox_data_indexed.mmap.CHECKED_AT_ONCE", 4)
+    documents = [[number] * (number % 5) for number in range(100)]
+    writer = backend.create(tmp_path / "tokens", 1000)
+    for document in documents:
+        writer.add_document(document)
+    writer.close()
+    source = backend.open(tmp_path / "tokens")
+    assert [source.read(index).tolist() for index in range(100)] == documents
+
+
+def test_a_kill_between_the_two_files_leaves_no_mixture_of_old_and_new(backend, tmp_path):
+    code = """
+import os, signal, sys
+from pathlib import Path
+from neox_data_indexed.mmap import MmapBackend
+from neox_data_indexed.settings import IndexedSettings
+prefix = Path(sys.argv[1])
+backend = MmapBackend(IndexedSettings())
+def write(*documents):
+    writer = backend.create(prefix, 1000)
+    for document in documents:
+        writer.add_document(document)
+    writer.close()
+write([1, 2, 3], [4])
+replace = Path.replace
+def replace_one(self, target):
+    replace(self, target)
+    os.kill(os.getpid(), signal.SIGKILL)
+Path.replace = replace_one
+write([5], [6, 7, 8])
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "tokens")], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert not backend.recognises(tmp_path / "tokens")
+    with pytest.raises(DataError, match="no such file"):
+        backend.open(tmp_path / "tokens")

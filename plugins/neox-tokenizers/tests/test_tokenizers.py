@@ -172,6 +172,15 @@ def test_a_vocabulary_needs_an_end_of_document(tmp_path):
         make(vocab_file=str(tmp_path / "vocab.json"), merge_file=str(tmp_path / "merges.txt"))
 
 
+def test_a_vocabulary_needs_every_byte(tmp_path):
+    train(tmp_path)
+    vocabulary = json.loads((tmp_path / "vocab.json").read_text())
+    del vocabulary["\u00ff"]
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    with pytest.raises(DataError, match=r"vocab\.json: is no byte-level vocabulary: 1 of 256 bytes are missing"):
+        make(vocab_file=str(tmp_path / "vocab.json"), merge_file=str(tmp_path / "merges.txt"))
+
+
 def test_every_id_is_below_the_size_where_ids_have_gaps(tmp_path):
     train(tmp_path)
     vocabulary = json.loads((tmp_path / "vocab.json").read_text())

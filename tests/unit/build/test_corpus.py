@@ -1,4 +1,5 @@
 import json
+import os
 import sysconfig
 from pathlib import Path
 
@@ -121,6 +122,8 @@ def test_the_fingerprint_follows_the_files(tmp_path):
     prints.append(text_files([str(file), str(write(tmp_path / "b.txt", ""))], None).fingerprint())
     assert len(set(prints)) == 3
     assert text_files([str(file)], None).fingerprint() == prints[1]
+    os.utime(file, ns=(0, file.stat().st_mtime_ns + 1))  # as when a text of the same length is written
+    assert text_files([str(file)], None).fingerprint() != prints[1]
 
 
 def test_bytes_read_add_up_to_the_files(tmp_path):
