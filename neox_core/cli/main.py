@@ -71,6 +71,10 @@ class NeoxGroup(click.Group):
         failed = "".join(f"\n  not loaded, and may offer it: {warning}" for warning in catalog.warnings())
         raise click.UsageError(f"no command {name!r}; {way_out}{failed}", ctx)
 
+    def invoke(self, ctx: click.Context) -> None:
+        """As click's, for which what a command returns is no exit code."""
+        super().invoke(ctx)
+
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> NoReturn:

@@ -119,6 +119,7 @@ from neox_core.errors import DataError
 def hello(times):
     "Say hello."
     click.echo("hello " * times)
+    return 7
 
 @click.command()
 def fail():

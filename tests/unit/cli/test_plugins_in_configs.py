@@ -104,6 +104,8 @@ def test_a_plugin_that_fails(failing: Any) -> None:
         assert "Traceback" not in done["stderr"]
     for done in used:
         assert "optimizer.type" in done["stderr"]
+    for done in used[2:]:
+        assert "no optimizer" not in done["stderr"], "the plugin is known, so nothing is guessed"
     for done in required:
         assert "plugin neox-absent is required and not installed" in done["stderr"]
         assert "neox-good" not in done["stderr"]

@@ -89,6 +89,16 @@ def test_two_distributions_with_one_entry_point_name(site: Any, install: Any) ->
     assert site.neox("plugins", "check").stdout == "2 plugins, 2 offers, 0 faults\n"
 
 
+def test_two_distributions_with_one_module(site: Any, install: Any) -> None:
+    install(site, "neox-a", "One")
+    site.install("neox-b", "", entry_points={"b": "neox_a.plugin"})
+    assert [(row["name"], row["plugin"], row["status"]) for row in rows(site)] == [
+        ("One", "neox-a", "ok"),
+        ("", "neox-b", "broken"),
+    ]
+    assert "neox_a.plugin is already registered by neox-a/neox_a" in site.neox("plugins", "check").stdout
+
+
 def test_plugins_come_in_the_order_of_their_ids(site: Any, install: Any) -> None:
     install(site, "neox-b", "One", "1 / 0", entry_points={"a": "neox_b.plugin"})
     install(site, "neox-a", "Two", "1 / 0", entry_points={"z": "neox_a.plugin"})

@@ -99,6 +99,7 @@ def test_a_wrong_offer_breaks_the_whole_plugin(point: Any, hooks: dict[str, Any]
     assert {report.plugin.id: report.status for report in catalog.reports} == {"neox-bad": "broken", "neox-good": "ok"}
     assert said in catalog.reports[0].cause
     assert "\n" not in catalog.reports[0].cause
+    assert "Attribute(" not in catalog.reports[0].cause, "attrs puts its own innards into the error"
     assert [entry.qualified for entry in catalog.registry.entries()] == ["neox-good:good"]
     assert catalog.registry.sections == []
     assert len(catalog.manager.get_plugins()) == 1
