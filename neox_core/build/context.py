@@ -17,12 +17,16 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @frozen
 class BuildContext:
-    """device and dtype: of the weights. seed: of the run, equal on all ranks."""
+    """device and dtype: of the weights. seed: of the run, equal on all ranks.
+
+    narrow_loss: a token's loss in the dtype of its logits (`fp16-lm-cross-entropy`).
+    """
 
     device: torch.device
     dtype: torch.dtype
     groups: Groups
     seed: int
+    narrow_loss: bool = False
 
 
 def build_context(plan: RunPlan, groups: Groups, local_rank: int) -> BuildContext:
@@ -31,4 +35,7 @@ def build_context(plan: RunPlan, groups: Groups, local_rank: int) -> BuildContex
     if plan.cluster.device == "cuda":
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
-    return BuildContext(device, _DTYPES[plan.precision.dtype], groups, plan.train.seed)
+    precision = plan.precision
+    return BuildContext(
+        device, _DTYPES[precision.dtype], groups, plan.train.seed, narrow_loss=precision.fp16_lm_cross_entropy
+    )

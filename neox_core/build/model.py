@@ -44,7 +44,8 @@ def build_model(
         ),
         position_settings,
     )
-    model = GPT(shape, partial(make_norm, shape.hidden_size, norm_settings), activation, position)
+    make_norm = partial(make_norm, shape.hidden_size, norm_settings)
+    model = GPT(shape, make_norm, activation, position, narrow_loss=context.narrow_loss)
     if weights is None:
         init_parameters(model, shape, context.seed, plan.init_method, plan.output_init_method, plan.init_std)
     else:

@@ -24,12 +24,20 @@ class GPT(nn.Module):
     """A decoder-only transformer as GPT-NeoX defines it.
 
     norm: makes a fresh norm of width hidden_size. position: a module that keeps `contracts.model.Position`.
+    narrow_loss: the loss of a token in the dtype of its logits, see `cross_entropy`.
     """
 
     def __init__(
-        self, shape: ModelShape, norm: Callable[[], nn.Module], activation: Activation, position: nn.Module
+        self,
+        shape: ModelShape,
+        norm: Callable[[], nn.Module],
+        activation: Activation,
+        position: nn.Module,
+        *,
+        narrow_loss: bool = False,
     ) -> None:
         super().__init__()
+        self.narrow_loss = narrow_loss
         self.shape = shape
         self.embedding = Embedding(shape.vocab_size, shape.hidden_size, shape.hidden_dropout)
         self.position = position
@@ -42,7 +50,7 @@ class GPT(nn.Module):
 
         The logits exist for a few tokens at a time, never for the whole batch.
         """
-        return cross_entropy(self.hidden(tokens), self.output_weight, labels)
+        return cross_entropy(self.hidden(tokens), self.output_weight, labels, narrow=self.narrow_loss)
 
     def logits(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         """int64 [batch, seq] -> [batch, seq, vocab]. With a cache, `tokens` are those that follow what it holds."""

@@ -18,13 +18,16 @@ CHUNK_BYTES = {"cpu": 24 * 2**20}  # a processor's last cache; the logits are re
 GPU_CHUNK_BYTES = 256 * 2**20
 
 
-def cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, chunk: int | None = None) -> Tensor:
+def cross_entropy(
+    hidden: Tensor, weight: Tensor, labels: Tensor, chunk: int | None = None, *, narrow: bool = False
+) -> Tensor:
     """Mean of -log softmax(hidden @ weight.T)[label] in nats over the labels that are not -100.
 
     hidden: [..., hidden]. weight: [vocab, hidden]. labels: int64, the leading shape of hidden. Under autocast the
     products are in its dtype, the softmax is in fp32 all the same. Returns a scalar of fp32 or wider; 0 when no
     label counts.
-    chunk: tokens whose logits exist at once; None: what CHUNK_BYTES of fp32 hold.
+    chunk: tokens whose logits exist at once; None: what CHUNK_BYTES of fp32 hold. narrow: each token's loss in the
+    dtype of the products, with its few digits, instead of fp32; their sum is in fp32 all the same.
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -33,7 +36,7 @@ def cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, chunk: int | N
     with_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     with torch.autocast(device, enabled=False):
         loss: Tensor = _ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            hidden.flatten(0, -2), weight, labels.flatten(), dtype, chunk, with_gradient
+            hidden.flatten(0, -2), weight, labels.flatten(), dtype, chunk, narrow, with_gradient
         )
     return loss
 
@@ -53,22 +56,24 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         labels: Tensor,  # [tokens]
         dtype: torch.dtype,
         chunk: int,
+        narrow: bool,
         with_gradient: bool,
     ) -> Tensor:
         wide = torch.promote_types(dtype, torch.float32)
+        inner = dtype if narrow else wide
         states, matrix = hidden.to(dtype), weight.to(dtype)
         counted = labels != IGNORED
         targets = labels.clamp(min=0)
-        losses = torch.empty(labels.shape, dtype=wide, device=labels.device)
+        losses = torch.empty(labels.shape, dtype=inner, device=labels.device)
         grad_hidden = torch.empty_like(states) if with_gradient else None
         grad_weight = torch.zeros(weight.shape[::-1], dtype=wide, device=weight.device) if with_gradient else None
         for part in (slice(start, start + chunk) for start in range(0, len(labels), chunk)):
             target = targets[part, None]
             logits = times_transposed(states[part], matrix)  # [chunk, vocab]
             highest, own = logits.amax(-1), logits.gather(1, target)[:, 0]
-            probs = torch.softmax(logits, -1, dtype=wide)
+            probs = torch.softmax(logits, -1, dtype=inner)
             # The likeliest token's probability cannot underflow as the target's can, so the loss goes by way of it.
-            losses[part] = highest.to(wide) - own.to(wide) - probs.amax(-1).log()
+            losses[part] = highest.to(inner) - own.to(inner) - probs.amax(-1).log()
             if grad_hidden is None or grad_weight is None:
                 continue
             grad = probs.scatter_add_(1, target, probs.new_full(target.shape, -1.0))  # d loss / d logits
@@ -78,7 +83,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         count = counted.sum().clamp(min=1)
         ctx.save_for_backward(grad_hidden, grad_weight, count)
         ctx.dtypes = hidden.dtype, weight.dtype
-        return losses.masked_fill_(~counted, 0.0).sum() / count
+        return losses.masked_fill_(~counted, 0.0).sum(dtype=wide) / count
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -86,4 +91,4 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         hidden_dtype, weight_dtype = ctx.dtypes
         scale = grad_loss / count
         grad_weight = torch.mul(grad_weight.T, scale).contiguous()
-        return (grad_hidden * scale).to(hidden_dtype), grad_weight.to(weight_dtype), None, None, None, None
+        return (grad_hidden * scale).to(hidden_dtype), grad_weight.to(weight_dtype), None, None, None, None, None

@@ -51,6 +51,16 @@ def heads_divide_hidden(config: Config, shape: ClusterShape) -> Iterator[Problem
         )
 
 
+def one_residual(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    model = config.section(ModelSection)
+    if model.gpt_j_residual and model.apply_residual_connection_post_layernorm:
+        yield config.problem(
+            "excludes gpt-j-residual",
+            "apply-residual-connection-post-layernorm",
+            "it has a norm for each sublayer",
+        )
+
+
 def sequence_fits_positions(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     model, data = config.section(ModelSection), config.section(DataSection)
     if data.seq_length > model.max_position_embeddings:
@@ -207,6 +217,7 @@ def _number_is(value: Any, other: float) -> bool:
 
 RULES: tuple[Rule, ...] = (
     heads_divide_hidden,
+    one_residual,
     sequence_fits_positions,
     vocabulary_known,
     padding_agrees,

@@ -1,4 +1,7 @@
-from neox_core.api import Component, hookimpl
+from collections.abc import Iterator
+from typing import Any
+
+from neox_core.api import Component, Problem, hookimpl
 from neox_positions.settings import RotarySettings
 
 
@@ -17,3 +20,17 @@ def neox_positions() -> list[Component]:
         ),
         Component("none", "neox_positions.none:NoPosition", summary="Nothing: the causal mask alone tells the order"),
     ]
+
+
+@hookimpl
+def neox_check_config(config: Any) -> Iterator[Problem]:
+    (position,) = config.components("position")
+    if position.entry.plugin.id == "neox-positions" and position.entry.component.name == "rotary":
+        head_dim = config.value("hidden-size") // config.value("num-attention-heads")
+        turned = int(head_dim * position.settings.rotary_pct)
+        if turned < 2 or turned % 2:
+            yield Problem(
+                f"turns {turned} of the {head_dim} dimensions of a head",
+                key="rotary-pct",
+                hint="their number must be even and at least 2",
+            )

@@ -1,11 +1,13 @@
 """The positions against Hugging Face's rotary embedding and closed forms in float64."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from neox_positions.learned import Learned
 from neox_positions.none import NoPosition
+from neox_positions.plugin import neox_check_config
 from neox_positions.rotary import Rotary
 from neox_positions.settings import RotarySettings
 from neox_positions.sinusoidal import Sinusoidal
@@ -14,7 +16,7 @@ from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXRotaryEmbeddin
 
 from neox_core.contracts.model import PositionShape
 from neox_core.errors import ConfigError
-from neox_core.testing import assert_light, check_position, load_only
+from neox_core.testing import assert_light, build, check_position, load_only
 
 SHAPE = PositionShape(hidden_size=64, num_heads=2, head_dim=32, max_positions=40)
 
@@ -86,6 +88,20 @@ def test_rotary_keeps_lengths() -> None:
 def test_rotary_refuses_a_share_that_makes_no_pairs(share: float, turned: int) -> None:
     with pytest.raises(ConfigError, match=f"turns {turned} of 32 dimensions"):
         Rotary(SHAPE, RotarySettings(rotary_pct=share))
+
+
+@pytest.mark.parametrize(
+    ("share", "said"), [(0.25, ""), (1.0, ""), (0.1, "turns 3 of the 32"), (0.03, "turns 0 of the 32")]
+)
+def test_that_share_is_refused_on_the_host_already(share: float, said: str) -> None:
+    catalog = load_only("neox-positions")
+    entry = catalog.find("position", "rotary")
+    chosen = SimpleNamespace(entry=entry, settings=build(entry, rotary_pct=share))
+    values = {"hidden-size": 64, "num-attention-heads": 2}
+    config = SimpleNamespace(components=lambda kind: (chosen,), value=values.__getitem__)
+    (problems,) = catalog.manager.hook.neox_check_config(config=config)
+    assert [problem.key for problem in problems] == (["rotary-pct"] if said else [])
+    assert all(said in problem.message for problem in neox_check_config(config))
 
 
 def test_sinusoidal_is_the_papers_table() -> None:

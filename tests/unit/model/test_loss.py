@@ -84,6 +84,22 @@ def test_half_precision_keeps_the_gradient_of_a_large_batch() -> None:
     assert (got[1:] - exact[1:]).norm() / exact[1:].norm() < 5e-2
 
 
+def test_narrow_takes_each_loss_in_the_dtype_of_the_logits() -> None:
+    """One token: its loss is a number of fp16 then, and is not in general. A large batch sums beyond fp16's 65504."""
+    random = torch.Generator().manual_seed(0)
+    hidden = torch.randn(9000, 8, generator=random).half()
+    weight = torch.randn(300, 8, generator=random).half()
+    labels = torch.randint(300, (9000,), generator=random)
+    exact = plain(hidden.double(), weight.double(), labels)
+    for narrow in (True, False):
+        one = cross_entropy(hidden[:1], weight, labels[:1], narrow=narrow)
+        assert one.dtype == torch.float32
+        assert (one == one.half()) == narrow
+        whole = cross_entropy(hidden, weight, labels, narrow=narrow)
+        torch.testing.assert_close(whole.double(), exact, rtol=1e-2 if narrow else 1e-3, atol=0)
+        assert whole * 9000 > 65504
+
+
 def test_an_unlikely_label_has_its_finite_loss() -> None:
     """A probability of exp(-1000) is 0 in any dtype; its loss is 1000 all the same."""
     weight = torch.tensor([[0.0], [1000.0]], requires_grad=True)

@@ -57,6 +57,12 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("make-vocab-size-divisible-by=64",),
         CPU,
     ),
+    "one_residual": (
+        ("gpt-j-residual=true", "apply-residual-connection-post-layernorm=true"),
+        "error: apply-residual-connection-post-layernorm: excludes gpt-j-residual",
+        ("gpt-j-residual=false", "apply-residual-connection-post-layernorm=true"),
+        CPU,
+    ),
     "batch_fits": (
         ("train_batch_size=6",),
         "error: train_batch_size: 6 cannot be divided by 4 samples x 1 ranks = 4 (8 can)",
