@@ -84,4 +84,4 @@ def train(
 
 
 def _due(step: int, interval: int | None) -> bool:
-    return bool(interval) and step % interval == 0
+    return bool(interval and step % interval == 0)

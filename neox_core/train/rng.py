@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +23,8 @@ def seed_rank(seed: int, rank: int, device: torch.device) -> None:
 def read_rng(device: torch.device) -> dict[str, Tensor]:
     """State of the generators of Python, NumPy, torch and, if it has one, the device."""
     version, words, gauss = random.getstate()
-    _, keys, position, has_gauss, cached = np.random.get_state()
+    numpy: tuple[Any, ...] = np.random.get_state()  # type: ignore[assignment]
+    _, keys, position, has_gauss, cached = numpy
     states = {
         "python": torch.tensor([version, *words], dtype=torch.int64),
         "python_gauss": torch.tensor([] if gauss is None else [gauss], dtype=torch.float64),

@@ -21,7 +21,7 @@ from neox_core.testing.plans import example_plan
 ADAM = ComponentRef(
     "optimizer", "Adam", "neox-adam", "0.1.0", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings"
 )
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "bf16+": torch.bfloat16}
 LRS = (0.01, 0.02, 0.005)
 WEIGHT_DECAY = 0.1
 CLIPPING = 0.3
@@ -52,12 +52,15 @@ def process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("LOCAL_RANK", "0")
         yield
-    dist.destroy_process_group()
+    import deepspeed.comm
+
+    deepspeed.comm.destroy_process_group()  # torch's own would leave it with groups that are no more
 
 
 def make_plan(
     dtype: str = "fp32", zero: int = 0, accumulation: int = 1, autocast: str | None = None, **train: Any
 ) -> RunPlan:
+    """dtype "bf16+": bf16 with gradients added up in fp32, another optimizer of DeepSpeed's."""
     plan = example_plan(Path("unused"), ranks=(1,))
     engine: dict[str, Any] = {
         "train_batch_size": accumulation,
@@ -66,15 +69,17 @@ def make_plan(
         "gradient_clipping": CLIPPING,
         "zero_optimization": {"stage": zero},
     }
-    if dtype == "bf16":
+    if dtype != "fp32":
         engine["bf16"] = {"enabled": True}
+    if dtype == "bf16+":
+        engine["data_types"] = {"grad_accum_dtype": "fp32"}
     return evolve(
         plan,
         optim=evolve(
             plan.optim, optimizer=ADAM, weight_decay=WEIGHT_DECAY, gradient_clipping=CLIPPING, zero_stage=zero
         ),
         batch=evolve(plan.batch, gradient_accumulation=accumulation),
-        precision=PrecisionPlan(dtype, autocast),
+        precision=PrecisionPlan("fp32" if dtype == "fp32" else "bf16", autocast),
         train=evolve(plan.train, **train),
         engine=engine,
     )
@@ -136,7 +141,13 @@ def reference(
 @pytest.mark.parametrize("accumulation", [1, 2])
 @pytest.mark.parametrize(
     ("dtype", "zero", "autocast"),
-    [("fp32", 0, None), ("fp32", 1, None), ("fp32", 0, "bf16"), ("bf16", 0, None), ("bf16", 1, None)],
+    [
+        ("fp32", 0, None),
+        ("fp32", 1, None),
+        ("fp32", 0, "bf16"),
+        ("bf16", 0, None),
+        ("bf16", 1, None),
+    ],
 )
 def test_equals_a_plain_loop(dtype: str, zero: int, autocast: str | None, accumulation: int) -> None:
     engine = make_engine(make_plan(dtype, zero, accumulation, autocast))
@@ -155,6 +166,18 @@ def test_equals_a_plain_loop(dtype: str, zero: int, autocast: str | None, accumu
         torch.testing.assert_close(weight.detach(), weights[name], rtol=exact, atol=exact / 10, msg=name)
     assert engine.skipped_steps() == 0
     assert engine.loss_scale() is None
+
+
+@pytest.mark.parametrize(("dtype", "zero"), [("fp32", 1), ("bf16", 0), ("bf16", 1), ("bf16+", 1)])
+def test_masters_begin_as_the_weights(dtype: str, zero: int) -> None:
+    """DeepSpeed has its optimizers allocate their state by a step, which would decay the masters."""
+    engine = make_engine(make_plan(dtype, zero))
+    weights = dict(engine.model.named_parameters())
+    assert len(engine.shards) == 4
+    for shard in engine.shards:
+        weight = weights[shard.name].detach().float().reshape(-1)[shard.first : shard.first + shard.count]
+        assert torch.equal(shard.part_of(shard.stepped), weight)
+        assert shard.stepped.dtype == torch.float32
 
 
 @pytest.mark.parametrize(("dtype", "zero"), [("fp32", 0), ("fp32", 1), ("bf16", 0), ("bf16", 1)])
@@ -214,5 +237,6 @@ def test_an_optimizer_must_be_one() -> None:
 
 def test_the_engine_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     """Not through its logger, not past it."""
-    make_engine(make_plan("bf16", 1)).train_step(iter(batches(1)), 0.01)
+    engine = make_engine(make_plan("bf16+", 1))
+    engine.train_step(iter(batches(1)), 0.01)
     assert capfd.readouterr() == ("", "")
