@@ -86,7 +86,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return losses.masked_fill_(~counted, 0.0).sum(dtype=wide) / count
 
     @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight, count = ctx.saved_tensors
         hidden_dtype, weight_dtype = ctx.dtypes
         scale = grad_loss / count

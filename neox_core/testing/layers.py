@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,8 +36,8 @@ def check_norm(catalog: Catalog, name: str, **settings: Any) -> None:
         _hold(mixed.dtype == torch.bfloat16, "same dtype: bfloat16 in with fp32 parameters gives bfloat16")
         zeros = torch.zeros(3, dim, dtype=torch.float64, requires_grad=True)
         out = norm.double()(zeros)
-        out.sum().backward()
-        _hold(bool(out.isfinite().all() and zeros.grad.isfinite().all()), "zeros give finite values and gradients")
+        (gradient,) = torch.autograd.grad(out.sum(), zeros)
+        _hold(bool(out.isfinite().all() and gradient.isfinite().all()), "zeros give finite values and gradients")
         _check_gradient(norm.double(), x[:2, :2])
     _check_statistics(make)
 
@@ -46,7 +47,7 @@ def check_activation(catalog: Catalog, name: str, **settings: Any) -> None:
     activation = _maker(catalog, "activation", name, settings)()
     _hold(isinstance(activation.gated, bool), "`gated` is True or False")
     _hold(
-        not (isinstance(activation, nn.Module) and (list(activation.parameters()) or list(activation.buffers()))),
+        not (isinstance(activation, nn.Module) and activation.state_dict()),
         "an activation has no parameters and no state",
     )
     width = 6
@@ -58,14 +59,16 @@ def check_activation(catalog: Catalog, name: str, **settings: Any) -> None:
         f"{'[..., 2 * width]' if activation.gated else '[..., width]'} -> [..., width]: "
         f"{tuple(x.shape)} became {tuple(before.shape)}",
     )
-    jacobian = torch.autograd.functional.jacobian(activation, x[0, 0].clone())  # [width, inputs]
+    given = x[0, 0].clone().requires_grad_()
+    out = activation(given)
+    jacobian = torch.stack([torch.autograd.grad(one, given, retain_graph=True)[0] for one in out])  # [width, inputs]
     own = torch.eye(width, dtype=torch.bool)
     _hold(
         bool((jacobian.masked_fill(torch.cat((own, own), 1) if activation.gated else own, 0) == 0).all()),
         "elementwise: an output looks at the input of its own place, and its gate if it has one",
     )
     if activation.gated:
-        value, gate = x.split(width, -1)
+        value, gate = x[..., :width], x[..., width:]
         tripled = activation(torch.cat((value * 3, gate), -1))
         _hold(_near(tripled, before * 3, 1e-9), "the value is the first half: the output is proportional to it")
     for dtype in DTYPES:
@@ -90,7 +93,7 @@ def check_position(catalog: Catalog, name: str, **settings: Any) -> None:
 
     for dtype in DTYPES:
         cast = position.to(dtype)
-        _check_call(lambda x, cast=cast: cast.embed(x, positions), hidden.to(dtype), "`embed`")
+        _check_call(partial(cast.embed, positions=positions), hidden.to(dtype), "`embed`")
         turned = _rotate(cast, query.to(dtype), key.to(dtype), positions)
         for got, given in zip(turned, (query, key), strict=True):
             _hold(got.shape == given.shape, f"`rotate` keeps shapes: {tuple(given.shape)} became {tuple(got.shape)}")
@@ -143,7 +146,8 @@ def _maker(catalog: Catalog, kind: str, name: str, settings: dict[str, Any]) -> 
 def _check_module(module: Any, what: str) -> None:
     _hold(isinstance(module, nn.Module), f"{what} is a torch.nn.Module")
     declared = getattr(module, "no_weight_decay", None)
-    _hold(isinstance(declared, frozenset), "`no_weight_decay` is a frozenset of parameter names")
+    if not isinstance(declared, frozenset):
+        raise AssertionError("broken: `no_weight_decay` is a frozenset of parameter names")
     own = {name for name, _ in module.named_parameters(recurse=False)}
     _hold(declared <= own, f"`no_weight_decay` names the module's own parameters: {sorted(declared - own)} are not")
 
