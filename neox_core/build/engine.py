@@ -141,7 +141,7 @@ class Engine:
 
     def loss_scale(self) -> float | None:
         """None unless training in fp16."""
-        return float(self._engine.optimizer.cur_scale) if self._fp16 else None
+        return float(self._engine.optimizer.loss_scale) if self._fp16 else None
 
     def loss_scaler(self) -> Any:
         """The object whose plain attributes are the state of fp16's loss scale; None in other types."""
@@ -185,7 +185,7 @@ class Engine:
             loss = self._loss(self._engine, next(batches))
             total += loss.detach()
             # DeepSpeed 0.19.8 divides the gradient by the loss scale here, and does not multiply the loss by it.
-            self._engine.backward(loss.float() * self._engine.optimizer.cur_scale if self._scales_loss else loss)
+            self._engine.backward(loss.float() * self._engine.optimizer.loss_scale if self._scales_loss else loss)
         return total / self._accumulation
 
     def _loss(self, model: Any, batch: Tensor) -> Tensor:
@@ -196,8 +196,10 @@ class Engine:
 
     def _update(self, loss: Tensor, lr: float) -> Tensor:
         self._set_lr(lr)
+        scale = self._engine.optimizer.loss_scale if self._scales_loss else 1.0
         self._engine.step()
-        self._norm = self._engine.get_global_grad_norm()
+        norm = self._engine.get_global_grad_norm()
+        self._norm = None if norm is None else norm / scale  # of the scaled gradient there, of the gradient elsewhere
         return loss
 
     def _update_plain(self, loss: Tensor, lr: float) -> Tensor:

@@ -21,7 +21,7 @@ from neox_core.testing.plans import example_plan
 ADAM = ComponentRef(
     "optimizer", "Adam", "neox-adam", "0.1.0", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings"
 )
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "bf16+": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "bf16+": torch.bfloat16, "fp16": torch.float16}
 LRS = (0.01, 0.02, 0.005)
 WEIGHT_DECAY = 0.1
 CLIPPING = 0.3
@@ -69,8 +69,11 @@ def make_plan(
         "gradient_clipping": CLIPPING,
         "zero_optimization": {"stage": zero},
     }
-    if dtype != "fp32":
+    if dtype.startswith("bf16"):
         engine["bf16"] = {"enabled": True}
+    if dtype == "fp16":
+        scale = {"loss_scale": 0, "initial_scale_power": 10, "hysteresis": 1, "loss_scale_window": 1000}
+        engine["fp16"] = {"enabled": True, **scale}
     if dtype == "bf16+":
         engine["data_types"] = {"grad_accum_dtype": "fp32"}
     return evolve(
@@ -79,7 +82,7 @@ def make_plan(
             plan.optim, optimizer=ADAM, weight_decay=WEIGHT_DECAY, gradient_clipping=CLIPPING, zero_stage=zero
         ),
         batch=evolve(plan.batch, gradient_accumulation=accumulation),
-        precision=PrecisionPlan("fp32" if dtype == "fp32" else "bf16", autocast),
+        precision=PrecisionPlan(dtype.rstrip("+"), autocast),
         train=evolve(plan.train, **train),
         engine=engine,
     )
@@ -166,6 +169,26 @@ def test_equals_a_plain_loop(dtype: str, zero: int, autocast: str | None, accumu
         torch.testing.assert_close(weight.detach(), weights[name], rtol=exact, atol=exact / 10, msg=name)
     assert engine.skipped_steps() == 0
     assert engine.loss_scale() is None
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_fp16_equals_a_plain_loop_and_backs_off(zero: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeepSpeed advises against fp16 on a CPU, which is slow at it and right: enough to see where the scale goes."""
+    from deepspeed.accelerator import get_accelerator
+
+    monkeypatch.setattr(get_accelerator(), "is_fp16_supported", lambda: True)
+    engine = make_engine(make_plan("fp16", zero, accumulation=2))
+    stream = iter(batches(2 * len(LRS) + 2))
+    seen = [(float(engine.train_step(stream, lr)), engine.grad_norm()) for lr in LRS]
+    weights, losses, norms = reference(torch.float16, 2, autocast=False)
+    assert [loss for loss, _ in seen] == pytest.approx(losses, rel=1e-3)
+    assert [norm for _, norm in seen] == pytest.approx(norms, rel=1e-3)
+    for name, weight in engine.model.named_parameters():
+        torch.testing.assert_close(weight.detach(), weights[name], rtol=1e-3, atol=1e-4, msg=name)
+    assert engine.loss_scale() == 1024.0
+    engine.model.factor = float("inf")
+    engine.train_step(stream, 0.01)
+    assert (engine.loss_scale(), engine.skipped_steps()) == (512.0, 1)
 
 
 @pytest.mark.parametrize(("dtype", "zero"), [("fp32", 1), ("bf16", 0), ("bf16", 1), ("bf16+", 1)])
