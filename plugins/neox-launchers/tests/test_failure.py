@@ -31,6 +31,8 @@ MISTAKE = {"message": "no such file", "hint": "make it", "time": 100.2, "users_m
         ([(0, 1, 100), (1, -signal.SIGABRT, 100)], {0: LOST}, 1),  # abort without a word
         ([(0, -signal.SIGABRT, 100), (1, 1, 100)], {1: ERROR}, 1),  # gloo aborts when a peer is gone
         ([(0, 1, 100), (1, 7, 100)], {0: LOST}, 1),  # left by os._exit(7)
+        ([(0, 1, 100), (1, -signal.SIGBUS, 100)], {0: ERROR}, 1),  # a lost peer in words that nobody knows
+        ([(0, -signal.SIGTERM, 100), (1, 7, 100)], {}, 1),  # stopped by the agent, after one that left
     ],
 )
 def test_the_rank_that_failed_first_is_named(tmp_path, exits, reports, rank):

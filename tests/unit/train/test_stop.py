@@ -49,15 +49,20 @@ def test_other_signals_are_not_taken_for_it():
 
 def test_a_forked_worker_that_is_terminated_stops_nobody_but_itself():
     with StopSignal(ALONE) as stop:
+        up, ready = os.pipe()
         child = os.fork()
         if child == 0:
+            os.write(ready, b"1")
             time.sleep(30)
             os._exit(0)
+        os.read(up, 1)
         os.kill(child, signal.SIGTERM)
-        _, status = os.waitpid(child, 0)
-        assert os.WTERMSIG(status) == signal.SIGTERM
         time.sleep(0.2)
-        assert not stop.poll()
+        asked = stop.asked_by
+        os.kill(child, signal.SIGKILL)  # in case it was deaf
+        _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGTERM
+    assert not asked
 
 
 def python(script, *args, **more):
