@@ -27,7 +27,9 @@ from neox_core.plan.runfile import RunPlan, write_runfile
 @click.option("--debug", is_flag=True, help="Show the engine's own messages, and tracebacks.")
 def train(files: tuple[Path, ...], sets: tuple[str, ...], dry_run: bool, resume: str, debug: bool) -> None:
     """Train the model that FILES describe. Ctrl-C stops after a step and saves; a second one kills."""
-    debug = debug or os.environ.get("NEOX_DEBUG") == "1"
+    if debug:
+        os.environ["NEOX_DEBUG"] = "1"  # as `neox --debug train` does
+    debug = os.environ.get("NEOX_DEBUG") == "1"
     resolved = prepare_run(files, sets, resume=resume, debug=debug, start=not dry_run)
     say(resolved.notes)
     plan = resolved.plan
