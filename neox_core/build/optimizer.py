@@ -26,8 +26,7 @@ class DecayAware(Protocol):
 def build_optimizer(plan: OptimPlan, model: DecayAware) -> torch.optim.Optimizer:
     """The planned optimizer over the trainable parameters of `model`, at the peak learning rate.
 
-    Raises PluginError when the component cannot be loaded, was not tested at the planned ZeRO stage's kind of
-    parameters, or is no torch optimizer.
+    Raises PluginError when the component cannot be loaded or is no torch optimizer.
     """
     target, settings = plan.optimizer.load()
     optimizer = target(weight_decay_groups(model, plan.weight_decay), settings)

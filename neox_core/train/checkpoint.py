@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,8 @@ class Checkpointer:
             self._together(lambda: self._finish(written, final, state) if self._rank == 0 else None)
         except CheckpointError:
             if self._rank == 0 and written.exists():
-                discard(written)  # gives the room back
+                with suppress(OSError):
+                    discard(written)  # gives the room back
             raise
         self._saved_step = state.step
         return final

@@ -136,9 +136,12 @@ def publish(written: Path, final: Path) -> None:
 
 
 def prune(folder: Path, keep: int, current: Path) -> None:
-    """Delete all checkpoints but the newest `keep`; never `current`."""
+    """Delete all checkpoints but the newest `keep`; never `current`. Raises CheckpointError."""
     for old in [path for path in step_folders(folder) if path != current][max(keep - 1, 0) :]:
-        discard(old)
+        try:
+            discard(old)
+        except OSError as error:
+            raise CheckpointError(f"{old}: cannot delete this old checkpoint: {error.strerror or error}") from error
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -126,15 +126,18 @@ def read_json(path: Path) -> dict[str, Any]:
 def find_checkpoint(folder: Path) -> Path | None:
     """The checkpoint that `folder` stands for: itself if it is one, else the one its file `latest` names.
 
-    Should that one be gone, the newest that is there: a folder gets its name when all that is in it is on disk.
-    None when there is none. Raises CheckpointError when `latest` is not a name that we write.
+    Should that one be gone, or `latest` not be there since the first save was killed just before it, the newest
+    checkpoint in the folder: it gets its name when all that is in it is on disk. None when there is none. Raises
+    CheckpointError when `latest` is not a name that we write.
     """
     if (folder / MANIFEST).is_file():
         return folder
     try:
         name = (folder / LATEST).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return None
+    except FileNotFoundError:
+        return next(iter(step_folders(folder)), None)
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{folder / LATEST}: cannot be read: {error}") from error
     if not STEP_FOLDER.fullmatch(name):
         raise CheckpointError(f"{folder / LATEST}: {name[:80]!r} is no checkpoint's name")
     if (folder / name / MANIFEST).is_file():
@@ -143,6 +146,8 @@ def find_checkpoint(folder: Path) -> Path | None:
 
 
 def step_folders(folder: Path) -> list[Path]:
-    """The checkpoints in `folder`, newest first."""
+    """The checkpoints in `folder`, newest first; none when there is no such folder."""
+    if not folder.is_dir():
+        return []
     found = [path for path in folder.iterdir() if STEP_FOLDER.fullmatch(path.name) and (path / MANIFEST).is_file()]
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)

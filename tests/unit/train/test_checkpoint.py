@@ -354,7 +354,12 @@ def test_latest_is_a_name_of_ours(plan: RunPlan, tmp_path: Path) -> None:
     (folder.parent / "latest").write_text("step-00000099")  # gone: the newest that is whole
     (folder.parent / "step-00000002").mkdir()
     assert find_checkpoint(folder.parent) == folder
+    (folder.parent / "latest").unlink()  # the first save, killed before it wrote this
+    assert find_checkpoint(folder.parent) == folder
     assert find_checkpoint(folder) == folder
+    (folder.parent / "latest").mkdir()
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        find_checkpoint(folder.parent)
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(plan: RunPlan) -> None:
