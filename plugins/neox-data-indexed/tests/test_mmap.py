@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from neox_data_indexed.layout import dtype_for
 from neox_data_indexed.mmap import MmapBackend
@@ -72,6 +72,7 @@ def test_integer_type_is_chosen_as_gpt_neox_does():
 
 
 @given(documents=st.lists(st.lists(st.integers(0, 69_999), max_size=40), max_size=20), vocab_size=st.just(70_000))
+@settings(deadline=None, max_examples=50)
 def test_any_documents_come_back(tmp_path_factory, documents, vocab_size):
     prefix = tmp_path_factory.mktemp("any") / "tokens"
     backend = MmapBackend(build(load_only("neox-data-indexed").registry.find("data backend", "mmap")))

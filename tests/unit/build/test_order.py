@@ -3,7 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from neox_core.build.order import build_order, count_epochs, split_documents
@@ -47,6 +47,7 @@ def walk(sizes: list[int], seq_length: int) -> list[list[int]]:
         starts.append([place, offset])
 
 
+@settings(deadline=None)
 @given(sizes=SIZES, seq_length=st.integers(1, 40), num_samples=st.integers(0, 60), seed=st.integers(0, 2**32 - 1))
 @example(sizes=[0, 0, 3], seq_length=1, num_samples=1, seed=0)
 def test_samples_are_where_a_walk_through_the_documents_finds_them(sizes, seq_length, num_samples, seed):
@@ -56,6 +57,7 @@ def test_samples_are_where_a_walk_through_the_documents_finds_them(sizes, seq_le
     assert len(order) == len(order.samples) - 1 >= num_samples
 
 
+@settings(deadline=None)
 @given(sizes=SIZES, seq_length=st.integers(1, 40), num_samples=st.integers(1, 60), seed=st.integers(0, 1000))
 def test_every_token_is_read_exactly_once_an_epoch(sizes, seq_length, num_samples, seed):
     sizes = np.array(sizes)
@@ -78,6 +80,7 @@ def test_every_token_is_read_exactly_once_an_epoch(sizes, seq_length, num_sample
     assert len(stream) - len(once) <= seq_length, "what is left over is less than a sample"
 
 
+@settings(deadline=None)
 @given(tokens=st.integers(1, 500), seq_length=st.integers(1, 100), num_samples=st.integers(0, 200))
 def test_as_many_epochs_as_the_samples_need_and_no_more(tokens, seq_length, num_samples):
     epochs = 1
@@ -113,6 +116,7 @@ def test_documents_are_split_as_gpt_neox_does(documents, shares, sizes):
     assert [len(part) for part in split_documents(documents, shares)] == sizes
 
 
+@settings(deadline=None)
 @given(documents=st.integers(0, 10_000), shares=st.lists(st.floats(0, 100), min_size=3, max_size=3).filter(any))
 def test_every_document_is_in_one_split(documents, shares):
     if sum(shares) < 1e-3:
