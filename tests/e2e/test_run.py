@@ -128,7 +128,7 @@ class Run:
                 env={**os.environ, "PYTHONPATH": path, **env},
             )
 
-    def end(self, timeout=60):
+    def end(self, timeout=120):
         code = self.process.wait(timeout)
         return code, self.out.read_text(), self.err.read_text()
 
@@ -139,7 +139,7 @@ class Run:
     def losses(self):
         return {line["step"]: line["loss"] for line in self.metrics() if "loss" in line}
 
-    def wait_for_step(self, step, timeout=60):
+    def wait_for_step(self, step, timeout=120):
         end = time.monotonic() + timeout
         while not any(done >= step for done in self.losses()):
             assert time.monotonic() < end, self.out.read_text() + self.err.read_text()
@@ -332,7 +332,7 @@ def test_ranks_with_different_plans_refuse_to_start(finished, tmp_path):
             )
         )
     for process in processes:
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=120)
         assert process.returncode == 6
         assert "rank 1: the run file (SHA-256) is" in err
         assert "Traceback" not in err

@@ -79,19 +79,19 @@ STUCK = """
     import hashlib, sys, time
     from neox_core.parallel.groups import Groups
     from neox_core.train.stop import StopSignal
-    with StopSignal(Groups(None, None, 0, 1), patience_s=0.6) as stop:
+    with StopSignal(Groups(None, None, 0, 1), patience_s=1.2) as stop:
         print("up", flush=True)
         if sys.argv[1] == "stuck":  # in C without the interpreter's lock, as a collective is: no handler runs
             hashlib.pbkdf2_hmac("sha256", b"", b"", 200_000_000)
         if sys.argv[1] == "alive":
-            for _ in range(15):
+            for _ in range(20):
                 time.sleep(0.1)
                 stop.alive()
         if sys.argv[1] == "busy":
             with stop.busy():
-                time.sleep(1.5)
+                time.sleep(2)
         print("stopped", stop.poll(), flush=True)
-        time.sleep(1.2)
+        time.sleep(1.8)
         print("saved", flush=True)
 """
 
@@ -113,7 +113,7 @@ def test_only_a_rank_without_progress_is_ended(kind, code, said):
     assert process.returncode == code, err
     assert out.splitlines() == said
     if kind == "stuck":
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 10
         assert "stuck" in err
 
 
