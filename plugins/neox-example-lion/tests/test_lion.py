@@ -22,10 +22,10 @@ def test_three_steps_by_hand(lion: Entry) -> None:
     torch = pytest.importorskip("torch")
     weight = torch.nn.Parameter(torch.tensor([1.0]))
     optimizer = lion.load()([weight], build(lion, lr=0.5, weight_decay=0.1))
-    for gradient in (5.0, -0.3, -0.1):  # at steps 2 and 3 the buffer outvotes the gradient
+    for gradient in (5.0, -0.3, -1.0):  # at step 2 the buffer outvotes the gradient, at step 3 no more
         weight.grad = torch.tensor([gradient])
         optimizer.step()
-    assert weight.item() == pytest.approx(((0.95 - 0.5) * 0.95 - 0.5) * 0.95 - 0.5)
+    assert weight.item() == pytest.approx(((0.95 - 0.5) * 0.95 - 0.5) * 0.95 + 0.5)
 
 
 def test_bad_settings_are_reported_together(lion: Entry) -> None:

@@ -169,6 +169,15 @@ def test_a_section_that_takes_a_key_of_the_core(site: Any) -> None:
     assert "seq-length has two owners: neox-core" in check.stdout
 
 
+def test_check_finds_settings_that_are_not_made_by_setting(site: Any) -> None:
+    made = 'setting(0.5, help="How fast.", unit="steps/s", check=v.gt(0))'
+    unmade = "__import__('attrs').field(default=0.5, kw_only=True)"
+    site.install("neox-a", SECTION.replace("{name}", "mine").replace(made, unmade))
+    done = site.neox("plugins", "check")
+    assert done.returncode == 3
+    assert "config section neox-a:mine: speed of its settings has no help" in done.stdout
+
+
 def test_info_shows_settings_with_types_defaults_units_and_help(site: Any) -> None:
     site.install("neox-a", SECTION.replace("{name}", "pace"))
     lines = [line.split(None, 1) for line in site.neox("plugins", "info", "pace").stdout.splitlines()]
