@@ -15,8 +15,8 @@ class Norm(Protocol):
     """`target(dim: int, settings) -> torch.nn.Module`.
 
     A module from [..., dim] to [..., dim], same dtype, same device; statistics over the last dimension, in fp32 or
-    better; finite for an input of zeros. The input is left as it is. Deterministic: two calls on the same input give the
-    same bits. Parameters that weight decay must leave
+    better; finite for an input of zeros. The input is left as it is. Deterministic: two calls on the same input give
+    the same bits. Parameters that weight decay must leave
     alone are named in the class attribute `no_weight_decay` (of the module's own parameters, e.g. {"weight", "bias"}).
     """
 

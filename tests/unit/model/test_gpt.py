@@ -134,10 +134,12 @@ def test_post_norm_residual_is_the_normalised_tensor(make) -> None:
     for one in (block, plain):  # sublayers that add nothing leave the residual alone to be seen
         for projection in (one.attention.output, one.mlp.down):
             nn.init.zeros_(projection.weight)
+    gain = torch.linspace(-2, 2, 64)  # else a norm of a norm is the norm
+    block.attention_norm.weight.data.copy_(gain)
     x = torch.randn(2, 24, 64, generator=torch.Generator().manual_seed(5))
     position = make().position
     prepared = position.prepare(torch.arange(24), torch.float32)
-    normed = F.layer_norm(F.layer_norm(x, (64,)), (64,))
+    normed = F.layer_norm(F.layer_norm(x, (64,)) * gain, (64,))
     torch.testing.assert_close(block(x, position, prepared), normed, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(plain(x, position, prepared), x, rtol=0, atol=0)
 
