@@ -163,6 +163,19 @@ def test_dropout_acts_in_training_only(make, tokens: Tensor) -> None:
         torch.testing.assert_close(model.eval()(tokens, labels), quiet(tokens, labels), rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("name", ["pythia", "serial"])
+def test_hidden_dropout_acts_on_embeddings_and_on_what_each_sublayer_adds(make, tokens: Tensor, name: str) -> None:
+    """Dropped with certainty, the embeddings are zero and a block adds nothing."""
+    model = make(name, hidden_dropout=1.0).train()
+    roughen(model)
+    x = torch.randn(3, 24, 64, generator=torch.Generator().manual_seed(5))
+    prepared = model.position.prepare(torch.arange(24), torch.float32)
+    assert torch.equal(model.layers[0](x, model.position, prepared), x)
+    assert not model.embedding(tokens, torch.arange(24), model.position).any()
+    model.eval()
+    assert not torch.equal(model.layers[0](x, model.position, prepared), x)
+
+
 def test_softmax_in_fp32_is_nearer_to_the_truth(make) -> None:
     """Large scores in bfloat16: upcast, attention errs by the rounding of its inputs and output alone."""
     plain, upcast = make(dtype=torch.bfloat16), make(dtype=torch.bfloat16, attention_softmax_in_fp32=True)
