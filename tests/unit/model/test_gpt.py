@@ -206,6 +206,15 @@ def test_autocast_keeps_fp32_weights_and_a_loss_near_fp32(make, form: str, token
     assert {parameter.grad.dtype for parameter in model.parameters()} == {torch.float32}
 
 
+def test_narrow_loss_reaches_the_loss(make, tokens: Tensor) -> None:
+    """The loss of a single token is then a number of bfloat16, which an fp32 one is not in general."""
+    model = make(dtype=torch.bfloat16)
+    for narrow in (True, False):
+        model.narrow_loss = narrow
+        losses = torch.stack([model(tokens[:1, :1], tokens[:1, at : at + 1]) for at in range(5)])
+        assert bool((losses == losses.bfloat16()).all()) == narrow
+
+
 def test_half_weights_train(make, form: str, tokens: Tensor) -> None:
     model = make(form, dtype=torch.bfloat16)
     loss = model(tokens, tokens.roll(-1, 1))
