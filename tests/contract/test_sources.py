@@ -4,8 +4,14 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args, get_type_hints
 
+import attrs
 import pytest
+
+from neox_core.config.owners import find_owners
+from neox_core.config.setting import METADATA
+from neox_core.hooks.loader import load_plugins
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
@@ -46,7 +52,7 @@ def test_plugins_do_not_know_each_other(plugin: Path) -> None:
 @pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
 def test_a_listing_module_imports_the_api_and_attrs_only(plugin: Path) -> None:
     own = plugin.name.replace("-", "_")
-    allowed = {"attrs", "neox_core.api", "typing", "__future__", f"{own}.settings"}
+    allowed = {"__future__", "attrs", "collections.abc", "neox_core.api", "typing", f"{own}.settings"}
     for name in ("plugin.py", "settings.py"):
         file = plugin / own / name
         if file.exists():
@@ -89,19 +95,26 @@ def test_nothing_runs_what_it_reads(file: Path) -> None:
         assert bad not in text, f"{file}: {bad}"
 
 
-def test_settings_have_help_and_are_frozen() -> None:
-    """Every settings class that the core or an installed plugin brings is frozen and made by `setting()` alone."""
-    import attrs
-
-    from neox_core.config.setting import METADATA
-    from neox_core.config.structure import section_classes
-    from neox_core.hooks.loader import load_plugins
-
-    pending = list(section_classes(load_plugins().registry))
-    assert pending
+def settings_classes() -> set[type]:
+    """Of the core's sections, the plugins' and their components', nested blocks included."""
+    registry = load_plugins().registry
+    pending: list[type] = [*find_owners(registry).sections]
+    pending += [entry.component.settings for entry in registry.entries() if entry.component.settings]
+    found: set[type] = set()
     while pending:
         cls = pending.pop()
-        assert cls.__setattr__.__qualname__ != "object.__setattr__", f"{cls} is not frozen"
+        found.add(cls)
+        hints = get_type_hints(cls)
+        named = [argument for hint in hints.values() for argument in (hint, *get_args(hint))]
+        pending += [block for block in named if attrs.has(block) and block not in found]
+    return found
+
+
+def test_settings_have_help_and_are_frozen() -> None:
+    classes = settings_classes()
+    assert len(classes) > 10
+    for cls in classes:
+        assert cls.__setattr__ is not object.__setattr__, f"{cls} is not frozen"
         for field in attrs.fields(cls):
             info = field.metadata.get(METADATA)
             assert info is not None, f"{cls.__name__}.{field.name} is not made by setting()"
