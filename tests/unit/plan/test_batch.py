@@ -55,6 +55,7 @@ def test_the_hint_names_a_batch_that_fits(train: int, micro: int, ranks: int) ->
         solve_batch(train, micro, None, ranks)
     except BatchError as error:
         better = int(error.hint.split()[0])
+        assert better > 0
         assert solve_batch(better, micro, None, ranks).train_batch == better
     else:
         assert train % (micro * ranks) == 0
