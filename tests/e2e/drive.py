@@ -5,6 +5,7 @@ Each run leaves, in its run_dir, what its first rank saw: `losses.json`, the los
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,8 +47,16 @@ class Losses:
     def say(self, message: str) -> None: ...
 
 
-class Never:
+class Fate:
+    """Nobody stops the run; KILL_AFTER=5 in the environment has the rank killed between the steps 5 and 6."""
+
+    def __init__(self, first_step: int) -> None:
+        self.step = first_step
+
     def poll(self) -> bool:
+        self.step += 1
+        if os.environ.get("KILL_AFTER") == str(self.step):
+            os.kill(os.getpid(), signal.SIGKILL)
         return False
 
 
@@ -69,7 +78,7 @@ def run(plan: RunPlan) -> None:
         resumed.schedule,
         report,
         checkpointer,
-        Never(),
+        Fate(resumed.state.step),
         resumed.state,
         plan,
     )

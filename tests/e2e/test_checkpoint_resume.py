@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import write_runfile
 from neox_core.train.checkpoint import read_weights
+from neox_core.train.checkpoint_read import CheckpointReader
 
 DRIVE = Path(__file__).with_name("drive.py")
 BASE = """
@@ -65,18 +67,18 @@ class Lab:
         _write_dataset(self.catalog, folder / "tokens")
         (folder / "base.yml").write_text(f"{BASE}data-path: {folder / 'tokens'}\n")
 
-    def plan(self, name: str, ranks: int, zero: int, accumulation: int, **keys: object) -> Path:
+    def plan(self, name: str, ranks: int, zero: int, accumulation: int, file: str = "run.json", **keys: object) -> Path:
         """Resolve a run as `neox train` does, and write its run file."""
         keys = {"num_gpus": ranks, "gradient_accumulation_steps": accumulation, "save": str(self.folder / name), **keys}
         keys = {"device": "cpu", "zero_optimization": {"stage": zero}, **keys}
         sets = [f"{key}={json.dumps(value)}" for key, value in keys.items()]
         resolved = prepare_run([self.folder / "base.yml"], sets, catalog=self.catalog)
-        file = Path(resolved.plan.run_dir, "run.json")
-        write_runfile(resolved.plan, file)
-        return file
+        path = Path(resolved.plan.run_dir, file)
+        write_runfile(resolved.plan, path)
+        return path
 
-    def drive(self, ranks: int, files: list[Path]) -> None:
-        """Do these runs one after the other, in one set of fresh processes."""
+    def drive(self, ranks: int, files: list[Path], kill_after: int | None = None) -> None:
+        """Do these runs one after the other, in one set of fresh processes; or have all ranks killed after a step."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -86,6 +88,8 @@ class Lab:
             "WORLD_SIZE": str(ranks),
             "OMP_NUM_THREADS": "1",
         }
+        if kill_after is not None:
+            common["KILL_AFTER"] = str(kill_after)
         processes = [
             subprocess.Popen(
                 [sys.executable, str(DRIVE), *map(str, files)],
@@ -97,7 +101,9 @@ class Lab:
             for rank in range(ranks)
         ]
         said = [process.communicate(timeout=200)[0] for process in processes]
-        assert [process.returncode for process in processes] == [0] * ranks, "\n".join(said)
+        assert [process.returncode for process in processes] == [
+            0 if kill_after is None else -signal.SIGKILL
+        ] * ranks, "\n".join(said)
         self.said = "".join(said)
 
     def seen(self, name: str) -> Mapping[str, object]:
@@ -126,6 +132,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
             load = str(lab.folder / run / "step-00000003")
             (lab.folder / run / "step-00000003").mkdir(parents=True)  # the plan must name what will be there
             then[ranks].append(lab.plan(f"{run}-resumed", ranks, zero, accumulation, load=load, **keys))
+    precision, zero, accumulation = RESUMED["fp32-z1"]
+    for ranks in (1, 2):
+        keys = {"hidden-dropout": 0.1, "attention-dropout": 0.1, **precision}
+        lab.drive(ranks, [lab.plan(f"killed-{ranks}", ranks, zero, accumulation, **keys)], kill_after=5)
+        load = str(lab.folder / f"killed-{ranks}")
+        then[ranks].append(lab.plan(f"killed-{ranks}", ranks, zero, accumulation, "again.json", load=load, **keys))
     calm = {"hidden-dropout": 0.0, "attention-dropout": 0.0}
     for name, (zero, ranks, accumulation) in EQUAL.items():
         first[ranks].append(lab.plan(name, ranks, zero, accumulation, **calm))
@@ -151,11 +163,18 @@ def test_resuming_changes_no_bit(lab: Lab, name: str, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
+def test_a_killed_run_ends_as_one_that_was_left_alone(lab: Lab, ranks: int) -> None:
+    """Killed after step 5, it goes on from its checkpoint of step 3."""
+    assert list(lab.seen(f"killed-{ranks}")["losses"]) == ["4", "5", "6"]
+    assert lab.sums(f"killed-{ranks}") == lab.sums(f"fp32-z1-{ranks}")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_generators_matter(lab: Lab, ranks: int) -> None:
     """Dropout is on: ranks and steps draw different numbers, so the test above would see a generator put back wrong."""
-    sums = lab.sums(f"fp32-z0-{ranks}") | {f"3-{k}": v for k, v in lab.sums(f"fp32-z0-{ranks}", 3).items()}
-    generators = [value for name, value in sums.items() if ".rng." in name]
-    assert len(set(generators)) == len(generators) == 2 * ranks
+    folders = [lab.folder / f"fp32-z0-{ranks}" / f"step-{step:08d}" for step in (3, 6)]
+    states = [CheckpointReader(folder).rng(rank)["torch"] for folder in folders for rank in range(ranks)]
+    assert len({bytes(state.tolist()) for state in states}) == 2 * ranks
 
 
 @pytest.mark.parametrize("name", [name for name in EQUAL if name != "plain"])
