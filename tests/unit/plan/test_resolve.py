@@ -180,7 +180,9 @@ def test_only_plugins_in_use_are_listed(prepare: Prepare) -> None:
 
 
 def test_every_value_of_the_plan_has_an_origin(prepare: Prepare, tmp_path: Path) -> None:
-    resolved = prepare("seed=7", "checkpoint_factor=5", "save=out", "optimizer.params.weight_decay=0.5")
+    resolved = prepare(
+        "seed=7", "gradient_clipping=1", "checkpoint_factor=5", "save=out", "optimizer.params.weight_decay=0.5"
+    )
     origins = resolved.origins
     plain = json.loads(json.dumps(attrs.asdict(resolved.plan)))
     for block, values in plain.items():
