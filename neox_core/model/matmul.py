@@ -44,7 +44,6 @@ def _by_onednn(x: Tensor, weight: Tensor) -> bool:
         and bool(torch.backends.mkldnn.enabled)
         and x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
-        and x.numel() > 0
     )
 
 
