@@ -1,4 +1,4 @@
-"""How long a user waits: `neox plugins list`, `neox train --dry-run`, and from `neox train` to the first optimizer step.
+"""How long a user waits: `neox plugins list`, `neox train --dry-run`, and `neox train` to its first optimizer step.
 
 Whole processes, in alternation, medians; rows are appended to benchmarks/results.csv.
 """

@@ -1,7 +1,7 @@
-"""Build every distribution, then test each plugin alone from its wheel: `python tests/plugins_from_wheels.py TEMP [NAME...]`.
+"""Build every distribution, then test each plugin alone from its wheel: `plugins_from_wheels.py TEMP [NAME...]`.
 
-Alone means: the environment holds neox-core, that plugin, and third-party libraries, and no other plugin. At the end all
-wheels are installed together and the tests under tests/installed run.
+Alone means: the environment holds neox-core, that plugin and third-party libraries, and no other plugin. At the end
+all wheels are installed together and the tests under tests/installed run.
 """
 
 import subprocess
@@ -16,9 +16,14 @@ def run(*argv: str | Path, cwd: Path = ROOT) -> None:
     subprocess.run([str(part) for part in argv], cwd=cwd, check=True)
 
 
+def test(folder: Path, outside: Path) -> None:
+    options = ("-q", "-c", ROOT / "pyproject.toml", "--rootdir", ROOT, "-p", "no:cacheprovider")
+    run(sys.executable, "-m", "pytest", *options, folder, cwd=outside)
+
+
 def main() -> None:
     work = Path(sys.argv[1])
-    names = sys.argv[2:] or sorted(path.name for path in (ROOT / "plugins").iterdir() if (path / "pyproject.toml").is_file())
+    names = sys.argv[2:] or sorted(path.parent.name for path in (ROOT / "plugins").glob("*/pyproject.toml"))
     wheels = work / "wheels"
     outside = work / "outside"  # nothing is importable from the checkout by accident
     outside.mkdir(parents=True, exist_ok=True)
@@ -31,12 +36,10 @@ def main() -> None:
         run(*PIP, "install", "--no-deps", built[name])
         run(sys.executable, "-m", "pip", "check")
         run(sys.executable, "-m", "neox_core", "plugins", "check", cwd=outside)
-        run(sys.executable, "-m", "pytest", "-q", "-c", ROOT / "pyproject.toml", "--rootdir", ROOT, "-p", "no:cacheprovider",
-            ROOT / "plugins" / name / "tests", cwd=outside)
+        test(ROOT / "plugins" / name / "tests", outside)
         run(*PIP, "uninstall", "-y", name)
     run(*PIP, "install", "--no-deps", *(built[name] for name in names))
-    run(sys.executable, "-m", "pytest", "-q", "-c", ROOT / "pyproject.toml", "--rootdir", ROOT, "-p", "no:cacheprovider",
-        ROOT / "tests" / "installed", cwd=outside)
+    test(ROOT / "tests" / "installed", outside)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from neox_core.build.shards import Shard, find_shards
-from neox_core.errors import CheckpointError, ConfigError
+from neox_core.errors import CheckpointError
 
 if TYPE_CHECKING:
     from neox_core.build.context import BuildContext
@@ -25,10 +25,8 @@ _AUTOCAST = {"bf16": torch.bfloat16}
 def build_engine(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimizer, context: BuildContext) -> Engine:
     """Give model and optimizer to DeepSpeed, under plan.engine.
 
-    Collective: every rank calls it. Raises ConfigError for what the engine cannot do on this device.
+    Collective: every rank calls it.
     """
-    if plan.precision.autocast == "fp16":
-        raise ConfigError("torch autocast to fp16 is not available yet", hint="autocast to bf16, or train in fp16")
     options = [_plain_options(group) for group in optimizer.param_groups]
     engine = _initialize(plan, model, optimizer)
     # fp16 and bf16 at ZeRO 0 have stepped once, on gradients of zero, to make the optimizer allocate its state: that

@@ -5,7 +5,7 @@ The first line of each docstring says how the core calls the Component's target.
 """
 
 from neox_core.contracts.data import DataBackend, Tokenizer, TokenSource, TokenWriter, TrainableTokenizer
-from neox_core.contracts.host import Launcher, LaunchCommand, Monitor, RunInfo
+from neox_core.contracts.host import LaunchCommand, Launcher, Monitor, RunInfo
 from neox_core.contracts.interchange import CheckpointFormat, Kernel, ModelFamily, SparseLayout
 from neox_core.contracts.model import Activation, Norm, Position, PositionShape
 from neox_core.contracts.optim import LRSchedule, Optimizer, ScheduleShape

@@ -27,7 +27,7 @@ class Launcher(Protocol):
     in a session of its own, sends it SIGTERM to stop the ranks in good order (it passes that on, once, to each rank and
     not to the rank's workers), kills it at a second Ctrl-C, and judges by its exit code: 0 when every rank ended well.
 
-    Each rank is `python -m neox_core.train.rank RUN_FILE` with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+    Each rank is `python -m neox_core.train.rank RUN_FILE` with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
     set, and leaves when its parent is gone. stdout of rank 0 is the terminal; stderr of each rank goes to a log of its
     own (ranks other than 0 send their stdout there too). A rank that fails writes failure.rank<N>.json beside run.json
     if it still can, and ends with a code that is not 0; the command then stops the others within 30 s, and writes

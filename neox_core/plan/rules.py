@@ -125,6 +125,17 @@ def fp16_needs_gpu(config: Config, shape: ClusterShape) -> Iterator[Problem]:
         yield config.problem("fp16 does not train on a CPU", "fp16.enabled", "bf16: {enabled: true} does")
 
 
+def hysteresis_needs_zero(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    fp16 = config.section(PrecisionSection).fp16
+    if fp16 is None or not fp16.enabled or config.section(ZeroSection).zero_optimization.stage > 0:
+        return
+    for key in ("fp16.hysteresis", "fp16.consecutive_hysteresis"):
+        if config.is_set(key):
+            yield config.problem(
+                "DeepSpeed ignores it at ZeRO stage 0", key, "zero_optimization: {stage: 1}, or remove it"
+            )
+
+
 def fp16_loss_needs_fp16(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     precision = config.section(PrecisionSection)
     if precision.fp16_lm_cross_entropy and not _enabled(precision.fp16):
@@ -226,6 +237,7 @@ RULES: tuple[Rule, ...] = (
     one_schedule_at_resume,
     one_precision,
     fp16_needs_gpu,
+    hysteresis_needs_zero,
     fp16_loss_needs_fp16,
     sharded_optimizer_tested,
     clipping_agrees,

@@ -106,7 +106,7 @@ class PrecisionPlan:
     """dtype: of the model's weights and matmuls; autocast: of the matmuls only, the weights stay fp32."""
 
     dtype: Literal["fp32", "bf16", "fp16"]
-    autocast: Literal["bf16", "fp16"] | None
+    autocast: Literal["bf16"] | None
     fp16_lm_cross_entropy: bool = False
 
 

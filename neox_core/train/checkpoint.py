@@ -196,9 +196,7 @@ class Checkpointer:
         if not reader.manifest.has_rng:
             raise CheckpointError(f"{reader.folder}: written with no-save-rng", hint="set no-load-rng")
         if reader.manifest.world_size != self._world_size:
-            return [
-                f"written by {reader.manifest.world_size} ranks, not {self._world_size}: random numbers start anew"
-            ]
+            return [f"written by {reader.manifest.world_size} ranks, not {self._world_size}: random numbers start anew"]
         try:
             write_rng(reader.rng(self._rank), self._device)
         except (KeyError, ValueError, TypeError, RuntimeError, OverflowError) as error:

@@ -95,9 +95,7 @@ class CheckpointReader:
         same = all((piece.shape, piece.dtype) == (first.shape, first.dtype) for piece in pieces)
         joined = all(_range(one)[1] == _range(other)[0] for one, other in pairwise(pieces))
         if not same or not joined or _range(first)[0] != 0 or _range(pieces[-1])[1] != prod(first.shape):
-            raise CheckpointError(
-                f"{self.folder}: the pieces of {first.kind} {first.name} do not fit together"
-            )
+            raise CheckpointError(f"{self.folder}: the pieces of {first.kind} {first.name} do not fit together")
 
 
 def read_weights(checkpoint: Path) -> dict[str, Tensor]:

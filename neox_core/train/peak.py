@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from attrs import frozen
 
+from neox_core.model.matmul import linear
+
 if TYPE_CHECKING:
     from neox_core.plan.runfile import PrecisionPlan
 
@@ -57,12 +59,13 @@ def find_peak(given_tflops: float | None, precision: PrecisionPlan, device: torc
 
 
 def measure_matmul(dtype: torch.dtype, size: int = 768, seconds: float = 0.15) -> float:
-    """FLOP/s of the quickest of several [size, size] matmuls on this CPU."""
+    """FLOP/s of the quickest of several [size, size] matmuls on this CPU, by the way that the model takes."""
     left, right = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
-    out = left @ right
     best, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        torch.mm(left, right, out=out)
-        best = min(best, time.perf_counter() - start)
+    with torch.no_grad():
+        linear(left, right)
+        while time.perf_counter() < end:
+            start = time.perf_counter()
+            linear(left, right)
+            best = min(best, time.perf_counter() - start)
     return 2 * size**3 / best

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from neox_core.build.context import BuildContext
 from neox_core.build.engine import Engine, build_engine
 from neox_core.build.optimizer import build_optimizer, weight_decay_groups
-from neox_core.errors import ConfigError, PluginError
+from neox_core.errors import PluginError
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, PrecisionPlan, RunPlan
 from neox_core.testing.plans import example_plan
@@ -230,11 +230,6 @@ def test_evaluation_is_calm_and_changes_nothing() -> None:
     assert not first[0].requires_grad
     assert torch.equal(torch.get_rng_state(), state)
     assert engine.model.training
-
-
-def test_fp16_autocast_is_refused() -> None:
-    with pytest.raises(ConfigError, match="autocast to fp16"):
-        make_engine(make_plan(autocast="fp16"))
 
 
 def test_weight_decay_groups() -> None:

@@ -93,6 +93,12 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("fp16.enabled=false",),
         CPU,
     ),
+    "hysteresis_needs_zero": (
+        ("fp16.enabled=true", "fp16.hysteresis=2"),
+        "error: fp16.hysteresis: DeepSpeed ignores it at ZeRO stage 0",
+        ("fp16.enabled=true", "fp16.hysteresis=2", "zero_optimization.stage=1"),
+        GPU,
+    ),
     "fp16_loss_needs_fp16": (
         ("fp16-lm-cross-entropy=true",),
         "error: fp16-lm-cross-entropy: needs fp16: {enabled: true}",
