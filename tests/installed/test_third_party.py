@@ -13,7 +13,7 @@ seq-length: 32
 max-position-embeddings: 32
 pos-emb: rotary
 norm: rmsnorm
-data-path: data/sample
+data-path: data/data
 vocab-file: data/vocab.json
 merge-file: data/merges.txt
 tokenizer-type: GPT2BPETokenizer
@@ -47,7 +47,7 @@ def test_a_third_party_optimizer_trains(tmp_path: Path) -> None:
     for number in range(20):
         lines = [f"def function_{number}_{i}(x):\n    return x + {i}\n" for i in range(60)]
         (text / f"{number:02}.txt").write_text("\n".join(lines))
-    neox("data", "prepare", "text", "--out", "data", "--name", "sample", "--vocab-size", "400", cwd=tmp_path)
+    neox("data", "prepare", "text", "--out", "data", "--vocab-size", "400", cwd=tmp_path)
     (tmp_path / "config.yml").write_text(CONFIG)
     neox("train", "config.yml", cwd=tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
