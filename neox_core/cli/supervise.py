@@ -33,6 +33,7 @@ class Supervisor:
         self.command = command
         self.run_dir = run_dir
         self.asked_at: float | None = None
+        self.passed_on = False
         self.process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
@@ -44,6 +45,8 @@ class Supervisor:
                 self.process = subprocess.Popen(list(self.command.argv), env=env, start_new_session=True)
             except OSError as error:
                 raise RankError(f"cannot start {self.command.argv[0]}: {error.strerror}") from error
+            if self.asked_at is not None:  # while it was being started
+                self._pass_on()
             code = self.process.wait()
         failure = read_failure(self.run_dir)
         if failure is not None and not (self.asked_at is not None and killed_by_request(failure)):
@@ -63,15 +66,19 @@ class Supervisor:
             for signum, handler in before.items():
                 signal.signal(signum, handler)
 
+    def _pass_on(self) -> None:
+        """Ask the launcher to stop: once, and not before there is one."""
+        if self.process is not None and not self.passed_on:
+            self.passed_on = True
+            self.process.terminate()
+
     def _asked(self, signum: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if self.process is None:
-            raise KeyboardInterrupt
         if self.asked_at is None:
             self.asked_at = now
             click.echo("\nstopping in good order; Ctrl-C once more to kill", err=True)
-            self.process.terminate()
-        elif signum == signal.SIGINT and now - self.asked_at > SAME_KEYSTROKE_S:
+            self._pass_on()
+        elif self.process is not None and signum == signal.SIGINT and now - self.asked_at > SAME_KEYSTROKE_S:
             os.killpg(self.process.pid, signal.SIGKILL)  # the ranks see that their parent is gone, and leave
 
 

@@ -95,9 +95,9 @@ class Catalog:
             suspects = [report for report in self.reports if report.status != "ok"]
             if not suspects:
                 raise
-            lines = "".join(f"\n  plugin {report.line}" for report in suspects)
+            lines = "; ".join(f"plugin {report.line}" for report in suspects)
             raise UnknownComponentError(
-                f"{error.message}; not loaded, and may offer it:{lines}", hint=error.hint
+                f"{error.message}; not loaded, and may offer it: {lines}", hint=error.hint
             ) from None
 
     def require(self, ids: Iterable[str]) -> None:

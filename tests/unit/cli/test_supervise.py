@@ -100,23 +100,24 @@ HOST = textwrap.dedent(
     """
 )
 
+# They write by os.write: a handler that prints while a print is going on fails as reentrant.
 POLITE = """
-import signal, sys, time
+import os, signal, sys, time
 def stop(*args):
-    print("asked", flush=True)
+    os.write(1, b"asked\\n")
     time.sleep(0.3)
-    print("done", flush=True)
+    os.write(1, b"done\\n")
     sys.exit(0)
 signal.signal(signal.SIGTERM, stop)
-signal.signal(signal.SIGINT, lambda *args: print("interrupted", flush=True))
-print("up", flush=True)
+signal.signal(signal.SIGINT, lambda *args: os.write(1, b"interrupted\\n"))
+os.write(1, b"up\\n")
 time.sleep(60)
 """
 
 DEAF = """
-import signal, time
-signal.signal(signal.SIGTERM, lambda *args: print("asked", flush=True))
-print("up", flush=True)
+import os, signal, time
+signal.signal(signal.SIGTERM, lambda *args: os.write(1, b"asked\\n"))
+os.write(1, b"up\\n")
 while True:
     time.sleep(1)
 """
@@ -186,3 +187,15 @@ def test_a_rank_that_was_not_training_yet_dies_of_the_signal_and_that_is_no_fail
     host = Host(tmp_path, script)
     host.process.send_signal(signal.SIGTERM)
     assert host.end()[0] == 130
+
+
+def test_a_signal_while_the_launcher_is_being_started_is_passed_on(tmp_path, monkeypatch):
+    class SignalledAtStart(subprocess.Popen):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            os.kill(os.getpid(), signal.SIGTERM)  # before the caller has this object
+
+    monkeypatch.setattr(subprocess, "Popen", SignalledAtStart)
+    began = time.monotonic()
+    assert run(tmp_path, "import time; time.sleep(60)") == 130
+    assert time.monotonic() - began < 30
