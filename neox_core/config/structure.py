@@ -39,16 +39,22 @@ class Chosen:
 
 @frozen
 class Config:
-    """What was written, with defaults filled in. Frozen; sections are reached by their class."""
+    """What was written, with defaults filled in. Frozen; sections are reached by their class.
+
+    read: the top-level keys that somebody has asked for, so that a key which nobody reads can be refused.
+    """
 
     sections: Mapping[type, Any]
     fields: Mapping[str, Any]
     loaded: Loaded
     chosen: Mapping[str, tuple[Chosen, ...]] = field(factory=dict)
     spellings: Mapping[str, tuple[str, ...]] = field(factory=dict)
+    read: set[str] = field(factory=set, eq=False, repr=False)
 
     def section(self, cls: type[T]) -> T:
         """The settings of one section. Raises SectionInvalidError when it has problems."""
+        owner: type = cls
+        self.read.update(each.name for each in fields_of(owner))
         try:
             return self.sections[cls]  # type: ignore[no-any-return]
         except KeyError:
@@ -58,6 +64,7 @@ class Config:
         """A value by its dotted key, `-` or `_`. Raises KeyError for a key that no section has."""
         head, *rest = key.replace("-", "_").split(".")
         value = self.fields[head]
+        self.read.add(head)
         for part in rest:
             value = value[part] if isinstance(value, Mapping) else getattr(value, part)
         return value
@@ -183,6 +190,7 @@ class _Work:
     def _named(self, kind: Kind) -> Any:
         head, *rest = kind.key.split(".")
         value = self.fields[head]
+        self.read.add(head)
         for part in rest:
             value = getattr(value, part)
         if kind.name == "data backend" and value == INFER:

@@ -27,7 +27,7 @@ from neox_core.plan.batch import solve_batch
 from neox_core.plan.cluster import ClusterShape, Machine, cluster_plan, cluster_shape, detect
 from neox_core.plan.deepspeed import engine_json
 from neox_core.plan.origins import find_origins
-from neox_core.plan.rules import check_rules, plugin_rules
+from neox_core.plan.rules import check_rules, plugin_rules, unread_keys
 from neox_core.plan.runfile import (
     BatchPlan,
     CheckpointPlan,
@@ -84,6 +84,7 @@ def prepare_run(
         problems += _without_start(check_rules(config, shape)) if not start else check_rules(config, shape)
     if not errors(problems):
         problems += plugin_rules(config, catalog)
+        problems += unread_keys(config, catalog)
     if errors(problems):
         raise ProblemsError(problems, plugin_fault=len(errors(problems)) == faults + len(required))
     problems += [Problem(line, severity="warning") for line in catalog.warnings()]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from neox_core.config.convert import fields_of
 from neox_core.config.problem import Problem
 from neox_core.config.sections.engine import OptimizerSection, PrecisionSection, ZeroSection
 from neox_core.config.sections.host import DataSection
@@ -41,6 +42,18 @@ def plugin_rules(config: Config, catalog: Catalog) -> list[Problem]:
             cause = " ".join(f"{type(error).__name__}: {error}".split())
             found.append(Problem(f"the rules of plugin {name} failed: {cause}", hint="tell its author"))
     return found
+
+
+def unread_keys(config: Config, catalog: Catalog) -> Iterator[Problem]:
+    """Keys that a plugin owns apart from its components, that are set, and that none of the rules has read.
+
+    Asked after `plugin_rules`: run.json has no place for such a key, so a rule is all that can act on it.
+    """
+    for plugin, section in catalog.registry.sections:
+        for field in fields_of(section.settings):
+            if config.is_set(field.name) and field.name not in config.read:
+                hint = f"remove it, or tell the author of {plugin.id}: what a rank needs belongs to a component"
+                yield config.problem(f"nothing reads it in {plugin.id} {plugin.version}", field.name, hint)
 
 
 def heads_divide_hidden(config: Config, shape: ClusterShape) -> Iterator[Problem]:

@@ -5,12 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import frozen
 
-from neox_core.api import Problem, hookimpl
+from neox_core.api import ConfigSection, Problem, hookimpl, setting
 from neox_core.config.report import ProblemsError, errors, render
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.rules import RULES
+
+
+@frozen
+class PaceSection:
+    pace: int = setting(1, help="How fast.")
+
 
 Check = Callable[..., list[str]]
 CPU, GPU = Machine(0, 4), Machine(2, 4)
@@ -179,6 +186,25 @@ def test_rules_run_where_other_sections_are_wrong(check: Check) -> None:
 def test_the_rules_of_plugins(check: Check) -> None:
     assert check("extra-level=10") == ["--set: error: extra-level: is more than the plugin can do (9 or less)"]
     assert check("extra-level=9") == []
+
+
+def test_a_key_of_a_plugin_that_nothing_reads_is_refused(check: Check, plugins: Any, everything: Any) -> None:
+    class Unread:
+        @hookimpl
+        def neox_config_sections(self) -> list[ConfigSection]:
+            return [ConfigSection("pace", PaceSection)]
+
+    catalog = plugins(everything=everything, unread=Unread())
+    assert check(catalog=catalog) == []
+    (said,) = check("pace=3", catalog=catalog)
+    assert said.startswith("--set: error: pace: nothing reads it in unread unknown")
+
+    class Read(Unread):
+        @hookimpl
+        def neox_check_config(self, config: Any) -> list[Problem]:
+            return [Problem("too quick", "pace")] if config.value("pace") > 3 else []
+
+    assert check("pace=3", catalog=plugins(everything=everything, unread=Read())) == []
 
 
 def test_the_rules_of_plugins_wait_until_all_sections_are_valid(check: Check) -> None:
