@@ -6,7 +6,8 @@ that is not wanted: some of them act, or raise, by being there at all.
 
 from typing import Any
 
-from neox_core.config.sections.engine import Fp16Block, ZeroBlock
+from neox_core.config.sections.precision import Fp16Block
+from neox_core.config.sections.zero import ZeroBlock
 from neox_core.plan.runfile import BatchPlan, PrecisionPlan
 
 

@@ -70,11 +70,11 @@ def test_a_plugin_is_laid_out_like_the_others(plugin: Path) -> None:
     assert '[project.entry-points."neox.plugins"]' in metadata
 
 
-def test_one_module_imports_deepspeed() -> None:
+def test_one_package_imports_deepspeed() -> None:
     importers = {
         module_name(file) for file in SOURCES if any(name.partition(".")[0] == "deepspeed" for name in imported(file))
     }
-    assert importers == {"neox_core.build.engine"}
+    assert {name.rpartition(".")[0] for name in importers} == {"neox_core.build.engine"}
 
 
 def test_the_device_is_waited_for_in_the_report_only() -> None:

@@ -1,8 +1,9 @@
 """The core's own sections: one attrs class per area of keys."""
 
-from neox_core.config.sections.engine import OptimizerSection, PrecisionSection, ZeroSection
 from neox_core.config.sections.host import DataSection, LaunchSection, PluginsSection, ReportSection
 from neox_core.config.sections.model import ModelSection, ParallelismSection, RegularizationSection
+from neox_core.config.sections.optimizer import OptimizerSection
+from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.sections.resting import RestingSection
 from neox_core.config.sections.training import (
     BatchSection,
@@ -10,6 +11,7 @@ from neox_core.config.sections.training import (
     LearningRateSection,
     TrainingSection,
 )
+from neox_core.config.sections.zero import ZeroSection
 from neox_core.hooks.component import ConfigSection
 
 CORE_SECTIONS: tuple[ConfigSection, ...] = tuple(

@@ -1,4 +1,4 @@
-"""DeepSpeed, behind the few operations that a training loop and a checkpoint need. The only importer of deepspeed."""
+"""The ZeRO engine of DeepSpeed over a plain module."""
 
 from __future__ import annotations
 

@@ -1,0 +1,208 @@
+"""A valid config and a cluster to the plan of a run, part by part."""
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from cattrs.preconf.json import make_converter
+
+from neox_core.config.convert import fields_of
+from neox_core.config.sections.host import DataSection
+from neox_core.config.sections.model import ModelSection, RegularizationSection
+from neox_core.config.sections.precision import PrecisionSection
+from neox_core.config.sections.training import BatchSection, CheckpointSection, LearningRateSection, TrainingSection
+from neox_core.config.sections.zero import ZeroSection
+from neox_core.config.structure import Chosen, Config
+from neox_core.hooks.component import path_of
+from neox_core.plan.batch import solve_batch
+from neox_core.plan.cluster import ClusterShape, cluster_plan
+from neox_core.plan.deepspeed import engine_json
+from neox_core.plan.runfile import (
+    BatchPlan,
+    CheckpointPlan,
+    ComponentRef,
+    DataPlan,
+    ModelPlan,
+    OptimPlan,
+    PrecisionPlan,
+    RunPlan,
+    TrainPlan,
+)
+from neox_core.plan.split import shares
+
+Resume = Literal["must", "auto"]
+
+_converter = make_converter()
+
+
+def assemble(config: Config, shape: ClusterShape, resume: Resume, folder: str, debug: bool) -> RunPlan:
+    """The plan of a config whose rules all hold."""
+    batch = _batch(config, shape)
+    precision = _precision(config.section(PrecisionSection))
+    optim = _optim(config)
+    (launcher,) = config.components("launcher")
+    monitors = config.components("monitor")
+    used = [each for kind in config.chosen.values() for each in kind]
+    return RunPlan(
+        model=_model(config),
+        batch=batch,
+        data=_data(config),
+        optim=optim,
+        precision=precision,
+        train=_train(config),
+        checkpoint=_checkpoint(config, resume),
+        cluster=cluster_plan(config, shape),
+        launcher=reference(launcher),
+        monitors=tuple(map(reference, monitors)),
+        engine=engine_json(
+            batch,
+            precision,
+            config.section(ZeroSection).zero_optimization,
+            config.section(PrecisionSection).fp16,
+            gradient_clipping=optim.gradient_clipping,
+        ),
+        plugins={each.entry.plugin.id: each.entry.plugin.version for each in used},
+        run_dir=folder,
+        neox_version=version("neox-core"),
+        debug=debug,
+    )
+
+
+def reference(chosen: Chosen, **changed: Any) -> ComponentRef:
+    """A chosen component as run.json holds it: plain values, no secrets."""
+    entry, component = chosen.entry, chosen.entry.component
+    settings: dict[str, Any] = {}
+    if component.settings is not None:
+        secret = {each.name for each in fields_of(component.settings) if each.info.secret}
+        plain = json.loads(json.dumps(_converter.unstructure(chosen.settings)))
+        settings = {key: value for key, value in plain.items() if key not in secret}
+    return ComponentRef(
+        kind=entry.kind,
+        name=component.name,
+        plugin=entry.plugin.id,
+        version=entry.plugin.version,
+        target=component.target,
+        settings_class=path_of(component.settings) if component.settings is not None else None,
+        settings=settings | changed,
+    )
+
+
+def run_dir(config: Config) -> str:
+    """`save`, else runs/<name of the first file>."""
+    save = config.section(CheckpointSection).save
+    return save if save is not None else str(Path("runs") / config.loaded.files[0].stem)
+
+
+def _model(config: Config) -> ModelPlan:
+    model, rest = config.section(ModelSection), config.section(RegularizationSection)
+    data, precision = config.section(DataSection), config.section(PrecisionSection)
+    (norm,), (activation,), (position,) = (config.components(kind) for kind in ("norm", "activation", "position"))
+    return ModelPlan(
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        num_attention_heads=model.num_attention_heads,
+        intermediate_size=model.intermediate_size or 4 * model.hidden_size,
+        seq_length=data.seq_length,
+        max_position_embeddings=model.max_position_embeddings,
+        norm=reference(norm),
+        activation=reference(activation),
+        position=reference(position),
+        padded_vocab_size=data.padded_vocab_size,
+        make_vocab_size_divisible_by=data.make_vocab_size_divisible_by,
+        tie_embeddings=not model.no_weight_tying,
+        parallel_residual=model.gpt_j_residual,
+        residual_post_norm=model.apply_residual_connection_post_layernorm,
+        hidden_dropout=rest.hidden_dropout,
+        attention_dropout=rest.attention_dropout,
+        init_method=model.init_method,
+        output_init_method=model.output_layer_init_method,
+        init_std=model.init_method_std,
+        attention_softmax_in_fp32=precision.attention_softmax_in_fp32,
+    )
+
+
+def _batch(config: Config, shape: ClusterShape) -> BatchPlan:
+    batch = config.section(BatchSection)
+    return solve_batch(
+        batch.train_batch_size, batch.train_micro_batch_size_per_gpu, batch.gradient_accumulation_steps, shape.num_ranks
+    )
+
+
+def _data(config: Config) -> DataPlan:
+    data = config.section(DataSection)
+    (backend,), tokenizers = config.components("data backend"), config.components("tokenizer")
+    return DataPlan(
+        prefix=data.data_path,
+        split=shares(data.split),
+        backend=reference(backend),
+        tokenizer=reference(tokenizers[0]) if tokenizers else None,
+        num_workers=data.num_workers,
+    )
+
+
+def _optim(config: Config) -> OptimPlan:
+    rate, rest = config.section(LearningRateSection), config.section(RegularizationSection)
+    (optimizer,), (schedule,) = config.components("optimizer"), config.components("lr schedule")
+    decay_steps = rate.lr_decay_iters or config.section(TrainingSection).train_iters
+    decay = optimizer.settings.weight_decay if config.is_set("optimizer.params.weight_decay") else rest.weight_decay
+    same_decay = {"weight_decay": decay} if hasattr(optimizer.settings, "weight_decay") else {}
+    return OptimPlan(
+        optimizer=reference(optimizer, **same_decay),
+        schedule=reference(schedule),
+        lr=optimizer.settings.lr,
+        min_lr=rate.min_lr,
+        warmup_steps=int(rate.warmup * decay_steps),
+        decay_steps=decay_steps,
+        weight_decay=decay,
+        gradient_clipping=rest.gradient_clipping,
+        zero_stage=config.section(ZeroSection).zero_optimization.stage,
+    )
+
+
+def _precision(precision: PrecisionSection) -> PrecisionPlan:
+    fp16, bf16, autocast = precision.fp16, precision.bf16, precision.torch_autocast
+    dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
+    if fp16 is not None and fp16.enabled:
+        dtype = "fp16"
+    elif bf16 is not None and bf16.enabled:
+        dtype = "bf16"
+    cast = autocast is not None and autocast.enabled
+    return PrecisionPlan(dtype, "bf16" if cast else None, precision.fp16_lm_cross_entropy)
+
+
+def _train(config: Config) -> TrainPlan:
+    train = config.section(TrainingSection)
+    return TrainPlan(
+        train_iters=train.train_iters,
+        exit_interval=train.exit_interval,
+        eval_interval=train.eval_interval,
+        eval_iters=train.eval_iters,
+        log_interval=train.log_interval,
+        seed=train.seed,
+        on_nonfinite_loss=train.on_nonfinite_loss,
+        peak_tflops=train.peak_tflops,
+        sample_prompt=train.sample_prompt,
+    )
+
+
+def _checkpoint(config: Config, resume: Resume) -> CheckpointPlan:
+    checkpoint, rate = config.section(CheckpointSection), config.section(LearningRateSection)
+    schedule_from: Literal["must-match", "config", "checkpoint"] = "must-match"
+    if rate.override_lr_scheduler:
+        schedule_from = "config"
+    elif rate.use_checkpoint_lr_scheduler:
+        schedule_from = "checkpoint"
+    return CheckpointPlan(
+        save=checkpoint.save,
+        save_interval=checkpoint.save_interval,
+        load=checkpoint.load,
+        resume=resume,
+        keep_last=checkpoint.keep_last_n_checkpoints,
+        finetune=checkpoint.finetune,
+        load_optimizer=not (checkpoint.no_load_optim or checkpoint.finetune),
+        load_rng=not (checkpoint.no_load_rng or checkpoint.finetune),
+        save_optimizer=not checkpoint.no_save_optim,
+        save_rng=not checkpoint.no_save_rng,
+        schedule_from=schedule_from,
+    )

@@ -1,0 +1,57 @@
+"""Rules between keys: each a small function that yields what is wrong. One whose section is invalid is skipped."""
+
+from collections.abc import Iterator
+
+from neox_core.config.convert import fields_of
+from neox_core.config.problem import Problem
+from neox_core.config.structure import Config, SectionInvalidError
+from neox_core.hooks.catalog import Catalog
+from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.rules import batch, checkpoint, data, model, optimization, precision
+from neox_core.plan.rules.rule import Rule
+
+RULES: tuple[Rule, ...] = (
+    *model.RULES,
+    *batch.RULES,
+    *optimization.RULES,
+    *precision.RULES,
+    *checkpoint.RULES,
+    *data.RULES,
+)
+
+
+def check_rules(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """All that the core's rules find."""
+    for rule in RULES:
+        try:
+            yield from rule(config, shape)
+        except SectionInvalidError:
+            continue
+
+
+def plugin_rules(config: Config, catalog: Catalog) -> list[Problem]:
+    """What the plugins' `neox_check_config` find; asked once every section is valid. A rule that raises is an error."""
+    found: list[Problem] = []
+    plugins = catalog.manager.get_plugins()
+    for plugin in sorted(plugins, key=lambda each: str(catalog.manager.get_name(each))):
+        hook = catalog.manager.subset_hook_caller("neox_check_config", [each for each in plugins if each is not plugin])
+        try:
+            said = [problem for problems in hook(config=config) for problem in problems]
+            found += [config.problem(each.message, each.key, each.hint, each.severity) for each in said]
+        except (Exception, SystemExit) as error:  # noqa: BLE001 a plugin may raise anything
+            name = str(catalog.manager.get_name(plugin)).partition("/")[0]
+            cause = " ".join(f"{type(error).__name__}: {error}".split())
+            found.append(Problem(f"the rules of plugin {name} failed: {cause}", hint="tell its author"))
+    return found
+
+
+def unread_keys(config: Config, catalog: Catalog) -> Iterator[Problem]:
+    """Keys that a plugin owns apart from its components, that are set, and that none of the rules has read.
+
+    Asked after `plugin_rules`: run.json has no place for such a key, so a rule is all that can act on it.
+    """
+    for plugin, section in catalog.registry.sections:
+        for field in fields_of(section.settings):
+            if config.is_set(field.name) and field.name not in config.read:
+                hint = f"remove it, or tell the author of {plugin.id}: what a rank needs belongs to a component"
+                yield config.problem(f"nothing reads it in {plugin.id} {plugin.version}", field.name, hint)

@@ -1,0 +1,26 @@
+"""The batch triple fits the cluster."""
+
+from collections.abc import Iterator
+
+from neox_core.config.problem import Problem
+from neox_core.config.sections.training import BatchSection
+from neox_core.config.structure import Config
+from neox_core.plan.batch import BatchError, solve_batch
+from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.rules.rule import Rule
+
+
+def batch_fits(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    batch = config.section(BatchSection)
+    try:
+        solve_batch(
+            batch.train_batch_size,
+            batch.train_micro_batch_size_per_gpu,
+            batch.gradient_accumulation_steps,
+            shape.num_ranks,
+        )
+    except BatchError as error:
+        yield config.problem(error.message, error.key, error.hint)
+
+
+RULES: tuple[Rule, ...] = (batch_fits,)

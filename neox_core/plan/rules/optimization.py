@@ -1,0 +1,74 @@
+"""Rules of the optimizer, its schedule, clipping and decay."""
+
+from collections.abc import Iterator
+
+from neox_core.config.problem import Problem
+from neox_core.config.sections.model import RegularizationSection
+from neox_core.config.sections.optimizer import OptimizerSection
+from neox_core.config.sections.training import LearningRateSection
+from neox_core.config.sections.zero import ZeroSection
+from neox_core.config.structure import Config
+from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.rules.rule import Rule, number_is
+
+
+def floor_below_peak(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    rate = config.section(LearningRateSection)
+    (optimizer,) = config.components("optimizer")
+    peak = getattr(optimizer.settings, "lr", None)
+    if peak is None:
+        yield config.problem(
+            f"{optimizer.entry.qualified} has no setting lr, so no schedule can drive it", "optimizer.type"
+        )
+    elif rate.min_lr > peak:
+        yield config.problem(f"{rate.min_lr} is more than the peak optimizer.params.lr {peak}", "min-lr")
+
+
+def one_schedule_at_resume(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    rate = config.section(LearningRateSection)
+    if rate.override_lr_scheduler and rate.use_checkpoint_lr_scheduler:
+        yield config.problem("contradicts use-checkpoint-lr-scheduler", "override-lr-scheduler", "keep one of the two")
+
+
+def sharded_optimizer_tested(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    stage = config.section(ZeroSection).zero_optimization.stage
+    (optimizer,) = config.components("optimizer")
+    component = optimizer.entry.component
+    if stage not in component.zero_stages and not config.section(OptimizerSection).zero_allow_untested_optimizer:
+        tested = ", ".join(map(str, component.zero_stages))
+        yield config.problem(
+            f"{component.name} is tested at ZeRO stage {tested} only, not at {stage}",
+            "zero_optimization.stage",
+            "zero-allow-untested-optimizer: true runs it anyway",
+        )
+
+
+def clipping_agrees(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    params = config.section(OptimizerSection).optimizer.params
+    clip = config.section(RegularizationSection).gradient_clipping
+    if "max_grad_norm" in params and not number_is(params["max_grad_norm"], clip):
+        yield config.problem(
+            f"differs from gradient-clipping {clip}",
+            "optimizer.params.max_grad_norm",
+            "gradient-clipping is the key that counts: remove this one",
+        )
+
+
+def weight_decay_agrees(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    (optimizer,) = config.components("optimizer")
+    inner = getattr(optimizer.settings, "weight_decay", None)
+    outer = config.section(RegularizationSection).weight_decay
+    both = config.is_set("weight-decay") and config.is_set("optimizer.params.weight_decay")
+    if both and not number_is(inner, outer):
+        yield config.problem(
+            f"differs from weight-decay {outer}", "optimizer.params.weight_decay", "keep one of the two"
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    floor_below_peak,
+    one_schedule_at_resume,
+    sharded_optimizer_tested,
+    clipping_agrees,
+    weight_decay_agrees,
+)

@@ -1,0 +1,20 @@
+"""What a rule is, and what several rules need."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from neox_core.config.problem import Problem
+from neox_core.config.structure import Config
+from neox_core.plan.cluster import ClusterShape
+
+Rule = Callable[[Config, ClusterShape], Iterator[Problem]]
+
+
+def enabled(block: Any) -> bool:
+    """Whether a block is there and switched on."""
+    return block is not None and bool(block.enabled)
+
+
+def number_is(value: Any, other: float) -> bool:
+    """Whether a raw config value is this number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and float(value) == float(other)
