@@ -8,7 +8,7 @@ from neox_core.config.structure import Config, SectionInvalidError
 from neox_core.hooks.catalog import Catalog
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules import batch, checkpoint, data, model, optimization, precision
-from neox_core.plan.rules.rule import Rule
+from neox_core.plan.rules.rule import Rule, keys_of
 
 RULES: tuple[Rule, ...] = (
     *model.RULES,
@@ -20,11 +20,20 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+def rules_about(key: str) -> tuple[tuple[str, str], ...]:
+    """(name, what it says) of the core's rules that concern a dotted key written with `_`, or keys of its block."""
+    return tuple(
+        (each.__name__, (each.__doc__ or "").strip())
+        for each in RULES
+        if any(mine == key or mine.startswith(f"{key}.") for mine in keys_of(each))
+    )
+
+
 def check_rules(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """All that the core's rules find."""
-    for rule in RULES:
+    for each in RULES:
         try:
-            yield from rule(config, shape)
+            yield from each(config, shape)
         except SectionInvalidError:
             continue
 

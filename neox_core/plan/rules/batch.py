@@ -7,10 +7,12 @@ from neox_core.config.sections.training import BatchSection
 from neox_core.config.structure import Config
 from neox_core.plan.batch import BatchError, solve_batch
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import Rule
+from neox_core.plan.rules.rule import Rule, rule
 
 
+@rule("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 def batch_fits(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """train_batch_size = micro-batch x accumulation x data-parallel ranks."""
     batch = config.section(BatchSection)
     try:
         solve_batch(

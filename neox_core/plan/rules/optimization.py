@@ -9,10 +9,12 @@ from neox_core.config.sections.training import LearningRateSection
 from neox_core.config.sections.zero import ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import Rule, number_is
+from neox_core.plan.rules.rule import Rule, number_is, rule
 
 
+@rule("min_lr", "optimizer.params")
 def floor_below_peak(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """The learning rate decays down, and its peak is a setting of the optimizer."""
     rate = config.section(LearningRateSection)
     (optimizer,) = config.components("optimizer")
     peak = getattr(optimizer.settings, "lr", None)
@@ -24,13 +26,17 @@ def floor_below_peak(config: Config, shape: ClusterShape) -> Iterator[Problem]:
         yield config.problem(f"{rate.min_lr} is more than the peak optimizer.params.lr {peak}", "min-lr")
 
 
+@rule("override_lr_scheduler", "use_checkpoint_lr_scheduler")
 def one_schedule_at_resume(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """At resume one schedule holds: that of the config or that of the checkpoint."""
     rate = config.section(LearningRateSection)
     if rate.override_lr_scheduler and rate.use_checkpoint_lr_scheduler:
         yield config.problem("contradicts use-checkpoint-lr-scheduler", "override-lr-scheduler", "keep one of the two")
 
 
+@rule("optimizer.type", "zero_optimization.stage", "zero_allow_untested_optimizer")
 def sharded_optimizer_tested(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """An optimizer is sharded only where its author has tested it, or on request."""
     stage = config.section(ZeroSection).zero_optimization.stage
     (optimizer,) = config.components("optimizer")
     component = optimizer.entry.component
@@ -43,7 +49,9 @@ def sharded_optimizer_tested(config: Config, shape: ClusterShape) -> Iterator[Pr
         )
 
 
+@rule("gradient_clipping", "optimizer.params")
 def clipping_agrees(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """max_grad_norm is another word for gradient-clipping."""
     params = config.section(OptimizerSection).optimizer.params
     clip = config.section(RegularizationSection).gradient_clipping
     if "max_grad_norm" in params and not number_is(params["max_grad_norm"], clip):
@@ -54,7 +62,9 @@ def clipping_agrees(config: Config, shape: ClusterShape) -> Iterator[Problem]:
         )
 
 
+@rule("weight_decay", "optimizer.params")
 def weight_decay_agrees(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """The decay of the optimizer and that of the model are one number."""
     (optimizer,) = config.components("optimizer")
     inner = getattr(optimizer.settings, "weight_decay", None)
     outer = config.section(RegularizationSection).weight_decay

@@ -7,22 +7,28 @@ from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.sections.zero import ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import Rule, enabled
+from neox_core.plan.rules.rule import Rule, enabled, rule
 
 
+@rule("fp16.enabled", "bf16.enabled", "torch_autocast.enabled")
 def one_precision(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """At most one of fp16, bf16 and autocast."""
     precision = config.section(PrecisionSection)
     on = [key for key in ("fp16", "bf16", "torch_autocast") if enabled(getattr(precision, key))]
     if len(on) > 1:
         yield config.problem(f"enabled together with {on[0]}", on[1], "enable one")
 
 
+@rule("fp16.enabled", "device")
 def fp16_needs_gpu(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """fp16 trains on a GPU only."""
     if enabled(config.section(PrecisionSection).fp16) and shape.device == "cpu":
         yield config.problem("fp16 does not train on a CPU", "fp16.enabled", "bf16: {enabled: true} does")
 
 
+@rule("fp16.hysteresis", "fp16.consecutive_hysteresis", "zero_optimization.stage")
 def hysteresis_needs_zero(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """The engine counts overflows with hysteresis only when it shards."""
     fp16 = config.section(PrecisionSection).fp16
     if fp16 is None or not fp16.enabled or config.section(ZeroSection).zero_optimization.stage > 0:
         return
@@ -33,7 +39,9 @@ def hysteresis_needs_zero(config: Config, shape: ClusterShape) -> Iterator[Probl
             )
 
 
+@rule("fp16_lm_cross_entropy", "fp16.enabled")
 def fp16_loss_needs_fp16(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A loss in fp16 goes with a model in fp16."""
     precision = config.section(PrecisionSection)
     if precision.fp16_lm_cross_entropy and not enabled(precision.fp16):
         yield config.problem("needs fp16: {enabled: true}", "fp16-lm-cross-entropy")

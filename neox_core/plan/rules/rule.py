@@ -10,6 +10,21 @@ from neox_core.plan.cluster import ClusterShape
 Rule = Callable[[Config, ClusterShape], Iterator[Problem]]
 
 
+def rule(*keys: str) -> Callable[[Rule], Rule]:
+    """Mark a rule with the dotted keys (written with `_`) that it is about. Its docstring is one line that says it."""
+
+    def mark(each: Rule) -> Rule:
+        each.__dict__["keys"] = keys
+        return each
+
+    return mark
+
+
+def keys_of(each: Rule) -> tuple[str, ...]:
+    """The dotted keys that a rule is about; `neox config explain` shows the rule with each of them."""
+    return tuple(each.__dict__["keys"])
+
+
 def enabled(block: Any) -> bool:
     """Whether a block is there and switched on."""
     return block is not None and bool(block.enabled)

@@ -8,10 +8,13 @@ import pytest
 from attrs import frozen
 
 from neox_core.api import ConfigSection, Problem, hookimpl, setting
+from neox_core.config.convert import block_of, fields_of
 from neox_core.config.report import ProblemsError, errors, render
+from neox_core.config.sections import CORE_SECTIONS
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
-from neox_core.plan.rules import RULES
+from neox_core.plan.rules import RULES, rules_about
+from neox_core.plan.rules.rule import Rule, keys_of
 
 
 @frozen
@@ -144,6 +147,28 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
 
 def test_every_rule_has_a_case() -> None:
     assert {rule.__name__ for rule in RULES} == set(CASES)
+
+
+def _known(key: str) -> bool:
+    """Whether a dotted key is a setting of the core, or in a block whose keys a component owns."""
+    name, *inner = key.split(".")
+    classes: list[type] = [section.settings for section in CORE_SECTIONS]
+    for part in (name, *inner):
+        found = next((each for cls in classes for each in fields_of(cls) if each.name == part), None)
+        if found is None:
+            return False
+        block = block_of(found.type)
+        classes = [block] if block else []
+    return True
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda each: each.__name__)
+def test_every_rule_says_itself_and_which_keys_it_is_about(rule: Rule) -> None:
+    assert [key for key in keys_of(rule) if not _known(key)] == []
+    name, said = next(each for each in rules_about(keys_of(rule)[0]) if each[0] == rule.__name__)
+    assert name == rule.__name__
+    assert said.endswith(".")
+    assert "\n" not in said
 
 
 @pytest.mark.parametrize("rule", CASES)
