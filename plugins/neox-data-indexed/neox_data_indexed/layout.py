@@ -39,6 +39,19 @@ def dtype_for(vocab_size: int) -> np.dtype[Any]:
     return DTYPES[8] if vocab_size < 65500 else DTYPES[4]
 
 
+def code_of(dtype: np.dtype[Any]) -> int:
+    return next(code for code, known in DTYPES.items() if known == dtype)
+
+
+def dtype_of(code: int, path: Path) -> np.dtype[Any]:
+    """Raises DataError naming the index at `path` for a code that is not of an integer type."""
+    if code in FLOATS:
+        raise DataError(f"{path}: holds {FLOATS[code]} numbers, not token ids", hint=REMAKE)
+    if code not in DTYPES:
+        raise DataError(f"{path}: has an unknown dtype code {code}; known are {sorted(DTYPES)}", hint=REMAKE)
+    return DTYPES[code]
+
+
 def bin_path(prefix: Path) -> Path:
     return prefix.with_name(f"{prefix.name}.bin")
 
@@ -61,8 +74,7 @@ class Header:
         return HEADER.size + self.sequences * (4 + 8) + self.bounds * 8
 
     def pack(self) -> bytes:
-        code = next(code for code, dtype in DTYPES.items() if dtype == self.dtype)
-        return HEADER.pack(MAGIC, VERSION, code, self.sequences, self.bounds)
+        return HEADER.pack(MAGIC, VERSION, code_of(self.dtype), self.sequences, self.bounds)
 
 
 def read_header(path: Path) -> Header:
@@ -80,7 +92,7 @@ def read_header(path: Path) -> Header:
     if raw.startswith(LEGACY_MAGIC):
         raise DataError(
             f"{path}: is of the older `lazy`/`cached` format, which mmap does not read",
-            hint="write it again with `neox data prepare`, or with GPT-NeoX and --dataset-impl mmap",
+            hint="set data-impl to lazy, cached or infer",
         )
     if raw[: len(MAGIC)] != MAGIC[: len(raw)] or not raw:
         raise DataError(f"{path}: is no index of an mmap dataset: it begins with {raw[:9]!r}", hint=REMAKE)
@@ -89,11 +101,27 @@ def read_header(path: Path) -> Header:
     _, version, code, sequences, bounds = HEADER.unpack(raw)
     if version != VERSION:
         raise DataError(f"{path}: has version {version}, known is version {VERSION}", hint=REMAKE)
-    if code in FLOATS:
-        raise DataError(f"{path}: holds {FLOATS[code]} numbers, not token ids", hint=REMAKE)
-    if code not in DTYPES:
-        raise DataError(f"{path}: has an unknown dtype code {code}; known are {sorted(DTYPES)}", hint=REMAKE)
-    header = Header(DTYPES[code], sequences, bounds)
+    header = Header(dtype_of(code, path), sequences, bounds)
     if length != header.index_bytes:
         raise DataError(f"{path}: is {length} bytes, its header asks for {header.index_bytes}", hint=REMAKE)
     return header
+
+
+def read_magic(prefix: Path, length: int) -> bytes:
+    """The first bytes of the index; empty when there is none to read."""
+    try:
+        with idx_path(prefix).open("rb") as file:
+            return file.read(length)
+    except OSError:
+        return b""
+
+
+def read_through(path: Path) -> None:
+    """Read the whole file, so that it is in the page cache."""
+    buffer = bytearray(1 << 20)
+    try:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                continue
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from neox_core.errors import DataError
-from neox_data_indexed.layout import HEADER, MAGIC, REMAKE, bin_path, dtype_for, idx_path, read_header
-from neox_data_indexed.writer import MmapWriter
+from neox_data_indexed.layout import (
+    HEADER,
+    MAGIC,
+    REMAKE,
+    Header,
+    bin_path,
+    dtype_for,
+    idx_path,
+    read_header,
+    read_magic,
+    read_through,
+)
+from neox_data_indexed.writer import IndexedWriter
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from neox_data_indexed.settings import IndexedSettings
@@ -31,7 +44,7 @@ class MmapSource:
         self._bin, index = bin_path(prefix), idx_path(prefix)
         header = read_header(index)
         if warm_up:
-            _read_through(index)
+            read_through(index)
         self.dtype = header.dtype
         table: NDArray[np.uint8] = np.memmap(index, dtype=np.uint8, mode="r").view(np.ndarray)
         sizes_end = HEADER.size + header.sequences * 4
@@ -42,7 +55,7 @@ class MmapSource:
         self._check_index(index)
         self._tokens = self._map_tokens(index)
         if warm_up:
-            _read_through(self._bin)
+            read_through(self._bin)
 
     def read(self, document: int, offset: int = 0, length: int | None = None) -> NDArray[Any]:
         """Ids [length] of one document, a read-only view. Raises IndexError outside of the document."""
@@ -81,6 +94,21 @@ class MmapSource:
         return tokens
 
 
+class MmapWriter(IndexedWriter):
+    """Writes version 1 of the `MMIDIDX` format."""
+
+    def write_index(self, index: IO[bytes]) -> None:
+        index.write(Header(self.dtype, self.sequences, self.documents + 1).pack())
+        for sizes in self.size_chunks():
+            index.write(sizes.astype("<i4").tobytes())
+        start = 0
+        for sizes in self.size_chunks():
+            ends = start + np.cumsum(sizes * self.dtype.itemsize)
+            index.write((ends - sizes * self.dtype.itemsize).astype("<i8").tobytes())
+            start = int(ends[-1])
+        self.write_bounds(index)
+
+
 class MmapBackend:
     """Memory-mapped `.bin/.idx` datasets."""
 
@@ -88,7 +116,7 @@ class MmapBackend:
         self._warm_up = settings.mmap_warmup
 
     def recognises(self, prefix: Path) -> bool:
-        return bin_path(prefix).is_file() and read_magic(prefix) == MAGIC
+        return bin_path(prefix).is_file() and read_magic(prefix, len(MAGIC)) == MAGIC
 
     def files(self, prefix: Path) -> tuple[Path, ...]:
         return bin_path(prefix), idx_path(prefix)
@@ -99,21 +127,5 @@ class MmapBackend:
     def create(self, prefix: Path, vocab_size: int) -> MmapWriter:
         return MmapWriter(prefix, vocab_size, dtype_for(vocab_size))
 
-
-def read_magic(prefix: Path) -> bytes:
-    """The first bytes of the index; empty when there is none to read."""
-    try:
-        with idx_path(prefix).open("rb") as file:
-            return file.read(len(MAGIC))
-    except OSError:
-        return b""
-
-
-def _read_through(path: Path) -> None:
-    buffer = bytearray(1 << 20)
-    try:
-        with path.open("rb", buffering=0) as file:
-            while file.readinto(buffer):
-                continue
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    def resume(self, prefix: Path, vocab_size: int, position: Mapping[str, int]) -> MmapWriter:
+        return MmapWriter(prefix, vocab_size, dtype_for(vocab_size), position)

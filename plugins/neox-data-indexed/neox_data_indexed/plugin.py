@@ -13,4 +13,16 @@ def neox_data_backends() -> list[Component]:
             IndexedSettings,
             summary="Memory-mapped .bin/.idx of Megatron and GPT-NeoX",
         ),
+        Component(
+            "lazy",
+            "neox_data_indexed.legacy:LegacyBackend",
+            IndexedSettings,
+            summary="The older .bin/.idx of fairseq, read from the file as needed",
+        ),
+        Component(
+            "cached",
+            "neox_data_indexed.legacy:CachedBackend",
+            IndexedSettings,
+            summary="The older .bin/.idx of fairseq, held in memory",
+        ),
     ]

@@ -6,14 +6,16 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from neox_core.errors import DataError
-from neox_data_indexed.layout import Header, bin_path, idx_path
+from neox_data_indexed.layout import bin_path, idx_path
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,21 +24,30 @@ COPIED_AT_ONCE = 1 << 20
 LARGEST_SIZE = 2**31 - 1
 
 
-class MmapWriter:
-    """Writes `.bin` as documents come; their sizes wait in an unnamed file, which the system drops with the process."""
+class IndexedWriter(ABC):
+    """Writes `.bin` as documents come, and their sizes beside it; the index is made of them at the end.
 
-    def __init__(self, prefix: Path, vocab_size: int, dtype: np.dtype[Any]) -> None:
-        self._prefix, self._vocab_size, self._dtype = prefix, vocab_size, dtype
-        self._sequences, self._documents = 0, 0
+    position: of a `checkpoint` to go on from, as long as the partial files are there; None to begin.
+    """
+
+    def __init__(
+        self, prefix: Path, vocab_size: int, dtype: np.dtype[Any], position: Mapping[str, int] | None = None
+    ) -> None:
+        self.dtype = dtype
+        self.sequences = self.documents = 0 if position is None else position["documents"]
+        self._prefix, self._vocab_size = prefix, vocab_size
+        self._bounds: IO[bytes] | None = None  # made when a document has another number of sequences than one
         self._index: IO[bytes] | None = None
         try:
             prefix.parent.mkdir(parents=True, exist_ok=True)
-            self._bin = _open_partial(bin_path(prefix))
-            self._sizes: IO[bytes] = tempfile.TemporaryFile(dir=prefix.parent)  # noqa: SIM115
-            self._bounds: IO[bytes] = tempfile.TemporaryFile(dir=prefix.parent)  # noqa: SIM115
+            self._bin = _open_partial(bin_path(prefix), 0 if position is None else position["bytes"])
+            self._sizes = _open_partial(prefix.with_name(f"{prefix.name}.sizes"), 4 * self.sequences)
         except OSError as error:
             raise self._cannot_write(error) from error
-        self._bounds.write(_i64(0))
+
+    @abstractmethod
+    def write_index(self, index: IO[bytes]) -> None:
+        """The whole of `.idx`, from `sequences`, `documents`, `dtype`, `size_chunks()` and `write_bounds()`."""
 
     def add_document(self, tokens: Sequence[int] | NDArray[Any], sentences: Sequence[int] | None = None) -> None:
         """Add one document, or its sentences as sequences of their own: `sentences` are their lengths in tokens.
@@ -46,73 +57,103 @@ class MmapWriter:
         ids = np.asarray(tokens, dtype=np.int64)
         lengths = [len(ids)] if sentences is None else list(sentences)
         if sum(lengths) != len(ids) or min(lengths, default=0) < 0 or max(lengths, default=0) > LARGEST_SIZE:
-            raise DataError(f"{self._prefix}: document {self._documents}: {len(ids)} ids in sequences of {lengths}")
+            raise DataError(f"{self._prefix}: document {self.documents}: {len(ids)} ids in sequences of {lengths}")
         if len(ids) and (ids.min() < 0 or ids.max() >= self._vocab_size):
             wrong = int(ids[(ids < 0) | (ids >= self._vocab_size)][0])
             raise DataError(
-                f"{self._prefix}: document {self._documents}: id {wrong} is not in a vocabulary of {self._vocab_size}",
+                f"{self._prefix}: document {self.documents}: id {wrong} is not in a vocabulary of {self._vocab_size}",
                 hint="the tokenizer and the dataset must agree on the vocabulary",
             )
         try:
-            self._bin.write(ids.astype(self._dtype).tobytes())
+            if len(lengths) != 1 and self._bounds is None:
+                self._bounds = self._bounds_so_far()
+            self._bin.write(ids.astype(self.dtype).tobytes())
             self._sizes.write(np.asarray(lengths, dtype="<i4").tobytes())
-            self._bounds.write(_i64(self._sequences + len(lengths)))
+            if self._bounds is not None:
+                self._bounds.write((self.sequences + len(lengths)).to_bytes(8, "little"))
         except OSError as error:
             raise self._cannot_write(error) from error
-        self._sequences += len(lengths)
-        self._documents += 1
+        self.sequences += len(lengths)
+        self.documents += 1
+
+    def checkpoint(self) -> dict[str, int]:
+        """Put on disk what was written so far, and say where it ends, for a writer that goes on from there."""
+        if self._bounds is not None:
+            raise DataError(f"{self._prefix}: a dataset of sentences cannot be left half-written")
+        try:
+            for file in (self._bin, self._sizes):
+                _sync(file)
+            return {"documents": self.documents, "bytes": self._bin.tell()}
+        except OSError as error:
+            raise self._cannot_write(error) from error
 
     def close(self) -> None:
-        """Put both files on disk, then in place: `.idx` is the last, and without it there is no dataset."""
+        """Put both files on disk, then in place: `.idx` is the last, and without it there is no dataset.
+
+        Should it fail, the tokens are still in the partial file, until `abort`.
+        """
         final_bin, final_idx = bin_path(self._prefix), idx_path(self._prefix)
         try:
-            self._index = _open_partial(final_idx)
-            self._write_index(self._index)
+            self._index = _open_partial(final_idx, 0)
+            self.write_index(self._index)
             for file in (self._bin, self._index):
-                file.flush()
-                os.fsync(file.fileno())
+                _sync(file)
             final_idx.unlink(missing_ok=True)  # else a kill could leave an old index beside new tokens
             Path(self._bin.name).replace(final_bin)
             Path(self._index.name).replace(final_idx)
+            Path(self._sizes.name).unlink()
             _sync_folder(final_idx.parent)
         except OSError as error:
-            self.abort()
+            if self._index is not None:
+                Path(self._index.name).unlink(missing_ok=True)
             raise self._cannot_write(error) from error
         self._close_files()
 
     def abort(self) -> None:
-        for file in (self._bin, self._index):
+        """Remove what was written."""
+        for file in (self._bin, self._sizes, self._index):
             if file is not None and not file.closed:
                 Path(file.name).unlink(missing_ok=True)
         self._close_files()
 
+    def leave(self) -> None:
+        """Let go of the partial files, for another writer to go on from the last checkpoint."""
+        self._close_files()
+
+    def size_chunks(self) -> Iterator[NDArray[np.int64]]:
+        """The sizes in tokens of all sequences, in parts."""
+        self._sizes.seek(0)
+        while raw := self._sizes.read(4 * COPIED_AT_ONCE):
+            yield np.frombuffer(raw, dtype="<i4").astype(np.int64)
+
+    def write_bounds(self, index: IO[bytes]) -> None:
+        """The first sequence of every document, and the end."""
+        if self._bounds is None:
+            for first in range(0, self.documents + 1, COPIED_AT_ONCE):
+                index.write(np.arange(first, min(first + COPIED_AT_ONCE, self.documents + 1), dtype="<i8").tobytes())
+        else:
+            self._bounds.seek(0)
+            shutil.copyfileobj(self._bounds, index, COPIED_AT_ONCE)
+
+    def _bounds_so_far(self) -> IO[bytes]:
+        bounds: IO[bytes] = tempfile.TemporaryFile(dir=self._prefix.parent)  # noqa: SIM115
+        self.write_bounds(bounds)
+        return bounds
+
     def _close_files(self) -> None:
         for file in (self._bin, self._index, self._sizes, self._bounds):
             if file is not None:
-                file.close()
+                with suppress(OSError):  # of a full disk, when what is still buffered is written
+                    file.close()
 
     def _cannot_write(self, error: OSError) -> DataError:
         return DataError(f"{self._prefix}: cannot be written: {error.strerror or error}")
 
-    def _write_index(self, index: IO[bytes]) -> None:
-        index.write(Header(self._dtype, self._sequences, self._documents + 1).pack())
-        self._sizes.seek(0)
-        shutil.copyfileobj(self._sizes, index, COPIED_AT_ONCE)
-        self._sizes.seek(0)
-        start = 0
-        while raw := self._sizes.read(4 * COPIED_AT_ONCE):
-            lengths = np.frombuffer(raw, dtype="<i4").astype(np.int64) * self._dtype.itemsize
-            ends = start + np.cumsum(lengths)
-            index.write((ends - lengths).astype("<i8").tobytes())
-            start = int(ends[-1])
-        self._bounds.seek(0)
-        shutil.copyfileobj(self._bounds, index, COPIED_AT_ONCE)
 
-
-def _open_partial(final: Path) -> IO[bytes]:
-    """The file that becomes `final`. What a killed run left there is overwritten; a second writer is refused."""
+def _open_partial(final: Path, kept: int) -> IO[bytes]:
+    """The file that becomes `final`, cut to `kept` bytes of what an earlier run left. A second writer is refused."""
     path = final.with_name(f".{final.name}.partial")
-    file = path.open("ab")
+    file = path.open("a+b")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         ours = os.path.samestat(os.fstat(file.fileno()), path.stat())
@@ -121,12 +162,17 @@ def _open_partial(final: Path) -> IO[bytes]:
     if not ours:
         file.close()
         raise DataError(f"{final}: another process is writing it", hint="wait for it, or write to another folder")
-    file.truncate(0)
+    if file.seek(0, os.SEEK_END) < kept:
+        file.close()
+        raise DataError(f"{path}: ends before byte {kept}, where it was left", hint="start anew, without --resume")
+    file.truncate(kept)
+    file.seek(kept)
     return file
 
 
-def _i64(value: int) -> bytes:
-    return value.to_bytes(8, "little", signed=True)
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

@@ -123,8 +123,9 @@ def test_what_is_wrong_is_said_with_the_file(backend, copy, suffix, damage, says
 
 def test_the_older_format_is_refused_by_name(backend):
     assert not backend.recognises(REFERENCE / "lazy")
-    with pytest.raises(DataError, match=r"lazy\.idx: is of the older `lazy`/`cached` format"):
+    with pytest.raises(DataError, match=r"lazy\.idx: is of the older `lazy`/`cached` format") as raised:
         backend.open(REFERENCE / "lazy")
+    assert "data-impl to lazy" in raised.value.hint
 
 
 def test_no_object_can_hide_in_a_dataset():
@@ -167,7 +168,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     prefix = tmp_path / "tokens"
     done = subprocess.run([sys.executable, "-c", code, str(prefix)], check=False)
     assert done.returncode == -signal.SIGKILL
-    assert [path.name for path in tmp_path.iterdir()] == [".tokens.bin.partial"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".tokens.bin.partial", ".tokens.sizes.partial"]
     assert not backend.recognises(prefix)
     writer = backend.create(prefix, 1000)
     writer.add_document([7])
@@ -255,3 +256,52 @@ write([5], [6, 7, 8])
     assert not backend.recognises(tmp_path / "tokens")
     with pytest.raises(DataError, match="no such file"):
         backend.open(tmp_path / "tokens")
+
+
+@pytest.mark.parametrize(("code", "dtype"), [(1, "u1"), (2, "i1"), (3, "<i2"), (4, "<i4"), (5, "<i8"), (8, "<u2")])
+def test_every_integer_type_is_read(backend, tmp_path, code, dtype):
+    documents = [np.array([1, 2, 3], dtype=dtype), np.array([100], dtype=dtype)]
+    width = documents[0].itemsize
+    (tmp_path / "t.bin").write_bytes(b"".join(document.tobytes() for document in documents))
+    index = header(code=code) + struct.pack("<QQ", 2, 3) + struct.pack("<2i", 3, 1)
+    (tmp_path / "t.idx").write_bytes(index + struct.pack("<2q", 0, 3 * width) + struct.pack("<3q", 0, 1, 2))
+    source = backend.open(tmp_path / "t")
+    assert [source.read(index).tolist() for index in range(2)] == [[1, 2, 3], [100]]
+    assert source.dtype == np.dtype(dtype)
+
+
+def test_a_writer_goes_on_where_another_was_killed(backend, tmp_path):
+    code = """
+import json, os, signal, sys
+from pathlib import Path
+from neox_data_indexed.mmap import MmapBackend
+from neox_data_indexed.settings import IndexedSettings
+writer = MmapBackend(IndexedSettings()).create(Path(sys.argv[1]), 1000)
+for number in range(5000):
+    writer.add_document([number % 1000] * (number % 7))
+    if number == 2999:
+        print(json.dumps(writer.checkpoint()), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    prefix = tmp_path / "tokens"
+    done = subprocess.run([sys.executable, "-c", code, str(prefix)], check=False, capture_output=True, text=True)
+    resumed, whole = backend.resume(prefix, 1000, json.loads(done.stdout)), backend.create(tmp_path / "whole", 1000)
+    for number in range(5000):
+        whole.add_document([number % 1000] * (number % 7))
+        if number >= 3000:
+            resumed.add_document([number % 1000] * (number % 7))
+    for writer in (resumed, whole):
+        writer.close()
+    for suffix in (".bin", ".idx"):
+        assert prefix.with_suffix(suffix).read_bytes() == (tmp_path / "whole").with_suffix(suffix).read_bytes()
+
+
+def test_what_was_left_behind_and_has_shrunk_since_is_no_beginning(backend, tmp_path):
+    writer = backend.create(tmp_path / "tokens", 1000)
+    writer.add_document([1, 2, 3])
+    position = writer.checkpoint()
+    writer.leave()
+    (tmp_path / ".tokens.bin.partial").write_bytes(b"")
+    with pytest.raises(DataError, match="ends before byte 6") as raised:
+        backend.resume(tmp_path / "tokens", 1000, position)
+    assert "--resume" in raised.value.hint

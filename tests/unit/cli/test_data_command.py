@@ -39,7 +39,7 @@ def run(*args):
         (["a.txt", "--vocab-size", "256"], 2, "257"),
         ([], 2, "SOURCES"),
         (["a.txt", "--tokenizer-type", "GPT2BPETokeniser"], 3, "did you mean 'GPT2BPETokenizer'"),
-        (["a.txt", "--data-impl", "lazy"], 3, "no data backend 'lazy'"),
+        (["a.txt", "--data-impl", "lasy"], 3, "no data backend 'lasy'"),
     ],
 )
 def test_what_cannot_be_done_is_said(handed_over, capsys, args, code, says):
