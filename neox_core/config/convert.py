@@ -76,7 +76,7 @@ def block_of(kind: Any) -> type | None:
 def read_fields(cls: type, values: Mapping[str, Any], path: str, report: Callable[[Problem], None]) -> dict[str, Any]:
     """The fields of `cls` out of `values`, defaults included; a field that is wrong is reported and left out.
 
-    Keys of `values` that `cls` does not have are reported too.
+    Keys of `values` that `cls` does not have are reported too, and an older name of one that it has as a note.
     """
     known = {key: field for field in fields_of(cls) for key in field.keys}
     for key in values:
@@ -100,6 +100,9 @@ def read_fields(cls: type, values: Mapping[str, Any], path: str, report: Callabl
                 )
             )
             continue
+        for key in written:
+            if key != field.name:
+                report(Problem(f"is another name of {field.name}", join(path, key), severity="note"))
         for value in _field_value(field, values[written[0]], join(path, written[0]), report):
             found[field.name] = value
     return found
@@ -145,14 +148,14 @@ def _field_value(field: Field, raw: Any, path: str, report: Callable[[Problem], 
         value = convert(raw, field.type, path, problems.append)
     except InvalidError as error:
         problems.append(Problem(error.message, path, error.hint))
-    if not problems and field.attribute.validator is not None:
+    if all(each.severity != "error" for each in problems) and field.attribute.validator is not None:
         try:
             field.attribute.validator(None, field.attribute, value)
         except (ValueError, TypeError) as error:
             problems.append(Problem(_said(error, field.name), path))
     for problem in problems:
         report(problem)
-    if not problems:
+    if all(problem.severity != "error" for problem in problems):
         yield value
 
 

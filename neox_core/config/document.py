@@ -7,7 +7,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import attrs
 
 from neox_core.config.convert import Field, block_of, fields_of, shown
-from neox_core.config.legacy import LEGACY, Switch
+from neox_core.config.legacy import LEGACY
 from neox_core.config.report import spell
 from neox_core.config.sections import CORE_SECTIONS
 
@@ -92,9 +92,4 @@ def _legacy() -> Iterator[str]:
     yield "Read as their successors, with a note; both at once must agree.\n"
     yield "| older | now |"
     yield "|---|---|"
-    for rule in LEGACY:
-        if isinstance(rule, Switch):
-            yield f"| `{spell(rule.key)}: true` | `{spell(rule.to)}: {rule.value}` |"
-        else:
-            item = "" if rule.item is None else f"[{rule.item}]"
-            yield f"| `{spell(rule.key)}` | `{spell(rule.to)}{item}` |"
+    yield from (f"| `{spell(rule.key)}` | {rule.today} |" for rule in LEGACY)

@@ -1,4 +1,8 @@
-"""Older spellings of keys, turned into the ones in use before anything else looks at them."""
+"""Older spellings of keys, turned into the ones in use before anything else looks at them.
+
+They are those of GPT-NeoX's first README and of DeepSpeed's first pages, and a few of later GPT-NeoX that say in one
+word what a block says here. Aliases of a setting (`setting(aliases=...)`) need no rule.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,15 +12,24 @@ from attrs import evolve, frozen
 from neox_core.config.convert import same, shown
 from neox_core.config.load import Loaded, Place
 from neox_core.config.problem import Problem
+from neox_core.config.report import spell
 
 
 @frozen
-class Switch:
-    """A boolean key that chose what a named value chooses now; `false` says nothing."""
+class Means:
+    """A key each of whose values is a setting of today, (dotted key, value); None: it says nothing.
+
+    also: other values of that setting which the key agrees with.
+    """
 
     key: str
-    to: str
-    value: str
+    cases: Mapping[bool | str, tuple[str, Any] | None]
+    also: tuple[str, ...] = ()
+
+    @property
+    def today(self) -> str:
+        """What stands in its place, in words."""
+        return ", ".join(f"{_plain(raw)}: `{setting_text(*to)}`" for raw, to in self.cases.items() if to is not None)
 
 
 @frozen
@@ -28,12 +41,52 @@ class Moved:
     item: int | None = None
     others: tuple[float, ...] = ()
 
+    @property
+    def today(self) -> str:
+        """What stands in its place, in words."""
+        return f"`{spell(self.to)}`" if self.item is None else f"`{self.to}[{self.item}]`"
 
-LEGACY: tuple[Switch | Moved, ...] = (
-    Switch("geglu", "activation", "geglu"),
-    Switch("openai_gelu", "activation", "openai-gelu"),
-    Switch("rms_norm", "norm", "rmsnorm"),
-    Switch("sinusoidal_pos_emb", "pos_emb", "sinusoidal"),
+
+@frozen
+class Gone:
+    """A key without successor. A `harmless` value asks for what happens anyway; any other is an error."""
+
+    key: str
+    why: str
+    harmless: tuple[Any, ...] = ()
+    hint: str = "remove it"
+
+    @property
+    def today(self) -> str:
+        """What stands in its place, in words."""
+        return f"nothing: {self.why}"
+
+
+Legacy = Means | Moved | Gone
+
+
+def _switch(key: str, to: str, value: Any, also: tuple[str, ...] = ()) -> Means:
+    return Means(key, {True: (to, value), False: None}, also)
+
+
+LEGACY: tuple[Legacy, ...] = (
+    _switch("geglu", "activation", "geglu"),
+    _switch("openai_gelu", "activation", "openai-gelu"),
+    _switch("rms_norm", "norm", "rmsnorm"),
+    _switch("sinusoidal_pos_emb", "pos_emb", "sinusoidal"),
+    _switch("rpe", "pos_emb", "rpe"),
+    Gone("rpe_causal", "pos-emb: rpe is always causal", (True,), "remove it; the bias of this version looks back only"),
+    _switch("onebitadam", "optimizer.type", "OneBitAdam"),
+    _switch("cpu_torch_adam", "optimizer.type", "CPU_torch_adam"),
+    _switch("cpu_optimizer", "optimizer.type", "CPU_Adam", also=("CPU_torch_adam",)),
+    _switch("fp32_allreduce", "communication_data_type", "fp32"),
+    _switch("disable_allgather", "zero_optimization.allgather_partitions", False),
+    _switch("zero_optimization", "zero_optimization.stage", 1),
+    _switch("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device", "cpu"),
+    Means("precision", {"fp16": ("fp16.enabled", True), "bfloat16": ("bf16.enabled", True), "fp32": None}),
+    Gone("fp16.type", "chooses another precision than its block", ("fp16",), "bf16: {enabled: true} is bfloat16"),
+    Gone("DDP_impl", "DeepSpeed averages the gradients", ("local", "torch")),
+    Gone("onnx_safe", "there is no export to ONNX", (False,)),
     Moved("batch_size", "train_micro_batch_size_per_gpu"),
     Moved("lr", "optimizer.params.lr"),
     Moved("adam_beta1", "optimizer.params.betas", 0, (0.9, 0.999)),
@@ -43,89 +96,143 @@ LEGACY: tuple[Switch | Moved, ...] = (
     Moved("loss_scale_window", "fp16.loss_scale_window"),
     Moved("min_scale", "fp16.min_loss_scale"),
     Moved("hysteresis", "fp16.hysteresis"),
+    Moved("contigious_checkpointing", "contiguous_checkpointing"),
 )
-LEGACY_KEYS: Mapping[str, Switch | Moved] = {rule.key: rule for rule in LEGACY}
+_BLOCKS = {"zero_optimization"}  # keys that were a switch, and are a block
+LEGACY_KEYS = frozenset(rule.key for rule in LEGACY if "." not in rule.key) - _BLOCKS
 
 
 def modernise(loaded: Loaded) -> Loaded:
     """The same config in today's spelling; a key whose successor says something else is an error that names both."""
     work = _Work(loaded)
-    written_betas = "betas" in _block(loaded.values, ("optimizer", "params"))
     for rule in LEGACY:
-        if rule.key not in loaded.values:
+        block, last = work.block_of(rule.key)
+        if last not in block or isinstance(block[last], dict):
             continue
-        raw = work.values.pop(rule.key)
-        if isinstance(rule, Switch):
-            work.switch(rule, raw)
+        if rule.key in _BLOCKS and not isinstance(block[last], bool):
+            continue
+        raw = block.pop(last)
+        if isinstance(rule, Means):
+            work.means(rule, raw)
+        elif isinstance(rule, Gone):
+            work.gone(rule, raw)
         elif raw is not None:
-            work.move(rule, raw, written_betas)
-    return evolve(loaded, values=work.values, places=work.places, problems=(*loaded.problems, *work.problems))
+            work.move(rule, raw)
+        if not block and "." in rule.key:
+            work.drop_empty(rule.key.rpartition(".")[0])
+    places = {path: place for path, place in work.places.items() if path not in work.taken}
+    return evolve(loaded, values=work.values, places=places, problems=(*loaded.problems, *work.problems))
 
 
 class _Work:
     def __init__(self, loaded: Loaded) -> None:
         self.values = _copy(loaded.values)
         self.places = dict(loaded.places)
+        self.written = frozenset(loaded.places)
+        self.taken: set[str] = set()
         self.problems: list[Problem] = []
 
-    def say(self, rule: Switch | Moved, message: str, hint: str = "", severity: str = "error") -> None:
+    def block_of(self, path: str) -> tuple[dict[str, Any], str]:
+        """The block around a key, empty when it is not there, and the key's last part."""
+        *parts, last = path.split(".")
+        block: Any = self.values
+        for part in parts:
+            block = block.get(part) if isinstance(block, dict) else None
+        return (block if isinstance(block, dict) else {}), last
+
+    def drop_empty(self, path: str) -> None:
+        """A block of which nothing is left, when all that it held said nothing."""
+        block, last = self.block_of(path)
+        if block.get(last) == {}:
+            del block[last]
+
+    def say(self, rule: Legacy, message: str, hint: str = "", severity: str = "error") -> None:
         place = self.places[rule.key]
         self.problems.append(Problem(message, place.spelled, hint, place.where, severity))
 
-    def switch(self, rule: Switch, raw: Any) -> None:
-        if not isinstance(raw, bool):
-            self.say(rule, f"must be true or false, not {shown(raw)}")
-        elif raw:
-            self.put(rule, rule.to, rule.value, f"{rule.to.replace('_', '-')}: {rule.value}")
+    def means(self, rule: Means, raw: Any) -> None:
+        self.forget(rule)
+        if not any(same(raw, case) for case in rule.cases):
+            known = "true or false" if True in rule.cases else "one of " + ", ".join(map(str, rule.cases))
+            if raw is not None:
+                self.say(rule, f"must be {known}, not {shown(raw)}")
+            return
+        case = rule.cases[raw]
+        if case is not None:
+            self.put(rule, *case, also=rule.also)
+            return
+        for to, value in filter(None, rule.cases.values()):
+            block, last = self.block_of(to)
+            if to in self.places and last in block and any(same(block[last], each) for each in (value, *rule.also)):
+                self.differs(rule, to, to)
 
-    def move(self, rule: Moved, raw: Any, written: bool) -> None:
+    def gone(self, rule: Gone, raw: Any) -> None:
+        self.forget(rule)
+        if raw is None:
+            return
+        harmless = any(same(raw, each) for each in rule.harmless)
+        severity = "note" if harmless else "error"
+        said = "says nothing any more" if harmless else f"cannot be {shown(raw)}"
+        self.say(rule, f"{said}: {rule.why}", rule.hint, severity)
+
+    def move(self, rule: Moved, raw: Any) -> None:
+        self.forget(rule)
         if rule.item is None:
-            self.put(rule, rule.to, raw, rule.to)
+            self.put(rule, rule.to, raw)
             return
         name = f"{rule.to}[{rule.item}]"
-        *parts, last = rule.to.split(".")
-        block = _block(self.values, parts)
+        block, last = self.block_of(rule.to)
         now = block.get(last)
-        if written:
+        if rule.to in self.written and now is not None:
             if not isinstance(now, list) or len(now) <= rule.item or not same(now[rule.item], raw):
                 self.differs(rule, rule.to, name)
             return
         items = list(now) if isinstance(now, list) else list(rule.others)
         items[rule.item] = raw
-        self.set(rule, parts, last, items, name)
+        self.set(rule, rule.to, items, name)
 
-    def put(self, rule: Switch | Moved, to: str, value: Any, name: str) -> None:
-        *parts, last = to.split(".")
-        now = _block(self.values, parts).get(last)
-        if now is not None and to in self.places and not same(now, value):
+    def put(self, rule: Legacy, to: str, value: Any, also: tuple[str, ...] = ()) -> None:
+        block, last = self.block_of(to)
+        now = block.get(last)
+        name = spell(to) if isinstance(rule, Moved) else setting_text(to, value)
+        if now is None:
+            self.set(rule, to, value, name)
+        elif not any(same(now, each) for each in (value, *also)):
             self.differs(rule, to, name)
-        elif now is None:
-            self.set(rule, parts, last, value, name)
 
-    def set(self, rule: Switch | Moved, parts: list[str], last: str, value: Any, name: str) -> None:
+    def set(self, rule: Legacy, to: str, value: Any, name: str) -> None:
+        *parts, last = to.split(".")
         block = self.values
         for part in parts:
-            inner = block.setdefault(part, {})
-            if not isinstance(inner, dict):
+            if block.get(part) is None:
+                block[part] = {}
+            if not isinstance(block[part], dict):
                 return  # the block itself is wrong, which is reported where it is read
-            block = inner
+            block = block[part]
         block[last] = value
         place = self.places[rule.key]
-        self.places[".".join((*parts, last))] = Place(place.where, place.spelled)
+        self.places[to] = Place(place.where, place.spelled)
+        self.taken.discard(to)
         self.say(rule, f"is the old spelling of {name}", severity="note")
 
-    def differs(self, rule: Switch | Moved, to: str, name: str) -> None:
+    def forget(self, rule: Legacy) -> None:
+        """The key itself is no longer written, once its successor is."""
+        self.taken.add(rule.key)
+
+    def differs(self, rule: Legacy, to: str, name: str) -> None:
         there = self.places[to]
         self.say(
             rule, f"differs from {there.spelled} at {there.where}", f"{name} is the spelling in use: keep that one"
         )
 
 
-def _block(values: Mapping[str, Any], parts: Any) -> dict[str, Any]:
-    block: Any = values
-    for part in parts:
-        block = block.get(part) if isinstance(block, dict) else None
-    return block if isinstance(block, dict) else {}
+def setting_text(key: str, value: Any) -> str:
+    """`key: value` as a message writes it."""
+    return f"{spell(key)}: {_plain(value)}"
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else shown(value)
 
 
 def _copy(value: Any) -> Any:

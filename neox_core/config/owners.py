@@ -39,7 +39,7 @@ def find_owners(registry: Registry) -> Owners:
     for owner, section in sections:
         classes.append(section.settings)
         for key in _keys(section.settings):
-            if key in section_of:
+            if key in section_of and not (owner == CORE and key in LEGACY_KEYS):
                 raise _two_owners(key, section_of[key], f"{owner} (section {section.name})")
             section_of[key] = f"{owner} (section {section.name})"
     components_of: dict[str, tuple[Entry, ...]] = {}

@@ -14,7 +14,7 @@ from neox_core.config.infer import INFER, data_backend
 from neox_core.config.load import Loaded
 from neox_core.config.owners import Owners, find_owners
 from neox_core.config.problem import Problem
-from neox_core.config.report import ProblemsError, spell
+from neox_core.config.report import ProblemsError, errors, spell
 from neox_core.config.unknown import explain_inner, explain_unknown, missing_package
 from neox_core.errors import PluginError
 from neox_core.hooks.catalog import Catalog
@@ -100,7 +100,7 @@ def structure_settings(cls: type[T], values: Mapping[str, Any], path: str = "") 
     """An instance of an attrs class of settings. Raises ConfigError listing every problem."""
     problems: list[Problem] = []
     made = make(cls, read_fields(cls, _normal(values), path, problems.append), path, problems.append)
-    if problems:
+    if errors(problems):
         raise ProblemsError(problems)
     return made  # type: ignore[no-any-return]
 

@@ -29,11 +29,6 @@ class RestingSection:
     reset_position_ids: bool = _off("Count positions from each document's start", "megatron")
     reset_attention_mask: bool = _off("Keep attention within documents", "megatron")
     eod_mask_loss: bool = _off("Leave ends of documents out of the loss", "megatron")
-    fp32_allreduce: bool = _off("Average gradients in fp32", "megatron")
-    prescale_gradients: bool = _off("Divide gradients before they are summed", "deepspeed")
-    sparse_gradients: bool = _off("Send only the rows of the embedding that were used", "deepspeed")
-    wall_clock_breakdown: bool = _off("The engine's own timers", "deepspeed")
-    dump_state: bool = _off("The engine's own dump of its settings", "deepspeed")
     output_layer_parallelism: str = setting(
         "column",
         help="How the output layer is cut; without tensor parallelism there is one.",

@@ -102,3 +102,74 @@ def test_the_old_key_is_where_the_value_came_from(read: Any, tmp_path: Path) -> 
 def test_a_block_that_is_no_block_is_left_to_its_reader(read: Any) -> None:
     loaded = read("optimizer: Adam\nlr: 0.1\n")
     assert loaded.values == {"optimizer": "Adam"}
+
+
+@pytest.mark.parametrize(
+    ("written", "values"),
+    [
+        ("rpe: true", {"pos_emb": "rpe"}),
+        ("onebitadam: true", {"optimizer": {"type": "OneBitAdam"}}),
+        ("cpu-optimizer: true", {"optimizer": {"type": "CPU_Adam"}}),
+        ("cpu_torch_adam: true", {"optimizer": {"type": "CPU_torch_adam"}}),
+        ("fp32_allreduce: true", {"communication_data_type": "fp32"}),
+        ("disable-allgather: true", {"zero_optimization": {"allgather_partitions": False}}),
+        ("zero_optimization: true", {"zero_optimization": {"stage": 1}}),
+        (
+            "zero-optimization: {stage: 1, cpu-offload: true}",
+            {"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}},
+        ),
+        ("precision: bfloat16", {"bf16": {"enabled": True}}),
+        ("precision: fp16", {"fp16": {"enabled": True}}),
+        ("contigious-checkpointing: true", {"contiguous_checkpointing": True}),
+        ("DDP-impl: torch", {}),
+        ("rpe-causal: true", {}),
+    ],
+)
+def test_more_older_spellings(read: Any, written: str, values: Any) -> None:
+    loaded = read(written)
+    assert loaded.values == values
+    assert [problem.severity for problem in loaded.problems] == ["note"]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "rpe: false",
+        "zero_optimization: false",
+        "zero_optimization: {cpu_offload: false}",
+        "precision: fp32",
+        "onnx-safe: null",
+        "fp32-allreduce: false",
+    ],
+)
+def test_more_older_spellings_at_rest(read: Any, written: str) -> None:
+    loaded = read(written)
+    assert loaded.values == {}
+    assert not [problem for problem in loaded.problems if problem.severity == "error"]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "rms-norm: false\nnorm: rmsnorm",
+        "cpu-optimizer: false\noptimizer: {type: CPU_torch_adam}",
+        "onebitadam: true\noptimizer: {type: Adam}",
+        "precision: fp32\nfp16: {enabled: true}",
+        "fp32-allreduce: true\ncommunication_data_type: fp16",
+        "precision: fp16\nprecision: bfloat16".replace("\nprecision", "\nfp16: {enabled: false} #"),
+    ],
+)
+def test_a_switch_that_is_off_contradicts_what_it_switched(read: Any, written: str) -> None:
+    (problem,) = (problem for problem in read(written).problems if problem.severity == "error")
+    assert "differs from" in problem.message
+
+
+def test_the_two_switches_of_the_host_optimizer_agree(read: Any) -> None:
+    assert read("cpu-optimizer: true\ncpu_torch_adam: true").values == {"optimizer": {"type": "CPU_torch_adam"}}
+
+
+@pytest.mark.parametrize("written", ["rpe-causal: false", "onnx-safe: true", "DDP-impl: apex", "precision: int8"])
+def test_what_has_no_successor_is_an_error_with_the_reason(read: Any, written: str) -> None:
+    (problem,) = read(written).problems
+    assert problem.severity == "error"
+    assert problem.key == written.partition(":")[0]
