@@ -1,4 +1,4 @@
-"""Which devices this machine has and how many ranks a config makes of them. Looks at files, never at torch."""
+"""Which devices this machine has, and the ranks that a config makes of them or of a hostfile's. Never asks torch."""
 
 import os
 import re
@@ -11,6 +11,7 @@ from attrs import frozen
 from neox_core.config.problem import Problem
 from neox_core.config.sections.host import LaunchSection
 from neox_core.config.structure import Config
+from neox_core.plan.hosts import DEFAULT_HOSTFILE, HostError, Pool, exclude, first, include, read_hostfile
 from neox_core.plan.runfile import ClusterPlan, Host
 
 Device = Literal["cpu", "cuda"]
@@ -26,12 +27,13 @@ class Machine:
 
 @frozen
 class ClusterShape:
-    """The ranks of a run, and on what."""
+    """The ranks of a run, and on what. `hosts` in the order of the ranks."""
 
     device: Device
     num_ranks: int
     backend: str
     num_cores: int
+    hosts: tuple[Host, ...] = ()
 
 
 def detect(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> Machine:
@@ -62,17 +64,21 @@ def _visible(text: str) -> int:
 
 
 def cluster_shape(config: Config, machine: Machine, problems: list[Problem]) -> ClusterShape:
-    """The ranks that the launch section asks for on this machine. Problems are appended; the shape is then a guess."""
+    """The ranks that the launch section asks for. Problems are appended; the shape is then a guess."""
     launch = config.section(LaunchSection)
     device: Device = "cuda" if launch.device == "cuda" or (launch.device == "auto" and machine.num_cuda) else "cpu"
-    if launch.device == "cuda" and not machine.num_cuda:
-        problems.append(config.problem("this machine has no NVIDIA device that may be used", "device", "device: auto"))
-    present = machine.num_cuda if device == "cuda" else 1
-    num_ranks = max(1, present) if launch.num_gpus == -1 else launch.num_gpus
-    if num_ranks == 0:
-        problems.append(config.problem("must be -1, or 1 or more", "num-gpus"))
-    elif device == "cuda" and machine.num_cuda and num_ranks > machine.num_cuda:
-        problems.append(config.problem(f"this machine has {machine.num_cuda} devices, not {num_ranks}", "num-gpus"))
+    pool, faults = _hostfile(launch)
+    problems += [each if each.where else config.problem(each.message, each.key, each.hint) for each in faults]
+    if not pool:
+        if launch.device == "cuda" and not machine.num_cuda:
+            problems.append(
+                config.problem("this machine has no NVIDIA device that may be used", "device", "device: auto")
+            )
+        pool = _this_machine(config, launch, device, machine, problems)
+    try:
+        pool = _wanted(launch, pool)
+    except HostError as error:
+        problems.append(config.problem(error.message, error.key, error.hint))
     backend = launch.distributed_backend or ("nccl" if device == "cuda" else "gloo")
     if backend == "nccl" and device == "cpu":
         problems.append(
@@ -82,18 +88,50 @@ def cluster_shape(config: Config, machine: Machine, problems: list[Problem]) -> 
         problems.append(
             config.problem("mpi is known, but not available in this version yet", "distributed-backend", "nccl or gloo")
         )
-    return ClusterShape(device, max(1, num_ranks), backend, machine.num_cores)
+    hosts = tuple(Host(name, len(slots), slots) for name, slots in pool.items())
+    return ClusterShape(device, sum(host.slots for host in hosts), backend, machine.num_cores, hosts)
+
+
+def _hostfile(launch: LaunchSection) -> tuple[Pool, list[Problem]]:
+    """The hosts of the hostfile; none where nobody asked for one and there is none under the default name."""
+    path = Path(launch.hostfile)
+    if launch.hostfile == DEFAULT_HOSTFILE and not path.exists():
+        return {}, []
+    return read_hostfile(path)
+
+
+def _this_machine(
+    config: Config, launch: LaunchSection, device: Device, machine: Machine, problems: list[Problem]
+) -> Pool:
+    """This machine's devices; without any, as many processes on the CPU as are asked for."""
+    present = machine.num_cuda if device == "cuda" else max(1, launch.num_gpus)
+    if launch.num_gpus == 0:
+        problems.append(config.problem("must be -1, or 1 or more", "num-gpus"))
+    elif launch.num_gpus > present and machine.num_cuda:
+        problems.append(config.problem(f"this machine has {present} devices, not {launch.num_gpus}", "num-gpus"))
+    return {"localhost": tuple(range(max(1, present, launch.num_gpus)))}
+
+
+def _wanted(launch: LaunchSection, pool: Pool) -> Pool:
+    """What the filters or the counts leave. Both filters, or a filter with a count, is for the rules to refuse."""
+    if launch.include:
+        return include(pool, launch.include)
+    if launch.exclude:
+        return exclude(pool, launch.exclude)
+    return first(pool, launch.num_nodes, launch.num_gpus)
 
 
 def cluster_plan(config: Config, shape: ClusterShape) -> ClusterPlan:
-    """One host, this one."""
+    """Where the ranks run, and how they find each other."""
     launch = config.section(LaunchSection)
-    threads = max(1, shape.num_cores // shape.num_ranks) if shape.device == "cpu" else None
+    most = max(host.slots for host in shape.hosts)
+    names = [host.name for host in shape.hosts]
     return ClusterPlan(
-        hosts=(Host("localhost", shape.num_ranks),),
+        hosts=shape.hosts,
         device=shape.device,
         backend=shape.backend,
-        master_addr=launch.master_addr or "127.0.0.1",
+        master_addr=launch.master_addr or ("127.0.0.1" if names == ["localhost"] else names[0]),
         master_port=launch.master_port,
-        threads_per_rank=threads,
+        threads_per_rank=max(1, shape.num_cores // most) if shape.device == "cpu" else None,
+        local_rank=launch.local_rank,
     )

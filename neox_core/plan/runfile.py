@@ -144,15 +144,19 @@ class CheckpointPlan:
 
 @frozen
 class Host:
-    """One machine and how many ranks it runs."""
+    """One machine and how many ranks it runs. devices: which of its devices these take; empty: the first `slots`."""
 
     name: str
     slots: int
+    devices: tuple[int, ...] = ()
 
 
 @frozen
 class ClusterPlan:
-    """Where the ranks run. tensor_parallel and pipeline_parallel are ranks; 1 = off."""
+    """Where the ranks run. tensor_parallel and pipeline_parallel are ranks; 1 = off.
+
+    local_rank: the device of a rank that is started without LOCAL_RANK.
+    """
 
     hosts: tuple[Host, ...]
     device: Literal["cpu", "cuda"]
@@ -162,6 +166,7 @@ class ClusterPlan:
     threads_per_rank: int | None
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+    local_rank: int | None = None
 
     @property
     def world_size(self) -> int:

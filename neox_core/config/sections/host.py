@@ -13,9 +13,33 @@ class LaunchSection:
     """Which devices take part, and how the processes meet."""
 
     launcher: str = setting("local", help="What starts the processes.", changes="speed", origin="deepspeed")
+    hostfile: str = setting(
+        "/job/hostfile",
+        help="List of machines, a line `NAME slots=N` each. Without the file of the default name: this machine only.",
+        check=not_empty,
+        changes="speed",
+        origin="deepspeed",
+    )
+    include: str = setting(
+        "",
+        help="Hosts and slots to run on, such as worker-0@worker-1:0,2. Default: all of the hostfile.",
+        changes="speed",
+        origin="deepspeed",
+    )
+    exclude: str = setting(
+        "", help="Hosts and slots to leave out, written as in `include`.", changes="speed", origin="deepspeed"
+    )
+    num_nodes: int = setting(
+        -1,
+        help="Hosts to take from the top of the hostfile; -1: all.",
+        check=at_least(-1),
+        unit="hosts",
+        changes="speed",
+        origin="deepspeed",
+    )
     num_gpus: int = setting(
         -1,
-        help="Processes on this machine, one a device; -1: all devices, and one process on a machine without.",
+        help="Processes on each host, one a device; -1: all devices, and one process on a machine without.",
         check=at_least(-1),
         aliases=("num_accelerators",),
         changes="speed",
@@ -28,10 +52,21 @@ class LaunchSection:
         None, help="Communication library. Default: nccl on cuda, gloo on cpu.", changes="speed", origin="megatron"
     )
     master_addr: str | None = setting(
-        None, help="Address of the first process. Default: this machine alone.", changes="speed", origin="deepspeed"
+        None,
+        help="Address of the first process. Default: the first host, and 127.0.0.1 on one machine.",
+        check=not_empty,
+        changes="speed",
+        origin="deepspeed",
     )
     master_port: int = setting(
         29500, help="Port of the first process.", check=between(1, 65535), changes="speed", origin="deepspeed"
+    )
+    local_rank: int | None = setting(
+        None,
+        help="Device of a rank that is started by hand, without LOCAL_RANK in its environment.",
+        check=at_least(0),
+        changes="speed",
+        origin="megatron",
     )
 
 

@@ -7,7 +7,7 @@ from neox_core.config.problem import Problem
 from neox_core.config.structure import Config, SectionInvalidError
 from neox_core.hooks.catalog import Catalog
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules import batch, checkpoint, data, model, optimization, precision
+from neox_core.plan.rules import batch, checkpoint, data, launch, model, optimization, precision, profiling
 from neox_core.plan.rules.rule import Rule, keys_of
 
 RULES: tuple[Rule, ...] = (
@@ -17,6 +17,8 @@ RULES: tuple[Rule, ...] = (
     *precision.RULES,
     *checkpoint.RULES,
     *data.RULES,
+    *profiling.RULES,
+    *launch.RULES,
 )
 
 

@@ -141,6 +141,18 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         CPU,
     ),
     "split_is_shares": (("split=1,-1",), "error: split: must be shares", ("split=1,0",), CPU),
+    "one_host_filter": (
+        ("include=localhost", "exclude=localhost:1"),
+        "error: exclude: contradicts include (keep one of the two)",
+        ("include=localhost:0",),
+        GPU,
+    ),
+    "filter_or_count": (
+        ("include=localhost:0", "num_nodes=1"),
+        "error: num_nodes: contradicts include, which says it by name (keep one of the two)",
+        ("exclude=localhost:0", "num_nodes=-1"),
+        GPU,
+    ),
     "data_is_there": (("data-path=nowhere/x",), "error: data-path: there is no dataset nowhere/x", (), CPU),
 }
 
@@ -195,6 +207,8 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
         (("bf16.enabled=true", "fp16.enabled=true"), "enabled together with fp16"),
         (("save-interval=5",), "warning: save-interval: does nothing without save"),
         (("keep-last-n-checkpoints=5",), "warning: keep-last-n-checkpoints: does nothing without save"),
+        (("exclude=localhost:1", "num_gpus=1"), "num_gpus: contradicts exclude, which says it by name"),
+        (("include=localhost:0", "num_nodes=1", "num_gpus=1"), "num_gpus: contradicts include"),
         (("plugins.require=[neox-none]",), "plugins.require: plugin neox-none is required and not installed"),
         (("optimizer.params.max_grad_norm=one",), "max_grad_norm: differs from gradient-clipping"),
     ],

@@ -1,0 +1,105 @@
+"""The machine list of a job, and what include, exclude, num_nodes and num_gpus leave of it.
+
+A hostfile has a line `NAME slots=N` for each machine; a slot is a device, or a process where there is none. A filter is
+`NAME[:SLOT[,SLOT...]]`, joined by `@`: `worker-0@worker-1:0,2` is all of worker-0 and two slots of worker-1.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from neox_core.config.problem import Problem
+
+DEFAULT_HOSTFILE = "/job/hostfile"
+
+Pool = Mapping[str, tuple[int, ...]]
+"""Host -> its slots, in the order of the hostfile, which is the order of the ranks."""
+
+_LINE = re.compile(r"(?P<host>[^\s:@,#]+)\s+slots=(?P<slots>\d+)")
+
+
+class HostError(ValueError):
+    """The pool cannot give what a key asks for; `key` is the one to look at."""
+
+    def __init__(self, message: str, key: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.key = key
+        self.hint = hint
+
+
+def read_hostfile(path: Path) -> tuple[Pool, list[Problem]]:
+    """The pool, and what is wrong with the file, each with its line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        return {}, [Problem(f"cannot read {path}: {reason}", "hostfile", "lines such as: worker-0 slots=4")]
+    pool: dict[str, tuple[int, ...]] = {}
+    problems: list[Problem] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        entry = line.partition("#")[0].strip()
+        if not entry:
+            continue
+        where, match = f"{path}:{number}:1", _LINE.fullmatch(entry)
+        if match is None:
+            problems.append(Problem(f"{entry!r} is no host", "", "write: worker-0 slots=4", where))
+        elif match["host"] in pool:
+            problems.append(Problem(f"names {match['host']} a second time", "", "add the slots up on one line", where))
+        elif int(match["slots"]) == 0:
+            problems.append(Problem(f"gives {match['host']} no slot", "", "remove the line", where))
+        else:
+            pool[match["host"]] = tuple(range(int(match["slots"])))
+    if not pool and not problems:
+        problems.append(Problem("names no host", "", "lines such as: worker-0 slots=4", str(path)))
+    return pool, problems
+
+
+def include(pool: Pool, text: str) -> Pool:
+    """What a filter names of the pool. Raises HostError for what the pool does not have."""
+    named = _named(pool, text, "include")
+    return {host: named[host] for host in pool if host in named}
+
+
+def exclude(pool: Pool, text: str) -> Pool:
+    """What a filter leaves of the pool. Raises HostError for what the pool does not have, and when nothing is left."""
+    named = _named(pool, text, "exclude")
+    rest = {host: tuple(each for each in slots if each not in named.get(host, ())) for host, slots in pool.items()}
+    left = {host: slots for host, slots in rest.items() if slots}
+    if not left:
+        raise HostError("leaves no slot to run on", "exclude")
+    return left
+
+
+def first(pool: Pool, num_nodes: int, num_gpus: int) -> Pool:
+    """The first hosts and the first slots of each; -1 is all of them. Raises HostError when there are fewer."""
+    if num_nodes == 0 or num_nodes > len(pool):
+        raise HostError(f"must be -1, or from 1 to {len(pool)}, the hosts there are; not {num_nodes}", "num_nodes")
+    chosen = dict(list(pool.items())[: num_nodes if num_nodes > 0 else None])
+    for host, slots in chosen.items():
+        if num_gpus > len(slots):
+            raise HostError(f"{host} has {len(slots)} slots, not {num_gpus}", "num_gpus")
+    return {host: slots[: num_gpus if num_gpus > 0 else None] for host, slots in chosen.items()}
+
+
+def _named(pool: Pool, text: str, key: str) -> dict[str, tuple[int, ...]]:
+    """Host -> slots that a filter names, whole hosts with all they have."""
+    found: dict[str, tuple[int, ...]] = {}
+    for item in text.split("@"):
+        host, colon, listed = item.strip().partition(":")
+        if host not in pool:
+            known = ", ".join(pool)
+            raise HostError(f"names host {host!r}, which is not one of {known}", key, "items are joined by @")
+        if host in found:
+            raise HostError(f"names host {host} twice", key, f"list its slots once, such as {host}:0,1")
+        found[host] = _slots(pool, host, listed, key) if colon else pool[host]
+    return found
+
+
+def _slots(pool: Pool, host: str, listed: str, key: str) -> tuple[int, ...]:
+    wanted = set()
+    for slot in map(str.strip, listed.split(",")):
+        if not slot.isdecimal() or int(slot) not in pool[host]:
+            raise HostError(f"names slot {slot!r} of {host}, which has slots 0 to {len(pool[host]) - 1}", key)
+        wanted.add(int(slot))
+    return tuple(sorted(wanted))

@@ -1,0 +1,101 @@
+"""Hostfiles and filters. That DeepSpeed's launcher reads them alike is in tests/unit/build/test_hosts.py."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from neox_core.plan.hosts import HostError, Pool, exclude, first, include, read_hostfile
+
+POOL: Pool = {"worker-0": (0, 1, 2, 3), "worker-1": (0, 1, 2, 3), "worker-2": (0, 1)}
+
+
+def read(tmp_path: Path, text: str) -> tuple[Pool, list[str]]:
+    (tmp_path / "hosts").write_text(text)
+    pool, problems = read_hostfile(tmp_path / "hosts")
+    return pool, [f"{each.where.replace(str(tmp_path), '')} {each.message}".strip() for each in problems]
+
+
+def test_hosts_keep_their_order_and_comments_are_left_out(tmp_path: Path) -> None:
+    text = "# the pool\n\nworker-9 slots=2   # fast\n  worker-1\tslots=1\n#worker-3 slots=4\n10.0.0.7 slots=3"
+    pool, problems = read(tmp_path, text)
+    assert list(pool.items()) == [("worker-9", (0, 1)), ("worker-1", (0,)), ("10.0.0.7", (0, 1, 2))]
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a slots=1\na slots=2\n", ["/hosts:2:1 names a a second time"]),
+        ("a slots=1\nb\n", ["/hosts:2:1 'b' is no host"]),
+        ("a slots=x\n\nb slots=-1\n", ["/hosts:1:1 'a slots=x' is no host", "/hosts:3:1 'b slots=-1' is no host"]),
+        ("a slots=2 b slots=2\n", ["/hosts:1:1 'a slots=2 b slots=2' is no host"]),
+        ("a slots=0\n", ["/hosts:1:1 gives a no slot"]),
+        ("a:0 slots=1\n", ["/hosts:1:1 'a:0 slots=1' is no host"]),
+        ("# nobody\n", ["/hosts names no host"]),
+    ],
+)
+def test_every_line_that_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, said: list[str]) -> None:
+    assert read(tmp_path, text)[1] == said
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    for name, reason in (("none", "No such file or directory"), (".", "Is a directory"), ("bytes", "is not UTF-8")):
+        _, (problem,) = read_hostfile(tmp_path / name)
+        assert problem.message == f"cannot read {tmp_path / name}: {reason}"
+        assert problem.key == "hostfile"
+
+
+@pytest.mark.parametrize(
+    ("choose", "text", "left"),
+    [
+        (include, "worker-0@worker-1:0,2", {"worker-0": (0, 1, 2, 3), "worker-1": (0, 2)}),
+        (include, "worker-2:1@worker-0:3,1,1", {"worker-0": (1, 3), "worker-2": (1,)}),
+        (exclude, "worker-1:0", {"worker-0": (0, 1, 2, 3), "worker-1": (1, 2, 3), "worker-2": (0, 1)}),
+        (exclude, "worker-0@worker-2:0,1", {"worker-1": (0, 1, 2, 3)}),
+    ],
+)
+def test_filters(choose: Callable[[Pool, str], Pool], text: str, left: Pool) -> None:
+    assert list(choose(POOL, text).items()) == list(left.items())
+
+
+@pytest.mark.parametrize(
+    ("choose", "text", "said"),
+    [
+        (include, "worker-7", "names host 'worker-7', which is not one of worker-0, worker-1, worker-2"),
+        (include, "worker-0@", "names host '', which is not one of worker-0, worker-1, worker-2"),
+        (include, "worker-2:2", "names slot '2' of worker-2, which has slots 0 to 1"),
+        (include, "worker-2:", "names slot '' of worker-2, which has slots 0 to 1"),
+        (include, "worker-2:0,x", "names slot 'x' of worker-2, which has slots 0 to 1"),
+        (include, "worker-0@worker-0:1", "names host worker-0 twice"),
+        (exclude, "worker-2:5", "names slot '5' of worker-2, which has slots 0 to 1"),
+        (exclude, "worker-0@worker-1@worker-2", "leaves no slot to run on"),
+    ],
+)
+def test_filters_name_what_there_is(choose: Callable[[Pool, str], Pool], text: str, said: str) -> None:
+    with pytest.raises(HostError) as caught:
+        choose(POOL, text)
+    assert caught.value.message == said
+    assert caught.value.key == choose.__name__
+
+
+def test_the_first_hosts_and_slots() -> None:
+    assert first(POOL, -1, -1) == POOL
+    assert first(POOL, 1, -1) == {"worker-0": (0, 1, 2, 3)}
+    assert first(POOL, 2, 3) == {"worker-0": (0, 1, 2), "worker-1": (0, 1, 2)}
+    assert first(POOL, 3, 2) == {"worker-0": (0, 1), "worker-1": (0, 1), "worker-2": (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "num_gpus", "key", "said"),
+    [
+        (4, -1, "num_nodes", "must be -1, or from 1 to 3, the hosts there are; not 4"),
+        (0, -1, "num_nodes", "must be -1, or from 1 to 3, the hosts there are; not 0"),
+        (-1, 3, "num_gpus", "worker-2 has 2 slots, not 3"),
+    ],
+)
+def test_no_more_than_there_is(num_nodes: int, num_gpus: int, key: str, said: str) -> None:
+    with pytest.raises(HostError) as caught:
+        first(POOL, num_nodes, num_gpus)
+    assert (caught.value.key, caught.value.message) == (key, said)
