@@ -11,20 +11,22 @@ from torch import Tensor, nn
 from neox_core.model.block import Block
 from neox_core.model.cache import KeyValueCache
 from neox_core.model.embedding import Embedding
-from neox_core.model.linear import Linear
+from neox_core.model.linear import ColumnLinear
 from neox_core.model.loss import cross_entropy
 from neox_core.model.matmul import linear
+from neox_core.parallel.tensor import ALONE
 
 if TYPE_CHECKING:
     from neox_core.contracts.model import Activation
     from neox_core.model.shape import ModelShape
+    from neox_core.parallel.tensor import TensorParallel
 
 
 class GPT(nn.Module):
     """A decoder-only transformer as GPT-NeoX defines it.
 
     norm: makes a fresh norm of width hidden_size. position: a module that keeps `contracts.model.Position`.
-    narrow_loss: the loss of a token in the dtype of its logits, see `cross_entropy`.
+    narrow_loss: the loss of a token in the dtype of its logits, see `cross_entropy`. tensor: the ranks that share it.
     """
 
     def __init__(
@@ -33,45 +35,60 @@ class GPT(nn.Module):
         norm: Callable[[], nn.Module],
         activation: Activation,
         position: nn.Module,
+        tensor: TensorParallel = ALONE,
         *,
         narrow_loss: bool = False,
     ) -> None:
         super().__init__()
         self.narrow_loss = narrow_loss
         self.shape = shape
-        self.embedding = Embedding(shape.vocab_size, shape.hidden_size, shape.hidden_dropout)
+        self.tensor = tensor
+        self.embedding = Embedding(shape.vocab_size, shape.hidden_size, shape.hidden_dropout, tensor)
         self.position = position
-        self.layers = nn.ModuleList(Block(shape, layer, norm, activation) for layer in range(shape.num_layers))
+        self.layers = nn.ModuleList(Block(shape, layer, norm, activation, tensor) for layer in range(shape.num_layers))
         self.final_norm = norm()
-        self.head = None if shape.tie_embeddings else Linear(shape.hidden_size, shape.vocab_size, bias=False)
+        head = None if shape.tie_embeddings else ColumnLinear(shape.hidden_size, shape.vocab_size, tensor, bias=False)
+        self.head = head
 
-    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, labels: Tensor, keys: Tensor | None = None) -> Tensor:
         """Mean cross-entropy in nats over the labels that are not -100; tokens, labels: int64 [batch, seq].
 
-        The logits exist for a few tokens at a time, never for the whole batch.
+        The logits exist for a few tokens at a time, never for the whole batch. keys: one for each sample, which in
+        training decide what dropout drops, see `model.dropout.sample_keys`. Raises ValueError where they are missing.
         """
-        return cross_entropy(self.hidden(tokens), self.output_weight, labels, narrow=self.narrow_loss)
+        if not self.training:
+            keys = None
+        elif keys is None and self.shape.has_dropout:
+            raise ValueError("training with dropout needs the keys of the samples")
+        hidden = self.tensor.enter(self.hidden(tokens, keys=keys))
+        return cross_entropy(hidden, self.output_weight, labels, narrow=self.narrow_loss, tensor=self.tensor)
 
     def logits(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         """int64 [batch, seq] -> [batch, seq, vocab]. With a cache, `tokens` are those that follow what it holds."""
-        return linear(self.hidden(tokens, cache), self.output_weight)
+        hidden = self.tensor.enter(self.hidden(tokens, cache))
+        return self.tensor.gather_last(linear(hidden, self.output_weight))
 
-    def hidden(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+    def last_logits(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        """The logits after the last token of each sequence: int64 [batch, seq] -> [batch, vocab]."""
+        hidden = self.tensor.enter(self.hidden(tokens, cache))[:, -1]
+        return self.tensor.gather_last(linear(hidden, self.output_weight))
+
+    def hidden(self, tokens: Tensor, cache: KeyValueCache | None = None, keys: Tensor | None = None) -> Tensor:
         """int64 [batch, seq] -> the normalised states after the last block, [batch, seq, hidden]."""
         new = tokens.shape[1]
         first = 0 if cache is None else cache.length
         positions = torch.arange(first, first + new, device=tokens.device)
-        x = self.embedding(tokens, positions, self.position)
+        x = self.embedding(tokens, positions, self.position, keys)
         prepared = self.position.prepare(positions, self._matmul_dtype(x))  # type: ignore[operator]
         for block in self.layers:
-            x = block(x, self.position, prepared, cache)
+            x = block(x, self.position, prepared, cache, keys)
         if cache is not None:
             cache.advance(new)
         return self.final_norm(x)  # type: ignore[no-any-return]
 
     @property
     def output_weight(self) -> Tensor:
-        """[vocab, hidden]: the head's, or the embedding's where they are tied."""
+        """[vocab, hidden], of a tensor-parallel rank its rows: the head's, or the embedding's where they are tied."""
         return self.embedding.weight if self.head is None else self.head.weight
 
     def no_weight_decay(self) -> set[str]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from neox_core.errors import ConfigError
 from neox_core.model.shape import ModelShape
+from neox_core.parallel.tensor import Cut
 
 Fill = Callable[[Tensor, torch.Generator], object]
 
@@ -31,10 +32,12 @@ def init_parameters(
         chosen = output_fill if getattr(module, "residual_output", False) else fill
         for name, parameter in module.named_parameters(prefix, recurse=False):
             if parameter.dim() >= 2:
-                full = torch.empty(parameter.shape, dtype=torch.float32)
+                cut: Cut | None = getattr(module, "cuts", {}).get(name.removeprefix(f"{prefix}."))
+                shape_of_whole = tuple(parameter.shape) if cut is None else cut.whole_shape(tuple(parameter.shape))
+                full = torch.empty(shape_of_whole, dtype=torch.float32)
                 chosen(full, generator(seed, name))
                 with torch.no_grad():
-                    parameter.copy_(full)
+                    parameter.copy_(full if cut is None else cut.of(full))
 
 
 def generator(seed: int, name: str) -> torch.Generator:

@@ -1,4 +1,4 @@
-"""The projection that all layers are made of."""
+"""The projections that all layers are made of, whole or shared by the ranks of a tensor-parallel group."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from neox_core.model.matmul import linear
+from neox_core.parallel.tensor import ALONE, Cut, TensorParallel
 
 
 class Linear(nn.Module):
@@ -31,3 +32,45 @@ class Linear(nn.Module):
     def extra_repr(self) -> str:
         outputs, inputs = self.weight.shape
         return f"{inputs}, {outputs}, bias={self.bias is not None}"
+
+
+class ColumnLinear(Linear):
+    """A Linear of which each rank holds some outputs: [batch, seq, inputs] -> [batch, seq, its outputs].
+
+    sections: lengths that make up the outputs and are each cut in equal parts; one, `outputs`, unless given.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        tensor: TensorParallel = ALONE,
+        *,
+        bias: bool = True,
+        sections: tuple[int, ...] | None = None,
+    ) -> None:
+        super().__init__(inputs, tensor.share(outputs), bias=bias)
+        self.tensor = tensor
+        cut = tensor.cut(0, sections or (outputs,))
+        self.cuts: dict[str, Cut] = {} if tensor.size == 1 else {name: cut for name, _ in self.named_parameters()}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(self.tensor.enter(x), self.weight, self.bias)
+
+
+class RowLinear(Linear):
+    """A Linear of which each rank holds some inputs: [batch, seq, its inputs] -> [batch, seq, outputs].
+
+    Its result goes to the residual stream. Every rank has the whole bias, which is added to the sum.
+    """
+
+    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel = ALONE) -> None:
+        super().__init__(tensor.share(inputs), outputs, residual_output=True)
+        self.tensor = tensor
+        self.cuts: dict[str, Cut] = {} if tensor.size == 1 else {"weight": tensor.cut(1, (inputs,))}
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.tensor.size == 1:
+            return super().forward(x)
+        total = self.tensor.leave(linear(x, self.weight))
+        return total if self.bias is None else total + self.bias.to(total.dtype)

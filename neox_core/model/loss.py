@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from neox_core.model.matmul import times_transposed
+from neox_core.parallel.tensor import ALONE, TensorParallel
 
 IGNORED = -100
 CHUNK_BYTES = {"cpu": 24 * 2**20}  # a processor's last cache; the logits are read and written four times
@@ -19,7 +20,13 @@ GPU_CHUNK_BYTES = 256 * 2**20
 
 
 def cross_entropy(
-    hidden: Tensor, weight: Tensor, labels: Tensor, chunk: int | None = None, *, narrow: bool = False
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    chunk: int | None = None,
+    *,
+    narrow: bool = False,
+    tensor: TensorParallel = ALONE,
 ) -> Tensor:
     """Mean of -log softmax(hidden @ weight.T)[label] in nats over the labels that are not -100.
 
@@ -28,6 +35,8 @@ def cross_entropy(
     label counts.
     chunk: tokens whose logits exist at once; None: what CHUNK_BYTES of fp32 hold. narrow: each token's loss in the
     dtype of the products, with its few digits, instead of fp32; their sum is in fp32 all the same.
+    tensor: the ranks that share the vocabulary, each with its rows of `weight`. Each returns the loss, and the part of
+    the gradient of `hidden` that goes through its rows: `TensorParallel.enter` adds them up.
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -36,7 +45,7 @@ def cross_entropy(
     with_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     with torch.autocast(device, enabled=False):
         loss: Tensor = _ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            hidden.flatten(0, -2), weight, labels.flatten(), dtype, chunk, narrow, with_gradient
+            hidden.flatten(0, -2), weight, labels.flatten(), dtype, chunk, narrow, with_gradient, tensor
         )
     return loss
 
@@ -58,12 +67,15 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         chunk: int,
         narrow: bool,
         with_gradient: bool,
+        tensor: TensorParallel,
     ) -> Tensor:
         wide = torch.promote_types(dtype, torch.float32)
         inner = dtype if narrow else wide
         states, matrix = hidden.to(dtype), weight.to(dtype)
         counted = labels != IGNORED
-        targets = labels.clamp(min=0)
+        targets = labels.clamp(min=0) - tensor.rank * weight.shape[0]
+        here = (targets >= 0) & (targets < weight.shape[0])  # of the targets, those among this rank's rows
+        targets = targets.clamp(0, weight.shape[0] - 1)
         losses = torch.empty(labels.shape, dtype=inner, device=labels.device)
         grad_hidden = torch.empty_like(states) if with_gradient else None
         grad_weight = torch.zeros(weight.shape[::-1], dtype=wide, device=weight.device) if with_gradient else None
@@ -72,11 +84,14 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             logits = times_transposed(states[part], matrix)  # [chunk, vocab]
             highest, own = logits.amax(-1), logits.gather(1, target)[:, 0]
             probs = torch.softmax(logits, -1, dtype=inner)
+            top = probs.amax(-1)
+            if tensor.size > 1:
+                highest, own, top = _across(tensor, highest, own * here[part], probs, top)
             # The likeliest token's probability cannot underflow as the target's can, so the loss goes by way of it.
-            losses[part] = highest.to(inner) - own.to(inner) - probs.amax(-1).log()
+            losses[part] = highest.to(inner) - own.to(inner) - top.log()
             if grad_hidden is None or grad_weight is None:
                 continue
-            grad = probs.scatter_add_(1, target, probs.new_full(target.shape, -1.0))  # d loss / d logits
+            grad = probs.scatter_add_(1, target, -here[part, None].to(inner))  # d loss / d logits
             grad = grad.mul_(counted[part, None]).to(dtype)
             grad_hidden[part] = times_transposed(grad, matrix.T)
             grad_weight += times_transposed(states[part].T, grad.T)
@@ -91,4 +106,20 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         hidden_dtype, weight_dtype = ctx.dtypes
         scale = grad_loss / count
         grad_weight = torch.mul(grad_weight.T, scale).contiguous()
-        return (grad_hidden * scale).to(hidden_dtype), grad_weight.to(weight_dtype), None, None, None, None, None
+        return (grad_hidden * scale).to(hidden_dtype), grad_weight.to(weight_dtype), None, None, None, None, None, None
+
+
+def _across(
+    tensor: TensorParallel, highest: Tensor, own: Tensor, probs: Tensor, top: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """From each rank's softmax over its rows to that over all; `probs` [chunk, its rows] becomes so in place.
+
+    highest, own, top: [chunk], of this rank's logits the largest and the target's, and the largest of `probs`. Returns
+    the three of all rows.
+    """
+    overall = tensor.highest(highest.clone())
+    # exp(highest) / top is the sum of this rank's exponentials.
+    mine = (highest - overall).to(top.dtype).exp() / top
+    total, own = tensor.add_up(torch.stack([mine, own.to(top.dtype)]))
+    probs *= (mine / total)[:, None]
+    return overall, own, total.reciprocal()

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from neox_core.model.linear import Linear
+from neox_core.model.linear import ColumnLinear, RowLinear
+from neox_core.parallel.tensor import ALONE
 
 if TYPE_CHECKING:
     from neox_core.contracts.model import Activation
     from neox_core.model.shape import ModelShape
+    from neox_core.parallel.tensor import TensorParallel
 
 
 class MLP(nn.Module):
@@ -19,11 +21,13 @@ class MLP(nn.Module):
     A gated activation takes value and gate side by side, so the first projection is twice as wide.
     """
 
-    def __init__(self, shape: ModelShape, activation: Activation) -> None:
+    def __init__(self, shape: ModelShape, activation: Activation, tensor: TensorParallel = ALONE) -> None:
         super().__init__()
         self.activation = activation
-        self.up = Linear(shape.hidden_size, shape.mlp_width)
-        self.down = Linear(shape.intermediate_size, shape.hidden_size, residual_output=True)
+        width = shape.intermediate_size
+        sections = (width, width) if shape.gated else (width,)
+        self.up = ColumnLinear(shape.hidden_size, shape.mlp_width, tensor, sections=sections)
+        self.down = RowLinear(width, shape.hidden_size, tensor)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.activation(self.up(x)))  # type: ignore[no-any-return]

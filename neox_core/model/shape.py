@@ -42,6 +42,10 @@ class ModelShape:
         return self.hidden_size // self.num_heads
 
     @property
+    def has_dropout(self) -> bool:
+        return self.hidden_dropout > 0 or self.attention_dropout > 0
+
+    @property
     def mlp_width(self) -> int:
         """Outputs of the MLP's first projection."""
         return 2 * self.intermediate_size if self.gated else self.intermediate_size

@@ -128,6 +128,7 @@ class Checkpointer:
                 f" {self._plan.batch.train_batch} a step, so its place in the data would be another",
                 hint="keep train_batch_size (another number of ranks is fine), or set finetune: true",
             )
+        self._engine.start_at(state.consumed_samples)
         optim = self._plan.optim
         if plan.load_optimizer:
             if not reader.manifest.has_optimizer:

@@ -14,7 +14,6 @@ from neox_core.build.context import BuildContext
 from neox_core.build.data import build_tokenizer
 from neox_core.build.model import build_model
 from neox_core.errors import CheckpointError, UsageError, run_main
-from neox_core.model.matmul import linear
 from neox_core.model.shape import padded_vocab
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import read_runfile
@@ -72,8 +71,7 @@ def continue_ids(
             if cache.length + len(pending) > window:
                 cache.clear()
                 pending = seen[-max(1, window // 2) :]
-            hidden = model.hidden(torch.tensor([pending], device=device), cache)  # [1, new, hidden]
-            logits = linear(hidden[0, -1:], model.output_weight)[0, : tokenizer.vocab_size]  # no padding rows
+            logits = model.last_logits(torch.tensor([pending], device=device), cache)[0, : tokenizer.vocab_size]
             token = draw(logits, sampling, generator)
             if token == tokenizer.eod:
                 return

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from neox_core.build.shards import Shard, find_shards
 from neox_core.errors import CheckpointError
+from neox_core.model.dropout import sample_keys
 
 if TYPE_CHECKING:
     from neox_core.build.context import BuildContext
@@ -87,7 +88,12 @@ class Engine:
 
     def __init__(self, engine: Any, plan: RunPlan, optimizer: torch.optim.Optimizer, context: BuildContext) -> None:
         self._engine = engine
+        self._batch = plan.batch
         self._accumulation = plan.batch.gradient_accumulation
+        self._groups = context.groups
+        self._seed = context.seed
+        self._dropout = plan.model.hidden_dropout > 0 or plan.model.attention_dropout > 0
+        self._consumed = 0
         self._clipping = plan.optim.gradient_clipping
         self._plain = _steps_parameters(plan)
         self._autocast = _AUTOCAST[plan.precision.autocast] if plan.precision.autocast else None
@@ -137,6 +143,10 @@ class Engine:
         """Start counting from `steps`: those of the run that this one resumes."""
         self._discarded = steps
 
+    def start_at(self, samples: int) -> None:
+        """`samples` of the run are consumed: dropout's masks follow from the number of the sample."""
+        self._consumed = samples
+
     def loss_scale(self) -> float | None:
         """None unless training in fp16."""
         return float(self._engine.optimizer.loss_scale) if self._fp16 else None
@@ -180,16 +190,25 @@ class Engine:
         for micro_step in range(self._accumulation):
             if micro_step:
                 self._engine.step()  # counts the micro-batch; the update comes with the last
-            loss = self._loss(self._engine, next(batches))
+            loss = self._loss(self._engine, next(batches), self._keys(micro_step))
             total += loss.detach()
             # DeepSpeed 0.19.8 divides the gradient by the loss scale here, and does not multiply the loss by it.
             self._engine.backward(loss.float() * self._engine.optimizer.loss_scale if self._scales_loss else loss)
+        self._consumed += self._batch.train_batch
         return total / self._accumulation
 
-    def _loss(self, model: Any, batch: Tensor) -> Tensor:
+    def _keys(self, micro_step: int) -> tuple[Tensor, ...]:
+        """What dropout needs of the samples of a micro-batch, which lie as in `build.data.MicroBatches`."""
+        if not self._dropout:
+            return ()
+        micro_batch, groups = self._batch.micro_batch, self._groups
+        first = self._consumed + (micro_step * groups.data_size + groups.data_rank) * micro_batch
+        return (sample_keys(self._seed, first, micro_batch, self.device),)
+
+    def _loss(self, model: Any, batch: Tensor, keys: tuple[Tensor, ...] = ()) -> Tensor:
         batch = batch.to(self.device, non_blocking=True)
         with torch.autocast(self.device.type, self._autocast, enabled=self._autocast is not None):
-            loss: Tensor = model(batch[:, :-1], batch[:, 1:])
+            loss: Tensor = model(batch[:, :-1], batch[:, 1:], *keys)
         return loss
 
     def _update(self, loss: Tensor, lr: float) -> Tensor:

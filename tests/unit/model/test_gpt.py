@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
+from neox_core.model.dropout import sample_keys
 from neox_core.model.gpt import GPT
 from neox_core.model.shape import num_parameters
 
@@ -157,10 +158,13 @@ def test_dropout_acts_in_training_only(make, tokens: Tensor) -> None:
         model = make(**{kind: 0.5})
         roughen(model)
         labels = tokens.roll(-1, 1)
-        assert not torch.equal(model.train()(tokens, labels), model(tokens, labels))
+        some, others = sample_keys(1, 0, 3, "cpu"), sample_keys(1, 3, 3, "cpu")
+        assert not torch.equal(model.train()(tokens, labels, some), model(tokens, labels, others))
+        with pytest.raises(ValueError, match="needs the keys"):
+            model(tokens, labels)
         quiet = make()
         quiet.load_state_dict(model.state_dict())
-        torch.testing.assert_close(model.eval()(tokens, labels), quiet(tokens, labels), rtol=1e-6, atol=0)
+        torch.testing.assert_close(model.eval()(tokens, labels, some), quiet(tokens, labels), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("name", ["pythia", "serial"])
@@ -170,9 +174,9 @@ def test_hidden_dropout_acts_on_embeddings_and_on_what_each_sublayer_adds(make, 
     roughen(model)
     x = torch.randn(3, 24, 64, generator=torch.Generator().manual_seed(5))
     prepared = model.position.prepare(torch.arange(24), torch.float32)
-    assert torch.equal(model.layers[0](x, model.position, prepared), x)
-    assert not model.embedding(tokens, torch.arange(24), model.position).any()
-    model.eval()
+    keys = sample_keys(1, 0, 3, "cpu")
+    assert torch.equal(model.layers[0](x, model.position, prepared, None, keys), x)
+    assert not model.embedding(tokens, torch.arange(24), model.position, keys).any()
     assert not torch.equal(model.layers[0](x, model.position, prepared), x)
 
 

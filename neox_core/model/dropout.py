@@ -1,0 +1,86 @@
+"""Dropout whose masks depend on what is dropped, and never on who computes it.
+
+Whether an element stays follows from (seed, index of the sample in the run, layer, place, head or position, feature),
+by a hash of 32 bits. So every layout of ranks, every micro-batch and every recomputation drops the same elements, and
+there is no generator whose state a checkpoint would have to keep. The hash is integer arithmetic on the device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+_MASK32 = 0xFFFFFFFF
+_SITES = 3  # places in a layer
+EMBEDDING = 0
+"""The place after the embedding."""
+
+
+def attention_site(layer: int) -> int:
+    """The attention probabilities of a layer."""
+    return 1 + _SITES * layer
+
+
+def attended_site(layer: int) -> int:
+    """The output of a layer's attention."""
+    return 2 + _SITES * layer
+
+
+def mlp_site(layer: int) -> int:
+    """The output of a layer's MLP."""
+    return 3 + _SITES * layer
+
+
+def sample_keys(seed: int, first: int, count: int, device: torch.device | str) -> Tensor:
+    """One key for each of the samples first, first + 1, ... of a run: int64 [count], below 2**32."""
+    salt = int.from_bytes(hashlib.sha256(f"dropout/{seed}".encode()).digest()[:4], "little")
+    index = torch.arange(first, first + count, dtype=torch.int64, device=device)
+    return _mix(_mix((index & _MASK32) ^ salt) ^ (index >> 32))
+
+
+def drop(x: Tensor, p: float, keys: Tensor | None, site: int, first_position: int = 0) -> Tensor:
+    """`x` with each element 0 with probability p, and divided by 1 - p otherwise; `x` itself without keys or p.
+
+    x: [batch, seq, hidden], positions `first_position` and on of the samples. keys: [batch].
+    """
+    if keys is None or p == 0.0:
+        return x
+    positions = torch.arange(first_position, first_position + x.shape[1], device=x.device)
+    rows = _mix(_salted(keys, site)[:, None] ^ positions)  # [batch, seq]
+    return _thin(x, rows, p)
+
+
+def drop_probabilities(
+    probs: Tensor, p: float, keys: Tensor | None, site: int, first_head: int = 0, first_query: int = 0
+) -> Tensor:
+    """The same for attention probabilities [batch, heads, queries, keys], heads and queries from the given ones on."""
+    if keys is None or p == 0.0:
+        return probs
+    heads = torch.arange(first_head, first_head + probs.shape[1], device=probs.device)
+    queries = torch.arange(first_query, first_query + probs.shape[2], device=probs.device)
+    of_head = _mix(_salted(keys, site)[:, None] ^ heads)  # [batch, heads]
+    return _thin(probs, _mix(of_head[..., None] ^ queries), p)
+
+
+def _thin(x: Tensor, rows: Tensor, p: float) -> Tensor:
+    """rows: a hash for each row of x, [...]; x: [..., columns]."""
+    columns = _mix(torch.arange(x.shape[-1], device=x.device) + 1)
+    keep = _mix(rows[..., None] ^ columns) >= round(p * 2**32)
+    return torch.where(keep, x / (1 - p) if p < 1 else x, torch.zeros((), dtype=x.dtype, device=x.device))
+
+
+def _salted(keys: Tensor, site: int) -> Tensor:
+    return _mix(keys ^ (0x5BD1E995 * (site + 1) & _MASK32))
+
+
+def _mix(x: Tensor) -> Tensor:
+    """A bijection of 32-bit numbers held in int64, each output bit depending on each input bit.
+
+    Multipliers and shifts are those that C. Wellons found by search ("hash prospector"); being below 2**31 they keep
+    the products within int64.
+    """
+    x = ((x >> 16) ^ x) * 0x21F0AAAD & _MASK32
+    x = ((x >> 15) ^ x) * 0x735A2D97 & _MASK32
+    return (x >> 15) ^ x
