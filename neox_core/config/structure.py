@@ -15,7 +15,14 @@ from neox_core.config.load import Loaded
 from neox_core.config.owners import Owners, find_owners
 from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError, errors, spell
-from neox_core.config.unknown import explain_inner, explain_unknown, missing_package
+from neox_core.config.unknown import (
+    NOT_YET,
+    explain_inner,
+    explain_unknown,
+    missing_package,
+    settings_of_unavailable,
+    unavailable,
+)
 from neox_core.errors import PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.kinds import KINDS, Kind
@@ -131,6 +138,13 @@ def _spellings(classes: Iterable[type]) -> Iterator[tuple[str, tuple[str, ...]]]
             yield f"{each.name}.{inner}", tuple(f"{outer}.{path}" for outer in each.keys for path in paths)
 
 
+def _value_at(values: Any, path: str) -> Any:
+    """The value of a path, None where there is none."""
+    for part in path.split("."):
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values
+
+
 class _Work:
     def __init__(self, loaded: Loaded, catalog: Catalog, owners: Owners) -> None:
         self.loaded = loaded
@@ -145,18 +159,30 @@ class _Work:
 
     def report(self, problem: Problem) -> None:
         """Take a problem whose key is a normalised path, and give it its place and the user's spelling."""
-        if problem.message == UNKNOWN_KEY and "." in problem.key:
-            problem = explain_inner(problem)
+        inner = problem.message == UNKNOWN_KEY and "." in problem.key
+        for each in explain_inner(problem, _value_at(self.loaded.values, problem.key)) if inner else (problem,):
+            self.place(each)
+
+    def place(self, problem: Problem) -> None:
+        """Take a problem as it is, but for its place and the spelling of its key."""
         key = self.loaded.spelled(problem.key) or spell(problem.key)
         self.problems.append(evolve(problem, key=key, where=self.loaded.where(problem.key)))
 
     def _without_secrets(self, cls: type, values: Mapping[str, Any], path: str) -> dict[str, Any]:
         """The values, secrets refused: a config is copied and shared, and so are messages that show a value."""
-        secret = {key for each in fields_of(cls) if each.info.secret for key in each.keys} & values.keys()
-        for key in sorted(secret):
-            hint = "remove it, and use the environment variable of the service"
-            self.report(Problem("is a secret, which has no place in a config", join(path, key), hint))
-        return {key: value for key, value in values.items() if key not in secret}
+        fields = {key: field for field in fields_of(cls) for key in field.keys}
+        kept: dict[str, Any] = {}
+        for key, value in values.items():
+            field = fields.get(key)
+            block = block_of(field.type) if field is not None else None
+            if field is not None and field.info.secret and value is not None:
+                hint = "remove it, and use the environment variable of the service"
+                self.report(Problem("is a secret, which has no place in a config", join(path, key), hint))
+            elif block is not None and isinstance(value, Mapping):
+                kept[key] = self._without_secrets(block, value, join(path, key))
+            else:
+                kept[key] = value
+        return kept
 
     def read_sections(self) -> None:
         for cls in self.owners.sections:
@@ -184,6 +210,8 @@ class _Work:
             return  # the key that chooses is itself wrong, and reported
         names = named if kind.many else (named,) if named is not None else ()
         chosen = [self._chosen(kind, name) for name in names]
+        if kind.many:
+            chosen += self._switched_on(kind, {each.entry.component.name for each in chosen if each is not None})
         if all(each is not None for each in chosen):
             self.chosen[kind.name] = tuple(each for each in chosen if each is not None)
 
@@ -192,7 +220,7 @@ class _Work:
         value = self.fields[head]
         self.read.add(head)
         for part in rest:
-            value = getattr(value, part)
+            value = getattr(value, part, None)
         if kind.name == "data backend" and value == INFER:
             return data_backend(self.fields.get("data_path"))
         return value
@@ -211,6 +239,20 @@ class _Work:
             cls = entry.component.settings
             values = self._take(key for each in fields_of(cls) for key in each.keys) if cls else {}
         return self._settings(entry, values, path)
+
+    def _switched_on(self, kind: Kind, named: set[str]) -> Iterator[Chosen | None]:
+        """Components whose own settings have `enabled`, which joins them to those that are named; None: one is wrong."""
+        entries = {each.component.name: each.component.settings for each in self.catalog.registry.entries(kind.name)}
+        for name, cls in entries.items():
+            if name in named or cls is None or not hasattr(cls, "enabled"):
+                continue
+            written = [key for each in fields_of(cls) for key in each.keys if key in self.loaded.values]
+            chosen = self._chosen(kind, name) if written else None
+            if written and (chosen is None or chosen.settings.enabled):
+                yield chosen
+            for key in written if chosen is not None and not chosen.settings.enabled else ():
+                if f"{key}.enabled" not in self.loaded.places:
+                    self.report(Problem("does nothing", key, f"set {key}.enabled: true", "warning"))
 
     def _params(self, path: str) -> dict[str, Any]:
         head, *rest = path.split(".")
@@ -236,11 +278,27 @@ class _Work:
     def _not_found(self, kind: Kind, name: str, error: PluginError) -> None:
         hint = error.hint
         if isinstance(error, UnknownComponentError):
+            package = unavailable(kind, name)
+            if package:
+                self._not_yet(kind, name, package)
+                return
             hint = missing_package(kind, name, self.catalog) or hint
         self.report(Problem("; ".join(error.message.split("\n  ")), kind.key, hint))
         self.plugin_faults += 1
 
+    def _not_yet(self, kind: Kind, name: str, package: str) -> None:
+        registry = self.catalog.registry
+        hint = f"installed: {', '.join(registry.names(kind.name)) or 'none'}"
+        self.place(Problem(f"{name} {NOT_YET}: it will come with {package}", kind.key, hint))
+        if kind.settings_at:
+            classes = (entry.component.settings for entry in registry.entries(kind.name))
+            others = {key for cls in classes if cls is not None for each in fields_of(cls) for key in each.keys}
+            for problem in settings_of_unavailable(kind, self._params(kind.settings_at), others):
+                self.place(problem)
+
     def read_rest(self) -> None:
         for key in self.loaded.values:
             if key not in self.read:
-                self.report(explain_unknown(key, self.loaded.spelled(key), self.owners, self.catalog, self.fields))
+                spelled, value = self.loaded.spelled(key), self.loaded.values[key]
+                for problem in explain_unknown(key, value, spelled, self.owners, self.catalog, self.fields):
+                    self.place(problem)

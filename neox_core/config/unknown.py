@@ -1,13 +1,11 @@
 """What to say about a key or a component that is not there."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
-import tomli
-
-from neox_core.config.convert import UNKNOWN_KEY
+from neox_core.config.convert import UNKNOWN_KEY, join
+from neox_core.config.known import known, packages
 from neox_core.config.owners import Owners
 from neox_core.config.problem import Problem
 from neox_core.config.report import spell
@@ -15,16 +13,15 @@ from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.kinds import KIND_BY_NAME, Kind
 
 NOT_YET = "is known, but not available in this version yet"
-KNOWN_KEYS = Path(__file__).with_name("known_keys.toml")
 
 
-def known_keys() -> Mapping[str, Any]:
-    """known_keys.toml: areas of keys that later versions will have, and which package has the keys of a component."""
-    return tomli.loads(KNOWN_KEYS.read_text(encoding="utf-8"))
+def explain_unknown(
+    key: str, value: Any, spelled: str, owners: Owners, catalog: Catalog, fields: Mapping[str, Any]
+) -> Iterator[Problem]:
+    """A top-level key that nobody has read: of a component that is not chosen, of a missing package, or of nobody.
 
-
-def explain_unknown(key: str, spelled: str, owners: Owners, catalog: Catalog, fields: Mapping[str, Any]) -> Problem:
-    """A top-level key that nobody has read: of a component that is not chosen, of a missing package, or of nobody."""
+    Of a block of a later version each key is named.
+    """
     belongs = owners.components_of.get(key)
     if belongs:
         kind = KIND_BY_NAME[belongs[0].kind]
@@ -32,34 +29,66 @@ def explain_unknown(key: str, spelled: str, owners: Owners, catalog: Catalog, fi
         chooser = kind.key.replace("_", "-")
         chosen = fields.get(kind.key.partition(".")[0])
         now = f"this config has {chooser}: {_shown(chosen)}"
-        return Problem(
-            f"belongs to {kind.name} {names}, and {now}",
-            key,
-            f"set {chooser}: {belongs[0].component.name}, or remove {spelled}",
-        )
-    known = known_keys()
-    for package, keys in known["packages"].items():
-        if key in keys:
-            status, hint = _status(package, catalog)
-            return Problem(f"belongs to {package}, {status}", key, hint)
-    for area, keys in known["areas"].items():
-        if key in keys:
-            return Problem(NOT_YET, key, f"of {area}; remove it")
-    near = get_close_matches(key, owners.keys(), 1)
-    suspects = "".join(f"; not loaded, and may own it: {report.line}" for report in catalog.failed())
-    return Problem(f"{UNKNOWN_KEY}{suspects}", key, f"did you mean {spell(near[0])}?" if near else "no key is like it")
+        hint = f"set {chooser}: {belongs[0].component.name}, or remove {spelled}"
+        yield Problem(f"belongs to {kind.name} {names}, and {now}", key, hint)
+    elif package := packages()[0].get(key):
+        status, hint = _status(package, catalog)
+        yield Problem(f"belongs to {package}, {status}", key, hint)
+    elif known().find(key):
+        yield from _not_yet(key, value)
+    else:
+        near = get_close_matches(key, (*owners.keys(), *known().names_in("")), 1)
+        suspects = "".join(f"; not loaded, and may own it: {report.line}" for report in catalog.failed())
+        hint = f"did you mean {spell(near[0])}?" if near else "no key is like it"
+        yield Problem(f"{UNKNOWN_KEY}{suspects}", key, hint)
 
 
-def explain_inner(problem: Problem) -> Problem:
-    """An unknown key inside a block of the core: of nobody, or of a later version."""
+def explain_inner(problem: Problem, value: Any) -> Iterator[Problem]:
+    """An unknown key inside a block of this version: of a later version, or of nobody."""
     block, _, key = problem.key.rpartition(".")
-    return Problem(NOT_YET, problem.key, "remove it") if key in known_keys()["blocks"].get(block, ()) else problem
+    if known().find(problem.key):
+        yield from _not_yet(problem.key, value)
+        return
+    near = () if problem.hint.startswith("did you mean") else get_close_matches(key, known().names_in(block), 1)
+    yield Problem(problem.message, problem.key, f"did you mean {near[0]!r}?") if near else problem
+
+
+def _not_yet(path: str, value: Any) -> Iterator[Problem]:
+    """Each key that is written inside a block of a later version, or the block itself when nothing is."""
+    key = known().find(path)
+    if key is None:
+        yield Problem(UNKNOWN_KEY, path, _near(path))
+    elif isinstance(value, Mapping) and value and known().names_in(key.path):
+        for name, inner in value.items():
+            yield from _not_yet(join(path, name), inner)
+    else:
+        yield Problem(f"{NOT_YET}: it will come with {key.distribution}", path, "remove it")
+
+
+def _near(path: str) -> str:
+    block, _, name = path.rpartition(".")
+    outer = known().find(block)
+    names = known().names_in(outer.path if outer else block)
+    near = get_close_matches(name, names, 1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+
+
+def unavailable(kind: Kind, name: str) -> str:
+    """The package that a later version will have a component in; "" for a name that nobody knows."""
+    return known().components.get(kind.name, {}).get(name, "")
+
+
+def settings_of_unavailable(kind: Kind, values: Mapping[str, Any], others: Iterable[str]) -> Iterator[Problem]:
+    """The settings of a component of a later version; `others`: settings that components of this version have."""
+    theirs = set(others)
+    for key, value in values.items():
+        if key not in theirs:
+            yield from _not_yet(join(kind.settings_at, key), value)
 
 
 def missing_package(kind: Kind, name: str, catalog: Catalog) -> str:
     """How to install the first-party package that has a component, when it is not there; else ""."""
-    packages = known_keys()["components"].get(kind.name.replace(" ", "_"), {})
-    package = next((each for each, names in packages.items() if name in names), "")
+    package = packages()[1].get(kind.name, {}).get(name, "")
     return f"pip install {package}" if package and catalog.report(package) is None else ""
 
 

@@ -138,9 +138,9 @@ def test_a_secret_has_no_place_in_a_config_nor_in_a_message(read: Read, value: s
 def test_keys_of_later_versions_and_of_packages(read: Read) -> None:
     _, problems = read("steps_per_print: 10\nrotary-pct: 0.25\nflops-profiler: {enabled: true}\nqwertz: 1\n")
     assert [line.partition("error: ")[2] for line in problems] == [
-        "steps_per_print: is known, but not available in this version yet (of logging; remove it)",
+        "steps_per_print: is known, but not available in this version yet: it will come with neox-core (remove it)",
         "rotary-pct: belongs to neox-positions, which is not installed (pip install neox-positions)",
-        "flops-profiler: is known, but not available in this version yet (of profiling; remove it)",
+        "flops-profiler: is known, but not available in this version yet: it will come with neox-core (remove it)",
         "qwertz: unknown key (no key is like it)",
     ]
 
@@ -148,7 +148,7 @@ def test_keys_of_later_versions_and_of_packages(read: Read) -> None:
 def test_keys_of_later_versions_inside_a_block(read: Read) -> None:
     _, problems = read("zero_optimization: {sub_group_size: 5, stge: 0}\n")
     assert [line.partition("error: ")[2] for line in problems] == [
-        "zero_optimization.sub_group_size: is known, but not available in this version yet (remove it)",
+        "zero_optimization.sub_group_size: is known, but not available in this version yet: it will come with neox-core (remove it)",
         "zero_optimization.stge: unknown key (did you mean 'stage'?)",
     ]
 

@@ -1,0 +1,102 @@
+"""Keys and names that this version knows and does not have, and what comes with which first-party package.
+
+Both tables are data files, read when something needs an explanation: a config without mistakes never opens them.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import tomli
+from attrs import field, frozen
+
+KNOWN_KEYS = Path(__file__).with_name("known_keys.toml")
+PACKAGES = Path(__file__).with_name("packages.toml")
+
+
+@frozen
+class KnownKey:
+    """A key that a later version will have.
+
+    path: dotted, with `_`; `<word>` in it stands for a name of the user's choice.
+    type: bool, int, float, str, choice, mapping, or list[...] of these.
+    default: None where the documents name none.
+    distribution: the package that will implement it.
+    """
+
+    path: str
+    type: str
+    help: str
+    distribution: str
+    area: str
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    unit: str = ""
+    origin: str = "deepspeed"
+    changes: str = "numerics"
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """Its path and those of its aliases."""
+        block, dot, name = self.path.rpartition(".")
+        return tuple(f"{block}{dot}{each}" for each in (name, *self.aliases))
+
+
+@frozen
+class Known:
+    """Keys by path, and for each kind the distribution of each name."""
+
+    keys: Mapping[str, KnownKey]
+    components: Mapping[str, Mapping[str, str]]
+    _spellings: Mapping[str, str] = field(alias="spellings")
+
+    def find(self, path: str) -> KnownKey | None:
+        """The key that a path of a config names, an alias or a block of the user's naming included."""
+        found = ""
+        for part in path.split("."):
+            near = f"{found}.{part}" if found else part
+            wild = next((each for each in self.names_in(found) if each.startswith("<")), "")
+            found = self._spellings.get(near) or (f"{found}.{wild}" if wild else near)
+        return self.keys.get(found)
+
+    def names_in(self, block: str) -> tuple[str, ...]:
+        """The keys of a block, "" for the top level, each by the last part of its path."""
+        paths = (path.rpartition(".") for path in self.keys)
+        return tuple(name for parent, _, name in paths if parent == block)
+
+
+@cache
+def known() -> Known:
+    """known_keys.toml."""
+    table = tomli.loads(KNOWN_KEYS.read_text(encoding="utf-8"))
+    keys = {key.path: key for group in table["group"] for key in _keys(group)}
+    spellings = {
+        f"{key.path.rpartition('.')[0]}.{each}".strip("."): key.path for key in keys.values() for each in key.aliases
+    }
+    components = {
+        kind: {name: distribution for distribution, names in offers.items() for name in names}
+        for kind, offers in table["components"].items()
+    }
+    return Known(keys, components, spellings)
+
+
+def _keys(group: Mapping[str, Any]) -> Iterator[KnownKey]:
+    shared = {name: group[name] for name in ("distribution", "area", "origin", "changes") if name in group}
+    for name, said in group["keys"].items():
+        lists = {each: tuple(said[each]) for each in ("choices", "aliases") if each in said}
+        path = f"{group['block']}.{name}" if "block" in group else name
+        yield KnownKey(path, **{**shared, **said, **lists})
+
+
+@cache
+def packages() -> tuple[Mapping[str, str], Mapping[str, Mapping[str, str]]]:
+    """packages.toml: the first-party package of each top-level key of a plugin, and of each name by kind."""
+    table = tomli.loads(PACKAGES.read_text(encoding="utf-8"))
+    keys = {key: package for package, names in table["keys"].items() for key in names}
+    components = {
+        kind: {name: package for package, names in offers.items() for name in names}
+        for kind, offers in table["components"].items()
+    }
+    return keys, components
