@@ -1,58 +1,87 @@
-"""Validators that settings share. Each raises ValueError with what the value must be; the caller says where it is."""
+"""Validators that settings share. Each raises ValueError with what the value must be; the caller says where it is.
+
+Those that stand for a range or for a choice of values say so in their attributes: the reference and the JSON Schema are
+made of them.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from attrs import frozen
 
 from neox_core.config.convert import shown
 
 Check = Callable[[Any, Any, Any], None]
 
 
-def above(limit: float) -> Check:
-    """Greater than `limit`; None passes."""
+@frozen
+class Limits:
+    """A number within bounds, those that are not None; the value None passes."""
 
-    def check(instance: Any, field: Any, value: Any) -> None:
-        if value is not None and not value > limit:
-            raise ValueError(f"must be greater than {limit}, not {shown(value)}")
+    above: float | None = None
+    at_least: float | None = None
+    below: float | None = None
+    at_most: float | None = None
 
-    return check
+    @property
+    def words(self) -> str:
+        """What a number must be."""
+        if self.at_least is not None and self.at_most is not None:
+            return f"from {self.at_least} to {self.at_most}"
+        lower = f"greater than {self.above}" if self.above is not None else ""
+        if self.at_least is not None:
+            lower = f"at least {self.at_least}" if self.below is not None else f"{self.at_least} or more"
+        upper = f"below {self.below}" if self.below is not None else ""
+        if self.at_most is not None:
+            upper = f"{self.at_most} or less"
+        return " and ".join(part for part in (lower, upper) if part)
 
-
-def at_least(limit: float) -> Check:
-    """`limit` or more; None passes."""
-
-    def check(instance: Any, field: Any, value: Any) -> None:
-        if value is not None and not value >= limit:
-            raise ValueError(f"must be {limit} or more, not {shown(value)}")
-
-    return check
-
-
-def between(low: float, high: float) -> Check:
-    """From `low` to `high`, both included; None passes."""
-
-    def check(instance: Any, field: Any, value: Any) -> None:
-        if value is not None and not low <= value <= high:
-            raise ValueError(f"must be from {low} to {high}, not {shown(value)}")
-
-    return check
-
-
-def probability(instance: Any, field: Any, value: Any) -> None:
-    """At least 0 and below 1."""
-    if not 0.0 <= value < 1.0:
-        raise ValueError(f"must be at least 0 and below 1, not {shown(value)}")
+    def __call__(self, instance: Any, field: Any, value: Any) -> None:
+        if value is None:
+            return
+        holds = (
+            (self.above is None or value > self.above)
+            and (self.at_least is None or value >= self.at_least)
+            and (self.below is None or value < self.below)
+            and (self.at_most is None or value <= self.at_most)
+        )
+        if not holds:
+            raise ValueError(f"must be {self.words}, not {shown(value)}")
 
 
-def only(*values: Any) -> Check:
+@frozen
+class Only:
     """What this version can do of a key that later ones do more with."""
 
-    def check(instance: Any, field: Any, value: Any) -> None:
-        if value not in values or isinstance(value, bool) != isinstance(values[0], bool):
-            listed = " or ".join(shown(each) for each in values)
+    values: tuple[Any, ...]
+
+    def __call__(self, instance: Any, field: Any, value: Any) -> None:
+        if value not in self.values or isinstance(value, bool) != isinstance(self.values[0], bool):
+            listed = " or ".join(shown(each) for each in self.values)
             raise ValueError(f"{shown(value)} is not available in this version yet, only {listed}")
 
-    return check
+
+def above(limit: float) -> Limits:
+    """Greater than `limit`; None passes."""
+    return Limits(above=limit)
+
+
+def at_least(limit: float) -> Limits:
+    """`limit` or more; None passes."""
+    return Limits(at_least=limit)
+
+
+def between(low: float, high: float) -> Limits:
+    """From `low` to `high`, both included; None passes."""
+    return Limits(at_least=low, at_most=high)
+
+
+probability = Limits(at_least=0, below=1)
+
+
+def only(*values: Any) -> Only:
+    """One of `values`; any other is said to be for a later version."""
+    return Only(values)
 
 
 def distinct(instance: Any, field: Any, value: Sequence[Any]) -> None:
