@@ -241,7 +241,7 @@ class _Work:
         return self._settings(entry, values, path)
 
     def _switched_on(self, kind: Kind, named: set[str]) -> Iterator[Chosen | None]:
-        """Components whose own settings have `enabled`, which joins them to those that are named; None: one is wrong."""
+        """Components that are not named and that `enabled` of their own settings chooses; None: one is wrong."""
         entries = {each.component.name: each.component.settings for each in self.catalog.registry.entries(kind.name)}
         for name, cls in entries.items():
             if name in named or cls is None or not hasattr(cls, "enabled"):
@@ -252,7 +252,7 @@ class _Work:
                 yield chosen
             for key in written if chosen is not None and not chosen.settings.enabled else ():
                 if f"{key}.enabled" not in self.loaded.places:
-                    self.report(Problem("does nothing", key, f"set {key}.enabled: true", "warning"))
+                    self.report(Problem("does nothing", key, f"set {key}.enabled: true", severity="warning"))
 
     def _params(self, path: str) -> dict[str, Any]:
         head, *rest = path.split(".")

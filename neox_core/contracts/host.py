@@ -49,12 +49,17 @@ class RunInfo:
     num_ranks: int
     tokens_per_step: int
     device: str
+    samples_per_step: int
 
 
 class Monitor(Protocol):
     """`target(run: RunInfo, settings) -> Monitor`; lives in rank 0 and is called at log steps only.
 
-    A monitor must not stop a run: the core reports what it raises once, and goes on without it.
+    A monitor must not stop a run: the core reports what it raises once, and goes on without it. It may refuse to start:
+    what its constructor raises ends the run before the first step.
+
+    `monitors` names the monitors of a run. One whose settings class has a property `enabled` joins when that is true,
+    named or not: so does `tensorboard: {enabled: true}`, a block that is a setting of the monitor of that name.
     """
 
     def log(self, step: int, values: Mapping[str, float]) -> None:

@@ -78,7 +78,7 @@ def neox_tokenizers() -> Iterable[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def neox_monitors() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Chosen by `monitors`, a list. Contract: `contracts.Monitor`."""
+    """Chosen by `monitors`, a list, or by `enabled` of their own settings. Contract: `contracts.Monitor`."""
 
 
 @hookspec

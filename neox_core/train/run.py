@@ -128,6 +128,7 @@ def _build_report(plan: RunPlan, model: GPT, context: BuildContext, state: Train
         num_ranks=plan.cluster.world_size,
         tokens_per_step=plan.batch.train_batch * plan.model.seq_length,
         device=plan.cluster.device,
+        samples_per_step=plan.batch.train_batch,
     )
     monitors: list[Monitor] = []
     if dist.get_rank() == 0:

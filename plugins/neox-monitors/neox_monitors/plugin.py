@@ -1,11 +1,19 @@
 """What neox-monitors offers."""
 
-from neox_core.api import Component, hookimpl
+from neox_core.api import Component, Problem, hookimpl
+from neox_monitors.settings import CometSettings, CsvSettings, TensorBoardSettings, WandbSettings
 
 
 @hookimpl
 def neox_monitors():
     return [
+        Component(
+            "comet",
+            "neox_monitors.comet:Comet",
+            CometSettings,
+            summary="An experiment at Comet (comet.com)",
+            needs=("comet_ml",),
+        ),
         Component(
             "console",
             "neox_monitors.console:Console",
@@ -13,6 +21,40 @@ def neox_monitors():
             needs=("rich",),
         ),
         Component(
+            "csv_monitor",
+            "neox_monitors.csvfiles:CsvFiles",
+            CsvSettings,
+            summary="A CSV file for each value, as DeepSpeed writes them",
+        ),
+        Component(
             "jsonl", "neox_monitors.jsonl:JsonLines", summary="metrics.jsonl in the folder of the run (jsonlines.org)"
         ),
+        Component(
+            "tensorboard",
+            "neox_monitors.tensorboard:TensorBoard",
+            TensorBoardSettings,
+            summary="Event files for TensorBoard",
+            needs=("tensorboard",),
+        ),
+        Component(
+            "wandb",
+            "neox_monitors.weightsandbiases:WeightsAndBiases",
+            WandbSettings,
+            summary="A run at Weights & Biases (wandb.ai)",
+            needs=("wandb",),
+        ),
     ]
+
+
+@hookimpl
+def neox_check_config(config):
+    return list(_one_folder_for_tensorboard(config))
+
+
+def _one_folder_for_tensorboard(config):
+    """tensorboard-dir is the folder itself; output_path and job_name make one."""
+    if not config.is_set("tensorboard_dir"):
+        return
+    for key in ("tensorboard.output_path", "tensorboard.job_name"):
+        if config.is_set(key):
+            yield Problem("does nothing beside tensorboard-dir", key, "keep one of the two")

@@ -35,7 +35,7 @@ def make(monkeypatch):
         monkeypatch.setenv("COLUMNS", "140")
         for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
             monkeypatch.delenv(name, raising=False)
-        return Console(RunInfo(Path(), first, last, 5_120_000, 2, 512, "cpu"), None)
+        return Console(RunInfo(Path(), first, last, 5_120_000, 2, 512, "cpu", 8), None)
 
     return make
 

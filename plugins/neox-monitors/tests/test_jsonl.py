@@ -15,7 +15,7 @@ def entry():
 
 
 def start(entry, folder, first_step=0):
-    return entry.load()(RunInfo(folder, first_step, 100, 10, 1, 10, "cpu"), build(entry))
+    return entry.load()(RunInfo(folder, first_step, 100, 10, 1, 10, "cpu", 4), build(entry))
 
 
 def read(folder):

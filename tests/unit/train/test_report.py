@@ -54,7 +54,7 @@ class Broken(Kept):
 
 
 def make(*monitors, log_interval=4, last_step=100, peak=None, on_nonfinite="stop", startup=None):
-    info = RunInfo(Path(), 0, last_step, 10, 2, tokens_per_step=1000, device="cpu")
+    info = RunInfo(Path(), 0, last_step, 10, 2, tokens_per_step=1000, device="cpu", samples_per_step=4)
     return Report(
         info,
         monitors,

@@ -1,0 +1,113 @@
+"""What the engine measures and prints of itself. All of it costs time, and all of it is off by default."""
+
+from typing import Literal
+
+from attrs import frozen
+
+from neox_core.config.checks import above, at_least, not_empty
+from neox_core.config.setting import setting
+
+Collective = Literal[
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "batch_isend_irecv",
+    "broadcast",
+    "broadcast_object_list",
+    "gather",
+    "inference_all_reduce",
+    "irecv",
+    "isend",
+    "monitored_barrier",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "scatter",
+    "send",
+]
+"""The operations of `deepspeed.comm` that are timed."""
+
+
+@frozen
+class FlopsProfilerBlock:
+    """Parameters, multiply-accumulates and latency of each module, once."""
+
+    enabled: bool = setting(False, help="Profile one step.", changes="speed", origin="deepspeed")
+    profile_step: int = setting(
+        1,
+        help="The step to profile: the one after this many have been done.",
+        unit="steps",
+        check=at_least(0),
+        changes="output",
+        origin="deepspeed",
+    )
+    module_depth: int = setting(
+        -1,
+        help="Depth of the modules that are added up; -1: the innermost.",
+        check=at_least(-1),
+        changes="output",
+        origin="deepspeed",
+    )
+    top_modules: int = setting(
+        1, help="How many of the largest modules are listed.", check=above(0), changes="output", origin="deepspeed"
+    )
+    detailed: bool = setting(
+        True, help="Print the figures of every module, not only the sums.", changes="output", origin="deepspeed"
+    )
+    output_file: str | None = setting(
+        None,
+        help="File for the profile. Default: the terminal.",
+        check=not_empty,
+        changes="output",
+        origin="deepspeed",
+    )
+
+
+@frozen
+class CommsLoggerBlock:
+    """Count, size and time of the engine's collectives, summed up at the end of the run."""
+
+    enabled: bool = setting(
+        False, help="Time collectives; each then waits for the device.", changes="speed", origin="deepspeed"
+    )
+    verbose: bool = setting(False, help="Print a line for every collective.", changes="output", origin="deepspeed")
+    prof_all: bool = setting(True, help="Time every kind of collective.", changes="speed", origin="deepspeed")
+    debug: bool = setting(False, help="Name the caller of each collective.", changes="output", origin="deepspeed")
+    prof_ops: tuple[Collective, ...] = setting(
+        (), help="The kinds to time when prof_all is false.", changes="speed", origin="deepspeed"
+    )
+
+
+@frozen
+class ProfilingSection:
+    """What the engine measures and prints of itself."""
+
+    steps_per_print: int | None = setting(
+        None,
+        help="Steps between the engine's own lines: step, skipped, lr, momentum. Default: none; log-interval says more.",
+        unit="steps",
+        check=above(0),
+        changes="output",
+        origin="deepspeed",
+    )
+    wall_clock_breakdown: bool = setting(
+        False,
+        help="Time forward, backward and update of every step; each then waits for the device.",
+        changes="speed",
+        origin="deepspeed",
+    )
+    dump_state: bool = setting(
+        False, help="Print the engine's attributes when it has started.", changes="output", origin="deepspeed"
+    )
+    flops_profiler: FlopsProfilerBlock = setting(
+        FlopsProfilerBlock(), help="Block of the profile of one step.", changes="speed", origin="deepspeed"
+    )
+    comms_logger: CommsLoggerBlock = setting(
+        CommsLoggerBlock(), help="Block of the timing of collectives.", changes="speed", origin="deepspeed"
+    )

@@ -1,0 +1,34 @@
+"""Rules of the monitors."""
+
+from collections.abc import Iterator
+
+from neox_core.config.problem import Problem
+from neox_core.config.structure import Config
+from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.rules.rule import Rule, rule
+
+
+@rule("monitors")
+def monitors_have_libraries(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """What a monitor imports is installed."""
+    for chosen in config.components("monitor"):
+        name, missing = chosen.entry.component.name, chosen.entry.component.missing()
+        if missing:
+            key = f"{name}.enabled" if config.is_set(f"{name}.enabled") else "monitors"
+            packages = " ".join(each.replace("_", "-") for each in missing)
+            yield config.problem(f"{name} needs {', '.join(missing)}, not installed", key, f"pip install {packages}")
+
+
+@rule("monitors")
+def monitors_not_switched_off(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A monitor that is named is not switched off by its own block."""
+    for chosen in config.components("monitor"):
+        key = f"{chosen.entry.component.name}.enabled"
+        if config.is_set(key) and not chosen.settings.enabled:
+            yield config.problem(f"false contradicts monitors, which names {chosen.entry.component.name}", key)
+
+
+RULES: tuple[Rule, ...] = (
+    monitors_have_libraries,
+    monitors_not_switched_off,
+)

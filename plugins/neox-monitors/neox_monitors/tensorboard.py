@@ -1,0 +1,37 @@
+"""The `tensorboard` monitor: event files. The only importer of TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch.utils.tensorboard import SummaryWriter
+
+from neox_core.contracts.host import RunInfo
+from neox_monitors.events import events
+from neox_monitors.settings import TensorBoardSettings
+
+
+class TensorBoard:
+    """Writes to `tensorboard-dir`, else to <output_path>/<job_name>; the horizontal axis counts samples.
+
+    A resumed run tells TensorBoard to forget what was written after the step it resumes from.
+    """
+
+    def __init__(self, run: RunInfo, settings: TensorBoardSettings) -> None:
+        self._samples_per_step = run.samples_per_step
+        block = settings.tensorboard
+        folder = settings.tensorboard_dir or str(Path(block.output_path or "") / block.job_name)
+        forget = run.first_step * run.samples_per_step + 1 if run.first_step else None
+        self._writer = SummaryWriter(folder, purge_step=forget)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in events(values).items():
+            self._writer.add_scalar(name, value, step * self._samples_per_step)
+        self._writer.flush()
+
+    def say(self, message: str) -> None:
+        """Messages are for people."""
+
+    def close(self) -> None:
+        self._writer.close()
