@@ -11,13 +11,16 @@ from neox_core.config.convert import fields_of
 from neox_core.config.sections.host import DataSection
 from neox_core.config.sections.model import ModelSection, RegularizationSection
 from neox_core.config.sections.precision import PrecisionSection
+from neox_core.config.sections.profiling import ProfilingSection
 from neox_core.config.sections.training import BatchSection, CheckpointSection, LearningRateSection, TrainingSection
 from neox_core.config.sections.zero import ZeroSection
 from neox_core.config.structure import Chosen, Config
 from neox_core.hooks.component import path_of
 from neox_core.plan.batch import solve_batch
-from neox_core.plan.cluster import ClusterShape, cluster_plan
+from neox_core.plan.cluster import ClusterShape, cluster_plan, data_parallel
 from neox_core.plan.deepspeed import engine_json
+from neox_core.plan.deepspeed.blocks import engine_blocks
+from neox_core.plan.profiling import profiling_json
 from neox_core.plan.runfile import (
     BatchPlan,
     CheckpointPlan,
@@ -55,13 +58,8 @@ def assemble(config: Config, shape: ClusterShape, resume: Resume, folder: str, d
         cluster=cluster_plan(config, shape),
         launcher=reference(launcher),
         monitors=tuple(map(reference, monitors)),
-        engine=engine_json(
-            batch,
-            precision,
-            config.section(ZeroSection).zero_optimization,
-            config.section(PrecisionSection).fp16,
-            gradient_clipping=optim.gradient_clipping,
-        ),
+        engine=engine_json(batch, precision, engine_blocks(config), gradient_clipping=optim.gradient_clipping)
+        | profiling_json(config.section(ProfilingSection)),
         plugins={each.entry.plugin.id: each.entry.plugin.version for each in used},
         run_dir=folder,
         neox_version=version("neox-core"),
@@ -125,7 +123,10 @@ def _model(config: Config) -> ModelPlan:
 def _batch(config: Config, shape: ClusterShape) -> BatchPlan:
     batch = config.section(BatchSection)
     return solve_batch(
-        batch.train_batch_size, batch.train_micro_batch_size_per_gpu, batch.gradient_accumulation_steps, shape.num_ranks
+        batch.train_batch_size,
+        batch.train_micro_batch_size_per_gpu,
+        batch.gradient_accumulation_steps,
+        data_parallel(config, shape),
     )
 
 
@@ -167,7 +168,8 @@ def _precision(precision: PrecisionSection) -> PrecisionPlan:
         dtype = "fp16"
     elif bf16 is not None and bf16.enabled:
         dtype = "bf16"
-    cast = autocast is not None and autocast.enabled
+    amp = precision.amp is not None and precision.amp.enabled and precision.amp.opt_level == "O1"
+    cast = amp or (autocast is not None and autocast.enabled)
     return PrecisionPlan(dtype, "bf16" if cast else None, precision.fp16_lm_cross_entropy)
 
 

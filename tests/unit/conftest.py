@@ -66,6 +66,8 @@ class Everything:
         return [
             component("Adam", AdamSettings, zero_stages=(0, 1)),
             component("Rowwise", AdamSettings),
+            component("AnyStage", AdamSettings, zero_stages=(0, 1, 2, 3)),
+            component("CPU_Adam", AdamSettings, zero_stages=(0, 1, 2, 3)),
             component("Fixed"),
         ]
 

@@ -1,9 +1,14 @@
 """The core's own sections: one attrs class per area of keys."""
 
+from neox_core.config.sections.aio import AioSection
+from neox_core.config.sections.communication import CommunicationSection
+from neox_core.config.sections.engine import EngineSection
 from neox_core.config.sections.host import DataSection, LaunchSection, PluginsSection, ReportSection
-from neox_core.config.sections.model import ModelSection, ParallelismSection, RegularizationSection
+from neox_core.config.sections.model import ModelSection, RegularizationSection
 from neox_core.config.sections.optimizer import OptimizerSection
+from neox_core.config.sections.parallelism import ParallelismSection
 from neox_core.config.sections.precision import PrecisionSection
+from neox_core.config.sections.profiling import ProfilingSection
 from neox_core.config.sections.resting import RestingSection
 from neox_core.config.sections.training import (
     BatchSection,
@@ -27,9 +32,13 @@ CORE_SECTIONS: tuple[ConfigSection, ...] = tuple(
         ("regularization", RegularizationSection),
         ("precision", PrecisionSection),
         ("zero", ZeroSection),
+        ("aio", AioSection),
+        ("communication", CommunicationSection),
+        ("engine", EngineSection),
         ("checkpoint", CheckpointSection),
         ("launch", LaunchSection),
         ("report", ReportSection),
+        ("profiling", ProfilingSection),
         ("plugins", PluginsSection),
         ("resting", RestingSection),
     )

@@ -22,6 +22,3 @@ class OptimizerSection:
     """Which optimizer, and its settings."""
 
     optimizer: OptimizerBlock = setting(help="Block with the optimizer's type and params.", origin="deepspeed")
-    zero_allow_untested_optimizer: bool = setting(
-        False, help="Shard an optimizer whose author has not tested it at this ZeRO stage.", origin="deepspeed"
-    )

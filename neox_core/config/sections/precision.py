@@ -1,10 +1,11 @@
 """Precision of weights and matmuls."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from attrs import frozen
 
-from neox_core.config.checks import above, at_least, only
+from neox_core.config.checks import above, at_least
+from neox_core.config.convert import shown
 from neox_core.config.setting import setting
 
 
@@ -13,7 +14,7 @@ class Fp16Block:
     """Half precision with loss scaling."""
 
     enabled: bool = setting(False, help="Train in fp16.", aliases=("fp16",), origin="deepspeed")
-    auto_cast: bool = setting(False, help="Cast inputs to fp16.", origin="deepspeed", check=only(False))
+    auto_cast: bool = setting(False, help="Cast inputs that are numbers, not tokens, to fp16.", origin="deepspeed")
     loss_scale: float = setting(0.0, help="Factor of the loss; 0: dynamic.", check=at_least(0), origin="deepspeed")
     initial_scale_power: int = setting(
         16,
@@ -45,13 +46,41 @@ class AutocastBlock:
     dtype: Literal["bfloat16", "bf16"] = setting("bfloat16", help="Precision of the matmuls.", origin="deepspeed")
 
 
+def _opt_level(instance: Any, field: Any, value: str) -> None:
+    if value in ("O2", "O3"):
+        raise ValueError(f"{value} keeps weights in half precision, which amp does no longer: bf16 or fp16 does")
+    if value not in ("O0", "O1"):
+        raise ValueError(f"must be O0 or O1, not {shown(value)}")
+
+
+@frozen
+class AmpBlock:
+    """Apex' mixed precision, done by torch.autocast in bfloat16. O0 is fp32."""
+
+    enabled: bool = setting(False, help="Run matmuls in half precision.", origin="deepspeed")
+    opt_level: str = setting(
+        "O1", help="O1: weights stay fp32, matmuls are cast; O0: nothing is.", check=_opt_level, origin="deepspeed"
+    )
+
+
+@frozen
+class DataTypesBlock:
+    """Types of what is neither weight nor activation."""
+
+    grad_accum_dtype: Literal["fp32", "fp16", "bf16"] | None = setting(
+        None, help="Type in which gradients add up. Default: the model's.", origin="deepspeed"
+    )
+
+
 @frozen
 class PrecisionSection:
-    """Precision of weights and matmuls. At most one of the three blocks may be enabled; none: fp32."""
+    """Precision of weights and matmuls. At most one of the four blocks may be enabled; none: fp32."""
 
     fp16: Fp16Block | None = setting(None, help="Half precision.", origin="deepspeed")
     bf16: Bf16Block | None = setting(None, help="bfloat16.", aliases=("bfloat16",), origin="deepspeed")
     torch_autocast: AutocastBlock | None = setting(None, help="torch.autocast around the model.", origin="deepspeed")
+    amp: AmpBlock | None = setting(None, help="Mixed precision as Apex had it.", origin="deepspeed")
+    data_types: DataTypesBlock = setting(DataTypesBlock(), help="Types of other numbers.", origin="deepspeed")
     attention_softmax_in_fp32: bool = setting(
         False, help="Compute the softmax of attention in fp32.", origin="megatron"
     )

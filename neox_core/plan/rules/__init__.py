@@ -7,7 +7,20 @@ from neox_core.config.problem import Problem
 from neox_core.config.structure import Config, SectionInvalidError
 from neox_core.hooks.catalog import Catalog
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules import batch, checkpoint, data, launch, model, optimization, precision, profiling
+from neox_core.plan.rules import (
+    batch,
+    checkpoint,
+    data,
+    engine,
+    launch,
+    model,
+    monitors,
+    offload,
+    optimization,
+    precision,
+    profiling,
+    zero,
+)
 from neox_core.plan.rules.rule import Rule, keys_of
 
 RULES: tuple[Rule, ...] = (
@@ -15,9 +28,13 @@ RULES: tuple[Rule, ...] = (
     *batch.RULES,
     *optimization.RULES,
     *precision.RULES,
+    *zero.RULES,
+    *offload.RULES,
+    *engine.RULES,
     *checkpoint.RULES,
     *data.RULES,
     *profiling.RULES,
+    *monitors.RULES,
     *launch.RULES,
 )
 

@@ -6,7 +6,7 @@ from neox_core.config.problem import Problem
 from neox_core.config.sections.training import BatchSection
 from neox_core.config.structure import Config
 from neox_core.plan.batch import BatchError, solve_batch
-from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.cluster import ClusterShape, data_parallel
 from neox_core.plan.rules.rule import Rule, rule
 
 
@@ -19,7 +19,7 @@ def batch_fits(config: Config, shape: ClusterShape) -> Iterator[Problem]:
             batch.train_batch_size,
             batch.train_micro_batch_size_per_gpu,
             batch.gradient_accumulation_steps,
-            shape.num_ranks,
+            data_parallel(config, shape),
         )
     except BatchError as error:
         yield config.problem(error.message, error.key, error.hint)

@@ -40,7 +40,7 @@ def sharded_optimizer_tested(config: Config, shape: ClusterShape) -> Iterator[Pr
     stage = config.section(ZeroSection).zero_optimization.stage
     (optimizer,) = config.components("optimizer")
     component = optimizer.entry.component
-    if stage not in component.zero_stages and not config.section(OptimizerSection).zero_allow_untested_optimizer:
+    if stage not in component.zero_stages and not config.section(ZeroSection).zero_allow_untested_optimizer:
         tested = ", ".join(map(str, component.zero_stages))
         yield config.problem(
             f"{component.name} is tested at ZeRO stage {tested} only, not at {stage}",

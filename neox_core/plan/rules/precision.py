@@ -10,11 +10,11 @@ from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import Rule, enabled, rule
 
 
-@rule("fp16.enabled", "bf16.enabled", "torch_autocast.enabled")
+@rule("fp16.enabled", "bf16.enabled", "amp.enabled", "torch_autocast.enabled")
 def one_precision(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """At most one of fp16, bf16 and autocast."""
+    """At most one of fp16, bf16, amp and autocast."""
     precision = config.section(PrecisionSection)
-    on = [key for key in ("fp16", "bf16", "torch_autocast") if enabled(getattr(precision, key))]
+    on = [key for key in ("fp16", "bf16", "amp", "torch_autocast") if enabled(getattr(precision, key))]
     if len(on) > 1:
         yield config.problem(f"enabled together with {on[0]}", on[1], "enable one")
 
@@ -39,6 +39,29 @@ def hysteresis_needs_zero(config: Config, shape: ClusterShape) -> Iterator[Probl
             )
 
 
+@rule("amp.enabled", "zero_optimization.stage")
+def amp_without_zero(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Amp was never for a sharded optimizer."""
+    stage = config.section(ZeroSection).zero_optimization.stage
+    if enabled(config.section(PrecisionSection).amp) and stage > 0:
+        yield config.problem(f"is not for ZeRO stage {stage}", "amp.enabled", "torch_autocast: {enabled: true} is")
+
+
+@rule("data_types.grad_accum_dtype", "zero_optimization.stage", "bf16.enabled", "fp16.enabled")
+def gradients_add_up_in_a_known_type(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Gradients add up in the type of the model, or where they are sharded in fp32."""
+    precision, stage = config.section(PrecisionSection), config.section(ZeroSection).zero_optimization.stage
+    dtype = precision.data_types.grad_accum_dtype
+    model = "fp16" if enabled(precision.fp16) else "bf16" if enabled(precision.bf16) else "fp32"
+    allowed = (model,) if stage == 0 else tuple(dict.fromkeys((model, "fp32")))
+    if dtype is not None and dtype not in allowed:
+        yield config.problem(
+            f"{dtype} does not go with a model in {model} at ZeRO stage {stage}",
+            "data_types.grad_accum_dtype",
+            " or ".join(allowed),
+        )
+
+
 @rule("fp16_lm_cross_entropy", "fp16.enabled")
 def fp16_loss_needs_fp16(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """A loss in fp16 goes with a model in fp16."""
@@ -51,5 +74,7 @@ RULES: tuple[Rule, ...] = (
     one_precision,
     fp16_needs_gpu,
     hysteresis_needs_zero,
+    amp_without_zero,
+    gradients_add_up_in_a_known_type,
     fp16_loss_needs_fp16,
 )

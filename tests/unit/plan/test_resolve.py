@@ -127,6 +127,7 @@ def test_the_engine_gets_explicit_values_and_no_block_too_many(prepare: Prepare)
         "gradient_clipping": 1.0,
         "prescale_gradients": False,
         "gradient_predivide_factor": 1.0,
+        "communication_data_type": None,
         "steps_per_print": None,
         "wall_clock_breakdown": False,
         "dump_state": False,
@@ -134,6 +135,7 @@ def test_the_engine_gets_explicit_values_and_no_block_too_many(prepare: Prepare)
         "zero_force_ds_cpu_optimizer": False,
         "zero_optimization": {
             "stage": 1,
+            "allgather_partitions": True,
             "allgather_bucket_size": 500_000_000,
             "reduce_bucket_size": 50_000_000,
             "overlap_comm": True,
@@ -141,6 +143,17 @@ def test_the_engine_gets_explicit_values_and_no_block_too_many(prepare: Prepare)
             "contiguous_gradients": True,
             "round_robin_gradients": False,
             "load_from_fp32_weights": True,
+            "elastic_checkpoint": False,
+            "ignore_unused_parameters": True,
+            "sub_group_size": 1_000_000_000_000,
+            "stage3_max_live_parameters": 1_000_000_000,
+            "stage3_max_reuse_distance": 1_000_000_000,
+            "stage3_prefetch_bucket_size": 500_000_000,
+            "stage3_param_persistence_threshold": 100_000,
+            "stage3_gather_16bit_weights_on_model_save": False,
+            "zero_hpz_partition_size": 1,
+            "zero_quantized_weights": False,
+            "zero_quantized_gradients": False,
         },
     }
 

@@ -1,0 +1,78 @@
+"""zero_optimization and aio as the engine reads them."""
+
+from typing import Any
+
+from neox_core.config.sections.aio import AioBlock
+from neox_core.config.sections.zero import OffloadOptimizerBlock, OffloadParamBlock, ZeroBlock
+
+
+def zero_json(zero: ZeroBlock) -> dict[str, Any]:
+    """The block zero_optimization, with the documents' values where the engine has others."""
+    block: dict[str, Any] = {
+        "stage": zero.stage,
+        "allgather_partitions": True,
+        "allgather_bucket_size": zero.allgather_bucket_size,
+        "reduce_bucket_size": zero.reduce_bucket_size,
+        "overlap_comm": zero.overlap_comm,
+        "reduce_scatter": zero.reduce_scatter,
+        "contiguous_gradients": zero.contiguous_gradients,
+        "round_robin_gradients": zero.round_robin_gradients,
+        "load_from_fp32_weights": zero.load_from_fp32_weights,
+        "elastic_checkpoint": False,  # says how the engine's own checkpoints are cut; we write ours
+        "ignore_unused_parameters": zero.ignore_unused_parameters,
+        "sub_group_size": zero.sub_group_size,
+        "stage3_max_live_parameters": zero.stage3_max_live_parameters,
+        "stage3_max_reuse_distance": zero.stage3_max_reuse_distance,
+        "stage3_prefetch_bucket_size": zero.stage3_prefetch_bucket_size,
+        "stage3_param_persistence_threshold": zero.stage3_param_persistence_threshold,
+        "stage3_gather_16bit_weights_on_model_save": zero.stage3_gather_16bit_weights_on_model_save,
+        "zero_hpz_partition_size": zero.zero_hpz_partition_size,
+        "zero_quantized_weights": zero.zero_quantized_weights,
+        "zero_quantized_gradients": zero.zero_quantized_gradients,
+    }
+    if zero.offload_param is not None and zero.offload_param.device != "none":
+        block["offload_param"] = _param_json(zero.offload_param)
+    if zero.offload_optimizer is not None and zero.offload_optimizer.device != "none":
+        block["offload_optimizer"] = _optimizer_json(zero.offload_optimizer)
+    return block
+
+
+def uses_files(zero: ZeroBlock) -> bool:
+    """Whether anything goes to NVMe."""
+    return any(block is not None and block.device == "nvme" for block in (zero.offload_param, zero.offload_optimizer))
+
+
+def aio_json(aio: AioBlock, zero: ZeroBlock) -> dict[str, Any]:
+    """The block aio, where something is offloaded to files."""
+    if not uses_files(zero):
+        return {}
+    block = {
+        "block_size": aio.block_size,
+        "queue_depth": aio.queue_depth,
+        "intra_op_parallelism": aio.intra_op_parallelism,
+        "single_submit": aio.single_submit,
+        "overlap_events": aio.overlap_events,
+    }
+    return {"aio": block}
+
+
+def _param_json(block: OffloadParamBlock) -> dict[str, Any]:
+    return {
+        "device": block.device,
+        "nvme_path": block.nvme_path,
+        "pin_memory": block.pin_memory,
+        "buffer_count": block.buffer_count,
+        "buffer_size": block.buffer_size,
+        "max_in_cpu": block.max_in_cpu,
+    }
+
+
+def _optimizer_json(block: OffloadOptimizerBlock) -> dict[str, Any]:
+    return {
+        "device": block.device,
+        "nvme_path": block.nvme_path,
+        "pin_memory": block.pin_memory,
+        "buffer_count": block.buffer_count,
+        "ratio": block.ratio,
+        "fast_init": block.fast_init,
+    }

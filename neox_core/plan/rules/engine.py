@@ -1,0 +1,69 @@
+"""Rules of deepspeed_extra_args: what neox has a key for is set there, and what nobody reads is refused."""
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from neox_core.config.convert import Field, block_of, fields_of
+from neox_core.config.known import known
+from neox_core.config.problem import Problem
+from neox_core.config.sections.engine import EngineSection
+from neox_core.config.structure import Config
+from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.rules.rule import Rule, rule
+
+EXTRA = "deepspeed_extra_args"
+ENGINE_KEYS = (
+    "compile",
+    "dataloader_drop_last",
+    "datastates_ckpt",
+    "disable_python_gc",
+    "expert_parallel",
+    "gradient_allreduce_op",
+    "hybrid_engine",
+    "log_level",
+    "managed_gradient_accumulation",
+    "memory_breakdown",
+    "seq_parallel_communication_data_type",
+    "tensor_parallel",
+    "timers",
+    "use_data_before_expert_parallelism",
+    "vocabulary_size",
+    "weight_quantization",
+)
+"""Top-level keys that DeepSpeed 0.19.8 reads and neox has none for; any other it would ignore without a word."""
+
+
+@rule(EXTRA)
+def extra_args_are_the_engines_own(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """deepspeed_extra_args holds keys of DeepSpeed that neox has none for."""
+    extra = config.section(EngineSection).deepspeed_extra_args
+    ours = {key: field for section in config.sections for field in fields_of(section) for key in field.keys}
+    for key, value in extra.items():
+        path = f"{EXTRA}.{key}"
+        if key in ours:
+            yield from _contradictions(config, ours[key], value, path)
+        elif known().find(key):
+            yield config.problem("is a key of neox, not available in this version yet", path, "remove it")
+        elif key not in ENGINE_KEYS:
+            near = get_close_matches(key, ENGINE_KEYS, 1)
+            yield config.problem(
+                "is no key of DeepSpeed 0.19.8, which would ignore it",
+                path,
+                f"did you mean {near[0]}?" if near else "remove it",
+            )
+
+
+def _contradictions(config: Config, field: Field, value: Any, path: str) -> Iterator[Problem]:
+    """Inner keys of a block of ours may be the engine's own; what is ours may not be here."""
+    block = block_of(field.type)
+    if block is None or not isinstance(value, Mapping):
+        name = path.removeprefix(f"{EXTRA}.")
+        yield config.problem("is a key of neox", path, f"set {name} itself, outside of {EXTRA}")
+        return
+    inner = {key: each for each in fields_of(block) for key in each.keys}
+    for key in value.keys() & inner.keys():
+        yield from _contradictions(config, inner[key], value[key], f"{path}.{key}")
+
+
+RULES: tuple[Rule, ...] = (extra_args_are_the_engines_own,)

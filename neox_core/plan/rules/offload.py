@@ -1,0 +1,152 @@
+"""Rules of ZeRO's offload to host memory and files."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from neox_core.config.problem import Problem
+from neox_core.config.sections.zero import ZeroBlock, ZeroSection
+from neox_core.config.structure import Config
+from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.deepspeed.zero import uses_files
+from neox_core.plan.rules.rule import Rule, rule
+
+PARAM, OPTIMIZER = "zero_optimization.offload_param", "zero_optimization.offload_optimizer"
+CPU_ADAM = "CPU_Adam"
+INCLUDES = ("/usr/include", "/usr/local/include")
+ADAM_NUMBERS = 4
+"""Numbers of a parameter that travel to files: itself, its gradient and two moments."""
+
+
+def _zero(config: Config) -> ZeroBlock:
+    return config.section(ZeroSection).zero_optimization
+
+
+def _optimizer_is_offloaded(zero: ZeroBlock) -> bool:
+    return zero.offload_optimizer is not None and zero.offload_optimizer.device != "none"
+
+
+@rule(PARAM, "zero_optimization.stage")
+def offload_param_needs_stage_3(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Parameters are offloaded where they are sharded: at stage 3."""
+    zero = _zero(config)
+    if zero.offload_param is not None and zero.offload_param.device != "none" and zero.stage != 3:
+        yield config.problem(f"needs stage 3, and the stage is {zero.stage}", PARAM)
+
+
+@rule(OPTIMIZER, "zero_optimization.stage")
+def offload_optimizer_needs_sharding(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """The optimizer's state is offloaded where it is sharded: to host memory from stage 1 on, to files at stage 3."""
+    zero = _zero(config)
+    if not _optimizer_is_offloaded(zero) or zero.offload_optimizer is None:
+        return
+    if zero.stage == 0:
+        yield config.problem("needs stage 1, 2 or 3, and the stage is 0", OPTIMIZER)
+    elif zero.offload_optimizer.device == "nvme" and zero.stage != 3:
+        yield config.problem(f"nvme needs stage 3, and the stage is {zero.stage}", f"{OPTIMIZER}.device", "cpu")
+
+
+@rule(f"{OPTIMIZER}.ratio", "zero_optimization.stage", "optimizer.type")
+def partial_offload_fits(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A part of the update stays on the device at stage 3, and with CPU_Adam only."""
+    zero = _zero(config)
+    if zero.offload_optimizer is None or zero.offload_optimizer.ratio == 1:
+        return
+    (optimizer,) = config.components("optimizer")
+    if zero.stage != 3:
+        yield config.problem(f"below 1 needs stage 3, and the stage is {zero.stage}", f"{OPTIMIZER}.ratio")
+    elif optimizer.entry.component.name != CPU_ADAM:
+        yield config.problem(
+            f"below 1 needs optimizer.type {CPU_ADAM}, not {optimizer.entry.component.name}", f"{OPTIMIZER}.ratio"
+        )
+
+
+@rule("zero_force_ds_cpu_optimizer", OPTIMIZER, "optimizer.type")
+def forced_optimizer(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """zero_force_ds_cpu_optimizer leaves an offloaded update to CPU_Adam alone."""
+    (optimizer,) = config.components("optimizer")
+    name = optimizer.entry.component.name
+    forced = config.section(ZeroSection).zero_force_ds_cpu_optimizer
+    if forced and _optimizer_is_offloaded(_zero(config)) and name != CPU_ADAM:
+        yield config.problem(
+            f"allows {CPU_ADAM} only, not {name}", "zero_force_ds_cpu_optimizer", "false, or remove it"
+        )
+
+
+@rule(OPTIMIZER)
+def one_offload(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """cpu_offload is the old word for an offload_optimizer block, at stages 1 and 2."""
+    old = config.loaded.spelled(f"{OPTIMIZER}.device".replace("-", "_")).replace("-", "_").endswith(".cpu_offload")
+    if not old:
+        return
+    if OPTIMIZER in config.loaded.places:
+        yield config.problem("says the same as the block offload_optimizer", f"{OPTIMIZER}.device", "keep the block")
+    if _zero(config).stage == 3:
+        yield config.problem(
+            "is for stages 1 and 2", f"{OPTIMIZER}.device", "offload_optimizer: {device: cpu} at stage 3"
+        )
+
+
+@rule(f"{OPTIMIZER}.buffer_count")
+def buffers_hold_a_parameter(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """There is a buffer for each number of a parameter that travels to files."""
+    block = _zero(config).offload_optimizer
+    if block is not None and block.device == "nvme" and block.buffer_count < ADAM_NUMBERS:
+        yield config.problem(f"must be {ADAM_NUMBERS} or more, not {block.buffer_count}", f"{OPTIMIZER}.buffer_count")
+
+
+@rule("zero_optimization.contiguous_gradients", OPTIMIZER)
+def offload_collects_gradients(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """The engine copies gradients to one buffer before it moves them to the host."""
+    zero = _zero(config)
+    if not zero.contiguous_gradients and _optimizer_is_offloaded(zero):
+        yield config.problem("cannot be false with offload_optimizer", "zero_optimization.contiguous_gradients", "true")
+
+
+@rule(f"{PARAM}.pin_memory", f"{OPTIMIZER}.pin_memory", "device")
+def pinning_needs_gpu(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Page-locked memory speeds up copies to a GPU."""
+    zero = _zero(config)
+    for path, block in ((PARAM, zero.offload_param), (OPTIMIZER, zero.offload_optimizer)):
+        if block is not None and block.pin_memory and shape.device == "cpu":
+            yield config.problem("is for copies to a GPU, and this run is on the CPU", f"{path}.pin_memory", "false")
+
+
+@rule(f"{PARAM}.device", f"{OPTIMIZER}.device")
+def files_need_libaio(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Offload to files goes by libaio, against which DeepSpeed compiles its reader and writer."""
+    zero = _zero(config)
+    if not uses_files(zero) or _libaio_is_here():
+        return
+    path = next(
+        path
+        for path, block in ((PARAM, zero.offload_param), (OPTIMIZER, zero.offload_optimizer))
+        if block is not None and block.device == "nvme"
+    )
+    yield config.problem("nvme needs libaio, and this machine has no libaio.h", f"{path}.device", "install libaio-dev")
+
+
+def _libaio_is_here() -> bool:
+    folders = [*os.environ.get("CPATH", "").split(os.pathsep), *INCLUDES]
+    return any((Path(folder) / "libaio.h").is_file() for folder in folders if folder)
+
+
+@rule("aio", f"{PARAM}.device", f"{OPTIMIZER}.device")
+def aio_has_files(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Aio tunes the access to files, so it needs an offload to them."""
+    if config.is_set("aio") and not uses_files(_zero(config)):
+        yield config.problem("does nothing without an offload to nvme", "aio", severity="warning")
+
+
+RULES: tuple[Rule, ...] = (
+    offload_param_needs_stage_3,
+    offload_optimizer_needs_sharding,
+    partial_offload_fits,
+    forced_optimizer,
+    one_offload,
+    buffers_hold_a_parameter,
+    offload_collects_gradients,
+    pinning_needs_gpu,
+    files_need_libaio,
+    aio_has_files,
+)

@@ -1,0 +1,121 @@
+"""Rules of ZeRO's sharding and of the way gradients travel."""
+
+from collections.abc import Iterator
+
+from neox_core.config.problem import Problem
+from neox_core.config.sections.communication import CommunicationSection
+from neox_core.config.sections.parallelism import ParallelismSection
+from neox_core.config.sections.zero import ZeroBlock, ZeroSection
+from neox_core.config.structure import Config
+from neox_core.plan.cluster import ClusterShape, data_parallel
+from neox_core.plan.rules.rule import Rule, rule
+
+BLOCK = "zero_optimization"
+STAGE_OF_KEY: dict[str, tuple[int, ...]] = {
+    "ignore_unused_parameters": (2,),
+    "grad_hooks": (1,),
+    "round_robin_gradients": (1, 2),
+    "sub_group_size": (3,),
+    "stage3_max_live_parameters": (3,),
+    "stage3_max_reuse_distance": (3,),
+    "stage3_prefetch_bucket_size": (3,),
+    "stage3_param_persistence_threshold": (3,),
+    "stage3_gather_16bit_weights_on_model_save": (3,),
+    "zero_hpz_partition_size": (3,),
+    "zero_quantized_weights": (3,),
+    "zero_quantized_gradients": (3,),
+}
+_SHARDED = ("allgather_bucket_size", "reduce_bucket_size", "overlap_comm", "reduce_scatter", "contiguous_gradients")
+
+
+def _zero(config: Config) -> ZeroBlock:
+    return config.section(ZeroSection).zero_optimization
+
+
+@rule(f"{BLOCK}.stage", *(f"{BLOCK}.{key}" for key in STAGE_OF_KEY))
+def keys_of_the_stage(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Some keys of ZeRO act at some stages only; a value that asks for what happens anyway may stay."""
+    zero = _zero(config)
+    at_rest = ZeroBlock()
+    for key, stages in STAGE_OF_KEY.items():
+        path = f"{BLOCK}.{key}"
+        if config.is_set(path) and zero.stage not in stages and getattr(zero, key) != getattr(at_rest, key):
+            listed = " or ".join(map(str, stages))
+            yield config.problem(f"acts at stage {listed} only, and the stage is {zero.stage}", path, "remove it")
+
+
+@rule(f"{BLOCK}.stage", *(f"{BLOCK}.{key}" for key in _SHARDED))
+def nothing_to_shard(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """At stage 0 nothing is sharded, so how shards travel does not matter."""
+    written = [f"{BLOCK}.{key}" for key in _SHARDED if config.is_set(f"{BLOCK}.{key}")]
+    if written and _zero(config).stage == 0:
+        yield config.problem("does nothing at stage 0", written[0], severity="note")
+
+
+@rule(f"{BLOCK}.zero_quantized_weights", f"{BLOCK}.zero_quantized_gradients", f"{BLOCK}.reduce_scatter", "device")
+def quantizer_there(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Quantised weights and gradients need a GPU, gradients also reduce_scatter."""
+    zero = _zero(config)
+    for key in ("zero_quantized_weights", "zero_quantized_gradients"):
+        if getattr(zero, key) and shape.device == "cpu":
+            yield config.problem("is done by a CUDA kernel, and this run is on the CPU", f"{BLOCK}.{key}", "remove it")
+    if zero.zero_quantized_gradients and not zero.reduce_scatter:
+        yield config.problem("needs reduce_scatter: true", f"{BLOCK}.zero_quantized_gradients")
+
+
+@rule(f"{BLOCK}.zero_hpz_partition_size")
+def second_copy_fits(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """The second copy of the parameters is cut over a whole share of the ranks."""
+    size = _zero(config).zero_hpz_partition_size
+    ranks = data_parallel(config, shape)
+    if ranks % size:
+        yield config.problem(f"{size} does not divide the {ranks} ranks", f"{BLOCK}.zero_hpz_partition_size")
+
+
+@rule("prescale_gradients", "gradient_predivide_factor", f"{BLOCK}.reduce_scatter", f"{BLOCK}.stage")
+def scaling_needs_all_reduce(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """With ZeRO's reduce-scatter the engine scales gradients its own way."""
+    zero, communication = _zero(config), config.section(CommunicationSection)
+    if zero.stage == 0 or not zero.reduce_scatter:
+        return
+    hint = "zero_optimization: {reduce_scatter: false}, or remove it"
+    if communication.prescale_gradients:
+        yield config.problem("has no effect on ZeRO's reduce-scatter", "prescale_gradients", hint)
+    if communication.gradient_predivide_factor != 1.0:
+        yield config.problem("has no effect on ZeRO's reduce-scatter", "gradient_predivide_factor", hint)
+
+
+@rule("prescale_gradients", "gradient_predivide_factor")
+def one_scaling(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Gradients are divided before the sum, or before and after it by a factor."""
+    communication = config.section(CommunicationSection)
+    if communication.prescale_gradients and communication.gradient_predivide_factor != 1.0:
+        yield config.problem("does nothing beside prescale_gradients", "gradient_predivide_factor", "keep one")
+
+
+@rule(f"{BLOCK}.overlap_comm", "pipe_parallel_size")
+def no_overlap_in_a_pipeline(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """The pipeline engine reduces after the backward pass."""
+    if _zero(config).overlap_comm and config.section(ParallelismSection).pipe_parallel_size > 1:
+        yield config.problem("is not done in a pipeline", f"{BLOCK}.overlap_comm", "overlap_comm: false")
+
+
+@rule(f"{BLOCK}.elastic_checkpoint")
+def checkpoints_are_elastic(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Checkpoints load on any number of ranks, asked for or not."""
+    if not _zero(config).elastic_checkpoint:
+        yield config.problem(
+            "changes nothing: checkpoints load on any number of ranks", f"{BLOCK}.elastic_checkpoint", severity="note"
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    keys_of_the_stage,
+    nothing_to_shard,
+    quantizer_there,
+    second_copy_fits,
+    scaling_needs_all_reduce,
+    one_scaling,
+    no_overlap_in_a_pipeline,
+    checkpoints_are_elastic,
+)

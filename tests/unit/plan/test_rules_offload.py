@@ -1,0 +1,97 @@
+"""Rules of ZeRO that look at more than the values of keys: old spellings, the machine, a pipeline."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neox_core.config.report import ProblemsError, errors, render
+from neox_core.plan.cluster import Machine
+from neox_core.plan.resolve import prepare_run
+from neox_core.plan.rules import offload
+
+Check = Callable[..., list[str]]
+
+
+@pytest.fixture
+def check(tmp_path: Path, text: str, catalog: Any) -> Check:
+    """The errors of the base config with `--set`s, at ZeRO's stage 3 unless they say another."""
+
+    def _check(*sets: str) -> list[str]:
+        (tmp_path / "c.yml").write_text(text.replace("type: Adam", "type: AnyStage"))
+        try:
+            prepare_run([tmp_path / "c.yml"], sets, catalog=catalog, machine=Machine(0, 4))
+        except ProblemsError as error:
+            return [render([each]) for each in errors(error.problems)]
+        return []
+
+    return _check
+
+
+@pytest.fixture
+def libaio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with the header that DeepSpeed compiles its file access against."""
+    (tmp_path / "libaio.h").touch()
+    monkeypatch.setenv("CPATH", str(tmp_path))
+
+
+def test_one_offload(check: Check) -> None:
+    (said,) = check("zero_optimization={stage: 3, cpu_offload: true}")
+    assert "zero_optimization.cpu_offload: is for stages 1 and 2 (offload_optimizer: {device: cpu} at stage 3)" in said
+    (said,) = check("zero_optimization={stage: 2, cpu_offload: true, offload_optimizer: {pin_memory: false}}")
+    assert "zero_optimization.cpu_offload: says the same as the block offload_optimizer" in said
+    assert check("zero_optimization={stage: 2, cpu_offload: true}") == []
+
+
+@pytest.mark.parametrize("block", ["offload_param", "offload_optimizer"])
+def test_files_need_libaio(check: Check, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = f"zero_optimization={{stage: 3, {block}: {{device: nvme}}}}"
+    monkeypatch.setattr(offload, "INCLUDES", ())
+    monkeypatch.delenv("CPATH", raising=False)
+    (said,) = check(sets)
+    assert f"{block}.device: nvme needs libaio, and this machine has no libaio.h (install libaio-dev)" in said
+    (tmp_path / "libaio.h").touch()
+    monkeypatch.setattr(offload, "INCLUDES", (str(tmp_path),))
+    assert check(sets, "aio={queue_depth: 4}") == []
+
+
+@pytest.mark.usefixtures("libaio")
+def test_buffers_hold_a_parameter(check: Check) -> None:
+    (said,) = check("zero_optimization={stage: 3, offload_optimizer: {device: nvme, buffer_count: 3}}")
+    assert "zero_optimization.offload_optimizer.buffer_count: must be 4 or more, not 3" in said
+    assert check("zero_optimization={stage: 3, offload_optimizer: {device: nvme, buffer_count: 4}}") == []
+
+
+@pytest.mark.usefixtures("libaio")
+def test_files_are_for_stage_3(check: Check) -> None:
+    (said,) = check("zero_optimization={stage: 2, offload_optimizer: {device: nvme}}")
+    assert "offload_optimizer.device: nvme needs stage 3, and the stage is 2" in said
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ("{optimizer: {type: Lamb}}", "optimizer.type: is a key of neox (set optimizer.type itself"),
+        ("{zero_optimization: {offload_param: {device: cpu}}}", "offload_param.device: is a key of neox"),
+        ("{zero_optimization: true}", "zero_optimization: is a key of neox (set zero_optimization itself"),
+        ("{train_step_batch_size: 2}", "train_step_batch_size: is a key of neox"),
+        ("{elasticity: {enabled: false}}", "elasticity: is a key of neox, not available in this version yet"),
+        (
+            "{log_lewel: debug}",
+            "log_lewel: is no key of DeepSpeed 0.19.8, which would ignore it (did you mean log_level?)",
+        ),
+    ],
+)
+def test_extra_args_that_are_refused(check: Check, extra: str, said: str) -> None:
+    (found,) = check(f"deepspeed_extra_args={extra}")
+    assert said in found
+
+
+def test_extra_args_reach_the_engine_beside_our_keys(tmp_path: Path, text: str, catalog: Any) -> None:
+    (tmp_path / "c.yml").write_text(text)
+    extra = "deepspeed_extra_args={log_level: warning, zero_optimization: {override_module_apply: false}}"
+    engine = prepare_run([tmp_path / "c.yml"], [extra], catalog=catalog, machine=Machine(0, 4)).plan.engine
+    assert engine["log_level"] == "warning"
+    assert engine["zero_optimization"]["override_module_apply"] is False
+    assert engine["zero_optimization"]["stage"] == 0
