@@ -135,21 +135,56 @@ def test_a_secret_has_no_place_in_a_config_nor_in_a_message(read: Read, value: s
     assert "abc123" not in problems[0]
 
 
+LATER = "is known, but not available in this version yet: it will come with"
+
+
 def test_keys_of_later_versions_and_of_packages(read: Read) -> None:
-    _, problems = read("steps_per_print: 10\nrotary-pct: 0.25\nflops-profiler: {enabled: true}\nqwertz: 1\n")
+    _, problems = read("sparsity: all\nrotary-pct: 0.25\nict_load: a\nqwertz: 1\nelasticty: 1\n")
     assert [line.partition("error: ")[2] for line in problems] == [
-        "steps_per_print: is known, but not available in this version yet: it will come with neox-core (remove it)",
+        f"sparsity: {LATER} neox-sparse-attention (remove it)",
         "rotary-pct: belongs to neox-positions, which is not installed (pip install neox-positions)",
-        "flops-profiler: is known, but not available in this version yet: it will come with neox-core (remove it)",
+        f"ict_load: {LATER} neox-retrieval (remove it)",
         "qwertz: unknown key (no key is like it)",
+        "elasticty: unknown key (did you mean elasticity?)",
     ]
 
 
-def test_keys_of_later_versions_inside_a_block(read: Read) -> None:
-    _, problems = read("zero_optimization: {sub_group_size: 5, stge: 0}\n")
+def test_each_key_inside_a_block_of_a_later_version_is_named(read: Read) -> None:
+    _, problems = read("""sparse-attention: {mode: fixed, blok: 16, num-local-blocks: 3}
+compression_training:
+  layer-reduction: {}
+  row_pruning:
+    different_groups:
+      g: {modul: [a], params: {dense-ratio: 1}}
+elasticity: {prefer_larger_batch: true}
+autotuning: {arg_mappings: {a: b}}
+""")
     assert [line.partition("error: ")[2] for line in problems] == [
-        "zero_optimization.sub_group_size: is known, but not available in this version yet: it will come with neox-core (remove it)",
-        "zero_optimization.stge: unknown key (did you mean 'stage'?)",
+        f"sparse-attention.mode: {LATER} neox-sparse-attention (remove it)",
+        "sparse-attention.blok: unknown key (did you mean 'block'?)",
+        f"sparse-attention.num-local-blocks: {LATER} neox-sparse-attention (remove it)",
+        f"compression_training.layer-reduction: {LATER} neox-compression (remove it)",
+        "compression_training.row_pruning.different_groups.g.modul: unknown key (did you mean 'modules'?)",
+        f"compression_training.row_pruning.different_groups.g.params.dense-ratio: {LATER} neox-compression (remove it)",
+        f"elasticity.prefer_larger_batch: {LATER} neox-elasticity (remove it)",
+        f"autotuning.arg_mappings: {LATER} neox-autotuning (remove it)",
+    ]
+
+
+def test_a_component_of_a_later_version_and_its_settings(read: Read) -> None:
+    _, problems = read("optimizer: {type: OneBitAdam, params: {lr: 1, freeze_step: 3, cuda-awar: 1}}\n")
+    assert [line.partition("error: ")[2] for line in problems] == [
+        f"optimizer.type: OneBitAdam {LATER} neox-onebit (installed: Adam, AnyStage, CPU_Adam, Fixed, Rowwise)",
+        f"optimizer.params.freeze_step: {LATER} neox-onebit (remove it)",
+        "optimizer.params.cuda-awar: unknown key (did you mean 'cuda_aware'?)",
+    ]
+
+
+def test_a_setting_of_a_later_optimizer_given_to_one_of_this_version(read: Read) -> None:
+    _, problems = read("optimizer: {type: Adam, params: {lr: 1, freeze_step: 3, stge: 0}}\n")
+    assert [line.partition("error: ")[2] for line in problems] == [
+        f"optimizer.params.freeze_step: {LATER} neox-onebit (remove it)",
+        "optimizer.params.stge: unknown key (known: lr, betas, eps, weight_decay)",
     ]
 
 
