@@ -1,8 +1,11 @@
-"""`python -m neox_launchers.elastic RUN_FILE LOG_DIR`: start the ranks of this machine and watch them.
+"""`python -m neox_launchers.elastic RUN_FILE LOG_DIR [NODE]`: start the ranks of this machine and watch them.
 
 torch's elastic agent starts one process a rank, notices the first that fails and stops the others. On top of that:
 SIGINT and SIGTERM reach each rank once and leave its data workers alone, a rank's errors go to LOG_DIR/rank<N>.log, and
 of a failure `failure.json` is written. Exit code 0 when every rank ended well, else 1.
+
+With NODE this is one of several hosts of the plan: node<NODE>.json in the folder of the run tells the first machine
+how its ranks ended, `stop` there asks it to stop them, and stdin ends when nobody is there any more to ask.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -23,12 +27,12 @@ from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-from neox_core.errors import run_main
-from neox_core.plan.runfile import ClusterPlan, read_runfile
-from neox_launchers.failure import Exit, clear_failures, write_failure
+from neox_core.errors import UsageError, run_main
+from neox_core.plan.runfile import ClusterPlan, RunPlan, read_runfile
+from neox_launchers.environment import visible_devices
+from neox_launchers.failure import FAILED, SHUTDOWN_S, STOP, Exit, clear_failures, write_exits, write_failure
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SHUTDOWN_S = 20
 
 
 class RankLogs(LogsSpecs):
@@ -58,51 +62,72 @@ class RankLogs(LogsSpecs):
 
 def main() -> int:
     run_file, log_dir = Path(sys.argv[1]), Path(sys.argv[2])
-    plan = read_runfile(run_file)
+    node = int(sys.argv[3]) if len(sys.argv) > 3 else None
+    plan = _read(run_file, node)
+    host = plan.cluster.hosts[node or 0]
+    os.environ.update(visible_devices(host, os.environ))
     if not plan.debug:
         logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"  # its way with the others kills data workers too
-    clear_failures(run_file.parent)
-    agent = _agent(plan.cluster, run_file, log_dir)
+    if node is None:
+        clear_failures(run_file.parent)
+    agent = _agent(plan.cluster, run_file, log_dir, node)
     _pass_signals_on(agent)
+    if node is None:
+        _watch(_follow_parent)
+    else:
+        _watch(_follow_stdin)
+        _watch(_follow_request, run_file.parent / STOP)
     result = agent.run()
-    if not result.is_failed():
-        return 0
     exits = [Exit(rank, failure.exitcode, failure.timestamp) for rank, failure in result.failures.items()]
-    write_failure(run_file.parent, exits, log_dir, killed_after=SHUTDOWN_S)
-    return 1
+    if node is not None:
+        write_exits(run_file.parent, node, exits)
+    elif result.is_failed():
+        write_failure(run_file.parent, exits, log_dir, killed_after=SHUTDOWN_S)
+    return 1 if result.is_failed() else 0
 
 
-def _agent(cluster: ClusterPlan, run_file: Path, log_dir: Path) -> LocalElasticAgent:
-    address, port = cluster.master_addr or "127.0.0.1", _free_port(cluster.master_port)
+def _read(run_file: Path, node: int | None) -> RunPlan:
+    if node is not None and not run_file.exists():
+        raise UsageError(
+            f"{socket.gethostname()} does not see {run_file.absolute()}",
+            hint="the folder of the run has to be on a file system that all hosts share",
+        )
+    return read_runfile(run_file)
+
+
+def _agent(cluster: ClusterPlan, run_file: Path, log_dir: Path, node: int | None) -> LocalElasticAgent:
+    alone = node is None
+    host = cluster.hosts[node or 0]
+    port = _free_port(cluster.master_port, any_other=alone) if not node else cluster.master_port
     rendezvous = RendezvousParameters(
         backend="static",
-        endpoint=f"{address}:{port}",
-        run_id=f"neox-{os.getpid()}",
-        min_nodes=1,
-        max_nodes=1,
-        local_addr=address,
-        rank=0,
+        endpoint=f"{cluster.master_addr}:{port}",
+        run_id=f"neox-{os.getpid()}" if alone else "neox",
+        min_nodes=1 if alone else len(cluster.hosts),
+        max_nodes=1 if alone else len(cluster.hosts),
+        local_addr=cluster.master_addr if alone else host.name,
+        rank=node or 0,
         timeout=60,
     )
     spec = WorkerSpec(
         role="rank",
-        local_world_size=cluster.world_size,
+        local_world_size=host.slots,
         entrypoint=sys.executable,
         args=("-m", "neox_core.train.rank", str(run_file)),
         rdzv_handler=get_rendezvous_handler(rendezvous),
         max_restarts=0,
         monitor_interval=0.1,
-        master_addr=address,
+        master_addr=cluster.master_addr,
         master_port=port,
-        local_addr=address,
+        local_addr=cluster.master_addr if alone else host.name,
     )
     return LocalElasticAgent(spec, RankLogs(log_dir), exit_barrier_timeout=5, shutdown_timeout=SHUTDOWN_S)
 
 
-def _free_port(wanted: int) -> int:
-    """`wanted`, or any free port when it is taken: all ranks are here, so nobody else has to know it."""
-    for port in (wanted, 0):
+def _free_port(wanted: int, *, any_other: bool) -> int:
+    """`wanted`; when it is taken any other free one, if nobody else has to know it, else UsageError."""
+    for port in (wanted, 0) if any_other else (wanted,):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -110,11 +135,13 @@ def _free_port(wanted: int) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    return wanted
+    if any_other:
+        return wanted
+    raise UsageError(f"port {wanted} of {socket.gethostname()} is taken", hint="set `master_port` to a free one")
 
 
 def _pass_signals_on(agent: LocalElasticAgent) -> None:
-    """Ask every rank to stop when this process is asked to, or when the process that started it is gone."""
+    """Ask every rank to stop, once for each time that this process is asked to."""
 
     def pass_on(signum: int, frame: FrameType | None) -> None:
         for worker in agent.get_worker_group().workers:
@@ -124,14 +151,44 @@ def _pass_signals_on(agent: LocalElasticAgent) -> None:
                 except ProcessLookupError:
                     continue  # it has ended already
 
-    def follow_parent(parent: int) -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
     for signum in STOP_SIGNALS:
         signal.signal(signum, pass_on)
-    threading.Thread(target=follow_parent, args=(os.getppid(),), daemon=True).start()
+
+
+def _watch(follow: Callable[..., None], *args: object) -> None:
+    threading.Thread(target=follow, args=args, daemon=True).start()
+
+
+def _follow_parent() -> None:
+    """Stop the ranks when the process that started this one is gone."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _follow_stdin() -> None:
+    """Stop the ranks when the connection to the first machine is gone, and be gone too: nobody waits for this host."""
+    while os.read(0, 4096):
+        continue
+    os.kill(os.getpid(), signal.SIGTERM)
+    _leave_later()
+
+
+def _follow_request(request: Path) -> None:
+    """Stop the ranks when asked to: in good order as long as that takes, unless a host has failed."""
+    while not request.exists():
+        time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGTERM)
+    while request.read_text(encoding="utf-8") != FAILED:
+        time.sleep(0.2)
+    _leave_later()
+
+
+def _leave_later() -> None:
+    """End this process when the ranks have had their time; one that is still there leaves with its parent."""
+    time.sleep(SHUTDOWN_S)
+    os._exit(1)
 
 
 if __name__ == "__main__":

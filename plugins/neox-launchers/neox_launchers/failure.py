@@ -8,8 +8,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import asdict, frozen
 
+SHUTDOWN_S = 20
+"""How long ranks may take to stop once one of them has failed."""
+STOP = "stop"
+"""File in the folder of a run on several hosts that asks their agents to stop the ranks."""
+FAILED = "failed"
+"""What is in it when a host has failed, so that nobody waits for a good order."""
 CRASHES = frozenset({signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 
 
@@ -24,8 +30,27 @@ class Exit:
 
 def clear_failures(run_dir: Path) -> None:
     """Forget what an earlier run in this folder left behind."""
-    for file in (run_dir / "failure.json", *run_dir.glob("failure.rank*.json")):
+    names = ("failure.json", "failure.rank*.json", "node*.json", STOP)
+    for file in (each for name in names for each in run_dir.glob(name)):
         file.unlink(missing_ok=True)
+
+
+def write_exits(run_dir: Path, node: int, exits: Iterable[Exit]) -> None:
+    """node<N>.json: the ranks of one host that did not end well; none when all did."""
+    write_whole(run_dir / f"node{node}.json", json.dumps([asdict(each) for each in exits]))
+
+
+def read_exits(run_dir: Path) -> tuple[Exit, ...]:
+    """What the hosts that came to an end have written."""
+    files = sorted(run_dir.glob("node*.json"))
+    return tuple(Exit(**each) for file in files for each in json.loads(file.read_text(encoding="utf-8")))
+
+
+def write_whole(file: Path, text: str) -> None:
+    """So that a reader sees all of it or nothing."""
+    temporary = file.with_name(f".{file.name}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(file)
 
 
 def write_failure(run_dir: Path, exits: Iterable[Exit], log_dir: Path, *, killed_after: float) -> None:
@@ -60,9 +85,7 @@ def write_failure(run_dir: Path, exits: Iterable[Exit], log_dir: Path, *, killed
         "users_mistake": bool(report.get("users_mistake")),
         "log": str(log_dir / f"rank{cause.rank}.log"),
     }
-    temporary = run_dir / ".failure.json"
-    temporary.write_text(json.dumps(failure, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(run_dir / "failure.json")
+    write_whole(run_dir / "failure.json", json.dumps(failure, indent=1) + "\n")
 
 
 def _report(run_dir: Path, rank: int) -> dict[str, Any]:

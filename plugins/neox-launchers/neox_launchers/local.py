@@ -2,51 +2,37 @@
 
 from __future__ import annotations
 
-import os
+import socket
 import sys
 from pathlib import Path
 
 from neox_core.contracts.host import LaunchCommand
 from neox_core.errors import UsageError
 from neox_core.plan.runfile import RunPlan
-from neox_launchers.settings import LocalSettings
-
-KEEP_BYTES = 2**31 - 1
-"""glibc keeps freed memory up to this; the largest value that its parser takes for all three thresholds."""
+from neox_launchers.environment import environment
+from neox_launchers.settings import LauncherSettings
 
 
-def local(plan: RunPlan, run_file: Path, settings: LocalSettings) -> LaunchCommand:
-    """All ranks on this machine. Raises UsageError when the plan has more than one."""
-    hosts = plan.cluster.hosts
-    if len(hosts) != 1:
+def local(plan: RunPlan, run_file: Path, settings: LauncherSettings) -> LaunchCommand:
+    """All ranks on this machine. Raises UsageError when the plan has another host."""
+    others = [host.name for host in plan.cluster.hosts if not is_here(host.name)]
+    if others or len(plan.cluster.hosts) != 1:
         raise UsageError(
-            f"the local launcher starts ranks on this machine only; the plan has {len(hosts)} hosts",
-            hint="choose another `launcher`, or leave out `hostfile`",
+            f"the local launcher starts ranks on this machine only; the plan has {len(plan.cluster.hosts)} hosts"
+            if len(plan.cluster.hosts) != 1
+            else f"the local launcher starts ranks on this machine only, which is not {others[0]}",
+            hint="set `launcher: pdsh`, or leave out `hostfile`",
         )
-    logs = Path(settings.log_dir) if settings.log_dir else run_file.parent / "logs"
-    argv = (sys.executable, "-m", "neox_launchers.elastic", str(run_file), str(logs))
-    return LaunchCommand(argv, _environment(plan))
+    argv = (sys.executable, "-m", "neox_launchers.elastic", str(run_file), str(logs(run_file, settings)))
+    return LaunchCommand(argv, environment(plan))
 
 
-def _environment(plan: RunPlan) -> dict[str, str]:
-    env = {"TOKENIZERS_PARALLELISM": "false"}  # its threads do not survive the fork of a data worker
-    threads = plan.cluster.threads_per_rank
-    if plan.cluster.device == "cpu":
-        threads = threads or max(1, _cores() // plan.cluster.world_size)
-        env["DS_ACCELERATOR"] = "cpu"
-        # A step frees and asks again for the same large tensors. By default glibc hands them back to the system each
-        # time, and the page faults of the next step cost up to half of it.
-        env["MALLOC_MMAP_THRESHOLD_"] = str(KEEP_BYTES)
-        env["MALLOC_TRIM_THRESHOLD_"] = str(KEEP_BYTES)
-        env["MALLOC_TOP_PAD_"] = str(64 * 2**20)
-        env["MALLOC_MMAP_MAX_"] = "0"
-    if threads is not None:
-        env["OMP_NUM_THREADS"] = str(threads)
-    return env
+def logs(run_file: Path, settings: LauncherSettings) -> Path:
+    """The folder for rank<N>.log."""
+    return Path(settings.log_dir) if settings.log_dir else run_file.parent / "logs"
 
 
-def _cores() -> int:
-    """Cores that this process may use, which in a container are fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def is_here(host: str) -> bool:
+    """Whether a name is one of this machine's own, as far as can be said without asking the network."""
+    name = socket.gethostname()
+    return host in {"localhost", "127.0.0.1", "::1", name, name.partition(".")[0]}

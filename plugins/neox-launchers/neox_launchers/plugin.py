@@ -1,7 +1,7 @@
 """What neox-launchers offers."""
 
 from neox_core.api import Component, hookimpl
-from neox_launchers.settings import LocalSettings
+from neox_launchers.settings import LauncherSettings
 
 
 @hookimpl
@@ -10,8 +10,15 @@ def neox_launchers():
         Component(
             "local",
             "neox_launchers.local:local",
-            LocalSettings,
+            LauncherSettings,
             summary="One process a rank on this machine, watched by torch's elastic agent",
             needs=("torch",),
-        )
+        ),
+        Component(
+            "pdsh",
+            "neox_launchers.pdsh:pdsh",
+            LauncherSettings,
+            summary="The same on each host of a hostfile, over ssh",
+            needs=("torch",),
+        ),
     ]

@@ -6,7 +6,7 @@ from neox_core.api import setting
 
 
 @frozen
-class LocalSettings:
+class LauncherSettings:
     log_dir: str | None = setting(
         None,
         help="Folder for rank<N>.log, the output of each rank; `logs` in the folder of the run when not set.",

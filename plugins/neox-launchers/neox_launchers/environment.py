@@ -1,0 +1,63 @@
+"""What the ranks of a plan find in their environment. Light."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from neox_core.errors import UsageError
+from neox_core.plan.runfile import Host, RunPlan
+
+KEEP_BYTES = 2**31 - 1
+"""glibc keeps freed memory up to this; the largest value that its parser takes for all three thresholds."""
+EXPORTED = ("NCCL", "GLOO", "UCX", "PYTHON", "LD_LIBRARY_PATH")
+"""Beginnings of the names of variables that other hosts get from this one: how to communicate and where code is."""
+
+
+def environment(plan: RunPlan) -> dict[str, str]:
+    """Variables of every rank, on top of those of its host."""
+    env = {"TOKENIZERS_PARALLELISM": "false"}  # its threads do not survive the fork of a data worker
+    threads = plan.cluster.threads_per_rank
+    if plan.cluster.device == "cpu":
+        threads = threads or max(1, _cores() // max(host.slots for host in plan.cluster.hosts))
+        env["DS_ACCELERATOR"] = "cpu"
+        # A step frees and asks again for the same large tensors. By default glibc hands them back to the system each
+        # time, and the page faults of the next step cost up to half of it.
+        env["MALLOC_MMAP_THRESHOLD_"] = str(KEEP_BYTES)
+        env["MALLOC_TRIM_THRESHOLD_"] = str(KEEP_BYTES)
+        env["MALLOC_TOP_PAD_"] = str(64 * 2**20)
+        env["MALLOC_MMAP_MAX_"] = "0"
+    if threads is not None:
+        env["OMP_NUM_THREADS"] = str(threads)
+    return env
+
+
+def exported(environ: Mapping[str, str]) -> dict[str, str]:
+    """What other hosts get of this one's environment. Never a secret: a command line can be read by everybody."""
+    return {name: value for name, value in sorted(environ.items()) if name.startswith(EXPORTED)}
+
+
+def visible_devices(host: Host, environ: Mapping[str, str]) -> dict[str, str]:
+    """CUDA_VISIBLE_DEVICES where a host's ranks do not take its first devices; of those that are visible, if it is set.
+
+    Raises UsageError when fewer devices are visible than the plan counts on.
+    """
+    if host.devices in ((), tuple(range(host.slots))):
+        return {}
+    now = environ.get("CUDA_VISIBLE_DEVICES")
+    if now is None:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, host.devices))}
+    names = now.split(",")
+    if max(host.devices) >= len(names):
+        raise UsageError(
+            f"{host.name} shows {len(names)} devices, and device {max(host.devices)} is asked for",
+            hint=f"CUDA_VISIBLE_DEVICES is {now} there",
+        )
+    return {"CUDA_VISIBLE_DEVICES": ",".join(names[each] for each in host.devices)}
+
+
+def _cores() -> int:
+    """Cores that this process may use, which in a container are fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
