@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+AT_ONCE = 1 << 22
+"""Documents that are worked on together."""
+
+
 @frozen(eq=False)
 class SampleOrder:
     """The order of one split.
@@ -34,6 +38,11 @@ class SampleOrder:
 
     def __len__(self) -> int:
         return len(self.shuffle)
+
+    def starts(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """(document, offset) of the first token of each of the samples at `indices`: int64 [indices, 2]."""
+        starts: NDArray[np.int64] = self.samples[self.shuffle[indices]]
+        return np.stack([self.documents[starts[:, 0]], starts[:, 1]], axis=1)
 
     def pieces(self, index: int) -> Iterator[tuple[int, int, int | None]]:
         """(document, offset, length or None for its end) that sample `index` is made of."""
@@ -53,20 +62,25 @@ def build_order(
 ) -> SampleOrder:
     """At least `num_samples` samples of `documents`, in whole epochs. `sizes`: tokens of every document of the dataset.
 
-    Raises ValueError when the documents hold no token.
+    Beyond the three arrays it needs a fixed amount of memory. Raises ValueError when the documents hold no token.
     """
-    tokens_per_epoch = int(sizes[documents].sum(dtype=np.int64))
-    if tokens_per_epoch == 0:
-        raise ValueError("no tokens")
-    num_epochs = count_epochs(tokens_per_epoch, seq_length, num_samples)
+    num_epochs = count_epochs(count_tokens(sizes, documents), seq_length, num_samples)
     rng = np.random.RandomState(seed)
     stream = np.tile(documents.astype(np.int32), num_epochs)
     rng.shuffle(stream)
-    samples = _sample_starts(sizes[stream], seq_length)
+    samples = _sample_starts(sizes, stream, seq_length)
     count = len(samples) - 1
     shuffle: NDArray[Any] = np.arange(count, dtype=np.uint32 if count < np.iinfo(np.uint32).max - 1 else np.int64)
     rng.shuffle(shuffle)
     return SampleOrder(stream, samples, shuffle)
+
+
+def count_tokens(sizes: NDArray[np.integer[Any]], documents: NDArray[np.integer[Any]]) -> int:
+    """Tokens of an epoch. Raises ValueError when there are none."""
+    tokens = sum(int(sizes[part].sum(dtype=np.int64)) for part in _parts(documents))
+    if tokens == 0:
+        raise ValueError("no tokens")
+    return tokens
 
 
 def count_epochs(tokens_per_epoch: int, seq_length: int, num_samples: int) -> int:
@@ -74,14 +88,26 @@ def count_epochs(tokens_per_epoch: int, seq_length: int, num_samples: int) -> in
     return max(1, -(-(num_samples * seq_length + 1) // tokens_per_epoch))
 
 
-def _sample_starts(stream_sizes: NDArray[np.integer[Any]], seq_length: int) -> NDArray[np.int64]:
-    ends = np.cumsum(stream_sizes, dtype=np.int64)
-    positions: NDArray[np.int64] = np.arange((int(ends[-1]) - 1) // seq_length + 1, dtype=np.int64) * seq_length
-    places = np.searchsorted(ends, positions, side="right")
-    offsets = positions - (ends[places] - stream_sizes[places])
-    starts = np.stack([places, offsets], axis=1)
+def _sample_starts(sizes: NDArray[np.integer[Any]], stream: NDArray[np.int32], seq_length: int) -> NDArray[np.int64]:
+    """(place in `stream`, offset) where each sample begins, and where the last one ends."""
+    total = sum(int(sizes[part].sum(dtype=np.int64)) for part in _parts(stream))
+    starts: NDArray[np.int64] = np.empty(((total - 1) // seq_length + 1, 2), dtype=np.int64)
+    before, place, done = 0, 0, 0
+    for part in _parts(stream):
+        lengths = sizes[part]
+        ends = before + np.cumsum(lengths, dtype=np.int64)
+        within = min(len(starts), -(-int(ends[-1]) // seq_length))  # samples that begin before the end of this part
+        positions: NDArray[np.int64] = np.arange(done, within, dtype=np.int64) * seq_length
+        places = np.searchsorted(ends, positions, side="right")
+        starts[done:within, 0] = place + places
+        starts[done:within, 1] = positions - (ends[places] - lengths[places])
+        before, place, done = int(ends[-1]), place + len(part), within
     starts[0] = 0  # GPT-NeoX begins at the first place, even where its document is empty
     return starts
+
+
+def _parts(documents: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    return (documents[first : first + AT_ONCE] for first in range(0, len(documents), AT_ONCE))
 
 
 def split_documents(num_documents: int, shares: Sequence[float]) -> list[range]:

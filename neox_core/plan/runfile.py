@@ -40,8 +40,27 @@ class ComponentRef:
 
 
 @frozen
+class RecomputePlan:
+    """Activation checkpointing. layers: consecutive ones of which the input alone is kept. The others are options of
+    DeepSpeed's function and act where `deepspeed` is True; num_checkpoints: segments of the model.
+    """
+
+    layers: int
+    deepspeed: bool = False
+    partition: bool = False
+    contiguous: bool = False
+    num_checkpoints: int | None = None
+    in_cpu: bool = False
+    synchronize: bool = False
+    profile: bool = False
+
+
+@frozen
 class ModelPlan:
-    """The decoder. Widths in elements; `padded_vocab_size` None: from the tokenizer, rounded up."""
+    """The decoder. Widths in elements; `padded_vocab_size` None: from the tokenizer, rounded up.
+
+    num_kv_heads None: as many as heads. num_unique_layers None: as many as layers. recompute None: keep activations.
+    """
 
     num_layers: int
     hidden_size: int
@@ -63,6 +82,18 @@ class ModelPlan:
     output_init_method: str
     init_std: float
     attention_softmax_in_fp32: bool
+    num_kv_heads: int | None = None
+    num_unique_layers: int | None = None
+    param_sharing_style: Literal["grouped", "spaced"] = "grouped"
+    shared_norm: bool = False
+    attention_bias: bool = True
+    mlp_bias: bool = True
+    query_key_layer_scaling: bool = False
+    reset_position_ids: bool = False
+    reset_attention_mask: bool = False
+    eod_mask_loss: bool = False
+    compile: bool = False
+    recompute: RecomputePlan | None = None
 
 
 @frozen
@@ -76,14 +107,30 @@ class BatchPlan:
 
 
 @frozen
+class DataSource:
+    """One of several datasets that are blended. `weight`: of its samples, relative to the others'."""
+
+    prefix: str
+    weight: float
+
+
+@frozen
 class DataPlan:
-    """`prefix` without .bin/.idx; `split` as three shares of the documents that add up to 1."""
+    """`prefix` without .bin/.idx; `split` as three shares of the documents that add up to 1.
+
+    train, valid, test: datasets of their own for each, blended; then `prefix` and `split` are not used. sampler_alpha:
+    not None: the weights follow from the numbers of documents, to this power.
+    """
 
     prefix: str | None
     split: tuple[float, float, float]
     backend: ComponentRef
     tokenizer: ComponentRef | None
     num_workers: int
+    train: tuple[DataSource, ...] = ()
+    valid: tuple[DataSource, ...] = ()
+    test: tuple[DataSource, ...] = ()
+    sampler_alpha: float | None = None
 
 
 @frozen
@@ -153,7 +200,7 @@ class Host:
 
 @frozen
 class ClusterPlan:
-    """Where the ranks run. tensor_parallel and pipeline_parallel are ranks; 1 = off.
+    """Where the ranks run. tensor_parallel and pipeline_parallel are ranks; 1 = off. partition: of the layers into stages.
 
     local_rank: the device of a rank that is started without LOCAL_RANK.
     """
@@ -166,6 +213,8 @@ class ClusterPlan:
     threads_per_rank: int | None
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+    sequence_parallel: bool = False
+    partition: str = "type:transformer"
     local_rank: int | None = None
 
     @property

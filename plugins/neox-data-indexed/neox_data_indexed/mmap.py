@@ -122,7 +122,10 @@ class MmapBackend:
         return bin_path(prefix), idx_path(prefix)
 
     def open(self, prefix: Path) -> MmapSource:
-        return MmapSource(prefix, warm_up=self._warm_up)
+        try:
+            return MmapSource(prefix, warm_up=self._warm_up)
+        except OSError as error:
+            raise DataError(f"{bin_path(prefix)}: cannot be read: {error.strerror or error}") from error
 
     def create(self, prefix: Path, vocab_size: int) -> MmapWriter:
         return MmapWriter(prefix, vocab_size, dtype_for(vocab_size))

@@ -13,7 +13,9 @@ from attrs import evolve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from neox_core.build.data import build_batches, build_tokenizer
+from neox_core.build.blend import build_blend
+from neox_core.build.data import build_batches, build_tokenizer, open_split
+from neox_core.build.dataset import INDEX_FOLDER
 from neox_core.build.order import build_order
 from neox_core.errors import DataError
 from neox_core.plan.runfile import (
@@ -22,6 +24,7 @@ from neox_core.plan.runfile import (
     ClusterPlan,
     ComponentRef,
     DataPlan,
+    DataSource,
     Host,
     ModelPlan,
     OptimPlan,
@@ -290,3 +293,111 @@ def test_the_vocabulary_comes_from_the_tokenizer_where_the_plan_has_no_size(pref
     plan = evolve(plan, data=evolve(plan.data, tokenizer=words), model=evolve(plan.model, padded_vocab_size=None))
     with pytest.raises(DataError, match="is not among the model's 256"):
         read(plan)
+
+
+def test_a_reader_that_is_killed_is_one_clear_error(prefix, monkeypatch):
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)  # how often torch looks, 5 s
+    batches = build_batches(
+        make_plan(prefix, train_iters=5000, num_workers=1), "train", data_rank=0, data_size=1, first_step=0
+    )
+    next(batches)
+    (worker,) = multiprocessing.active_children()
+    os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(DataError, match="a process that reads the data has died") as raised:
+        list(batches)
+    assert "num-workers: 0" in raised.value.hint
+
+
+def test_the_order_is_kept_beside_the_dataset_and_not_computed_again(prefix, monkeypatch):
+    plan = make_plan(prefix, train_iters=37)
+    expected = read(plan)
+    monkeypatch.setattr("neox_core.build.dataset.build_order", None)
+    assert all(torch.equal(one, other) for one, other in zip(read(plan), expected, strict=True))
+    samples = open_split(plan, "train")
+    assert not samples.parts[0].order.samples.flags.owndata
+
+
+def test_an_index_of_other_documents_is_never_used(tmp_path):
+    path = tmp_path / "tokens"
+    path.write_text(json.dumps([[1] * 20, [2] * 30, [3] * 40, [4] * 9, [5] * 11]))
+    plan = make_plan(path, split=(1.0, 0.0, 0.0))
+    read(plan)
+    path.write_text(json.dumps([[1] * 20, [2] * 31, [3] * 40, [4] * 9, [5] * 11]))  # one token more
+    order = open_split(plan, "train").parts[0].order
+    expected = build_order(np.array([20, 31, 40, 9, 11]), np.arange(5), SEQ, 20, 1234)
+    assert np.array_equal(order.samples, expected.samples)
+    for changed in (
+        evolve(plan, train=evolve(plan.train, seed=5)),
+        evolve(plan, model=evolve(plan.model, seq_length=SEQ + 1)),
+        evolve(plan, train=evolve(plan.train, train_iters=100)),
+        evolve(plan, data=evolve(plan.data, split=(0.8, 0.2, 0.0))),
+    ):
+        before = len(list((tmp_path / INDEX_FOLDER).iterdir()))
+        open_split(changed, "train")
+        assert len(list((tmp_path / INDEX_FOLDER).iterdir())) == before + 1
+
+
+@pytest.fixture
+def blended(tmp_path):
+    """A plan that trains on three datasets, whose ids tell which it is."""
+    sources = []
+    for number, weight in enumerate((3.0, 1.0, 2.0)):
+        path = tmp_path / f"set{number}"
+        rng = np.random.RandomState(number)
+        path.write_text(json.dumps([(100 * number + rng.randint(0, 100, size=17)).tolist() for _ in range(9)]))
+        sources.append(DataSource(str(path), weight))
+    plan = make_plan(None, layout=(2, 1, 1), train_iters=30)
+    return evolve(plan, data=evolve(plan.data, train=tuple(sources), valid=tuple(sources[:1])))
+
+
+def test_datasets_take_turns_by_their_weights(blended):
+    batches = torch.cat(read(blended))
+    assert (batches[:, 0] // 100).tolist() == build_blend([0.5, 1 / 6, 1 / 3], 60).turns.tolist()
+    assert torch.equal(batches // 100, (batches // 100)[:, :1].expand(-1, SEQ + 1)), "a sample is of one dataset"
+    for number, share in enumerate((0.5, 1 / 6, 1 / 3)):  # each in the order that it has alone
+        texts = json.loads(Path(blended.data.train[number].prefix).read_text())
+        order = build_order(np.full(9, 17), np.arange(9), SEQ, int(np.ceil(60 * share * 1.005)), 1234)
+        stream = [token for document in order.documents for token in texts[document]]
+        mine = batches[batches[:, 0] // 100 == number]
+        expected = [stream[s * SEQ : s * SEQ + SEQ + 1] for s in order.shuffle.astype(int)[: len(mine)]]
+        assert mine.tolist() == expected
+    assert {int(token) // 100 for token in torch.cat(read(blended, "valid")).flatten()} == {0}
+
+
+def test_weights_can_follow_from_the_numbers_of_documents(blended):
+    texts = json.loads(Path(blended.data.train[1].prefix).read_text())
+    Path(blended.data.train[1].prefix).write_text(json.dumps(texts * 9))
+    plan = evolve(blended, data=evolve(blended.data, sampler_alpha=1.0))
+    turns = (torch.cat(read(plan))[:, 0] // 100).tolist()
+    shares = np.array([9 * 90, 81 * 18, 9 * 90]) / (9 * 90 * 2 + 81 * 18)  # p (1 - p), p = 9, 81 and 9 of 99
+    assert turns == build_blend(shares.tolist(), 60).turns.tolist()
+
+
+def test_a_split_that_no_dataset_is_named_for_is_one_clear_error(blended):
+    with pytest.raises(DataError, match="no dataset for test") as raised:
+        read(blended, "test")
+    assert "test-data-paths" in raised.value.hint
+
+
+def test_a_dataset_of_no_documents_cannot_be_blended(blended):
+    Path(blended.data.train[1].prefix).write_text("[]")
+    with pytest.raises(DataError, match="set1: has no documents"):
+        read(blended)
+
+
+@pytest.mark.parametrize("kind", ["one", "blended"])
+def test_the_fingerprint_of_a_step_says_which_samples_it_has(prefix, blended, kind):
+    plan = make_plan(prefix, layout=(2, 1, 1), train_iters=30) if kind == "one" else blended
+    samples = open_split(plan, "train")
+    prints = [samples.fingerprint(2 * step, 2) for step in range(30)]
+    assert prints == [open_split(plan, "train").fingerprint(2 * step, 2) for step in range(30)]
+    assert len(set(prints)) == 30
+    assert all(0 <= each < 2**48 for each in prints)
+    other = open_split(evolve(plan, train=evolve(plan.train, seed=99)), "train")
+    assert not set(prints) & {other.fingerprint(2 * step, 2) for step in range(30)}
+
+
+def test_how_often_the_data_is_read_is_known(prefix):
+    tokens = sum(map(len, json.loads(prefix.read_text())[:16]))
+    samples = open_split(make_plan(prefix, layout=(2, 1, 1), train_iters=30), "train")
+    assert samples.epochs == [pytest.approx(60 * SEQ / tokens)]

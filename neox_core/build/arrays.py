@@ -1,0 +1,116 @@
+"""Arrays that take long to compute, in a file beside the data, named by what they were computed from.
+
+A file is looked up by the SHA-256 of all its inputs, so one of other inputs is never found, and it appears whole or not
+at all. Processes that want it at once wait for the first; where locks do not reach (some shared filesystems), each
+makes the same file, and the last to finish replaces the others'.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Arrays = tuple[NDArray[Any], ...]
+
+HEADER_BYTES = 4096
+KINDS = {"uint8", "int32", "uint32", "int64"}
+
+
+def stored(places: Sequence[Path], key: str, compute: Callable[[], Arrays]) -> Arrays:
+    """The arrays of `key`, mapped from the first of `places` that has them, else computed and written there.
+
+    places: paths of the file to try, best first. Where none can be written, the arrays stay in memory.
+    """
+    for path in places:
+        arrays = read(path, key)
+        if arrays is not None:
+            return arrays
+    for path in places:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with _alone(path):
+                arrays = read(path, key)  # another process may have been quicker
+                if arrays is None:
+                    _remove_leftovers(path)
+                    write(path, key, compute())
+                    arrays = read(path, key)
+        except OSError:  # read-only, or full
+            continue
+        if arrays is not None:
+            return arrays
+    return compute()
+
+
+def read(path: Path, key: str) -> Arrays | None:
+    """Read-only maps of the arrays in `path`; None when it is not there, not whole, or of another key."""
+    try:
+        with path.open("rb") as file:
+            header = json.loads(file.read(HEADER_BYTES))
+            length = file.seek(0, os.SEEK_END)
+        if header["key"] != key or header["bytes"] != length:
+            return None
+        arrays, start = [], HEADER_BYTES
+        for kind, shape in header["arrays"]:
+            if kind not in KINDS:
+                return None
+            array: NDArray[Any] = np.memmap(path, np.dtype(kind), "r", start, tuple(shape)).view(np.ndarray)
+            arrays.append(array)
+            start += _padded(array.nbytes)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return tuple(arrays)
+
+
+def write(path: Path, key: str, arrays: Arrays) -> None:
+    """Put `arrays`, none of them empty, into `path` atomically. Raises OSError."""
+    length = HEADER_BYTES + sum(_padded(array.nbytes) for array in arrays)
+    header = {"key": key, "bytes": length, "arrays": [(array.dtype.name, array.shape) for array in arrays]}
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(json.dumps(header).encode().ljust(HEADER_BYTES))
+            for array in arrays:
+                np.ascontiguousarray(array).tofile(file)
+                file.write(bytes(_padded(array.nbytes) - array.nbytes))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _padded(num_bytes: int) -> int:
+    return -(-num_bytes // 64) * 64
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One process of this machine at a time, where the filesystem has locks. Raises OSError where one cannot write."""
+    lock = path.with_name(f".{path.name}.lock")
+    with lock.open("ab") as file:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)  # who waits for it holds the file itself, and then finds the arrays
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Of processes of this machine that were killed while they wrote."""
+    for left in path.parent.glob(f".{path.name}.{socket.gethostname()}.*.tmp"):
+        process = left.suffixes[-2].removeprefix(".") if len(left.suffixes) > 1 else ""
+        if process.isdigit() and not Path(f"/proc/{process}").exists():
+            left.unlink(missing_ok=True)

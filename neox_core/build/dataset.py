@@ -1,0 +1,225 @@
+"""The samples of a split: which datasets they come from, in which order, and the tokens that they are made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from attrs import frozen
+
+from neox_core.build.arrays import stored
+from neox_core.build.blend import (
+    MOST_DATASETS,
+    Blend,
+    build_blend,
+    normalise,
+    samples_of_each,
+    weights_by_documents,
+)
+from neox_core.build.order import SampleOrder, build_order, count_epochs, count_tokens, split_documents
+from neox_core.errors import DataError
+from neox_core.model.shape import padded_vocab
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from neox_core.contracts import DataBackend, Tokenizer, TokenSource
+    from neox_core.plan.runfile import DataSource, RunPlan
+
+Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+INDEX_FOLDER = ".neox-index"
+ALGORITHM = 1
+"""Number of the way in which orders are made, in the name of their files: to be counted up with every change."""
+
+
+def build_tokenizer(plan: RunPlan) -> Tokenizer | None:
+    """The tokenizer of the run, None when it names none. Raises DataError when its files cannot be read."""
+    if plan.data.tokenizer is None:
+        return None
+    target, settings = plan.data.tokenizer.load()
+    tokenizer: Tokenizer = target(settings)
+    return tokenizer
+
+
+def open_split(plan: RunPlan, split: Split, vocab_size: int | None = None) -> Samples:
+    """The samples of one split in the order they are read.
+
+    The order is mapped from a file beside the dataset, which the first process that needs it makes. Raises DataError
+    for a dataset that cannot be read or has no documents for the split.
+    """
+    steps = plan.train.train_iters if split == "train" else plan.train.eval_iters
+    wanted = steps * plan.batch.train_batch
+    if vocab_size is None:
+        tokenizer = build_tokenizer(plan) if plan.model.padded_vocab_size is None else None
+        vocab_size = padded_vocab(plan.model, tokenizer.vocab_size if tokenizer else None)
+    target, settings = plan.data.backend.load()
+    backend: DataBackend = target(settings)
+    if plan.data.train:
+        blend, parts = _open_blend(plan, backend, split, wanted)
+    else:
+        blend, parts = None, (_open_share(plan, backend, split, wanted),)
+    return Samples(parts, blend, wanted, plan.model.seq_length, vocab_size)
+
+
+@frozen(eq=False)
+class Part:
+    """One dataset and the order of its samples. `prefix` is for messages. tokens: of one epoch."""
+
+    prefix: str
+    source: TokenSource
+    order: SampleOrder
+    tokens: int
+
+
+@frozen(eq=False)
+class Samples:
+    """Samples of seq_length + 1 ids by index, from one dataset or, where there is a `blend`, from several.
+
+    wanted: how many of them the run reads.
+    """
+
+    parts: tuple[Part, ...]
+    blend: Blend | None
+    wanted: int
+    seq_length: int
+    vocab_size: int
+
+    def __len__(self) -> int:
+        return len(self.parts[0].order) if self.blend is None else len(self.blend.turns)
+
+    @property
+    def epochs(self) -> list[float]:
+        """How often the run reads each dataset."""
+        taken = [self.wanted] if self.blend is None else np.bincount(self.blend.turns, minlength=len(self.parts))
+        return [int(n) * self.seq_length / part.tokens for n, part in zip(taken, self.parts, strict=True)]
+
+    def read(self, index: int, into: NDArray[np.int64]) -> None:
+        """Copy sample `index` to `into` [seq_length + 1]. Raises DataError for an id outside of the vocabulary."""
+        part, place = self._find(index)
+        done = 0
+        for document, offset, length in part.order.pieces(place):
+            ids = part.source.read(document, offset, length)
+            into[done : done + len(ids)] = ids
+            done += len(ids)
+        if into.min() < 0 or into.max() >= self.vocab_size:
+            raise self._outside(index)
+
+    def fingerprint(self, first: int, count: int) -> int:
+        """48 bits of a hash of who the samples from `first` on are: their datasets, documents and offsets there."""
+        indices: NDArray[np.int64] = np.arange(first, first + count)
+        who: NDArray[np.int64] = np.zeros((count, 3), dtype="<i8")
+        places = indices
+        if self.blend is not None:
+            who[:, 0], places = self.blend.turns[indices], self.blend.places[indices]
+        for number, part in enumerate(self.parts):
+            mine = who[:, 0] == number
+            who[mine, 1:] = part.order.starts(places[mine])
+        return int.from_bytes(hashlib.blake2b(who.tobytes(), digest_size=6).digest(), "little")
+
+    def _find(self, index: int) -> tuple[Part, int]:
+        if self.blend is None:
+            return self.parts[0], index
+        return self.parts[int(self.blend.turns[index])], int(self.blend.places[index])
+
+    def _outside(self, index: int) -> DataError:
+        part, place = self._find(index)
+        for document, offset, length in part.order.pieces(place):
+            ids = part.source.read(document, offset, length)
+            wrong = np.flatnonzero((ids < 0) | (ids >= self.vocab_size))
+            if wrong.size:
+                where = f"document {document}, token {offset + int(wrong[0])}"
+                return DataError(
+                    f"{part.prefix}: {where}: id {int(ids[wrong[0]])} is not among the model's {self.vocab_size}",
+                    hint="vocab-file and merge-file must be those that the dataset was prepared with",
+                )
+        return DataError(f"{part.prefix}: sample {place} changed while it was read")
+
+
+def _open_share(plan: RunPlan, backend: DataBackend, split: Split, wanted: int) -> Part:
+    """The documents that `split` gives to this split."""
+    if plan.data.prefix is None:
+        raise DataError("there is no dataset to read", hint="set data-path; `neox data prepare` makes a dataset")
+    source = backend.open(Path(plan.data.prefix))
+    documents = split_documents(len(source.sizes), plan.data.split)[SPLITS.index(split)]
+    if not documents:
+        share = ", ".join(f"{share:g}" for share in plan.data.split)
+        raise DataError(
+            f"{plan.data.prefix}: none of its {len(source.sizes)} documents is for {split} (split {share})",
+            hint=_more_documents(plan.data.split, split),
+        )
+    return _order(plan, plan.data.prefix, source, documents, split, wanted)
+
+
+def _open_blend(plan: RunPlan, backend: DataBackend, split: Split, wanted: int) -> tuple[Blend, tuple[Part, ...]]:
+    """The datasets that the run has for this split, and their turns."""
+    named: Sequence[DataSource] = getattr(plan.data, split)
+    if not named:
+        raise DataError(f"there is no dataset for {split}", hint=f"set {split}-data-paths")
+    if len(named) > MOST_DATASETS:
+        raise DataError(f"{len(named)} datasets for {split}: at most {MOST_DATASETS} can be blended")
+    sources = [backend.open(Path(each.prefix)) for each in named]
+    for each, source in zip(named, sources, strict=True):
+        if not len(source.sizes):
+            raise DataError(f"{each.prefix}: has no documents", hint=f"take it out of {split}-data-paths")
+    if plan.data.sampler_alpha is None:
+        weights = normalise([each.weight for each in named])
+    else:
+        weights = weights_by_documents([len(source.sizes) for source in sources], plan.data.sampler_alpha)
+    key = _key("blend", weights, wanted)
+    blend = Blend(*stored(_places(plan, named[0].prefix, key), key, lambda: _arrays(build_blend(weights, wanted))))
+    counts = samples_of_each(weights, blend.turns)
+    parts = [
+        _order(plan, each.prefix, source, range(len(source.sizes)), split, count)
+        for each, source, count in zip(named, sources, counts, strict=True)
+    ]
+    return blend, tuple(parts)
+
+
+def _order(plan: RunPlan, prefix: str, source: TokenSource, documents: range, split: Split, wanted: int) -> Part:
+    chosen: NDArray[np.int32] = np.arange(documents.start, documents.stop, dtype=np.int32)
+    seq_length, seed = plan.model.seq_length, plan.train.seed
+    try:
+        tokens = count_tokens(source.sizes, chosen)
+    except ValueError:
+        raise DataError(
+            f"{prefix}: the {len(documents)} documents for {split} hold no token",
+            hint="prepare the dataset again, or change split",
+        ) from None
+    epochs = count_epochs(tokens, seq_length, wanted)
+    sizes = source.sizes[documents.start : documents.stop]
+    key = _key("order", documents.start, documents.stop, seq_length, epochs, seed, content=sizes)
+
+    def compute() -> tuple[NDArray[Any], ...]:
+        order = build_order(source.sizes, chosen, seq_length, wanted, seed)
+        return order.documents, order.samples, order.shuffle
+
+    return Part(prefix, source, SampleOrder(*stored(_places(plan, prefix, key), key, compute)), tokens)
+
+
+def _arrays(blend: Blend) -> tuple[NDArray[Any], ...]:
+    return blend.turns, blend.places
+
+
+def _key(*known: object, content: NDArray[np.int32] | None = None) -> str:
+    """SHA-256 of all that an order follows from."""
+    digest = hashlib.sha256(json.dumps([ALGORITHM, *known]).encode())
+    if content is not None:
+        digest.update(np.ascontiguousarray(content, dtype="<i4").data)
+    return digest.hexdigest()
+
+
+def _places(plan: RunPlan, prefix: str, key: str) -> tuple[Path, ...]:
+    """Beside the dataset, where every run finds it, else in the folder of this run."""
+    name = f"{Path(prefix).name}-{key[:24]}"
+    return Path(prefix).parent / INDEX_FOLDER / name, Path(plan.run_dir) / INDEX_FOLDER / name
+
+
+def _more_documents(shares: Sequence[float], split: Split) -> str:
+    if shares[SPLITS.index(split)] > 0:
+        return f"give {split} a larger share in split, or prepare a dataset of more documents"
+    return f"give {split} a share in split" + ("" if split == "train" else ", or set eval-iters: 0")
