@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from neox_core.cli.migrate import migrate
 from neox_core.cli.notes import say
 from neox_core.config.report import render, wants_colour
 from neox_core.plan.resolve import prepare_run
@@ -21,6 +22,9 @@ _SETS = click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="
 @click.group()
 def config() -> None:
     """Check config files, show the plan that follows from them."""
+
+
+config.add_command(migrate)
 
 
 @config.command()

@@ -75,7 +75,7 @@ def parse_yaml(text: str, name: str, *, any_value: bool = False) -> Node:
         raise UnreadableError("is nested too deeply", name) from error
     if root is None:
         raise UnreadableError("holds no keys", name)
-    reader = _YamlReader(name)
+    reader = YamlReader(name)
     node = reader.read(root, ())
     if not node.is_block and not any_value:
         kind = "a list" if isinstance(node.value, list) else "a single value"
@@ -83,7 +83,7 @@ def parse_yaml(text: str, name: str, *, any_value: bool = False) -> Node:
     return Node(node.where, node.value, node.items, node.is_block, tuple(reader.problems))
 
 
-class _YamlReader:
+class YamlReader:
     """Composed YAML nodes to ours."""
 
     def __init__(self, name: str) -> None:

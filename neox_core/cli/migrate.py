@@ -1,0 +1,32 @@
+"""`neox config migrate`: files of any age to one in today's spelling."""
+
+from pathlib import Path
+
+import click
+
+from neox_core.cli.notes import say
+from neox_core.config.migrate import migrate as migrated
+from neox_core.hooks.loader import load_plugins
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write; else to the terminal.")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 when FILE is not in today's spelling.")
+def migrate(files: tuple[Path, ...], out: Path | None, check: bool) -> None:
+    """Rewrite YAML files, GPT-NeoX's too, as one file in today's spelling; comments and order are kept.
+
+    A key that this version has no place for stays, with a comment that says why.
+    """
+    new = migrated(files, load_plugins())
+    if check:
+        if len(files) != 1 or files[0].read_text(encoding="utf-8-sig") != new.text:
+            say(new.problems)
+            click.echo(f"{', '.join(map(str, files))}: not in today's spelling", err=True)
+            raise SystemExit(1)
+        return
+    say(new.problems)
+    if out is None:
+        click.echo(new.text, nl=False)
+    else:
+        out.write_text(new.text, encoding="utf-8")
