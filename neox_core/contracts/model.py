@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
@@ -9,6 +10,14 @@ from attrs import frozen
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    ScoreBias = Callable[[Tensor, Tensor, Tensor], Tensor]
+    """(head, position of the query, position of the key) -> what is added to the scaled score.
+
+    All three are int64 and broadcast to one shape, which the result has or broadcasts to: scalars in FlexAttention on a
+    GPU, [heads, 1, 1], [rows, 1] and [keys] where a few rows of queries are computed at a time. A key is never ahead of
+    the query. Only distance counts, and no tensor of the whole [heads, seq, seq] is made.
+    """
 
 
 class Norm(Protocol):
@@ -49,7 +58,7 @@ class PositionShape:
 
 
 class Position(Protocol):
-    """`target(shape: PositionShape, settings) -> torch.nn.Module` with these three methods.
+    """`target(shape: PositionShape, settings) -> torch.nn.Module` with these four methods.
 
     A position that does nothing at a stage returns its input there. `positions` is int64, [seq] or [batch, seq]: the
     index of each token in its document, so a cached generation passes the offset and nothing else. Deterministic.
@@ -64,7 +73,9 @@ class Position(Protocol):
         ...
 
     def prepare(self, positions: Tensor, dtype: torch.dtype) -> Any:
-        """Once a forward pass: what `rotate` needs (such as cos and sin), shared by all layers; None if nothing."""
+        """Once a forward pass: what `rotate` and `score_bias` need (such as cos and sin), shared by all layers: a
+        tensor, a tuple of tensors, or None if nothing. It is the only place where they meet trained parameters.
+        """
         ...
 
     def rotate(self, query: Tensor, key: Tensor, prepared: Any) -> tuple[Tensor, Tensor]:
@@ -73,4 +84,8 @@ class Position(Protocol):
         The inputs are views of one tensor and are left as they are. What is told to the scores is distance: moving all
         positions by one offset leaves every product of a query and a key as it was.
         """
+        ...
+
+    def score_bias(self, prepared: Any) -> ScoreBias | None:
+        """In each layer: what is added to the scores, as a function of head, query and key; None if nothing."""
         ...

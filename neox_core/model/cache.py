@@ -11,19 +11,26 @@ from neox_core.model.shape import ModelShape
 class KeyValueCache:
     """Room for `capacity` tokens in every layer, filled from the front.
 
-    length: tokens held. A forward pass writes each layer's new part with `extend`, then moves on with `advance`.
+    kv_heads: of this rank. length: tokens held.
+    A forward pass writes each layer's new part with `extend`, then moves on with `advance`.
     """
 
     def __init__(
-        self, shape: ModelShape, batch: int, capacity: int, dtype: torch.dtype, device: torch.device | str
+        self,
+        shape: ModelShape,
+        kv_heads: int,
+        batch: int,
+        capacity: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
     ) -> None:
-        size = (shape.num_layers, 2, batch, shape.num_heads, capacity, shape.head_dim)
+        size = (shape.num_layers, 2, batch, kv_heads, capacity, shape.head_dim)
         self._store = torch.empty(size, dtype=dtype, device=device)
         self.capacity = capacity
         self.length = 0
 
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add [batch, heads, new, head_dim] and return all of the layer: [batch, heads, length + new, head_dim]."""
+        """Add [batch, kv heads, new, head_dim] and return all of the layer: [batch, kv heads, held, head_dim]."""
         end = self.length + key.shape[2]
         if end > self.capacity:
             raise ValueError(f"{end} tokens do not fit a cache of {self.capacity}")

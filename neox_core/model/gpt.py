@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from neox_core.model.block import Block
 from neox_core.model.cache import KeyValueCache
+from neox_core.model.documents import DocumentRules
 from neox_core.model.embedding import Embedding
 from neox_core.model.linear import ColumnLinear
 from neox_core.model.loss import cross_entropy
 from neox_core.model.matmul import linear
+from neox_core.model.recompute import Recompute, run_layers
+from neox_core.model.scope import Scope
 from neox_core.parallel.tensor import ALONE
 
 if TYPE_CHECKING:
@@ -27,6 +31,8 @@ class GPT(nn.Module):
 
     norm: makes a fresh norm of width hidden_size. position: a module that keeps `contracts.model.Position`.
     narrow_loss: the loss of a token in the dtype of its logits, see `cross_entropy`. tensor: the ranks that share it.
+    documents: what the end of a document in a sample means; None: a sample is one document.
+    recompute: which activations are computed again in the backward pass; None: all are kept.
     """
 
     def __init__(
@@ -38,14 +44,18 @@ class GPT(nn.Module):
         tensor: TensorParallel = ALONE,
         *,
         narrow_loss: bool = False,
+        documents: DocumentRules | None = None,
+        recompute: Recompute | None = None,
     ) -> None:
         super().__init__()
         self.narrow_loss = narrow_loss
+        self.documents = documents
+        self.recompute = recompute
         self.shape = shape
         self.tensor = tensor
         self.embedding = Embedding(shape.vocab_size, shape.hidden_size, shape.hidden_dropout, tensor)
         self.position = position
-        self.layers = nn.ModuleList(Block(shape, layer, norm, activation, tensor) for layer in range(shape.num_layers))
+        self.layers = nn.ModuleList(Block(shape, norm, activation, tensor) for _ in range(shape.num_unique_layers))
         self.final_norm = norm()
         head = None if shape.tie_embeddings else ColumnLinear(shape.hidden_size, shape.vocab_size, tensor, bias=False)
         self.head = head
@@ -60,6 +70,8 @@ class GPT(nn.Module):
             keys = None
         elif keys is None and self.shape.has_dropout:
             raise ValueError("training with dropout needs the keys of the samples")
+        if self.documents is not None:
+            labels = self.documents.labels(tokens, labels)
         hidden = self.tensor.enter(self.hidden(tokens, keys=keys))
         return cross_entropy(hidden, self.output_weight, labels, narrow=self.narrow_loss, tensor=self.tensor)
 
@@ -74,17 +86,35 @@ class GPT(nn.Module):
         return self.tensor.gather_last(linear(hidden, self.output_weight))
 
     def hidden(self, tokens: Tensor, cache: KeyValueCache | None = None, keys: Tensor | None = None) -> Tensor:
-        """int64 [batch, seq] -> the normalised states after the last block, [batch, seq, hidden]."""
-        new = tokens.shape[1]
-        first = 0 if cache is None else cache.length
-        positions = torch.arange(first, first + new, device=tokens.device)
+        """int64 [batch, seq] -> the normalised states after the last block, [batch, seq, hidden].
+
+        With a cache a sequence is one document, whatever is in it.
+        """
+        positions, scope = self.scope(tokens, cache, keys)
         x = self.embedding(tokens, positions, self.position, keys)
-        prepared = self.position.prepare(positions, self._matmul_dtype(x))  # type: ignore[operator]
-        for block in self.layers:
-            x = block(x, self.position, prepared, cache, keys)
+        blocks = [(layer, self.layers[index]) for layer, index in enumerate(self.shape.layer_order)]
+        x = run_layers(blocks, x, self.position, scope, self.recompute)  # type: ignore[arg-type]
         if cache is not None:
-            cache.advance(new)
+            cache.advance(tokens.shape[1])
         return self.final_norm(x)  # type: ignore[no-any-return]
+
+    def scope(
+        self, tokens: Tensor, cache: KeyValueCache | None = None, keys: Tensor | None = None
+    ) -> tuple[Tensor, Scope]:
+        """The positions of int64 [batch, seq] `tokens`, [seq] or [batch, seq], and what all layers share."""
+        first = 0 if cache is None else cache.length
+        positions = torch.arange(first, first + tokens.shape[1], device=tokens.device)
+        documents = within = None
+        if self.documents is not None and cache is None:
+            documents, within = self.documents.index(tokens), self.documents.positions(tokens)
+        positions = positions if within is None else within
+        prepared = self.position.prepare(positions, self._matmul_dtype(self.embedding.weight))  # type: ignore[operator]
+        # Each rank of a tensor group sees the gradient of its own heads: what is trained needs the sum of them.
+        prepared = tree_map_only(Tensor, self._for_all_heads, prepared)
+        return positions, Scope(prepared, keys, documents, within, cache)
+
+    def _for_all_heads(self, prepared: Tensor) -> Tensor:
+        return self.tensor.copy(prepared) if prepared.requires_grad else prepared
 
     @property
     def output_weight(self) -> Tensor:
@@ -103,7 +133,8 @@ class GPT(nn.Module):
     def new_cache(self, batch: int, capacity: int) -> KeyValueCache:
         """A cache for `batch` sequences of up to `capacity` tokens, on the model's device."""
         weight = self.embedding.weight
-        return KeyValueCache(self.shape, batch, capacity, self._matmul_dtype(weight), weight.device)
+        heads = self.tensor.share(self.shape.num_kv_heads)
+        return KeyValueCache(self.shape, heads, batch, capacity, self._matmul_dtype(weight), weight.device)
 
     @staticmethod
     def _matmul_dtype(x: Tensor) -> torch.dtype:

@@ -64,8 +64,8 @@ class RowLinear(Linear):
     Its result goes to the residual stream. Every rank has the whole bias, which is added to the sum.
     """
 
-    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel = ALONE) -> None:
-        super().__init__(tensor.share(inputs), outputs, residual_output=True)
+    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel = ALONE, *, bias: bool = True) -> None:
+        super().__init__(tensor.share(inputs), outputs, bias=bias, residual_output=True)
         self.tensor = tensor
         self.cuts: dict[str, Cut] = {} if tensor.size == 1 else {"weight": tensor.cut(1, (inputs,))}
 

@@ -26,8 +26,8 @@ class MLP(nn.Module):
         self.activation = activation
         width = shape.intermediate_size
         sections = (width, width) if shape.gated else (width,)
-        self.up = ColumnLinear(shape.hidden_size, shape.mlp_width, tensor, sections=sections)
-        self.down = RowLinear(width, shape.hidden_size, tensor)
+        self.up = ColumnLinear(shape.hidden_size, shape.mlp_width, tensor, bias=shape.mlp_bias, sections=sections)
+        self.down = RowLinear(width, shape.hidden_size, tensor, bias=shape.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.activation(self.up(x)))  # type: ignore[no-any-return]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from attrs import frozen
-from torch import Tensor
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -51,6 +51,16 @@ class TensorParallel:
             return x
         function = _GatherSequence if self.sequence_parallel else _Copy
         result: Tensor = function.apply(x, self)  # type: ignore[no-untyped-call]
+        return result
+
+    def copy(self, x: Tensor) -> Tensor:
+        """What every rank has, to parts of a layer on each: the gradients of the parts are added up.
+
+        With sequence parallelism `mark_parameters` sees to that, for all parameters that are not cut.
+        """
+        if self.size == 1 or self.sequence_parallel:
+            return x
+        result: Tensor = _Copy.apply(x, self)  # type: ignore[no-untyped-call]
         return result
 
     def leave(self, x: Tensor) -> Tensor:
@@ -120,6 +130,33 @@ class Cut:
         """This rank's part of a whole tensor: a view where there is one section."""
         parts = [whole.narrow(self.dim, first, last - first) for first, last in self.ranges()]
         return parts[0] if len(parts) == 1 else torch.cat(parts, self.dim)
+
+
+def mark_parameters(model: nn.Module, tensor: TensorParallel) -> None:
+    """Tell cut parameters from whole ones, for whoever adds up norms: the mark is the one that DeepSpeed knows.
+
+    With sequence parallelism each rank's gradient of a whole parameter is of its positions, or its heads, only; they
+    are added up as soon as they are there.
+    """
+    if tensor.size == 1:
+        return
+    for module in model.modules():
+        cuts = getattr(module, "cuts", {})
+        for name, parameter in module.named_parameters(recurse=False):
+            if name in cuts:
+                parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
+            elif tensor.sequence_parallel and parameter.requires_grad:
+                parameter.register_hook(tensor.add_up)
+
+
+def whole_elements(model: nn.Module) -> int:
+    """Elements of the parameters of `model`, of those that are cut with all their parts; a shared one counts once."""
+    counts: dict[int, int] = {}
+    for module in model.modules():
+        cuts = getattr(module, "cuts", {})
+        for name, parameter in module.named_parameters(recurse=False):
+            counts[id(parameter)] = parameter.numel() * (cuts[name].size if name in cuts else 1)
+    return sum(counts.values())
 
 
 class _Copy(torch.autograd.Function):

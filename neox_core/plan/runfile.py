@@ -132,6 +132,10 @@ class DataPlan:
     test: tuple[DataSource, ...] = ()
     sampler_alpha: float | None = None
 
+    @property
+    def has_test(self) -> bool:
+        return bool(self.test) if self.train else self.split[2] > 0
+
 
 @frozen
 class OptimPlan:

@@ -124,8 +124,37 @@ def check_position(catalog: Catalog, name: str, **settings: Any) -> None:
     moved_query, moved_key = _rotate(position, query, key, positions + 20)
     moved = moved_query @ moved_key.transpose(2, 3)
     _hold(_near(moved, scores, 1e-5), "`rotate` tells distance: moving all positions leaves the scores")
+    _check_bias(position, shape.num_heads)
     _check_gradient(lambda x: position.embed(x, positions[:3]), hidden[:1, :3])
     _check_gradient(lambda x: _rotate(position, x, x, positions[:3])[0], query[:1, :1, :3])
+
+
+def _check_bias(position: Any, heads: int) -> None:
+    """`score_bias` as the paths of attention call it: rows of queries at once, and one score alone."""
+    positions = torch.arange(12)
+    bias = position.score_bias(position.prepare(positions, torch.float64))
+    if bias is None:
+        return
+    head, query, key = torch.arange(heads)[:, None, None], positions[:, None], positions
+    seen = key <= query
+
+    def table(shift: int) -> Tensor:
+        found = bias(head, query + shift, key + shift)
+        fits = found.dim() <= 3 and all(
+            one in (1, all_) for one, all_ in zip(found.shape[::-1], (12, 12, heads), strict=False)
+        )
+        _hold(
+            found.is_floating_point() and fits,
+            f"`score_bias` broadcasts with its arguments: they make {(heads, 12, 12)}, it is {tuple(found.shape)}",
+        )
+        return found.expand(heads, 12, 12).masked_fill(~seen, 0)
+
+    whole = table(0)
+    _hold(bool(whole.isfinite().all()), "`score_bias` is finite where the key is not ahead of the query")
+    _hold(_near(table(20), whole, 1e-6), "`score_bias` tells distance: moving all positions leaves it")
+    for row, column in ((11, 3), (5, 5), (7, 0)):
+        alone = torch.stack([bias(*torch.tensor((one, row, column)).unbind()).reshape(()) for one in range(heads)])
+        _hold(_near(alone, whole[:, row, column], 1e-9), "`score_bias` of one score alone is that of the rows")
 
 
 def _rotate(position: Any, query: Tensor, key: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -112,7 +112,8 @@ def load_model(load: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
         raise UsageError(f"{checkpoint}: its run had no tokenizer, so there is none to read a prompt with")
     context = BuildContext(device, _dtype(plan.precision, device), Groups(None, None, 0, 1), plan.train.seed)
     vocab_size = padded_vocab(plan.model, tokenizer.vocab_size)
-    return build_model(plan.model, vocab_size, context, weights=read_weights(checkpoint)), tokenizer
+    weights = read_weights(checkpoint)
+    return build_model(plan.model, vocab_size, context, weights, eod=tokenizer.eod), tokenizer
 
 
 def _dtype(precision: PrecisionPlan, device: torch.device) -> torch.dtype:

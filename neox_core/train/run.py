@@ -15,7 +15,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from neox_core.build.context import build_context
 from neox_core.build.data import build_batches, build_tokenizer, open_split
-from neox_core.build.engine import build_engine
+from neox_core.build.engine import build_engine, print_collectives
 from neox_core.build.model import build_model
 from neox_core.build.optimizer import build_optimizer
 from neox_core.contracts.host import Monitor, RunInfo
@@ -63,7 +63,7 @@ def run(plan: RunPlan, startup: Startup) -> None:
     )
     _open_splits(plan, vocab_size)
     startup.mark("data")
-    model = build_model(plan.model, vocab_size, context)
+    model = build_model(plan.model, vocab_size, context, eod=tokenizer.eod if tokenizer else None)
     optimizer = build_optimizer(plan.optim, model)
     startup.mark("model")
     engine = build_engine(plan, model, optimizer, context)
@@ -92,6 +92,7 @@ def run(plan: RunPlan, startup: Startup) -> None:
             _continue_prompt(plan, model, tokenizer, report)
     finally:
         report.close()
+    print_collectives(plan)
     _part()
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     import torch
 
-    from neox_core.contracts.model import PositionShape
+    from neox_core.contracts.model import PositionShape, ScoreBias
 
 
 class NoPosition(nn.Module):
@@ -29,3 +29,6 @@ class NoPosition(nn.Module):
 
     def rotate(self, query: Tensor, key: Tensor, prepared: Any) -> tuple[Tensor, Tensor]:
         return query, key
+
+    def score_bias(self, prepared: Any) -> ScoreBias | None:
+        return None

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from neox_core.api import Component, Problem, hookimpl
-from neox_positions.settings import RotarySettings
+from neox_positions.settings import RelativeSettings, RotarySettings
 
 
 @hookimpl
@@ -18,6 +18,13 @@ def neox_positions() -> list[Component]:
             RotarySettings,
             summary="Queries and keys turned by their position (arXiv:2104.09864)",
         ),
+        Component(
+            "rpe",
+            "neox_positions.rpe:RelativeBias",
+            RelativeSettings,
+            summary="A trained bias of the scores by distance, T5's (arXiv:1910.10683)",
+        ),
+        Component("alibi", "neox_positions.alibi:Alibi", summary="Scores fall with distance (arXiv:2108.12409)"),
         Component("none", "neox_positions.none:NoPosition", summary="Nothing: the causal mask alone tells the order"),
     ]
 
@@ -25,7 +32,9 @@ def neox_positions() -> list[Component]:
 @hookimpl
 def neox_check_config(config: Any) -> Iterator[Problem]:
     (position,) = config.components("position")
-    if position.entry.plugin.id == "neox-positions" and position.entry.component.name == "rotary":
+    if position.entry.plugin.id != "neox-positions":
+        return
+    if position.entry.component.name == "rotary":
         head_dim = config.value("hidden-size") // config.value("num-attention-heads")
         turned = int(head_dim * position.settings.rotary_pct)
         if turned < 2 or turned % 2:
@@ -33,4 +42,12 @@ def neox_check_config(config: Any) -> Iterator[Problem]:
                 f"turns {turned} of the {head_dim} dimensions of a head",
                 key="rotary-pct",
                 hint="their number must be even and at least 2",
+            )
+    if position.entry.component.name == "rpe":
+        exact, farthest = position.settings.rpe_num_buckets // 2, position.settings.rpe_max_distance
+        if farthest <= exact:
+            yield Problem(
+                f"{farthest} is not beyond the {exact} distances that have a bucket of their own",
+                key="rpe-max-distance",
+                hint="take fewer rpe-num-buckets, or a larger distance",
             )

@@ -5,14 +5,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from neox_positions.alibi import Alibi, slopes
 from neox_positions.learned import Learned
 from neox_positions.none import NoPosition
 from neox_positions.plugin import neox_check_config
 from neox_positions.rotary import Rotary
-from neox_positions.settings import RotarySettings
+from neox_positions.rpe import RelativeBias
+from neox_positions.settings import RelativeSettings, RotarySettings
 from neox_positions.sinusoidal import Sinusoidal
-from transformers import GPTNeoXConfig
+from transformers import GPTNeoXConfig, T5Config
 from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.t5.modeling_t5 import T5Attention
 
 from neox_core.contracts.model import PositionShape
 from neox_core.errors import ConfigError
@@ -34,6 +37,9 @@ def test_listing_is_light() -> None:
         ("rotary", {}),
         ("rotary", {"rotary_pct": 0.25}),
         ("rotary", {"rotary_pct": 0.5, "rotary_emb_base": 500_000.0}),
+        ("rpe", {}),
+        ("rpe", {"rpe_num_buckets": 6, "rpe_max_distance": 9}),
+        ("alibi", {}),
     ],
 )
 def test_keeps_the_contract(name: str, settings: dict[str, float]) -> None:
@@ -127,9 +133,71 @@ def test_learned_adds_the_row_of_the_position() -> None:
         learned.embed(torch.ones(1, 1, 64), torch.tensor([40]))
 
 
-def test_only_learned_has_parameters() -> None:
+def table(position: NoPosition, seq: int, heads: int) -> torch.Tensor:
+    """[heads, seq, seq] of biases; ahead of the query they do not matter."""
+    bias = position.score_bias(position.prepare(torch.arange(seq), torch.float32))
+    assert bias is not None
+    at = torch.arange(seq)
+    return bias(torch.arange(heads)[:, None, None], at[:, None], at).expand(heads, seq, seq)
+
+
+@pytest.mark.parametrize(("buckets", "farthest"), [(32, 128), (8, 20), (7, 100), (2, 300)])
+def test_rpe_equals_t5s_decoder(buckets: int, farthest: int) -> None:
+    theirs = T5Attention(
+        T5Config(
+            d_model=64,
+            d_kv=8,
+            num_heads=8,
+            is_decoder=True,
+            relative_attention_num_buckets=buckets,
+            relative_attention_max_distance=farthest,
+        ),
+        has_relative_attention_bias=True,
+        layer_idx=0,
+    )
+    shape = PositionShape(hidden_size=64, num_heads=8, head_dim=8, max_positions=320)
+    ours = RelativeBias(shape, RelativeSettings(rpe_num_buckets=buckets, rpe_max_distance=farthest))
+    assert ours.weight.shape == (buckets, 8)
+    ours.weight.data.copy_(theirs.relative_attention_bias.weight.data.normal_())
+    expected = theirs.compute_bias(320, 320)[0]
+    assert torch.equal(table(ours, 320, 8).tril(), expected.tril())
+
+
+def test_rpe_beyond_the_farthest_distance_is_one_bucket() -> None:
+    ours = RelativeBias(SHAPE, RelativeSettings(rpe_num_buckets=4, rpe_max_distance=6))
+    ours.weight.data.copy_(torch.arange(4.0)[:, None].expand(4, 2))
+    row = table(ours, 9, 2)[1, 8].flip(0)  # distances 0 to 8
+    assert row.tolist() == [0, 1, 2, 2, 3, 3, 3, 3, 3]  # 2 * (1 + log(d / 2) / log(3)), rounded down
+
+
+@pytest.mark.parametrize(
+    ("farthest", "said"),
+    [(128, ""), (17, ""), (16, "16 is not beyond the 16 distances that have a bucket of their own")],
+)
+def test_rpe_refuses_a_distance_within_the_exact_buckets(farthest: int, said: str) -> None:
+    entry = load_only("neox-positions").find("position", "rpe")
+    chosen = SimpleNamespace(entry=entry, settings=build(entry, rpe_max_distance=farthest))
+    problems = list(neox_check_config(SimpleNamespace(components=lambda kind: (chosen,))))
+    assert [(problem.key, problem.message) for problem in problems] == ([("rpe-max-distance", said)] if said else [])
+
+
+def test_alibi_is_the_papers() -> None:
+    """arXiv:2108.12409, section 3: 8 heads have 1/2 to 1/256; 12 heads those and 2^-0.5, 2^-1.5 ... 2^-3.5."""
+    assert slopes(8) == [2.0**-power for power in range(1, 9)]
+    assert slopes(16)[:3] == pytest.approx([2**-0.5, 2**-1, 2**-1.5])
+    assert slopes(12) == pytest.approx([2.0**-power for power in range(1, 9)] + [2 ** -(n + 0.5) for n in range(4)])
+    assert slopes(1) == [2.0**-8]
+    shape = PositionShape(hidden_size=64, num_heads=8, head_dim=8, max_positions=40)
+    biases = table(Alibi(shape, None), 6, 8)
+    assert biases[0, 5].tolist() == [-2.5, -2.0, -1.5, -1.0, -0.5, 0.0]
+    assert biases[7, 5, 0].item() == -5 / 256
+
+
+def test_only_learned_and_rpe_have_parameters() -> None:
     assert [name for name, _ in Learned(SHAPE, None).named_parameters()] == ["weight"]
-    for other in (Sinusoidal(SHAPE, None), Rotary(SHAPE, RotarySettings()), NoPosition(SHAPE, None)):
+    assert [name for name, _ in RelativeBias(SHAPE, RelativeSettings()).named_parameters()] == ["weight"]
+    others = (Sinusoidal(SHAPE, None), Rotary(SHAPE, RotarySettings()), NoPosition(SHAPE, None), Alibi(SHAPE, None))
+    for other in others:
         assert not other.state_dict()
 
 

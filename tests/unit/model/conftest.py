@@ -13,6 +13,7 @@ from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, ModelPlan
 
 VOCAB = 96
+EOD = 0
 
 
 def ref(kind: str, name: str, target: str, settings_class: str | None = None, **settings: float) -> ComponentRef:
@@ -27,6 +28,15 @@ LEARNED = ref("position", "learned", "neox_positions.learned:Learned")
 QUARTER_ROTARY = ref(
     "position", "rotary", "neox_positions.rotary:Rotary", "neox_positions.settings:RotarySettings", rotary_pct=0.25
 )
+RPE = ref(
+    "position",
+    "rpe",
+    "neox_positions.rpe:RelativeBias",
+    "neox_positions.settings:RelativeSettings",
+    rpe_num_buckets=8,
+    rpe_max_distance=12,
+)
+ALIBI = ref("position", "alibi", "neox_positions.alibi:Alibi")
 
 PYTHIA = ModelPlan(
     num_layers=3,
@@ -58,6 +68,18 @@ FORMS = {
     "gated, tied, learned": evolve(
         PYTHIA, parallel_residual=False, activation=SWIGLU, norm=RMSNORM, position=LEARNED, tie_embeddings=True
     ),
+    "gpt-j, alibi": evolve(PYTHIA, shared_norm=True, position=ALIBI),
+    "llama, rpe": evolve(
+        PYTHIA,
+        parallel_residual=False,
+        activation=SWIGLU,
+        norm=RMSNORM,
+        position=RPE,
+        num_kv_heads=2,
+        attention_bias=False,
+        mlp_bias=False,
+    ),
+    "shared layers": evolve(PYTHIA, num_layers=4, num_unique_layers=2, param_sharing_style="spaced"),
 }
 
 Make = Callable[..., GPT]
@@ -70,7 +92,7 @@ def make() -> Make:
     def build(form: str = "pythia", *, dtype: torch.dtype = torch.float32, seed: int = 1, **changes: object) -> GPT:
         plan = evolve(FORMS[form], **changes)
         context = BuildContext(torch.device("cpu"), dtype, Groups(None, None, 0, 1), seed)
-        return build_model(plan, VOCAB, context)
+        return build_model(plan, VOCAB, context, eod=EOD)
 
     return build
 

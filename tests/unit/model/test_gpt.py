@@ -10,6 +10,7 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from neox_core.model.dropout import sample_keys
 from neox_core.model.gpt import GPT
+from neox_core.model.scope import Scope
 from neox_core.model.shape import num_parameters
 
 
@@ -141,8 +142,8 @@ def test_post_norm_residual_is_the_normalised_tensor(make) -> None:
     position = make().position
     prepared = position.prepare(torch.arange(24), torch.float32)
     normed = F.layer_norm(F.layer_norm(x, (64,)) * gain, (64,))
-    torch.testing.assert_close(block(x, position, prepared), normed, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(plain(x, position, prepared), x, rtol=0, atol=0)
+    torch.testing.assert_close(block(x, position, Scope(prepared)), normed, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(plain(x, position, Scope(prepared)), x, rtol=0, atol=0)
 
 
 def test_no_weight_decay_is_declared_by_the_modules(make) -> None:
@@ -175,9 +176,9 @@ def test_hidden_dropout_acts_on_embeddings_and_on_what_each_sublayer_adds(make, 
     x = torch.randn(3, 24, 64, generator=torch.Generator().manual_seed(5))
     prepared = model.position.prepare(torch.arange(24), torch.float32)
     keys = sample_keys(1, 0, 3, "cpu")
-    assert torch.equal(model.layers[0](x, model.position, prepared, None, keys), x)
+    assert torch.equal(model.layers[0](x, model.position, Scope(prepared, keys)), x)
     assert not model.embedding(tokens, torch.arange(24), model.position, keys).any()
-    assert not torch.equal(model.layers[0](x, model.position, prepared), x)
+    assert not torch.equal(model.layers[0](x, model.position, Scope(prepared)), x)
 
 
 def test_softmax_in_fp32_is_nearer_to_the_truth(make) -> None:

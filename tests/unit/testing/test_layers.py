@@ -244,6 +244,9 @@ class Position(nn.Module):
             prepared = prepared[:, None]
         return self.turn(query, prepared), self.turn(key, prepared)
 
+    def score_bias(self, prepared: Tensor) -> Any:
+        return lambda head, query, key: -(0.5**head) * (query - key)
+
     def turn(self, x: Tensor, by: Tensor) -> Tensor:
         pairs = torch.view_as_complex(x.double().unflatten(-1, (-1, 2)).contiguous())
         return torch.view_as_real(pairs * by).flatten(-2).to(x.dtype)
@@ -307,6 +310,26 @@ class DetachedTurn(Position):
         return super().turn(x.detach(), by) + 0 * x
 
 
+class BiasByPlace(Position):
+    def score_bias(self, prepared: Tensor) -> Any:
+        return lambda head, query, key: 0.5**head * query
+
+
+class BiasOfRowsOnly(Position):
+    def score_bias(self, prepared: Tensor) -> Any:
+        return lambda head, query, key: 0.1 * (query - query.reshape(-1)[0] + 0 * key + 0 * head)
+
+
+class BiasOfAllHeads(Position):
+    def score_bias(self, prepared: Tensor) -> Any:
+        return lambda head, query, key: torch.ones(7, 1, 1) * (query - key)
+
+
+class EndlessBias(Position):
+    def score_bias(self, prepared: Tensor) -> Any:
+        return lambda head, query, key: (query - key + 0 * head).double().log()
+
+
 class UndeclaredPosition(Position):
     no_weight_decay = frozenset({"weight"})
 
@@ -329,6 +352,10 @@ def test_sound_position_passes(check: Check) -> None:
         (ShortTurn, "keeps shapes"),
         (JitteredEmbed, "same bits"),
         (DetachedTurn, "gradient"),
+        (BiasByPlace, "`score_bias` tells distance"),
+        (BiasOfRowsOnly, "one score alone"),
+        (BiasOfAllHeads, "broadcasts with its arguments"),
+        (EndlessBias, "`score_bias` is finite"),
         (UndeclaredPosition, "own parameters"),
     ],
 )

@@ -1,0 +1,33 @@
+"""What the tokens of one forward pass have in common, whichever layer they are in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from neox_core.model.cache import KeyValueCache
+
+
+@frozen(eq=False)
+class Scope:
+    """Made once a pass and read by every layer.
+
+    prepared: what the position's `prepare` returned. keys: of the samples, for dropout, int64 [batch]; None: none.
+    documents: int64 [batch, seq], tokens attend within an equal number only; None: a sample is one document.
+    positions: int64 [batch, seq], of each token in its document; None: 0, 1, 2 ... in every sample.
+    cache: keys and values of the tokens before these; with it, a sample is one document.
+    """
+
+    prepared: Any = None
+    keys: Tensor | None = None
+    documents: Tensor | None = None
+    positions: Tensor | None = None
+    cache: KeyValueCache | None = None
+
+
+PLAIN = Scope()
+"""One document from its first token on, no dropout, nothing prepared."""

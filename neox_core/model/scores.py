@@ -1,0 +1,154 @@
+"""Softmax attention, by the fastest path that a request allows. No path makes a [heads, seq, seq] tensor.
+
+* torch's fused attention, where nothing but the causal order decides who sees whom;
+* FlexAttention on a GPU, where a position biases the scores or documents part the tokens;
+* a few rows of queries at a time otherwise, recomputed in the backward pass: FlexAttention has none on a CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from attrs import frozen
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from neox_core.model.dropout import drop_probabilities
+
+if TYPE_CHECKING:
+    from neox_core.contracts.model import ScoreBias
+
+CHUNK_ELEMENTS = {"cpu": 4 * 2**20}
+GPU_CHUNK_ELEMENTS = 64 * 2**20
+"""Scores that exist at once."""
+
+
+@frozen(eq=False)
+class Request:
+    """How queries and keys meet.
+
+    scale: of the scores before the bias. bias: see `contracts.model.ScoreBias`; its heads begin at `first_head`.
+    documents, positions: int64 [batch, keys] or None, see `model.scope.Scope`. dropout: probability; it acts where
+    `keys`, int64 [batch], is given, at `site` of `model.dropout`.
+    """
+
+    scale: float
+    bias: ScoreBias | None = None
+    first_head: int = 0
+    documents: Tensor | None = None
+    positions: Tensor | None = None
+    dropout: float = 0.0
+    keys: Tensor | None = None
+    site: int = 0
+
+    @property
+    def drops(self) -> bool:
+        return self.keys is not None and self.dropout > 0
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tensor:
+    """Queries [batch, heads, new, head_dim], keys and values [batch, kv heads, total, head_dim] -> as the queries.
+
+    The last query belongs to the last key; a query sees its own key and those before it. Each kv head serves
+    heads / kv heads consecutive heads.
+    """
+    new, total = query.shape[2], key.shape[2]
+    plain = request.bias is None and request.documents is None and not request.drops
+    if plain and new in (1, total):
+        grouped = query.shape[1] != key.shape[1]
+        return F.scaled_dot_product_attention(
+            query, key, value, is_causal=new == total, scale=request.scale, enable_gqa=grouped
+        )
+    if query.device.type == "cuda" and new == total and not request.drops:
+        return _flex(query, key, value, request)
+    return _by_rows(query, key, value, request)
+
+
+def _by_rows(query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tensor:
+    batch, heads, new, _ = query.shape
+    total = key.shape[2]
+    at_once = CHUNK_ELEMENTS.get(query.device.type, GPU_CHUNK_ELEMENTS)
+    rows = max(1, at_once // (batch * heads * total))
+    if rows >= new:
+        return _rows(query, key, value, request, total - new)
+    parts = []
+    for start in range(0, new, rows):
+        some = query[:, :, start : start + rows]
+        seen = total - new + start + some.shape[2]
+        compute = partial(_rows, request=request, first=total - new + start)
+        parts.append(checkpoint(compute, some, key[:, :, :seen], value[:, :, :seen], use_reentrant=False))
+    return torch.cat(parts, 2)
+
+
+def _rows(query: Tensor, key: Tensor, value: Tensor, request: Request, first: int) -> Tensor:
+    """Queries `first` and on, which see no key beyond those given."""
+    batch, heads, rows, width = query.shape
+    kv_heads, seen = key.shape[1:3]
+    grouped = query.reshape(batch, kv_heads, -1, width)  # the heads that share a key, side by side
+    scores = (grouped @ key.transpose(2, 3)).view(batch, heads, rows, seen)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * request.scale
+    index = torch.arange(seen, device=query.device)
+    if request.bias is not None:
+        at = index if request.positions is None else request.positions[:, None, :seen]  # [(batch, 1,) keys]
+        head = torch.arange(request.first_head, request.first_head + heads, device=query.device)[:, None, None]
+        bias = request.bias(head, at[..., first : first + rows, None], at[..., None, :])
+        scores = scores + bias.to(scores.dtype)
+    unseen = index > index[first : first + rows, None]
+    if request.documents is not None:
+        own = request.documents[:, None, :seen]
+        unseen = unseen | (own[..., first : first + rows, None] != own[..., None, :])
+    probs = scores.masked_fill(unseen, -math.inf).softmax(-1)
+    probs = drop_probabilities(probs, request.dropout, request.keys, request.site, request.first_head, first)
+    probs = probs.to(value.dtype).view(batch, kv_heads, -1, seen)
+    return (probs @ value).view(batch, heads, rows, -1)
+
+
+def _flex(query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tensor:
+    documents, positions, bias, first_head = request.documents, request.positions, request.bias, request.first_head
+
+    def biased(score: Tensor, sample: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        if bias is None:
+            return score
+        if positions is not None:
+            row, column = positions[sample, row], positions[sample, column]
+        return score + bias(head + first_head, row, column).to(score.dtype)
+
+    attention = _compiled_flex()
+    mask = _causal_mask(query.shape[2], query.device) if documents is None else _document_mask(documents)
+    score = None if bias is None else biased
+    grouped = query.shape[1] != key.shape[1]
+    result: Tensor = attention(
+        query, key, value, score_mod=score, block_mask=mask, scale=request.scale, enable_gqa=grouped
+    )
+    return result
+
+
+@cache
+def _compiled_flex() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False)
+
+
+@cache
+def _causal_mask(seq: int, device: torch.device) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    def seen(sample: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        return column <= row
+
+    return create_block_mask(seen, None, None, seq, seq, device=device)
+
+
+def _document_mask(documents: Tensor) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    def seen(sample: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        return (column <= row) & (documents[sample, row] == documents[sample, column])
+
+    batch, seq = documents.shape
+    return create_block_mask(seen, batch, None, seq, seq, device=documents.device)

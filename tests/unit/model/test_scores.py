@@ -1,0 +1,120 @@
+"""Every path of attention against the textbook's in float64."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from neox_core.model import scores
+from neox_core.model.dropout import drop_probabilities, sample_keys
+from neox_core.model.scores import Request, attend
+
+SEQ = 13
+
+
+def textbook(query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tensor:
+    """softmax(scale * q k + bias, where allowed) v, written out with whole tables in float64."""
+    query, key, value = query.double(), key.double(), value.double()
+    group = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+    table = request.scale * query @ key.transpose(2, 3)
+    batch, heads, new, total = table.shape
+    for sample in range(batch):
+        for row in range(new):
+            at = total - new + row
+            for column in range(total):
+                same = request.documents is None or request.documents[sample, at] == request.documents[sample, column]
+                if column > at or not same:
+                    table[sample, :, row, column] = -math.inf
+                elif request.bias is not None:
+                    place = torch.arange(total) if request.positions is None else request.positions[sample]
+                    for head in range(heads):
+                        index = torch.tensor(head + request.first_head)
+                        table[sample, head, row, column] += request.bias(index, place[at], place[column])
+    probs = table.softmax(-1)
+    return (
+        drop_probabilities(probs, request.dropout, request.keys, request.site, request.first_head, total - new) @ value
+    )
+
+
+def slope(head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return -(0.5**head) * (query - key)
+
+
+DOCUMENTS = torch.tensor([[0] * 5 + [1] * 8, [0] * 2 + [1] + [2] * 10])
+PLACES = torch.tensor([[*range(5), *range(8)], [0, 1, 0, *range(10)]])
+REQUESTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bias": {"bias": slope},
+    "bias of later heads": {"bias": slope, "first_head": 4},
+    "documents": {"documents": DOCUMENTS},
+    "documents and bias": {"documents": DOCUMENTS, "positions": PLACES, "bias": slope},
+    "dropout": {"dropout": 0.4, "keys": sample_keys(3, 5, 2, "cpu"), "site": 7},
+    "all": {
+        "documents": DOCUMENTS,
+        "positions": PLACES,
+        "bias": slope,
+        "first_head": 2,
+        "dropout": 0.3,
+        "keys": sample_keys(1, 0, 2, "cpu"),
+    },
+}
+
+
+def drawn(*shape: int, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("at_once", [1, 3 * 8 * SEQ, 10**9])  # one row, a few, all of them
+def test_equals_the_textbook(monkeypatch: pytest.MonkeyPatch, name: str, kv_heads: int, at_once: int) -> None:
+    monkeypatch.setitem(scores.CHUNK_ELEMENTS, "cpu", at_once)
+    query = drawn(2, 4, SEQ, 6, seed=0)
+    key, value = (drawn(2, kv_heads, SEQ, 6, seed=seed) for seed in (1, 2))
+    request = Request(scale=0.6, **REQUESTS[name])
+    expected, got = textbook(query, key, value, request), attend(query, key, value, request)
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+    wanted = torch.autograd.grad((expected * query.detach().sin()).sum(), (query, key, value))
+    for one, other in zip(
+        torch.autograd.grad((got * query.detach().sin()).sum(), (query, key, value)), wanted, strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["plain", "bias", "bias of later heads"])
+@pytest.mark.parametrize("new", [1, 4])
+def test_later_queries_equal_the_textbook(name: str, new: int) -> None:
+    query, key, value = drawn(2, 4, new, 6, seed=0), drawn(2, 2, SEQ, 6, seed=1), drawn(2, 2, SEQ, 6, seed=2)
+    request = Request(scale=0.6, **REQUESTS[name])
+    torch.testing.assert_close(
+        attend(query, key, value, request), textbook(query, key, value, request), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_what_is_held_grows_with_the_rows_and_not_with_their_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes that autograd keeps for the backward pass, at two lengths; views share theirs."""
+    monkeypatch.setitem(scores.CHUNK_ELEMENTS, "cpu", 2000)
+
+    def held(seq: int) -> int:
+        query, key, value = (drawn(1, 2, seq, 4, seed=seed) for seed in range(3))
+        kept: dict[int, int] = {}
+
+        def keep(x: Tensor) -> Tensor:
+            kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+            attend(query, key, value, Request(scale=0.5, bias=slope))
+        return sum(kept.values())
+
+    assert 0 < held(256) <= 2.2 * held(128)
+
+
+def test_the_fused_path_is_taken_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropout without keys is no dropout, as in evaluation."""
+    monkeypatch.setattr(scores, "_by_rows", None)
+    query, key, value = (drawn(1, 2, 8, 4, seed=seed) for seed in range(3))
+    attend(query, key, value, Request(scale=0.5, dropout=0.5))
