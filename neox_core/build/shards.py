@@ -16,7 +16,7 @@ from neox_core.errors import PluginError
 class Shard:
     """A run of elements of one parameter, counted in the flattened parameter and in what the optimizer steps.
 
-    name, shape: the parameter as the model has it. first, count: elements [first, first + count) of it.
+    name, shape: the whole parameter as the model has it. first, count: elements [first, first + count) of it.
     stepped: the tensor in the optimizer's groups that holds them, from element `offset` of it on. replicated: whether
     every data-parallel rank holds the whole parameter, in its own shape; else `stepped` is a flat partition.
     """
@@ -34,15 +34,63 @@ class Shard:
         return tensor.detach().reshape(-1).narrow(0, self.offset, self.count)
 
 
-def find_shards(model: nn.Module, wrapper: Any, optimizer: torch.optim.Optimizer) -> tuple[Shard, ...]:
+def find_shards(model: nn.Module, wrapper: Any, optimizer: torch.optim.Optimizer, data_rank: int) -> tuple[Shard, ...]:
     """The shards of every trainable parameter, in the order of the model.
 
-    wrapper: what DeepSpeed put around `optimizer`, or the optimizer itself. Three layouts are known: the parameters
-    themselves, an fp32 copy of each (fp16 and bf16 at ZeRO 0), and flat fp32 partitions of whole groups (ZeRO 1 and
-    BF16_Optimizer), where a parameter may be here in part or not at all.
+    wrapper: what DeepSpeed put around `optimizer`, or the optimizer itself. Four layouts are known: the parameters
+    themselves, an fp32 copy of each (fp16 and bf16 at ZeRO 0), flat fp32 partitions of whole groups (ZeRO 1 and 2 and
+    BF16_Optimizer), where a parameter may be here in part or not at all, and flat partitions of each parameter
+    (ZeRO 3), of which the last ranks may have none.
     """
-    layout = dict(_shards(model, wrapper, optimizer))
+    found = _partitions(model, wrapper, data_rank) if is_partitioned(model) else _shards(model, wrapper, optimizer)
+    layout = dict(found)
     return tuple(layout[name] for name, _ in model.named_parameters() if name in layout)
+
+
+def find_weights(model: nn.Module, data_rank: int) -> tuple[Shard, ...]:
+    """Where the weights are that the model computes with: `stepped` is the weight, or this rank's part at ZeRO 3."""
+    found = []
+    for name, parameter in model.named_parameters():
+        if not hasattr(parameter, "ds_tensor"):
+            found.append(Shard(name, tuple(parameter.shape), 0, parameter.numel(), parameter, 0, True))
+        elif part := _part(parameter, data_rank):
+            found.append(Shard(name, tuple(parameter.ds_shape), *part, parameter.ds_tensor, 0, False))
+    return tuple(found)
+
+
+def is_partitioned(model: nn.Module) -> bool:
+    """Whether each rank holds a part of every parameter, as at ZeRO 3."""
+    return any(hasattr(parameter, "ds_tensor") for parameter in model.parameters())
+
+
+def group_contents(wrapper: Any, optimizer: torch.optim.Optimizer) -> list[list[Tensor]]:
+    """What the optimizer steps, by parameter group. At ZeRO 3 its own groups are empty but for the step itself."""
+    flats = getattr(wrapper, "fp32_partitioned_groups_flat", None)
+    if flats is None:
+        return [list(group["params"]) for group in optimizer.param_groups]
+    contents: list[list[Tensor]] = [[] for _ in optimizer.param_groups]
+    for index, flat in enumerate(flats):
+        contents[wrapper.sub_group_to_group_id[index]].append(flat)
+    return contents
+
+
+def _part(parameter: Any, data_rank: int) -> tuple[int, int] | None:
+    """(first, count) of the elements that this rank holds at ZeRO 3; None where padding is all that is left."""
+    size = parameter.ds_tensor.ds_numel
+    first = data_rank * size
+    count = min(size, parameter.ds_numel - first)
+    return (first, count) if count > 0 else None
+
+
+def _partitions(model: nn.Module, wrapper: Any, data_rank: int) -> Iterator[tuple[str, Shard]]:
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for group, flat in zip(wrapper.fp16_groups, wrapper.fp32_partitioned_groups_flat, strict=True):
+        offset = 0
+        for parameter in group:
+            name = names[id(parameter)]
+            if part := _part(parameter, data_rank):
+                yield name, Shard(name, tuple(parameter.ds_shape), *part, flat, offset, False)
+            offset += parameter.ds_tensor.ds_numel
 
 
 def _shards(model: nn.Module, wrapper: Any, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Shard]]:

@@ -1,5 +1,6 @@
 """DeepSpeed, behind the few operations that a training loop and a checkpoint need. The only importer of deepspeed."""
 
 from neox_core.build.engine.engine import Engine, build_engine
+from neox_core.build.engine.measure import print_collectives
 
-__all__ = ["Engine", "build_engine"]
+__all__ = ["Engine", "build_engine", "print_collectives"]

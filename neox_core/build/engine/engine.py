@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import logging
-import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from neox_core.build.shards import Shard, find_shards
+from neox_core.build.engine.measure import counted, forget_forward, timings
+from neox_core.build.engine.norm import clip
+from neox_core.build.engine.partitioned import refresh, whole_weights
+from neox_core.build.engine.start import initialize, plain_options, steps_parameters
+from neox_core.build.shards import Shard, find_shards, find_weights, group_contents, is_partitioned
 from neox_core.errors import CheckpointError
 from neox_core.model.dropout import sample_keys
 
@@ -28,53 +29,17 @@ def build_engine(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimiz
 
     Collective: every rank calls it.
     """
-    options = [_plain_options(group) for group in optimizer.param_groups]
-    engine = _initialize(plan, model, optimizer)
+    options = [plain_options(group) for group in optimizer.param_groups]
+    engine = initialize(plan, model, optimizer, context.groups)
     # fp16 and bf16 at ZeRO 0 have stepped once, on gradients of zero, to make the optimizer allocate its state: that
     # decays the weights and counts as a step. Undo it.
     optimizer.state.clear()
     for group, option in zip(optimizer.param_groups, options, strict=True):
         group.update(option)
     built = Engine(engine, plan, optimizer, context)
-    built.copy_weights_to_masters()
+    if not built.partitioned:
+        built.copy_weights_to_masters()
     return built
-
-
-def _initialize(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
-    os.environ["DS_ACCELERATOR"] = plan.cluster.device  # read once, when deepspeed is imported
-    import deepspeed
-    import deepspeed.ops
-
-    # DeepSpeed compiles an op for shared-memory all-reduce at the first start of a process group on a CPU: about 45 s,
-    # for a collective that only its inference calls. This table is where it looks whether an op can be built here;
-    # filled in beforehand, it also saves the compiler probes of all other ops.
-    deepspeed.ops.__compatible_ops__ = {"deepspeed_shm_comm": False}
-    logging.getLogger("DeepSpeed").setLevel(logging.INFO if plan.debug else logging.ERROR)
-    said = contextlib.nullcontext() if plan.debug else contextlib.redirect_stdout(io.StringIO())
-    with said:  # BF16_Optimizer prints memory figures past any logger
-        engine, *_ = deepspeed.initialize(
-            model=model, optimizer=optimizer, config=_engine_config(plan), dist_init_required=False
-        )
-    return engine
-
-
-def _engine_config(plan: RunPlan) -> dict[str, Any]:
-    """plan.engine, less what this module does itself."""
-    config = dict(plan.engine)
-    config.pop("torch_autocast", None)  # would also send gradients in half precision
-    config["timers"] = {"throughput": {"enabled": False}}  # synchronizes the device at every step
-    if _steps_parameters(plan):
-        config["gradient_clipping"] = 0.0  # its clipping loops over the parameters and keeps the norm to itself
-    return config
-
-
-def _steps_parameters(plan: RunPlan) -> bool:
-    """Whether the optimizer steps the model's own fp32 parameters, with no wrapper of DeepSpeed's between."""
-    return plan.optim.zero_stage == 0 and plan.precision.dtype == "fp32"
-
-
-def _plain_options(group: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if name != "params"}
 
 
 class Engine:
@@ -95,7 +60,7 @@ class Engine:
         self._dropout = plan.model.hidden_dropout > 0 or plan.model.attention_dropout > 0
         self._consumed = 0
         self._clipping = plan.optim.gradient_clipping
-        self._plain = _steps_parameters(plan)
+        self._plain = steps_parameters(plan)
         self._autocast = _AUTOCAST[plan.precision.autocast] if plan.precision.autocast else None
         # To leave out an update the host must know that the gradient is not finite, which waits for the device; on a
         # CPU it costs nothing.
@@ -106,9 +71,13 @@ class Engine:
         self.device = context.device
         self.model: nn.Module = engine.module
         self.optimizer = optimizer
-        self._options = [_plain_options(group) for group in optimizer.param_groups]
+        self._options = [plain_options(group) for group in optimizer.param_groups]
         self._norm: Tensor | float | None = None
-        self.shards: tuple[Shard, ...] = find_shards(self.model, engine.optimizer, optimizer)
+        self._profile_step: int | None = plan.engine.get("flops_profiler", {}).get("profile_step")
+        data_rank = context.groups.data_rank
+        self.shards: tuple[Shard, ...] = find_shards(self.model, engine.optimizer, optimizer, data_rank)
+        self.weights: tuple[Shard, ...] = find_weights(self.model, data_rank)
+        self.partitioned = is_partitioned(self.model)
         self._trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         if self._plain and context.groups.data_size == 1:
             engine.enable_backward_allreduce = False  # it would copy every gradient twice, to add nothing
@@ -127,7 +96,8 @@ class Engine:
         """This rank's loss of each batch, without dropout: scalars on the device."""
         self.model.eval()
         with torch.no_grad():
-            losses = [self._loss(self.model, batch) for batch in batches]
+            losses = [self._loss(self._engine if self.partitioned else self.model, batch) for batch in batches]
+        forget_forward(self._engine)
         self.model.train()
         return losses
 
@@ -150,6 +120,10 @@ class Engine:
     def loss_scale(self) -> float | None:
         """None unless training in fp16."""
         return float(self._engine.optimizer.loss_scale) if self._fp16 else None
+
+    def timings(self) -> dict[str, float]:
+        """`elapsed_time_ms_<part>` of the last step where wall-clock-breakdown or the profiler times it, else empty."""
+        return timings(self._engine)
 
     def loss_scaler(self) -> Any:
         """The object whose plain attributes are the state of fp16's loss scale; None in other types."""
@@ -181,6 +155,27 @@ class Engine:
             if shard.stepped is not parameters[shard.name]:
                 shard.part_of(shard.stepped).copy_(weight.narrow(0, shard.first, shard.count))
 
+    @contextlib.contextmanager
+    def filled_groups(self) -> Iterator[None]:
+        """The optimizer's groups with all that it steps in them, as they are outside of ZeRO 3 anyway."""
+        contents = group_contents(self._engine.optimizer, self.optimizer)
+        before = [group["params"] for group in self.optimizer.param_groups]
+        for group, tensors in zip(self.optimizer.param_groups, contents, strict=True):
+            group["params"] = tensors
+        try:
+            yield
+        finally:
+            for group, tensors in zip(self.optimizer.param_groups, before, strict=True):
+                group["params"] = tensors
+
+    def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Every weight by name, one after the other; each is whole until the next is asked for. Collective."""
+        return whole_weights(self.model)
+
+    def weights_changed(self) -> None:
+        """To be called after writing into `weights`. Collective."""
+        refresh(self._engine.optimizer)
+
     def close(self) -> None:
         """Let go of what the engine hooked into the model."""
         self._engine.destroy()
@@ -190,7 +185,8 @@ class Engine:
         for micro_step in range(self._accumulation):
             if micro_step:
                 self._engine.step()  # counts the micro-batch; the update comes with the last
-            loss = self._loss(self._engine, next(batches), self._keys(micro_step))
+            with counted(self._engine, self._profile_step):
+                loss = self._loss(self._engine, next(batches), self._keys(micro_step))
             total += loss.detach()
             # DeepSpeed 0.19.8 divides the gradient by the loss scale here, and does not multiply the loss by it.
             self._engine.backward(loss.float() * self._engine.optimizer.loss_scale if self._scales_loss else loss)
@@ -221,7 +217,7 @@ class Engine:
 
     def _update_plain(self, loss: Tensor, lr: float) -> Tensor:
         self._set_lr(lr)
-        norm = nn.utils.clip_grad_norm_(self._trainable, self._clipping or float("inf"), foreach=True)
+        norm = clip(self._trainable, self._clipping, self._groups)
         self._norm = norm
         if not self._looks:
             loss = torch.where(torch.isfinite(norm), loss, torch.nan)

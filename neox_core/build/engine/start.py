@@ -1,0 +1,62 @@
+"""Starting DeepSpeed: quickly, quietly, and with nothing done that the plan does not say."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from typing import TYPE_CHECKING, Any
+
+from neox_core.build.engine.measure import set_voice
+from neox_core.build.engine.place import Place
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from neox_core.parallel.groups import Groups
+    from neox_core.plan.runfile import RunPlan
+
+
+def initialize(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimizer, groups: Groups) -> Any:
+    """DeepSpeed's engine over `model` and `optimizer`, under plan.engine. Collective: every rank calls it."""
+    os.environ["DS_ACCELERATOR"] = plan.cluster.device  # read once, when deepspeed is imported
+    import deepspeed
+    import deepspeed.ops
+
+    # DeepSpeed compiles an op for shared-memory all-reduce at the first start of a process group on a CPU: about 45 s,
+    # for a collective that only its inference calls. This table is where it looks whether an op can be built here;
+    # filled in beforehand, it also saves the compiler probes of all other ops.
+    deepspeed.ops.__compatible_ops__ = {"deepspeed_shm_comm": False}
+    set_voice(plan, starting=True)
+    said = contextlib.nullcontext() if plan.debug else contextlib.redirect_stdout(io.StringIO())
+    with said:  # BF16_Optimizer prints memory figures past any logger
+        engine, *_ = deepspeed.initialize(
+            model=model,
+            optimizer=optimizer,
+            mpu=Place(groups) if groups.tensor.size > 1 else None,
+            config=engine_config(plan),
+            dist_init_required=False,
+        )
+    set_voice(plan, starting=False)
+    return engine
+
+
+def engine_config(plan: RunPlan) -> dict[str, Any]:
+    """plan.engine, less what this module does itself."""
+    config = dict(plan.engine)
+    config.pop("torch_autocast", None)  # would also send gradients in half precision
+    config["timers"] = {"throughput": {"enabled": False}}  # synchronizes the device at every step
+    if steps_parameters(plan):
+        config["gradient_clipping"] = 0.0  # its clipping loops over the parameters and keeps the norm to itself
+    return config
+
+
+def steps_parameters(plan: RunPlan) -> bool:
+    """Whether the optimizer steps the model's own fp32 parameters, with no wrapper of DeepSpeed's between."""
+    return plan.optim.zero_stage == 0 and plan.precision.dtype == "fp32"
+
+
+def plain_options(group: dict[str, Any]) -> dict[str, Any]:
+    """A parameter group without its parameters."""
+    return {name: value for name, value in group.items() if name != "params"}
