@@ -37,6 +37,10 @@ class EngineState(Protocol):
         """None when no loss scaling is in use."""
         ...
 
+    def timings(self) -> dict[str, float]:
+        """`elapsed_time_ms_<part>` of the last step; empty when the engine does not time it."""
+        ...
+
 
 class Report:
     """Collects losses on the device; at each log step reduces them over the ranks and calls the monitors of rank 0.
@@ -175,6 +179,7 @@ class Report:
             values["grad_norm"] = grad_norm
         if loss_scale is not None:
             values["loss_scale"] = loss_scale
+        values.update(engine.timings())
         if self.peak.flops is not None:
             values["mfu"] = tokens_per_s * self.flops_per_token / (self.peak.flops * self.run.num_ranks)
         return values

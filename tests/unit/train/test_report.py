@@ -31,6 +31,9 @@ class Engine:
     def loss_scale(self):
         return None
 
+    def timings(self):
+        return {}
+
 
 class Kept:
     """A monitor that keeps what it gets."""
