@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from neox_core.config.problem import Problem
+from neox_core.config.sections.data import BlendSection
 from neox_core.config.sections.host import DataSection
+from neox_core.config.sections.training import TrainingSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import Rule, rule
@@ -28,10 +30,70 @@ def split_is_shares(config: Config, shape: ClusterShape) -> Iterator[Problem]:
         yield config.problem(str(error), "split", "such as 969, 30, 1")
 
 
-@rule("data_path")
+def _named(config: Config) -> list[tuple[str, tuple[str, ...], tuple[float, ...] | None]]:
+    """(split, paths, weights) of each split that has datasets of its own."""
+    blend = config.section(BlendSection)
+    splits = {
+        "train": (blend.train_data_paths, blend.train_data_weights),
+        "valid": (blend.valid_data_paths, blend.valid_data_weights),
+        "test": (blend.test_data_paths, blend.test_data_weights),
+    }
+    return [(split, paths or (), weights) for split, (paths, weights) in splits.items() if paths or weights]
+
+
+@rule("data_path", "train_data_paths", "split")
+def one_dataset_or_several(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Data comes from data-path and split, or from datasets for each split."""
+    for split, _, _ in _named(config):
+        for key in ("data_path", "split"):
+            if config.is_set(key):
+                yield config.problem(f"contradicts {split}-data-paths", key, "keep one of the two")
+
+
+@rule("valid_data_paths", "test_data_paths", "eval_iters")
+def every_split_has_datasets(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Where training has datasets of its own, so has the validation; and no split has them without training."""
+    named, train = {split for split, _, _ in _named(config)}, config.section(TrainingSection)
+    if named and "train" not in named:
+        yield config.problem("is required", "train-data-paths", f"since there are {min(named)}-data-paths")
+    elif named and "valid" not in named and train.eval_iters and train.eval_interval:
+        yield config.problem("is required", "valid-data-paths", "or eval-iters: 0 for none")
+
+
+@rule("train_data_weights", "valid_data_weights", "test_data_weights")
+def weight_for_each_dataset(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """There are as many weights as datasets."""
+    for split, paths, weights in _named(config):
+        if weights is not None and len(weights) != len(paths):
+            yield config.problem(f"has {len(weights)} weights for {len(paths)} datasets", f"{split}-data-weights")
+
+
+@rule("weight_by_num_documents", "weighted_sampler_alpha")
+def weights_from_one_place(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Weights are written or follow from the documents, and alpha acts where they do."""
+    blend, hint = config.section(BlendSection), "keep one of the two"
+    if blend.weight_by_num_documents:
+        for split, _, weights in _named(config):
+            if weights is not None:
+                yield config.problem("contradicts weight-by-num-documents", f"{split}-data-weights", hint)
+        if not _named(config):
+            yield config.problem("has nothing to weigh without train-data-paths", "weight-by-num-documents")
+    elif config.is_set("weighted_sampler_alpha"):
+        yield config.problem("acts with weight-by-num-documents only", "weighted-sampler-alpha", "remove it")
+
+
+@rule("data_path", "train_data_paths", "valid_data_paths", "test_data_paths")
 def data_is_there(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """There is a dataset."""
-    prefix = config.section(DataSection).data_path
+    prefix, named = config.section(DataSection).data_path, _named(config)
+    for split, paths, _ in named:
+        for path in paths:
+            if not _any_file(Path(path)):
+                yield config.problem(
+                    f"there is no dataset {path}", f"{split}-data-paths", "`neox data prepare` makes one"
+                )
+    if named:
+        return
     if prefix is None:
         yield config.problem("is required", "data-path", "`neox data prepare` makes a dataset")
     elif not _any_file(Path(prefix)):
@@ -50,5 +112,9 @@ def _any_file(prefix: Path) -> bool:
 RULES: tuple[Rule, ...] = (
     vocabulary_known,
     split_is_shares,
+    one_dataset_or_several,
+    every_split_has_datasets,
+    weight_for_each_dataset,
+    weights_from_one_place,
     data_is_there,
 )
