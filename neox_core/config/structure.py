@@ -23,9 +23,10 @@ from neox_core.config.unknown import (
     settings_of_unavailable,
     unavailable,
 )
+from neox_core.config.watch import watched
 from neox_core.errors import PluginError
 from neox_core.hooks.catalog import Catalog
-from neox_core.hooks.kinds import KINDS, Kind
+from neox_core.hooks.kinds import KIND_BY_NAME, KINDS, Kind
 from neox_core.hooks.registry import Entry, UnknownComponentError
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ class Chosen:
 class Config:
     """What was written, with defaults filled in. Frozen; sections are reached by their class.
 
-    read: the top-level keys that somebody has asked for, so that a key which nobody reads can be refused.
+    read: the dotted keys that somebody has asked for, so that a key which nobody reads can be refused.
     """
 
     sections: Mapping[type, Any]
@@ -60,20 +61,19 @@ class Config:
 
     def section(self, cls: type[T]) -> T:
         """The settings of one section. Raises SectionInvalidError when it has problems."""
-        owner: type = cls
-        self.read.update(each.name for each in fields_of(owner))
         try:
-            return self.sections[cls]  # type: ignore[no-any-return]
+            return watched(self.sections[cls], "", self.read)  # type: ignore[no-any-return]
         except KeyError:
             raise SectionInvalidError(cls.__name__) from None
 
     def value(self, key: str) -> Any:
         """A value by its dotted key, `-` or `_`. Raises KeyError for a key that no section has."""
         head, *rest = key.replace("-", "_").split(".")
-        value = self.fields[head]
+        value, path = self.fields[head], head
         self.read.add(head)
         for part in rest:
-            value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+            value, path = value[part] if isinstance(value, Mapping) else getattr(value, part), f"{path}.{part}"
+            self.read.add(path)
         return value
 
     def is_set(self, key: str) -> bool:
@@ -92,6 +92,7 @@ class Config:
 
     def components(self, kind: str) -> tuple[Chosen, ...]:
         """The chosen components of one kind. Raises SectionInvalidError when the choice has problems."""
+        self.read.update({KIND_BY_NAME[kind].key, KIND_BY_NAME[kind].settings_at} if kind in KIND_BY_NAME else ())
         try:
             return self.chosen[kind]
         except KeyError:
@@ -222,7 +223,8 @@ class _Work:
         for part in rest:
             value = getattr(value, part, None)
         if kind.name == "data backend" and value == INFER:
-            return data_backend(self.fields.get("data_path"))
+            several = self.fields.get("train_data_paths")
+            return data_backend(several[0] if several else self.fields.get("data_path"))
         return value
 
     def _chosen(self, kind: Kind, name: str) -> Chosen | None:

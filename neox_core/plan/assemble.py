@@ -8,6 +8,7 @@ from typing import Any, Literal
 from cattrs.preconf.json import make_converter
 
 from neox_core.config.convert import fields_of
+from neox_core.config.sections.data import BlendSection
 from neox_core.config.sections.host import DataSection
 from neox_core.config.sections.model import ModelSection, RegularizationSection
 from neox_core.config.sections.precision import PrecisionSection
@@ -26,6 +27,7 @@ from neox_core.plan.runfile import (
     CheckpointPlan,
     ComponentRef,
     DataPlan,
+    DataSource,
     ModelPlan,
     OptimPlan,
     PrecisionPlan,
@@ -131,7 +133,7 @@ def _batch(config: Config, shape: ClusterShape) -> BatchPlan:
 
 
 def _data(config: Config) -> DataPlan:
-    data = config.section(DataSection)
+    data, blend = config.section(DataSection), config.section(BlendSection)
     (backend,), tokenizers = config.components("data backend"), config.components("tokenizer")
     return DataPlan(
         prefix=data.data_path,
@@ -139,7 +141,15 @@ def _data(config: Config) -> DataPlan:
         backend=reference(backend),
         tokenizer=reference(tokenizers[0]) if tokenizers else None,
         num_workers=data.num_workers,
+        train=_sources(blend.train_data_paths, blend.train_data_weights),
+        valid=_sources(blend.valid_data_paths, blend.valid_data_weights),
+        test=_sources(blend.test_data_paths, blend.test_data_weights),
+        sampler_alpha=blend.weighted_sampler_alpha if blend.weight_by_num_documents else None,
     )
+
+
+def _sources(paths: tuple[str, ...] | None, weights: tuple[float, ...] | None) -> tuple[DataSource, ...]:
+    return tuple(map(DataSource, paths or (), weights or (1.0,) * len(paths or ())))
 
 
 def _optim(config: Config) -> OptimPlan:

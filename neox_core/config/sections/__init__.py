@@ -2,6 +2,7 @@
 
 from neox_core.config.sections.aio import AioSection
 from neox_core.config.sections.communication import CommunicationSection
+from neox_core.config.sections.data import BlendSection
 from neox_core.config.sections.engine import EngineSection
 from neox_core.config.sections.host import DataSection, LaunchSection, PluginsSection, ReportSection
 from neox_core.config.sections.model import ModelSection, RegularizationSection
@@ -25,6 +26,7 @@ CORE_SECTIONS: tuple[ConfigSection, ...] = tuple(
         ("model", ModelSection),
         ("parallelism", ParallelismSection),
         ("data", DataSection),
+        ("blend", BlendSection),
         ("batch", BatchSection),
         ("training", TrainingSection),
         ("optimizer", OptimizerSection),

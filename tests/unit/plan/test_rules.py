@@ -272,8 +272,13 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
 }
 
 
-# rules whose cases take more than `--set`: a test each in test_rules_offload.py
-ELSEWHERE = {"one_offload", "files_need_libaio", "buffers_hold_a_parameter"}
+# rules whose cases take more than `--set`: a test each in test_rules_offload.py, and in test_blend.py
+ELSEWHERE = {"one_offload", "files_need_libaio", "buffers_hold_a_parameter"} | {
+    "one_dataset_or_several",
+    "every_split_has_datasets",
+    "weight_for_each_dataset",
+    "weights_from_one_place",
+}
 
 
 def test_every_rule_has_a_case() -> None:

@@ -1,0 +1,59 @@
+"""Several datasets in one run, instead of the shares of one."""
+
+from typing import Any
+
+from attrs import frozen
+
+from neox_core.config.checks import at_least, distinct, not_empty
+from neox_core.config.setting import setting
+
+
+def _distinct_paths(instance: Any, field: Any, value: tuple[str, ...] | None) -> None:
+    not_empty(instance, field, value)
+    distinct(instance, field, value or ())
+
+
+def _positive(instance: Any, field: Any, value: tuple[float, ...] | None) -> None:
+    not_empty(instance, field, value)
+    for weight in value or ():
+        if not weight > 0:
+            raise ValueError(f"must be positive numbers, not {weight:g}; leave a dataset of no weight out")
+
+
+def _paths(split: str) -> Any:
+    return setting(
+        None,
+        help=f"Datasets for {split}, by prefix; their samples are blended.",
+        check=_distinct_paths,
+        origin="gpt-neox",
+    )
+
+
+def _weights(split: str) -> Any:
+    return setting(
+        None,
+        help=f"Weights of the datasets for {split}, relative to each other. Default: equal.",
+        check=_positive,
+        origin="gpt-neox",
+    )
+
+
+@frozen
+class BlendSection:
+    """Datasets of their own for training, validation and test, and in which proportions they are mixed."""
+
+    train_data_paths: tuple[str, ...] | None = _paths("training")
+    train_data_weights: tuple[float, ...] | None = _weights("training")
+    valid_data_paths: tuple[str, ...] | None = _paths("validation")
+    valid_data_weights: tuple[float, ...] | None = _weights("validation")
+    test_data_paths: tuple[str, ...] | None = _paths("the test")
+    test_data_weights: tuple[float, ...] | None = _weights("the test")
+    weight_by_num_documents: bool = setting(
+        False, help="Let the weights of the datasets follow from their numbers of documents.", origin="gpt-neox"
+    )
+    weighted_sampler_alpha: float = setting(
+        1.0,
+        help="Power of the share of documents in weight-by-num-documents; below 1 favours small datasets.",
+        check=at_least(0),
+        origin="gpt-neox",
+    )
