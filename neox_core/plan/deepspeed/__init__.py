@@ -9,6 +9,7 @@ from typing import Any
 from neox_core.plan.deepspeed.blocks import EngineBlocks
 from neox_core.plan.deepspeed.extra import merge
 from neox_core.plan.deepspeed.precision import precision_json
+from neox_core.plan.deepspeed.profiling import profiling_json
 from neox_core.plan.deepspeed.zero import aio_json, zero_json
 from neox_core.plan.runfile import BatchPlan, PrecisionPlan
 
@@ -28,9 +29,7 @@ def engine_json(
         "prescale_gradients": communication.prescale_gradients,
         "gradient_predivide_factor": communication.gradient_predivide_factor,
         "communication_data_type": communication.communication_data_type,
-        "steps_per_print": None,
-        "wall_clock_breakdown": False,
-        "dump_state": False,
+        **profiling_json(blocks.profiling),
         "zero_optimization": zero_json(blocks.zero),
         # the optimizer comes from a plugin; that it may be sharded was decided before the start
         "zero_allow_untested_optimizer": True,

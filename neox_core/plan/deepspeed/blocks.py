@@ -9,6 +9,7 @@ from neox_core.config.sections.aio import AioBlock, AioSection
 from neox_core.config.sections.communication import CommunicationSection
 from neox_core.config.sections.engine import EngineSection
 from neox_core.config.sections.precision import PrecisionSection
+from neox_core.config.sections.profiling import ProfilingSection
 from neox_core.config.sections.zero import ZeroBlock, ZeroSection
 from neox_core.config.structure import Config
 
@@ -21,6 +22,7 @@ class EngineBlocks:
     precision: PrecisionSection = PrecisionSection()
     communication: CommunicationSection = CommunicationSection()
     aio: AioBlock = AioBlock()
+    profiling: ProfilingSection = ProfilingSection()
     extra: Mapping[str, Any] = field(factory=dict)
 
 
@@ -31,5 +33,6 @@ def engine_blocks(config: Config) -> EngineBlocks:
         precision=config.section(PrecisionSection),
         communication=config.section(CommunicationSection),
         aio=config.section(AioSection).aio,
+        profiling=config.section(ProfilingSection),
         extra=config.section(EngineSection).deepspeed_extra_args,
     )
