@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from neox_core.config.convert import Field, block_of, fields_of, shown
-from neox_core.config.document import type_name
+from neox_core.config.words import type_in_words
 from neox_core.hooks.catalog import Catalog, Report
 from neox_core.hooks.component import ConfigSection
 from neox_core.hooks.kinds import KIND_BY_NAME
@@ -101,7 +101,7 @@ def _setting_rows(settings: type, hyphen: str, block: str) -> Iterator[tuple[str
             yield from _setting_rows(inner, hyphen, f"{name}.")
             continue
         unit = f" [{field.info.unit}]" if field.info.unit else ""
-        yield name, type_name(field.type).replace("`", ""), _default(field), field.info.help + unit
+        yield name, type_in_words(field.type).replace("`", ""), _default(field), field.info.help + unit
 
 
 def _default(field: Field) -> str:

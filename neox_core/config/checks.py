@@ -92,6 +92,6 @@ def distinct(instance: Any, field: Any, value: Sequence[Any]) -> None:
 
 
 def not_empty(instance: Any, field: Any, value: Sequence[Any] | None) -> None:
-    """None, or something in it."""
+    """Not empty; None passes."""
     if value is not None and len(value) == 0:
         raise ValueError("must not be empty")
