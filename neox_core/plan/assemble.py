@@ -12,7 +12,6 @@ from neox_core.config.sections.data import BlendSection
 from neox_core.config.sections.host import DataSection
 from neox_core.config.sections.model import ModelSection, RegularizationSection
 from neox_core.config.sections.precision import PrecisionSection
-from neox_core.config.sections.profiling import ProfilingSection
 from neox_core.config.sections.training import BatchSection, CheckpointSection, LearningRateSection, TrainingSection
 from neox_core.config.sections.zero import ZeroSection
 from neox_core.config.structure import Chosen, Config
@@ -21,7 +20,6 @@ from neox_core.plan.batch import solve_batch
 from neox_core.plan.cluster import ClusterShape, cluster_plan, data_parallel
 from neox_core.plan.deepspeed import engine_json
 from neox_core.plan.deepspeed.blocks import engine_blocks
-from neox_core.plan.profiling import profiling_json
 from neox_core.plan.runfile import (
     BatchPlan,
     CheckpointPlan,
@@ -60,8 +58,7 @@ def assemble(config: Config, shape: ClusterShape, resume: Resume, folder: str, d
         cluster=cluster_plan(config, shape),
         launcher=reference(launcher),
         monitors=tuple(map(reference, monitors)),
-        engine=engine_json(batch, precision, engine_blocks(config), gradient_clipping=optim.gradient_clipping)
-        | profiling_json(config.section(ProfilingSection)),
+        engine=engine_json(batch, precision, engine_blocks(config), gradient_clipping=optim.gradient_clipping),
         plugins={each.entry.plugin.id: each.entry.plugin.version for each in used},
         run_dir=folder,
         neox_version=version("neox-core"),
@@ -200,6 +197,7 @@ def _train(config: Config) -> TrainPlan:
 
 def _checkpoint(config: Config, resume: Resume) -> CheckpointPlan:
     checkpoint, rate = config.section(CheckpointSection), config.section(LearningRateSection)
+    zero = config.section(ZeroSection).zero_optimization
     schedule_from: Literal["must-match", "config", "checkpoint"] = "must-match"
     if rate.override_lr_scheduler:
         schedule_from = "config"
@@ -217,4 +215,6 @@ def _checkpoint(config: Config, resume: Resume) -> CheckpointPlan:
         save_optimizer=not checkpoint.no_save_optim,
         save_rng=not checkpoint.no_save_rng,
         schedule_from=schedule_from,
+        whole_weights=zero.stage3_gather_16bit_weights_on_model_save,
+        load_masters=zero.load_from_fp32_weights,
     )
