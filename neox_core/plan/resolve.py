@@ -1,6 +1,6 @@
 """Config, machine and plugins to the plan of a run, with where each value came from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +60,14 @@ def prepare_run(
         problems += _without_start(check_rules(config, shape)) if not start else check_rules(config, shape)
     if not errors(problems):
         problems += plugin_rules(config, catalog)
-        problems += unread_keys(config, catalog)
     if errors(problems):
         raise ProblemsError(problems, plugin_fault=len(errors(problems)) == faults + len(required))
     problems += [Problem(line, severity="warning") for line in catalog.warnings()]
     plan = assemble(config, shape, _resume(resume), run_dir(config), debug)
+    unread = _unsaid(unread_keys(config, catalog), problems)
+    if unread:
+        by_plugins = all("nothing reads it in" in each.message for each in unread)
+        raise ProblemsError([*problems, *unread], plugin_fault=by_plugins)
     return Resolved(plan, find_origins(config, plan), in_order(problems))
 
 
@@ -97,3 +100,9 @@ def _without_start(problems: Any) -> list[Problem]:
         evolve(each, severity="warning") if each.message.startswith("there is no dataset") else each
         for each in problems
     ]
+
+
+def _unsaid(unread: Iterable[Problem], problems: Sequence[Problem]) -> list[Problem]:
+    """Unread keys but those of which a warning says why they do nothing, for themselves or for their block."""
+    warned = {each.key for each in problems if each.severity == "warning"}
+    return [each for each in unread if not {each.key, each.key.partition(".")[0]} & warned]

@@ -30,10 +30,17 @@ class ComponentRef:
     target: str
     settings_class: str | None = None
     settings: dict[str, Any] = field(factory=dict)
+    _loads: list[str] = field(init=False, factory=list, eq=False, repr=False)
+
+    @property
+    def loaded(self) -> bool:
+        """Whether this process has asked for the component, and so for its settings."""
+        return bool(self._loads)
 
     def load(self) -> tuple[Any, Any]:
         """(target, settings instance or None). Raises PluginError when either cannot be imported."""
         target = load_path(self.target)
+        self._loads.append(self.target)
         if self.settings_class is None:
             return target, None
         return target, _converter.structure(self.settings, load_path(self.settings_class))
@@ -178,7 +185,11 @@ class TrainPlan:
 
 @frozen
 class CheckpointPlan:
-    """resume: "must" = `load` has to hold a checkpoint; "auto" = resume if it does, else start anew."""
+    """resume: "must" = `load` has to hold a checkpoint; "auto" = resume if it does, else start anew.
+
+    whole_weights: store a weight in one piece also where ranks hold parts of it. load_masters: resume from fp32 copies
+    of weights, not from the rounded ones.
+    """
 
     save: str | None
     save_interval: int | None
@@ -191,6 +202,8 @@ class CheckpointPlan:
     save_optimizer: bool
     save_rng: bool
     schedule_from: Literal["must-match", "config", "checkpoint"]
+    whole_weights: bool = False
+    load_masters: bool = True
 
 
 @frozen

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 import torch.distributed as dist
 from attrs import frozen
 from torch.distributed.rendezvous import rendezvous
 
-from neox_core.build.context import build_context
+from neox_core.build.consumed import require_consumed
+from neox_core.build.context import BuildContext, build_context
 from neox_core.build.data import build_batches, build_tokenizer, open_split
 from neox_core.build.engine import build_engine, print_collectives
 from neox_core.build.model import build_model
 from neox_core.build.optimizer import build_optimizer
 from neox_core.contracts.host import Monitor, RunInfo
+from neox_core.errors import CheckpointError
 from neox_core.model.shape import flops_per_token, num_parameters, padded_vocab
-from neox_core.parallel.groups import build_groups
+from neox_core.parallel.groups import Groups, build_groups
 from neox_core.train.checkpoint import Checkpointer
 from neox_core.train.digests import compare, describe
+from neox_core.train.generate import sample
 from neox_core.train.loop import train
 from neox_core.train.peak import find_peak
 from neox_core.train.report import Report
@@ -32,7 +36,6 @@ from neox_core.train.stop import StopSignal
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from neox_core.build.context import BuildContext
     from neox_core.build.data import Split
     from neox_core.build.engine import Engine
     from neox_core.contracts import Tokenizer
@@ -61,9 +64,10 @@ def run(plan: RunPlan, startup: Startup) -> None:
     batches = partial(
         build_batches, plan, data_rank=groups.data_rank, data_size=groups.data_size, vocab_size=vocab_size
     )
-    _open_splits(plan, vocab_size)
+    data_hash = _open_splits(plan, vocab_size)
     startup.mark("data")
     model = build_model(plan.model, vocab_size, context, eod=tokenizer.eod if tokenizer else None)
+    size = num_parameters(model)  # while this rank still has them whole
     optimizer = build_optimizer(plan.optim, model)
     startup.mark("model")
     engine = build_engine(plan, model, optimizer, context)
@@ -71,25 +75,31 @@ def run(plan: RunPlan, startup: Startup) -> None:
     checkpointer = Checkpointer(plan, engine, context)
     resumed = checkpointer.load()
     state, schedule = resumed.state, resumed.schedule
-    report = _build_report(plan, model, context, state, startup)
+    _same_samples(state, data_hash, resumed.path)
+    report = _build_report(plan, model, size, context, state, startup, data_hash)
     if resumed.path is not None:
         report.say(f"resumed from {resumed.path}, at step {state.step}")
     for note in resumed.notes:
         report.say(note)
+    if rank == 0:
+        require_consumed(plan)
     startup.mark("load")
 
     try:
         with StopSignal(groups) as stop:
             samples = report.timed(batches("train", first_step=state.step), stop.alive)
             valid = partial(_alive, partial(batches, "valid", first_step=0), stop)
-            finished = train(engine, samples, valid, schedule, report, _Patient(checkpointer, stop), stop, state, plan)
+            saver = _Patient(checkpointer, stop, data_hash)
+            finished = train(engine, samples, valid, schedule, report, saver, stop, state, plan)
             if finished:
                 _evaluate(plan, engine, report, state, partial(batches, first_step=0), stop)
             else:
                 saved = "" if plan.checkpoint.save else "; nothing is saved, since `save` is not set"
                 report.say(f"stopped after step {state.step}{saved}")
-        if finished and rank == 0:
-            _continue_prompt(plan, model, tokenizer, report)
+        if finished and plan.train.sample_prompt is not None and tokenizer is not None:
+            whole = _whole_model(plan, model, engine, context, tokenizer, vocab_size)
+            if rank == 0:
+                report.say(f"sample:\n{sample(whole, tokenizer, plan.train.sample_prompt)}")
     finally:
         report.close()
     print_collectives(plan)
@@ -110,22 +120,44 @@ def _join(plan: RunPlan) -> None:
     )
 
 
-def _open_splits(plan: RunPlan, vocab_size: int) -> None:
-    """What is read later shall be there now: better an error here than after the first thousand steps."""
-    shares = dict(zip(("train", "valid", "test"), plan.data.split, strict=True))
+def _open_splits(plan: RunPlan, vocab_size: int) -> Callable[[int], int]:
+    """What is read later shall be there now: better an error here than after the first thousand steps.
+
+    Returns the hash of the training samples of a step, by the number of finished steps.
+    """
     if plan.train.eval_iters and plan.train.eval_interval:
         open_split(plan, "valid", vocab_size)
-    if plan.train.eval_iters and shares["test"] > 0:
+    if plan.train.eval_iters and plan.data.has_test:
         open_split(plan, "test", vocab_size)
+    samples, batch = open_split(plan, "train", vocab_size), plan.batch.train_batch
+    return lambda step: samples.fingerprint((step - 1) * batch, batch)
 
 
-def _build_report(plan: RunPlan, model: GPT, context: BuildContext, state: TrainState, startup: Startup) -> Report:
+def _same_samples(state: TrainState, data_hash: Callable[[int], int], path: Path | None) -> None:
+    """Raises CheckpointError when the last step of a resumed run was on other samples than this run would have had."""
+    if state.data_hash is not None and state.data_hash != data_hash(state.step):
+        raise CheckpointError(
+            f"{path}: its step {state.step} was on other samples than this run has there: the datasets, their weights, "
+            "split, seed or seq-length have changed, or train-iters asks for another number of epochs",
+            hint="put back what has changed, or set finetune: true to begin anew from these weights",
+        )
+
+
+def _build_report(
+    plan: RunPlan,
+    model: GPT,
+    size: int,
+    context: BuildContext,
+    state: TrainState,
+    startup: Startup,
+    data_hash: Callable[[int], int],
+) -> Report:
     peak = find_peak(plan.train.peak_tflops, plan.precision, context.device)
     info = RunInfo(
         run_dir=Path(plan.run_dir),
         first_step=state.step,
         last_step=plan.train.train_iters,
-        num_parameters=num_parameters(model),
+        num_parameters=size,
         num_ranks=plan.cluster.world_size,
         tokens_per_step=plan.batch.train_batch * plan.model.seq_length,
         device=plan.cluster.device,
@@ -146,6 +178,7 @@ def _build_report(plan: RunPlan, model: GPT, context: BuildContext, state: Train
         peak=peak,
         stop_on_nonfinite=plan.train.on_nonfinite_loss == "stop",
         startup=startup,
+        data_hash=data_hash,
     )
     report.say(f"mfu against a peak of {peak.source}")
     return report
@@ -153,12 +186,14 @@ def _build_report(plan: RunPlan, model: GPT, context: BuildContext, state: Train
 
 @frozen
 class _Patient:
-    """A checkpointer that may take its time when the run was asked to stop."""
+    """A checkpointer that may take its time when the run was asked to stop, and keeps which samples were last."""
 
     checkpointer: Checkpointer
     stop: StopSignal
+    data_hash: Callable[[int], int]
 
     def save(self, state: TrainState) -> Path | None:
+        state.data_hash = self.data_hash(state.step) if state.step else None
         with self.stop.busy():
             return self.checkpointer.save(state)
 
@@ -183,19 +218,24 @@ def _evaluate(
     wanted: list[Split] = []
     if plan.train.eval_interval and state.step % plan.train.eval_interval:
         wanted.append("valid")
-    if plan.data.split[2] > 0:
+    if plan.data.has_test:
         wanted.append("test")
     for split in wanted:
         report.validation(state.step, engine.evaluate(_alive(partial(batches, split), stop)), split)
 
 
-def _continue_prompt(plan: RunPlan, model: GPT, tokenizer: Tokenizer | None, report: Report) -> None:
-    """The model's own continuation of `sample-prompt`."""
-    if plan.train.sample_prompt is None or tokenizer is None:
-        return
-    from neox_core.train.generate import sample
-
-    report.say(f"sample:\n{sample(model, tokenizer, plan.train.sample_prompt)}")
+def _whole_model(
+    plan: RunPlan, model: GPT, engine: Engine, context: BuildContext, tokenizer: Tokenizer, vocab_size: int
+) -> GPT:
+    """A model that rank 0 can run alone: the trained one, or at ZeRO 3 one in host memory. Collective."""
+    if not engine.partitioned:
+        return model
+    keeps = dist.get_rank() == 0
+    weights = {name: weight.float().cpu().clone() for name, weight in engine.whole_weights() if keeps}
+    if not keeps:
+        return model
+    alone = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), context.seed)
+    return build_model(plan.model, vocab_size, alone, weights, eod=tokenizer.eod)
 
 
 def _part() -> None:

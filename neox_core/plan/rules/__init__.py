@@ -1,8 +1,12 @@
 """Rules between keys: each a small function that yields what is wrong. One whose section is invalid is skipped."""
 
 from collections.abc import Iterator
+from typing import Any
 
-from neox_core.config.convert import fields_of
+import attrs
+
+from neox_core.config.checks import Only
+from neox_core.config.convert import Field, fields_of, join
 from neox_core.config.problem import Problem
 from neox_core.config.structure import Config, SectionInvalidError
 from neox_core.hooks.catalog import Catalog
@@ -74,12 +78,34 @@ def plugin_rules(config: Config, catalog: Catalog) -> list[Problem]:
 
 
 def unread_keys(config: Config, catalog: Catalog) -> Iterator[Problem]:
-    """Keys that a plugin owns apart from its components, that are set, and that none of the rules has read.
+    """Keys of sections that are set, and that neither the plan nor a rule has read; asked once the plan is made.
 
-    Asked after `plugin_rules`: run.json has no place for such a key, so a rule is all that can act on it.
+    Components' settings are not among them: they are in run.json as they are.
     """
-    for plugin, section in catalog.registry.sections:
-        for field in fields_of(section.settings):
-            if config.is_set(field.name) and field.name not in config.read:
+    owners = {section.settings: plugin for plugin, section in catalog.registry.sections}
+    for cls in config.sections:
+        for path in _unread(config.sections[cls], "", config):
+            plugin = owners.get(cls)
+            if plugin is None:
+                yield config.problem("nothing reads it", path, "remove it, and tell the authors of neox-core")
+            else:
                 hint = f"remove it, or tell the author of {plugin.id}: what a rank needs belongs to a component"
-                yield config.problem(f"nothing reads it in {plugin.id} {plugin.version}", field.name, hint)
+                yield config.problem(f"nothing reads it in {plugin.id} {plugin.version}", path, hint)
+
+
+def _unread(settings: Any, block: str, config: Config) -> Iterator[str]:
+    """What nobody has read of a section or a block; one that is switched off asks for nothing."""
+    cls: type = type(settings)
+    for each in fields_of(cls):
+        path, value = join(block, each.name), getattr(settings, each.name)
+        if attrs.has(type(value)):
+            if getattr(value, "enabled", True):
+                yield from _unread(value, path, config)
+        elif config.is_set(path) and path not in config.read and not _at_rest(each):
+            yield path
+
+
+def _at_rest(field: Field) -> bool:
+    """Whether a key has one value only, which is what happens anyway."""
+    check = field.attribute.validator
+    return isinstance(check, Only) and len(check.values) == 1

@@ -37,10 +37,11 @@ def one_schedule_at_resume(config: Config, shape: ClusterShape) -> Iterator[Prob
 @rule("optimizer.type", "zero_optimization.stage", "zero_allow_untested_optimizer")
 def sharded_optimizer_tested(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """An optimizer is sharded only where its author has tested it, or on request."""
-    stage = config.section(ZeroSection).zero_optimization.stage
+    zero = config.section(ZeroSection)
+    stage, allowed = zero.zero_optimization.stage, zero.zero_allow_untested_optimizer
     (optimizer,) = config.components("optimizer")
     component = optimizer.entry.component
-    if stage not in component.zero_stages and not config.section(ZeroSection).zero_allow_untested_optimizer:
+    if stage not in component.zero_stages and not allowed:
         tested = ", ".join(map(str, component.zero_stages))
         yield config.problem(
             f"{component.name} is tested at ZeRO stage {tested} only, not at {stage}",

@@ -1,0 +1,32 @@
+"""Who reads what: settings that note which of their fields were asked for."""
+
+from typing import Any, TypeVar
+
+import attrs
+
+T = TypeVar("T")
+
+
+def watched(instance: T, path: str, read: set[str]) -> T:
+    """The same settings; the dotted path of each field that is asked for, blocks' too, is added to `read`.
+
+    It is an instance of a subclass that has nothing of its own but the noting, so equality, `attrs.evolve`,
+    `attrs.asdict` and cattrs see the class itself. For the host only: what a rank reads in its loop are plain settings.
+    """
+    cls = type(instance)
+    names = frozenset(each.name for each in attrs.fields(cls))  # type: ignore[arg-type]
+
+    def noted(self: Any, name: str) -> Any:
+        if name == "__class__":
+            return cls
+        value = object.__getattribute__(self, name)
+        if name in names:
+            here = f"{path}.{name}" if path else name
+            read.add(here)
+            return watched(value, here, read) if attrs.has(type(value)) else value
+        return value
+
+    view: Any = object.__new__(type(cls.__name__, (cls,), {"__slots__": (), "__getattribute__": noted}))
+    for name in names:
+        object.__setattr__(view, name, getattr(instance, name))
+    return view  # type: ignore[no-any-return]
