@@ -4,9 +4,10 @@ Shapes are written [batch, seq, hidden]. Settings are an instance of the attrs c
 The first line of each docstring says how the core calls the Component's target.
 """
 
+from neox_core.contracts.attention import LayoutShape, SparseLayout
 from neox_core.contracts.data import DataBackend, Tokenizer, TokenSource, TokenWriter, TrainableTokenizer
 from neox_core.contracts.host import LaunchCommand, Launcher, Monitor, RunInfo
-from neox_core.contracts.interchange import CheckpointFormat, Kernel, ModelFamily, SparseLayout
+from neox_core.contracts.interchange import CheckpointFormat, Kernel, ModelFamily
 from neox_core.contracts.model import Activation, Norm, Position, PositionShape
 from neox_core.contracts.optim import LRSchedule, Optimizer, ScheduleShape
 
@@ -18,6 +19,7 @@ __all__ = [
     "LRSchedule",
     "LaunchCommand",
     "Launcher",
+    "LayoutShape",
     "ModelFamily",
     "Monitor",
     "Norm",

@@ -11,15 +11,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class SparseLayout(Protocol):
-    """`target(num_blocks: int, num_heads: int, settings) -> bool [heads, query blocks, key blocks]`.
-
-    A pure function: True where a block of queries attends to a block of keys. Causal layouts are lower triangular.
-    """
-
-    def __call__(self, num_blocks: int, num_heads: int, settings: Any) -> Tensor: ...
-
-
 class Kernel(Protocol):
     """`target`: an object with `why_not` that is called like the reference of its op.
 

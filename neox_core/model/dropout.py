@@ -58,17 +58,30 @@ def drop_probabilities(
     """The same for attention probabilities [batch, heads, queries, keys], heads and queries from the given ones on."""
     if keys is None or p == 0.0:
         return probs
-    heads = torch.arange(first_head, first_head + probs.shape[1], device=probs.device)
-    queries = torch.arange(first_query, first_query + probs.shape[2], device=probs.device)
-    of_head = _mix(_salted(keys, site)[:, None] ^ heads)  # [batch, heads]
-    return _thin(probs, _mix(of_head[..., None] ^ queries), p)
+    heads = torch.arange(first_head, first_head + probs.shape[1], device=probs.device)[:, None, None]
+    queries = torch.arange(first_query, first_query + probs.shape[2], device=probs.device)[:, None]
+    columns = torch.arange(probs.shape[3], device=probs.device)
+    kept = keep_probabilities(p, keys, site, heads, queries, columns)
+    return torch.where(
+        kept, probs / (1 - p) if p < 1 else probs, torch.zeros((), dtype=probs.dtype, device=probs.device)
+    )
+
+
+def keep_probabilities(p: float, keys: Tensor, site: int, heads: Tensor, queries: Tensor, columns: Tensor) -> Tensor:
+    """Which probabilities stay: bool [batch, ...], where `...` is what heads, queries and columns broadcast to."""
+    salted = _salted(keys, site).view(-1, *[1] * torch.broadcast_tensors(heads, queries, columns)[0].ndim)
+    rows = _mix(_mix(salted ^ heads) ^ queries)
+    return _kept(rows, columns, p)
 
 
 def _thin(x: Tensor, rows: Tensor, p: float) -> Tensor:
     """rows: a hash for each row of x, [...]; x: [..., columns]."""
-    columns = _mix(torch.arange(x.shape[-1], device=x.device) + 1)
-    keep = _mix(rows[..., None] ^ columns) >= round(p * 2**32)
-    return torch.where(keep, x / (1 - p) if p < 1 else x, torch.zeros((), dtype=x.dtype, device=x.device))
+    kept = _kept(rows[..., None], torch.arange(x.shape[-1], device=x.device), p)
+    return torch.where(kept, x / (1 - p) if p < 1 else x, torch.zeros((), dtype=x.dtype, device=x.device))
+
+
+def _kept(rows: Tensor, columns: Tensor, p: float) -> Tensor:
+    return _mix(rows ^ _mix(columns + 1)) >= round(p * 2**32)
 
 
 def _salted(keys: Tensor, site: int) -> Tensor:

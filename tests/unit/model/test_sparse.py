@@ -1,0 +1,149 @@
+"""Block-sparse attention against dense attention under the same mask, in float64."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from neox_core.model import sparse
+from neox_core.model.dropout import attention_site, drop_probabilities, sample_keys
+from neox_core.model.sparse import BlockTable, Extras, block_sparse_attention
+
+
+def dense(query: Tensor, key: Tensor, value: Tensor, layout: Tensor, block: int, bias: Tensor | None = None) -> Tensor:
+    heads, seq, dim = query.shape[1:]
+    key, value = (each.repeat_interleave(heads // each.shape[1], 1) for each in (key, value))
+    seen = layout.repeat_interleave(block, 1).repeat_interleave(block, 2)[:, :seq, :seq].tril()
+    scores = query @ key.transpose(-1, -2) / dim**0.5
+    if bias is not None:
+        scores = scores + bias
+    return torch.where(seen, scores.masked_fill(~seen, -1e30).softmax(-1), 0.0) @ value
+
+
+def draw(heads: int, key_heads: int, seq: int, dim: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    shapes = [(2, heads, seq, dim), (2, key_heads, seq, dim), (2, key_heads, seq, dim)]
+    return [torch.randn(shape, generator=generator, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+def random_layout(heads: int, blocks: int, density: float) -> Tensor:
+    return (torch.rand(heads, blocks, blocks, generator=torch.Generator().manual_seed(9)) < density).tril()
+
+
+@pytest.mark.parametrize("density", [0.0, 0.2, 0.7, 1.0])
+@pytest.mark.parametrize(
+    ("heads", "key_heads", "seq", "dim", "block"),
+    [(4, 4, 64, 8, 16), (4, 2, 100, 16, 16), (2, 1, 37, 5, 4), (1, 1, 3, 4, 16), (3, 3, 130, 32, 1)],
+)
+def test_equals_dense_attention(
+    monkeypatch: pytest.MonkeyPatch, density: float, heads: int, key_heads: int, seq: int, dim: int, block: int
+) -> None:
+    monkeypatch.setattr(sparse, "SCORES", 40 * block**2)  # so that a row of blocks is one of many
+    layout = random_layout(heads, -(-seq // block), density)
+    inputs = draw(heads, key_heads, seq, dim)
+    made = block_sparse_attention(*inputs, BlockTable(layout, block), Extras(dim**-0.5))
+    wanted = dense(*inputs, layout, block)
+    torch.testing.assert_close(made, wanted, rtol=0, atol=1e-12)
+    grad = torch.randn(made.shape, generator=torch.Generator().manual_seed(1), dtype=made.dtype)
+    for one, other in zip(*(torch.autograd.grad(out, inputs, grad) for out in (made, wanted)), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_fp32_is_within_1e_5_of_float64() -> None:
+    layout = random_layout(4, 16, 0.4)
+    inputs = draw(4, 4, 256, 64, torch.float32)
+    made = block_sparse_attention(*inputs, BlockTable(layout, 16), Extras(0.125))
+    exact = [each.detach().double().requires_grad_() for each in inputs]
+    wanted = dense(*exact, layout, 16)
+    torch.testing.assert_close(made.double(), wanted, rtol=0, atol=1e-5)
+    grads = torch.autograd.grad(made.sum(), inputs)
+    for one, other in zip(grads, torch.autograd.grad(wanted.sum(), exact), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-5)
+
+
+def test_queries_that_see_nothing_give_zeros() -> None:
+    layout = random_layout(2, 4, 1.0)
+    layout[1, 2] = False
+    query, key, value = draw(2, 2, 64, 8)
+    made = block_sparse_attention(query, key, value, BlockTable(layout, 16), Extras(1.0))
+    assert not made[:, 1, 32:48].any()
+    made.sum().backward()
+    assert not query.grad[:, 1, 32:48].any()
+    assert torch.isfinite(key.grad).all()
+
+
+def test_a_bias_with_trained_weights() -> None:
+    layout = random_layout(4, 6, 0.6)
+    inputs = draw(4, 4, 90, 8)
+    table = torch.randn(4, 96, dtype=torch.float64, generator=torch.Generator().manual_seed(2), requires_grad=True)
+
+    def bias(prepared: Tensor):
+        return lambda head, query_at, key_at: prepared[head, query_at - key_at]
+
+    # the table's heads are the model's 4 to 7
+    extras = Extras(8**-0.5, lambda prepared: bias(torch.cat([torch.zeros_like(prepared), prepared])), first_head=4)
+    made = block_sparse_attention(*inputs, BlockTable(layout, 16), extras, table)
+    at = torch.arange(90)
+    wanted = dense(*inputs, layout, 16, table[:, (at[:, None] - at).clamp(min=0)])
+    torch.testing.assert_close(made, wanted, rtol=0, atol=1e-12)
+    grads = (torch.autograd.grad(out.square().sum(), (table, *inputs)) for out in (made, wanted))
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
+def test_a_bias_of_several_tensors_of_which_one_is_of_whole_numbers() -> None:
+    layout = random_layout(2, 3, 0.9)
+    inputs = draw(2, 2, 48, 8)
+    slopes = torch.tensor([0.5, 2.0], dtype=torch.float64, requires_grad=True)
+    order = torch.tensor([1, 0])
+    extras = Extras(8**-0.5, lambda pair: lambda head, q, k: -pair[0][pair[1][head]] * (q - k))
+    made = block_sparse_attention(*inputs, BlockTable(layout, 16), extras, (slopes, order))
+    at = torch.arange(48)
+    wanted = dense(*inputs, layout, 16, -slopes[order][:, None, None] * (at[:, None] - at))
+    torch.testing.assert_close(made, wanted, rtol=0, atol=1e-12)
+    one, other = (torch.autograd.grad(out.square().sum(), slopes)[0] for out in (made, wanted))
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
+def test_the_first_blocks_of_a_table() -> None:
+    layout = random_layout(2, 8, 0.5)
+    query, key, value = draw(2, 2, 40, 8)
+    made = block_sparse_attention(query, key, value, BlockTable(layout, 16), Extras(8**-0.5))
+    torch.testing.assert_close(made, dense(query, key, value, layout[:, :3, :3], 16), rtol=0, atol=1e-12)
+
+
+def test_what_late_queries_see() -> None:
+    layout = random_layout(2, 4, 0.5)
+    whole = layout.repeat_interleave(16, 1).repeat_interleave(16, 2).tril()
+    assert torch.equal(BlockTable(layout, 16).seen(21, 50), whole[:, 21:50, :50])
+
+
+def test_memory_goes_with_the_named_blocks() -> None:
+    """A local layout at 65,536 tokens: dense scores of one head would be 17 GB."""
+    blocks = 65536 // 64
+    index = torch.arange(blocks)
+    layout = ((index[:, None] - index) < 2).tril()[None]
+    query, key, value = (torch.randn(1, 1, 65536, 16, requires_grad=True) for _ in range(3))
+    made = block_sparse_attention(query, key, value, BlockTable(layout, 64), Extras(0.25))
+    made.sum().backward()
+    assert torch.isfinite(key.grad).all()
+    some = slice(65536 - 192, 65536)
+    wanted = dense(*(each[:, :, some] for each in (query, key, value)), layout[:, :3, :3], 64)
+    torch.testing.assert_close(made[:, :, some][:, :, 64:], wanted[:, :, 64:], rtol=0, atol=1e-5)
+
+
+def test_dropout_drops_what_dense_attention_drops() -> None:
+    layout = random_layout(3, 5, 0.6)
+    inputs = draw(3, 3, 75, 8)
+    keys = sample_keys(7, 2, 2, "cpu")
+    extras = Extras(8**-0.5, dropout=0.3, keys=keys, layer=2, first_head=3)
+    made = block_sparse_attention(*inputs, BlockTable(layout, 16), extras)
+    query, key, value = inputs
+    seen = layout.repeat_interleave(16, 1).repeat_interleave(16, 2)[:, :75, :75].tril()
+    scores = query @ key.transpose(-1, -2) / 8**0.5
+    probs = torch.where(seen, scores.masked_fill(~seen, -1e30).softmax(-1), 0.0)
+    wanted = drop_probabilities(probs, 0.3, keys, attention_site(2), first_head=3) @ value
+    torch.testing.assert_close(made, wanted, rtol=0, atol=1e-12)
+    assert (made != block_sparse_attention(*inputs, BlockTable(layout, 16), Extras(8**-0.5))).any()
+    grads = (torch.autograd.grad(out.square().sum(), inputs) for out in (made, wanted))
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
