@@ -117,7 +117,7 @@ class Checkpointer:
         reader = CheckpointReader(folder)
         # Each rank verifies a share of the files; none goes on before all have.
         self._together(lambda: reader.verify(lambda index, _: index % self._world_size == self._rank))
-        restore_weights(engine, reader)
+        restore_weights(engine, reader, masters=plan.load_masters)
         if plan.finetune:
             return Resumed(TrainState(), self._schedule(self._plan.optim), folder, ())
         stored = stored_from_plain(reader.state(), folder / STATE)
@@ -144,7 +144,14 @@ class Checkpointer:
 
     def _contents(self) -> RankContents:
         plan, groups = self._plan.checkpoint, self._groups
-        contents = collect(self._engine, self._rank, groups.data_rank, groups.data_size, plan.save_optimizer)
+        contents = collect(
+            self._engine,
+            self._rank,
+            groups.data_rank,
+            groups.data_size,
+            optimizer=plan.save_optimizer,
+            whole=plan.whole_weights,
+        )
         if plan.save_rng:
             for name, tensor in read_rng(self._device).items():
                 contents.add("rng", "rng", f"{self._rank}/{name}", tensor, rank=self._rank)

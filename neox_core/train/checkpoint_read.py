@@ -111,32 +111,46 @@ def read_weights(checkpoint: Path) -> dict[str, Tensor]:
     return {name: reader.tensor("weight", name) for name in reader.shapes("weight")}
 
 
-def restore_weights(engine: Engine, reader: CheckpointReader) -> None:
-    """Fill the model's parameters and buffers. Raises CheckpointError unless names and shapes are exactly its own."""
+def restore_weights(engine: Engine, reader: CheckpointReader, *, masters: bool = True) -> None:
+    """Fill the model's parameters and buffers. Raises CheckpointError unless names and shapes are exactly its own.
+
+    masters: take fp32 numbers from stored fp32 copies of weights where there are any, else from the weights.
+    """
     buffers = {name: buffer for name, buffer in engine.model.named_buffers() if name in engine.model.state_dict()}
-    for kind, tensors in (("weight", dict(engine.model.named_parameters())), ("buffer", buffers)):
-        _same_shapes(reader, kind, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
-        for name, tensor in tensors.items():
-            exact = kind == "weight" and tensor.dtype == torch.float32
-            tensor.detach().copy_(reader.tensor(reader.master_kind(name) if exact else kind, name))
-    for shard in engine.shards:
-        source = reader.master_kind(shard.name)
-        values = reader.flat(source, shard.name, None, shard.first, shard.first + shard.count)
+    _same_shapes(reader, "weight", engine.shapes())
+    _same_shapes(reader, "buffer", {name: tuple(buffer.shape) for name, buffer in buffers.items()})
+    for name, buffer in buffers.items():
+        buffer.copy_(reader.tensor("buffer", name))
+    weights = {id(shard.stepped) for shard in engine.weights}
+    for shard in (*engine.weights, *(each for each in engine.shards if id(each.stepped) not in weights)):
+        exact = masters and shard.stepped.dtype == torch.float32
+        source = reader.master_kind(shard.name) if exact else "weight"
+        values = reader.part(source, shard.name, None, shard.cut, shard.first, shard.first + shard.count)
         shard.part_of(shard.stepped).copy_(values)
+    engine.weights_changed()
 
 
 def restore_optimizer(engine: Engine, reader: CheckpointReader) -> None:
     """Fill the optimizer's state. Raises CheckpointError when it does not fit the way this run shards it."""
+    with engine.filled_groups():
+        _fill_optimizer(engine, reader)
+
+
+def _fill_optimizer(engine: Engine, reader: CheckpointReader) -> None:
     order = {id(tensor): index for index, tensor in enumerate(_stepped(engine.optimizer))}
     states: dict[int, dict[str, Any]] = defaultdict(dict)
     for shard in engine.shards:
         held = states[order[id(shard.stepped)]]
         for state in reader.states(shard.name):
             shape = reader.tensor_shape("state", shard.name, state)
-            if shape == () or shard.replicated:
+            if shape == () or (shard.replicated and shard.cut is None):
                 _same_value(held, state, reader.tensor("state", shard.name, state), shard.name)
-            elif shape == shard.shape:
-                values = reader.flat("state", shard.name, state, shard.first, shard.first + shard.count)
+            elif shape == shard.whole_shape:
+                place = shard.cut, shard.first, shard.first + shard.count
+                values = reader.part("state", shard.name, state, *place)
+                if shard.replicated:
+                    held[state] = values.view(shard.shape)
+                    continue
                 if state not in held:
                     held[state] = torch.zeros(shard.stepped.numel(), dtype=values.dtype)
                 held[state].narrow(0, shard.offset, shard.count).copy_(values)

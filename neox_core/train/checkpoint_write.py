@@ -30,6 +30,7 @@ from neox_core.train.tensorfile import DTYPES, Seal, write_tensors, write_text
 
 if TYPE_CHECKING:
     from neox_core.build.engine import Engine
+    from neox_core.build.shards import Shard
 
 PLAIN = (bool, int, float, str, type(None))
 
@@ -52,24 +53,37 @@ class RankContents:
         self.tensors.setdefault(file, {})[key] = tensor
 
 
-def collect(engine: Engine, rank: int, data_rank: int, data_size: int, optimizer: bool) -> RankContents:
-    """What this rank stores of model and optimizer. Of what all data-parallel ranks hold, each stores its share."""
+def collect(
+    engine: Engine, rank: int, data_rank: int, data_size: int, *, optimizer: bool, whole: bool = False
+) -> RankContents:
+    """What this rank stores of model and optimizer. Of what all data-parallel ranks hold, each stores its share.
+
+    whole: weights that are cut into parts (ZeRO 3) are put together first, which is collective.
+    """
     contents = RankContents(rank)
-    parameters = dict(engine.model.named_parameters())
     buffers = {name: buffer for name, buffer in engine.model.named_buffers() if name in engine.model.state_dict()}
-    for index, (name, tensor) in enumerate({**parameters, **buffers}.items()):
+    for index, (name, tensor) in enumerate(buffers.items()):
         if index % data_size == data_rank:
-            contents.add("weights", "weight" if name in parameters else "buffer", name, tensor)
+            contents.add("weights", "buffer", name, tensor)
+    if whole and engine.partitioned:
+        for index, (name, tensor) in enumerate(engine.whole_weights()):
+            if index % data_size == data_rank:
+                contents.add("weights", "weight", name, tensor.clone())
+    else:
+        for index, shard in enumerate(engine.weights):
+            if not shard.replicated:
+                contents.add("weights", "weight", shard.name, shard.part_of(shard.stepped), **_place(shard))
+            elif index % data_size == data_rank:
+                contents.add("weights", "weight", shard.name, shard.stepped)
     if not optimizer:
         return contents
+    dtypes = {name: parameter.dtype for name, parameter in engine.model.named_parameters()}
     for index, shard in enumerate(engine.shards):
         mine = index % data_size == data_rank if shard.replicated else True
         if not mine:
             continue
-        flat_range = (shard.first, shard.first + shard.count)
-        place = {} if shard.replicated else {"shape": shard.shape, "flat_range": flat_range}
-        weight = parameters[shard.name]
-        if shard.stepped is not weight and shard.stepped.dtype != weight.dtype:
+        place = _place(shard)
+        if shard.stepped.dtype != dtypes[shard.name]:
             master = shard.stepped if shard.replicated else shard.part_of(shard.stepped)
             contents.add("optimizer", "master", shard.name, master, **place)
         for state, value in engine.optimizer.state.get(shard.stepped, {}).items():
@@ -172,6 +186,13 @@ def cannot_write(path: Path, error: OSError) -> CheckpointError:
         f"{path}: cannot write the checkpoint: {error.strerror or error}",
         hint="the checkpoints written before are untouched; make room or change `save`, and resume",
     )
+
+
+def _place(shard: Shard) -> dict[str, Any]:
+    """The fields of a Piece that say which elements of its parameter it has."""
+    if shard.replicated:
+        return {}
+    return {"shape": shard.shape, "flat_range": (shard.first, shard.first + shard.count)}
 
 
 def _add_scalar(contents: RankContents, name: str, state: str, value: Any) -> None:

@@ -41,8 +41,8 @@ class Piece:
     kind: weight: as the model computes with it. master: the fp32 copy that the optimizer steps. state: of the
     optimizer, `state` says which. buffer: of a module. rng: a generator's state, of one rank, by the generator.
     name: of the parameter. shape: of the whole tensor. flat_range: the piece is these elements of the tensor,
-    flattened; None: it is the tensor. slice: room for one [first, last) per dimension, for tensors that several
-    ranks of a model-parallel group hold together.
+    flattened; None: it is the tensor. slice: one [first, last) per dimension, of a tensor that the ranks of a
+    tensor-parallel group hold together; flat_range then counts within the slice.
     """
 
     file: str = field(validator=v.matches_re(_FILE))
@@ -57,12 +57,24 @@ class Piece:
     slice: tuple[tuple[int, int], ...] | None = None
 
     def __attrs_post_init__(self) -> None:
-        if self.flat_range is not None and not 0 <= self.flat_range[0] < self.flat_range[1] <= math.prod(self.shape):
-            raise ValueError(f"{self.key}: elements {self.flat_range} of a tensor of shape {self.shape}")
+        inside = self.slice is None or (
+            len(self.slice) == len(self.shape)
+            and all(0 <= first < last <= length for (first, last), length in zip(self.slice, self.shape, strict=True))
+        )
+        if not inside:
+            raise ValueError(f"{self.key}: slice {self.slice} of a tensor of shape {self.shape}")
+        elements = math.prod(self.region_shape)
+        if self.flat_range is not None and not 0 <= self.flat_range[0] < self.flat_range[1] <= elements:
+            raise ValueError(f"{self.key}: elements {self.flat_range} of a tensor of shape {self.region_shape}")
+
+    @property
+    def region_shape(self) -> tuple[int, ...]:
+        """Shape of the slice, of the whole tensor where there is none."""
+        return self.shape if self.slice is None else tuple(last - first for first, last in self.slice)
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        return self.shape if self.flat_range is None else (self.flat_range[1] - self.flat_range[0],)
+        return self.region_shape if self.flat_range is None else (self.flat_range[1] - self.flat_range[0],)
 
 
 @frozen

@@ -46,7 +46,8 @@ class Report:
     """Collects losses on the device; at each log step reduces them over the ranks and calls the monitors of rank 0.
 
     log_interval: in optimizer steps. flops_per_token: forward and backward, of the whole model. Raises RankError
-    from `step` and `check` when a loss is not finite and `stop_on_nonfinite` is set.
+    from `step` and `check` when a loss is not finite and `stop_on_nonfinite` is set. data_hash: of the samples of a
+    step, by the number of finished steps; it fits into a float.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Report:
         peak: Peak,
         stop_on_nonfinite: bool,
         startup: Startup | None = None,
+        data_hash: Callable[[int], int] | None = None,
     ) -> None:
         self.run = run
         self.monitors = list(monitors)
@@ -71,6 +73,7 @@ class Report:
         self.peak = peak
         self.stop_on_nonfinite = stop_on_nonfinite
         self._startup = startup
+        self._data_hash = data_hash
         self._unread: list[tuple[int, Tensor]] = []  # (step, loss on the device), not yet looked at
         self._means: list[float] = []  # losses since the last log, reduced over the ranks
         self._steps = 0
@@ -106,7 +109,10 @@ class Report:
             return
         self._read_losses()
         self._end_of_step()
-        self._log(step, self._values(lr, engine))
+        values = self._values(lr, engine)
+        if self._data_hash is not None:
+            values["data_hash"] = float(self._data_hash(step))
+        self._log(step, values)
         self._means, self._steps, self._train_s, self._wait_s = [], 0, 0.0, 0.0
 
     def check(self) -> None:

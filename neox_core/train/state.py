@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
 @define
 class TrainState:
-    """step: finished optimizer steps. Samples and tokens are those of all ranks together, since the first step."""
+    """step: finished optimizer steps. Samples and tokens are those of all ranks together, since the first step.
+
+    data_hash: of the samples of the last step, where it is known: what a resumed run has to find there too.
+    """
 
     step: int = field(default=0, validator=v.ge(0))
     consumed_samples: int = field(default=0, validator=v.ge(0))
     consumed_tokens: int = field(default=0, validator=v.ge(0))
+    data_hash: int | None = None
 
     def advance(self, plan: RunPlan) -> None:
         """One more step is done."""

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from neox_core.build.engine.measure import counted, forget_forward, timings
-from neox_core.build.engine.norm import clip
+from neox_core.build.engine.norm import clip, counts_here
 from neox_core.build.engine.partitioned import refresh, whole_weights
 from neox_core.build.engine.start import initialize, plain_options, steps_parameters
 from neox_core.build.shards import Shard, find_shards, find_weights, group_contents, is_partitioned
 from neox_core.errors import CheckpointError
 from neox_core.model.dropout import sample_keys
+from neox_core.parallel.tensor import cut_of
 
 if TYPE_CHECKING:
     from neox_core.build.context import BuildContext
@@ -78,6 +79,7 @@ class Engine:
         self.shards: tuple[Shard, ...] = find_shards(self.model, engine.optimizer, optimizer, data_rank)
         self.weights: tuple[Shard, ...] = find_weights(self.model, data_rank)
         self.partitioned = is_partitioned(self.model)
+        self._named = dict(self.model.named_parameters())
         self._trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         if self._plain and context.groups.data_size == 1:
             engine.enable_backward_allreduce = False  # it would copy every gradient twice, to add nothing
@@ -167,6 +169,18 @@ class Engine:
         finally:
             for group, tensors in zip(self.optimizer.param_groups, before, strict=True):
                 group["params"] = tensors
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The whole shape of every parameter: of those that are cut, with the parts on other ranks."""
+        shapes = {}
+        for name, parameter in self.model.named_parameters():
+            shape, cut = tuple(getattr(parameter, "ds_shape", parameter.shape)), cut_of(parameter)
+            shapes[name] = shape if cut is None else cut.whole_shape(shape)
+        return shapes
+
+    def stores(self, name: str) -> bool:
+        """Whether this rank speaks for a parameter, or for its part of one, among those of one copy of the model."""
+        return counts_here(self._named[name], self._groups)
 
     def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight by name, one after the other; each is whole until the next is asked for. Collective."""
