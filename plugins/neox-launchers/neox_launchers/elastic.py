@@ -76,8 +76,8 @@ def main() -> int:
     if node is None:
         _watch(_follow_parent)
     else:
-        _watch(_follow_stdin)
-        _watch(_follow_request, run_file.parent / STOP)
+        _watch(_follow_stdin, agent)
+        _watch(_follow_request, agent, run_file.parent / STOP)
     result = agent.run()
     exits = [Exit(rank, failure.exitcode, failure.timestamp) for rank, failure in result.failures.items()]
     if node is not None:
@@ -167,27 +167,29 @@ def _follow_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _follow_stdin() -> None:
+def _follow_stdin(agent: LocalElasticAgent) -> None:
     """Stop the ranks when the connection to the first machine is gone, and be gone too: nobody waits for this host."""
     while os.read(0, 4096):
         continue
     os.kill(os.getpid(), signal.SIGTERM)
-    _leave_later()
+    _leave_later(agent)
 
 
-def _follow_request(request: Path) -> None:
+def _follow_request(agent: LocalElasticAgent, request: Path) -> None:
     """Stop the ranks when asked to: in good order as long as that takes, unless a host has failed."""
     while not request.exists():
         time.sleep(0.2)
     os.kill(os.getpid(), signal.SIGTERM)
     while request.read_text(encoding="utf-8") != FAILED:
         time.sleep(0.2)
-    _leave_later()
+    _leave_later(agent)
 
 
-def _leave_later() -> None:
+def _leave_later(agent: LocalElasticAgent) -> None:
     """End this process when the ranks have had their time; one that is still there leaves with its parent."""
-    time.sleep(SHUTDOWN_S)
+    deadline = time.monotonic() + SHUTDOWN_S
+    while time.monotonic() < deadline and any(worker.id for worker in agent.get_worker_group().workers):
+        time.sleep(0.2)
     os._exit(1)
 
 

@@ -81,7 +81,7 @@ def _judge(plan: RunPlan, run_dir: Path, log_dir: Path, code: int, lost: str | N
         failure = {
             "rank": rank,
             "exit_code": RankError.exit_code,
-            "message": f"host {lost}: {' '.join(reason)}",
+            "message": f"host {lost}: {'; '.join(reason)}",
             "hint": f"all that the hosts said: {log_dir / 'hosts.log'}",
             "users_mistake": True,
             "log": str(log_dir / "hosts.log"),

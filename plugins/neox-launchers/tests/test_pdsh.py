@@ -1,0 +1,279 @@
+"""One agent a host, with real processes: over pdsh and sshd where both are installed, and over a stand-in for pdsh."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+from neox_launchers.environment import exported, visible_devices
+from neox_launchers.pdsh import remote
+
+import neox_core
+from neox_core.errors import UsageError
+from neox_core.plan.runfile import Host, write_runfile
+from neox_core.testing import assert_light, build, check_launcher, example_plan, load_only
+
+HOSTS = ("127.0.0.1", "127.0.0.2")
+
+STAND_IN = """\
+#!{python}
+# pdsh as far as it is needed here: %n and %% in the command, a shell a host, its stdin open for as long as this lives
+import subprocess, sys, time
+hosts, words = sys.argv[sys.argv.index("-w") + 1].split(","), sys.argv[sys.argv.index("-w") + 2 :]
+ends = "\\0"
+command = " ".join(words).replace("%%", ends)
+running = {{}}
+for index, host in enumerate(hosts):
+    if host.startswith("127."):
+        text = command.replace("%n", str(index)).replace(ends, "%")
+        running[host] = subprocess.Popen(["sh", "-c", text], stdin=subprocess.PIPE)
+    else:
+        sys.stderr.write(f"pdsh@here: {{host}}: connect: Connection timed out\\n")
+        sys.stderr.flush()
+worst = 0
+while running:
+    for host in [each for each, process in running.items() if process.poll() is not None]:
+        code = running.pop(host).returncode
+        worst = max(worst, code)
+        if code:
+            sys.stderr.write(f"pdsh@here: {{host}}: ssh exited with exit code {{code}}\\n")
+            sys.stderr.flush()
+    time.sleep(0.05)
+sys.exit(worst)
+"""
+
+RANK = """\
+import os, signal, sys, time
+from pathlib import Path
+run_dir = Path(sys.argv[1]).parent
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "NCCL_NOTE")
+me = os.environ["RANK"]
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+(run_dir / f"here{me}").write_text("\\n".join(os.environ[name] for name in names))
+parent = os.getppid()
+while not asked and os.getppid() == parent:
+    if (run_dir / "fail").exists() and me == "2":
+        sys.exit(7)
+    time.sleep(0.05)
+time.sleep(0.3)
+(run_dir / f"left{me}").write_text(str(len(asked)))
+"""
+
+
+def sshd(folder: Path) -> dict[str, str]:
+    """A daemon of one's own on both addresses, with a key of its own, and how pdsh gets there."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    for key in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
+    (folder / "user.pub").rename(folder / "authorized")
+    listen = "".join(f"ListenAddress {host}\n" for host in HOSTS)
+    (folder / "sshd_config").write_text(
+        f"Port {port}\n{listen}HostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\nStrictModes no\n"
+        f"PidFile {folder}/pid\nUsePAM no\nPasswordAuthentication no\n"
+    )
+    (folder / "ssh_config").write_text(
+        f"Host *\n Port {port}\n IdentityFile {folder}/user\n StrictHostKeyChecking no\n"
+        f" UserKnownHostsFile {folder}/known\n LogLevel ERROR\n"
+    )
+    Path("/run/sshd").mkdir(exist_ok=True)
+    subprocess.run([shutil.which("sshd"), "-f", folder / "sshd_config"], check=True)
+    return {"PDSH_SSH_ARGS_APPEND": f"-F {folder}/ssh_config"}
+
+
+def stand_in(folder: Path) -> dict[str, str]:
+    program = folder / "pdsh"
+    program.write_text(STAND_IN.format(python=sys.executable))
+    program.chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def can_use_ssh() -> bool:
+    return os.geteuid() == 0 and all(shutil.which(name) for name in ("pdsh", "sshd", "ssh-keygen"))
+
+
+WAYS = [stand_in, sshd] if can_use_ssh() else [stand_in]
+
+
+class Run:
+    """A launch over several hosts whose ranks say who they are and wait."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way, hosts=HOSTS) -> None:
+        package = tmp_path / "neox_core" / "train"
+        package.mkdir(parents=True)
+        (tmp_path / "neox_core" / "__init__.py").write_text(f"__path__.append({next(iter(neox_core.__path__))!r})\n")
+        (package / "__init__.py").write_text("")
+        (package / "rank.py").write_text(RANK)
+        (tmp_path / "way").mkdir()
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.setenv("NCCL_NOTE", 'it\'s 100% "$HOME"')
+        for name, value in way(tmp_path / "way").items():
+            monkeypatch.setenv(name, value)
+        self.folder = tmp_path / "run of two"
+        self.folder.mkdir()
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            self.port = probe.getsockname()[1]
+        plan = example_plan(self.folder, ranks=[2, 1], port=self.port)
+        places = tuple(Host(name, slots) for name, slots in zip(hosts, (2, 1), strict=True))
+        cluster = evolve(plan.cluster, hosts=places, master_addr=hosts[0], threads_per_rank=1)
+        plan = evolve(plan, cluster=cluster)
+        monkeypatch.chdir(self.folder)
+        write_runfile(plan, Path("run.json"))
+        (self.folder / "failure.json").write_text("{}")
+        (self.folder / "stop").write_text("asked")  # of a run before
+        entry = load_only("neox-launchers").find("launcher", "pdsh")
+        command = entry.load()(plan, Path("run.json"), build(entry))
+        self.process = subprocess.Popen(
+            command.argv, env={**os.environ, **command.env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def wait_for(self, *names: str) -> None:
+        """Until all ranks have written their files, or the run is over."""
+        while self.process.poll() is None and not all((self.folder / name).exists() for name in names):
+            time.sleep(0.05)
+        assert all((self.folder / name).exists() for name in names), self.process.communicate()
+
+    def end(self) -> tuple[int, dict]:
+        out, err = self.process.communicate(timeout=60)
+        assert (out, err) == ("", "")
+        failure = self.folder / "failure.json"
+        return self.process.returncode, json.loads(failure.read_text()) if failure.exists() else {}
+
+
+ALL = ("here0", "here1", "here2")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ranks_of_all_hosts_are_told_who_they_are_and_stop_in_good_order(tmp_path, monkeypatch, way):
+    run = Run(tmp_path, monkeypatch, way)
+    try:
+        run.wait_for(*ALL)
+        run.process.send_signal(signal.SIGTERM)
+        assert run.end() == (0, {})
+    finally:
+        if way is sshd:
+            os.kill(int((tmp_path / "way" / "pid").read_text()), signal.SIGTERM)
+    for rank, local in ((0, "0"), (1, "1"), (2, "0")):
+        rest = ["3", HOSTS[0], str(run.port), "1", 'it\'s 100% "$HOME"']
+        assert (run.folder / f"here{rank}").read_text().splitlines() == [str(rank), local, *rest]
+        assert (run.folder / f"left{rank}").read_text() == "1"
+    assert {log.name for log in (run.folder / "logs").iterdir()} >= {"rank0.log", "rank1.log", "rank2.log"}
+
+
+def test_a_rank_that_fails_ends_the_ranks_of_all_hosts_and_is_named(tmp_path, monkeypatch):
+    run = Run(tmp_path, monkeypatch, stand_in)
+    run.wait_for(*ALL)
+    (run.folder / "fail").touch()
+    code, failure = run.end()
+    assert code == 1
+    assert (failure["rank"], failure["exit_code"]) == (2, 7)
+    assert all((run.folder / f"left{rank}").read_text() == "1" for rank in (0, 1))
+
+
+def test_a_host_that_cannot_be_reached_is_named_and_the_others_do_not_wait(tmp_path, monkeypatch):
+    run = Run(tmp_path, monkeypatch, stand_in, hosts=("127.0.0.1", "worker-9"))
+    code, failure = run.end()
+    assert code == 1
+    assert failure["rank"] == 2
+    assert failure["message"].startswith("host worker-9: pdsh@here: worker-9: connect: Connection timed out")
+    assert failure["users_mistake"]
+
+
+def test_a_folder_that_a_host_does_not_see_is_said(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    argv = [sys.executable, "-m", "neox_launchers.elastic", "run.json", "logs", "1"]
+    done = subprocess.run(argv, cwd=tmp_path / "elsewhere", capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"does not see {tmp_path}/elsewhere/run.json" in done.stderr
+
+
+def test_the_ranks_end_when_nobody_is_there_any_more(tmp_path, monkeypatch):
+    run = Run(tmp_path, monkeypatch, stand_in)
+    run.wait_for(*ALL)
+    agents = subprocess.run(["pgrep", "-P", str(run.process.pid)], capture_output=True, text=True, check=True)
+    run.process.kill()
+    for pid in agents.stdout.split():
+        os.kill(int(pid), signal.SIGKILL)  # pdsh, as by a second Ctrl-C: only the ends of the pipes tell the hosts
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and not all((run.folder / f"left{rank}").exists() for rank in range(3)):
+        time.sleep(0.05)
+    assert all((run.folder / f"left{rank}").read_text() == "1" for rank in range(3))
+
+
+def test_listing_is_light_and_the_contract_is_kept(tmp_path):
+    assert_light("neox-launchers")
+    catalog = load_only("neox-launchers")
+    command = check_launcher(catalog, "pdsh", example_plan(tmp_path, ranks=[2, 2]))
+    assert command.argv[1:3] == ("-m", "neox_launchers.hosts")
+    alone = check_launcher(catalog, "pdsh", example_plan(tmp_path, ranks=[2]))
+    assert alone.argv[1:3] == ("-m", "neox_launchers.elastic")
+
+
+def test_pdsh_is_called_as_deepspeed_calls_it(tmp_path):
+    from argparse import Namespace
+
+    from deepspeed.launcher.multinode_runner import PDSHRunner
+
+    args = Namespace(
+        user_script="train.py", user_args=[], ssh_port=None, launcher_args="", venv_script=None, no_python=False,
+        module=False, no_local_rank=False, save_pid=False, enable_each_rank_log=None, master_addr="h", master_port=1,
+    )  # fmt: skip
+    theirs, _, env = PDSHRunner(args, "e30=").get_cmd({}, {"localhost": [0, 1], "host1": [0, 1]})
+    options = theirs[: theirs.index("-w") + 2]
+    mine = check_launcher(load_only("neox-launchers"), "pdsh", example_plan(tmp_path, ranks=[2, 2])).argv
+    assert set(options) <= set(mine[mine.index("pdsh") :])
+    assert mine[mine.index("-w") + 1] == theirs[theirs.index("-w") + 1] == "localhost,host1"
+    assert mine[mine.index("-f") + 1] == theirs[theirs.index("-f") + 1]
+    assert mine[mine.index("-R") + 1] == env["PDSH_RCMD_TYPE"]
+    assert "--node_rank=%n" in theirs
+    assert mine[-1] == "%n"
+
+
+@pytest.mark.parametrize(
+    "word", ["a b", "it's", "$HOME", "100%", "%n", "`id`", "a;b", "*", "", "-x", 'say "hi"', "a\nb"]
+)
+def test_no_word_is_anything_to_a_shell(tmp_path, word):
+    """What a host's shell makes of the words is the very argv and environment that was meant."""
+    script = "import os, sys, json; print(json.dumps([sys.argv[1:], os.environ['NOTE'], os.getcwd()]))"
+    words = remote((sys.executable, "-c", script, word), {"NOTE": word}, str(tmp_path))
+    text = " ".join(words).replace("%%", "%")  # as pdsh does; a single % would be its own mark
+    assert "%" not in " ".join(words).replace("%%", "")
+    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [[word], word, str(tmp_path)]
+
+
+def test_other_hosts_get_how_to_communicate_and_no_secret():
+    environ = {"NCCL_DEBUG": "INFO", "PYTHONPATH": "/x", "WANDB_API_KEY": "s", "HOME": "/root", "LD_LIBRARY_PATH": "/l"}
+    assert set(exported(environ)) == {"NCCL_DEBUG", "PYTHONPATH", "LD_LIBRARY_PATH"}
+
+
+@pytest.mark.parametrize(
+    ("devices", "now", "visible"),
+    [
+        ((), None, None),
+        ((0, 1), None, None),
+        ((0, 1), "4,5,6", None),
+        ((0, 2), None, "0,2"),
+        ((1,), None, "1"),
+        ((1, 2), "4,5,6", "5,6"),
+    ],
+)
+def test_ranks_take_the_devices_that_were_chosen(devices, now, visible):
+    environ = {} if now is None else {"CUDA_VISIBLE_DEVICES": now}
+    expected = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert visible_devices(Host("a", len(devices) or 2, devices), environ) == expected
+
+
+def test_a_device_that_is_hidden_cannot_be_chosen():
+    with pytest.raises(UsageError, match="shows 2 devices, and device 2 is asked for"):
+        visible_devices(Host("a", 1, (2,)), {"CUDA_VISIBLE_DEVICES": "0,1"})
