@@ -187,6 +187,9 @@ def test_two_ranks_train_what_one_does(finished):
     one, two = finished[1][0].losses(), finished[2][0].losses()
     assert two == pytest.approx(one, rel=1e-3)
     assert two[10] == pytest.approx(one[10], rel=1e-5)
+    hashes = [[line.get("data_hash") for line in finished[ranks][0].metrics() if "loss" in line] for ranks in (1, 2)]
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes[0])) == 4, "each step is on other samples"
 
 
 def test_what_is_logged_is_complete_and_consistent(finished):
@@ -248,6 +251,11 @@ def test_interrupted_saved_and_resumed(toy, tmp_path):
     assert steps[0] == 5
     assert set(range(5, stopped, 5)) <= set(steps)
     assert max(steps) > stopped
+
+    other = Run(toy, tmp_path, *LONG, f"load={run.save}", "seed=8")
+    code, out, err = other.end()
+    assert code == 5
+    assert "was on other samples than this run has there" in err
 
 
 def test_a_rank_killed_is_named_and_the_others_are_stopped(toy, tmp_path):
