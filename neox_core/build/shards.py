@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 from torch import Tensor, nn
 
 from neox_core.errors import PluginError
+from neox_core.parallel.tensor import Cut, cut_of
 
 
 @frozen(eq=False)
@@ -18,7 +19,8 @@ class Shard:
 
     name, shape: the whole parameter as the model has it. first, count: elements [first, first + count) of it.
     stepped: the tensor in the optimizer's groups that holds them, from element `offset` of it on. replicated: whether
-    every data-parallel rank holds the whole parameter, in its own shape; else `stepped` is a flat partition.
+    every data-parallel rank holds the whole parameter, in its own shape; else `stepped` is a flat partition. cut: how
+    the parameter lies in the one that the ranks of a tensor group hold together; None: it is the whole.
     """
 
     name: str
@@ -28,6 +30,12 @@ class Shard:
     stepped: Tensor
     offset: int
     replicated: bool
+    cut: Cut | None = None
+
+    @property
+    def whole_shape(self) -> tuple[int, ...]:
+        """Of the parameter, with the parts that other tensor-parallel ranks hold."""
+        return self.shape if self.cut is None else self.cut.whole_shape(self.shape)
 
     def part_of(self, tensor: Tensor) -> Tensor:
         """The elements of this shard in a tensor laid out as `stepped` is: a view, [count]."""
@@ -44,7 +52,7 @@ def find_shards(model: nn.Module, wrapper: Any, optimizer: torch.optim.Optimizer
     """
     found = _partitions(model, wrapper, data_rank) if is_partitioned(model) else _shards(model, wrapper, optimizer)
     layout = dict(found)
-    return tuple(layout[name] for name, _ in model.named_parameters() if name in layout)
+    return tuple(evolve(layout[name], cut=cut_of(each)) for name, each in model.named_parameters() if name in layout)
 
 
 def find_weights(model: nn.Module, data_rank: int) -> tuple[Shard, ...]:
@@ -52,9 +60,13 @@ def find_weights(model: nn.Module, data_rank: int) -> tuple[Shard, ...]:
     found = []
     for name, parameter in model.named_parameters():
         if not hasattr(parameter, "ds_tensor"):
-            found.append(Shard(name, tuple(parameter.shape), 0, parameter.numel(), parameter, 0, True))
+            found.append(
+                Shard(name, tuple(parameter.shape), 0, parameter.numel(), parameter, 0, True, cut_of(parameter))
+            )
         elif part := _part(parameter, data_rank):
-            found.append(Shard(name, tuple(parameter.ds_shape), *part, parameter.ds_tensor, 0, False))
+            found.append(
+                Shard(name, tuple(parameter.ds_shape), *part, parameter.ds_tensor, 0, False, cut_of(parameter))
+            )
     return tuple(found)
 
 

@@ -1,4 +1,12 @@
-"""Which processes work together: a frozen record that is built once in a rank and passed on, never looked up."""
+"""Which processes work together: a frozen record that is built once in a rank and passed on, never looked up.
+
+Ranks are numbered tensor first, then data, then pipeline stage:
+
+    rank = (stage * data_size + data_rank) * tensor_size + tensor_rank
+
+so the ranks that talk most, those that share each layer, are neighbours on one host, and those that talk least, the
+stages of a pipeline, may be on different ones. It is also the order of DeepSpeed's `PipeModelDataParallelTopology`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +15,8 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 from attrs import frozen
 
-from neox_core.errors import ConfigError, RankError
+from neox_core.errors import RankError
+from neox_core.parallel.tensor import ALONE, TensorParallel
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -19,35 +28,63 @@ if TYPE_CHECKING:
 class Groups:
     """This rank's place. A group is None where it would hold one process and nobody initialised torch.distributed.
 
-    world: every rank. data: the ranks that hold the same weights and see different samples.
+    world: every rank. data: the ranks that hold the same weights and see different samples. tensor: those that share
+    each layer. pipe: those that hold the stages that one sample passes. model: those that hold one copy of the model
+    together, which is tensor times pipe; None where that is one rank.
     """
 
     world: ProcessGroup | None
     data: ProcessGroup | None
     data_rank: int
     data_size: int
-    tensor_rank: int = 0
-    tensor_size: int = 1
+    tensor: TensorParallel = ALONE
+    pipe: ProcessGroup | None = None
     pipe_rank: int = 0
     pipe_size: int = 1
+    model: ProcessGroup | None = None
 
 
 def build_groups(cluster: ClusterPlan) -> Groups:
-    """The groups of `cluster`; every rank of it is a data-parallel one.
+    """The groups of `cluster`. Collective: every rank calls it.
 
-    Raises ConfigError for tensor or pipeline parallelism, which is not built yet, and RankError when the number of
-    processes that run is not the number that was planned.
+    Raises RankError when the number of processes that run is not the number that was planned.
     """
-    if cluster.tensor_parallel > 1 or cluster.pipeline_parallel > 1:
-        raise ConfigError(
-            "tensor and pipeline parallelism are not available yet",
-            hint="set model-parallel-size and pipe-parallel-size to 1",
-        )
     if not (dist.is_available() and dist.is_initialized()):
         if cluster.world_size != 1:
             raise RankError(f"{cluster.world_size} ranks are planned, and this process runs alone")
         return Groups(world=None, data=None, data_rank=0, data_size=1)
     if dist.get_world_size() != cluster.world_size:
         raise RankError(f"{cluster.world_size} ranks are planned, and {dist.get_world_size()} run")
-    world = dist.group.WORLD
-    return Groups(world=world, data=world, data_rank=dist.get_rank(), data_size=dist.get_world_size())
+    world, rank = dist.group.WORLD, dist.get_rank()
+    tensor_size, pipe_size = cluster.tensor_parallel, cluster.pipeline_parallel
+    if tensor_size * pipe_size == 1:
+        return Groups(world=world, data=world, data_rank=rank, data_size=cluster.world_size)
+    data_size, left = divmod(cluster.world_size, tensor_size * pipe_size)
+    if left:
+        raise RankError(f"{cluster.world_size} ranks cannot be parted into copies of {tensor_size} x {pipe_size}")
+
+    def number(stage: int, data: int, tensor: int) -> int:
+        return (stage * data_size + data) * tensor_size + tensor
+
+    stages, datas, tensors = range(pipe_size), range(data_size), range(tensor_size)
+    data = _mine([[number(s, d, t) for d in datas] for s in stages for t in tensors])
+    tensor = _mine([[number(s, d, t) for t in tensors] for s in stages for d in datas])
+    pipe = _mine([[number(s, d, t) for s in stages] for d in datas for t in tensors])
+    model = _mine([[number(s, d, t) for s in stages for t in tensors] for d in datas])
+    return Groups(
+        world=world,
+        data=data,
+        data_rank=rank // tensor_size % data_size,
+        data_size=data_size,
+        tensor=TensorParallel(tensor, rank % tensor_size, tensor_size, cluster.sequence_parallel and tensor_size > 1),
+        pipe=pipe,
+        pipe_rank=rank // (tensor_size * data_size),
+        pipe_size=pipe_size,
+        model=model,
+    )
+
+
+def _mine(parts: list[list[int]]) -> ProcessGroup | None:
+    """A group for each list of ranks; returns the one that this rank is in."""
+    group, _ = dist.new_subgroups_by_enumeration(parts)
+    return group

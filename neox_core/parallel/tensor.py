@@ -133,7 +133,7 @@ class Cut:
 
 
 def mark_parameters(model: nn.Module, tensor: TensorParallel) -> None:
-    """Tell cut parameters from whole ones, for whoever adds up norms: the mark is the one that DeepSpeed knows.
+    """Tell cut parameters from whole ones: for `cut_of`, and for DeepSpeed, which knows the other mark.
 
     With sequence parallelism each rank's gradient of a whole parameter is of its positions, or its heads, only; they
     are added up as soon as they are there.
@@ -144,19 +144,16 @@ def mark_parameters(model: nn.Module, tensor: TensorParallel) -> None:
         cuts = getattr(module, "cuts", {})
         for name, parameter in module.named_parameters(recurse=False):
             if name in cuts:
+                parameter.cut = cuts[name]  # type: ignore[attr-defined]
                 parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
             elif tensor.sequence_parallel and parameter.requires_grad:
                 parameter.register_hook(tensor.add_up)
 
 
-def whole_elements(model: nn.Module) -> int:
-    """Elements of the parameters of `model`, of those that are cut with all their parts; a shared one counts once."""
-    counts: dict[int, int] = {}
-    for module in model.modules():
-        cuts = getattr(module, "cuts", {})
-        for name, parameter in module.named_parameters(recurse=False):
-            counts[id(parameter)] = parameter.numel() * (cuts[name].size if name in cuts else 1)
-    return sum(counts.values())
+def cut_of(parameter: Tensor) -> Cut | None:
+    """How a parameter lies in its whole, once `mark_parameters` has seen it; None: it is the whole."""
+    cut: Cut | None = getattr(parameter, "cut", None)
+    return cut
 
 
 class _Copy(torch.autograd.Function):

@@ -10,6 +10,7 @@ from attrs import frozen
 
 from neox_core.config.problem import Problem
 from neox_core.config.sections.host import LaunchSection
+from neox_core.config.sections.parallelism import ParallelismSection
 from neox_core.config.structure import Config
 from neox_core.plan.hosts import DEFAULT_HOSTFILE, HostError, Pool, exclude, first, include, read_hostfile
 from neox_core.plan.runfile import ClusterPlan, Host
@@ -121,9 +122,15 @@ def _wanted(launch: LaunchSection, pool: Pool) -> Pool:
     return first(pool, launch.num_nodes, launch.num_gpus)
 
 
+def data_parallel(config: Config, shape: ClusterShape) -> int:
+    """Copies of the model: ranks / (model-parallel-size x pipeline stages), 1 at least. Whole is for a rule to check."""
+    parallel = config.section(ParallelismSection)
+    return max(1, shape.num_ranks // (parallel.model_parallel_size * max(1, parallel.pipe_parallel_size)))
+
+
 def cluster_plan(config: Config, shape: ClusterShape) -> ClusterPlan:
     """Where the ranks run, and how they find each other."""
-    launch = config.section(LaunchSection)
+    launch, parallel = config.section(LaunchSection), config.section(ParallelismSection)
     most = max(host.slots for host in shape.hosts)
     names = [host.name for host in shape.hosts]
     return ClusterPlan(
@@ -134,4 +141,8 @@ def cluster_plan(config: Config, shape: ClusterShape) -> ClusterPlan:
         master_port=launch.master_port,
         threads_per_rank=max(1, shape.num_cores // most) if shape.device == "cpu" else None,
         local_rank=launch.local_rank,
+        tensor_parallel=parallel.model_parallel_size,
+        pipeline_parallel=max(1, parallel.pipe_parallel_size),
+        sequence_parallel=parallel.sequence_parallel,
+        partition=parallel.pipe_partition_method,
     )

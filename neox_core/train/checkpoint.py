@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from attrs import frozen
 
+from neox_core.contracts.optim import planned_schedule
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import read_runfile, to_json
 from neox_core.train.checkpoint_read import CheckpointReader, read_weights, restore_optimizer, restore_weights
@@ -28,7 +29,7 @@ from neox_core.train.checkpoint_write import (
 )
 from neox_core.train.manifest import RUN, STATE, find_checkpoint
 from neox_core.train.rng import read_rng, write_rng
-from neox_core.train.schedule import build_schedule, schedule_terms
+from neox_core.train.schedule import schedule_terms
 from neox_core.train.state import StoredState, TrainState, stored_from_plain, stored_to_plain
 from neox_core.train.together import agree
 
@@ -147,8 +148,7 @@ class Checkpointer:
         contents = collect(
             self._engine,
             self._rank,
-            groups.data_rank,
-            groups.data_size,
+            groups,
             optimizer=plan.save_optimizer,
             whole=plan.whole_weights,
         )
@@ -235,7 +235,7 @@ class Checkpointer:
         ]
 
     def _schedule(self, optim: OptimPlan) -> LRSchedule:
-        return build_schedule(optim, self._plan.train.train_iters)
+        return planned_schedule(optim, self._plan.train.train_iters)
 
     def _together(self, act: Callable[[], object]) -> None:
         """Do it on this rank, then hear whether every rank could."""

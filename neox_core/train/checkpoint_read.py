@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +13,12 @@ from torch import Tensor
 
 from neox_core.errors import CheckpointError
 from neox_core.train.manifest import RUN, STATE, Piece, find_checkpoint, read_json, read_manifest
+from neox_core.train.regions import fit_together
 from neox_core.train.tensorfile import check_seal, read_part
 
 if TYPE_CHECKING:
     from neox_core.build.engine import Engine
+    from neox_core.parallel.tensor import Cut
 
 
 class CheckpointReader:
@@ -28,8 +29,6 @@ class CheckpointReader:
         self.manifest = read_manifest(folder)
         self._pieces: dict[tuple[str, str, str | None], list[Piece]] = defaultdict(list)
         for piece in self.manifest.pieces:
-            if piece.slice is not None:
-                raise CheckpointError(f"{folder}: written with tensor parallelism, which this version cannot read")
             self._pieces[piece.kind, piece.name, piece.state].append(piece)
         for pieces in self._pieces.values():
             self._check_whole(pieces)
@@ -70,11 +69,37 @@ class CheckpointReader:
 
     def flat(self, kind: str, name: str, state: str | None, first: int, last: int) -> Tensor:
         """The elements [first, last) of a tensor, flattened: [last - first], on the CPU."""
+        pieces = self._pieces[kind, name, state]
+        if any(piece.slice is not None for piece in pieces):
+            return self._join(pieces).reshape(-1)[first:last]
+        return self._run(pieces, first, last)
+
+    def part(self, kind: str, name: str, state: str | None, cut: Cut | None, first: int, last: int) -> Tensor:
+        """The elements [first, last) of a rank's part of a tensor, flattened; cut None: of the whole tensor."""
+        if cut is None:
+            return self.flat(kind, name, state, first, last)
+        return cut.of(self.tensor(kind, name, state)).reshape(-1)[first:last]
+
+    def _join(self, pieces: list[Piece]) -> Tensor:
+        """The whole of a tensor that is stored in slices."""
+        by_slice: dict[Any, list[Piece]] = defaultdict(list)
+        for piece in pieces:
+            by_slice[piece.slice].append(piece)
+        regions = {place: self._run(mine, 0, prod(mine[0].region_shape)) for place, mine in by_slice.items()}
+        whole = next(iter(regions.values())).new_empty(pieces[0].shape)
+        for place, values in regions.items():
+            whole[tuple(slice(first, last) for first, last in place)] = values.view(
+                [last - first for first, last in place]
+            )
+        return whole
+
+    def _run(self, pieces: list[Piece], first: int, last: int) -> Tensor:
+        """The elements [first, last) of one slice, whose pieces are given in order."""
         parts = []
-        for piece in self._pieces[kind, name, state]:
+        for piece in pieces:
             begin, end = _range(piece)
             low, high = max(first, begin), min(last, end)
-            if low < high or prod(piece.shape) == 0:
+            if low < high or prod(piece.region_shape) == 0:
                 part = None if piece.flat_range is None else (low - begin, high - begin)
                 found = read_part(self.folder / piece.file, piece.key, piece.stored_shape, piece.dtype, part)
                 parts.append(found if part is not None else found.reshape(-1)[low:high])
@@ -89,13 +114,11 @@ class CheckpointReader:
         }
 
     def _check_whole(self, pieces: list[Piece]) -> None:
-        """The pieces of a tensor agree on what it is and cover it once, in order."""
-        pieces.sort(key=_range)
-        first = pieces[0]
-        same = all((piece.shape, piece.dtype) == (first.shape, first.dtype) for piece in pieces)
-        joined = all(_range(one)[1] == _range(other)[0] for one, other in pairwise(pieces))
-        if not same or not joined or _range(first)[0] != 0 or _range(pieces[-1])[1] != prod(first.shape):
-            raise CheckpointError(f"{self.folder}: the pieces of {first.kind} {first.name} do not fit together")
+        """The pieces of a tensor agree on what it is and cover it once; they are put in order."""
+        pieces.sort(key=lambda piece: (piece.slice or (), _range(piece)))
+        if not fit_together(pieces):
+            what = f"{pieces[0].kind} {pieces[0].name}"
+            raise CheckpointError(f"{self.folder}: the pieces of {what} do not fit together")
 
 
 def read_weights(checkpoint: Path) -> dict[str, Tensor]:
@@ -203,4 +226,4 @@ def _some(problems: Iterable[str], most: int = 4) -> str:
 
 
 def _range(piece: Piece) -> tuple[int, int]:
-    return piece.flat_range or (0, prod(piece.shape))
+    return piece.flat_range or (0, prod(piece.region_shape))

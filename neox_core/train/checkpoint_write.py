@@ -26,11 +26,14 @@ from neox_core.train.manifest import (
     step_folders,
     to_text,
 )
+from neox_core.train.regions import regions
 from neox_core.train.tensorfile import DTYPES, Seal, write_tensors, write_text
 
 if TYPE_CHECKING:
     from neox_core.build.engine import Engine
     from neox_core.build.shards import Shard
+    from neox_core.parallel.groups import Groups
+    from neox_core.parallel.tensor import Cut
 
 PLAIN = (bool, int, float, str, type(None))
 
@@ -49,21 +52,48 @@ class RankContents:
         file = f"rank-{self.rank:05d}.{part}.safetensors"
         key = "/".join(filter(None, (kind, place.get("state"), name)))
         place.setdefault("shape", tuple(tensor.shape))
+        held = self.tensors.setdefault(file, {})
+        if key in held:  # the sections of a cut tensor share a name
+            key = f"{key}#{len(held)}"
+        held[key] = tensor
         self.pieces.append(Piece(file=file, key=key, kind=kind, name=name, dtype=DTYPES[tensor.dtype], **place))
-        self.tensors.setdefault(file, {})[key] = tensor
+
+    def add_shard(self, part: str, kind: Kind, shard: Shard, tensor: Tensor, state: str | None = None) -> None:
+        """The elements of `shard` in a tensor that is laid out as `shard.stepped` is."""
+        if shard.cut is not None:
+            self._add_cut(part, kind, shard, shard.cut, shard.part_of(tensor), state)
+        elif shard.replicated:
+            self.add(part, kind, shard.name, tensor, state=state)
+        else:
+            place = {"shape": shard.shape, "flat_range": (shard.first, shard.first + shard.count)}
+            self.add(part, kind, shard.name, shard.part_of(tensor), state=state, **place)
+
+    def _add_cut(self, part: str, kind: Kind, shard: Shard, cut: Cut, flat: Tensor, state: str | None) -> None:
+        """One piece for each section of the cut that `flat` has elements of."""
+        for region in regions(cut, shard.shape):
+            low, high = max(shard.first, region.first), min(shard.first + shard.count, region.last)
+            if low >= high:
+                continue
+            values = flat[low - shard.first : high - shard.first]
+            place: dict[str, Any] = {"shape": shard.whole_shape, "slice": region.slice}
+            if (low, high) == (region.first, region.last):
+                values = values.view([last - first for first, last in region.slice])
+            else:
+                place["flat_range"] = (low - region.first, high - region.first)
+            self.add(part, kind, shard.name, values, state=state, **place)
 
 
-def collect(
-    engine: Engine, rank: int, data_rank: int, data_size: int, *, optimizer: bool, whole: bool = False
-) -> RankContents:
+def collect(engine: Engine, rank: int, groups: Groups, *, optimizer: bool, whole: bool = False) -> RankContents:
     """What this rank stores of model and optimizer. Of what all data-parallel ranks hold, each stores its share.
 
+    What the ranks of a tensor group hold alike, the first of them stores; a tied weight, the first of its stages.
     whole: weights that are cut into parts (ZeRO 3) are put together first, which is collective.
     """
     contents = RankContents(rank)
+    data_rank, data_size = groups.data_rank, groups.data_size
     buffers = {name: buffer for name, buffer in engine.model.named_buffers() if name in engine.model.state_dict()}
     for index, (name, tensor) in enumerate(buffers.items()):
-        if index % data_size == data_rank:
+        if index % data_size == data_rank and groups.tensor.rank == 0:
             contents.add("weights", "buffer", name, tensor)
     if whole and engine.partitioned:
         for index, (name, tensor) in enumerate(engine.whole_weights()):
@@ -71,33 +101,28 @@ def collect(
                 contents.add("weights", "weight", name, tensor.clone())
     else:
         for index, shard in enumerate(engine.weights):
-            if not shard.replicated:
-                contents.add("weights", "weight", shard.name, shard.part_of(shard.stepped), **_place(shard))
-            elif index % data_size == data_rank:
-                contents.add("weights", "weight", shard.name, shard.stepped)
+            if engine.stores(shard.name) and (not shard.replicated or index % data_size == data_rank):
+                contents.add_shard("weights", "weight", shard, shard.stepped)
     if not optimizer:
         return contents
     dtypes = {name: parameter.dtype for name, parameter in engine.model.named_parameters()}
     for index, shard in enumerate(engine.shards):
         mine = index % data_size == data_rank if shard.replicated else True
-        if not mine:
+        if not (mine and engine.stores(shard.name)):
             continue
-        place = _place(shard)
+        speaks = groups.tensor.rank == 0 or shard.cut is None  # for a number that all parts of a parameter share
         if shard.stepped.dtype != dtypes[shard.name]:
-            master = shard.stepped if shard.replicated else shard.part_of(shard.stepped)
-            contents.add("optimizer", "master", shard.name, master, **place)
+            contents.add_shard("optimizer", "master", shard, shard.stepped)
         for state, value in engine.optimizer.state.get(shard.stepped, {}).items():
             if not isinstance(value, Tensor) or value.ndim == 0:
-                if shard.first == 0:  # of a parameter in parts, the part with its beginning speaks for all
+                if shard.first == 0 and speaks:  # of a parameter in parts, the part with its beginning speaks for all
                     _add_scalar(contents, shard.name, state, value)
-            elif shard.replicated:
-                contents.add("optimizer", "state", shard.name, value, state=state)
-            elif value.shape == shard.stepped.shape:
-                contents.add("optimizer", "state", shard.name, shard.part_of(value), state=state, **place)
+            elif value.shape == shard.stepped.shape or (shard.replicated and shard.cut is None):
+                contents.add_shard("optimizer", "state", shard, value, state)
             else:
                 raise CheckpointError(
                     f"the optimizer's state {state!r} has the shape {list(value.shape)}; under ZeRO it"
-                    " must have that of the flat slice, or be a number"
+                    " must have that of the flat slice, with tensor parallelism that of the parameter, or be a number"
                 )
     return contents
 
@@ -186,13 +211,6 @@ def cannot_write(path: Path, error: OSError) -> CheckpointError:
         f"{path}: cannot write the checkpoint: {error.strerror or error}",
         hint="the checkpoints written before are untouched; make room or change `save`, and resume",
     )
-
-
-def _place(shard: Shard) -> dict[str, Any]:
-    """The fields of a Piece that say which elements of its parameter it has."""
-    if shard.replicated:
-        return {}
-    return {"shape": shard.shape, "flat_range": (shard.first, shard.first + shard.count)}
 
 
 def _add_scalar(contents: RankContents, name: str, state: str, value: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def clip(parameters: Sequence[nn.Parameter], largest: float, groups: Groups) -> Tensor:
-    """Scale the gradients so that the norm of all of them is `largest` at most; 0: leave them. Returns that norm before.
+    """Scale the gradients so that the norm of all of them is `largest` at most; 0: leave them. Returns the norm before.
 
     Collective over the ranks that hold one copy of the model: a parameter that is cut counts with all its parts, one
     that several of them hold whole counts once.
@@ -22,9 +21,7 @@ def clip(parameters: Sequence[nn.Parameter], largest: float, groups: Groups) -> 
     if groups.model is None:
         return nn.utils.clip_grad_norm_(parameters, largest or float("inf"), foreach=True)
     mine = [each.grad for each in parameters if each.grad is not None and counts_here(each, groups)]
-    norms = torch._foreach_norm(mine) if mine else []
-    device = parameters[0].device
-    square = torch.stack(norms).float().square().sum() if norms else torch.zeros((), device=device)
+    square = nn.utils.get_total_norm(mine, foreach=True).square().to(parameters[0].device)
     dist.all_reduce(square, group=groups.model)
     norm = square.sqrt()
     if largest:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Place:
-    """Tensor and data parallelism; a pipeline has a grid of DeepSpeed's own. The names of the methods are DeepSpeed's."""
+    """Tensor and data parallelism; a pipeline has a grid of DeepSpeed's own. The methods have DeepSpeed's names."""
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
