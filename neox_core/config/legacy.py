@@ -86,7 +86,7 @@ LEGACY: tuple[Legacy, ...] = (
     Means("precision", {"fp16": ("fp16.enabled", True), "bfloat16": ("bf16.enabled", True), "fp32": None}),
     Gone("fp16.type", "chooses another precision than its block", ("fp16",), "bf16: {enabled: true} is bfloat16"),
     Gone("DDP_impl", "DeepSpeed averages the gradients", ("local", "torch")),
-    Gone("onnx_safe", "there is no export to ONNX", (False,)),
+    _switch("onnx_safe", "activation", "erf-gelu", also=("openai-gelu",)),
     Moved("batch_size", "train_micro_batch_size_per_gpu"),
     Moved("lr", "optimizer.params.lr"),
     Moved("adam_beta1", "optimizer.params.betas", 0, (0.9, 0.999)),

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from cattrs.preconf.json import make_converter
 
 from neox_core.config.convert import fields_of
+from neox_core.config.sections.activation_checkpointing import ActivationCheckpointingSection, option, segments
 from neox_core.config.sections.data import BlendSection
 from neox_core.config.sections.host import DataSection
 from neox_core.config.sections.model import ModelSection, RegularizationSection
@@ -20,6 +21,7 @@ from neox_core.plan.batch import solve_batch
 from neox_core.plan.cluster import ClusterShape, cluster_plan, data_parallel
 from neox_core.plan.deepspeed import engine_json
 from neox_core.plan.deepspeed.blocks import engine_blocks
+from neox_core.plan.rates import chosen_schedule, schedule_shape
 from neox_core.plan.runfile import (
     BatchPlan,
     CheckpointPlan,
@@ -29,6 +31,7 @@ from neox_core.plan.runfile import (
     ModelPlan,
     OptimPlan,
     PrecisionPlan,
+    RecomputePlan,
     RunPlan,
     TrainPlan,
 )
@@ -115,7 +118,36 @@ def _model(config: Config) -> ModelPlan:
         init_method=model.init_method,
         output_init_method=model.output_layer_init_method,
         init_std=model.init_method_std,
-        attention_softmax_in_fp32=precision.attention_softmax_in_fp32,
+        attention_softmax_in_fp32=precision.attention_softmax_in_fp32 or model.apply_query_key_layer_scaling,
+        num_kv_heads=model.num_kv_heads,
+        num_unique_layers=model.num_unique_layers,
+        param_sharing_style=model.param_sharing_style,
+        shared_norm=model.gpt_j_tied,
+        attention_bias=model.use_bias_in_attn_linear,
+        mlp_bias=model.use_bias_in_mlp,
+        query_key_layer_scaling=model.apply_query_key_layer_scaling,
+        reset_position_ids=model.reset_position_ids,
+        reset_attention_mask=model.reset_attention_mask,
+        eod_mask_loss=model.eod_mask_loss,
+        compile=model.compile,
+        recompute=_recompute(config.section(ActivationCheckpointingSection), model.num_layers),
+    )
+
+
+def _recompute(section: ActivationCheckpointingSection, num_layers: int) -> RecomputePlan | None:
+    if not section.checkpoint_activations:
+        return None
+    if not section.deepspeed_activation_checkpointing:
+        return RecomputePlan(section.checkpoint_num_layers)
+    return RecomputePlan(
+        layers=section.checkpoint_num_layers,
+        deepspeed=True,
+        partition=option(section, "partition_activations"),
+        contiguous=option(section, "contiguous_checkpointing"),
+        num_checkpoints=segments(section, num_layers),
+        in_cpu=option(section, "checkpoint_in_cpu"),
+        synchronize=option(section, "synchronize_each_layer"),
+        profile=option(section, "profile_backward"),
     )
 
 
@@ -150,18 +182,17 @@ def _sources(paths: tuple[str, ...] | None, weights: tuple[float, ...] | None) -
 
 
 def _optim(config: Config) -> OptimPlan:
-    rate, rest = config.section(LearningRateSection), config.section(RegularizationSection)
-    (optimizer,), (schedule,) = config.components("optimizer"), config.components("lr schedule")
-    decay_steps = rate.lr_decay_iters or config.section(TrainingSection).train_iters
+    rest, shape = config.section(RegularizationSection), schedule_shape(config)
+    (optimizer,) = config.components("optimizer")
     decay = optimizer.settings.weight_decay if config.is_set("optimizer.params.weight_decay") else rest.weight_decay
     same_decay = {"weight_decay": decay} if hasattr(optimizer.settings, "weight_decay") else {}
     return OptimPlan(
         optimizer=reference(optimizer, **same_decay),
-        schedule=reference(schedule),
-        lr=optimizer.settings.lr,
-        min_lr=rate.min_lr,
-        warmup_steps=int(rate.warmup * decay_steps),
-        decay_steps=decay_steps,
+        schedule=reference(chosen_schedule(config)),
+        lr=shape.peak_lr,
+        min_lr=shape.min_lr,
+        warmup_steps=shape.warmup_steps,
+        decay_steps=shape.decay_steps,
         weight_decay=decay,
         gradient_clipping=rest.gradient_clipping,
         zero_stage=config.section(ZeroSection).zero_optimization.stage,
@@ -176,7 +207,7 @@ def _precision(precision: PrecisionSection) -> PrecisionPlan:
     elif bf16 is not None and bf16.enabled:
         dtype = "bf16"
     amp = precision.amp is not None and precision.amp.enabled and precision.amp.opt_level == "O1"
-    cast = amp or (autocast is not None and autocast.enabled)
+    cast = amp or (autocast is not None and autocast.enabled and autocast.dtype in ("bfloat16", "bf16"))
     return PrecisionPlan(dtype, "bf16" if cast else None, precision.fp16_lm_cross_entropy)
 
 

@@ -1,5 +1,6 @@
 """The core's own sections: one attrs class per area of keys."""
 
+from neox_core.config.sections.activation_checkpointing import ActivationCheckpointingSection
 from neox_core.config.sections.aio import AioSection
 from neox_core.config.sections.communication import CommunicationSection
 from neox_core.config.sections.data import BlendSection
@@ -11,6 +12,7 @@ from neox_core.config.sections.parallelism import ParallelismSection
 from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.sections.profiling import ProfilingSection
 from neox_core.config.sections.resting import RestingSection
+from neox_core.config.sections.schedule import SchedulerSection
 from neox_core.config.sections.training import (
     BatchSection,
     CheckpointSection,
@@ -24,6 +26,7 @@ CORE_SECTIONS: tuple[ConfigSection, ...] = tuple(
     ConfigSection(name, settings, (settings.__doc__ or "").partition("\n")[0])
     for name, settings in (
         ("model", ModelSection),
+        ("activation checkpointing", ActivationCheckpointingSection),
         ("parallelism", ParallelismSection),
         ("data", DataSection),
         ("blend", BlendSection),
@@ -31,6 +34,7 @@ CORE_SECTIONS: tuple[ConfigSection, ...] = tuple(
         ("training", TrainingSection),
         ("optimizer", OptimizerSection),
         ("learning rate", LearningRateSection),
+        ("scheduler", SchedulerSection),
         ("regularization", RegularizationSection),
         ("precision", PrecisionSection),
         ("zero", ZeroSection),

@@ -22,13 +22,6 @@ class RestingSection:
     bias_dropout_fusion: bool = _off("One kernel for bias, dropout and residual", "megatron")
     layernorm_fusion: bool = _off("A fused LayerNorm", "gpt-neox")
     rope_fusion: bool = _off("A fused rotary embedding", "gpt-neox")
-    checkpoint_activations: bool = _off("Recompute activations in the backward pass", "megatron")
-    partition_activations: bool = _off("Spread saved activations over ranks", "megatron")
-    synchronize_each_layer: bool = _off("Wait for the device after each layer", "megatron")
-    apply_query_key_layer_scaling: bool = _off("Scale attention scores by the layer", "megatron")
-    reset_position_ids: bool = _off("Count positions from each document's start", "megatron")
-    reset_attention_mask: bool = _off("Keep attention within documents", "megatron")
-    eod_mask_loss: bool = _off("Leave ends of documents out of the loss", "megatron")
     output_layer_parallelism: str = setting(
         "column",
         help="How the output layer is cut; without tensor parallelism there is one.",

@@ -12,6 +12,7 @@ from neox_core.config.structure import Config, SectionInvalidError
 from neox_core.hooks.catalog import Catalog
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules import (
+    activation_checkpointing,
     batch,
     checkpoint,
     data,
@@ -23,12 +24,14 @@ from neox_core.plan.rules import (
     optimization,
     precision,
     profiling,
+    schedule,
     zero,
 )
 from neox_core.plan.rules.rule import Rule, keys_of
 
 RULES: tuple[Rule, ...] = (
     *model.RULES,
+    *activation_checkpointing.RULES,
     *batch.RULES,
     *optimization.RULES,
     *precision.RULES,
@@ -38,6 +41,7 @@ RULES: tuple[Rule, ...] = (
     *checkpoint.RULES,
     *data.RULES,
     *profiling.RULES,
+    *schedule.RULES,
     *monitors.RULES,
     *launch.RULES,
 )

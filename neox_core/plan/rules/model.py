@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from neox_core.config.problem import Problem
 from neox_core.config.sections.host import DataSection
 from neox_core.config.sections.model import ModelSection
+from neox_core.config.sections.parallelism import ParallelismSection
+from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import Rule, rule
@@ -51,9 +53,82 @@ def padding_agrees(config: Config, shape: ClusterShape) -> Iterator[Problem]:
         yield config.problem(f"{rows} is no multiple of make-vocab-size-divisible-by {multiple}", "padded-vocab-size")
 
 
+@rule("num_kv_heads", "num_attention_heads")
+def kv_heads_divide_heads(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Each head of keys and values serves the same number of heads."""
+    model = config.section(ModelSection)
+    if model.num_kv_heads is not None and model.num_attention_heads % model.num_kv_heads:
+        yield config.problem(
+            f"num-attention-heads {model.num_attention_heads} cannot be divided by {model.num_kv_heads}", "num-kv-heads"
+        )
+
+
+@rule("num_unique_layers", "num_layers", "pipe_parallel_size")
+def unique_layers_divide_layers(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Every unique block is used equally often, and in a pipeline no stage has the blocks of another."""
+    model = config.section(ModelSection)
+    unique = model.num_unique_layers
+    if unique is None:
+        return
+    if unique > model.num_layers or model.num_layers % unique:
+        yield config.problem(f"num-layers {model.num_layers} cannot be divided by {unique}", "num-unique-layers")
+    if unique < model.num_layers and config.section(ParallelismSection).pipe_parallel_size > 1:
+        yield config.problem("shares weights between the stages of a pipeline", "num-unique-layers")
+
+
+@rule("param_sharing_style", "num_unique_layers")
+def sharing_has_layers(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A style of sharing says something where layers share."""
+    if config.is_set("param_sharing_style") and config.section(ModelSection).num_unique_layers is None:
+        yield config.problem("does nothing without num-unique-layers", "param_sharing_style", severity="warning")
+
+
+@rule("gpt_j_tied", "gpt_j_residual")
+def one_norm_for_parallel_residual(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Both sublayers can share a norm only where both have the same input."""
+    model = config.section(ModelSection)
+    if model.gpt_j_tied and not model.gpt_j_residual:
+        yield config.problem("needs gpt-j-residual: true", "gpt_j_tied")
+
+
+@rule("apply_query_key_layer_scaling", "attention_softmax_in_fp32")
+def layer_scaling_is_in_fp32(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Scaling by the layer sets attention-softmax-in-fp32."""
+    precision = config.section(PrecisionSection)
+    wide = precision.attention_softmax_in_fp32 or not config.is_set("attention_softmax_in_fp32")
+    if config.section(ModelSection).apply_query_key_layer_scaling and not wide:
+        hint = "remove it: apply-query-key-layer-scaling sets it to true"
+        yield config.problem("contradicts apply-query-key-layer-scaling", "attention_softmax_in_fp32", hint)
+
+
+@rule("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "tokenizer_type")
+def documents_have_an_end(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Which token ends a document is known from the tokenizer."""
+    model = config.section(ModelSection)
+    for key in ("reset_position_ids", "reset_attention_mask", "eod_mask_loss"):
+        if getattr(model, key) and config.section(DataSection).tokenizer_type is None:
+            yield config.problem("needs the token that ends a document", key, "set tokenizer-type")
+
+
+@rule("use_cpu_initialization")
+def weights_are_drawn_on_the_cpu(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """The first weights are drawn on the CPU, also where a config says otherwise."""
+    if config.is_set("use_cpu_initialization") and not config.section(ModelSection).use_cpu_initialization:
+        yield config.problem(
+            "changes nothing: the first weights are always drawn there", "use_cpu_initialization", severity="note"
+        )
+
+
 RULES: tuple[Rule, ...] = (
     heads_divide_hidden,
     one_residual,
     sequence_fits_positions,
     padding_agrees,
+    kv_heads_divide_heads,
+    unique_layers_divide_layers,
+    sharing_has_layers,
+    one_norm_for_parallel_residual,
+    layer_scaling_is_in_fp32,
+    documents_have_an_end,
+    weights_are_drawn_on_the_cpu,
 )

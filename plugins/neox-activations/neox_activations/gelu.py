@@ -1,5 +1,7 @@
 """Gaussian error linear units (Hendrycks and Gimpel 2016, arXiv:1606.08415)."""
 
+import math
+
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,3 +28,15 @@ class TanhGelu:
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.gelu(x, approximate="tanh")
+
+
+class ErfGelu:
+    """`0.5 x (1 + erf(x / sqrt(2)))` in basic operations, which every export format has: GPT-NeoX's `onnx-safe`."""
+
+    gated = False
+
+    def __init__(self, settings: None) -> None:
+        """Nothing to set."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x * 0.5 * ((x / math.sqrt(2)).erf() + 1.0)

@@ -8,6 +8,7 @@ def neox_activations() -> list[Component]:
         Component(
             "openai-gelu", "neox_activations.gelu:TanhGelu", summary="GELU by tanh, as in GPT-2 (arXiv:1606.08415)"
         ),
+        Component("erf-gelu", "neox_activations.gelu:ErfGelu", summary="GELU in basic operations, for exports"),
         Component("geglu", "neox_activations.gated:GeGLU", summary="value * GELU(gate) (arXiv:2002.05202)"),
         Component("swiglu", "neox_activations.gated:SwiGLU", summary="value * SiLU(gate) (arXiv:2002.05202)"),
     ]

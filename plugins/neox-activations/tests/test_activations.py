@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 from neox_activations.gated import GeGLU, SwiGLU
-from neox_activations.gelu import Gelu, TanhGelu
+from neox_activations.gelu import ErfGelu, Gelu, TanhGelu
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 from transformers.activations import ACT2FN
 
 from neox_core.testing import assert_light, check_activation, load_only
@@ -16,7 +17,7 @@ def test_listing_is_light() -> None:
     assert_light("neox-activations")
 
 
-@pytest.mark.parametrize("name", ["gelu", "openai-gelu", "geglu", "swiglu"])
+@pytest.mark.parametrize("name", ["gelu", "openai-gelu", "erf-gelu", "geglu", "swiglu"])
 def test_keeps_the_contract(name: str) -> None:
     check_activation(load_only("neox-activations"), name)
 
@@ -32,6 +33,13 @@ def by_erf(x: Tensor) -> Tensor:
 
 def test_gelu_is_by_erf(x: Tensor) -> None:
     torch.testing.assert_close(Gelu(None)(x), by_erf(x), rtol=1e-12, atol=1e-15)
+
+
+def test_erf_gelu_is_gelu_without_its_operator(x: Tensor) -> None:
+    torch.testing.assert_close(ErfGelu(None)(x), by_erf(x), rtol=1e-12, atol=1e-15)
+    names = {str(node.target) for node in make_fx(ErfGelu(None))(x).graph.nodes}
+    assert "aten.erf.default" in names
+    assert not any("gelu" in name for name in names)
 
 
 def test_openai_gelu_is_by_tanh(x: Tensor) -> None:

@@ -168,7 +168,13 @@ def test_the_two_switches_of_the_host_optimizer_agree(read: Any) -> None:
     assert read("cpu-optimizer: true\ncpu_torch_adam: true").values == {"optimizer": {"type": "CPU_torch_adam"}}
 
 
-@pytest.mark.parametrize("written", ["rpe-causal: false", "onnx-safe: true", "DDP-impl: apex", "precision: int8"])
+def test_onnx_safe_is_an_activation_unless_another_comes_first(read: Any) -> None:
+    assert read("onnx-safe: true").values == {"activation": "erf-gelu"}
+    assert read("onnx-safe: true\nopenai-gelu: true").values == {"activation": "openai-gelu"}
+    assert read("onnx-safe: false").values == {}
+
+
+@pytest.mark.parametrize("written", ["rpe-causal: false", "DDP-impl: apex", "precision: int8"])
 def test_what_has_no_successor_is_an_error_with_the_reason(read: Any, written: str) -> None:
     (problem,) = read(written).problems
     assert problem.severity == "error"

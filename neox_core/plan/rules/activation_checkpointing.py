@@ -1,0 +1,117 @@
+"""Rules of activation checkpointing."""
+
+from collections.abc import Iterator
+
+from neox_core.config.problem import Problem
+from neox_core.config.sections.activation_checkpointing import (
+    SPELLINGS,
+    ActivationCheckpointingSection,
+    option,
+    segments,
+)
+from neox_core.config.sections.model import ModelSection
+from neox_core.config.sections.parallelism import ParallelismSection
+from neox_core.config.structure import Config
+from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.rules.rule import Rule, rule
+
+
+@rule(*SPELLINGS, *(f"activation_checkpointing.{inner}" for inner in SPELLINGS.values()))
+def checkpointing_spellings_agree(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Megatron's and DeepSpeed's spelling of one option say the same."""
+    section = config.section(ActivationCheckpointingSection)
+    for key, inner in SPELLINGS.items():
+        name, block = f"activation_checkpointing.{inner}", section.activation_checkpointing
+        both = config.is_set(key) and config.is_set(name)
+        if both and getattr(section, key) != getattr(block, inner):
+            yield config.problem(f"differs from {key.replace('_', '-')}", name, "keep one of the two")
+
+
+@rule("checkpoint_num_layers", "deepspeed_activation_checkpointing", "checkpoint_activations")
+def recomputing_is_on(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """How activations are recomputed matters only where they are."""
+    section = config.section(ActivationCheckpointingSection)
+    if section.checkpoint_activations:
+        return
+    if section.deepspeed_activation_checkpointing:
+        yield config.problem("needs checkpoint-activations: true", "deepspeed_activation_checkpointing")
+    if config.is_set("checkpoint_num_layers") and section.checkpoint_num_layers != 1:
+        yield config.problem(
+            "does nothing without checkpoint-activations: true", "checkpoint_num_layers", severity="warning"
+        )
+
+
+@rule("checkpoint_num_layers", "num_layers")
+def segment_fits_model(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A segment is no longer than the model."""
+    layers, most = config.section(ActivationCheckpointingSection).checkpoint_num_layers, config.section(ModelSection)
+    if layers > most.num_layers:
+        yield config.problem(f"{layers} is more than num-layers {most.num_layers}", "checkpoint_num_layers")
+
+
+@rule(*SPELLINGS, "deepspeed_activation_checkpointing", *(f"activation_checkpointing.{k}" for k in SPELLINGS.values()))
+def options_are_deepspeeds(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """The memory and timing options act with deepspeed-activation-checkpointing only."""
+    section = config.section(ActivationCheckpointingSection)
+    if section.deepspeed_activation_checkpointing:
+        return
+    for key in SPELLINGS:
+        if option(section, key):
+            yield config.problem(
+                "does nothing without deepspeed-activation-checkpointing: true",
+                _spelled(config, key),
+                "remove it, or set that",
+                "warning",
+            )
+
+
+@rule("contiguous_checkpointing", "partition_activations", "activation_checkpointing.number_checkpoints")
+def contiguous_buffer_has_a_size(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """The contiguous buffer holds partitioned inputs, one for each segment of the model."""
+    section, model = config.section(ActivationCheckpointingSection), config.section(ModelSection)
+    if option(section, "contiguous_checkpointing") and not option(section, "partition_activations"):
+        yield config.problem("needs partition-activations: true", _spelled(config, "contiguous_checkpointing"))
+    block, wanted = section.activation_checkpointing, segments(section, model.num_layers)
+    if block is not None and block.number_checkpoints not in (None, wanted):
+        yield config.problem(
+            f"{block.number_checkpoints} is not num-layers / checkpoint-num-layers, rounded up: {wanted}",
+            "activation_checkpointing.number_checkpoints",
+            "leave it out",
+        )
+
+
+@rule("partition_activations", "activation_checkpointing.partition_activations", "model_parallel_size")
+def partitions_have_ranks(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Saved inputs are parted among tensor-parallel ranks, of which there must be two."""
+    section = config.section(ActivationCheckpointingSection)
+    alone = config.section(ParallelismSection).model_parallel_size == 1
+    if section.deepspeed_activation_checkpointing and option(section, "partition_activations") and alone:
+        yield config.problem(
+            "does nothing with model-parallel-size 1",
+            _spelled(config, "partition_activations"),
+            severity="warning",
+        )
+
+
+@rule("checkpoint_in_cpu", "activation_checkpointing.cpu_checkpointing", "device")
+def inputs_leave_the_device(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """On a CPU the inputs of segments are in the host's memory already."""
+    section = config.section(ActivationCheckpointingSection)
+    if section.deepspeed_activation_checkpointing and option(section, "checkpoint_in_cpu") and shape.device == "cpu":
+        yield config.problem("is for a GPU: on a CPU they are there already", _spelled(config, "checkpoint_in_cpu"))
+
+
+def _spelled(config: Config, key: str) -> str:
+    inner = f"activation_checkpointing.{SPELLINGS[key]}"
+    return inner if config.is_set(inner) and not config.is_set(key) else key
+
+
+RULES: tuple[Rule, ...] = (
+    checkpointing_spellings_agree,
+    recomputing_is_on,
+    segment_fits_model,
+    options_are_deepspeeds,
+    contiguous_buffer_has_a_size,
+    partitions_have_ranks,
+    inputs_leave_the_device,
+)
