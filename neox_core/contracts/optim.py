@@ -10,6 +10,8 @@ from attrs import frozen
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from neox_core.plan.runfile import OptimPlan
+
 
 class Optimizer(Protocol):
     """`target(params, settings) -> torch.optim.Optimizer`.
@@ -60,3 +62,17 @@ class LRSchedule(Protocol):
     """
 
     def __call__(self, step: int) -> float: ...
+
+
+def planned_schedule(plan: OptimPlan, total_steps: int) -> LRSchedule:
+    """The schedule of a plan, on the host or in a rank. Raises PluginError when the component cannot be loaded."""
+    target, settings = plan.schedule.load()
+    shape = ScheduleShape(
+        peak_lr=plan.lr,
+        min_lr=plan.min_lr,
+        warmup_steps=plan.warmup_steps,
+        decay_steps=plan.decay_steps,
+        total_steps=total_steps,
+    )
+    schedule: LRSchedule = target(shape, settings)
+    return schedule

@@ -29,6 +29,7 @@ class Kind:
 KINDS: tuple[Kind, ...] = (
     Kind("optimizer", "neox_optimizers", key="optimizer.type", settings_at="optimizer.params"),
     Kind("lr schedule", "neox_lr_schedules", key="lr_decay_style", light=True),
+    Kind("scheduler", "neox_schedulers", key="scheduler.type", settings_at="scheduler.params", light=True),
     Kind("norm", "neox_norms", key="norm"),
     Kind("activation", "neox_activations", key="activation"),
     Kind("position", "neox_positions", key="pos_emb"),

@@ -34,6 +34,14 @@ def neox_lr_schedules() -> Iterable[Component]:  # type: ignore[empty-body]
 
 
 @hookspec
+def neox_schedulers() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Chosen by `scheduler.type`, settings under `scheduler.params`. Contract: `contracts.LRSchedule`.
+
+    They take the place of `lr-decay-style`, and may pay no heed to warm-up, peak and floor of the shape.
+    """
+
+
+@hookspec
 def neox_norms() -> Iterable[Component]:  # type: ignore[empty-body]
     """Chosen by `norm`. Contract: `contracts.Norm`."""
 

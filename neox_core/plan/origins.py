@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 
-from neox_core.config.load import COMMAND_LINE
+from neox_core.config.problem import COMMAND_LINE
 from neox_core.config.structure import Config
 from neox_core.plan.runfile import ComponentRef, RunPlan
 
@@ -30,7 +30,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "optim.optimizer": ("optimizer.type",),
     "optim.optimizer.settings.weight_decay": ("optimizer.params.weight_decay", "weight_decay"),
     "optim.weight_decay": ("optimizer.params.weight_decay", "weight_decay"),
-    "optim.schedule": ("lr_decay_style",),
+    "optim.schedule": ("scheduler.type", "lr_decay_style"),
     "optim.lr": ("optimizer.params.lr",),
     "optim.decay_steps": ("lr_decay_iters",),
     "optim.zero_stage": ("zero_optimization.stage",),
@@ -113,5 +113,6 @@ def _keys(path: str) -> tuple[str, ...]:
     if path in KEYS:
         return KEYS[path]
     if inside:
-        return (f"optimizer.params.{key}" if owner == "optim.optimizer" else key,)
+        block = {"optim.optimizer": "optimizer.params.", "optim.schedule": "scheduler.params."}.get(owner, "")
+        return (f"{block}{key}", key)
     return (path.rpartition(".")[2],)

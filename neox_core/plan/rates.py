@@ -1,0 +1,40 @@
+"""The learning rate by step, on the host: what the schedules of a config say, before anything runs."""
+
+from collections.abc import Callable
+
+from neox_core.config.sections.training import LearningRateSection, TrainingSection
+from neox_core.config.structure import Chosen, Config
+from neox_core.contracts.optim import ScheduleShape
+
+Rate = Callable[[int], float]
+
+
+def schedule_shape(config: Config) -> ScheduleShape:
+    """Peak, floor and lengths of a valid config's schedule."""
+    rate, (optimizer,) = config.section(LearningRateSection), config.components("optimizer")
+    total_steps = config.section(TrainingSection).train_iters
+    decay_steps = rate.lr_decay_iters or total_steps
+    return ScheduleShape(
+        peak_lr=optimizer.settings.lr,
+        min_lr=rate.min_lr,
+        warmup_steps=int(rate.warmup * decay_steps),
+        decay_steps=decay_steps,
+        total_steps=total_steps,
+    )
+
+
+def chosen_schedule(config: Config) -> Chosen:
+    """`scheduler` where there is one, else `lr-decay-style`."""
+    (curve,), schedulers = config.components("lr schedule"), config.components("scheduler")
+    return schedulers[0] if schedulers else curve
+
+
+def rate_of(chosen: Chosen, shape: ScheduleShape) -> Rate:
+    """Step -> rate. Raises PluginError when the schedule cannot be imported."""
+    rate: Rate = chosen.entry.load()(shape, chosen.settings)
+    return rate
+
+
+def looked_at(total_steps: int, most: int = 2000) -> range:
+    """Steps of a run, evenly spread: all of a short one."""
+    return range(0, total_steps, max(1, total_steps // most))

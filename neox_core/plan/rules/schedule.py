@@ -1,0 +1,58 @@
+"""Rules of the two ways to say a learning-rate schedule."""
+
+import math
+from collections.abc import Iterator
+
+from attrs import evolve
+
+from neox_core.config.problem import Problem
+from neox_core.config.structure import Config
+from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.rates import looked_at, rate_of, schedule_shape
+from neox_core.plan.rules.rule import Rule, rule
+
+CURVE_KEYS = ("lr_decay_style", "lr_decay_iters", "min_lr", "warmup")
+
+
+@rule("scheduler", *CURVE_KEYS)
+def one_schedule(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Beside `scheduler`, keys of the other kind of schedule have to say the same rates."""
+    schedulers, (curve,) = config.components("scheduler"), config.components("lr schedule")
+    written = [key for key in CURVE_KEYS if config.is_set(key)]
+    if not schedulers or not written:
+        return
+    terms = schedule_shape(config)
+    one, other = rate_of(schedulers[0], terms), rate_of(curve, terms)
+    for step in looked_at(terms.total_steps):
+        if not math.isclose(one(step), other(step), rel_tol=1e-9, abs_tol=1e-15):
+            yield config.problem(
+                f"differs from scheduler: {other(step):.4g} at step {step}, {one(step):.4g} there",
+                written[0],
+                f"keep one of the two: without scheduler, or without {', '.join(written).replace('_', '-')}",
+            )
+            return
+
+
+@rule("scheduler", "optimizer.params.lr")
+def scheduler_reaches_the_peak(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A scheduler with rates of its own leaves optimizer.params.lr without effect."""
+    schedulers, (optimizer,) = config.components("scheduler"), config.components("optimizer")
+    if not schedulers or not config.is_set("optimizer.params.lr"):
+        return
+    terms = schedule_shape(config)
+    rate, twice = (rate_of(schedulers[0], each) for each in (terms, evolve(terms, peak_lr=2 * terms.peak_lr)))
+    steps = looked_at(terms.total_steps)
+    highest = max(map(rate, steps))
+    if all(rate(step) == twice(step) for step in steps) and highest > optimizer.settings.lr:
+        yield config.problem(
+            f"does nothing: scheduler has rates of its own, up to {highest:.4g}",
+            "optimizer.params.lr",
+            "give both the same highest rate",
+            "warning",
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    one_schedule,
+    scheduler_reaches_the_peak,
+)

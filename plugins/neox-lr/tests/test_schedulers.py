@@ -1,0 +1,112 @@
+"""DeepSpeed's schedules against DeepSpeed's own classes, update by update."""
+
+import pytest
+import torch
+from deepspeed.runtime import lr_schedules
+
+from neox_core.config.report import ProblemsError
+from neox_core.contracts.optim import ScheduleShape
+from neox_core.testing import build, load_only
+
+PEAK = 3e-3
+SHAPE = ScheduleShape(peak_lr=PEAK, min_lr=0.0, warmup_steps=0, decay_steps=50, total_steps=50)
+CASES = [
+    ("WarmupLR", {"warmup_max_lr": 1e-3, "warmup_num_steps": 12}),
+    ("WarmupLR", {"warmup_min_lr": 2e-4, "warmup_num_steps": 12, "warmup_type": "linear"}),
+    ("WarmupLR", {"warmup_num_steps": 1}),
+    ("WarmupDecayLR", {"total_num_steps": 40, "warmup_max_lr": 1e-3, "warmup_num_steps": 10}),
+    ("WarmupDecayLR", {"total_num_steps": 8, "warmup_max_lr": 1e-3, "warmup_num_steps": 10, "warmup_type": "linear"}),
+    ("WarmupCosineLR", {"total_num_steps": 40, "warmup_num_steps": 10}),
+    (
+        "WarmupCosineLR",
+        {
+            "total_num_steps": 33,
+            "warmup_num_steps": 7,
+            "warmup_min_ratio": 0.2,
+            "cos_min_ratio": 0.3,
+            "warmup_type": "linear",
+        },
+    ),
+    ("OneCycle", {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-3, "cycle_first_step_size": 10}),
+    (
+        "OneCycle",
+        {
+            "cycle_min_lr": 1e-4,
+            "cycle_max_lr": 1e-3,
+            "cycle_first_step_size": 9,
+            "cycle_second_step_size": 14,
+            "cycle_first_stair_count": 3,
+            "cycle_second_stair_count": 4,
+            "decay_step_size": 5,
+            "decay_lr_rate": 0.5,
+        },
+    ),
+    (
+        "OneCycle",
+        {
+            "cycle_min_lr": 1e-4,
+            "cycle_max_lr": 1e-3,
+            "cycle_first_step_size": 8,
+            "cycle_second_step_size": 0,
+            "cycle_first_stair_count": 2,
+            "decay_step_size": 3,
+            "decay_lr_rate": 0.1,
+        },
+    ),
+    ("LRRangeTest", {"lr_range_test_min_lr": 1e-4, "lr_range_test_step_size": 7, "lr_range_test_step_rate": 2.5}),
+    ("LRRangeTest", {"lr_range_test_step_size": 7, "lr_range_test_staircase": True}),
+]
+
+
+def ours(name, **params):
+    entry = load_only("neox-lr").find("scheduler", name)
+    momentum = {"cycle_momentum": False} if name in ("OneCycle", "1Cycle") else {}
+    return entry.load()(SHAPE, build(entry, **params, **momentum))
+
+
+@pytest.mark.parametrize(("name", "params"), CASES)
+def test_every_update_is_made_at_deepspeeds_rate(name, params):
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=PEAK)
+    momentum = {"cycle_momentum": False} if name == "OneCycle" else {}
+    theirs = getattr(lr_schedules, name)(optimizer, **params, **momentum)
+    rates = []
+    for _ in range(60):
+        rates.append(optimizer.param_groups[0]["lr"])
+        theirs.step()
+    schedule = ours(name, **params)
+    assert [schedule(step) for step in range(60)] == pytest.approx(rates, rel=1e-12, abs=1e-18)
+    assert [schedule(step) for step in reversed(range(60))] == [schedule(step) for step in range(60)][::-1]
+
+
+def test_one_cycle_has_two_spellings():
+    params = {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-3, "cycle_first_step_size": 10}
+    assert [ours("1Cycle", **params)(step) for step in range(40)] == [
+        ours("OneCycle", **params)(step) for step in range(40)
+    ]
+
+
+def test_what_is_left_out_follows_from_the_run():
+    assert ours("WarmupLR", warmup_num_steps=4)(10) == PEAK
+    assert ours("WarmupDecayLR", warmup_num_steps=4)(51) == 0.0
+    assert ours("WarmupDecayLR", warmup_num_steps=4)(50) > 0.0
+    assert ours("WarmupCosineLR", warmup_num_steps=4, cos_min_ratio=0.5)(50) == PEAK / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "said"),
+    [
+        ("WarmupLR", {"warmup_num_steps": 0}, "warmup_num_steps"),
+        ("WarmupLR", {"warmup_type": "cubic"}, "must be one of 'log', 'linear'"),
+        ("WarmupLR", {"lr": 1e-3}, "unknown key"),
+        ("OneCycle", {"cycle_min_lr": 0.1, "cycle_max_lr": 0.2}, "cycle_momentum: is required"),
+        ("OneCycle", {"cycle_min_lr": 0.1, "cycle_max_lr": 0.2, "cycle_momentum": True}, "true is not available"),
+        (
+            "OneCycle",
+            {"cycle_min_lr": 0.1, "cycle_max_lr": 0.2, "cycle_momentum": False, "cycle_min_mom": 0.8},
+            "cycle_min_mom: does nothing while cycle_momentum is false",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(name, params, said):
+    with pytest.raises(ProblemsError, match=said):
+        build(load_only("neox-lr").find("scheduler", name), **params)
