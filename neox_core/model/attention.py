@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +55,7 @@ class Attention(nn.Module):
         query, key = position.rotate(query, key, scope.prepared)
         if scope.cache is not None:
             key, value = scope.cache.extend(layer, key, value)
-        attended = self._attend(query, key, value, position.score_bias(scope.prepared), scope, layer)
+        attended = self._attend(query, key, value, position.score_bias, scope, layer)
         return self.output(attended.transpose(1, 2).reshape(batch, seq, -1))  # type: ignore[no-any-return]
 
     def _split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -73,20 +74,22 @@ class Attention(nn.Module):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        bias: ScoreBias | None = None,
+        bias_of: Callable[[Any], ScoreBias | None] | None = None,
         scope: Scope = PLAIN,
         layer: int = 0,
     ) -> Tensor:
         divisor = layer + 1 if self.layer_scaling else 1
         request = Request(
             scale=divisor * self.head_dim**-0.5,
-            bias=bias,
+            bias_of=bias_of,
+            prepared=scope.prepared,
             first_head=self.first_head,
             documents=scope.documents,
             positions=scope.positions,
             dropout=self.dropout,
             keys=scope.keys,
             site=attention_site(layer),
+            blocks=scope.tables.get(layer),
         )
         query = query / divisor if self.layer_scaling else query
         if self.softmax_in_fp32 and query.dtype in HALF:

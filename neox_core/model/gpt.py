@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,6 +23,7 @@ from neox_core.parallel.tensor import ALONE
 if TYPE_CHECKING:
     from neox_core.contracts.model import Activation
     from neox_core.model.shape import ModelShape
+    from neox_core.model.sparse import BlockTable
     from neox_core.parallel.tensor import TensorParallel
 
 
@@ -33,6 +34,7 @@ class GPT(nn.Module):
     narrow_loss: the loss of a token in the dtype of its logits, see `cross_entropy`. tensor: the ranks that share it.
     documents: what the end of a document in a sample means; None: a sample is one document.
     recompute: which activations are computed again in the backward pass; None: all are kept.
+    tables: by layer, the blocks of keys that its queries see; all other layers see everything before them.
     """
 
     def __init__(
@@ -46,8 +48,10 @@ class GPT(nn.Module):
         narrow_loss: bool = False,
         documents: DocumentRules | None = None,
         recompute: Recompute | None = None,
+        tables: Mapping[int, BlockTable] | None = None,
     ) -> None:
         super().__init__()
+        self.tables = tables or {}
         self.narrow_loss = narrow_loss
         self.documents = documents
         self.recompute = recompute
@@ -111,7 +115,7 @@ class GPT(nn.Module):
         prepared = self.position.prepare(positions, self._matmul_dtype(self.embedding.weight))  # type: ignore[operator]
         # Each rank of a tensor group sees the gradient of its own heads: what is trained needs the sum of them.
         prepared = tree_map_only(Tensor, self._for_all_heads, prepared)
-        return positions, Scope(prepared, keys, documents, within, cache)
+        return positions, Scope(prepared, keys, documents, within, cache, self.tables)
 
     def _for_all_heads(self, prepared: Tensor) -> Tensor:
         return self.tensor.copy(prepared) if prepared.requires_grad else prepared

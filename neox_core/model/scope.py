@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from neox_core.model.cache import KeyValueCache
+    from neox_core.model.sparse import BlockTable
 
 
 @frozen(eq=False)
@@ -20,6 +23,7 @@ class Scope:
     documents: int64 [batch, seq], tokens attend within an equal number only; None: a sample is one document.
     positions: int64 [batch, seq], of each token in its document; None: 0, 1, 2 ... in every sample.
     cache: keys and values of the tokens before these; with it, a sample is one document.
+    tables: by layer, the blocks of keys that its queries see; all others see everything before them.
     """
 
     prepared: Any = None
@@ -27,6 +31,7 @@ class Scope:
     documents: Tensor | None = None
     positions: Tensor | None = None
     cache: KeyValueCache | None = None
+    tables: Mapping[int, BlockTable] = field(factory=dict)
 
 
 PLAIN = Scope()

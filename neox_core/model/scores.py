@@ -1,6 +1,7 @@
 """Softmax attention, by the fastest path that a request allows. No path makes a [heads, seq, seq] tensor.
 
 * torch's fused attention, where nothing but the causal order decides who sees whom;
+* block-sparse attention, where a layout does;
 * FlexAttention on a GPU, where a position biases the scores or documents part the tokens;
 * a few rows of queries at a time otherwise, recomputed in the backward pass: FlexAttention has none on a CPU.
 """
@@ -18,9 +19,13 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from neox_core.model.dropout import drop_probabilities
+from neox_core.model.sparse import block_sparse_attention
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from neox_core.contracts.model import ScoreBias
+    from neox_core.model.sparse import BlockTable
 
 CHUNK_ELEMENTS = {"cpu": 4 * 2**20}
 GPU_CHUNK_ELEMENTS = 64 * 2**20
@@ -31,19 +36,26 @@ GPU_CHUNK_ELEMENTS = 64 * 2**20
 class Request:
     """How queries and keys meet.
 
-    scale: of the scores before the bias. bias: see `contracts.model.ScoreBias`; its heads begin at `first_head`.
-    documents, positions: int64 [batch, keys] or None, see `model.scope.Scope`. dropout: probability; it acts where
-    `keys`, int64 [batch], is given, at `site` of `model.dropout`.
+    scale: of the scores before the bias. bias_of: `score_bias` of the position, a function of what it `prepared`; its
+    heads begin at `first_head`. documents, positions: int64 [batch, keys] or None, see `model.scope.Scope`. dropout:
+    probability; it acts where `keys`, int64 [batch], is given, at `site` of `model.dropout`. blocks: the keys that a
+    query sees; None: all before it.
     """
 
     scale: float
-    bias: ScoreBias | None = None
+    bias_of: Callable[[Any], ScoreBias | None] | None = None
+    prepared: Any = None
     first_head: int = 0
     documents: Tensor | None = None
     positions: Tensor | None = None
     dropout: float = 0.0
     keys: Tensor | None = None
     site: int = 0
+    blocks: BlockTable | None = None
+
+    @property
+    def bias(self) -> ScoreBias | None:
+        return None if self.bias_of is None else self.bias_of(self.prepared)
 
     @property
     def drops(self) -> bool:
@@ -57,6 +69,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tenso
     heads / kv heads consecutive heads.
     """
     new, total = query.shape[2], key.shape[2]
+    if request.blocks is not None:
+        sparse = block_sparse_attention if new == total else _by_rows
+        return sparse(query, key, value, request)
     plain = request.bias is None and request.documents is None and not request.drops
     if plain and new in (1, total):
         grouped = query.shape[1] != key.shape[1]
@@ -92,16 +107,21 @@ def _rows(query: Tensor, key: Tensor, value: Tensor, request: Request, first: in
     scores = (grouped @ key.transpose(2, 3)).view(batch, heads, rows, seen)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * request.scale
     index = torch.arange(seen, device=query.device)
-    if request.bias is not None:
+    bias_at = request.bias
+    if bias_at is not None:
         at = index if request.positions is None else request.positions[:, None, :seen]  # [(batch, 1,) keys]
         head = torch.arange(request.first_head, request.first_head + heads, device=query.device)[:, None, None]
-        bias = request.bias(head, at[..., first : first + rows, None], at[..., None, :])
+        bias = bias_at(head, at[..., first : first + rows, None], at[..., None, :])
         scores = scores + bias.to(scores.dtype)
     unseen = index > index[first : first + rows, None]
     if request.documents is not None:
         own = request.documents[:, None, :seen]
         unseen = unseen | (own[..., first : first + rows, None] != own[..., None, :])
+    if request.blocks is not None:
+        unseen = unseen | ~request.blocks.seen(first, first + rows)
     probs = scores.masked_fill(unseen, -math.inf).softmax(-1)
+    if request.blocks is not None:
+        probs = probs.masked_fill(unseen, 0.0)  # a query may see nothing at all
     probs = drop_probabilities(probs, request.dropout, request.keys, request.site, request.first_head, first)
     probs = probs.to(value.dtype).view(batch, kv_heads, -1, seen)
     return (probs @ value).view(batch, heads, rows, -1)

@@ -10,16 +10,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from neox_core.model.dropout import attention_site, keep_probabilities
+from neox_core.model.dropout import keep_probabilities
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from neox_core.contracts.model import ScoreBias
+    from neox_core.model.scores import Request
 
 SCORES = 2**21
 """Scores of one sample that exist at once."""
@@ -86,90 +85,74 @@ def _group(layout: Tensor, block: int) -> Iterator[Rows]:
         begin = end
 
 
-@frozen(eq=False)
-class Extras:
-    """What else acts on the scores and probabilities of a layer.
-
-    bias: makes the position's bias from what it prepared. dropout, keys, layer, first_head: see `model.dropout`.
-    """
-
-    scale: float
-    bias: Callable[[Any], ScoreBias | None] | None = None
-    dropout: float = 0.0
-    keys: Tensor | None = None
-    layer: int = 0
-    first_head: int = 0
-
-
-def block_sparse_attention(
-    query: Tensor, key: Tensor, value: Tensor, table: BlockTable, extras: Extras, prepared: Any = None
-) -> Tensor:
+def block_sparse_attention(query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tensor:
     """[batch, heads, seq, head_dim] -> the same shape; key and value may have fewer heads, one for a group of queries.
 
-    A query whose row names no block gives zeros. prepared: what the position prepared: tensors whose gradients are
-    wanted, a tuple of them, or None.
+    `request.blocks` says who sees whom. A query whose row names no block gives zeros.
     """
     seq = query.shape[2]
-    padding = -seq % table.block
+    padding = -seq % request.blocks.block
     if padding:  # keys behind the last query are seen by none
         query, key, value = (F.pad(each, (0, 0, 0, padding)) for each in (query, key, value))
-    several = isinstance(prepared, tuple)
-    tensors = prepared if several else () if prepared is None else (prepared,)
-    table = table.first((seq + padding) // table.block)
-    attended = _BlockSparse.apply(query, key, value, table, extras, several, *tensors)
+        pair = request.documents, request.positions
+        documents, positions = (None if each is None else F.pad(each, (0, padding)) for each in pair)
+        request = evolve(request, documents=documents, positions=positions)
+    request = evolve(request, blocks=request.blocks.first((seq + padding) // request.blocks.block))
+    tensors, structure = tree_flatten(request.prepared)
+    attended = _BlockSparse.apply(query, key, value, evolve(request, prepared=None), structure, *tensors)
     return attended[:, :, :seq] if padding else attended  # type: ignore[no-any-return,index]
 
 
 class _BlockSparse(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        table: BlockTable,
-        extras: Extras,
-        several: bool,
-        *tensors: Tensor,
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, request: Request, structure: Any, *tensors: Any
     ) -> Tensor:
         ctx.save_for_backward(query, key, value, *tensors)
-        ctx.table, ctx.extras, ctx.several = table, extras, several
+        ctx.request, ctx.structure = request, structure
+        table = request.blocks
+        request = evolve(request, prepared=tree_unflatten(tensors, structure))
         flat = [_blocks(each, table.block) for each in (query, key, value)]
         out = torch.zeros_like(flat[0], memory_format=torch.contiguous_format)
         groups = table.num_heads // key.shape[1]
         for rows in table.rows:
             at, columns = _places(rows, table.num_blocks, groups)
             parts = flat[0].index_select(1, at), *(each.index_select(1, columns) for each in flat[1:])
-            out.index_copy_(1, at, _attend(*parts, _pack(tensors, several), rows, table.block, extras))
+            out.index_copy_(1, at, _attend(*parts, rows, request))
         return out.view(query.shape)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, *tensors = ctx.saved_tensors
-        table, extras = ctx.table, ctx.extras
+        table = ctx.request.blocks
         flat = [_blocks(each, table.block) for each in (query, key, value)]
         grad = _blocks(grads[0], table.block)
         sums = [torch.zeros_like(each, dtype=torch.promote_types(each.dtype, torch.float32)) for each in flat]
-        extra_sums = [torch.zeros_like(each) for each in tensors]
+        extra_sums = [torch.zeros_like(each) if _trained(each) else None for each in tensors]
         groups = table.num_heads // key.shape[1]
         for rows in table.rows:
             at, columns = _places(rows, table.num_blocks, groups)
             places = (at, columns, columns)
             parts = [each.index_select(1, place).requires_grad_() for each, place in zip(flat, places, strict=True)]
-            inputs = [each.detach().requires_grad_(each.is_floating_point()) for each in tensors]
-            wanted = [*parts, *(each for each in inputs if each.requires_grad)]
+            inputs = [each.detach().requires_grad_() if _trained(each) else each for each in tensors]
+            wanted = [*parts, *(each for each in inputs if _trained(each))]
+            request = evolve(ctx.request, prepared=tree_unflatten(inputs, ctx.structure))
             with torch.enable_grad():
-                out = _attend(*parts, _pack(inputs, ctx.several), rows, table.block, extras)
+                out = _attend(*parts, rows, request)
             found = torch.autograd.grad(out, wanted, grad.index_select(1, at), allow_unused=True)
             for total, place, one in zip(sums, places, found[:3], strict=True):
                 total.index_add_(1, place, one.to(total.dtype))
-            used = [total for total, each in zip(extra_sums, inputs, strict=True) if each.requires_grad]
+            used = [total for total in extra_sums if total is not None]
             for total, one in zip(used, found[3:], strict=True):
                 if one is not None:
                     total.add_(one)
         back = (total.to(each.dtype).view(each.shape) for total, each in zip(sums, (query, key, value), strict=True))
-        extra = (total if each.is_floating_point() else None for total, each in zip(extra_sums, tensors, strict=True))
-        return (*back, None, None, None, *extra)
+        return (*back, None, None, *extra_sums)
+
+
+def _trained(prepared: Any) -> bool:
+    """Whether a leaf of what a position prepared may have a gradient."""
+    return isinstance(prepared, Tensor) and prepared.is_floating_point()
 
 
 def _blocks(x: Tensor, block: int) -> Tensor:
@@ -184,27 +167,26 @@ def _places(rows: Rows, num_blocks: int, groups: int) -> tuple[Tensor, Tensor]:
     return rows.head * num_blocks + rows.row, columns.flatten()
 
 
-def _pack(tensors: Any, several: bool) -> Any:
-    return tuple(tensors) if several else tensors[0] if tensors else None
-
-
-def _attend(query: Tensor, key: Tensor, value: Tensor, prepared: Any, rows: Rows, block: int, extras: Extras) -> Tensor:
+def _attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows, request: Request) -> Tensor:
     """query: [batch, rows, block, dim]; key, value: [batch, rows * columns, block, dim] -> like query."""
-    batch, count, _, dim = query.shape
+    batch, count, block, dim = query.shape
     key, value = (each.reshape(batch, count, -1, dim) for each in (key, value))
     within = torch.arange(block, device=query.device)
     query_at = (rows.row[:, None] * block + within)[..., None]  # [rows, block, 1]
     key_at = (rows.column[..., None] * block + within).flatten(1)[:, None]  # [rows, 1, columns * block]
+    heads = (rows.head + request.first_head)[:, None, None]
     seen = (key_at <= query_at) & rows.valid.repeat_interleave(block, 1)[:, None]
-    scores = (query * extras.scale) @ key.transpose(-1, -2)  # [batch, rows, block, columns * block]
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    bias = extras.bias(prepared) if extras.bias is not None else None
+    if request.documents is not None:
+        seen = seen & (request.documents[:, query_at] == request.documents[:, key_at])  # [batch, rows, block, ...]
+    scores = query @ key.transpose(-1, -2)  # [batch, rows, block, columns * block]
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * request.scale
+    bias = request.bias
     if bias is not None:
-        heads = (rows.head + extras.first_head)[:, None, None]
-        scores = scores + bias(heads, query_at, key_at.minimum(query_at))  # it knows of no key ahead
+        pair = query_at, key_at
+        first, second = pair if request.positions is None else (request.positions[:, each] for each in pair)
+        scores = scores + bias(heads, first, second.minimum(first)).to(scores.dtype)  # it knows of no key ahead
     probs = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(-1)
-    if extras.keys is not None and extras.dropout:
-        heads = (rows.head + extras.first_head)[:, None, None]
-        kept = keep_probabilities(extras.dropout, extras.keys, attention_site(extras.layer), heads, query_at, key_at)
-        probs = torch.where(kept, probs / (1 - extras.dropout), 0.0)
+    if request.drops:
+        kept = keep_probabilities(request.dropout, request.keys, request.site, heads, query_at, key_at)
+        probs = torch.where(kept, probs / (1 - request.dropout), 0.0)
     return probs.to(value.dtype) @ value

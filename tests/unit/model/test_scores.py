@@ -47,15 +47,15 @@ DOCUMENTS = torch.tensor([[0] * 5 + [1] * 8, [0] * 2 + [1] + [2] * 10])
 PLACES = torch.tensor([[*range(5), *range(8)], [0, 1, 0, *range(10)]])
 REQUESTS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "bias": {"bias": slope},
-    "bias of later heads": {"bias": slope, "first_head": 4},
+    "bias": {"bias_of": lambda _: slope},
+    "bias of later heads": {"bias_of": lambda _: slope, "first_head": 4},
     "documents": {"documents": DOCUMENTS},
-    "documents and bias": {"documents": DOCUMENTS, "positions": PLACES, "bias": slope},
+    "documents and bias": {"documents": DOCUMENTS, "positions": PLACES, "bias_of": lambda _: slope},
     "dropout": {"dropout": 0.4, "keys": sample_keys(3, 5, 2, "cpu"), "site": 7},
     "all": {
         "documents": DOCUMENTS,
         "positions": PLACES,
-        "bias": slope,
+        "bias_of": lambda _: slope,
         "first_head": 2,
         "dropout": 0.3,
         "keys": sample_keys(1, 0, 2, "cpu"),
@@ -107,7 +107,7 @@ def test_what_is_held_grows_with_the_rows_and_not_with_their_square(monkeypatch:
             return x
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-            attend(query, key, value, Request(scale=0.5, bias=slope))
+            attend(query, key, value, Request(scale=0.5, bias_of=lambda _: slope))
         return sum(kept.values())
 
     assert 0 < held(256) <= 2.2 * held(128)

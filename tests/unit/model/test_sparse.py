@@ -6,7 +6,8 @@ from torch import Tensor
 
 from neox_core.model import sparse
 from neox_core.model.dropout import attention_site, drop_probabilities, sample_keys
-from neox_core.model.sparse import BlockTable, Extras, block_sparse_attention
+from neox_core.model.scores import Request, attend
+from neox_core.model.sparse import BlockTable, block_sparse_attention
 
 
 def dense(query: Tensor, key: Tensor, value: Tensor, layout: Tensor, block: int, bias: Tensor | None = None) -> Tensor:
@@ -40,7 +41,7 @@ def test_equals_dense_attention(
     monkeypatch.setattr(sparse, "SCORES", 40 * block**2)  # so that a row of blocks is one of many
     layout = random_layout(heads, -(-seq // block), density)
     inputs = draw(heads, key_heads, seq, dim)
-    made = block_sparse_attention(*inputs, BlockTable(layout, block), Extras(dim**-0.5))
+    made = block_sparse_attention(*inputs, Request(dim**-0.5, blocks=BlockTable(layout, block)))
     wanted = dense(*inputs, layout, block)
     torch.testing.assert_close(made, wanted, rtol=0, atol=1e-12)
     grad = torch.randn(made.shape, generator=torch.Generator().manual_seed(1), dtype=made.dtype)
@@ -51,7 +52,7 @@ def test_equals_dense_attention(
 def test_fp32_is_within_1e_5_of_float64() -> None:
     layout = random_layout(4, 16, 0.4)
     inputs = draw(4, 4, 256, 64, torch.float32)
-    made = block_sparse_attention(*inputs, BlockTable(layout, 16), Extras(0.125))
+    made = block_sparse_attention(*inputs, Request(0.125, blocks=BlockTable(layout, 16)))
     exact = [each.detach().double().requires_grad_() for each in inputs]
     wanted = dense(*exact, layout, 16)
     torch.testing.assert_close(made.double(), wanted, rtol=0, atol=1e-5)
@@ -64,7 +65,7 @@ def test_queries_that_see_nothing_give_zeros() -> None:
     layout = random_layout(2, 4, 1.0)
     layout[1, 2] = False
     query, key, value = draw(2, 2, 64, 8)
-    made = block_sparse_attention(query, key, value, BlockTable(layout, 16), Extras(1.0))
+    made = block_sparse_attention(query, key, value, Request(1.0, blocks=BlockTable(layout, 16)))
     assert not made[:, 1, 32:48].any()
     made.sum().backward()
     assert not query.grad[:, 1, 32:48].any()
@@ -80,8 +81,14 @@ def test_a_bias_with_trained_weights() -> None:
         return lambda head, query_at, key_at: prepared[head, query_at - key_at]
 
     # the table's heads are the model's 4 to 7
-    extras = Extras(8**-0.5, lambda prepared: bias(torch.cat([torch.zeros_like(prepared), prepared])), first_head=4)
-    made = block_sparse_attention(*inputs, BlockTable(layout, 16), extras, table)
+    request = Request(
+        8**-0.5,
+        lambda prepared: bias(torch.cat([torch.zeros_like(prepared), prepared])),
+        table,
+        first_head=4,
+        blocks=BlockTable(layout, 16),
+    )
+    made = block_sparse_attention(*inputs, request)
     at = torch.arange(90)
     wanted = dense(*inputs, layout, 16, table[:, (at[:, None] - at).clamp(min=0)])
     torch.testing.assert_close(made, wanted, rtol=0, atol=1e-12)
@@ -95,8 +102,8 @@ def test_a_bias_of_several_tensors_of_which_one_is_of_whole_numbers() -> None:
     inputs = draw(2, 2, 48, 8)
     slopes = torch.tensor([0.5, 2.0], dtype=torch.float64, requires_grad=True)
     order = torch.tensor([1, 0])
-    extras = Extras(8**-0.5, lambda pair: lambda head, q, k: -pair[0][pair[1][head]] * (q - k))
-    made = block_sparse_attention(*inputs, BlockTable(layout, 16), extras, (slopes, order))
+    bias = lambda pair: lambda head, q, k: -pair[0][pair[1][head]] * (q - k)  # noqa: E731
+    made = block_sparse_attention(*inputs, Request(8**-0.5, bias, (slopes, order), blocks=BlockTable(layout, 16)))
     at = torch.arange(48)
     wanted = dense(*inputs, layout, 16, -slopes[order][:, None, None] * (at[:, None] - at))
     torch.testing.assert_close(made, wanted, rtol=0, atol=1e-12)
@@ -107,7 +114,7 @@ def test_a_bias_of_several_tensors_of_which_one_is_of_whole_numbers() -> None:
 def test_the_first_blocks_of_a_table() -> None:
     layout = random_layout(2, 8, 0.5)
     query, key, value = draw(2, 2, 40, 8)
-    made = block_sparse_attention(query, key, value, BlockTable(layout, 16), Extras(8**-0.5))
+    made = block_sparse_attention(query, key, value, Request(8**-0.5, blocks=BlockTable(layout, 16)))
     torch.testing.assert_close(made, dense(query, key, value, layout[:, :3, :3], 16), rtol=0, atol=1e-12)
 
 
@@ -123,7 +130,7 @@ def test_memory_goes_with_the_named_blocks() -> None:
     index = torch.arange(blocks)
     layout = ((index[:, None] - index) < 2).tril()[None]
     query, key, value = (torch.randn(1, 1, 65536, 16, requires_grad=True) for _ in range(3))
-    made = block_sparse_attention(query, key, value, BlockTable(layout, 64), Extras(0.25))
+    made = block_sparse_attention(query, key, value, Request(0.25, blocks=BlockTable(layout, 64)))
     made.sum().backward()
     assert torch.isfinite(key.grad).all()
     some = slice(65536 - 192, 65536)
@@ -135,15 +142,48 @@ def test_dropout_drops_what_dense_attention_drops() -> None:
     layout = random_layout(3, 5, 0.6)
     inputs = draw(3, 3, 75, 8)
     keys = sample_keys(7, 2, 2, "cpu")
-    extras = Extras(8**-0.5, dropout=0.3, keys=keys, layer=2, first_head=3)
-    made = block_sparse_attention(*inputs, BlockTable(layout, 16), extras)
+    blocks = BlockTable(layout, 16)
+    request = Request(8**-0.5, dropout=0.3, keys=keys, site=attention_site(2), first_head=3, blocks=blocks)
+    made = block_sparse_attention(*inputs, request)
     query, key, value = inputs
     seen = layout.repeat_interleave(16, 1).repeat_interleave(16, 2)[:, :75, :75].tril()
     scores = query @ key.transpose(-1, -2) / 8**0.5
     probs = torch.where(seen, scores.masked_fill(~seen, -1e30).softmax(-1), 0.0)
     wanted = drop_probabilities(probs, 0.3, keys, attention_site(2), first_head=3) @ value
     torch.testing.assert_close(made, wanted, rtol=0, atol=1e-12)
-    assert (made != block_sparse_attention(*inputs, BlockTable(layout, 16), Extras(8**-0.5))).any()
+    assert (made != block_sparse_attention(*inputs, Request(8**-0.5, blocks=BlockTable(layout, 16)))).any()
     grads = (torch.autograd.grad(out.square().sum(), inputs) for out in (made, wanted))
     for one, other in zip(*grads, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
+def test_documents_and_positions_within_them() -> None:
+    layout = random_layout(2, 5, 0.7)
+    inputs = draw(2, 2, 70, 8)
+    documents = torch.tensor([[0] * 30 + [1] * 40, [0] * 70])
+    positions = torch.stack([torch.cat([torch.arange(30), torch.arange(40)]), torch.arange(70)])
+    request = Request(
+        8**-0.5,
+        lambda _: lambda head, q, k: -0.1 * (head + 1) * (q - k),
+        documents=documents,
+        positions=positions,
+        blocks=BlockTable(layout, 16),
+    )
+    made = attend(*inputs, request)
+    query, key, value = inputs
+    seen = layout.repeat_interleave(16, 1).repeat_interleave(16, 2)[:, :70, :70].tril()
+    seen = seen & (documents[:, None, :, None] == documents[:, None, None, :])
+    distance = positions[:, None, :, None] - positions[:, None, None, :]
+    scores = query @ key.transpose(-1, -2) / 8**0.5 - 0.1 * torch.tensor([1, 2])[:, None, None] * distance
+    wanted = torch.where(seen, scores.masked_fill(~seen, -1e30).softmax(-1), 0.0) @ value
+    torch.testing.assert_close(made, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("new", [1, 7, 64])
+def test_the_last_queries_alone_are_as_with_all_others(new: int) -> None:
+    layout = random_layout(2, 4, 0.5)
+    layout[1, 3] = False
+    query, key, value = draw(2, 2, 64, 8)
+    request = Request(8**-0.5, blocks=BlockTable(layout, 16))
+    whole = attend(query, key, value, request)
+    torch.testing.assert_close(attend(query[:, :, -new:], key, value, request), whole[:, :, -new:], rtol=0, atol=1e-12)
