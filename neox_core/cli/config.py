@@ -9,9 +9,13 @@ from typing import Any
 
 import click
 
+from neox_core.cli.config_keys import coverage, docs, explain, schema
+from neox_core.cli.diff import diff
 from neox_core.cli.migrate import migrate
 from neox_core.cli.notes import say
-from neox_core.config.report import render, wants_colour
+from neox_core.config.problem import Problem
+from neox_core.config.report import ProblemsError, as_list, render, wants_colour
+from neox_core.errors import NeoxError
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import ComponentRef, RunPlan, to_json
 
@@ -24,26 +28,52 @@ def config() -> None:
     """Check config files, show the plan that follows from them."""
 
 
+config.add_command(diff)
 config.add_command(migrate)
+for command in (explain, schema, coverage, docs):
+    config.add_command(command)
 
 
 @config.command()
 @_FILES
 @_SETS
-def check(files: tuple[Path, ...], sets: tuple[str, ...]) -> None:
+@click.option("--json", "as_json", is_flag=True, help="The problems as a JSON list, for editors.")
+def check(files: tuple[Path, ...], sets: tuple[str, ...], as_json: bool) -> None:
     """Report every problem of FILE... at once, each with its place; exit 2 when there is an error."""
+    if as_json:
+        raise SystemExit(_check_as_json(files, sets))
     resolved = prepare_run(files, sets, start=False)
     say(resolved.notes)
     click.echo(f"ok: {', '.join(map(str, files))}: {in_one_line(resolved.plan)}")
+
+
+def _check_as_json(files: tuple[Path, ...], sets: tuple[str, ...]) -> int:
+    """Prints the list, empty when nothing is to be said, and returns the exit code."""
+    problems: tuple[Problem, ...]
+    code = 0
+    try:
+        problems = prepare_run(files, sets, start=False).notes
+    except NeoxError as error:
+        code = error.exit_code
+        problems = error.problems if isinstance(error, ProblemsError) else (Problem(error.message, hint=error.hint),)
+    click.echo(json.dumps(as_list(problems), indent=1))
+    return code
 
 
 @config.command()
 @_FILES
 @_SETS
 @click.option("--json", "as_json", is_flag=True, help="Plan, origins and notes as one JSON object.")
-def show(files: tuple[Path, ...], sets: tuple[str, ...], as_json: bool) -> None:
+@click.option("--plot-lr", is_flag=True, help="Draw the learning rate by step instead (with plotext).")
+def show(files: tuple[Path, ...], sets: tuple[str, ...], as_json: bool, plot_lr: bool) -> None:
     """Show the plan of a run on this machine, and where each of its values came from."""
     resolved = prepare_run(files, sets, start=False)
+    if plot_lr:
+        from neox_core.cli.plot import plot_rate
+
+        say(resolved.notes)
+        click.echo("\n".join(plot_rate(resolved.plan)))
+        return
     if as_json:
         notes = [render([note]) for note in resolved.notes]
         plan = json.loads(to_json(resolved.plan))
@@ -56,19 +86,6 @@ def show(files: tuple[Path, ...], sets: tuple[str, ...], as_json: bool) -> None:
     for path, value, origin in rows:
         where = click.style(origin, dim=True) if wants_colour(sys.stdout) else origin
         click.echo(f"{path:<{path_width}}  {value:<{value_width}}  {where}")
-
-
-@config.command()
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write; else to the terminal.")
-def docs(out: Path | None) -> None:
-    """Write the reference of all keys of the core, as Markdown."""
-    from neox_core.config.document import document
-
-    text = document()
-    if out is None:
-        click.echo(text, nl=False)
-    else:
-        out.write_text(text, encoding="utf-8")
 
 
 def in_one_line(plan: RunPlan) -> str:

@@ -165,6 +165,23 @@ def plain(node: Node) -> Any:
     return node.value
 
 
+def flow(value: Any) -> str:
+    """A plain value as YAML on one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{flow(key)}: {flow(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(flow, value)) + "]"
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, float):
+        return repr(value).replace("inf", ".inf").replace("nan", ".nan")
+    return str(value) if isinstance(value, int) else json.dumps(value, ensure_ascii=False)
+
+
 def parse_toml(text: str, name: str) -> Node:
     """Raises UnreadableError for broken syntax."""
     try:

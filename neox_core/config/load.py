@@ -5,18 +5,18 @@ merged; a key with two different values is an error that names both places. `--s
 of all files are collected.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve, field, frozen
 
 from neox_core.config.convert import same
-from neox_core.config.formats import Node, UnreadableError, parse_json, parse_toml, parse_yaml
-from neox_core.config.problem import Problem
+from neox_core.config.formats import Node, UnreadableError, flow, parse_json, parse_toml, parse_yaml
+from neox_core.config.problem import COMMAND_LINE, Problem
 
 MAX_BYTES = 1 << 20
-COMMAND_LINE = "--set"
+MAX_VALUE = 200
 
 _PARSERS: Mapping[str, Callable[[str, str], Node]] = {
     ".yml": parse_yaml,
@@ -54,6 +54,16 @@ class Loaded:
         """The path as the user wrote it, "" where it was not written."""
         place = self.places.get(path.partition("[")[0])
         return place.spelled + path[len(path.partition("[")[0]) :] if place else ""
+
+    def with_values(self, problems: Iterable[Problem]) -> list[Problem]:
+        """Problems with the values that their keys were given."""
+        paths = {(place.where, place.spelled): path for path, place in self.places.items()}
+        found = []
+        for problem in problems:
+            path = paths.get((problem.where, problem.key.partition("[")[0]))
+            value = "" if path is None else flow(_get(self.values, path))
+            found.append(evolve(problem, value=value if len(value) <= MAX_VALUE else value[: MAX_VALUE - 3] + "..."))
+        return found
 
     def _nearest(self, path: str) -> Place | None:
         path = path.partition("[")[0]

@@ -11,12 +11,13 @@ from typing import Any
 from attrs import evolve, frozen
 
 from neox_core.config.convert import fields_of, same
+from neox_core.config.formats import flow
 from neox_core.config.legacy import modernise
 from neox_core.config.load import Loaded, load
 from neox_core.config.owners import Owners, find_owners
 from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError, errors, in_order, spell
-from neox_core.config.source import Entry, Source, flow, read_source, write
+from neox_core.config.source import Entry, Source, read_source, write
 from neox_core.config.structure import Config, structure
 from neox_core.hooks.catalog import Catalog
 
@@ -64,8 +65,10 @@ class _Work:
         self.owned = frozenset(owners.keys())
         self.said = {problem.where: problem for problem in (*today.problems, *found) if problem.severity == "note"}
         self.wrong: dict[str, list[Problem]] = {}
+        written_at = {(place.where, place.spelled) for place in today.places.values()}
         for problem in errors(found):
-            self.wrong.setdefault(problem.where, []).append(problem)
+            if (problem.where, problem.key.partition("[")[0]) in written_at:  # not what is missing there
+                self.wrong.setdefault(problem.where, []).append(problem)
         self.now_at: dict[str, list[str]] = {}
         for path, place in today.places.items():
             self.now_at.setdefault(place.where, []).append(path)

@@ -2,6 +2,8 @@
 
 from attrs import frozen
 
+COMMAND_LINE = "--set"
+
 
 @frozen
 class Problem:
@@ -10,6 +12,7 @@ class Problem:
     key: the dotted config path as the user spelled it; "" for a file as a whole.
     where: "file:line:column", or "--set", or "" when the key is missing; the core fills it in for a known key.
     severity: "error" stops the run; "warning" and "note" are said once.
+    value: what the key was given, as a config writes it; "" when nothing was; the core fills it in.
     """
 
     message: str
@@ -17,3 +20,4 @@ class Problem:
     hint: str = ""
     where: str = ""
     severity: str = "error"
+    value: str = ""

@@ -1,11 +1,12 @@
 """Problems as text, and the error that carries all of them at once."""
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
-from neox_core.config.problem import Problem
+from neox_core.config.problem import COMMAND_LINE, Problem
 from neox_core.errors import ConfigError, PluginError
 
 _COLOURS = {"error": "\x1b[31m", "warning": "\x1b[33m", "note": "\x1b[36m"}
@@ -52,6 +53,25 @@ def render(problems: Iterable[Problem], *, colour: bool = False) -> str:
     return "\n".join(_line(problem, colour) for problem in problems)
 
 
+def as_list(problems: Iterable[Problem]) -> list[dict[str, Any]]:
+    """Problems for editors: file, line, column (from 1; null when unknown), key, value, message, hint, severity."""
+    return [_entry(problem) for problem in in_order(problems)]
+
+
+def _entry(problem: Problem) -> dict[str, Any]:
+    _, file, line, column = _position(problem.where)
+    return {
+        "file": None if file in ("", COMMAND_LINE) else file,
+        "line": line or None,
+        "column": column or None,
+        "key": problem.key,
+        "value": problem.value,
+        "message": problem.message,
+        "hint": problem.hint,
+        "severity": problem.severity,
+    }
+
+
 def spell(path: str) -> str:
     """A dotted path as messages write it: top-level keys with hyphens, blocks as the engine spells them."""
     head, dot, rest = path.partition(".")
@@ -73,6 +93,7 @@ def _printable(text: str) -> str:
 
 
 def _position(where: str) -> tuple[bool, str, int, int]:
-    parts = where.rsplit(":", 2)
-    line, column = (int(part) if part.isdigit() else 0 for part in (*parts[1:], "0", "0")[:2])
-    return not where, parts[0], line, column
+    """A place in order: those without one last, then by file, line and column; 0: unknown."""
+    found = re.fullmatch(r"(.*?)(?::(\d+))?(?::(\d+))?", where, re.DOTALL)
+    file, line, column = found.groups(default="0") if found else (where, "0", "0")
+    return not where, file, int(line), int(column)

@@ -1,13 +1,12 @@
 """A config file as its author sees it: keys in their order, with the comments around them."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from attrs import define, field
 
-from neox_core.config.formats import YamlReader, plain
+from neox_core.config.formats import YamlReader, flow, plain
 
 
 @define
@@ -43,15 +42,6 @@ def read_source(file: Path) -> Source:
     text = file.read_text(encoding="utf-8-sig")
     root = YAML(typ="safe", pure=True).compose(text)
     return _Reader(text, str(file)).source(root)
-
-
-def flow(value: Any) -> str:
-    """A plain value as YAML on one line."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{flow(key)}: {flow(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(flow, value)) + "]"
-    return _scalar(value)
 
 
 def write(source: Source) -> str:
@@ -174,11 +164,3 @@ def _end(node: Any) -> int:
 
 def _plain(node: Any) -> Any:
     return plain(YamlReader("").read(node, ()))
-
-
-def _scalar(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, float):
-        return repr(value).replace("inf", ".inf").replace("nan", ".nan")
-    return str(value) if isinstance(value, int) else json.dumps(value, ensure_ascii=False)

@@ -46,8 +46,9 @@ def prepare_run(
     start: False when the run is only looked at; a dataset that is not there yet is then a warning.
     """
     catalog = load_plugins() if catalog is None else catalog
-    loaded = modernise(load(files, sets))
-    if not loaded.values:
+    written = load(files, sets)
+    loaded = modernise(written)
+    if not written.values:
         raise ProblemsError(loaded.problems or [Problem("no config file is given")])
     config, found, faults = structure(loaded, catalog)
     required = _requirements(config, catalog)
@@ -61,14 +62,15 @@ def prepare_run(
     if not errors(problems):
         problems += plugin_rules(config, catalog)
     if errors(problems):
-        raise ProblemsError(problems, plugin_fault=len(errors(problems)) == faults + len(required))
+        at_plugins = len(errors(problems)) == faults + len(required)
+        raise ProblemsError(written.with_values(problems), plugin_fault=at_plugins)
     problems += [Problem(line, severity="warning") for line in catalog.warnings()]
     plan = assemble(config, shape, _resume(resume), run_dir(config), debug)
     unread = _unsaid(unread_keys(config, catalog), problems)
     if unread:
         by_plugins = all("nothing reads it in" in each.message for each in unread)
-        raise ProblemsError([*problems, *unread], plugin_fault=by_plugins)
-    return Resolved(plan, find_origins(config, plan), in_order(problems))
+        raise ProblemsError(written.with_values([*problems, *unread]), plugin_fault=by_plugins)
+    return Resolved(plan, find_origins(config, plan), in_order(written.with_values(problems)))
 
 
 def _resume(resume: str) -> Resume:

@@ -1,0 +1,111 @@
+"""`neox config diff`: what two configs, or a config and a run, make different."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from attrs import frozen
+
+from neox_core.config.report import wants_colour
+from neox_core.errors import ConfigError
+from neox_core.plan.resolve import prepare_run
+from neox_core.plan.runfile import to_json
+
+RUN_FILE = "run.json"
+OWN = frozenset(
+    {"run_dir", "debug", "checkpoint.resume", "format"}
+)  # of the one start of a run, not of what it computes
+
+
+@frozen
+class Resolution:
+    """Dotted plan path -> value and where that came from."""
+
+    values: Mapping[str, Any]
+    origins: Mapping[str, str]
+
+    def origin(self, path: str) -> str:
+        """Where the value of a path, or of the block around it, came from."""
+        while path and path not in self.origins:
+            path = path.rpartition(".")[0]
+        return self.origins.get(path, "")
+
+
+@click.command()
+@click.argument("one", metavar="A")
+@click.argument("other", metavar="B")
+@click.option("--json", "as_json", is_flag=True, help="A list of objects: path, and value and origin of A and of B.")
+def diff(one: str, other: str, as_json: bool) -> None:
+    """Show what differs between A and B once both are resolved on this machine, and where each value came from.
+
+    Each is a config file, several with commas between them, a run.json, or the folder of a run or of a checkpoint.
+    Exit 0: equal, 1: different.
+    """
+    a, b = resolution(one), resolution(other)
+    paths = [path for path in dict.fromkeys((*a.values, *b.values)) if a.values.get(path) != b.values.get(path)]
+    rows = [
+        {
+            "path": path,
+            "a": a.values.get(path),
+            "a_origin": a.origin(path) if path in a.values else "not there",
+            "b": b.values.get(path),
+            "b_origin": b.origin(path) if path in b.values else "not there",
+        }
+        for path in paths
+        if path not in OWN
+    ]
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+    else:
+        for row in rows:
+            click.echo(_row(row))
+    raise SystemExit(1 if rows else 0)
+
+
+def resolution(name: str) -> Resolution:
+    """Raises ConfigError for a config that cannot be run, and for a folder without a run."""
+    path = Path(name)
+    if path.is_dir():
+        path /= RUN_FILE
+    if path.name == RUN_FILE:
+        values = _flat(_stored(path))
+        return Resolution(values, dict.fromkeys(values, str(path)))
+    resolved = prepare_run([Path(each) for each in name.split(",")], start=False)
+    return Resolution(_flat(json.loads(to_json(resolved.plan))), resolved.origins)
+
+
+def _stored(path: Path) -> Any:
+    try:
+        plan = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is no run.json: {error}") from error
+    if not isinstance(plan, dict):
+        raise ConfigError(f"{path} is no run.json: it holds no object")
+    return plan
+
+
+def _flat(value: Any, path: str = "") -> dict[str, Any]:
+    """Plain values by dotted path; a component is its name, its package and its settings."""
+    if not isinstance(value, dict) or not value:
+        return {path: value}
+    if {"kind", "target", "settings"} <= value.keys():
+        named = {path: f"{value['name']} ({value['plugin']} {value['version']})"}
+        return named | {f"{path}.settings.{key}": inner for key, inner in value["settings"].items()}
+    found: dict[str, Any] = {}
+    for key, inner in value.items():
+        found |= _flat(inner, f"{path}.{key}" if path else key)
+    return found
+
+
+def _row(row: Mapping[str, Any]) -> str:
+    lines = [row["path"]]
+    for side, colour in (("a", "red"), ("b", "green")):
+        text = f"  {'-' if side == 'a' else '+'} {json.dumps(row[side])}"
+        text = click.style(text, fg=colour) if wants_colour(sys.stdout) else text
+        lines.append(f"{text}  ({row[f'{side}_origin']})")
+    return "\n".join(lines)
