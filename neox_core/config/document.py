@@ -1,15 +1,18 @@
-"""docs/configuration.md from the sections themselves: names, types, defaults and help are written once, in code."""
+"""docs/configuration.md from the settings themselves: names, types, defaults and help are written once, in code."""
 
-import types
-from collections.abc import Iterator
-from typing import Any, Literal, Union, get_args, get_origin
+from collections.abc import Iterator, Sequence
 
-import attrs
-
-from neox_core.config.convert import Field, block_of, fields_of, shown
+from neox_core.config.convert import Field, block_of, fields_of
+from neox_core.config.keys import OLDER, Key, all_keys
+from neox_core.config.known import known
 from neox_core.config.legacy import LEGACY
+from neox_core.config.owners import CORE
+from neox_core.config.packages import first_party
 from neox_core.config.report import spell
 from neox_core.config.sections import CORE_SECTIONS
+from neox_core.config.words import allowed_in_words, default_of, type_in_words
+from neox_core.hooks.kinds import KIND_BY_NAME, KINDS
+from neox_core.hooks.registry import Registry
 
 HEAD = """# Configuration
 
@@ -19,23 +22,62 @@ A config is one or more YAML, TOML or JSON files, and `--set key=value` on top o
 one spelling, at every depth. A key may be given twice only with the same value. Unknown keys are errors, and so is a
 value of another type: `"false"` is not `false`, `3.9` is no whole number (`5e8` is). `null` stands for the default.
 
+`neox config explain KEY` says of one key what this page says, and which rules are about it; `neox config schema` writes
+a JSON Schema, with which editors complete and check a config. What errors look like:
+[config-errors.md](config-errors.md).
+
 Components (norm, position, activation, optimizer, schedule, tokenizer, dataset format, launcher, monitor) bring keys of
-their own, which may be set when the component is chosen: `neox plugins info NAME` lists them.
+their own, [below](#components).
 
 *Changes* says what another value changes: `numerics`, `speed` or only `output`.
 """
 
 
-def document() -> str:
-    """The whole page."""
-    return "\n".join([HEAD, *_sections(), *_legacy()]).rstrip() + "\n"
+COMPONENTS = """## Components
+
+What has a name in a config, by package; `neox plugins info NAME` says more. A setting may be written when its component
+is chosen.
+"""
+
+LATER = """## Not available in this version
+
+Known keys and names of the documents. Setting one is an error that names the package that will have it.
+"""
 
 
-def _sections() -> Iterator[str]:
-    for section in CORE_SECTIONS:
+def document(registry: Registry) -> str:
+    """The whole page: the core, and those of the installed plugins that are ours."""
+    keys = [key for key in all_keys(registry) if key.owner == CORE or first_party(key.owner)]
+    return "\n".join([HEAD, *_sections(registry), *_components(registry), *_legacy(), *_later(keys)]).rstrip() + "\n"
+
+
+def _sections(registry: Registry) -> Iterator[str]:
+    owned = [(CORE, section) for section in CORE_SECTIONS]
+    owned += [(plugin.id, section) for plugin, section in registry.sections if first_party(plugin.id)]
+    for owner, section in owned:
         yield f"## {section.name.capitalize()}\n"
-        yield f"{section.summary}\n"
+        yield f"{section.summary}\n" if owner == CORE else f"{section.summary} Comes with `{owner}`.\n"
         yield from _table(section.settings, "")
+
+
+def _components(registry: Registry) -> Iterator[str]:
+    yield COMPONENTS
+    entries = [entry for entry in registry.entries() if first_party(entry.plugin.id)]
+    yield "| kind | chosen by | names |"
+    yield "|---|---|---|"
+    for kind in KINDS:
+        mine = [entry.component.name for entry in entries if entry.kind == kind.name]
+        if kind.key and mine:
+            yield f"| {kind.name} | `{spell(kind.key)}` | {', '.join(f'`{name}`' for name in mine)} |"
+    yield ""
+    shared: dict[tuple[str, str, type], list[str]] = {}
+    for entry in entries:
+        settings = entry.component.settings
+        if settings is not None:
+            shared.setdefault((entry.kind, entry.plugin.id, settings), []).append(entry.component.name)
+    for (kind_name, plugin, settings), names in shared.items():
+        yield f"### {kind_name.capitalize()} {' and '.join(f'`{name}`' for name in names)} (`{plugin}`)\n"
+        yield from _table(settings, KIND_BY_NAME[kind_name].settings_at)
 
 
 def _table(cls: type, path: str) -> Iterator[str]:
@@ -47,7 +89,8 @@ def _table(cls: type, path: str) -> Iterator[str]:
         block = block_of(field.type)
         if block is not None:
             blocks.append((key, block))
-        yield f"| `{key}` | {type_name(field.type)} | {_default(field)} | {_meaning(field)} | {field.info.changes} |"
+        kind = type_in_words(field.type).replace("|", "\\|")
+        yield f"| `{key}` | {kind} | {_default(field)} | {_meaning(field)} | {field.info.changes} |"
     yield ""
     for key, block in blocks:
         yield f"### Block `{key}`\n"
@@ -55,36 +98,17 @@ def _table(cls: type, path: str) -> Iterator[str]:
         yield from _table(block, key)
 
 
-def type_name(kind: Any) -> str:
-    """A type as readers of a config know it."""
-    names = {bool: "true or false", int: "whole number", float: "number", str: "text", type(None): "null"}
-    if kind in names:
-        return names[kind]
-    if get_origin(kind) is Literal:
-        return ", ".join(f"`{choice}`" for choice in get_args(kind))
-    if get_origin(kind) in (Union, types.UnionType):
-        return " or ".join(type_name(member) for member in get_args(kind) if member is not type(None))
-    if get_origin(kind) in (tuple, list):
-        inner = [member for member in get_args(kind) if member is not Ellipsis]
-        return f"list of {type_name(inner[0])}"
-    return "block"
-
-
 def _default(field: Field) -> str:
-    if field.required:
-        return "**required**"
-    value = field.default
-    if value is None or attrs.has(type(value)) or value == {}:
-        return ""
-    if isinstance(value, tuple):
-        return f"`[{', '.join(map(str, value))}]`"
-    return f"`{value}`" if isinstance(value, str) else f"`{shown(value)}`"
+    text = default_of(field)
+    return f"**{text}**" if field.required else text and f"`{text}`"
 
 
 def _meaning(field: Field) -> str:
+    allowed = allowed_in_words(field.attribute.validator)
+    limits = f" {allowed[:1].upper()}{allowed[1:]}." if allowed else ""
     unit = f" In {field.info.unit}." if field.info.unit and field.info.unit != "fraction" else ""
     aliases = f" Also `{'`, `'.join(field.info.aliases)}`." if field.info.aliases else ""
-    return (field.info.help + unit + aliases).replace("|", "\\|")
+    return (field.info.help + limits + unit + aliases).replace("|", "\\|")
 
 
 def _legacy() -> Iterator[str]:
@@ -93,3 +117,22 @@ def _legacy() -> Iterator[str]:
     yield "| older | now |"
     yield "|---|---|"
     yield from (f"| `{spell(rule.key)}` | {rule.today} |" for rule in LEGACY)
+    yield ""
+
+
+def _later(keys: Sequence[Key]) -> Iterator[str]:
+    yield LATER
+    later = [key for key in keys if key.state == "known only" and key.field is None and key.part != OLDER]
+    for area in dict.fromkeys(key.area for key in later):
+        yield f"### {area.capitalize()}\n"
+        yield "| key | type | default | meaning | package |"
+        yield "|---|---|---|---|---|"
+        for key in (each for each in later if each.area == area):
+            default = key.default and f"`{key.default}`"
+            yield f"| `{spell(key.path)}` | {key.type} | {default} | {key.help} | {key.owner} |"
+        yield ""
+    yield "### Names\n"
+    yield "| kind | name | package |"
+    yield "|---|---|---|"
+    for kind, names in known().components.items():
+        yield from (f"| {kind} | `{name}` | {package} |" for name, package in names.items())

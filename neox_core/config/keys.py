@@ -26,6 +26,7 @@ _AREA_OF_KIND = {
     "data backend": "data",
     "tokenizer": "data",
 }
+OLDER = "older spellings"
 _AGREES = {"optimizer.params.max_grad_norm": "gradient_clipping"}  # what no optimizer has, and the core compares
 
 
@@ -71,7 +72,15 @@ def all_keys(registry: Registry) -> tuple[Key, ...]:
     paths = {path for key in own for path in key.spellings}
     older = [_older(rule, own) for rule in LEGACY if rule.key not in paths]
     older += [
-        Key(path, "number", f"Must agree with {to}, which clips.", CORE, "older spellings", "optimizer", "older spelling")
+        Key(
+            path,
+            "number",
+            f"Must agree with {to}, which clips.",
+            CORE,
+            "older spellings",
+            "optimizer",
+            "older spelling",
+        )
         for path, to in _AGREES.items()
     ]
     paths.update(key.path for key in older)
@@ -80,17 +89,17 @@ def all_keys(registry: Registry) -> tuple[Key, ...]:
 
 
 def own_keys(registry: Registry) -> Iterator[Key]:
-    """The keys of the core's and the plugins' sections and of the plugins' components."""
+    """The keys of the core's and the plugins' sections, and of the components that this version can use."""
     for section in CORE_SECTIONS:
         yield from keys_of(section.settings, "", CORE, f"section {section.name}", section.name)
     for plugin, section in registry.sections:
         yield from keys_of(section.settings, "", plugin.id, f"section {section.name}", section.name)
     for entry in registry.entries():
-        if entry.component.settings is not None:
+        kind = KIND_BY_NAME[entry.kind]
+        if entry.component.settings is not None and kind.used:
             part = f"{entry.kind} {entry.component.name}"
             area = _AREA_OF_KIND.get(entry.kind, entry.kind)
-            at = KIND_BY_NAME[entry.kind].settings_at
-            yield from keys_of(entry.component.settings, at, entry.plugin.id, part, area)
+            yield from keys_of(entry.component.settings, kind.settings_at, entry.plugin.id, part, area)
 
 
 def keys_of(cls: type, path: str, owner: str, part: str, area: str) -> Iterator[Key]:
@@ -131,7 +140,7 @@ def _older(rule: Legacy, own: Sequence[Key]) -> Key:
     block = rule.key.partition(".")[0]
     targets = [to for to in rule.cases.values() if to is not None] if isinstance(rule, Means) else []
     heads = {to.partition(".")[0] for to, _ in targets} | {block} | {getattr(rule, "to", "").partition(".")[0]}
-    area = next((key.area for key in own if key.path in heads), "older spellings")
+    area = next((key.area for key in own if key.path in heads), OLDER)
     kinds = {kind.key: kind.name for kind in KINDS if kind.key}
     later = any(value in known().components.get(kinds.get(to, ""), {}) for to, value in targets)
     return Key(
@@ -139,7 +148,7 @@ def _older(rule: Legacy, own: Sequence[Key]) -> Key:
         type="true or false" if isinstance(rule, Means) and True in rule.cases else "",
         help=f"Older spelling; now {rule.today}.",
         owner=CORE,
-        part="older spellings",
+        part=OLDER,
         area=area,
         state="known only" if later else "older spelling",
         origin="gpt-neox",

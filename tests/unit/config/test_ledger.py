@@ -64,7 +64,7 @@ COMPONENTS = {
     "pos-emb": "position",
     "activation": "activation",
     "lr-decay-style": "lr schedule",
-    "scheduler": "lr schedule",
+    "scheduler": "scheduler",
     "launcher": "launcher",
     "data-impl": "data backend",
     "tokenizer": "tokenizer",

@@ -1,0 +1,136 @@
+"""`neox config explain`, `schema`, `coverage` and `docs`: the keys themselves, apart from any config."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from neox_core.config.coverage import Row
+    from neox_core.config.keys import Key
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+_OUT = click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write; else to the terminal."
+)
+
+
+@click.command()
+@click.argument("key", metavar="KEY")
+@_JSON
+def explain(key: str, as_json: bool) -> None:
+    """Say what KEY means: type, default, allowed values, owner, rules. Any spelling, dots for blocks."""
+    from neox_core.config.explain import find_keys, older_spellings
+    from neox_core.config.keys import all_keys
+    from neox_core.hooks.loader import load_plugins
+    from neox_core.plan.rules import rules_about
+
+    keys = all_keys(load_plugins().registry)
+    found = find_keys(key, keys)
+    older, rules = older_spellings(found[0].path), rules_about(found[0].path)
+    inner = [each.path for each in keys if each.path.rpartition(".")[0] == found[0].path]
+    if as_json:
+        facts = [dict(_facts(each)) for each in found]
+        said = {"key": found[0].path, "owners": facts, "older_spellings": older, "rules": dict(rules), "keys": inner}
+        click.echo(json.dumps(said, indent=1))
+    else:
+        click.echo("\n".join(_explained(found, older, rules, list(dict.fromkeys(inner)))))
+
+
+def _explained(
+    found: Sequence[Key], older: Sequence[str], rules: Sequence[tuple[str, str]], inner: Sequence[str]
+) -> Iterator[str]:
+    from neox_core.config.report import spell, wants_colour
+
+    path = spell(found[0].path)
+    yield click.style(path, bold=True) if wants_colour(sys.stdout) else path
+    for each in found:
+        yield f"  {each.help}"
+        yield from (f"    {name:<9}{value}" for name, value in _facts(each) if name != "help" and value)
+    if older:
+        yield f"  older spellings: {', '.join(map(spell, older))}"
+    if inner:
+        yield f"  keys: {', '.join(each.rpartition('.')[2] for each in inner)}"
+    if rules:
+        yield "  rules:"
+        yield from (f"    {name}: {line}" for name, line in rules)
+
+
+def _facts(key: Key) -> Iterator[tuple[str, str]]:
+    yield "help", key.help
+    yield "type", key.type.replace("`", "")
+    yield "default", key.default
+    yield "allowed", key.allowed.replace("`", "")
+    yield "unit", key.unit
+    yield "changes", key.changes
+    yield "origin", key.origin
+    yield "also", ", ".join(key.aliases)
+    yield "owner", f"{key.owner} ({key.part})"
+    yield "status", key.state
+
+
+@click.command()
+@_OUT
+def schema(out: Path | None) -> None:
+    """Write a JSON Schema of the keys of the core and the installed plugins, for editors."""
+    from neox_core.config import schema as made
+    from neox_core.hooks.loader import load_plugins
+
+    _write(json.dumps(made.schema(load_plugins().registry), indent=1) + "\n", out)
+
+
+@click.command()
+@_JSON
+def coverage(as_json: bool) -> None:
+    """Count the keys and names that this version has, and those that it only knows."""
+    from neox_core.config.coverage import key_rows, name_rows
+    from neox_core.hooks.loader import load_plugins
+
+    registry = load_plugins().registry
+    keys, names = key_rows(registry), name_rows(registry)
+    if as_json:
+        click.echo(json.dumps({"keys": _counts(keys), "names": _counts(names)}, indent=1))
+        return
+    _table("keys", keys)
+    click.echo()
+    _table("names", names)
+
+
+def _counts(rows: Sequence[Row]) -> dict[str, Any]:
+    from neox_core.config.coverage import total
+
+    return {
+        row.name: {"implemented": row.implemented, "older_spelling": row.older, "known_only": row.known_only}
+        for row in (*rows, total(rows))
+    }
+
+
+def _table(title: str, rows: Sequence[Row]) -> None:
+    from neox_core.config.coverage import total
+
+    width = max(len(row.name) for row in rows)
+    click.echo(f"{title:<{width}}  implemented  older spelling  known only  total")
+    for row in (*rows, total(rows)):
+        click.echo(f"{row.name:<{width}}  {row.implemented:>11}  {row.older:>14}  {row.known_only:>10}  {row.total:>5}")
+
+
+@click.command()
+@_OUT
+def docs(out: Path | None) -> None:
+    """Write the reference of all keys of the core and the first-party plugins, as Markdown."""
+    from neox_core.config.document import document
+    from neox_core.hooks.loader import load_plugins
+
+    _write(document(load_plugins().registry), out)
+
+
+def _write(text: str, out: Path | None) -> None:
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        out.write_text(text, encoding="utf-8")

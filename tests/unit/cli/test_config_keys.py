@@ -1,0 +1,113 @@
+"""`neox config explain`, `schema` and `coverage`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from neox_core.cli.main import neox
+from neox_core.config.explain import find_keys
+from neox_core.config.keys import all_keys
+from neox_core.hooks.loader import load_plugins
+
+REGISTRY = load_plugins().registry
+KEYS = all_keys(REGISTRY)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(neox, ["config", *arguments])
+
+
+def test_explain_says_all_that_is_known_of_a_key() -> None:
+    text = run("explain", "hidden_size").stdout
+    lines = [line.split(maxsplit=1) for line in text.splitlines()]
+    assert lines[0] == ["hidden-size"]
+    assert ["type", "whole number"] in lines
+    assert ["default", "required"] in lines
+    assert ["allowed", "greater than 0"] in lines
+    assert ["unit", "elements"] in lines
+    assert ["changes", "numerics"] in lines
+    assert ["origin", "megatron"] in lines
+    assert ["owner", "neox-core (section model)"] in lines
+    assert ["status", "implemented"] in lines
+    assert "heads_divide_hidden: " in text.partition("rules:")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "owner"),
+    [
+        ("optimizer.params.betas", "optimizer.params.betas", "neox-adam (optimizer Adam)"),
+        ("optimizer.params.eps", "optimizer.params.eps", "neox-adam (optimizer Adam)"),
+        ("zero-optimization.stage", "zero_optimization.stage", "neox-core (section zero)"),
+        ("bfloat16.enabled", "bf16.enabled", "neox-core (section precision)"),
+        ("rotary-pct", "rotary_pct", "neox-positions (position rotary)"),
+        ("loss-scale", "loss_scale", "neox-core (older spellings)"),
+        (
+            "compression-training.row_pruning.different-groups.mine.params.dense-ratio",
+            "compression_training.row_pruning.different_groups.<group>.params.dense_ratio",
+            "neox-compression (not available in this version)",
+        ),
+        (
+            "elasticity.prefer_larger_batch",
+            "elasticity.prefer_large_batch",
+            "neox-elasticity (not available in this version)",
+        ),
+    ],
+)
+def test_explain_takes_any_spelling_at_any_depth(name: str, path: str, owner: str) -> None:
+    said = json.loads(run("explain", name, "--json").stdout)
+    assert said["key"] == path
+    assert owner in [each["owner"] for each in said["owners"]]
+
+
+def test_explain_names_older_spellings_and_inner_keys() -> None:
+    assert json.loads(run("explain", "fp16.loss_scale", "--json").stdout)["older_spellings"] == ["loss_scale"]
+    assert "fp16.hysteresis" in json.loads(run("explain", "fp16", "--json").stdout)["keys"]
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("num-layrs", "num-layers"),
+        ("betas", "optimizer.params.betas"),
+        ("zero_optimization.stge", "zero_optimization.stage"),
+        ("sparse_attention.blok", "sparse_attention.block"),
+    ],
+)
+def test_an_unknown_key_has_exit_2_and_the_nearest_name(name: str, near: str) -> None:
+    result = run("explain", name)
+    assert result.exit_code == 2
+    assert f"no key {name!r}" in result.stderr
+    assert near in result.stderr.partition("did you mean")[2]
+
+
+def test_every_key_is_found_by_each_of_its_spellings() -> None:
+    for key in KEYS:
+        for path in key.spellings:
+            found = find_keys(path.replace("_", "-").replace("<", "").replace(">", ""), KEYS)
+            assert key in found, path
+
+
+def test_coverage_adds_up() -> None:
+    counts = json.loads(run("coverage", "--json").stdout)
+    for part in ("keys", "names"):
+        sums = counts[part].pop("total")
+        for state, number in sums.items():
+            assert number == sum(row[state] for row in counts[part].values())
+    assert sum(sums.values()) >= 40
+    assert counts["keys"]["compression"] == {"implemented": 0, "older_spelling": 0, "known_only": 87}
+    assert counts["keys"]["retrieval"]["known_only"] == 13
+
+
+def test_coverage_as_a_table() -> None:
+    counts = json.loads(run("coverage", "--json").stdout)["keys"]["total"]
+    total = next(line for line in run("coverage").stdout.splitlines() if line.startswith("total"))
+    assert total.split()[1:] == [*map(str, counts.values()), str(sum(counts.values()))]
+
+
+def test_schema_to_the_terminal_or_a_file(tmp_path: Path) -> None:
+    text = run("schema").stdout
+    assert "num-layers" in json.loads(text)["properties"]
+    assert run("schema", "--out", str(tmp_path / "s.json")).exit_code == 0
+    assert (tmp_path / "s.json").read_text() == text

@@ -1,0 +1,91 @@
+"""The JSON Schema against the public validator: what it lets pass and what it names."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from ruamel.yaml import YAML
+
+from neox_core.config.schema import schema
+from neox_core.hooks.loader import load_plugins
+
+ROOT = Path(__file__).parents[3]
+SCHEMA = schema(load_plugins().registry)
+VALIDATOR = Draft202012Validator(SCHEMA)
+
+
+def wrong(config: Any) -> list[str]:
+    """Where a config is wrong; the block, for a key that is not allowed in it."""
+    return [".".join(map(str, error.absolute_path)) for error in VALIDATOR.iter_errors(config)]
+
+
+def test_it_is_a_schema() -> None:
+    assert SCHEMA["$schema"] == Draft202012Validator.META_SCHEMA["$id"]
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "configs").rglob("*.yml")), ids=lambda path: path.stem)
+def test_the_shipped_configs_pass(file: Path) -> None:
+    assert wrong(YAML(typ="safe").load(file)) == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"num_layers": 2, "hidden-size": 64},
+        {"train_micro_batch_size_per_gpu": 2},
+        {"train-micro-batch_size-per-gpu": 2},
+        {"zero-optimization": {"reduce_bucket_size": 5e8, "reduce-scatter": True}},
+        {"optimizer": {"type": "Adam", "params": {"lr": 1e-3, "weight-decay": 0.1, "betas": [0.9, 0.95]}}},
+        {"optimizer": {"type": "neox-adam:Adam", "params": {"lr": 1}}},
+        {"train_batch_size": None, "min-lr": 1e-5, "split": "9,1", "monitors": ["console", "neox-monitors:jsonl"]},
+        {"split": [9, 1]},
+        {"data-impl": "infer"},
+        {"bfloat16": {"enabled": True}},
+        {"lr": 1e-3, "rms-norm": True, "adam_beta1": 0.9},
+        {"zero_optimization": True},
+    ],
+    ids=str,
+)
+def test_what_is_right_passes(config: Any) -> None:
+    assert wrong(config) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "where"),
+    [
+        ({"num-layrs": 2}, ""),
+        ({"num-layers": "2"}, "num-layers"),
+        ({"num_layers": 2.5}, "num_layers"),
+        ({"num-layers": 0}, "num-layers"),
+        ({"num-layers": None}, "num-layers"),
+        ({"warmup": 2000}, "warmup"),
+        ({"hidden_dropout": 1.0}, "hidden_dropout"),
+        ({"no-weight-tying": "false"}, "no-weight-tying"),
+        ({"init-method": "glorot"}, "init-method"),
+        ({"norm": "rmsnrom"}, "norm"),
+        ({"monitors": ["consle"]}, "monitors.0"),
+        ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage"),
+        ({"zero-optimization": {"reduce_bucket_sise": 5}}, "zero-optimization"),
+        ({"zero_optimization": 1}, "zero_optimization"),
+        ({"optimizer": {"type": "Adam", "params": {"learning_rate": 1}}}, "optimizer.params"),
+        ({"optimizer": {"type": "Adam", "params": {"lr": -1}}}, "optimizer.params.lr"),
+        ({"optimizer": {"tipe": "Adam"}}, "optimizer"),
+        ({"optimizer": {"type": "Adamm"}}, "optimizer.type"),
+        ({"sparsity_config": {}}, ""),
+        ({"lr": [1]}, "lr"),
+        ([], ""),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_named(config: Any, where: str) -> None:
+    assert wrong(config) == [where]
+
+
+def test_editors_have_a_text_and_a_default_to_show() -> None:
+    layers, warmup = SCHEMA["properties"]["num-layers"], SCHEMA["properties"]["warmup"]
+    assert layers["description"] == "Number of transformer blocks."
+    assert warmup["default"] == 0.01
+    assert SCHEMA["properties"]["rms-norm"]["deprecated"]
