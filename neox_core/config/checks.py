@@ -51,14 +51,16 @@ class Limits:
 
 @frozen
 class Only:
-    """What this version can do of a key that later ones do more with."""
+    """What this version can do of a key that later ones do more with. why: the reason where there will be no more."""
 
     values: tuple[Any, ...]
+    why: str = ""
 
     def __call__(self, instance: Any, field: Any, value: Any) -> None:
         if value not in self.values or isinstance(value, bool) != isinstance(self.values[0], bool):
             listed = " or ".join(shown(each) for each in self.values)
-            raise ValueError(f"{shown(value)} is not available in this version yet, only {listed}")
+            status = self.why or "not available in this version yet"
+            raise ValueError(f"{shown(value)} is {status}, only {listed}")
 
 
 def above(limit: float) -> Limits:
@@ -79,9 +81,9 @@ def between(low: float, high: float) -> Limits:
 probability = Limits(at_least=0, below=1)
 
 
-def only(*values: Any) -> Only:
-    """One of `values`; any other is said to be for a later version."""
-    return Only(values)
+def only(*values: Any, why: str = "") -> Only:
+    """One of `values`; any other is said to be for a later version, or to be what `why` says."""
+    return Only(values, why)
 
 
 def distinct(instance: Any, field: Any, value: Sequence[Any]) -> None:

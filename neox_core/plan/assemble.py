@@ -8,6 +8,7 @@ from typing import Any, Literal
 from cattrs.preconf.json import make_converter
 
 from neox_core.config.convert import fields_of
+from neox_core.config.sections.checkpoint import CheckpointEngineSection
 from neox_core.config.sections.activation_checkpointing import ActivationCheckpointingSection, option, segments
 from neox_core.config.sections.data import BlendSection
 from neox_core.config.sections.host import DataSection
@@ -229,6 +230,8 @@ def _train(config: Config) -> TrainPlan:
 def _checkpoint(config: Config, resume: Resume) -> CheckpointPlan:
     checkpoint, rate = config.section(CheckpointSection), config.section(LearningRateSection)
     zero = config.section(ZeroSection).zero_optimization
+    extra = config.section(CheckpointEngineSection)
+    tag: Literal["ignore", "warn", "fail"] = extra.checkpoint.tag_validation.lower()  # type: ignore[assignment]
     schedule_from: Literal["must-match", "config", "checkpoint"] = "must-match"
     if rate.override_lr_scheduler:
         schedule_from = "config"
@@ -248,4 +251,6 @@ def _checkpoint(config: Config, resume: Resume) -> CheckpointPlan:
         schedule_from=schedule_from,
         whole_weights=zero.stage3_gather_16bit_weights_on_model_save,
         load_masters=zero.load_from_fp32_weights,
+        extra_save=extra.extra_save_iters,
+        tag_validation=tag,
     )

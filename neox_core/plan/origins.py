@@ -45,6 +45,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "checkpoint.whole_weights": ("zero_optimization.stage3_gather_16bit_weights_on_model_save",),
     "checkpoint.load_masters": ("zero_optimization.load_from_fp32_weights",),
     "checkpoint.resume": (),
+    "checkpoint.extra_save": ("extra_save_iters",),
+    "checkpoint.tag_validation": ("checkpoint.tag_validation",),
     "cluster.hosts": ("include", "exclude", "num_nodes", "num_gpus", "hostfile"),
     "cluster.backend": ("distributed_backend",),
     "cluster.tensor_parallel": ("model_parallel_size",),

@@ -188,7 +188,8 @@ class CheckpointPlan:
     """resume: "must" = `load` has to hold a checkpoint; "auto" = resume if it does, else start anew.
 
     whole_weights: store a weight in one piece also where ranks hold parts of it. load_masters: resume from fp32 copies
-    of weights, not from the rounded ones.
+    of weights, not from the rounded ones. extra_save: steps to save at besides those of the interval. tag_validation:
+    what to do when ranks are about to save different steps.
     """
 
     save: str | None
@@ -204,6 +205,8 @@ class CheckpointPlan:
     schedule_from: Literal["must-match", "config", "checkpoint"]
     whole_weights: bool = False
     load_masters: bool = True
+    extra_save: tuple[int, ...] = ()
+    tag_validation: Literal["ignore", "warn", "fail"] = "warn"
 
 
 @frozen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +32,7 @@ from neox_core.train.manifest import RUN, STATE, find_checkpoint
 from neox_core.train.rng import read_rng, write_rng
 from neox_core.train.schedule import schedule_terms
 from neox_core.train.state import StoredState, TrainState, stored_from_plain, stored_to_plain
+from neox_core.train.tag import agreed_step
 from neox_core.train.together import agree
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class Checkpointer:
         self._rank = 0 if context.groups.world is None else dist.get_rank()
         self._world_size = plan.cluster.world_size
         self._saved_step: int | None = None
+        self.say: Callable[[str], None] = _to_log  # where warnings go, until there is a report
 
     def save(self, state: TrainState) -> Path | None:
         """Write a checkpoint of `state` and return its folder; None when there is nowhere to save, or it is there.
@@ -75,7 +78,8 @@ class Checkpointer:
         if plan.save is None or self._saved_step == state.step:
             return None
         folder = Path(plan.save)
-        final = folder / f"step-{state.step:08d}"
+        step = agreed_step(state.step, plan.tag_validation, self._groups, self._device, self.say)
+        final = folder / f"step-{step:08d}"
         written = folder / f".{final.name}.tmp"
         try:
             self._together(lambda: _empty_folder(written) if self._rank == 0 else None)
@@ -245,6 +249,10 @@ class Checkpointer:
         except CheckpointError as error:
             failure = error
         agree(failure, self._groups, self._device)
+
+
+def _to_log(message: str) -> None:
+    sys.stderr.write(f"{message}\n")
 
 
 def _empty_folder(folder: Path) -> None:

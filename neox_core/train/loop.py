@@ -73,7 +73,8 @@ def train(
 
         stopped = stop.poll() or _due(state.step, plan.train.exit_interval)
         last = stopped or state.step == plan.train.train_iters
-        if last or _due(state.step, plan.checkpoint.save_interval):
+        extra = state.step in plan.checkpoint.extra_save
+        if last or extra or _due(state.step, plan.checkpoint.save_interval):
             report.check()
             saved = checkpointer.save(state)
             if saved is not None:

@@ -77,6 +77,7 @@ def run(plan: RunPlan, startup: Startup) -> None:
     state, schedule = resumed.state, resumed.schedule
     _same_samples(state, data_hash, resumed.path)
     report = _build_report(plan, model, size, context, state, startup, data_hash)
+    checkpointer.say = report.say
     if resumed.path is not None:
         report.say(f"resumed from {resumed.path}, at step {state.step}")
     for note in resumed.notes:

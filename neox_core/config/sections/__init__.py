@@ -2,6 +2,7 @@
 
 from neox_core.config.sections.activation_checkpointing import ActivationCheckpointingSection
 from neox_core.config.sections.aio import AioSection
+from neox_core.config.sections.checkpoint import CheckpointEngineSection
 from neox_core.config.sections.communication import CommunicationSection
 from neox_core.config.sections.data import BlendSection
 from neox_core.config.sections.engine import EngineSection
@@ -42,6 +43,7 @@ CORE_SECTIONS: tuple[ConfigSection, ...] = tuple(
         ("communication", CommunicationSection),
         ("engine", EngineSection),
         ("checkpoint", CheckpointSection),
+        ("checkpoint format", CheckpointEngineSection),
         ("launch", LaunchSection),
         ("report", ReportSection),
         ("profiling", ProfilingSection),

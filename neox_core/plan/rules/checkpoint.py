@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
-from neox_core.config.sections.training import CheckpointSection
+from neox_core.config.sections.checkpoint import CheckpointEngineSection
+from neox_core.config.sections.training import CheckpointSection, TrainingSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import Rule, rule
@@ -30,7 +31,32 @@ def finetune_has_source(config: Config, shape: ClusterShape) -> Iterator[Problem
             yield config.problem("does nothing without load", key, "load: the folder of a checkpoint")
 
 
+@rule("extra_save_iters", "save", "train_iters")
+def extra_saves_can_be_made(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Steps to save at lie within the run, and there is a folder to save to."""
+    extra = config.section(CheckpointEngineSection).extra_save_iters
+    if extra and config.section(CheckpointSection).save is None:
+        yield config.problem("does nothing without save", "extra_save_iters", "save: a folder for the checkpoints")
+    last = config.section(TrainingSection).train_iters
+    if extra and max(extra) > last:
+        yield config.problem(f"{max(extra)} is after train-iters {last}", "extra_save_iters")
+
+
+@rule("checkpoint.load_universal", "checkpoint.parallel_write.pipeline_stage")
+def checkpoints_are_universal(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Checkpoints load on any layout, and all ranks write them: neither can be switched off."""
+    block = config.section(CheckpointEngineSection).checkpoint
+    for key, value, always in (
+        ("load_universal", block.load_universal, "checkpoints load on any number of ranks"),
+        ("parallel_write.pipeline_stage", block.parallel_write.pipeline_stage, "every rank writes its share"),
+    ):
+        if config.is_set(f"checkpoint.{key}") and not value:
+            yield config.problem(f"{always} all the same", f"checkpoint.{key}", "remove it", "warning")
+
+
 RULES: tuple[Rule, ...] = (
+    extra_saves_can_be_made,
+    checkpoints_are_universal,
     save_has_interval,
     finetune_has_source,
 )

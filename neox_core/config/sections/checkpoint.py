@@ -1,0 +1,89 @@
+"""DeepSpeed's and later GPT-NeoX's keys of checkpoints."""
+
+from typing import Any, Literal
+
+from attrs import frozen
+
+from neox_core.config.checks import distinct, only
+from neox_core.config.setting import setting
+
+TagValidation = Literal["Ignore", "Warn", "Fail", "ignore", "warn", "fail", "IGNORE", "WARN", "FAIL"]
+
+
+def _positive(instance: Any, field: Any, value: tuple[int, ...]) -> None:
+    """Steps, each of them once."""
+    distinct(instance, field, value)
+    if any(step < 1 for step in value):
+        raise ValueError("must hold steps from 1 on")
+
+
+@frozen
+class ParallelWriteBlock:
+    """Who writes a checkpoint."""
+
+    pipeline_stage: bool = setting(
+        False,
+        help="Let data-parallel ranks share the writing of a stage's layers: they do in any case.",
+        changes="speed",
+        origin="deepspeed",
+    )
+
+
+@frozen
+class CheckpointBlock:
+    """How checkpoints are written and read."""
+
+    tag_validation: TagValidation = setting(
+        "Warn",
+        help="What to do when ranks are about to save different steps: not look, save under the first rank's, or stop.",
+        changes="output",
+        origin="deepspeed",
+    )
+    load_universal: bool = setting(
+        False,
+        help="Load on another number of ranks than wrote the checkpoint: all checkpoints do in any case.",
+        changes="output",
+        origin="deepspeed",
+    )
+    use_node_local_storage: bool = setting(
+        False,
+        help="Save on a disk of each host.",
+        check=only(False, why="not possible: the ranks of a run write one folder, which all hosts have to see"),
+        changes="output",
+        origin="deepspeed",
+    )
+    parallel_write: ParallelWriteBlock = setting(
+        ParallelWriteBlock(), help="Block: who writes a checkpoint.", changes="speed", origin="deepspeed"
+    )
+
+
+@frozen
+class CheckpointEngineSection:
+    """How checkpoints are written, and further steps to save at."""
+
+    checkpoint: CheckpointBlock = setting(
+        CheckpointBlock(), help="Block of checkpoint settings.", changes="output", origin="deepspeed"
+    )
+    extra_save_iters: tuple[int, ...] = setting(
+        (),
+        help="Steps to save at besides those of save-interval.",
+        unit="steps",
+        check=_positive,
+        changes="output",
+        origin="gpt-neox",
+    )
+    adlr_autoresume: bool = setting(
+        False,
+        help="Ask the scheduler of NVIDIA's own cluster whether to save and requeue.",
+        check=only(False, why="for one cluster of NVIDIA's: `neox train --resume auto` goes on after any requeue"),
+        changes="output",
+        origin="megatron",
+    )
+    adlr_autoresume_interval: int = setting(
+        1000,
+        help="Steps between two such questions.",
+        unit="steps",
+        check=only(1000),
+        changes="output",
+        origin="megatron",
+    )
