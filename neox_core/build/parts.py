@@ -1,0 +1,72 @@
+"""The parts of a planned model, loaded and ready to be put together: as one module, or as the stages of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from attrs import field, frozen
+
+from neox_core.contracts.model import PositionShape
+from neox_core.errors import ConfigError
+from neox_core.model.documents import DocumentRules
+from neox_core.model.recompute import Recompute
+from neox_core.model.shape import ModelShape, build_shape
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from neox_core.build.context import BuildContext
+    from neox_core.contracts.model import Activation
+    from neox_core.model.sparse import BlockTable
+    from neox_core.parallel.tensor import TensorParallel
+    from neox_core.plan.runfile import ModelPlan
+
+
+@frozen(eq=False)
+class Parts:
+    """What `model.gpt.GPT` is made of, by the names it has there."""
+
+    shape: ModelShape
+    norm: Callable[[], nn.Module]
+    activation: Activation
+    position: nn.Module
+    tensor: TensorParallel
+    narrow_loss: bool
+    documents: DocumentRules | None
+    recompute: Recompute | None
+    tables: Mapping[int, BlockTable] = field(factory=dict)
+
+
+def load_parts(plan: ModelPlan, vocab_size: int, context: BuildContext, eod: int | None) -> Parts:
+    """Raises PluginError for a component that cannot be loaded, ConfigError for numbers that make no model."""
+    make_norm, norm_settings = plan.norm.load()
+    make_activation, activation_settings = plan.activation.load()
+    make_position, position_settings = plan.position.load()
+    activation = make_activation(activation_settings)
+    shape = build_shape(plan, vocab_size, gated=activation.gated)
+    place = PositionShape(
+        hidden_size=shape.hidden_size,
+        num_heads=shape.num_heads,
+        head_dim=shape.head_dim,
+        max_positions=shape.max_positions,
+    )
+    return Parts(
+        shape=shape,
+        norm=partial(make_norm, shape.hidden_size, norm_settings),
+        activation=activation,
+        position=make_position(place, position_settings),
+        tensor=context.groups.tensor,
+        narrow_loss=context.narrow_loss,
+        documents=_document_rules(plan, eod),
+        recompute=None if plan.recompute is None else Recompute(plan.recompute.layers),
+    )
+
+
+def _document_rules(plan: ModelPlan, eod: int | None) -> DocumentRules | None:
+    if not (plan.reset_position_ids or plan.reset_attention_mask or plan.eod_mask_loss):
+        return None
+    if eod is None:
+        raise ConfigError("without a tokenizer the end of a document is not known", hint="set tokenizer-type")
+    return DocumentRules(eod, plan.reset_position_ids, plan.reset_attention_mask, plan.eod_mask_loss)
