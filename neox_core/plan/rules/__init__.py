@@ -13,6 +13,7 @@ from neox_core.hooks.catalog import Catalog
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules import (
     activation_checkpointing,
+    attention,
     batch,
     checkpoint,
     data,
@@ -22,6 +23,7 @@ from neox_core.plan.rules import (
     monitors,
     offload,
     optimization,
+    parallelism,
     precision,
     profiling,
     schedule,
@@ -31,7 +33,9 @@ from neox_core.plan.rules.rule import Rule, keys_of
 
 RULES: tuple[Rule, ...] = (
     *model.RULES,
+    *attention.RULES,
     *activation_checkpointing.RULES,
+    *parallelism.RULES,
     *batch.RULES,
     *optimization.RULES,
     *precision.RULES,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import pytest
 from attrs import frozen
@@ -243,6 +243,30 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         CPU,
     ),
     "split_is_shares": (("split=1,-1",), "error: split: must be shares", ("split=1,0",), CPU),
+    "ranks_make_whole_copies": (
+        ("num_gpus=3", "model-parallel-size=2"),
+        "error: model-parallel-size: a copy of the model takes 2 x 1 = 2 ranks, and there are 3",
+        ("num_gpus=4", "model-parallel-size=2", "pipe-parallel-size=2"),
+        CPU,
+    ),
+    "pipeline_keeps_gradients": (
+        ("num_gpus=2", "pipe-parallel-size=2", "zero_optimization.stage=2", "optimizer.type=AnyStage"),
+        "error: zero_optimization.stage: 2 is not for pipe-parallel-size 2 (stage: 1, or no pipeline)",
+        ("num_gpus=2", "pipe-parallel-size=2", "zero_optimization.stage=1", "optimizer.type=AnyStage"),
+        CPU,
+    ),
+    "widths_divide": (
+        ("num_gpus=2", "model-parallel-size=2", "intermediate-size=255"),
+        "error: intermediate-size: 255 cannot be divided by model-parallel-size 2",
+        ("num_gpus=2", "model-parallel-size=2", "intermediate-size=254"),
+        CPU,
+    ),
+    "partition_has_pipeline": (
+        ("pipe-partition-method=uniform",),
+        "warning: pipe-partition-method: does nothing with pipe-parallel-size 0",
+        ("pipe-partition-method=uniform", "num_gpus=2", "pipe-parallel-size=2"),
+        CPU,
+    ),
     "one_host_filter": (
         ("include=localhost", "exclude=localhost:1"),
         "error: exclude: contradicts include (keep one of the two)",
@@ -395,6 +419,8 @@ def _known(key: str) -> bool:
         found = next((each for cls in classes for each in fields_of(cls) if each.name == part), None)
         if found is None:
             return False
+        if get_origin(found.type) is dict:
+            return True  # of a component, such as the params of an optimizer
         block = block_of(found.type)
         classes = [block] if block else []
     return True
@@ -433,6 +459,11 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
         (("bf16.enabled=true", "fp16.enabled=true"), "enabled together with fp16"),
         (("save-interval=5",), "warning: save-interval: does nothing without save"),
         (("keep-last-n-checkpoints=5",), "warning: keep-last-n-checkpoints: does nothing without save"),
+        (("num_gpus=2", "model-parallel-size=4"), "takes 4 x 1 = 4 ranks, and there are 2"),
+        (("num_gpus=2", "pipe-parallel-size=4"), "error: pipe-parallel-size: a copy of the model takes 1 x 4"),
+        (("num_gpus=3", "model-parallel-size=3"), "num-attention-heads: 4 cannot be divided by model-parallel-size 3"),
+        (("num_gpus=3", "model-parallel-size=3"), "hidden-size: 64 cannot be divided by model-parallel-size 3"),
+        (("num_gpus=3", "model-parallel-size=3"), "padded-vocab-size: 256 cannot be divided by model-parallel-size 3"),
         (("exclude=localhost:1", "num_gpus=1"), "num_gpus: contradicts exclude, which says it by name"),
         (("include=localhost:0", "num_nodes=1", "num_gpus=1"), "num_gpus: contradicts include"),
         (("plugins.require=[neox-none]",), "plugins.require: plugin neox-none is required and not installed"),
