@@ -50,8 +50,12 @@ def find_shards(model: nn.Module, wrapper: Any, optimizer: torch.optim.Optimizer
     BF16_Optimizer), where a parameter may be here in part or not at all, and flat partitions of each parameter
     (ZeRO 3), of which the last ranks may have none.
     """
-    found = _partitions(model, wrapper, data_rank) if is_partitioned(model) else _shards(model, wrapper, optimizer)
-    layout = dict(found)
+    if is_partitioned(model):
+        layout = dict(_partitions(model, wrapper, data_rank))
+    elif hasattr(wrapper, "round_robin_bit16_groups"):
+        layout = dict(_flat_partitions(model, wrapper, data_rank))
+    else:
+        layout = dict(_shards(model, wrapper, optimizer))
     return tuple(evolve(layout[name], cut=cut_of(each)) for name, each in model.named_parameters() if name in layout)
 
 
@@ -103,6 +107,23 @@ def _partitions(model: nn.Module, wrapper: Any, data_rank: int) -> Iterator[tupl
             if part := _part(parameter, data_rank):
                 yield name, Shard(name, tuple(parameter.ds_shape), *part, flat, offset, False)
             offset += parameter.ds_tensor.ds_numel
+
+
+def _flat_partitions(model: nn.Module, wrapper: Any, data_rank: int) -> Iterator[tuple[str, Shard]]:
+    """ZeRO 1 and 2. DeepSpeed's own record, `_hp_mapping`, is wrong where it deals gradients in turn."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for group, offsets, flat in zip(
+        wrapper.round_robin_bit16_groups,
+        wrapper.round_robin_bit16_offsets,
+        wrapper.single_partition_of_fp32_groups,
+        strict=True,
+    ):
+        begin = data_rank * flat.numel()
+        for parameter, offset in zip(group, offsets, strict=True):
+            low, high = max(offset, begin), min(offset + parameter.numel(), begin + flat.numel())
+            if low < high:
+                name = names[id(parameter)]
+                yield name, Shard(name, tuple(parameter.shape), low - offset, high - low, flat, low - begin, False)
 
 
 def _shards(model: nn.Module, wrapper: Any, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Shard]]:

@@ -1,6 +1,7 @@
 """A valid config and a cluster to the plan of a run, part by part."""
 
 import json
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -8,8 +9,10 @@ from typing import Any, Literal
 from cattrs.preconf.json import make_converter
 
 from neox_core.config.convert import fields_of
-from neox_core.config.sections.checkpoint import CheckpointEngineSection
+from neox_core.config.layers import layer_layouts, mode_of
 from neox_core.config.sections.activation_checkpointing import ActivationCheckpointingSection, option, segments
+from neox_core.config.sections.attention import AttentionSection
+from neox_core.config.sections.checkpoint import CheckpointEngineSection
 from neox_core.config.sections.data import BlendSection
 from neox_core.config.sections.host import DataSection
 from neox_core.config.sections.model import ModelSection, RegularizationSection
@@ -98,6 +101,7 @@ def run_dir(config: Config) -> str:
 def _model(config: Config) -> ModelPlan:
     model, rest = config.section(ModelSection), config.section(RegularizationSection)
     data, precision = config.section(DataSection), config.section(PrecisionSection)
+    layouts = config.components("sparse layout")
     (norm,), (activation,), (position,) = (config.components(kind) for kind in ("norm", "activation", "position"))
     return ModelPlan(
         num_layers=model.num_layers,
@@ -132,7 +136,17 @@ def _model(config: Config) -> ModelPlan:
         eod_mask_loss=model.eod_mask_loss,
         compile=model.compile,
         recompute=_recompute(config.section(ActivationCheckpointingSection), model.num_layers),
+        layouts=tuple(map(reference, layouts)),
+        layout_of_layer=_layout_of_layer(config, layouts, model.num_layers),
     )
+
+
+def _layout_of_layer(config: Config, layouts: Sequence[Chosen], num_layers: int) -> tuple[int | None, ...]:
+    attention = config.section(AttentionSection)
+    mode = mode_of(attention.sparse_attention)
+    names = layer_layouts(num_layers, attention.sparsity, mode, attention.attention_config)
+    place = {name: index for index, name in enumerate(dict.fromkeys(name for name in names if name is not None))}
+    return tuple(None if name is None else place[name] for name in names) if layouts else ()
 
 
 def _recompute(section: ActivationCheckpointingSection, num_layers: int) -> RecomputePlan | None:

@@ -30,11 +30,9 @@ def zero_json(zero: ZeroBlock) -> dict[str, Any]:
         "zero_quantized_weights": zero.zero_quantized_weights,
         "zero_quantized_gradients": zero.zero_quantized_gradients,
     }
-    if zero.offload_param is not None and zero.offload_param.device != "none":
-        block["offload_param"] = _param_json(zero.offload_param)
-    if zero.offload_optimizer is not None and zero.offload_optimizer.device != "none":
-        block["offload_optimizer"] = _optimizer_json(zero.offload_optimizer)
-    return block
+    offloads = {"offload_param": _param_json(zero.offload_param)} if zero.offload_param else {}
+    offloads |= {"offload_optimizer": _optimizer_json(zero.offload_optimizer)} if zero.offload_optimizer else {}
+    return block | {name: offload for name, offload in offloads.items() if offload["device"] != "none"}
 
 
 def uses_files(zero: ZeroBlock) -> bool:
@@ -44,8 +42,6 @@ def uses_files(zero: ZeroBlock) -> bool:
 
 def aio_json(aio: AioBlock, zero: ZeroBlock) -> dict[str, Any]:
     """The block aio, where something is offloaded to files."""
-    if not uses_files(zero):
-        return {}
     block = {
         "block_size": aio.block_size,
         "queue_depth": aio.queue_depth,
@@ -53,7 +49,7 @@ def aio_json(aio: AioBlock, zero: ZeroBlock) -> dict[str, Any]:
         "single_submit": aio.single_submit,
         "overlap_events": aio.overlap_events,
     }
-    return {"aio": block}
+    return {"aio": block} if uses_files(zero) else {}
 
 
 def _param_json(block: OffloadParamBlock) -> dict[str, Any]:
