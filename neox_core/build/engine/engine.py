@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from neox_core.build.engine.measure import counted, forget_forward, timings
 from neox_core.build.engine.norm import clip, counts_here
 from neox_core.build.engine.partitioned import refresh, whole_weights
+from neox_core.build.engine.recompute import build_recompute
 from neox_core.build.engine.start import initialize, plain_options, steps_parameters
 from neox_core.build.shards import Shard, find_shards, find_weights, group_contents, is_partitioned
 from neox_core.errors import CheckpointError
@@ -32,6 +33,9 @@ def build_engine(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimiz
     """
     options = [plain_options(group) for group in optimizer.param_groups]
     engine = initialize(plan, model, optimizer, context.groups)
+    recompute = plan.model.recompute
+    if recompute is not None and recompute.deepspeed:
+        model.recompute = build_recompute(recompute, context.groups)  # type: ignore[assignment]
     # fp16 and bf16 at ZeRO 0 have stepped once, on gradients of zero, to make the optimizer allocate its state: that
     # decays the weights and counts as a step. Undo it.
     optimizer.state.clear()
