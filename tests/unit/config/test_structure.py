@@ -191,10 +191,6 @@ def test_a_setting_of_a_later_optimizer_given_to_one_of_this_version(read: Read)
 @pytest.mark.parametrize(
     "line",
     [
-        "model-parallel-size: 2",
-        "pipe-parallel-size: 2",
-        "zero_optimization: {stage: 3}",
-        "checkpoint-activations: true",
         "bias-gelu-fusion: true",
         "output_layer_parallelism: row",
     ],
