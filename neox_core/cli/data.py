@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from attrs import asdict
 
 from neox_core.cli.process import exec_module
 from neox_core.config.structure import structure_settings
@@ -36,7 +35,24 @@ def data() -> None:
 @click.option("--tokenizer-type", default="GPT2BPETokenizer", show_default=True, help="As in a config.")
 @click.option("--data-impl", default="mmap", show_default=True, help="As in a config.")
 @click.option("--append-eod/--no-append-eod", default=True, show_default=True, help="End each document by a token.")
-@click.option("--json-key", help="Member of each line of a .jsonl file that holds the text, `text` if not given.")
+@click.option(
+    "--json-keys",
+    "--json-key",
+    multiple=True,
+    help="Member of each line of a .jsonl file, or column of a .parquet file, with the text: `text` if not given. "
+    "Several, also with commas between them, make a dataset each.",
+)
+@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes that encode.")
+@click.option("--ftfy", is_flag=True, help="Mend text that was decoded wrongly, with the library ftfy.")
+@click.option("--skip-bad", is_flag=True, help="Leave out and count broken lines, instead of stopping at the first.")
+@click.option("--resume", is_flag=True, help="Go on with a run that was stopped.")
+@click.option(
+    "--sync-mb",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    help="MB of text between two notes of how far it has come, for --resume.",
+)
 @click.option("--force", is_flag=True, help="Make everything again, even if it is up to date.")
 def prepare(
     sources: tuple[str, ...],
@@ -47,17 +63,25 @@ def prepare(
     tokenizer_type: str,
     data_impl: str,
     append_eod: bool,
-    json_key: str | None,
+    json_keys: tuple[str, ...],
+    workers: int,
+    ftfy: bool,
+    skip_bad: bool,
+    resume: bool,
+    sync_mb: int,
     force: bool,
 ) -> None:
-    """Tokenize SOURCES: .txt files (a document each), .jsonl files (a document a line) and folders of them; or the word
-    `stdlib`, the source text of this Python's standard library.
+    """Tokenize SOURCES: .txt files (a document each), .jsonl files (a document a line), both also as .gz and .zst,
+    .parquet files (a document a row), patterns such as 'a/*.jsonl', and folders of them; or the word `stdlib`, the
+    source text of this Python's standard library.
 
     Without --vocab-file a tokenizer is trained on the text. Needs no more memory for a larger corpus; a run that is
     killed leaves nothing that looks finished.
     """
+    if resume and force:
+        raise UsageError("--force makes everything again, and --resume goes on", hint="leave one out")
     library = STANDARD_LIBRARY in sources
-    if library and (len(sources) > 1 or json_key is not None):
+    if library and (len(sources) > 1 or json_keys):
         raise UsageError(
             f"`{STANDARD_LIBRARY}` stands alone, without other sources and --json-key",
             hint=f"for a file or folder of that name write ./{STANDARD_LIBRARY}",
@@ -72,13 +96,18 @@ def prepare(
             "sources": None if library else sources,
             "out": out,
             "name": STANDARD_LIBRARY if library else Path(out).resolve().name,
-            "backend": asdict(_reference(catalog, "data backend", data_impl, {})),
-            "tokenizer": asdict(_reference(catalog, "tokenizer", tokenizer_type, files, complete=bool(files))),
+            "backend": _reference(catalog, "data backend", data_impl, {}).plain(),
+            "tokenizer": _reference(catalog, "tokenizer", tokenizer_type, files, complete=bool(files)).plain(),
             "train": not files,
             "vocab_size": vocab_size or DEFAULT_VOCAB_SIZE,
             "append_eod": append_eod,
-            "json_key": json_key,
+            "json_keys": [key for keys in json_keys for key in keys.split(",")],
             "force": force,
+            "workers": workers,
+            "ftfy": ftfy,
+            "skip_bad": skip_bad,
+            "resume": resume,
+            "sync_mb": sync_mb,
         },
     )
 
@@ -105,8 +134,8 @@ def inspect(
         "neox_core.build.inspect",
         {
             "prefix": prefix,
-            "backend": asdict(_reference(catalog, "data backend", data_impl, {})),
-            "tokenizer": asdict(_reference(catalog, "tokenizer", tokenizer_type, files)) if files else None,
+            "backend": _reference(catalog, "data backend", data_impl, {}).plain(),
+            "tokenizer": _reference(catalog, "tokenizer", tokenizer_type, files).plain() if files else None,
             "document": document,
         },
     )

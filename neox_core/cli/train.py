@@ -58,7 +58,7 @@ def summary(plan: RunPlan) -> str:
         "optimizer": f"{optim.optimizer.name}, lr {optim.lr:g} ({optim.schedule.name}), ZeRO stage {optim.zero_stage}, "
         f"{dtype}",
         "steps": f"{steps.train_iters}, log every {steps.log_interval}, evaluate every {steps.eval_interval}",
-        "data": plan.data.prefix or "none",
+        "data": plan.data.prefix or ", ".join(each.prefix for each in plan.data.train) or "none",
         "checkpoint": f"{saves.save or 'not saved'}"
         + (f", every {saves.save_interval} steps" if saves.save and saves.save_interval else ""),
         "ranks": f"{cluster.world_size} on {', '.join(host.name for host in cluster.hosts)}, {cluster.device}, "

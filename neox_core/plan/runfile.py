@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from attrs import field, frozen
+from attrs import asdict, field, frozen
 from cattrs.preconf.json import make_converter
 
 from neox_core.errors import ConfigError
@@ -36,6 +36,10 @@ class ComponentRef:
     def loaded(self) -> bool:
         """Whether this process has asked for the component, and so for its settings."""
         return bool(self._loads)
+
+    def plain(self) -> dict[str, Any]:
+        """What it was made of, for a process that makes it again."""
+        return asdict(self, filter=lambda each, _: bool(each.init))
 
     def load(self) -> tuple[Any, Any]:
         """(target, settings instance or None). Raises PluginError when either cannot be imported."""
@@ -67,6 +71,7 @@ class ModelPlan:
     """The decoder. Widths in elements; `padded_vocab_size` None: from the tokenizer, rounded up.
 
     num_kv_heads None: as many as heads. num_unique_layers None: as many as layers. recompute None: keep activations.
+    layout_of_layer: for each layer its place in `layouts`, None where it sees all before it; empty: all layers do.
     """
 
     num_layers: int
@@ -101,6 +106,8 @@ class ModelPlan:
     eod_mask_loss: bool = False
     compile: bool = False
     recompute: RecomputePlan | None = None
+    layouts: tuple[ComponentRef, ...] = ()
+    layout_of_layer: tuple[int | None, ...] = ()
 
 
 @frozen

@@ -222,7 +222,7 @@ print("KiB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
             "train": True,
             "vocab_size": 600,
             "append_eod": True,
-            "json_key": None,
+            "json_keys": [],
             "force": False,
         }
         done = subprocess.run(

@@ -1,0 +1,114 @@
+"""Texts to ids, in this process or in several that work ahead of it by a bounded number of batches."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache
+from multiprocessing import get_context, parent_process
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from attrs import define
+
+from neox_core.errors import DataError
+from neox_core.plan.runfile import ComponentRef
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from neox_core.contracts import Tokenizer
+
+T = TypeVar("T")
+AHEAD = 3
+"""Batches for each process that are being worked on, or wait to be written."""
+
+
+@define
+class Encoder:
+    """Encodes batches of texts. ftfy: mend text that was decoded wrongly, with the library of that name.
+
+    workers: processes; 1: this one, whose tokenizer may use all cores by itself.
+    """
+
+    tokenizer: ComponentRef
+    workers: int = 1
+    ftfy: bool = False
+
+    def batches(self, batches: Iterable[tuple[T, Sequence[str]]]) -> Iterator[tuple[T, list[NDArray[Any]]]]:
+        """(label, ids of each text) of each (label, texts), in order. Raises DataError when a process dies."""
+        if self.workers == 1:
+            encode = _Work(self.tokenizer, self.ftfy)
+            for label, texts in batches:
+                yield label, encode(texts)
+            return
+        reference = json.dumps(self.tokenizer.plain())
+        pool = ProcessPoolExecutor(self.workers, get_context("spawn"), initializer=_start)
+        waiting: deque[tuple[T, Future[list[NDArray[Any]]]]] = deque()
+        try:
+            for label, texts in batches:
+                waiting.append((label, pool.submit(_encode, reference, self.ftfy, texts)))
+                if len(waiting) >= AHEAD * self.workers:
+                    yield _taken(*waiting.popleft())
+            while waiting:
+                yield _taken(*waiting.popleft())
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+class _Work:
+    def __init__(self, tokenizer: ComponentRef, ftfy: bool) -> None:
+        target, settings = tokenizer.load()
+        self.tokenizer: Tokenizer = target(settings)
+        self.mend = _mender() if ftfy else None
+
+    def __call__(self, texts: Sequence[str]) -> list[NDArray[Any]]:
+        if self.mend is not None:
+            texts = [self.mend(text) for text in texts]
+        return [np.asarray(ids, dtype=np.int32) for ids in self.tokenizer.encode_batch(texts)]
+
+
+def _start() -> None:
+    """In each process of a pool."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process ends the others
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core each
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@cache
+def _work_of(reference: str, ftfy: bool) -> _Work:
+    return _Work(ComponentRef(**json.loads(reference)), ftfy)
+
+
+def _encode(reference: str, ftfy: bool, texts: Sequence[str]) -> list[NDArray[Any]]:
+    return _work_of(reference, ftfy)(texts)
+
+
+def _taken(label: T, future: Future[list[NDArray[Any]]]) -> tuple[T, list[NDArray[Any]]]:
+    try:
+        return label, future.result()
+    except BrokenProcessPool as error:
+        raise DataError(
+            "a process that encodes text has died", hint="it may have run out of memory: ask for fewer --workers"
+        ) from error
+
+
+def _mender() -> Any:
+    try:
+        from ftfy import fix_text
+    except ImportError as error:
+        raise DataError("--ftfy needs the library ftfy", hint="pip install ftfy") from error
+    return fix_text

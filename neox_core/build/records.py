@@ -1,0 +1,64 @@
+"""Small JSON records beside a dataset, and the digests that say what a thing was made from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from neox_core.plan.runfile import ComponentRef
+
+READ_AT_ONCE = 1 << 20
+
+
+def digest_of(*parts: Any) -> str:
+    """SHA-256 of values, and of components with the contents of the files that their settings name."""
+    known = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, ComponentRef):
+            files = {field: value for field, value in part.settings.items() if Path(str(value)).is_file()}
+            known.update(f"{part.plugin} {part.version} {part.target}".encode())
+            known.update(json.dumps(hashes_of(Path(), files), sort_keys=True).encode())
+            rest = {field: value for field, value in part.settings.items() if field not in files}
+            known.update(json.dumps(rest, sort_keys=True).encode())
+        else:
+            known.update(json.dumps(part).encode())
+        known.update(b"\0")
+    return known.hexdigest()
+
+
+def hashes_of(folder: Path, files: dict[str, str]) -> dict[str, str]:
+    """SHA-256 by field; "" for a file that is not there."""
+    paths = {field: folder / name for field, name in files.items()}
+    return {field: sha256_of(path) if path.is_file() else "" for field, path in paths.items()}
+
+
+def sha256_of(path: Path) -> str:
+    """Raises OSError."""
+    known = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(READ_AT_ONCE):
+            known.update(chunk)
+    return known.hexdigest()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Empty when there is no such file, or not one of ours."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def write_json(path: Path, record: dict[str, Any]) -> None:
+    """Write atomically. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
