@@ -121,18 +121,18 @@ class GPT(nn.Module):
         return self.tensor.copy(prepared) if prepared.requires_grad else prepared
 
     @property
+    def window(self) -> int:
+        """The longest sequence, in tokens: what there are positions for, or layouts."""
+        return self.shape.seq_length if self.tables else self.shape.max_positions
+
+    @property
     def output_weight(self) -> Tensor:
         """[vocab, hidden], of a tensor-parallel rank its rows: the head's, or the embedding's where they are tied."""
         return self.embedding.weight if self.head is None else self.head.weight
 
     def no_weight_decay(self) -> set[str]:
         """Names of the parameters that their own modules keep out of weight decay."""
-        names: set[str] = set()
-        for prefix, module in self.named_modules():
-            declared = () if module is self else getattr(module, "no_weight_decay", ())
-            own = {name for name, _ in module.named_parameters(recurse=False)}
-            names |= {f"{prefix}.{name}" for name in own.intersection(declared)}
-        return names
+        return spared_from_decay(self)
 
     def new_cache(self, batch: int, capacity: int) -> KeyValueCache:
         """A cache for `batch` sequences of up to `capacity` tokens, on the model's device."""
@@ -144,3 +144,13 @@ class GPT(nn.Module):
     def _matmul_dtype(x: Tensor) -> torch.dtype:
         device = x.device.type
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+def spared_from_decay(model: nn.Module) -> set[str]:
+    """Names of the parameters that the modules within `model` declare as `no_weight_decay`."""
+    names: set[str] = set()
+    for prefix, module in model.named_modules():
+        declared = () if module is model else getattr(module, "no_weight_decay", ())
+        own = {name for name, _ in module.named_parameters(recurse=False)}
+        names |= {f"{prefix}.{name}" for name in own.intersection(declared)}
+    return names

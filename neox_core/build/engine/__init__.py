@@ -2,5 +2,6 @@
 
 from neox_core.build.engine.engine import Engine, build_engine
 from neox_core.build.engine.measure import print_collectives
+from neox_core.build.engine.pipeline import build_stage
 
-__all__ = ["Engine", "build_engine", "print_collectives"]
+__all__ = ["Engine", "build_engine", "build_stage", "print_collectives"]

@@ -41,7 +41,10 @@ def build_engine(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimiz
     optimizer.state.clear()
     for group, option in zip(optimizer.param_groups, options, strict=True):
         group.update(option)
-    built = Engine(engine, plan, optimizer, context)
+    from neox_core.build.engine.pipeline import PipelineEngine  # builds on this module
+
+    kind = Engine if context.groups.pipe_size == 1 else PipelineEngine
+    built = kind(engine, plan, optimizer, context)
     if not built.partitioned:
         built.copy_weights_to_masters()
     return built

@@ -20,21 +20,16 @@ if TYPE_CHECKING:
 
 def initialize(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimizer, groups: Groups) -> Any:
     """DeepSpeed's engine over `model` and `optimizer`, under plan.engine. Collective: every rank calls it."""
-    os.environ["DS_ACCELERATOR"] = plan.cluster.device  # read once, when deepspeed is imported
+    prepare_import(plan)
     import deepspeed
-    import deepspeed.ops
 
-    # DeepSpeed compiles an op for shared-memory all-reduce at the first start of a process group on a CPU: about 45 s,
-    # for a collective that only its inference calls. This table is where it looks whether an op can be built here;
-    # filled in beforehand, it also saves the compiler probes of all other ops.
-    deepspeed.ops.__compatible_ops__ = {"deepspeed_shm_comm": False}
     set_voice(plan, starting=True)
     said = contextlib.nullcontext() if plan.debug else contextlib.redirect_stdout(io.StringIO())
     with said:  # BF16_Optimizer prints memory figures past any logger
         engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=optimizer,
-            mpu=Place(groups) if groups.tensor.size > 1 else None,
+            mpu=Place(groups) if groups.tensor.size > 1 and groups.pipe_size == 1 else None,
             config=engine_config(plan),
             dist_init_required=False,
         )
@@ -42,11 +37,25 @@ def initialize(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimizer
     return engine
 
 
+def prepare_import(plan: RunPlan) -> None:
+    """Import DeepSpeed the way that every later import of it finds it."""
+    os.environ["DS_ACCELERATOR"] = plan.cluster.device  # read once, when deepspeed is imported
+    import deepspeed.ops
+
+    # DeepSpeed compiles an op for shared-memory all-reduce at the first start of a process group on a CPU: about 45 s,
+    # for a collective that only its inference calls. This table is where it looks whether an op can be built here;
+    # filled in beforehand, it also saves the compiler probes of all other ops.
+    deepspeed.ops.__compatible_ops__ = {"deepspeed_shm_comm": False}
+
+
 def engine_config(plan: RunPlan) -> dict[str, Any]:
     """plan.engine, less what this module does itself."""
     config = dict(plan.engine)
     config.pop("torch_autocast", None)  # would also send gradients in half precision
     config["timers"] = {"throughput": {"enabled": False}}  # synchronizes the device at every step
+    if plan.cluster.pipeline_parallel > 1:
+        # Spreading what is sent between stages over a tensor group asks that its ranks hold the same.
+        config["pipeline"] = {"pipe_partitioned": False, "grad_partitioned": False}
     if steps_parameters(plan):
         config["gradient_clipping"] = 0.0  # its clipping loops over the parameters and keeps the norm to itself
     return config

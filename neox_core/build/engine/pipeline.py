@@ -1,0 +1,211 @@
+"""A pipeline of stages under DeepSpeed's pipeline engine, with the interface of `Engine`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from neox_core.build.engine.engine import Engine
+from neox_core.build.engine.norm import clip
+from neox_core.build.engine.start import prepare_import
+from neox_core.build.model import draw
+from neox_core.build.parts import load_parts
+from neox_core.errors import ConfigError
+from neox_core.model.block import Block
+from neox_core.model.embedding import Embedding
+from neox_core.model.gpt import spared_from_decay
+from neox_core.model.stages import Feed, FinalNorm, Head, TransformerLayer, embed, loss
+from neox_core.parallel.tensor import mark_parameters
+
+if TYPE_CHECKING:
+    from neox_core.build.context import BuildContext
+    from neox_core.build.parts import Parts
+    from neox_core.model.recompute import Recompute
+    from neox_core.plan.runfile import RunPlan
+
+_TIED = "embedding"
+_AUTOCAST = {"bf16": torch.bfloat16}
+
+
+def build_stage(plan: RunPlan, vocab_size: int, context: BuildContext, *, eod: int | None = None) -> nn.Module:
+    """This rank's stage of the planned model, a PipelineModule; its parameters have the names of a whole model.
+
+    Collective. The weights are drawn as `build.model.build_model` draws them. Raises ConfigError for what a pipeline
+    cannot train or cannot be cut into.
+    """
+    parts = load_parts(plan.model, vocab_size, context, eod)
+    _check(parts, plan.cluster.pipeline_parallel)
+    prepare_import(plan)
+    import deepspeed.comm
+    from deepspeed.pipe import PipelineModule
+    from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+
+    deepspeed.comm.init_distributed(
+        plan.cluster.backend, auto_mpi_discovery=False, verbose=False, dist_init_required=False
+    )
+    autocast = _AUTOCAST[plan.precision.autocast] if plan.precision.autocast else None
+    feed = Feed(
+        position=parts.position,
+        tensor=parts.tensor,
+        dtype=autocast or context.dtype,
+        autocast=autocast,
+        dropout=parts.shape.has_dropout,
+        documents=parts.documents,
+        recompute=parts.recompute,
+        tables=parts.tables,
+    )
+    last = parts.shape.num_layers + 1
+
+    class Stage(PipelineModule):  # type: ignore[misc]  # deepspeed has no types
+        """Modules are named as in a whole model, wherever the names come from: DeepSpeed's count all layers."""
+
+        shape = parts.shape
+        documents = parts.documents
+
+        @property
+        def recompute(self) -> Recompute | None:
+            return feed.recompute
+
+        @recompute.setter
+        def recompute(self, value: Recompute | None) -> None:
+            feed.recompute = value
+
+        def named_modules(
+            self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+        ) -> Iterator[tuple[str, nn.Module]]:
+            for name, module in super().named_modules(memo, prefix, remove_duplicate):
+                yield _plain_name(name, last), module
+
+        def _synchronize_tied_weights(self) -> None:
+            """Both ends of a tied weight draw it from the same name."""
+
+        def no_weight_decay(self) -> set[str]:
+            return spared_from_decay(self)
+
+        def mean_loss(self, hidden: Tensor, labels: Tensor) -> Tensor:
+            weight = self.tied_modules[_TIED].weight if parts.shape.tie_embeddings else self.forward_funcs[-1].weight
+            return loss(hidden, weight, labels, feed, narrow=parts.narrow_loss)
+
+    grid = PipeModelDataParallelTopology(
+        num_pp=context.groups.pipe_size, num_mp=context.groups.tensor.size, num_dp=context.groups.data_size
+    )
+    with contextlib.nullcontext() if plan.debug else contextlib.redirect_stdout(io.StringIO()):
+        stage = Stage(_layers(parts, feed), topology=grid, partition_method=plan.cluster.partition)
+    stage.loss_fn = stage.mean_loss
+    if context.groups.pipe_rank == 0:
+        stage.position = parts.position  # the first stage trains what the others do not use
+    parts.position.to(device=context.device)
+    draw(stage, parts, plan.model, context)
+    stage.to(device=context.device, dtype=context.dtype)
+    mark_parameters(stage, parts.tensor)
+    return stage
+
+
+def _check(parts: Parts, stages: int) -> None:
+    shape = parts.shape
+    if shape.num_layers < stages:
+        raise ConfigError(f"{shape.num_layers} layers cannot be dealt to {stages} pipeline stages")
+    if shape.num_unique_layers != shape.num_layers:
+        raise ConfigError("num-unique-layers shares weights between stages, which a pipeline does not do")
+    prepared: Any = parts.position.prepare(torch.arange(1), torch.float32)  # type: ignore[operator]
+    if any(isinstance(each, Tensor) and each.requires_grad for each in tree_leaves(prepared)):
+        raise ConfigError(
+            "this pos-emb trains numbers that every layer uses, which a pipeline does not do",
+            hint="set pipe-parallel-size to 1, or choose another pos-emb",
+        )
+
+
+def _layers(parts: Parts, feed: Feed) -> list[Any]:
+    from deepspeed.pipe import LayerSpec, TiedLayerSpec
+
+    shape, tensor = parts.shape, parts.tensor
+    table = (Embedding, shape.vocab_size, shape.hidden_size, shape.hidden_dropout, tensor)
+    make_block = partial(Block, shape, parts.norm, parts.activation, tensor)
+    blocks = [LayerSpec(TransformerLayer, make_block, layer, feed) for layer in range(shape.num_layers)]
+    if shape.tie_embeddings:
+        head = TiedLayerSpec(_TIED, *table, forward_fn=lambda embedding, hidden: hidden)
+    else:
+        head = LayerSpec(Head, shape.hidden_size, shape.vocab_size, tensor, bias=False)
+    first = TiedLayerSpec(_TIED, *table, forward_fn=lambda embedding, passed: embed(embedding, passed, feed))
+    return [first, *blocks, LayerSpec(FinalNorm, parts.norm, feed), head]
+
+
+def _plain_name(name: str, last: int) -> str:
+    """DeepSpeed's name of a module to a whole model's: layers are numbered 0: embedding, 1 ... : blocks, norm, head."""
+    if name.startswith("tied_modules."):
+        return name.removeprefix("tied_modules.")
+    found = re.fullmatch(r"(\d+)(?:\.(.+))?", name)
+    if found is None:
+        return name
+    index, rest = int(found[1]), found[2]
+    if index > last:
+        return "head" if rest is None else f"head.{rest}"
+    if index == last:
+        return "last" if rest is None else rest.replace("norm", "final_norm", 1)
+    own = f"layers.{index - 1}"
+    return f"{own}.layer" if rest is None else own + rest.removeprefix("block")
+
+
+class PipelineEngine(Engine):
+    """One rank's stage in training. A step's micro-batches go through the stages one behind the other (1F1B)."""
+
+    def __init__(self, engine: Any, plan: RunPlan, optimizer: torch.optim.Optimizer, context: BuildContext) -> None:
+        super().__init__(engine, plan, optimizer, context)
+        if self._plain:
+            optimizer.register_step_pre_hook(lambda *_: self._before_update())
+
+    def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
+        """The loss is the mean of all data-parallel ranks, the same on each."""
+        self._set_lr(lr)
+        pairs = [
+            self._pair(batch, self._keys(index)) for index, batch in enumerate(islice(batches, self._accumulation))
+        ]
+        self._consumed += self._batch.train_batch
+        mean: Tensor = self._engine.train_batch(iter(pairs)).detach().clone()
+        if not self._plain:
+            self._norm = self._engine.get_global_grad_norm()
+        elif not self._looks and self._norm is not None:
+            mean = torch.where(torch.isfinite(torch.as_tensor(self._norm)), mean, torch.nan)
+        return mean
+
+    def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
+        """The mean of all batches of all data-parallel ranks, the same on each."""
+        pairs = [self._pair(batch, self._no_keys(batch)) for batch in batches]
+        self._engine.reset_activation_shape()
+        mean = self._engine.eval_batch(iter(pairs), num_micro_batches=len(pairs))
+        self._engine.reset_activation_shape()
+        self.model.train()
+        return [mean.detach().clone()]
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of all stages."""
+        found: list[dict[str, tuple[int, ...]]] = [{}] * self._groups.pipe_size
+        dist.all_gather_object(found, super().shapes(), group=self._groups.pipe)
+        return {name: shape for stage in found for name, shape in stage.items()}
+
+    def _pair(self, batch: Tensor, keys: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
+        tokens, labels = batch[:, :-1].contiguous(), batch[:, 1:]
+        documents = self.model.documents
+        return (tokens, *keys), labels if documents is None else documents.labels(tokens, labels)
+
+    def _no_keys(self, batch: Tensor) -> tuple[Tensor, ...]:
+        """In place of those that an evaluation does not use, so that all that is sent has one form."""
+        return (torch.zeros(len(batch), dtype=torch.int64, device=self.device),) if self._dropout else ()
+
+    def _before_update(self) -> None:
+        norm = clip(self._trainable, self._clipping, self._groups)
+        self._norm = norm
+        if self._looks and not torch.isfinite(norm):
+            self._discarded += 1
+            for parameter in self._trainable:
+                parameter.grad = None

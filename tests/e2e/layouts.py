@@ -1,0 +1,178 @@
+"""A rank that trains tiny models in several layouts, one after the other: `python layouts.py OUT CASES_JSON`.
+
+Each case is a dict: its name, what of the model, the layout and the optimizer differs from the form that it names, and
+optionally a checkpoint to start from. It leaves OUT/<name>: a checkpoint, and `losses.json`, the mean loss of each step
+over the samples of the step, as the first rank knows it.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from attrs import evolve
+from torch import Tensor
+
+from neox_core.build.context import build_context
+from neox_core.build.engine import build_engine, build_stage
+from neox_core.build.model import build_model
+from neox_core.build.optimizer import build_optimizer
+from neox_core.build.quiet import quiet_engine
+from neox_core.parallel.groups import Groups, build_groups
+from neox_core.plan.runfile import ComponentRef, Host, PrecisionPlan, RunPlan
+from neox_core.testing.plans import example_plan
+from neox_core.train.checkpoint import Checkpointer
+
+VOCAB, SEQ, SAMPLES = 64, 16, 8
+LR, CLIPPING = 0.003, 0.5
+STEPS = 20
+
+NORMS = {
+    "layernorm": ("neox_norms.layernorm:LayerNorm", "neox_norms.settings:LayerNormSettings"),
+    "rmsnorm": ("neox_norms.rmsnorm:RMSNorm", "neox_norms.settings:RMSNormSettings"),
+    "scalenorm": ("neox_norms.scalenorm:ScaleNorm", "neox_norms.settings:ScaleNormSettings"),
+}
+ACTIVATIONS = {
+    "gelu": ("neox_activations.gelu:Gelu", None),
+    "swiglu": ("neox_activations.gated:SwiGLU", None),
+}
+POSITIONS = {
+    "learned": ("neox_positions.learned:Learned", None),
+    "sinusoidal": ("neox_positions.sinusoidal:Sinusoidal", None),
+    "none": ("neox_positions.none:NoPosition", None),
+    "rotary": ("neox_positions.rotary:Rotary", "neox_positions.settings:RotarySettings"),
+    "rpe": ("neox_positions.rpe:RelativeBias", "neox_positions.settings:RelativeSettings"),
+    "alibi": ("neox_positions.alibi:Alibi", None),
+}
+CONSTANT = ComponentRef("lr schedule", "constant", "neox-lr", "0", "neox_lr.schedules:constant")
+ADAM = ComponentRef("optimizer", "Adam", "neox-adam", "0", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings")
+
+
+def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
+    """The plan of a case over `world` ranks. The batch of a step is SAMPLES, whatever the layout."""
+    case = dict(case)
+    tensor, pipe, zero = case.pop("tensor", 1), case.pop("pipe", 1), case.pop("zero", 0)
+    accumulation, dtype = case.pop("accumulation", 1), case.pop("dtype", "fp32")
+    data = world // (tensor * pipe)
+    micro_batch = SAMPLES // (accumulation * data)
+    plan = example_plan(Path(out), ranks=(1,))
+    chosen = {
+        kind: ComponentRef(kind, name, "neox-test", "0", *table[name])
+        for kind, table in (("norm", NORMS), ("activation", ACTIVATIONS), ("position", POSITIONS))
+        for name in [case.pop(kind, next(iter(table)))]
+    }
+    cluster = evolve(
+        plan.cluster,
+        hosts=(Host("localhost", world),),
+        tensor_parallel=tensor,
+        pipeline_parallel=pipe,
+        sequence_parallel=case.pop("sequence_parallel", False),
+        partition=case.pop("partition", "type:transformer"),
+    )
+    name, load = case.pop("name"), case.pop("load", None)
+    steps = case.pop("steps", STEPS)
+    engine: dict[str, Any] = {
+        "train_batch_size": SAMPLES,
+        "train_micro_batch_size_per_gpu": micro_batch,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": CLIPPING,
+        "zero_optimization": {"stage": zero, "overlap_comm": False},
+        "zero_allow_untested_optimizer": True,
+    }
+    if dtype == "bf16":
+        engine["bf16"] = {"enabled": True}
+    model = evolve(
+        plan.model,
+        **{
+            "num_layers": 2,
+            "hidden_size": 32,
+            "num_attention_heads": 4,
+            "intermediate_size": 64,
+            "seq_length": SEQ,
+            "max_position_embeddings": SEQ,
+            "padded_vocab_size": VOCAB,
+            **chosen,
+            **case,
+        },
+    )
+    return evolve(
+        plan,
+        model=model,
+        engine=engine,
+        cluster=cluster,
+        precision=PrecisionPlan(dtype, None),
+        batch=evolve(
+            plan.batch,
+            micro_batch=micro_batch,
+            gradient_accumulation=accumulation,
+            data_parallel=data,
+            train_batch=SAMPLES,
+        ),
+        optim=evolve(
+            plan.optim,
+            optimizer=ADAM,
+            schedule=CONSTANT,
+            weight_decay=0.1,
+            gradient_clipping=CLIPPING,
+            zero_stage=zero,
+            lr=LR,
+        ),
+        train=evolve(plan.train, train_iters=steps),
+        checkpoint=evolve(plan.checkpoint, save=str(out / name), load=load),
+    )
+
+
+def batches(plan: RunPlan, groups: Groups, first_step: int) -> Iterator[Tensor]:
+    """The micro-batches of this rank: sample k of a step is the same in every layout."""
+    micro_batch = plan.batch.micro_batch
+    for step in range(first_step, plan.train.train_iters):
+        samples = torch.randint(VOCAB // 4, (SAMPLES, SEQ + 1), generator=torch.Generator().manual_seed(step))
+        for micro_step in range(plan.batch.gradient_accumulation):
+            first = (micro_step * groups.data_size + groups.data_rank) * micro_batch
+            yield samples[first : first + micro_batch]
+
+
+def run_case(case: dict[str, Any], out: Path) -> None:
+    world = dist.get_world_size()
+    plan = make_plan(case, out, world)
+    groups = build_groups(plan.cluster)
+    context = build_context(plan, groups, local_rank=0)
+    model = build_stage(plan, VOCAB, context) if groups.pipe_size > 1 else build_model(plan.model, VOCAB, context)
+    engine = build_engine(plan, model, build_optimizer(plan.optim, model), context)
+    checkpointer = Checkpointer(plan, engine, context)
+    state = checkpointer.load().state
+    stream, losses, norms = batches(plan, groups, state.step), [], []
+    while state.step < plan.train.train_iters:
+        loss = engine.train_step(stream, LR).detach().clone()
+        dist.all_reduce(loss)
+        losses.append(float(loss) / world)
+        norms.append(engine.grad_norm())
+        state.advance(plan)
+    held_out = torch.randint(VOCAB, (4, SEQ + 1), generator=torch.Generator().manual_seed(99))
+    (valid,) = engine.evaluate([held_out])
+    checkpointer.save(state)
+    engine.close()
+    if dist.get_rank() == 0:
+        told = {"losses": losses, "norms": norms, "valid": float(valid)}
+        (out / case["name"] / "losses.json").write_text(json.dumps(told))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    quiet_engine(debug=False)
+    out, cases = Path(sys.argv[1]), json.loads(sys.argv[2])
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", init_method=f"file://{out}/.store-{world}", rank=rank, world_size=world)
+    for case in cases:
+        run_case(case, out)
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

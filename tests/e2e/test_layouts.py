@@ -1,0 +1,139 @@
+"""Every layout of ranks trains the model that one process trains: losses and final weights, fp32, over gloo.
+
+All cases of one number of ranks run in one group of processes; each is compared with its own form in one process.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from neox_core.train.checkpoint_read import CheckpointReader
+from neox_core.train.manifest import find_checkpoint
+
+TOLERANCE = 1e-5
+
+# model -> what differs from a plain one: layernorm, gelu, learned positions, tied embeddings, no dropout
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {"accumulation": 2},
+    "neox": {"position": "rotary", "tie_embeddings": False, "parallel_residual": True},
+    "llama": {
+        "norm": "rmsnorm",
+        "position": "rotary",
+        "activation": "swiglu",
+        "tie_embeddings": False,
+        "num_kv_heads": 2,
+    },
+    "alibi": {"norm": "scalenorm", "position": "alibi", "residual_post_norm": True},
+    "rpe": {"position": "rpe", "activation": "swiglu"},
+    "sinusoidal": {"position": "sinusoidal", "norm": "rmsnorm", "tie_embeddings": False},
+    "none": {"position": "none"},
+    "dropout": {"position": "rotary", "hidden_dropout": 0.2, "attention_dropout": 0.2, "accumulation": 2},
+}
+
+LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
+    2: {
+        "tp2": {"tensor": 2},
+        "tp2sp": {"tensor": 2, "sequence_parallel": True},
+        "dp2": {},
+        "dp2z1": {"zero": 1},
+        "dp2z2": {"zero": 2},
+        "dp2z3": {"zero": 3},
+        "pp2": {"pipe": 2, "accumulation": 2},
+    },
+    4: {
+        "tp2pp2": {"tensor": 2, "pipe": 2, "accumulation": 4},
+        "tp2dp2z1": {"tensor": 2, "zero": 1},
+    },
+}
+ONLY = {
+    "dp2": ("plain", "dropout"),
+    "dp2z1": ("plain", "dropout"),
+    "dp2z2": ("plain",),
+    "dp2z3": ("plain", "llama"),
+    "tp2pp2": ("plain", "llama", "dropout"),
+    "tp2dp2z1": ("plain",),
+}
+NOT = {"pp2": ("rpe",)}
+
+CASES = [
+    (ranks, layout, form)
+    for ranks, layouts in LAYOUTS.items()
+    for layout in layouts
+    for form in ONLY.get(layout, tuple(FORMS))
+    if form not in NOT.get(layout, ())
+]
+
+
+def start(out: Path, ranks: int, cases: list[dict[str, Any]]) -> list[subprocess.Popen[str]]:
+    out.mkdir(exist_ok=True)
+    script = str(Path(__file__).with_name("layouts.py"))
+    env = {**os.environ, "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "LOCAL_RANK": "0"}
+    return [
+        subprocess.Popen(
+            [sys.executable, script, str(out), json.dumps(cases)],
+            env={**env, "RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+
+
+def finish(processes: list[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        said = process.communicate(timeout=300)[1]
+        if process.returncode:
+            for other in processes:
+                other.kill()
+        assert process.returncode == 0, said[-4000:]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder per number of ranks, with a folder of each case in it."""
+    out = tmp_path_factory.mktemp("layouts")
+    cases: dict[int, list[dict[str, Any]]] = {1: [{"name": form, **changes} for form, changes in FORMS.items()]}
+    for ranks, layout, form in CASES:
+        case = {"name": f"{form}-{layout}", **FORMS[form], **LAYOUTS[ranks][layout]}
+        cases.setdefault(ranks, []).append(case)
+    for ranks, some in cases.items():
+        finish(start(out / str(ranks), ranks, some))
+    return out
+
+
+def told(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "losses.json").read_text())
+    return found
+
+
+def stored(folder: Path) -> dict[tuple[str, str, str | None], Tensor]:
+    """All tensors of the newest checkpoint: weights and the optimizer's state."""
+    checkpoint = find_checkpoint(folder)
+    assert checkpoint is not None
+    reader = CheckpointReader(checkpoint)
+    reader.verify()
+    keys = {(piece.kind, piece.name, piece.state) for piece in reader.manifest.pieces if piece.kind != "rng"}
+    return {key: reader.tensor(*key) for key in sorted(keys, key=str)}
+
+
+@pytest.mark.parametrize(("ranks", "layout", "form"), CASES, ids=lambda value: str(value))
+def test_equals_one_process(out: Path, ranks: int, layout: str, form: str) -> None:
+    alone, together = out / "1" / form, out / str(ranks) / f"{form}-{layout}"
+    expected, found = told(alone), told(together)
+    torch.testing.assert_close(
+        torch.tensor(found["losses"]), torch.tensor(expected["losses"]), rtol=0, atol=TOLERANCE
+    )
+    torch.testing.assert_close(torch.tensor(found["norms"]), torch.tensor(expected["norms"]), rtol=1e-4, atol=0)
+    assert abs(found["valid"] - expected["valid"]) < TOLERANCE
+    weights, others = stored(alone), stored(together)
+    assert {key for key in weights if key[0] == "weight"} == {key for key in others if key[0] == "weight"}
+    for key, weight in weights.items():
+        if key[0] == "weight":
+            torch.testing.assert_close(others[key], weight, rtol=0, atol=TOLERANCE, msg=lambda text: f"{key}: {text}")
