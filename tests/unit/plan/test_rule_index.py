@@ -1,0 +1,326 @@
+"""The 74 rules between the keys of the documents, by number: what holds each of them, and where it is tested.
+
+A name is a rule of `plan/rules`, broken and just held in test_rules.py. `Said` is what a setting, a plugin, the loader
+or the plan says, broken and just held here. `Refused` are keys that this version does not have: since every value of
+theirs is refused, none can break the rule.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import frozen
+
+from neox_core.config.report import ProblemsError, errors, render
+from neox_core.hooks.loader import load_plugins
+from neox_core.plan.cluster import Machine
+from neox_core.plan.resolve import prepare_run
+from neox_core.plan.rules import RULES
+
+CPU, GPU = Machine(0, 4), Machine(4, 4)
+NOT_YET = "is known, but not available in this version yet"
+
+
+@frozen
+class Said:
+    """Sets that break a rule, a part of what is said, sets that just hold it."""
+
+    broken: tuple[str, ...]
+    said: str
+    held: tuple[str, ...] = ()
+    machine: Machine = CPU
+
+
+@frozen
+class Refused:
+    """Keys with a value, each of which is known and not available."""
+
+    sets: tuple[str, ...]
+
+
+def compression(*inner: str) -> Refused:
+    return Refused(tuple(f"compression_training.{each}" for each in inner))
+
+
+def sparse(settings: str) -> tuple[str, ...]:
+    """All layers sparse, in blocks of 4 positions of 32."""
+    return ("sparsity=all", f"sparse_attention={{block: 4, {settings}}}")
+
+
+ZERO = "zero_optimization"
+INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
+    # batch and parallelism
+    1: ("ranks_make_whole_copies",),
+    2: ("batch_fits",),
+    3: (
+        Said(("train_micro_batch_size_per_gpu=null",), "is required (or train_batch_size)"),
+        Said(("train_batch_size=0",), "train_batch_size: must be greater than 0", ("train_batch_size=4",)),
+        Said(("gradient_accumulation_steps=0",), "must be greater than 0", ("gradient_accumulation_steps=1",)),
+    ),
+    4: (Said(("batch-size=3",), "batch-size: differs from train_micro_batch_size_per_gpu", ("batch-size=4",)),),
+    5: (
+        "ranks_make_whole_copies",
+        Said(("pipe-parallel-size=-1",), "must be 0 or more", ("pipe-parallel-size=0",)),
+        Said(("model-parallel-size=0",), "must be greater than 0", ("model-parallel-size=1",)),
+    ),
+    6: ("pipeline_keeps_gradients",),
+    7: ("heads_divide_hidden", "widths_divide", "padding_agrees"),
+    8: ("unique_layers_divide_layers", "sharing_has_layers"),
+    9: (
+        "partition_has_pipeline",
+        Said(
+            ("pipe-partition-method=best", "num_gpus=2", "pipe-parallel-size=2"),
+            "pipe-partition-method: must be parameters, uniform or type:<regular expression>",
+            ("pipe-partition-method=type:transformer", "num_gpus=2", "pipe-parallel-size=2"),
+        ),
+    ),
+    10: (Refused(("detect_nvlink_pairs=true",)),),
+    # model and data
+    11: tuple(
+        Said((f"{key}=null",), f"{key}: is required")
+        for key in ("num-layers", "hidden-size", "num-attention-heads", "max-position-embeddings")
+    ),
+    12: ("sequence_fits_positions",),
+    13: (
+        Said(("rms-norm-epsilon=1e-6",), "belongs to norm rmsnorm", ("rms-norm-epsilon=1e-6", "norm=rmsnorm")),
+        Said(("layernorm-epsilon=1e-6", "norm=rmsnorm"), "belongs to norm layernorm", ("layernorm-epsilon=1e-6",)),
+        Said(("scalenorm-epsilon=1e-6",), "belongs to norm scalenorm", ("scalenorm-epsilon=1e-6", "norm=scalenorm")),
+        Said(("rpe-num-buckets=8",), "belongs to position rpe", ("rpe-num-buckets=8", "pos-emb=rpe")),
+    ),
+    14: (
+        "split_is_shares",
+        Said(("tokenizer-type=GPT2BPETokenizer",), "vocab-file: is required"),
+        Said(
+            ("tokenizer-type=GPT2BPETokenizer", "vocab-file=a"),
+            "merge-file: is required",
+            ("tokenizer-type=GPT2BPETokenizer", "vocab-file=a", "merge-file=b"),
+        ),
+    ),
+    15: (Said(("seed=0",), "seed: must be greater than 0", ("seed=1",)),),
+    16: (Said(("onnx-safe=true", "bias-gelu-fusion=true"), "bias-gelu-fusion: ", ("onnx-safe=true",)),),
+    # launch
+    17: ("one_host_filter", "filter_or_count"),
+    18: (
+        Said(("include=worker-9",), "names host 'worker-9', which is not one of localhost", ("include=localhost",)),
+        Said(("exclude=localhost:4",), "names slot '4' of localhost", ("exclude=localhost:3",), GPU),
+        Said(("num_nodes=2",), "must be -1, or from 1 to 1, the hosts there are; not 2", ("num_nodes=1",)),
+        Said(("num_gpus=5",), "this machine has 4 devices, not 5", ("num_gpus=4",), GPU),
+        Said(("launcher=rsh",), "no launcher 'rsh'", ("launcher=pdsh",)),
+        Said(("launcher=openmpi",), f"openmpi {NOT_YET}"),
+    ),
+    # optimizer and learning rate
+    19: ("floor_below_peak",),
+    20: (Said(("optimizer.type=OneBitAdam",), f"OneBitAdam {NOT_YET}"),),
+    21: ("one_schedule_at_resume",),
+    22: (
+        Said(("warmup=1.01",), "warmup: must be from 0 to 1", ("warmup=1",)),
+        Said(
+            ("scheduler={type: WarmupLR, params: {warmup_num_steps: 0, warmup_max_lr: 1e-3}}", "min-lr=null"),
+            "warmup_num_steps: must be",
+            ("scheduler={type: WarmupLR, params: {warmup_num_steps: 1, warmup_max_lr: 1e-3}}",),
+        ),
+    ),
+    23: ("sharded_optimizer_tested",),
+    24: (Said(("optimizer.type=SM3",), f"SM3 {NOT_YET}"),),
+    25: ("clipping_agrees", "weight_decay_agrees"),
+    26: (
+        Said(("optimizer={type: OneBitLamb, params: {coeff_beta: 0.9}}",), f"OneBitLamb {NOT_YET}"),
+        Said(("optimizer={type: Lamb, params: {max_coeff: 10}}",), f"Lamb {NOT_YET}"),
+    ),
+    27: (Said(("cpu_torch_adam=true", "cpu-optimizer=false", "optimizer=null"), "differs from cpu_torch_adam"),),
+    # precision
+    28: ("one_precision", "amp_without_zero"),
+    29: ("fp16_loss_needs_fp16",),
+    30: ("layer_scaling_is_in_fp32",),
+    31: (
+        Said(("fp16.loss_scale=-1",), "fp16.loss_scale: must be 0 or more", ("fp16.loss_scale=0",)),
+        Said(("fp16.loss_scale=.inf",), "must be a finite number", ("fp16.loss_scale=1e5",)),
+        Said(("fp16.loss_scale_window=0",), "must be greater than 0", ("fp16.loss_scale_window=1",)),
+        Said(("fp16.min_loss_scale=0",), "must be greater than 0", ("fp16.min_loss_scale=1",)),
+    ),
+    32: (
+        "gradients_add_up_in_a_known_type",
+        Said(
+            ("data_types.grad_accum_dtype=fp8",),
+            "grad_accum_dtype: must be one of",
+            ("data_types.grad_accum_dtype=fp32",),
+        ),
+    ),
+    # ZeRO and offload
+    33: ("offload_param_needs_stage_3",),
+    34: ("offload_optimizer_needs_sharding",),
+    35: (
+        "partial_offload_fits",
+        Said((f"{ZERO}={{stage: 3, offload_optimizer: {{ratio: 1.1}}}}",), "ratio: must be from 0"),
+    ),
+    36: ("one_offload",),
+    37: ("buffers_hold_a_parameter",),
+    38: ("keys_of_the_stage", "quantizer_there"),
+    39: ("keys_of_the_stage",),
+    40: ("scaling_needs_all_reduce",),
+    41: ("no_overlap_in_a_pipeline",),
+    42: (
+        Said((f"{ZERO}={{stage: 1, allgather_bucket_size: -2}}",), "allgather_bucket_size: must be"),
+        Said(
+            (f"{ZERO}={{stage: 1, reduce_bucket_size: 0}}",),
+            "reduce_bucket_size: must be greater than 0",
+            (f"{ZERO}={{stage: 1, reduce_bucket_size: 1}}",),
+        ),
+    ),
+    # activation checkpointing and checkpoints
+    43: (Refused(("distribute-checkpointed-activations=true",)),),
+    44: ("contiguous_buffer_has_a_size", "segment_fits_model"),
+    45: ("options_are_deepspeeds", "checkpointing_spellings_agree"),
+    46: (
+        "save_has_interval",
+        Said(("keep-last-n-checkpoints=0", "save=a", "save-interval=1"), "must be greater than 0"),
+    ),
+    47: ("finetune_has_source",),
+    48: (
+        Said(
+            ("checkpoint.tag_validation=Never",),
+            "tag_validation: must be one of",
+            ("checkpoint.tag_validation=Fail",),
+        ),
+    ),
+    49: (
+        Refused(
+            ("ict-load=a", "bert-load=a", "ict-head-size=4", "query-in-block-prob=0.1", "use-one-sent-docs=true")
+        ),
+    ),
+    # sparse attention
+    50: ("blocks_divide_sequence", "sparse_block_used"),
+    51: (
+        Said(sparse("mode: fixed, attention: bidirectional"), "a decoder cannot look ahead", sparse("mode: fixed")),
+        Said(sparse("mode: fixed, horizontal_global_attention: true"), "needs attention: bidirectional"),
+    ),
+    52: (
+        Said(
+            sparse("mode: fixed, num_local_blocks: 4, num_global_blocks: 3"),
+            "4 is no multiple of num_global_blocks 3",
+            sparse("mode: fixed, num_local_blocks: 4, num_global_blocks: 2"),
+        ),
+        Said(sparse("mode: fixed, num_different_global_patterns: 2"), "need different_layout_per_head: true"),
+        Said(
+            sparse("mode: fixed, num_different_global_patterns: 5, different_layout_per_head: true"),
+            "a window has room for 4, not 5",
+            sparse("mode: fixed, num_different_global_patterns: 4, different_layout_per_head: true"),
+        ),
+    ),
+    53: (
+        Said(
+            sparse("mode: variable, global_block_indices: [0, 2], global_block_end_indices: [1]"),
+            "has 1 ends for 2 global_block_indices",
+            sparse("mode: variable, global_block_indices: [0, 2], global_block_end_indices: [1, 3]"),
+        ),
+        Said(
+            sparse("mode: variable, global_block_indices: [2], global_block_end_indices: [2]"),
+            "2 does not come after its start 2",
+            sparse("mode: variable, global_block_indices: [2], global_block_end_indices: [3]"),
+        ),
+        Said(
+            sparse("mode: bigbird, num_random_blocks: 9"),
+            "num_random_blocks: 9 is more than the 8 blocks",
+            sparse("mode: bigbird, num_random_blocks: 8"),
+        ),
+        Said(
+            sparse("mode: bigbird, num_sliding_window_blocks: 9"),
+            "num_sliding_window_blocks: 9 is more than the 8 blocks",
+            sparse("mode: bigbird, num_sliding_window_blocks: 7"),
+        ),
+    ),
+    # data efficiency, elasticity, compression
+    54: (
+        Refused(
+            tuple(
+                f"data_efficiency.data_routing.random_ltd.{each}"
+                for each in ("random_ltd_layer_id=[0]", "random_ltd_layer_num=1", "total_layer_num=2")
+            )
+        ),
+    ),
+    55: (Refused(("curriculum_learning.min_difficulty=8", "curriculum_learning.max_difficulty=32")),),
+    56: (Refused(("curriculum_learning.schedule_config={difficulty: [1], max_step: [1]}",)),),
+    57: (Refused(("curriculum_learning.schedule_type=fixed_linear",)),),
+    58: (Refused(("data_efficiency.data_sampling.curriculum_learning.curriculum_metrics={a: {}}",)),),
+    59: (Refused(("data_efficiency.enabled=true", "curriculum_learning.enabled=true")),),
+    60: (
+        Refused(("elasticity.enabled=true", "elasticity.max_train_batch_size=8", "elasticity.micro_batch_sizes=[2]")),
+    ),
+    61: (Refused(("elasticity.min_gpus=1", "elasticity.max_gpus=2", "elasticity.model_parallel_size=1")),),
+    62: (Refused(("elasticity.ignore_non_elastic_batch_info=true",)),),
+    63: (compression("weight_quantization.shared_parameters.enabled=true"),),
+    64: (compression("sparse_pruning.shared_parameters.method=snip_momentum"),),
+    65: (compression("head_pruning.shared_parameters.num_heads=4"),),
+    66: (compression("layer_reduction.teacher_layer=[1]", "layer_reduction.keep_number_layer=1"),),
+    # monitors, profiling, autotuning
+    67: (
+        "monitors_have_libraries",
+        Said(("comet.experiment_key=short",), "experiment_key: must"),
+        Said(("comet.api_key=secret",), "api_key: is a secret"),
+    ),
+    68: ("profile_needs_timers",),
+    69: (Refused(("autotuning.start_profile_step=3", "autotuning.end_profile_step=5", "autotuning.fast=false")),),
+    70: ("timed_collectives_chosen_once",),
+    # all keys
+    71: (
+        Said(("num_layers=3", "num-layers=4"), "is given twice", ("num_layers=4", "num-layers=4")),
+    ),
+    72: (Said(("rms-norm=true", "norm=layernorm"), "rms-norm: differs from norm", ("rms-norm=true", "norm=rmsnorm")),),
+    73: (
+        Said(("nun-layers=2",), "nun-layers: unknown key (did you mean num-layers?)"),
+        Said((f"{ZERO}.reduce_bucket_sise=5",), "reduce_bucket_sise: unknown key"),
+        Said(("optimizer.params.learning_rate=1",), "learning_rate: unknown key"),
+    ),
+    74: (
+        Said(("train-iters=5.5e0",), "train-iters: must be", ("train-iters=5e8", "min-lr=1e-5")),
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def installed() -> Any:
+    return load_plugins()
+
+
+@pytest.fixture
+def said(tmp_path: Path, text: str, installed: Any) -> Callable[..., list[str]]:
+    """All that is said of the base config with `--set`s and the installed plugins, errors only."""
+    (tmp_path / "c.yml").write_text(text)
+
+    def _said(sets: tuple[str, ...], machine: Machine = CPU) -> list[str]:
+        try:
+            prepare_run([tmp_path / "c.yml"], sets, catalog=installed, machine=machine)
+        except ProblemsError as error:
+            return [render([each]) for each in errors(error.problems)]
+        return []
+
+    return _said
+
+
+def _each(kind: type) -> list[Any]:
+    found = [(number, place, each) for number, items in INDEX.items() for place, each in enumerate(items)]
+    return [pytest.param(each, id=f"{number}-{place}") for number, place, each in found if isinstance(each, kind)]
+
+
+def test_no_rule_is_missing() -> None:
+    assert list(INDEX) == list(range(1, 75))
+    assert all(INDEX.values())
+
+
+@pytest.mark.parametrize("name", _each(str))
+def test_a_rule_that_is_named_is_there(name: str) -> None:
+    assert name in {rule.__name__ for rule in RULES}
+
+
+@pytest.mark.parametrize("case", _each(Said))
+def test_said(said: Callable[..., list[str]], case: Said) -> None:
+    assert any(case.said in line for line in said(case.broken, case.machine)), said(case.broken, case.machine)
+    assert said(case.held, case.machine) == []
+
+
+@pytest.mark.parametrize("refused", _each(Refused))
+def test_refused(said: Callable[..., list[str]], refused: Refused) -> None:
+    for each in refused.sets:
+        key = each.partition("=")[0].rpartition(".")[2]
+        assert any(key in line and NOT_YET in line for line in said((each,))), said((each,))
