@@ -25,6 +25,7 @@ _AREA_OF_KIND = {
     "launcher": "launch",
     "data backend": "data",
     "tokenizer": "data",
+    "sparse layout": "sparse attention",
 }
 OLDER = "older spellings"
 _AGREES = {"optimizer.params.max_grad_norm": "gradient_clipping"}  # what no optimizer has, and the core compares
@@ -94,6 +95,12 @@ def own_keys(registry: Registry) -> Iterator[Key]:
         yield from keys_of(section.settings, "", CORE, f"section {section.name}", section.name)
     for plugin, section in registry.sections:
         yield from keys_of(section.settings, "", plugin.id, f"section {section.name}", section.name)
+    for kind in KINDS:
+        if (
+            kind.used and kind.settings_at and kind.key.startswith(f"{kind.settings_at}.")
+        ):  # no class has a field for it
+            area = _AREA_OF_KIND.get(kind.name, kind.name)
+            yield Key(kind.key, "text", f"Name of the {kind.name}.", CORE, f"kind {kind.name}", area)
     for entry in registry.entries():
         kind = KIND_BY_NAME[entry.kind]
         if entry.component.settings is not None and kind.used:

@@ -152,13 +152,15 @@ def _limits(check: Callable[..., Any] | None) -> Schema:
 def _choose(root: Schema, kind: Kind, registry: Registry) -> None:
     """The key that names components of a kind, and the block of their settings."""
     *outer, name = kind.key.split(".")
-    parent: Schema = root
-    pointer = "#"
+    parent, pointer = root, "#"
     for part in outer:
         parent, pointer = parent["properties"][spell(part)], f"{pointer}/properties/{spell(part)}"
+    choice = _one_of(kind, registry)
+    if outer and kind.settings_at == ".".join(outer):
+        _shared_block(parent, pointer, kind, registry)
+        parent["properties"][name] = _or_null(choice)
+        return
     made: Schema = parent["properties"][spell(name) if parent is root else name]
-    names = [*registry.names(kind.name), *([INFER] if kind.name == "data backend" else [])]
-    choice: Schema = {"anyOf": [{"enum": names}, {"type": "string", "pattern": _QUALIFIED}]}
     if kind.many:
         made["items"] = choice
     else:
@@ -177,6 +179,20 @@ def _choose(root: Schema, kind: Kind, registry: Registry) -> None:
             case: Schema = {"properties": {name: {"enum": [each, entry.qualified]}}, "required": [name]}
             cases.append({"if": case, "then": {"properties": {at: settings}}})
     parent["allOf"] = cases
+
+
+def _one_of(kind: Kind, registry: Registry) -> Schema:
+    """The name of a component, qualified or not."""
+    names = [*registry.names(kind.name), *([INFER] if kind.name == "data backend" else [])]
+    return {"anyOf": [{"enum": names}, {"type": "string", "pattern": _QUALIFIED}]}
+
+
+def _shared_block(parent: Schema, pointer: str, kind: Kind, registry: Registry) -> None:
+    """A block that holds the settings of all components of a kind, beside the name of one."""
+    parent.update(_object() | {"type": parent["type"]})
+    for entry in registry.entries(kind.name):
+        for field in fields_of(entry.component.settings) if entry.component.settings is not None else ():
+            _add(parent, pointer, field.name, field)
 
 
 def _older(root: Schema, rule: Legacy) -> None:

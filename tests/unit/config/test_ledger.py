@@ -18,7 +18,7 @@ from neox_core.config.keys import Key, all_keys, own_keys
 from neox_core.config.known import PACKAGES, known
 from neox_core.config.legacy import LEGACY
 from neox_core.config.words import default_in_words, known_type_in_words
-from neox_core.hooks.kinds import KIND_BY_NAME
+from neox_core.hooks.kinds import KIND_BY_NAME, KINDS
 from neox_core.hooks.loader import load_plugins
 
 LEDGER = tomli.loads(Path(__file__).with_name("ledger.toml").read_text(encoding="utf-8"))
@@ -188,6 +188,16 @@ def test_a_parameter_has_an_owner_with_its_name_type_and_default(path: str) -> N
                 assert key.type == known_type_in_words(documented["type"], ())
             if "default" in documented:
                 assert key.default == default_in_words(documented["default"])
+
+
+@pytest.mark.parametrize("path", [path for path, documented in PARAMETERS.items() if "choices" in documented])
+def test_the_documented_choices_are_taken_or_known(path: str) -> None:
+    kind = next((kind.name for kind in KINDS if kind.key == path), None)
+    for choice in PARAMETERS[path]["choices"]:
+        if kind is None:
+            assert all(accepts(key, WRITTEN.get(choice, choice)) for key in OWNERS[path] if key.field is not None)
+        else:
+            assert choice in (*REGISTRY.names(kind), *known().components.get(kind, {}), INFER)
 
 
 def test_a_deviation_is_one() -> None:

@@ -74,7 +74,7 @@ def test_what_is_right_passes(config: Any) -> None:
         ({"optimizer": {"type": "Adam", "params": {"lr": -1}}}, "optimizer.params.lr"),
         ({"optimizer": {"tipe": "Adam"}}, "optimizer"),
         ({"optimizer": {"type": "Adamm"}}, "optimizer.type"),
-        ({"sparsity_config": {}}, ""),
+        ({"elasticity": {"enabled": True}}, ""),
         ({"lr": [1]}, "lr"),
         ([], ""),
     ],

@@ -139,9 +139,9 @@ LATER = "is known, but not available in this version yet: it will come with"
 
 
 def test_keys_of_later_versions_and_of_packages(read: Read) -> None:
-    _, problems = read("sparsity: all\nrotary-pct: 0.25\nict_load: a\nqwertz: 1\nelasticty: 1\n")
+    _, problems = read("block_data_path: b\nrotary-pct: 0.25\nict_load: a\nqwertz: 1\nelasticty: 1\n")
     assert [line.partition("error: ")[2] for line in problems] == [
-        f"sparsity: {LATER} neox-sparse-attention (remove it)",
+        f"block_data_path: {LATER} neox-retrieval (remove it)",
         "rotary-pct: belongs to neox-positions, which is not installed (pip install neox-positions)",
         f"ict_load: {LATER} neox-retrieval (remove it)",
         "qwertz: unknown key (no key is like it)",
@@ -150,7 +150,7 @@ def test_keys_of_later_versions_and_of_packages(read: Read) -> None:
 
 
 def test_each_key_inside_a_block_of_a_later_version_is_named(read: Read) -> None:
-    _, problems = read("""sparse-attention: {mode: fixed, blok: 16, num-local-blocks: 3}
+    _, problems = read("""curriculum-learning: {enabled: true, min_difficult: 8, schedule-config: {difficulty-step: 8}}
 compression_training:
   layer-reduction: {}
   row_pruning:
@@ -160,9 +160,9 @@ elasticity: {prefer_larger_batch: true}
 autotuning: {arg_mappings: {a: b}}
 """)
     assert [line.partition("error: ")[2] for line in problems] == [
-        f"sparse-attention.mode: {LATER} neox-sparse-attention (remove it)",
-        "sparse-attention.blok: unknown key (did you mean 'block'?)",
-        f"sparse-attention.num-local-blocks: {LATER} neox-sparse-attention (remove it)",
+        f"curriculum-learning.enabled: {LATER} neox-curriculum (remove it)",
+        "curriculum-learning.min_difficult: unknown key (did you mean 'min_difficulty'?)",
+        f"curriculum-learning.schedule-config.difficulty-step: {LATER} neox-curriculum (remove it)",
         f"compression_training.layer-reduction: {LATER} neox-compression (remove it)",
         "compression_training.row_pruning.different_groups.g.modul: unknown key (did you mean 'modules'?)",
         f"compression_training.row_pruning.different_groups.g.params.dense-ratio: {LATER} neox-compression (remove it)",
