@@ -49,9 +49,13 @@ def _explained(
 
     path = spell(found[0].path)
     yield click.style(path, bold=True) if wants_colour(sys.stdout) else path
+    owners: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for each in found:
-        yield f"  {each.help}"
-        yield from (f"    {name:<9}{value}" for name, value in _facts(each) if name != "help" and value)
+        facts = [fact for fact in _facts(each) if fact[1]]
+        owners.setdefault(tuple(fact for fact in facts if fact[0] != "owner"), []).append(dict(facts)["owner"])
+    for (help_line, *facts), names in owners.items():
+        yield f"  {help_line[1]}"
+        yield from (f"    {name:<9}{value}" for name, value in (*facts, ("owner", ", ".join(names))))
     if older:
         yield f"  older spellings: {', '.join(map(spell, older))}"
     if inner:
