@@ -1,7 +1,9 @@
-"""Offers Adam and AdamW."""
+"""Offers Adam in four implementations."""
 
-from neox_adam.settings import AdamSettings, AdamWSettings
+from neox_adam.settings import AdamSettings, AdamWSettings, CPUAdamSettings, CPUTorchAdamSettings
 from neox_core.api import Component, hookimpl
+
+ALL_STAGES = (0, 1, 2, 3)
 
 
 @hookimpl
@@ -12,13 +14,28 @@ def neox_optimizers() -> list[Component]:
             "neox_adam.optim:adam",
             AdamSettings,
             summary="Adam (arXiv:1412.6980), with decoupled weight decay unless adam_w_mode is false",
-            zero_stages=(0, 1, 2, 3),
+            zero_stages=ALL_STAGES,
         ),
         Component(
             "AdamW",
             "neox_adam.optim:adamw",
             AdamWSettings,
             summary="Adam with decoupled weight decay (arXiv:1711.05101)",
-            zero_stages=(0, 1, 2, 3),
+            zero_stages=ALL_STAGES,
+        ),
+        Component(
+            "CPU_Adam",
+            "neox_adam.host:cpu_adam",
+            CPUAdamSettings,
+            summary="Adam on the host by DeepSpeed's vectorised code, also for ZeRO's offload_optimizer",
+            needs=("deepspeed",),
+            zero_stages=ALL_STAGES,
+        ),
+        Component(
+            "CPU_torch_adam",
+            "neox_adam.host:cpu_torch_adam",
+            CPUTorchAdamSettings,
+            summary="AdamW on the host by torch, also for ZeRO's offload_optimizer",
+            zero_stages=ALL_STAGES,
         ),
     ]

@@ -14,7 +14,7 @@ def _decay_rates(_: Any, attribute: "Attribute[Any]", value: tuple[float, float]
 
 
 @frozen
-class AdamWSettings:
+class CPUTorchAdamSettings:
     lr: float = setting(1e-3, help="Peak learning rate.", check=v.ge(0), origin="deepspeed")
     betas: tuple[float, float] = setting(
         (0.9, 0.999),
@@ -31,6 +31,10 @@ class AdamWSettings:
         check=v.ge(0),
         origin="deepspeed",
     )
+
+
+@frozen
+class AdamWSettings(CPUTorchAdamSettings):
     torch_adam: bool = setting(
         False,
         help="Use torch's plain implementation instead of the fused one: slower, same formula.",
@@ -41,6 +45,15 @@ class AdamWSettings:
 
 @frozen
 class AdamSettings(AdamWSettings):
+    adam_w_mode: bool = setting(
+        True,
+        help="Decoupled weight decay (AdamW); false adds the decay to the gradient, as Adam's paper does.",
+        origin="deepspeed",
+    )
+
+
+@frozen
+class CPUAdamSettings(CPUTorchAdamSettings):
     adam_w_mode: bool = setting(
         True,
         help="Decoupled weight decay (AdamW); false adds the decay to the gradient, as Adam's paper does.",

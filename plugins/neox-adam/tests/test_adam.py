@@ -1,5 +1,8 @@
 import math
+from collections.abc import Iterator
+from functools import cache
 
+import cpuinfo
 import pytest
 import torch
 
@@ -8,6 +11,14 @@ from neox_core.hooks.registry import Entry
 from neox_core.testing import assert_light, build, check_optimizer, load_only
 
 LR, BETAS, EPS, DECAY = 0.05, (0.8, 0.95), 1e-6, 0.1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ask_once_which_cpu() -> Iterator[None]:
+    """DeepSpeed's Adam looks the processor up whenever one is made, which takes a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpuinfo, "get_cpu_info", cache(cpuinfo.get_cpu_info))
+        yield
 
 
 @pytest.fixture
@@ -25,8 +36,14 @@ def test_optimizer_contract(name: str, torch_adam: bool) -> None:
     check_optimizer(load_only("neox-adam"), name, lr=LR, torch_adam=torch_adam)
 
 
-def test_coupled_decay_keeps_the_contract() -> None:
-    check_optimizer(load_only("neox-adam"), "Adam", adam_w_mode=False)
+@pytest.mark.parametrize("name", ["Adam", "CPU_Adam"])
+def test_coupled_decay_keeps_the_contract(name: str) -> None:
+    check_optimizer(load_only("neox-adam"), name, adam_w_mode=False)
+
+
+@pytest.mark.parametrize("name", ["CPU_Adam", "CPU_torch_adam"])
+def test_optimizers_on_the_host_keep_the_contract(name: str) -> None:
+    check_optimizer(load_only("neox-adam"), name, lr=LR)
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
@@ -53,6 +70,63 @@ def test_equals_the_closed_form_in_float64(entry: Entry, decoupled: bool, torch_
     torch.testing.assert_close(weight.detach(), expected, rtol=1e-10, atol=1e-12)
     if decoupled:
         assert weight[3].item() == pytest.approx(3.0 * (1 - LR * DECAY) ** 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("CPU_Adam", {}), ("CPU_Adam", {"adam_w_mode": False}), ("CPU_torch_adam", {})]
+)
+def test_50_steps_on_the_host_equal_the_recurrence_in_float64(name: str, options: dict[str, bool]) -> None:
+    """Algorithm 1 of arXiv:1412.6980, with the decay of arXiv:1711.05101 or added to the gradient."""
+    entry = load_only("neox-adam").find("optimizer", name)
+    start = torch.randn(1000, generator=torch.Generator().manual_seed(1))
+    gradients = torch.randn(50, 1000, generator=torch.Generator().manual_seed(2))  # [steps, weights]
+    weight = torch.nn.Parameter(start.clone())
+    settings = build(entry, lr=LR, betas=BETAS, eps=EPS, **options)
+    optimizer = entry.load()([{"params": [weight], "weight_decay": DECAY}], settings)
+    decoupled = options.get("adam_w_mode", True)
+    expected, first, second = start.double(), torch.zeros(1000).double(), torch.zeros(1000).double()
+    for step, gradient in enumerate(gradients, start=1):
+        weight.grad = gradient.clone()
+        optimizer.step()
+        used = gradient.double() if decoupled else gradient.double() + DECAY * expected
+        first = BETAS[0] * first + (1 - BETAS[0]) * used
+        second = BETAS[1] * second + (1 - BETAS[1]) * used**2
+        update = first / (1 - BETAS[0] ** step) / ((second / (1 - BETAS[1] ** step)).sqrt() + EPS)
+        expected = expected - LR * update - (LR * DECAY * expected if decoupled else 0)
+    torch.testing.assert_close(weight.detach().double(), expected, rtol=2e-5, atol=2e-5)
+
+
+def test_classes_are_those_that_are_asked_for() -> None:
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    catalog = load_only("neox-adam")
+    for name, options, cls in (
+        ("Adam", {}, torch.optim.AdamW),
+        ("Adam", {"adam_w_mode": False}, torch.optim.Adam),
+        ("CPU_Adam", {}, DeepSpeedCPUAdam),
+        ("CPU_torch_adam", {}, torch.optim.AdamW),
+    ):
+        entry = catalog.find("optimizer", name)
+        optimizer = entry.load()([{"params": [torch.nn.Parameter(torch.ones(2))]}], build(entry, **options))
+        assert type(optimizer) is cls
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="copies from a GPU need one")
+@pytest.mark.parametrize("name", ["CPU_Adam", "CPU_torch_adam"])
+def test_parameters_on_a_gpu_are_stepped_on_the_host(name: str) -> None:
+    entry = load_only("neox-adam").find("optimizer", name)
+    start = torch.randn(300, generator=torch.Generator().manual_seed(1))
+    weights = {device: torch.nn.Parameter(start.to(device)) for device in ("cpu", "cuda")}
+    optimizers = {each: entry.load()([{"params": [weights[each]]}], build(entry)) for each in weights}
+    for step in range(6):
+        for device, weight in weights.items():
+            weight.grad = torch.full((300,), float(step - 2), device=device)
+            optimizers[device].step()
+        if step == 3:
+            optimizers["cuda"].load_state_dict(optimizers["cuda"].state_dict())
+    state = optimizers["cuda"].state[weights["cuda"]]
+    assert {value.device.type for value in state.values() if isinstance(value, torch.Tensor)} <= {"cpu"}
+    assert torch.equal(weights["cuda"].detach().cpu(), weights["cpu"].detach())
 
 
 def test_settings_have_the_ledgers_defaults(entry: Entry) -> None:
