@@ -49,7 +49,16 @@ POSITIONS = {
     "alibi": ("neox_positions.alibi:Alibi", None),
 }
 CONSTANT = ComponentRef("lr schedule", "constant", "neox-lr", "0", "neox_lr.schedules:constant")
-ADAM = ComponentRef("optimizer", "Adam", "neox-adam", "0", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings")
+ADAM = ComponentRef(
+    "optimizer",
+    "Adam",
+    "neox-adam",
+    "0",
+    "neox_adam.optim:adam",
+    "neox_adam.settings:AdamSettings",
+    # The gradient of a key's bias is 0 but for rounding, which Adam would divide by itself.
+    {"eps": 1e-5},
+)
 
 
 def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:

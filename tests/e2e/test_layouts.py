@@ -103,7 +103,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for ranks, layout, form in CASES:
         case = {"name": f"{form}-{layout}", **FORMS[form], **LAYOUTS[ranks][layout]}
         cases.setdefault(ranks, []).append(case)
-    for ranks, some in cases.items():
+    for ranks, some in sorted(cases.items()):
         finish(start(out / str(ranks), ranks, some))
     return out
 
@@ -127,9 +127,7 @@ def stored(folder: Path) -> dict[tuple[str, str, str | None], Tensor]:
 def test_equals_one_process(out: Path, ranks: int, layout: str, form: str) -> None:
     alone, together = out / "1" / form, out / str(ranks) / f"{form}-{layout}"
     expected, found = told(alone), told(together)
-    torch.testing.assert_close(
-        torch.tensor(found["losses"]), torch.tensor(expected["losses"]), rtol=0, atol=TOLERANCE
-    )
+    torch.testing.assert_close(torch.tensor(found["losses"]), torch.tensor(expected["losses"]), rtol=0, atol=TOLERANCE)
     torch.testing.assert_close(torch.tensor(found["norms"]), torch.tensor(expected["norms"]), rtol=1e-4, atol=0)
     assert abs(found["valid"] - expected["valid"]) < TOLERANCE
     weights, others = stored(alone), stored(together)

@@ -13,7 +13,7 @@ from neox_core.build.engine.measure import counted, forget_forward, timings
 from neox_core.build.engine.norm import clip, counts_here
 from neox_core.build.engine.partitioned import refresh, whole_weights
 from neox_core.build.engine.recompute import build_recompute
-from neox_core.build.engine.start import initialize, plain_options, steps_parameters
+from neox_core.build.engine.start import forget_place, initialize, plain_options, steps_parameters
 from neox_core.build.shards import Shard, find_shards, find_weights, group_contents, is_partitioned
 from neox_core.errors import CheckpointError
 from neox_core.model.dropout import sample_keys
@@ -200,6 +200,7 @@ class Engine:
     def close(self) -> None:
         """Let go of what the engine hooked into the model."""
         self._engine.destroy()
+        forget_place()
 
     def _forward_backward(self, batches: Iterator[Tensor]) -> Tensor:
         total = torch.zeros((), device=self.device)

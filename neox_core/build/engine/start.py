@@ -48,6 +48,13 @@ def prepare_import(plan: RunPlan) -> None:
     deepspeed.ops.__compatible_ops__ = {"deepspeed_shm_comm": False}
 
 
+def forget_place() -> None:
+    """DeepSpeed keeps the last `mpu` for every engine that comes after it."""
+    import deepspeed.utils.groups
+
+    deepspeed.utils.groups.mpu = None
+
+
 def engine_config(plan: RunPlan) -> dict[str, Any]:
     """plan.engine, less what this module does itself."""
     config = dict(plan.engine)
