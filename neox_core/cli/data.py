@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
+from neox_core.cli.data_components import component, files
+from neox_core.cli.data_tools import index, inspect, merge, verify
 from neox_core.cli.process import exec_module
-from neox_core.config.structure import structure_settings
 from neox_core.errors import UsageError
-from neox_core.hooks.component import path_of
 from neox_core.hooks.loader import load_plugins
-from neox_core.plan.runfile import ComponentRef
-
-if TYPE_CHECKING:
-    from neox_core.hooks.catalog import Catalog
 
 STANDARD_LIBRARY = "stdlib"
 DEFAULT_VOCAB_SIZE = 8192
@@ -86,8 +81,8 @@ def prepare(
             f"`{STANDARD_LIBRARY}` stands alone, without other sources and --json-key",
             hint=f"for a file or folder of that name write ./{STANDARD_LIBRARY}",
         )
-    files = _files(vocab_file, merge_file)
-    if files and vocab_size is not None:
+    given = files(vocab_file, merge_file)
+    if given and vocab_size is not None:
         raise UsageError("--vocab-size is for learning a vocabulary, and --vocab-file gives one", hint="leave one out")
     catalog = load_plugins()
     exec_module(
@@ -96,9 +91,9 @@ def prepare(
             "sources": None if library else sources,
             "out": out,
             "name": STANDARD_LIBRARY if library else Path(out).resolve().name,
-            "backend": _reference(catalog, "data backend", data_impl, {}).plain(),
-            "tokenizer": _reference(catalog, "tokenizer", tokenizer_type, files, complete=bool(files)).plain(),
-            "train": not files,
+            "backend": component(catalog, "data backend", data_impl, {}).plain(),
+            "tokenizer": component(catalog, "tokenizer", tokenizer_type, given, complete=bool(given)).plain(),
+            "train": not given,
             "vocab_size": vocab_size or DEFAULT_VOCAB_SIZE,
             "append_eod": append_eod,
             "json_keys": [key for keys in json_keys for key in keys.split(",")],
@@ -112,49 +107,5 @@ def prepare(
     )
 
 
-@data.command()
-@click.argument("prefix")
-@click.option("--document", type=click.IntRange(min=0), default=0, show_default=True, help="The one to show, from 0.")
-@click.option("--vocab-file", type=click.Path(), help="Show text, by this vocabulary.")
-@click.option("--merge-file", type=click.Path(), help="The merges that belong to it.")
-@click.option("--tokenizer-type", default="GPT2BPETokenizer", show_default=True, help="As in a config.")
-@click.option("--data-impl", default="mmap", show_default=True, help="As in a config.")
-def inspect(
-    prefix: str,
-    document: int,
-    vocab_file: str | None,
-    merge_file: str | None,
-    tokenizer_type: str,
-    data_impl: str,
-) -> None:
-    """Show what is in the dataset at PREFIX, the path without .bin and .idx: its size, and how a document begins."""
-    files = _files(vocab_file, merge_file)
-    catalog = load_plugins()
-    exec_module(
-        "neox_core.build.inspect",
-        {
-            "prefix": prefix,
-            "backend": _reference(catalog, "data backend", data_impl, {}).plain(),
-            "tokenizer": _reference(catalog, "tokenizer", tokenizer_type, files).plain() if files else None,
-            "document": document,
-        },
-    )
-
-
-def _files(vocab_file: str | None, merge_file: str | None) -> dict[str, Any]:
-    """The settings of a tokenizer that were given."""
-    given = {"vocab_file": vocab_file, "merge_file": merge_file}
-    return {key: value for key, value in given.items() if value is not None}
-
-
-def _reference(
-    catalog: Catalog, kind: str, use: str, settings: dict[str, Any], *, complete: bool = True
-) -> ComponentRef:
-    """The component that `use` names. `complete`: its settings are all there, so that they can be checked."""
-    entry = catalog.find(kind, use)
-    component = entry.component
-    if component.settings is not None and complete:
-        structure_settings(component.settings, settings)
-    cls = path_of(component.settings) if component.settings is not None else None
-    plugin = entry.plugin
-    return ComponentRef(kind, component.name, plugin.id, plugin.version, component.target, cls, settings)
+for each in (inspect, merge, verify, index):
+    data.add_command(each)

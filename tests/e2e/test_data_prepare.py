@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import resource
 import signal
 import subprocess
 import sys
@@ -243,3 +244,60 @@ def test_a_terminal_gets_a_bar_and_a_file_gets_lines(corpus, tmp_path):
     assert "writing tokens" in shown
     assert "\u2501" in shown
     assert "\u2501" not in prepare(corpus, "--vocab-size", 300, "--force", cwd=tmp_path).stderr
+
+
+def test_a_run_that_was_killed_and_then_ran_out_of_disk_is_gone_on_with(large, tmp_path):
+    texts = [str(path) for path in sorted(large.iterdir())[:100]]  # 8 MB
+    (tmp_path / "bad.jsonl").write_text('{"text": "the first"}\nbroken\n')
+    args = [NEOX, "data", "prepare", str(tmp_path / "bad.jsonl"), *texts, "--skip-bad", "--vocab-size", "300"]
+    out = tmp_path / "out"
+    here = [*args, "--sync-mb", "1", "--out", str(out)]
+    running = subprocess.Popen(here, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (out / ".preparing.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    running.kill()
+    assert running.wait() == -signal.SIGKILL
+    assert not {"out.bin", "out.idx", "prepared.json"} & {path.name for path in out.iterdir()}
+    begun = (out / ".out.bin.partial").stat().st_size
+
+    def full():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (begun + 3_000_000,) * 2)
+
+    done = subprocess.run([*here, "--resume"], capture_output=True, text=True, check=False, preexec_fn=full)
+    assert done.returncode == 4
+    assert "out: cannot be written: File too large" in done.stderr
+    assert "--resume goes on" in done.stderr
+    done = subprocess.run([*here, "--resume"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "101 documents" in done.stdout
+    assert "left out: 1 broken records, the first: " in done.stdout
+    assert "bad.jsonl:2: is not JSON" in done.stdout
+
+    whole = subprocess.run(
+        [*args, "--out", str(tmp_path / "2" / "out"), "--workers", "2"], capture_output=True, check=True
+    )
+    for name in ("out.bin", "out.idx"):
+        assert (out / name).read_bytes() == (tmp_path / "2" / "out" / name).read_bytes()
+    assert whole.stdout.splitlines()[0].split(b": ")[1] == done.stdout.encode().splitlines()[0].split(b": ")[1]
+    assert not [path.name for path in out.iterdir() if path.name.endswith(".partial")]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [(["--resume"], "nothing there to resume"), (["--resume", "--force"], "leave one out")],
+)
+def test_what_was_not_begun_is_not_gone_on_with(corpus, tmp_path, change, says):
+    code = 2 if "--force" in change else 4
+    assert says in prepare(corpus, "--vocab-size", 300, *change, cwd=tmp_path, code=code).stderr
+
+
+def test_each_key_becomes_a_dataset(tmp_path):
+    lines = [{"text": f"text {number}", "title": f"title {number}"} for number in range(5)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = prepare("a.jsonl", "--json-keys", "text,title", "--vocab-size", 300, cwd=tmp_path)
+    for key in ("text", "title"):
+        tokenizer, documents = dataset(tmp_path / "out", f"out_{key}_document")
+        assert [tokenizer.decode(ids[:-1]) for ids in documents] == [line[key] for line in lines]
+        assert f"out_{key}_document: 5 documents" in done.stdout
+    assert "is up to date" in prepare("a.jsonl", "--json-keys", "text,title", "--vocab-size", 300, cwd=tmp_path).stdout

@@ -1,0 +1,82 @@
+"""Several datasets into one: the work of `neox data merge`, in a process of its own, in constant memory."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neox_core.build.progress import progress
+from neox_core.errors import DataError, run_main
+from neox_core.plan.runfile import ComponentRef
+
+if TYPE_CHECKING:
+    from neox_core.contracts import DataBackend, TokenSource
+
+NARROW, WIDE = 65499, 2**31 - 1
+"""Vocabularies that GPT-NeoX stores in two and in four bytes."""
+
+
+def merge(prefixes: Sequence[Path], backends: Sequence[ComponentRef], out: Path, written_as: ComponentRef) -> str:
+    """Write the documents of all datasets, one after the other, as one at `out`. Returns a line that says so.
+
+    The result is what writing all documents at once would have made. Raises DataError for a dataset that cannot be read
+    and for one that is to be written over while it is read.
+    """
+    if out.resolve() in {prefix.resolve() for prefix in prefixes}:
+        raise DataError(f"{out}: is one of those that are merged", hint="write to another place")
+    sources = [_backend(ref).open(prefix) for prefix, ref in zip(prefixes, backends, strict=True)]
+    vocab_size = NARROW if all(source.dtype.itemsize <= 2 for source in sources) else WIDE
+    writer: Any = _backend(written_as).create(out, vocab_size)
+    documents = tokens = 0
+    try:
+        total = sum(int(source.sizes.sum(dtype=np.int64)) * source.dtype.itemsize for source in sources)
+        with progress("merging", total) as advance:
+            for source in sources:
+                for first, last in _groups(source):
+                    pieces = [source.read(document) for document in range(first, last)]
+                    if last - first == 1:
+                        writer.add_document(pieces[0])
+                    else:
+                        ids = np.concatenate([np.empty(0, source.dtype), *pieces])
+                        writer.add_document(ids, [len(piece) for piece in pieces])
+                    advance(sum(piece.nbytes for piece in pieces))
+                    tokens += sum(map(len, pieces))
+                    documents += last - first
+        writer.close()
+    except BaseException:
+        writer.abort()
+        raise
+    return f"{out}: {documents:,} documents, {tokens:,} tokens from {len(prefixes)} datasets"
+
+
+def _groups(source: TokenSource) -> list[tuple[int, int]] | zip[tuple[int, int]]:
+    """(first, last) of the sequences that were written as one document; each alone where the format has no groups."""
+    bounds = getattr(source, "bounds", None)
+    if bounds is None:
+        bounds = np.arange(len(source.sizes) + 1)
+    return zip(map(int, bounds[:-1]), map(int, bounds[1:]), strict=True)
+
+
+def _backend(reference: ComponentRef) -> DataBackend:
+    target, settings = reference.load()
+    backend: DataBackend = target(settings)
+    return backend
+
+
+def main() -> None:
+    """`python -m neox_core.build.merge JSON`: prefixes, backends, out, written_as."""
+    raw = json.loads(sys.argv[1])
+    backends = [ComponentRef(**each) for each in raw["backends"]]
+    line = merge(
+        [Path(each) for each in raw["prefixes"]], backends, Path(raw["out"]), ComponentRef(**raw["written_as"])
+    )
+    sys.stdout.write(line + "\n")
+
+
+if __name__ == "__main__":
+    run_main(main)
