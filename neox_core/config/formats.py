@@ -190,6 +190,7 @@ def parse_toml(text: str, name: str) -> Node:
         raise UnreadableError(f"is not valid TOML: {_without_position(error)}", _position(error, name)) from error
     except (RecursionError, ValueError) as error:
         raise UnreadableError("is nested too deeply or holds a number that is too long", name) from error
+    _measure(values, name)
     return _node(values, _Lines(text, name, r"^\s*(?:\[+\s*)?(?:[\w-]+\s*\.\s*)*[\"']?{key}[\"']?\s*(?:=|\]|\.)"), name)
 
 
@@ -214,6 +215,7 @@ def parse_json(text: str, name: str) -> Node:
         raise UnreadableError("is nested too deeply or holds a number that is too long", name) from error
     if not isinstance(values, dict):
         raise UnreadableError("must hold an object", name, hint='write {"key": value}')
+    _measure(values, name)
     node = _node(values, lines, name)
     return Node(node.where, None, node.items, True, tuple(problems))
 
@@ -221,10 +223,17 @@ def parse_json(text: str, name: str) -> Node:
 class _Lines:
     """Where a key stands in a text whose parser keeps no positions: its line when only one line fits, else the file."""
 
+    _WORD = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|([\w-]+)")
+    _LONG = 2_000  # a line that is not searched once more for each of its keys
+
     def __init__(self, text: str, name: str, pattern: str) -> None:
         self.lines = text.splitlines()
         self.name = name
         self.pattern = pattern
+        self.with_word: dict[str, list[int]] = {}
+        for number, line in enumerate(self.lines, 1):
+            for word in dict.fromkeys("".join(found) for found in self._WORD.findall(line)):
+                self.with_word.setdefault(word, []).append(number)
 
     def of(self, key: str) -> str:
         found = self._find(key)
@@ -236,17 +245,30 @@ class _Lines:
 
     def _find(self, key: str) -> list[int]:
         regex = re.compile(self.pattern.replace("{key}", re.escape(key)))
-        return [number for number, line in enumerate(self.lines, 1) if regex.search(line)]
+        candidates = [(number, self.lines[number - 1]) for number in self.with_word.get(key, ())]
+        return [number for number, line in candidates if len(line) > self._LONG or regex.search(line)]
 
 
-def _node(values: Mapping[str, Any], lines: _Lines, where: str, depth: int = 0) -> Node:
-    if depth > MAX_DEPTH:
-        raise UnreadableError("is nested too deeply", lines.name)
+def _measure(values: Any, name: str) -> None:
+    """Raises UnreadableError for what is too deep or long for a config, before anything walks it."""
+    count, level = 0, [values]
+    for _ in range(MAX_DEPTH):
+        inner = [each for value in level for each in (value.values() if isinstance(value, dict) else value)]
+        count += len(inner)
+        level = [each for each in inner if isinstance(each, dict | list)]
+        if count > MAX_NODES:
+            raise UnreadableError("holds too many values", name)
+        if not level:
+            return
+    raise UnreadableError("is nested too deeply", name)
+
+
+def _node(values: Mapping[str, Any], lines: _Lines, where: str) -> Node:
     items = []
     for key, value in values.items():
         place = lines.of(key)
         if isinstance(value, dict):
-            items.append((key, _node(value, lines, place, depth + 1)))
+            items.append((key, _node(value, lines, place)))
         else:
             items.append((key, Node(place, value=_only_plain(value, place))))
     return Node(where, items=tuple(items), is_block=True)

@@ -5,7 +5,9 @@ merged; a key with two different values is an error that names both places. `--s
 of all files are collected.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +57,13 @@ class Loaded:
         place = self.places.get(path.partition("[")[0])
         return place.spelled + path[len(path.partition("[")[0]) :] if place else ""
 
-    def with_values(self, problems: Iterable[Problem]) -> list[Problem]:
+    def with_values(self, problems: Sequence[Problem]) -> list[Problem]:
         """Problems with the values that their keys were given."""
         paths = {(place.where, place.spelled): path for path, place in self.places.items()}
-        found = []
-        for problem in problems:
-            path = paths.get((problem.where, problem.key.partition("[")[0]))
-            value = "" if path is None else flow(_get(self.values, path))
-            found.append(evolve(problem, value=value if len(value) <= MAX_VALUE else value[: MAX_VALUE - 3] + "..."))
-        return found
+        keys = [(problem.where, problem.key.partition("[")[0]) for problem in problems]
+        texts = {key: flow(_get(self.values, paths[key])) for key in set(keys) if key in paths}
+        short = {key: text if len(text) <= MAX_VALUE else text[: MAX_VALUE - 3] + "..." for key, text in texts.items()}
+        return [evolve(problem, value=short.get(key, "")) for problem, key in zip(problems, keys, strict=True)]
 
     def _nearest(self, path: str) -> Place | None:
         path = path.partition("[")[0]
@@ -154,7 +154,11 @@ def _read(file: Path) -> Node:
 
 
 def _bytes(file: Path) -> bytes:
-    with file.open("rb") as stream:
+    """At most one byte more than a config may have; a pipe or a device is not waited for."""
+    descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise UnreadableError("cannot be read: is no regular file", str(file))
         return stream.read(MAX_BYTES + 1)
 
 

@@ -10,6 +10,8 @@ from neox_core.config.problem import COMMAND_LINE, Problem
 from neox_core.errors import ConfigError, PluginError
 
 _COLOURS = {"error": "\x1b[31m", "warning": "\x1b[33m", "note": "\x1b[36m"}
+MAX_KEY = 200
+MAX_LINES = 200  # a report is for reading; `--json` has every problem
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
@@ -21,12 +23,17 @@ class ProblemsError(ConfigError):
 
     def __init__(self, problems: Iterable[Problem], *, plugin_fault: bool = False) -> None:
         self.problems = in_order(problems)
-        super().__init__(summary(self.problems) + "\n" + render(self.problems))
+        super().__init__(summary(self.problems) + "\n" + render(self.problems[:MAX_LINES]) + self._rest())
         if plugin_fault:
             self.exit_code = PluginError.exit_code
 
     def __str__(self) -> str:
-        return summary(self.problems) + "\n" + render(self.problems, colour=wants_colour(sys.stderr))
+        shown = render(self.problems[:MAX_LINES], colour=wants_colour(sys.stderr))
+        return summary(self.problems) + "\n" + shown + self._rest()
+
+    def _rest(self) -> str:
+        more = len(self.problems) - MAX_LINES
+        return f"\n... and {more} more" if more > 0 else ""
 
 
 def wants_colour(stream: TextIO) -> bool:
@@ -83,7 +90,8 @@ def _line(problem: Problem, colour: bool) -> str:
     if colour:
         severity = f"{_COLOURS.get(severity, '')}{severity}{_PLAIN}"
         where = f"{_BOLD}{where}{_PLAIN}" if where else ""
-    parts = [part for part in (where, severity, _printable(problem.key), _printable(problem.message)) if part]
+    key = _printable(problem.key if len(problem.key) <= MAX_KEY else problem.key[: MAX_KEY - 3] + "...")
+    parts = [part for part in (where, severity, key, _printable(problem.message)) if part]
     return ": ".join(parts) + (f" ({_printable(problem.hint)})" if problem.hint else "")
 
 
