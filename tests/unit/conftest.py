@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from attrs import frozen
 from attrs import validators as v
+from neox_lr.settings import WarmupSettings
 
 from neox_core.api import Component, ConfigSection, Problem, hookimpl, setting
 from neox_core.hooks.loader import load_plugins
@@ -33,6 +34,16 @@ class RMSNormSettings:
 
 
 @frozen
+class LayoutSettings:
+    block: int = setting(16, help="Side of a block.", check=v.ge(1))
+
+
+@frozen
+class WindowSettings(LayoutSettings):
+    window: int = setting(2, help="Blocks of a window.", check=v.ge(1))
+
+
+@frozen
 class BPESettings:
     vocab_file: str = setting(help="Vocabulary.")
     merge_file: str = setting(help="Merges.")
@@ -47,6 +58,22 @@ class HFSettings:
 class WebSettings:
     web_token: str | None = setting(None, help="Secret.", secret=True)
     web_url: str = setting("http://localhost", help="Where to.")
+
+
+@frozen
+class BoardBlock:
+    enabled: bool = setting(False, help="On.")
+    folder: str | None = setting(None, help="Where to.")
+    key: str | None = setting(None, help="Secret.", secret=True)
+
+
+@frozen
+class BoardSettings:
+    board: BoardBlock = setting(BoardBlock(), help="A block that switches its monitor on.")
+
+    @property
+    def enabled(self) -> bool:
+        return self.board.enabled
 
 
 @frozen
@@ -73,7 +100,15 @@ class Everything:
 
     @hookimpl
     def neox_lr_schedules(self) -> list[Component]:
-        return [component("linear"), component("cosine")]
+        return [
+            Component("constant", "neox_lr.schedules:constant"),
+            component("cosine"),
+            Component("linear", "neox_lr.schedules:linear"),
+        ]
+
+    @hookimpl
+    def neox_schedulers(self) -> list[Component]:
+        return [Component("WarmupLR", "neox_lr.schedulers:warmup", WarmupSettings)]
 
     @hookimpl
     def neox_norms(self) -> list[Component]:
@@ -86,6 +121,10 @@ class Everything:
     @hookimpl
     def neox_activations(self) -> list[Component]:
         return [component("gelu"), component("openai-gelu"), component("geglu")]
+
+    @hookimpl
+    def neox_sparse_layouts(self) -> list[Component]:
+        return [component("fixed", LayoutSettings), component("local", WindowSettings)]
 
     @hookimpl
     def neox_launchers(self) -> list[Component]:
@@ -101,7 +140,13 @@ class Everything:
 
     @hookimpl
     def neox_monitors(self) -> list[Component]:
-        return [component("console"), component("jsonl"), component("web", WebSettings)]
+        return [
+            component("board", BoardSettings),
+            component("console"),
+            component("far", needs=("neox_no_such_library",)),
+            component("jsonl"),
+            component("web", WebSettings),
+        ]
 
     @hookimpl
     def neox_config_sections(self) -> list[ConfigSection]:

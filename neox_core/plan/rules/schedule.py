@@ -33,7 +33,7 @@ def one_schedule(config: Config, shape: ClusterShape) -> Iterator[Problem]:
             return
 
 
-@rule("scheduler", "optimizer.params.lr")
+@rule("scheduler")
 def scheduler_reaches_the_peak(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """A scheduler with rates of its own leaves optimizer.params.lr without effect."""
     schedulers, (optimizer,) = config.components("scheduler"), config.components("optimizer")
