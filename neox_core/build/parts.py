@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
+from neox_core.build.layouts import build_tables
 from neox_core.contracts.model import PositionShape
 from neox_core.errors import ConfigError
 from neox_core.model.documents import DocumentRules
@@ -61,6 +62,7 @@ def load_parts(plan: ModelPlan, vocab_size: int, context: BuildContext, eod: int
         narrow_loss=context.narrow_loss,
         documents=_document_rules(plan, eod),
         recompute=None if plan.recompute is None else Recompute(plan.recompute.layers),
+        tables=build_tables(plan, context),
     )
 
 

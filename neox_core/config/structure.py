@@ -4,13 +4,14 @@ Keys belong to the core's sections, to plugins' sections, and to the components 
 all sections are collected; nothing that was written is left unread.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from attrs import evolve, field, frozen
 
-from neox_core.config.convert import UNKNOWN_KEY, block_of, fields_of, join, make, read_fields
+from neox_core.config.convert import UNKNOWN_KEY, block_of, fields_of, join, make, read_fields, shown
 from neox_core.config.infer import INFER, data_backend
+from neox_core.config.layers import layouts_used, mode_of
 from neox_core.config.load import Loaded
 from neox_core.config.owners import Owners, find_owners
 from neox_core.config.problem import Problem
@@ -146,6 +147,11 @@ def _value_at(values: Any, path: str) -> Any:
     return values
 
 
+def _keys_of(entry: Entry) -> set[str]:
+    cls = entry.component.settings
+    return {key for each in fields_of(cls) for key in each.keys} if cls is not None else set()
+
+
 class _Work:
     def __init__(self, loaded: Loaded, catalog: Catalog, owners: Owners) -> None:
         self.loaded = loaded
@@ -210,13 +216,15 @@ class _Work:
         except LookupError:
             return  # the key that chooses is itself wrong, and reported
         names = named if kind.many else (named,) if named is not None else ()
-        chosen = [self._chosen(kind, name) for name in names]
+        chosen = [self._chosen(kind, name, names) for name in names]
         if kind.many:
             chosen += self._switched_on(kind, {each.entry.component.name for each in chosen if each is not None})
         if all(each is not None for each in chosen):
             self.chosen[kind.name] = tuple(each for each in chosen if each is not None)
 
     def _named(self, kind: Kind) -> Any:
+        if kind.name == "sparse layout":
+            return self._layouts()
         head, *rest = kind.key.split(".")
         value = self.fields[head]
         self.read.add(head)
@@ -227,7 +235,19 @@ class _Work:
             return data_backend(several[0] if several else self.fields.get("data_path"))
         return value
 
-    def _chosen(self, kind: Kind, name: str) -> Chosen | None:
+    def _layouts(self) -> list[str]:
+        """The layouts that some layer has. Raises LookupError where what names them is wrong."""
+        sparsity, block, pattern = (self.fields[key] for key in ("sparsity", "sparse_attention", "attention_config"))
+        mode = mode_of(block)
+        if not isinstance(mode, str):
+            self.report(Problem(f"must be text, not {shown(mode)}", "sparse_attention.mode"))
+            raise LookupError(mode)
+        used = list(layouts_used(sparsity, mode, pattern))
+        if block and not used:  # that it does nothing is a rule's to say; what is wrong within it is said here
+            self._chosen(KIND_BY_NAME["sparse layout"], mode)
+        return used
+
+    def _chosen(self, kind: Kind, name: str, names: Sequence[str] = ()) -> Chosen | None:
         try:
             entry = self.catalog.find(kind.name, name)
         except PluginError as error:
@@ -235,7 +255,9 @@ class _Work:
             return None
         if kind.settings_at:
             path = kind.settings_at
-            values = self._params(path)
+            values = self._params(kind)
+            if kind.many:
+                values = self._own(entry, names, values)
         else:
             path = ""
             cls = entry.component.settings
@@ -256,13 +278,22 @@ class _Work:
                 if f"{key}.enabled" not in self.loaded.places:
                     self.report(Problem("does nothing", key, f"set {key}.enabled: true", severity="warning"))
 
-    def _params(self, path: str) -> dict[str, Any]:
-        head, *rest = path.split(".")
+    def _own(self, entry: Entry, names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
+        """Of the settings in a block that several components share, those that are not the others' alone."""
+        entries = [each for each in self.catalog.registry.entries(entry.kind) if each.component.name in names]
+        keys = {each: _keys_of(each) for each in entries}
+        others = {key for each in entries if each.component.name != entry.component.name for key in keys[each]}
+        return {key: value for key, value in values.items() if key in _keys_of(entry) or key not in others}
+
+    def _params(self, kind: Kind) -> dict[str, Any]:
+        head, *rest = kind.settings_at.split(".")
         value = self.fields.get(head)
         for part in rest:
             value = getattr(value, part, {})
         params = dict(value or {})
         params.pop("max_grad_norm", None)  # says what gradient_clipping says: compared in plan.rules
+        if kind.key.startswith(f"{kind.settings_at}."):
+            params.pop(kind.key.removeprefix(f"{kind.settings_at}."), None)  # the name is no setting
         return params
 
     def _settings(self, entry: Entry, values: Mapping[str, Any], path: str) -> Chosen | None:
@@ -295,7 +326,7 @@ class _Work:
         if kind.settings_at:
             classes = (entry.component.settings for entry in registry.entries(kind.name))
             others = {key for cls in classes if cls is not None for each in fields_of(cls) for key in each.keys}
-            for problem in settings_of_unavailable(kind, self._params(kind.settings_at), others):
+            for problem in settings_of_unavailable(kind, self._params(kind), others):
                 self.place(problem)
 
     def read_rest(self) -> None:

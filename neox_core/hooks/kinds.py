@@ -34,14 +34,14 @@ KINDS: tuple[Kind, ...] = (
     Kind("activation", "neox_activations", key="activation"),
     Kind("position", "neox_positions", key="pos_emb"),
     Kind(
-        "sparse layout", "neox_sparse_layouts", key="sparse_attention.mode", settings_at="sparse_attention", used=False
+        "sparse layout", "neox_sparse_layouts", key="sparse_attention.mode", settings_at="sparse_attention", many=True
     ),
     Kind("kernel", "neox_kernels", used=False),
     Kind("launcher", "neox_launchers", key="launcher", light=True),
     Kind("data backend", "neox_data_backends", key="data_impl"),
     Kind("tokenizer", "neox_tokenizers", key="tokenizer_type"),
     Kind("monitor", "neox_monitors", key="monitors", many=True),
-    Kind("model family", "neox_model_families", used=False),
+    Kind("model family", "neox_model_families", light=True),
     Kind("checkpoint format", "neox_checkpoint_formats", used=False),
     Kind("command", "neox_commands"),
 )

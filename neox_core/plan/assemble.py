@@ -9,7 +9,7 @@ from typing import Any, Literal
 from cattrs.preconf.json import make_converter
 
 from neox_core.config.convert import fields_of
-from neox_core.config.layers import layer_layouts, mode_of
+from neox_core.config.layers import layer_layouts, layouts_used, mode_of
 from neox_core.config.sections.activation_checkpointing import ActivationCheckpointingSection, option, segments
 from neox_core.config.sections.attention import AttentionSection
 from neox_core.config.sections.checkpoint import CheckpointEngineSection
@@ -143,10 +143,12 @@ def _model(config: Config) -> ModelPlan:
 
 def _layout_of_layer(config: Config, layouts: Sequence[Chosen], num_layers: int) -> tuple[int | None, ...]:
     attention = config.section(AttentionSection)
-    mode = mode_of(attention.sparse_attention)
-    names = layer_layouts(num_layers, attention.sparsity, mode, attention.attention_config)
-    place = {name: index for index, name in enumerate(dict.fromkeys(name for name in names if name is not None))}
-    return tuple(None if name is None else place[name] for name in names) if layouts else ()
+    if not layouts:
+        return ()
+    pattern, mode = attention.attention_config, mode_of(attention.sparse_attention)
+    place = {name: index for index, name in enumerate(layouts_used(attention.sparsity, mode, pattern))}
+    names = layer_layouts(num_layers, attention.sparsity, mode, pattern)
+    return tuple(None if name is None else place[name] for name in names)
 
 
 def _recompute(section: ActivationCheckpointingSection, num_layers: int) -> RecomputePlan | None:

@@ -57,12 +57,12 @@ def continue_ids(
 ) -> Iterator[int]:
     """Ids after `ids`, at most `max_new_tokens` of them and without the end of document that stops them.
 
-    A model sees max_positions tokens at most. Where the text grows longer, it goes on from the newer half of them.
+    A model sees its window at most. Where the text grows longer, it goes on from the newer half of them.
     """
     was_training = model.training
     model.eval()
     try:
-        window = model.shape.max_positions
+        window = model.window
         seen, pending = list(ids), list(ids[-window:])
         cache = model.new_cache(batch=1, capacity=window)
         device = model.embedding.weight.device

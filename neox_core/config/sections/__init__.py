@@ -2,6 +2,7 @@
 
 from neox_core.config.sections.activation_checkpointing import ActivationCheckpointingSection
 from neox_core.config.sections.aio import AioSection
+from neox_core.config.sections.attention import AttentionSection
 from neox_core.config.sections.checkpoint import CheckpointEngineSection
 from neox_core.config.sections.communication import CommunicationSection
 from neox_core.config.sections.data import BlendSection
@@ -27,6 +28,7 @@ CORE_SECTIONS: tuple[ConfigSection, ...] = tuple(
     ConfigSection(name, settings, (settings.__doc__ or "").partition("\n")[0])
     for name, settings in (
         ("model", ModelSection),
+        ("attention", AttentionSection),
         ("activation checkpointing", ActivationCheckpointingSection),
         ("parallelism", ParallelismSection),
         ("data", DataSection),

@@ -1,4 +1,8 @@
-from neox_core.api import Component, hookimpl
+from collections.abc import Iterator
+from typing import Any
+
+from neox_core.api import Component, Problem, hookimpl
+from neox_sparse_attention.rules import RULES
 from neox_sparse_attention.settings import (
     BigBirdSettings,
     BSLongformerSettings,
@@ -39,3 +43,12 @@ def neox_sparse_layouts() -> list[Component]:
         ),
         Component("local", "neox_sparse_attention.local:local", LocalSettings, summary="A sliding window alone"),
     ]
+
+
+@hookimpl
+def neox_check_config(config: Any) -> Iterator[Problem]:
+    for layout in config.components("sparse layout"):
+        if layout.entry.plugin.id == "neox-sparse-attention":
+            num_blocks = config.value("seq-length") // layout.settings.block
+            for rule in RULES:
+                yield from rule(layout.settings, num_blocks)
