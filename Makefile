@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml constraints.txt requirements/core.txt requirements/plugins-editable.txt $(wildcard plugins/*/pyproject.toml)
 
-.PHONY: setup train test clean
+.PHONY: setup train test generated clean
 
 setup: $(VENV)/.installed
 
@@ -15,6 +15,11 @@ train: setup
 
 test: $(BIN)/tox
 	$(BIN)/tox
+
+generated: setup  # what is written from the code: after a new key, hook or component
+	$(BIN)/python -m neox_core.config.packages
+	$(BIN)/neox config docs --out docs/configuration.md
+	$(BIN)/python -m neox_core.hooks.document > docs/hooks.md
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
