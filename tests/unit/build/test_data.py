@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from neox_core.build.blend import build_blend
 from neox_core.build.data import build_batches, build_tokenizer, open_split
 from neox_core.build.dataset import INDEX_FOLDER
+from neox_core.build.index_data import index_data
 from neox_core.build.order import build_order
 from neox_core.errors import DataError
 from neox_core.plan.runfile import (
@@ -401,3 +402,12 @@ def test_how_often_the_data_is_read_is_known(prefix):
     tokens = sum(map(len, json.loads(prefix.read_text())[:16]))
     samples = open_split(make_plan(prefix, layout=(2, 1, 1), train_iters=30), "train")
     assert samples.epochs == [pytest.approx(60 * SEQ / tokens)]
+
+
+def test_orders_can_be_made_before_a_run(blended, monkeypatch):
+    lines = index_data(blended)
+    assert [line.split(": ")[0] for line in lines] == ["train"] * 4 + ["valid"] * 2
+    assert "train: 60 samples are wanted" in lines[3]
+    monkeypatch.setattr("neox_core.build.dataset.build_order", None)
+    monkeypatch.setattr("neox_core.build.dataset.build_blend", None)
+    assert len(read(blended)) == 30

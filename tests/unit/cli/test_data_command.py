@@ -74,3 +74,25 @@ def test_a_vocabulary_that_is_given_is_not_trained(handed_over):
 def test_the_command_is_light():
     code = "import sys, neox_core.cli.data; sys.exit(bool({'torch', 'numpy', 'tokenizers'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_datasets_are_read_by_the_backend_that_their_first_bytes_name(handed_over, tmp_path):
+    for name, magic in (("new", b"MMIDIDX\0\0"), ("old", b"TNTIDX\0\0")):
+        (tmp_path / f"{name}.idx").write_bytes(magic)
+    new, old = str(tmp_path / "new"), str(tmp_path / "old")
+    run("merge", new, old, "--out", "all", "--data-impl", "cached")
+    run("verify", old, "--vocab-size", "50")
+    run("inspect", new, "--samples", "2", "--histogram")
+    (merge, merged), (verify, verified), (inspect, inspected) = handed_over
+    assert [merge, verify, inspect] == [f"neox_core.build.{name}" for name in ("merge", "verify", "inspect")]
+    assert [each["name"] for each in merged["backends"]] == ["mmap", "lazy"]
+    assert merged["written_as"]["name"] == "cached"
+    assert (verified["backend"]["name"], verified["tokenizer"], verified["vocab_size"]) == ("lazy", None, 50)
+    assert inspected["shown"] == {"document": 0, "histogram": True, "samples": 2, "seq_length": 256, "seed": 1234}
+
+
+def test_preparing_hands_over_how_it_is_done(handed_over):
+    run("prepare", "a.jsonl", "--json-keys", "a,b", "--json-key", "c", "--workers", "3", "--skip-bad", "--out", "out")
+    ((_, request),) = handed_over
+    assert request["json_keys"] == ["a", "b", "c"]
+    assert (request["workers"], request["skip_bad"], request["ftfy"], request["resume"]) == (3, True, False, False)
