@@ -22,11 +22,12 @@ A config is one or more YAML, TOML or JSON files, and `--set key=value` on top o
 one spelling, at every depth. A key may be given twice only with the same value. Unknown keys are errors, and so is a
 value of another type: `"false"` is not `false`, `3.9` is no whole number (`5e8` is). `null` stands for the default.
 
-`neox config explain KEY` says of one key what this page says, and which rules are about it. `neox config coverage` counts
-what is here and what is only known. What errors look like: [config-errors.md](config-errors.md).
+`neox config explain KEY` says of one key what this page says, and which rules are about it. `neox config coverage`
+counts what is here and what is only known. What errors look like: [config-errors.md](config-errors.md).
 
 Editors complete and check a config with the JSON Schema of the installed plugins: write it by
-`neox config schema --out neox.schema.json`, and `# yaml-language-server: $schema=neox.schema.json` at the head of a config.
+`neox config schema --out neox.schema.json`, and put `# yaml-language-server: $schema=neox.schema.json` at the head of a
+config.
 
 Components (norm, position, activation, optimizer, schedule, tokenizer, dataset format, launcher, monitor) bring keys of
 their own, [below](#components).
