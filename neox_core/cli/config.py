@@ -13,6 +13,7 @@ from neox_core.cli.config_keys import coverage, docs, explain, schema
 from neox_core.cli.diff import diff
 from neox_core.cli.migrate import migrate
 from neox_core.cli.notes import say
+from neox_core.cli.process import exec_module
 from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError, as_list, render, wants_colour
 from neox_core.errors import NeoxError
@@ -65,9 +66,22 @@ def _check_as_json(files: tuple[Path, ...], sets: tuple[str, ...]) -> int:
 @_SETS
 @click.option("--json", "as_json", is_flag=True, help="Plan, origins and notes as one JSON object.")
 @click.option("--plot-lr", is_flag=True, help="Draw the learning rate by step instead (with plotext).")
-def show(files: tuple[Path, ...], sets: tuple[str, ...], as_json: bool, plot_lr: bool) -> None:
+@click.option("--attention", is_flag=True, help="Draw which blocks each layer's attention sees instead.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="With --attention: a picture, .png or .svg."
+)
+def show(
+    files: tuple[Path, ...], sets: tuple[str, ...], as_json: bool, plot_lr: bool, attention: bool, out: Path | None
+) -> None:
     """Show the plan of a run on this machine, and where each of its values came from."""
+    if out is not None and not attention:
+        raise click.UsageError("--out is for the picture of --attention")
     resolved = prepare_run(files, sets, start=False)
+    if attention:
+        say(resolved.notes)
+        model = json.loads(to_json(resolved.plan))["model"]
+        picture = None if out is None else str(out)
+        exec_module("neox_core.build.draw_layouts", {"model": model, "seed": resolved.plan.train.seed, "out": picture})
     if plot_lr:
         from neox_core.cli.plot import plot_rate
 
