@@ -83,11 +83,10 @@ def _field(field: Field, pointer: str) -> Schema:
 
 def _or_null(made: Schema) -> Schema:
     """`null` stands for the default."""
-    if "enum" in made:
-        return made | {"enum": [*made["enum"], None]}
+    allowed: Schema = {"enum": [*made["enum"], None]} if "enum" in made else {}
     if isinstance(made.get("type"), str):
-        return made | {"type": [made["type"], "null"]}
-    return made if not made else {"anyOf": [made, {"type": "null"}]}
+        allowed["type"] = [made["type"], "null"]
+    return made | allowed if allowed or not made else {"anyOf": [made, {"type": "null"}]}
 
 
 def _type(kind: Any, pointer: str) -> Schema:

@@ -54,8 +54,10 @@ def explain_inner(problem: Problem, value: Any) -> Iterator[Problem]:
 
 
 def _not_yet(path: str, value: Any) -> Iterator[Problem]:
-    """Each key that is written inside a block of a later version, or the block itself when nothing is."""
+    """Each key that is written inside a block of a later version, or the block when nothing is; null sets nothing."""
     key = known().find(path)
+    if key is not None and value is None:
+        return
     if key is None:
         yield Problem(UNKNOWN_KEY, path, _near(path))
     elif isinstance(value, Mapping) and value and known().names_in(key.path):

@@ -7,11 +7,14 @@ import pytest
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
+from neox_core.config.convert import block_of
+from neox_core.config.keys import own_keys
 from neox_core.config.schema import schema
 from neox_core.hooks.loader import load_plugins
 
 ROOT = Path(__file__).parents[3]
-SCHEMA = schema(load_plugins().registry)
+REGISTRY = load_plugins().registry
+SCHEMA = schema(REGISTRY)
 VALIDATOR = Draft202012Validator(SCHEMA)
 
 
@@ -82,6 +85,30 @@ def test_what_is_right_passes(config: Any) -> None:
 )
 def test_what_is_wrong_is_named(config: Any, where: str) -> None:
     assert wrong(config) == [where]
+
+
+def written(path: str, value: Any) -> Any:
+    """A config that has the value at a path."""
+    for part in reversed(path.split(".")):
+        value = {part: value}
+    return value
+
+
+def test_every_default_passes_in_every_spelling() -> None:
+    for key in own_keys(REGISTRY):
+        for path in key.spellings if key.field is not None and not key.field.required else ():
+            default = key.field.default if key.field is not None else None
+            value = list(default) if isinstance(default, tuple) else default
+            if isinstance(value, bool | int | float | str | list):
+                assert wrong(written(path, value)) == [], path
+                assert wrong(written(path.replace("_", "-"), value)) == [], path
+            assert wrong(written(path, None)) == [], path
+
+
+def test_an_unknown_key_is_wrong_in_every_block() -> None:
+    for key in own_keys(REGISTRY):
+        if key.field is not None and block_of(key.field.type) is not None:
+            assert wrong(written(f"{key.path}.no_such_key", 1)) == [key.path], key.path
 
 
 def test_editors_have_a_text_and_a_default_to_show() -> None:

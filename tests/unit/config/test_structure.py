@@ -157,7 +157,8 @@ compression_training:
     different_groups:
       g: {modul: [a], params: {dense-ratio: 1}}
 elasticity: {prefer_larger_batch: true}
-autotuning: {arg_mappings: {a: b}}
+autotuning: {arg_mappings: {a: b}, metric: null}
+data-efficiency: null
 """)
     assert [line.partition("error: ")[2] for line in problems] == [
         f"curriculum-learning.enabled: {LATER} neox-curriculum (remove it)",
@@ -169,6 +170,10 @@ autotuning: {arg_mappings: {a: b}}
         f"elasticity.prefer_larger_batch: {LATER} neox-elasticity (remove it)",
         f"autotuning.arg_mappings: {LATER} neox-autotuning (remove it)",
     ]
+
+
+def test_null_sets_no_key_of_a_later_version(read: Read) -> None:
+    assert read("elasticity: null\nmask-prob: null\n")[1] == []
 
 
 def test_a_component_of_a_later_version_and_its_settings(read: Read) -> None:
