@@ -16,6 +16,8 @@ from attrs import frozen
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch.distributed import ProcessGroup
 
 SEQ = 1
@@ -75,6 +77,15 @@ class TensorParallel:
         """The parts of the last dimension side by side, without a gradient."""
         return x if self.size == 1 else _gather(x.detach(), self, x.dim() - 1)
 
+    def whole(self, parameter: Tensor, part: Tensor) -> Tensor:
+        """`part`, this rank's of a parameter, joined with those of the others where the parameter is cut. Collective."""
+        cut = cut_of(parameter)
+        if cut is None:
+            return part
+        parts = [torch.empty_like(part) for _ in range(self.size)]
+        dist.all_gather(parts, part.contiguous(), group=self.group)
+        return cut.join(parts)
+
     def positions(self, seq: int) -> slice:
         """Which of `seq` positions of the residual stream this rank holds."""
         if self.size == 1 or not self.sequence_parallel:
@@ -130,6 +141,12 @@ class Cut:
         """This rank's part of a whole tensor: a view where there is one section."""
         parts = [whole.narrow(self.dim, first, last - first) for first, last in self.ranges()]
         return parts[0] if len(parts) == 1 else torch.cat(parts, self.dim)
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """The whole, from the parts of all ranks in order."""
+        lengths = [length // self.size for length in self.sections]
+        by_rank = [part.split(lengths, self.dim) for part in parts]
+        return torch.cat([sections[index] for index in range(len(lengths)) for sections in by_rank], self.dim)
 
 
 def mark_parameters(model: nn.Module, tensor: TensorParallel) -> None:

@@ -97,7 +97,7 @@ def collect(engine: Engine, rank: int, groups: Groups, *, optimizer: bool, whole
             contents.add("weights", "buffer", name, tensor)
     if whole and engine.partitioned:
         for index, (name, tensor) in enumerate(engine.whole_weights()):
-            if index % data_size == data_rank:
+            if index % data_size == data_rank and groups.tensor.rank == 0:
                 contents.add("weights", "weight", name, tensor.clone())
     else:
         for index, shard in enumerate(engine.weights):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,12 @@ from torch.distributed.rendezvous import rendezvous
 from neox_core.build.consumed import require_consumed
 from neox_core.build.context import BuildContext, build_context
 from neox_core.build.data import build_batches, build_tokenizer, open_split
-from neox_core.build.engine import build_engine, print_collectives
+from neox_core.build.engine import build_engine, build_stage, print_collectives
 from neox_core.build.model import build_model
 from neox_core.build.optimizer import build_optimizer
 from neox_core.contracts.host import Monitor, RunInfo
 from neox_core.errors import CheckpointError
-from neox_core.model.shape import flops_per_token, num_parameters, padded_vocab
+from neox_core.model.shape import flops_per_token, padded_vocab
 from neox_core.parallel.groups import Groups, build_groups
 from neox_core.train.checkpoint import Checkpointer
 from neox_core.train.digests import compare, describe
@@ -66,11 +67,15 @@ def run(plan: RunPlan, startup: Startup) -> None:
     )
     data_hash = _open_splits(plan, vocab_size)
     startup.mark("data")
-    model = build_model(plan.model, vocab_size, context, eod=tokenizer.eod if tokenizer else None)
-    size = num_parameters(model)  # while this rank still has them whole
+    eod = tokenizer.eod if tokenizer else None
+    if groups.pipe_size > 1:
+        model = build_stage(plan, vocab_size, context, eod=eod)
+    else:
+        model = build_model(plan.model, vocab_size, context, eod=eod)
     optimizer = build_optimizer(plan.optim, model)
     startup.mark("model")
     engine = build_engine(plan, model, optimizer, context)
+    size = sum(map(prod, engine.shapes().values()))
     startup.mark("engine")
     checkpointer = Checkpointer(plan, engine, context)
     resumed = checkpointer.load()
@@ -228,8 +233,8 @@ def _evaluate(
 def _whole_model(
     plan: RunPlan, model: GPT, engine: Engine, context: BuildContext, tokenizer: Tokenizer, vocab_size: int
 ) -> GPT:
-    """A model that rank 0 can run alone: the trained one, or at ZeRO 3 one in host memory. Collective."""
-    if not engine.partitioned:
+    """A model that rank 0 can run alone: the trained one, or where that is in parts one in host memory. Collective."""
+    if not engine.partitioned and context.groups.model is None:
         return model
     keeps = dist.get_rank() == 0
     weights = {name: weight.float().cpu().clone() for name, weight in engine.whole_weights() if keeps}

@@ -191,7 +191,8 @@ class Engine:
 
     def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight by name, one after the other; each is whole until the next is asked for. Collective."""
-        return whole_weights(self.model)
+        for name, weight in whole_weights(self.model):
+            yield name, self._groups.tensor.whole(self._named[name], weight)
 
     def weights_changed(self) -> None:
         """To be called after writing into `weights`. Collective."""

@@ -161,6 +161,7 @@ class PipelineEngine(Engine):
 
     def __init__(self, engine: Any, plan: RunPlan, optimizer: torch.optim.Optimizer, context: BuildContext) -> None:
         super().__init__(engine, plan, optimizer, context)
+        self._dtype = context.dtype
         if self._plain:
             optimizer.register_step_pre_hook(lambda *_: self._before_update())
 
@@ -192,6 +193,20 @@ class PipelineEngine(Engine):
         found: list[dict[str, tuple[int, ...]]] = [{}] * self._groups.pipe_size
         dist.all_gather_object(found, super().shapes(), group=self._groups.pipe)
         return {name: shape for stage in found for name, shape in stage.items()}
+
+    def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Of all stages, on all stages."""
+        held = [set() for _ in range(self._groups.pipe_size)]
+        dist.all_gather_object(held, set(self._named), group=self._groups.pipe)
+        for name, shape in self.shapes().items():
+            owner = next(stage for stage, names in enumerate(held) if name in names)
+            if owner == self._groups.pipe_rank:
+                weight = self._named[name].detach()
+                whole = self._groups.tensor.whole(self._named[name], weight).contiguous()
+            else:
+                whole = torch.empty(shape, dtype=self._dtype, device=self.device)
+            dist.broadcast(whole, group_src=owner, group=self._groups.pipe)
+            yield name, whole
 
     def _pair(self, batch: Tensor, keys: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
         tokens, labels = batch[:, :-1].contiguous(), batch[:, 1:]
