@@ -19,6 +19,7 @@ from neox_core.config.problem import Problem
 from neox_core.config.setting import METADATA, SettingInfo
 
 UNKNOWN_KEY = "unknown key"
+_INT_LIMIT = 2**63
 
 
 class InvalidError(Exception):
@@ -266,11 +267,13 @@ def _bool(raw: Any) -> bool:
 
 
 def _int(raw: Any) -> int:
-    if isinstance(raw, int) and not isinstance(raw, bool):
-        return raw
     if isinstance(raw, float) and raw.is_integer():  # 5e8 is a float to YAML
-        return int(raw)
-    raise InvalidError(f"must be a whole number, not {shown(raw)}", _unquote(raw))
+        raw = int(raw)
+    if not isinstance(raw, int) or isinstance(raw, bool):
+        raise InvalidError(f"must be a whole number, not {shown(raw)}", _unquote(raw))
+    if abs(raw) >= _INT_LIMIT:
+        raise InvalidError(f"must be a whole number of at most 63 bits, not {shown(raw)}")
+    return raw
 
 
 def _float(raw: Any) -> float:

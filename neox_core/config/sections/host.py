@@ -32,7 +32,7 @@ class LaunchSection:
     num_nodes: int = setting(
         -1,
         help="Hosts to take from the top of the hostfile; -1: all.",
-        check=at_least(-1),
+        check=between(-1, 100_000),
         unit="hosts",
         changes="speed",
         origin="deepspeed",
@@ -40,7 +40,7 @@ class LaunchSection:
     num_gpus: int = setting(
         -1,
         help="Processes on each host, one a device; -1: all devices, and one process on a machine without.",
-        check=at_least(-1),
+        check=between(-1, 1024),
         aliases=("num_accelerators",),
         changes="speed",
         origin="deepspeed",
