@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from neox_core.build.context import BuildContext
 from neox_core.build.parts import Parts, load_parts
 from neox_core.errors import CheckpointError
 from neox_core.model.gpt import GPT
 from neox_core.model.init import init_parameters
+from neox_core.parallel.groups import Groups
 from neox_core.parallel.tensor import mark_parameters
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from neox_core.build.context import BuildContext
     from neox_core.plan.runfile import ModelPlan
 
 
@@ -36,7 +37,26 @@ def build_model(
     that cannot be loaded, ConfigError for numbers that make no model, CheckpointError for weights of another model.
     """
     parts = load_parts(plan, vocab_size, context, eod)
-    model = GPT(
+    model = _put_together(parts)
+    if weights is None:
+        draw(model, parts, plan, context)
+    else:
+        _fill(model, weights)
+    model.to(device=context.device, dtype=context.dtype)
+    mark_parameters(model, context.groups.tensor)
+    return model
+
+
+def parameter_shapes(plan: ModelPlan, vocab_size: int) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter by name; no memory is taken for them."""
+    context = BuildContext(torch.device("meta"), torch.float32, Groups(None, None, 0, 1), seed=0)
+    with torch.device("meta"):
+        model = _put_together(load_parts(plan, vocab_size, context, eod=0))
+    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+
+
+def _put_together(parts: Parts) -> GPT:
+    return GPT(
         parts.shape,
         parts.norm,
         parts.activation,
@@ -47,13 +67,6 @@ def build_model(
         recompute=parts.recompute,
         tables=parts.tables,
     )
-    if weights is None:
-        draw(model, parts, plan, context)
-    else:
-        _fill(model, weights)
-    model.to(device=context.device, dtype=context.dtype)
-    mark_parameters(model, context.groups.tensor)
-    return model
 
 
 def draw(model: nn.Module, parts: Parts, plan: ModelPlan, context: BuildContext) -> None:

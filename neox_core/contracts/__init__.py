@@ -6,8 +6,9 @@ The first line of each docstring says how the core calls the Component's target.
 
 from neox_core.contracts.attention import LayoutShape, SparseLayout
 from neox_core.contracts.data import DataBackend, Tokenizer, TokenSource, TokenWriter, TrainableTokenizer
+from neox_core.contracts.family import ModelFamily, WeightRule
 from neox_core.contracts.host import LaunchCommand, Launcher, Monitor, RunInfo
-from neox_core.contracts.interchange import CheckpointFormat, Kernel, ModelFamily
+from neox_core.contracts.interchange import CheckpointFormat, Kernel
 from neox_core.contracts.model import Activation, Norm, Position, PositionShape
 from neox_core.contracts.optim import LRSchedule, Optimizer, ScheduleShape
 
@@ -33,4 +34,5 @@ __all__ = [
     "TokenWriter",
     "Tokenizer",
     "TrainableTokenizer",
+    "WeightRule",
 ]

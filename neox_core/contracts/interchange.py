@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,16 +21,6 @@ class Kernel(Protocol):
     def why_not(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[str, ...]: ...
 
     def __call__(self, *args: Any) -> Any: ...
-
-
-class ModelFamily(Protocol):
-    """`target`: reads and writes one family of published checkpoints, one tensor at a time."""
-
-    def read(self, folder: Path) -> Iterator[tuple[str, Tensor]]:
-        """(our parameter name, tensor) of every weight."""
-        ...
-
-    def write(self, folder: Path, config: Mapping[str, Any], weights: Iterator[tuple[str, Tensor]]) -> None: ...
 
 
 class CheckpointFormat(Protocol):

@@ -41,14 +41,15 @@ class Seal:
     sha256: str
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Seal:
-    """Write and fsync `tensors` by key.
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, str] | None = None) -> Seal:
+    """Write and fsync `tensors` by key. note: what else the header says, to those who read it.
 
     Raises OSError, such as for a full disk, and CheckpointError for a dtype that the format does not have.
     """
     # Readers view the data in place, so a tensor must begin at a multiple of its element's size.
     order = sorted(tensors, key=lambda key: -tensors[key].element_size())
-    header, end = {}, 0
+    header: dict[str, object] = {} if note is None else {"__metadata__": dict(note)}
+    end = 0
     for key in order:
         tensor = tensors[key]
         if tensor.dtype not in DTYPES:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class RMSNorm(nn.Module):
     """`x / (rms(x) + eps) * weight` over the last dimension (Zhang and Sennrich 2019, arXiv:1910.07467).
 
-    The epsilon is added to the root mean square itself, as GPT-NeoX does it, not under the square root. An input of
-    zeros gives zeros, and a gradient of its own that is finite.
+    The epsilon is added to the root mean square itself, as GPT-NeoX does it; with `rms_norm_epsilon_in: mean-square`
+    under the square root, as LLaMA does. An input of zeros gives zeros, and a gradient of its own that is finite.
     """
 
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"weight"})
@@ -23,9 +23,13 @@ class RMSNorm(nn.Module):
     def __init__(self, dim: int, settings: RMSNormSettings) -> None:
         super().__init__()
         self.eps = settings.rms_norm_epsilon
+        self.under_the_root = settings.rms_norm_epsilon_in == "mean-square"
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        if self.under_the_root:
+            root = (wide.square().mean(dim=-1, keepdim=True) + self.eps).sqrt()
+            return (wide / root * self.weight).to(x.dtype)
         rms = torch.linalg.vector_norm(wide, dim=-1, keepdim=True) * wide.shape[-1] ** -0.5
         return (wide / (rms + self.eps) * self.weight).to(x.dtype)

@@ -1,5 +1,7 @@
 """Epsilons of the norms; each is read by its own norm only."""
 
+from typing import Literal
+
 from attrs import frozen
 from attrs import validators as v
 
@@ -17,6 +19,10 @@ class LayerNormSettings:
 class RMSNormSettings:
     rms_norm_epsilon: float = setting(
         1e-8, help="Constant added to the root mean square before dividing by it.", check=v.gt(0), origin="gpt-neox"
+    )
+    rms_norm_epsilon_in: Literal["rms", "mean-square"] = setting(
+        "rms",
+        help="What the constant is added to: the root, as in GPT-NeoX, or the mean square under it, as in LLaMA.",
     )
 
 

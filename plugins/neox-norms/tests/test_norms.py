@@ -1,5 +1,7 @@
 """The three norms against float64 closed forms, torch's and Hugging Face's."""
 
+from typing import Any
+
 import pytest
 import torch
 from neox_norms.layernorm import LayerNorm
@@ -26,11 +28,12 @@ def test_listing_is_light() -> None:
         ("layernorm", {"layernorm_epsilon": 0.1}),
         ("rmsnorm", {}),
         ("rmsnorm", {"rms_norm_epsilon": 1e-3}),
+        ("rmsnorm", {"rms_norm_epsilon": 1e-3, "rms_norm_epsilon_in": "mean-square"}),
         ("scalenorm", {}),
         ("scalenorm", {"scalenorm_epsilon": 0.5}),
     ],
 )
-def test_keeps_the_contract(name: str, settings: dict[str, float]) -> None:
+def test_keeps_the_contract(name: str, settings: dict[str, Any]) -> None:
     check_norm(load_only("neox-norms"), name, **settings)
 
 
@@ -74,6 +77,15 @@ def test_rmsnorm_without_epsilon_to_speak_of_is_llamas() -> None:
     ours.weight.data.uniform_(0.5, 2)
     theirs.weight.data.copy_(ours.weight)
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [1e-8, 1e-2])
+def test_rmsnorm_with_epsilon_in_the_mean_square_is_llamas(x: Tensor, epsilon: float) -> None:
+    settings = RMSNormSettings(rms_norm_epsilon=epsilon, rms_norm_epsilon_in="mean-square")
+    ours, theirs = RMSNorm(DIM, settings), LlamaRMSNorm(DIM, eps=epsilon)
+    ours.weight.data.uniform_(0.5, 2)
+    theirs.weight.data.copy_(ours.weight)
+    torch.testing.assert_close(ours(x.float()), theirs(x.float()), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("epsilon", [1e-8, 1.0])

@@ -1,0 +1,148 @@
+"""From a checkpoint of ours to a published one: the work of `neox checkpoint export-hf`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from neox_core.build.context import BuildContext
+from neox_core.build.data import build_tokenizer
+from neox_core.build.model import build_model
+from neox_core.errors import CheckpointError, ConfigError, NeoxError, UsageError, run_main
+from neox_core.hooks.component import load_path
+from neox_core.parallel.groups import Groups
+from neox_core.plan.runfile import read_runfile
+from neox_core.train.checkpoint_read import CheckpointReader
+from neox_core.train.checkpoint_read import read_weights as read_ours
+from neox_core.train.hf_files import Published, write_published
+from neox_core.train.import_hf import read_weights
+from neox_core.train.manifest import RUN, find_checkpoint
+
+if TYPE_CHECKING:
+    from neox_core.contracts.family import ModelFamily
+    from neox_core.plan.runfile import ComponentRef, ModelPlan, RunPlan
+
+FILE_BYTES = 5 * 10**9
+TOLERANCE = 1e-4
+"""Largest difference to another implementation's logits, next to the largest logit."""
+
+
+def export_hf(load: Path, out: Path, family: ModelFamily, file_bytes: int = FILE_BYTES) -> list[str]:
+    """Write the newest checkpoint in `load` to the folder `out`, which must not be there yet, as `family` has it.
+
+    Before `out` gets its name, what was written is read again and its logits are compared with the checkpoint's, and
+    with those of the family's own implementation where it is installed. Returns notes for people. Raises ConfigError
+    for a model that the family does not have, CheckpointError where anything is wrong with the files or the logits.
+    """
+    checkpoint = find_checkpoint(load)
+    if checkpoint is None:
+        raise CheckpointError(f"{load}: no checkpoint here", hint="name the folder that the config calls `save`")
+    if out.exists():
+        raise UsageError(f"{out}: is there already")
+    plan, reader = read_runfile(checkpoint / RUN), CheckpointReader(checkpoint)
+    reader.verify()
+    rows = reader.tensor_shape("weight", "embedding.weight")[0]
+    dtype = str(reader.tensor("weight", "final_norm.weight").dtype).removeprefix("torch.")
+    config = {**family.config(plan.model, rows), "dtype": dtype, "torch_dtype": dtype}
+    written = out.with_name(f".{out.name}.tmp")
+    notes: list[str] = []
+    try:
+        shutil.rmtree(written, ignore_errors=True)
+        written.mkdir(parents=True)
+        config.update(_special_tokens(plan, notes))
+        write_published(written, config, _their_weights(reader, family, plan.model), file_bytes)
+        if plan.data.tokenizer is not None:
+            _copy_tokenizer(plan.data.tokenizer, written, notes)
+    except OSError as error:
+        raise CheckpointError(f"{written}: cannot be written: {error.strerror or error}") from error
+    notes += _compare(checkpoint, written, plan.model, rows, family)
+    written.rename(out)
+    return notes
+
+
+def _their_weights(reader: CheckpointReader, family: ModelFamily, model: ModelPlan) -> Iterator[tuple[str, Tensor]]:
+    for rule in family.weights(model):
+        parts = rule.split(reader.tensor("weight", rule.ours))
+        yield from zip(rule.theirs, (part.contiguous() for part in parts), strict=True)
+
+
+def _compare(checkpoint: Path, written: Path, model: ModelPlan, rows: int, family: ModelFamily) -> list[str]:
+    tokens = torch.randint(
+        rows, (1, min(64, model.max_position_embeddings)), generator=torch.Generator().manual_seed(0)
+    )
+    again = dict(read_weights(Published(written), tuple(family.weights(model))))
+    ours = _logits(model, rows, read_ours(checkpoint), tokens)
+    if not torch.equal(_logits(model, rows, again, tokens), ours):
+        raise CheckpointError(f"{written}: the logits of what was written are not those of {checkpoint}")
+    theirs = family.logits(written, tokens)
+    if theirs is None:
+        return ["the logits of what was written are the checkpoint's; no other implementation is installed"]
+    apart = float((theirs - ours).abs().max())
+    if not apart <= TOLERANCE * max(1.0, float(ours.abs().max())):
+        raise CheckpointError(f"{written}: the family's own implementation gives logits that are {apart:.2g} apart")
+    return [f"the family's own implementation gives the same logits, to {apart:.1g}"]
+
+
+def _logits(plan: ModelPlan, rows: int, weights: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+    context = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=0)
+    model = build_model(plan, rows, context, weights, eod=0).eval()
+    model.documents = None  # a sample of random tokens is one document
+    with torch.no_grad():
+        return model.logits(tokens)
+
+
+def _special_tokens(plan: RunPlan, notes: list[str]) -> dict[str, Any]:
+    try:
+        tokenizer = build_tokenizer(plan)
+    except NeoxError as error:
+        notes.append(f"no eos_token_id is written, since the tokenizer cannot be loaded: {error.message}")
+        return {}
+    return {} if tokenizer is None else {"eos_token_id": tokenizer.eod, "bos_token_id": tokenizer.eod}
+
+
+def _copy_tokenizer(tokenizer: ComponentRef, written: Path, notes: list[str]) -> None:
+    vocab, merges = tokenizer.settings.get("vocab_file"), tokenizer.settings.get("merge_file")
+    names = {"tokenizer.json": vocab} if merges is None else {"vocab.json": vocab, "merges.txt": merges}
+    for name, source in names.items():
+        if source is None or not Path(source).is_file():
+            notes.append(f"no {name} is written, since {source} is not there")
+        else:
+            shutil.copyfile(source, written / name)
+
+
+def choose_family(plan: ModelPlan, families: Mapping[str, ModelFamily]) -> ModelFamily:
+    """The first of `families` that has the model. Raises ConfigError with the reasons of all."""
+    reasons = []
+    for name, family in sorted(families.items()):
+        try:
+            family.config(plan, 1)
+        except ConfigError as error:
+            reasons.append(f"{name}: {error.message}")
+        else:
+            return family
+    raise ConfigError("no family has this model: " + "; ".join(reasons))
+
+
+def main() -> None:
+    """`python -m neox_core.train.export_hf JSON`: load, out, families (name -> import path)."""
+    raw = json.loads(sys.argv[1])
+    load = Path(raw["load"])
+    checkpoint = find_checkpoint(load)
+    if checkpoint is None:
+        raise CheckpointError(f"{load}: no checkpoint here", hint="name the folder that the config calls `save`")
+    families = {name: load_path(path)() for name, path in raw["families"].items()}
+    family = choose_family(read_runfile(checkpoint / RUN).model, families)
+    for note in export_hf(load, Path(raw["out"]), family):
+        sys.stdout.write(f"{note}\n")
+    sys.stdout.write(f"wrote {raw['out']}\n")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,10 @@
+from neox_core.api import Component, hookimpl
+
+
+@hookimpl
+def neox_model_families() -> list[Component]:
+    return [
+        Component("gpt_neox", "neox_hf.gpt_neox:GPTNeoX", summary="Pythia and GPT-NeoX-20B (arXiv:2204.06745)"),
+        Component("llama", "neox_hf.llama:Llama", summary="LLaMA and what has its shape (arXiv:2302.13971)"),
+        Component("mistral", "neox_hf.llama:Mistral", summary="Mistral without a sliding window (arXiv:2310.06825)"),
+    ]

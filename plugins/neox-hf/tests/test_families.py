@@ -1,0 +1,277 @@
+"""Randomly initialised models of transformers: the same numbers here, and the same bits after a round trip."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from neox_hf.plugin import neox_model_families
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import (
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
+
+from neox_core.build.context import BuildContext
+from neox_core.build.model import build_model
+from neox_core.cli.checkpoint import prepare_import
+from neox_core.errors import ConfigError, NeoxError
+from neox_core.hooks.component import load_path
+from neox_core.hooks.loader import load_plugins
+from neox_core.model.gpt import GPT
+from neox_core.parallel.groups import Groups
+from neox_core.plan.runfile import RunPlan, read_runfile
+from neox_core.testing import assert_light
+from neox_core.train.checkpoint_read import read_weights
+from neox_core.train.export_hf import choose_family, export_hf
+from neox_core.train.generate import continue_ids
+from neox_core.train.import_hf import import_hf
+from neox_core.train.sampling import Sampling
+
+SIZES = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 112,
+    "max_position_embeddings": 96,
+}
+
+
+def neox(share: float, **more: Any) -> GPTNeoXForCausalLM:
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": share}
+    return GPTNeoXForCausalLM(GPTNeoXConfig(**SIZES, rope_parameters=rope, **more))
+
+
+MODELS = {
+    "pythia": lambda: neox(0.25),
+    "serial, tied, all turned": lambda: neox(
+        1.0, use_parallel_residual=False, tie_word_embeddings=True, attention_bias=False, hidden_act="gelu_new"
+    ),
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
+    "llama, grouped, tied, biased": lambda: LlamaForCausalLM(
+        LlamaConfig(
+            **SIZES,
+            num_key_value_heads=2,
+            tie_word_embeddings=True,
+            attention_bias=True,
+            mlp_bias=True,
+            rms_norm_eps=1e-2,  # large enough for its place to be seen
+            rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
+        )
+    ),
+    "mistral": lambda: MistralForCausalLM(MistralConfig(**SIZES, num_key_value_heads=1, sliding_window=None)),
+}
+EXPECTED_FAMILY = {"pythia": "gpt_neox", "serial, tied, all turned": "gpt_neox"}
+Imported = tuple[nn.Module, RunPlan, Path, Path]
+
+
+def roughened(model: Any) -> Any:
+    """Gains and biases away from 1 and 0, weights large enough that logits say something."""
+    random = torch.Generator().manual_seed(3)
+    for parameter in model.parameters():
+        parameter.data += 0.08 * torch.randn(parameter.shape, generator=random)
+    return model.eval()
+
+
+def imported_to(folder: Path, out: Path, **options: Any) -> RunPlan:
+    run, target = prepare_import(folder, out, None, load_plugins())
+    plan = read_runfile(run)
+    import_hf(folder, out, plan, load_path(target)(), **options)
+    return plan
+
+
+def ours(plan: RunPlan, out: Path) -> GPT:
+    context = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1)
+    return build_model(plan.model, 96, context, read_weights(out / "step-00000000"))
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Imported:
+    """Their model, the plan, the folder they wrote and the folder we did; both in several files."""
+    root = tmp_path_factory.mktemp("hf")
+    torch.manual_seed(5)
+    theirs = roughened(MODELS[request.param]())
+    theirs.save_pretrained(root / "theirs", max_shard_size="40KB")
+    plan = imported_to(root / "theirs", root / "ours", file_bytes=50_000)
+    return theirs, plan, root / "theirs", root / "ours"
+
+
+@pytest.fixture
+def tokens() -> Tensor:
+    return torch.randint(96, (3, 40), generator=torch.Generator().manual_seed(7))
+
+
+def test_listing_is_light() -> None:
+    assert_light("neox-hf")
+    assert [component.name for component in neox_model_families()] == ["gpt_neox", "llama", "mistral"]
+
+
+def test_files_are_several_and_small(imported: Imported) -> None:
+    _, _, theirs, out = imported
+    assert len(list(theirs.glob("*.safetensors"))) > 2
+    files = list((out / "step-00000000").glob("rank-*.weights.safetensors"))
+    largest = max(weight.numel() * 4 for weight in read_weights(out / "step-00000000").values())
+    assert len(files) > 2
+    assert all(file.stat().st_size < 50_000 + largest + 4096 for file in files)
+
+
+def test_logits_and_loss(imported: Imported, tokens: Tensor) -> None:
+    theirs, plan, _, out = imported
+    model = ours(plan, out).eval()
+    with torch.no_grad():
+        expected, got = theirs(tokens).logits, model.logits(tokens)
+    assert expected.std() > 0.5
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-4)
+    wide, exact = got.double().log_softmax(-1), expected.double().log_softmax(-1)
+    divergence = F.kl_div(wide, exact, log_target=True, reduction="none").sum(-1)
+    assert divergence.max() < 1e-8
+    labels = tokens.roll(-1, 1)
+    loss = F.cross_entropy(expected.flatten(0, 1), labels.flatten())
+    torch.testing.assert_close(model(tokens, labels), loss, rtol=0, atol=1e-5)
+
+
+def test_one_step_of_an_optimizer(imported: Imported, tokens: Tensor) -> None:
+    """Adam with an epsilon above the noise of two orders of summation: else a gradient of 1e-9 moves as far as any."""
+    theirs, plan, folder, out = imported
+    family, labels = family_of(theirs), tokens.roll(-1, 1)
+    model = ours(plan, out).train()
+    twin = type(theirs).from_pretrained(folder, dtype=torch.float32)
+    optimizers = [torch.optim.AdamW(each.parameters(), lr=1e-3, eps=1e-4) for each in (model, twin)]
+    model(tokens, labels).backward()
+    F.cross_entropy(twin(tokens).logits.flatten(0, 1), labels.flatten()).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    twin.save_pretrained(out / "stepped")
+    stepped, moved = load_file(out / "stepped" / "model.safetensors"), 0.0
+    before, after = read_weights(out / "step-00000000"), dict(model.named_parameters())
+    for rule in family.weights(plan.model):
+        expected = rule.join([stepped[name] for name in rule.theirs])
+        torch.testing.assert_close(after[rule.ours], expected, rtol=0, atol=1e-5)
+        moved = max(moved, float((after[rule.ours].detach() - before[rule.ours]).abs().max()))
+    assert moved > 9e-4
+
+
+@torch.no_grad()
+def test_the_same_64_tokens(imported: Imported, tokens: Tensor) -> None:
+    theirs, plan, _, out = imported
+    prompt = tokens[:1, :20]
+    expected = theirs.generate(
+        prompt, do_sample=False, max_new_tokens=64, eos_token_id=None, pad_token_id=0, attention_mask=prompt * 0 + 1
+    )[0, 20:].tolist()
+    tokenizer = SimpleNamespace(vocab_size=96, eod=-1)
+    greedy = Sampling(temperature=0.0)
+    got = continue_ids(ours(plan, out), prompt[0].tolist(), tokenizer, max_new_tokens=64, sampling=greedy)  # type: ignore[arg-type]
+    assert list(got) == expected
+
+
+def test_a_round_trip_keeps_every_bit(imported: Imported, tmp_path: Path) -> None:
+    theirs, plan, folder, out = imported
+    family = family_of(theirs)
+    notes = export_hf(out, tmp_path / "exported", family, file_bytes=60_000)
+    assert any("the same logits" in note for note in notes)
+    given, written = tensors(folder), tensors(tmp_path / "exported")
+    assert given.keys() == written.keys()
+    assert all(torch.equal(given[name], written[name]) for name in given)
+    again = imported_to(tmp_path / "exported", tmp_path / "again")
+    assert again.model == plan.model
+    first, second = read_weights(out / "step-00000000"), read_weights(tmp_path / "again" / "step-00000000")
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    loaded = type(theirs).from_pretrained(tmp_path / "exported")
+    assert loaded.config.num_hidden_layers == 2
+
+
+def test_the_family_that_has_a_model_is_found(imported: Imported) -> None:
+    theirs, plan, _, _ = imported
+    families = {component.name: load_path(component.target)() for component in neox_model_families()}
+    chosen = choose_family(plan.model, families)
+    expected = "gpt_neox" if theirs.config.model_type == "gpt_neox" else "llama"
+    assert chosen is families[expected]
+
+
+def test_the_commands(imported: Imported, tmp_path: Path) -> None:
+    """As a user calls them; the model that comes back is that of `transformers`, and a config for training is there."""
+    _, plan, folder, _ = imported
+    if plan.model.norm.name != "rmsnorm" or plan.model.num_kv_heads != 2:
+        return
+    for command in (
+        ["import-hf", str(folder), "--out", str(tmp_path / "in")],
+        ["export-hf", str(tmp_path / "in"), "--out", str(tmp_path / "out")],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "neox_core", "checkpoint", *command], check=False, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert "wrote" in done.stdout
+    given, written = tensors(folder), tensors(tmp_path / "out")
+    assert all(torch.equal(given[name], written[name]) for name in given)
+    assert "num-kv-heads: 2" in (tmp_path / "in" / "model.yml").read_text()
+    assert not (tmp_path / "in" / ".import.json").exists()
+    again = [sys.executable, "-m", "neox_core", "checkpoint", "export-hf", str(tmp_path / "in"), "--out", str(tmp_path)]
+    refused = subprocess.run(again, check=False, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "is there already" in refused.stderr
+
+
+def family_of(theirs: Any) -> Any:
+    targets = {component.name: component.target for component in neox_model_families()}
+    return load_path(targets[theirs.config.model_type])()
+
+
+def tensors(folder: Path) -> dict[str, Tensor]:
+    return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "said"),
+    [
+        ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "scaled rotary positions"),
+        ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "scaled rotary positions"),
+        ("llama", {"head_dim": 32}, "heads of 32 numbers do not make up 64"),
+        ("llama", {"hidden_act": "relu"}, "hidden_act is 'relu'"),
+        ("mistral", {"sliding_window": 64}, "sliding_window is 64"),
+        ("gpt_neox", {"num_hidden_layers": None}, "num_hidden_layers is missing"),
+    ],
+)
+def test_what_neox_does_not_have_is_refused(family: str, change: dict[str, Any], said: str) -> None:
+    targets = {component.name: component.target for component in neox_model_families()}
+    with pytest.raises(ConfigError, match=said):
+        load_path(targets[family])().keys({**SIZES, **change})
+
+
+def test_older_spellings_of_rotary_positions() -> None:
+    targets = {component.name: component.target for component in neox_model_families()}
+    keys = load_path(targets["gpt_neox"])().keys({**SIZES, "rotary_pct": 0.5, "rotary_emb_base": 5000})
+    assert (keys["rotary-pct"], keys["rotary-emb-base"]) == (0.5, 5000.0)
+    assert load_path(targets["llama"])().keys({**SIZES, "rope_theta": 5e5})["rotary-emb-base"] == 5e5
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda names: names.pop("model.norm.weight"), "no tensor model.norm.weight"),
+        (lambda names: names.update({"model.extra": torch.ones(3)}), "model.extra is not in the model"),
+        (lambda names: names.update({"model.norm.weight": torch.ones(3)}), "final_norm.weight would be"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(tmp_path: Path, damage: Any, said: str) -> None:
+    from safetensors.torch import save_file
+
+    model = MODELS["llama"]()
+    model.save_pretrained(tmp_path / "theirs")
+    held = load_file(tmp_path / "theirs" / "model.safetensors")
+    damage(held)
+    save_file(held, tmp_path / "theirs" / "model.safetensors")
+    with pytest.raises(NeoxError, match=said):
+        imported_to(tmp_path / "theirs", tmp_path / "ours")
+    assert not list((tmp_path / "ours").glob("step-*"))
