@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,6 +32,7 @@ class BuildContext:
 
 def build_context(plan: RunPlan, groups: Groups, local_rank: int) -> BuildContext:
     """The context of this rank. On a GPU machine it makes the rank's device the current one."""
+    os.environ["DS_ACCELERATOR"] = plan.cluster.device  # for DeepSpeed, wherever it is imported first
     device = torch.device("cpu")
     if plan.cluster.device == "cuda":
         device = torch.device("cuda", local_rank)
