@@ -72,9 +72,7 @@ def known() -> Known:
     """known_keys.toml."""
     table = tomli.loads(KNOWN_KEYS.read_text(encoding="utf-8"))
     keys = {key.path: key for group in table["group"] for key in _keys(group)}
-    spellings = {
-        f"{key.path.rpartition('.')[0]}.{each}".strip("."): key.path for key in keys.values() for each in key.aliases
-    }
+    spellings = {path: key.path for key in keys.values() for path in key.spellings}
     components = {
         kind: {name: distribution for distribution, names in offers.items() for name in names}
         for kind, offers in table["components"].items()
