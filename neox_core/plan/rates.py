@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from neox_core.config.sections.schedule import SchedulerSection
 from neox_core.config.sections.training import LearningRateSection, TrainingSection
 from neox_core.config.structure import Chosen, Config
 from neox_core.contracts.optim import ScheduleShape
@@ -25,8 +26,9 @@ def schedule_shape(config: Config) -> ScheduleShape:
 
 def chosen_schedule(config: Config) -> Chosen:
     """`scheduler` where there is one, else `lr-decay-style`."""
-    (curve,), schedulers = config.components("lr schedule"), config.components("scheduler")
-    return schedulers[0] if schedulers else curve
+    kind = "lr schedule" if config.section(SchedulerSection).scheduler is None else "scheduler"
+    (chosen,) = config.components(kind)
+    return chosen
 
 
 def rate_of(chosen: Chosen, shape: ScheduleShape) -> Rate:
