@@ -1,4 +1,5 @@
-"""How long a user waits: `neox plugins list`, `neox train --dry-run`, and `neox train` to its first optimizer step.
+"""How long a user waits: `neox plugins list`, `neox config check` on a file of 100 keys, `neox train --dry-run`, and
+`neox train` to its first optimizer step. `--light` leaves out the last, which trains.
 
 Whole processes, in alternation, medians; rows are appended to benchmarks/results.csv.
 """
@@ -44,14 +45,44 @@ def first_step() -> dict[str, float]:
     raise SystemExit("the run logged no start-up times")
 
 
+def hundred_keys(folder: Path) -> Path:
+    """The quick start, and keys of the core at their defaults until it has 100 values."""
+    from neox_core.config.convert import fields_of
+    from neox_core.config.load import load
+    from neox_core.config.sections import CORE_SECTIONS
+    from neox_core.errors import NeoxError
+    from neox_core.plan.resolve import prepare_run
+
+    file, text = folder / "hundred.yml", CONFIG.read_text(encoding="utf-8")
+    file.write_text(text, encoding="utf-8")
+    fields = [each for section in CORE_SECTIONS for each in fields_of(section.settings) if not each.required]
+    for each in (field for field in fields if isinstance(field.default, int | float | str)):
+        longer = f"{text}{each.name}: {json.dumps(each.default)}\n"
+        if each.name in load([file]).values or len(load([file]).places) >= 100:
+            continue
+        file.write_text(longer, encoding="utf-8")
+        try:
+            prepare_run([file], start=False)
+            text = longer
+        except NeoxError:
+            file.write_text(text, encoding="utf-8")
+    if len(load([file]).places) < 100:
+        raise SystemExit("the core has too few keys with a default")
+    return file
+
+
 def main() -> None:
-    times: dict[str, list[float]] = {"plugins list": [], "train --dry-run": []}
+    light = "--light" in sys.argv[1:]
+    times: dict[str, list[float]] = {"plugins list": [], "config check, 100 keys": [], "train --dry-run": []}
     parts: dict[str, list[float]] = {}
-    for _ in range(RUNS):
-        times["plugins list"].append(seconds("plugins", "list"))
-        times["train --dry-run"].append(seconds("train", str(CONFIG), "--dry-run"))
-        for name, value in first_step().items():
-            parts.setdefault(name, []).append(value)
+    with tempfile.TemporaryDirectory() as folder:
+        hundred = str(hundred_keys(Path(folder)))
+        for _ in range(RUNS):
+            times["plugins list"].append(seconds("plugins", "list"))
+            times["config check, 100 keys"].append(seconds("config", "check", hundred))
+            times["train --dry-run"].append(seconds("train", str(CONFIG), "--dry-run"))
+            for name, value in ({} if light else first_step()).items():
+                parts.setdefault(name, []).append(value)
     for case, values in {**times, **parts}.items():
         append_row("startup", case, "s", values)
 
