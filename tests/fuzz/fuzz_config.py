@@ -17,6 +17,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,8 @@ class Mutants:
 
     def _value(self) -> Any:
         if self.random.random() < 0.3:
-            return self.random.choice([value for each in self.mappings for value in each.values()])
-        return self.random.choice(ODD)
+            return deepcopy(self.random.choice([value for each in self.mappings for value in each.values()]))
+        return deepcopy(self.random.choice(ODD))
 
     def _typo(self, key: str) -> str:
         at = self.random.randrange(len(key) + 1)
