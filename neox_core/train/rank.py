@@ -1,6 +1,7 @@
 """`python -m neox_core.train.rank RUN_FILE`: one rank of a run, from its run file to its exit code.
 
-The environment holds RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as every launcher sets them.
+The environment holds RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as every launcher sets them; the plan's
+`local_rank` stands in for a LOCAL_RANK that is missing.
 """
 
 import faulthandler
@@ -15,7 +16,7 @@ from neox_core.plan.runfile import read_runfile
 from neox_core.train.leave import explain, leave, leave_with_parent, write_failure
 from neox_core.train.startup import Startup
 
-REQUIRED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def main() -> NoReturn:
@@ -33,6 +34,7 @@ def main() -> NoReturn:
     try:
         plan = read_runfile(run_file)
         debug = plan.debug
+        _set_local_rank(plan.cluster.local_rank)
         from neox_core.build.quiet import quiet_engine
 
         quiet_engine(debug)
@@ -57,6 +59,14 @@ def _read_command() -> tuple[Path, int]:
         )
         leave(UsageError.exit_code)
     return Path(sys.argv[1]), int(os.environ["RANK"])
+
+
+def _set_local_rank(planned: int | None) -> None:
+    """LOCAL_RANK of the environment wins; without it the plan's. Raises UsageError when neither is there."""
+    if "LOCAL_RANK" not in os.environ:
+        if planned is None:
+            raise UsageError("LOCAL_RANK is not set", hint="set it, or `local_rank` in the config")
+        os.environ["LOCAL_RANK"] = str(planned)
 
 
 if __name__ == "__main__":
