@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
+from neox_core.config.sections.activation_checkpointing import ActivationCheckpointingSection, option
 from neox_core.config.sections.host import DataSection
 from neox_core.config.sections.model import ModelSection
 from neox_core.config.sections.parallelism import ParallelismSection
+from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.sections.zero import ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import Rule, rule
+from neox_core.plan.rules.rule import Rule, enabled, rule
 
 
 @rule("model_parallel_size", "pipe_parallel_size", "num_gpus")
@@ -36,15 +38,26 @@ def pipeline_keeps_gradients(config: Config, shape: ClusterShape) -> Iterator[Pr
         )
 
 
-@rule("model_parallel_size", "hidden_size", "num_attention_heads", "intermediate_size", "padded_vocab_size")
+@rule(
+    "model_parallel_size",
+    "hidden_size",
+    "num_attention_heads",
+    "num_kv_heads",
+    "intermediate_size",
+    "padded_vocab_size",
+    "make_vocab_size_divisible_by",
+)
 def widths_divide(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """Ranks that share layers have equal parts of every width that is cut."""
     tensor, model = config.section(ParallelismSection).model_parallel_size, config.section(ModelSection)
+    data = config.section(DataSection)
+    rows = "padded_vocab_size" if data.padded_vocab_size is not None else "make_vocab_size_divisible_by"
     widths = {
         "hidden_size": model.hidden_size,
         "num_attention_heads": model.num_attention_heads,
+        "num_kv_heads": model.num_kv_heads,
         "intermediate_size": model.intermediate_size,
-        "padded_vocab_size": config.section(DataSection).padded_vocab_size,
+        rows: data.padded_vocab_size or data.make_vocab_size_divisible_by,
     }
     for key, width in widths.items():
         if width is not None and width % tensor:
@@ -61,9 +74,65 @@ def partition_has_pipeline(config: Config, shape: ClusterShape) -> Iterator[Prob
         )
 
 
+@rule("pipe_parallel_size", "num_layers")
+def stages_have_layers(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Every stage of a pipeline has a layer at least."""
+    stages, layers = config.section(ParallelismSection).pipe_parallel_size, config.section(ModelSection).num_layers
+    if stages > layers:
+        yield config.problem(f"{stages} stages cannot share {layers} layers", "pipe_parallel_size")
+
+
+@rule("sequence_parallel", "model_parallel_size", "seq_length", "partition_activations")
+def positions_are_shared(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Sequence parallelism shares equal numbers of positions over the ranks of model-parallel-size."""
+    parallel, seq = config.section(ParallelismSection), config.section(DataSection).seq_length
+    if not parallel.sequence_parallel:
+        return
+    if parallel.model_parallel_size == 1:
+        yield config.problem("does nothing with model-parallel-size 1", "sequence_parallel", "remove it")
+    elif seq % parallel.model_parallel_size:
+        yield config.problem(
+            f"{seq} cannot be divided by model-parallel-size {parallel.model_parallel_size}", "seq_length"
+        )
+    recompute = config.section(ActivationCheckpointingSection)
+    if recompute.deepspeed_activation_checkpointing and option(recompute, "partition_activations"):
+        yield config.problem(
+            "has parted what partition-activations would part", "sequence_parallel", "keep one of them"
+        )
+
+
+@rule("model_parallel_size", "pipe_parallel_size", "zero_optimization.stage", "bf16.enabled", "fp16.enabled")
+def half_precision_is_sharded(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """DeepSpeed's 16-bit optimizers below ZeRO stage 1 take the norm of a gradient in parts wrongly."""
+    parallel, precision = config.section(ParallelismSection), config.section(PrecisionSection)
+    parts = parallel.model_parallel_size * max(1, parallel.pipe_parallel_size)
+    half = enabled(precision.bf16) or enabled(precision.fp16)
+    if parts > 1 and half and config.section(ZeroSection).zero_optimization.stage == 0:
+        yield config.problem(
+            "0 takes the norm of a gradient wrongly where 16-bit models are cut over ranks",
+            "zero_optimization.stage",
+            "stage: 1",
+        )
+
+
+@rule("pipe_parallel_size", "checkpoint_num_layers")
+def pipeline_recomputes_layers(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A pipeline recomputes one layer at a time."""
+    recompute = config.section(ActivationCheckpointingSection)
+    several = recompute.checkpoint_activations and recompute.checkpoint_num_layers > 1
+    if several and config.section(ParallelismSection).pipe_parallel_size > 1:
+        yield config.problem(
+            f"{recompute.checkpoint_num_layers} is not available with a pipeline, only 1", "checkpoint_num_layers"
+        )
+
+
 RULES: tuple[Rule, ...] = (
     ranks_make_whole_copies,
     pipeline_keeps_gradients,
     widths_divide,
     partition_has_pipeline,
+    stages_have_layers,
+    positions_are_shared,
+    half_precision_is_sharded,
+    pipeline_recomputes_layers,
 )
