@@ -79,7 +79,7 @@ def _components(registry: Registry) -> Iterator[str]:
         if settings is not None:
             shared.setdefault((entry.kind, entry.plugin.id, settings), []).append(entry.component.name)
     for (kind_name, plugin, settings), names in shared.items():
-        yield f"### {kind_name.capitalize()} {' and '.join(f'`{name}`' for name in names)} (`{plugin}`)\n"
+        yield f"### {kind_name.capitalize()} {', '.join(f'`{name}`' for name in names)} (`{plugin}`)\n"
         yield from _table(settings, KIND_BY_NAME[kind_name].settings_at)
 
 
@@ -127,7 +127,7 @@ def _later(keys: Sequence[Key]) -> Iterator[str]:
     yield LATER
     later = [key for key in keys if key.state == "known only" and key.field is None and key.part != OLDER]
     for area in dict.fromkeys(key.area for key in later):
-        yield f"### {area.capitalize()}\n"
+        yield f"### {area[:1].upper()}{area[1:]}\n"
         yield "| key | type | default | meaning | package |"
         yield "|---|---|---|---|---|"
         for key in (each for each in later if each.area == area):

@@ -8,6 +8,7 @@ import pytest
 from attrs import frozen
 
 from neox_core.api import Component, ConfigSection, hookimpl, setting
+from neox_core.config.known import known
 from neox_core.config.legacy import modernise
 from neox_core.config.load import load
 from neox_core.config.report import in_order, render
@@ -170,6 +171,14 @@ data-efficiency: null
         f"elasticity.prefer_larger_batch: {LATER} neox-elasticity (remove it)",
         f"autotuning.arg_mappings: {LATER} neox-autotuning (remove it)",
     ]
+
+
+def test_the_table_of_known_keys_is_read_for_a_mistake_only(read: Read) -> None:
+    known.cache_clear()
+    assert read("seed: 1\n")[1] == []
+    assert known.cache_info().currsize == 0
+    assert read("sede: 1\n")[1] != []
+    assert known.cache_info().currsize == 1
 
 
 def test_null_sets_no_key_of_a_later_version(read: Read) -> None:
