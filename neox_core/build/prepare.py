@@ -8,8 +8,6 @@ and then it notes how far it has come, for `--resume` to go on from there.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, frozen
 
 from neox_core.build.corpus import Corpus, standard_library, text_files
-from neox_core.build.records import digest_of, hashes_of, read_json, write_json
-from neox_core.build.vocabulary import train_vocabulary
+from neox_core.build.records import copy_file, digest_of, hashes_of, read_json, write_json
+from neox_core.build.vocabulary import TRAINED, train_vocabulary
 from neox_core.build.write_tokens import Journal, Written, write_tokens
 from neox_core.errors import DataError, run_main
 from neox_core.plan.runfile import ComponentRef
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from neox_core.contracts import DataBackend, Tokenizer
 
 MANIFEST = "prepared.json"
-TRAINED = ".trained"
 
 
 @frozen
@@ -125,7 +122,7 @@ def _write(
         for old in (out / MANIFEST, *reversed(files)):
             old.unlink(missing_ok=True)  # never the old datasets beside the new vocabulary
         for made, place in publish.items():
-            _copy(made, place)
+            copy_file(made, place)
 
     written = write_tokens(
         corpus,
@@ -186,12 +183,6 @@ def _report(request: Request, done: Prepared, tokenizer_settings: dict[str, Any]
 
 def _same(one: Path, other: Path) -> bool:
     return other.is_file() and one.read_bytes() == other.read_bytes()
-
-
-def _copy(source: Path, place: Path) -> None:
-    temporary = place.with_name(f".{place.name}.{os.getpid()}")
-    shutil.copyfile(source, temporary)
-    temporary.replace(place)
 
 
 def _say(line: str) -> None:

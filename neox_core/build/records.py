@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,17 @@ def write_json(path: Path, record: dict[str, Any]) -> None:
     try:
         temporary.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def copy_file(source: Path, place: Path) -> None:
+    """Copy atomically. Raises OSError."""
+    temporary = place.with_name(f".{place.name}.{os.getpid()}")
+    try:
+        shutil.copyfile(source, temporary)
+        temporary.replace(place)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise

@@ -1,29 +1,35 @@
-"""A vocabulary learnt from text, kept in a folder so that an equal training is not done twice."""
+"""A vocabulary learnt from text, kept in a folder so that an equal training is not done twice.
+
+Also the work of `neox data train-tokenizer`, in a process of its own.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve
 
-from neox_core.build.corpus import Corpus, Tally
+from neox_core.build.corpus import Corpus, Tally, standard_library, text_files
 from neox_core.build.progress import Advance, progress
-from neox_core.build.records import digest_of, hashes_of, read_json, write_json
-from neox_core.errors import DataError
+from neox_core.build.records import copy_file, digest_of, hashes_of, read_json, write_json
+from neox_core.errors import DataError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.plan.runfile import ComponentRef
 
 SAMPLE_BYTES_PER_TOKEN = 1024
 RECORD = "prepared.json"
+TRAINED = ".trained"
 
 
 def train_vocabulary(
     corpus: Corpus, tokenizer: ComponentRef, vocab_size: int, folder: Path, *, anew: bool = False
 ) -> tuple[ComponentRef, dict[str, str]]:
-    """The tokenizer learnt from the first documents, and its files in `folder` by settings field.
+    """The tokenizer learnt from the first documents, and its files by settings field in `folder`, which is its own.
 
     Raises DataError for a tokenizer that cannot be learnt.
     """
@@ -53,3 +59,23 @@ def _sample(corpus: Corpus, limit: int, advance: Advance) -> Iterator[str]:
         limit -= document.bytes_read
         if limit <= 0:
             return
+
+
+def main() -> None:
+    """`python -m neox_core.build.vocabulary JSON`: sources or null, out, vocab_size, tokenizer, json_keys."""
+    raw = json.loads(sys.argv[1])
+    corpus = standard_library() if raw["sources"] is None else text_files(raw["sources"], raw["json_keys"])
+    tokenizer, out = ComponentRef(**raw["tokenizer"]), Path(raw["out"])
+    try:
+        _, trained = train_vocabulary(corpus, tokenizer, raw["vocab_size"], out / TRAINED)
+        paths = {field: out / Path(path).name for field, path in trained.items()}
+        for field, path in paths.items():
+            copy_file(Path(trained[field]), path)
+    except OSError as error:
+        raise DataError(f"{out}: {error.strerror or error}") from error
+    lines = {"tokenizer-type": tokenizer.name, **{field.replace("_", "-"): path for field, path in paths.items()}}
+    sys.stdout.write("put this into the config:\n\n" + "".join(f"{key}: {value}\n" for key, value in lines.items()))
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -7,12 +7,11 @@ from pathlib import Path
 import click
 
 from neox_core.cli.data_components import component, files
-from neox_core.cli.data_tools import index, inspect, merge, verify
+from neox_core.cli.data_tools import STANDARD_LIBRARY, index, inspect, merge, train_tokenizer, verify
 from neox_core.cli.process import exec_module
 from neox_core.errors import UsageError
 from neox_core.hooks.loader import load_plugins
 
-STANDARD_LIBRARY = "stdlib"
 DEFAULT_VOCAB_SIZE = 8192
 
 
@@ -27,6 +26,7 @@ def data() -> None:
 @click.option("--vocab-size", type=click.IntRange(min=257), help="Tokens to learn (8192), from 1 KiB of text each.")
 @click.option("--vocab-file", type=click.Path(), help="Use this vocabulary instead of learning one.")
 @click.option("--merge-file", type=click.Path(), help="The merges that belong to it.")
+@click.option("--eod-token", help="The token that ends a document, for a tokenizer.json that has another.")
 @click.option("--tokenizer-type", default="GPT2BPETokenizer", show_default=True, help="As in a config.")
 @click.option("--data-impl", default="mmap", show_default=True, help="As in a config.")
 @click.option("--append-eod/--no-append-eod", default=True, show_default=True, help="End each document by a token.")
@@ -55,6 +55,7 @@ def prepare(
     vocab_size: int | None,
     vocab_file: str | None,
     merge_file: str | None,
+    eod_token: str | None,
     tokenizer_type: str,
     data_impl: str,
     append_eod: bool,
@@ -81,10 +82,11 @@ def prepare(
             f"`{STANDARD_LIBRARY}` stands alone, without other sources and --json-key",
             hint=f"for a file or folder of that name write ./{STANDARD_LIBRARY}",
         )
-    given = files(vocab_file, merge_file)
+    given = files(vocab_file, merge_file, eod_token)
     if given and vocab_size is not None:
         raise UsageError("--vocab-size is for learning a vocabulary, and --vocab-file gives one", hint="leave one out")
     catalog = load_plugins()
+    learnt = not given and catalog.find("tokenizer", tokenizer_type).component.settings is not None
     exec_module(
         "neox_core.build.prepare",
         {
@@ -92,8 +94,8 @@ def prepare(
             "out": out,
             "name": STANDARD_LIBRARY if library else Path(out).resolve().name,
             "backend": component(catalog, "data backend", data_impl, {}).plain(),
-            "tokenizer": component(catalog, "tokenizer", tokenizer_type, given, complete=bool(given)).plain(),
-            "train": not given,
+            "tokenizer": component(catalog, "tokenizer", tokenizer_type, given, complete=not learnt).plain(),
+            "train": learnt,
             "vocab_size": vocab_size or DEFAULT_VOCAB_SIZE,
             "append_eod": append_eod,
             "json_keys": [key for keys in json_keys for key in keys.split(",")],
@@ -107,5 +109,5 @@ def prepare(
     )
 
 
-for each in (inspect, merge, verify, index):
+for each in (inspect, merge, verify, index, train_tokenizer):
     data.add_command(each)

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog
 
 
-def files(vocab_file: str | None, merge_file: str | None) -> dict[str, Any]:
+def files(vocab_file: str | None, merge_file: str | None, eod_token: str | None) -> dict[str, Any]:
     """The settings of a tokenizer that were given."""
-    given = {"vocab_file": vocab_file, "merge_file": merge_file}
+    given = {"vocab_file": vocab_file, "merge_file": merge_file, "eod_token": eod_token}
     return {key: value for key, value in given.items() if value is not None}
 
 

@@ -20,6 +20,7 @@ from neox_core.plan.runfile import write_runfile
 
 F = TypeVar("F", bound=Callable[..., Any])
 GPT2 = "GPT2BPETokenizer"
+STANDARD_LIBRARY = "stdlib"
 
 
 def _reading(command: F) -> F:
@@ -27,6 +28,7 @@ def _reading(command: F) -> F:
     for option in (
         click.option("--data-impl", default="infer", show_default=True, help="As in a config."),
         click.option("--tokenizer-type", help=f"As in a config; {GPT2} if a vocabulary is given."),
+        click.option("--eod-token", help="The token that ends a document, for a tokenizer.json that has another."),
         click.option("--merge-file", type=click.Path(), help="The merges that belong to it."),
         click.option("--vocab-file", type=click.Path(), help="The vocabulary of the dataset."),
     ):
@@ -51,6 +53,7 @@ def inspect(
     seed: int,
     vocab_file: str | None,
     merge_file: str | None,
+    eod_token: str | None,
     tokenizer_type: str | None,
     data_impl: str,
 ) -> None:
@@ -65,7 +68,7 @@ def inspect(
         "seq_length": seq_length,
         "seed": seed,
     }
-    arguments = _dataset(prefix, data_impl, tokenizer_type, files(vocab_file, merge_file))
+    arguments = _dataset(prefix, data_impl, tokenizer_type, files(vocab_file, merge_file, eod_token))
     exec_module("neox_core.build.inspect", {**arguments, "shown": shown})
 
 
@@ -78,11 +81,12 @@ def verify(
     vocab_size: int | None,
     vocab_file: str | None,
     merge_file: str | None,
+    eod_token: str | None,
     tokenizer_type: str | None,
     data_impl: str,
 ) -> None:
     """Read the whole dataset at PREFIX: its structure, the range of its ids, and the checksums from its making."""
-    arguments = _dataset(prefix, data_impl, tokenizer_type, files(vocab_file, merge_file))
+    arguments = _dataset(prefix, data_impl, tokenizer_type, files(vocab_file, merge_file, eod_token))
     exec_module("neox_core.build.verify", {**arguments, "vocab_size": vocab_size})
 
 
@@ -100,6 +104,29 @@ def merge(prefixes: tuple[str, ...], out: str, data_impl: str) -> None:
             "backends": [backend_of(catalog, "infer", prefix).plain() for prefix in prefixes],
             "out": out,
             "written_as": component(catalog, "data backend", data_impl, {}).plain(),
+        },
+    )
+
+
+@click.command("train-tokenizer")
+@click.argument("sources", nargs=-1, required=True)
+@click.option("--out", required=True, type=click.Path(file_okay=False), help="Folder for the files of the tokenizer.")
+@click.option("--vocab-size", type=click.IntRange(min=2), default=8192, show_default=True, help="Tokens to learn.")
+@click.option("--tokenizer-type", default=GPT2, show_default=True, help="As in a config.")
+@click.option("--json-key", help="Member of each line of a .jsonl file that holds the text, `text` if not given.")
+def train_tokenizer(
+    sources: tuple[str, ...], out: str, vocab_size: int, tokenizer_type: str, json_key: str | None
+) -> None:
+    """Learn a tokenizer from SOURCES, which are as in `neox data prepare`; 1 KiB of text is read for each token."""
+    tokenizer = component(load_plugins(), "tokenizer", tokenizer_type, {}, complete=False)
+    exec_module(
+        "neox_core.build.vocabulary",
+        {
+            "sources": None if sources == (STANDARD_LIBRARY,) else sources,
+            "out": out,
+            "vocab_size": vocab_size,
+            "tokenizer": tokenizer.plain(),
+            "json_keys": [json_key] if json_key else [],
         },
     )
 

@@ -301,3 +301,21 @@ def test_each_key_becomes_a_dataset(tmp_path):
         assert [tokenizer.decode(ids[:-1]) for ids in documents] == [line[key] for line in lines]
         assert f"out_{key}_document: 5 documents" in done.stdout
     assert "is up to date" in prepare("a.jsonl", "--json-keys", "text,title", "--vocab-size", 300, cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "files"), [("GPT2BPETokenizer", {"vocab.json", "merges.txt"}), ("SPMTokenizer", {"tokenizer.model"})]
+)
+def test_a_tokenizer_is_trained_alone(corpus, tmp_path, kind, files):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine").write_text("of the user")
+    (out / "prepared.json").write_text('{"digest": "of a dataset"}')
+    args = ("train-tokenizer", corpus, "--tokenizer-type", kind, "--vocab-size", 320, "--out", "out")
+    shown = neox(*args, cwd=tmp_path).stdout
+    assert {path.name for path in out.iterdir() if not path.name.startswith(".")} == {*files, "mine", "prepared.json"}
+    config = dict(line.split(": ") for line in shown.splitlines() if ": " in line)
+    assert config.pop("tokenizer-type") == kind
+    named = {key.replace("-", "_"): str(tmp_path / path) for key, path in config.items()}
+    tokenizer = component("neox-tokenizers", "tokenizer", kind, **named)
+    assert [tokenizer.decode(tokenizer.encode(text)) for text in TEXTS] == TEXTS

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neox_core.errors import DataError
 
@@ -18,15 +19,13 @@ class LibraryTokenizer:
     """A tokenizer of the `tokenizers` library, which encodes a batch on all cores.
 
     vocab_size: number of ids, gaps included.
-    eod: the id of `<|endoftext|>`.
+    eod: the id of `end`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, source: str) -> None:
-        eod = tokenizer.token_to_id(END_OF_TEXT)
+    def __init__(self, tokenizer: Tokenizer, source: str, end: str = END_OF_TEXT) -> None:
+        eod = tokenizer.token_to_id(end)
         if eod is None:
-            raise DataError(
-                f"{source}: has no {END_OF_TEXT}, which ends a document", hint=f"add {END_OF_TEXT} to the vocabulary"
-            )
+            raise DataError(f"{source}: has no {end}, which ends a document", hint=f"add {end} to the vocabulary")
         self._tokenizer = tokenizer
         self.eod: int = eod
         self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
@@ -39,6 +38,14 @@ class LibraryTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
+
+def library(name: str, tokenizer: str) -> Any:
+    """The module of a library that only `tokenizer` needs. Raises DataError when it is not installed."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise DataError(f"{tokenizer} needs the library {name}", hint=f"pip install {name}") from error
 
 
 def require_file(path: str, key: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
@@ -17,11 +18,13 @@ class HFTokenizer(LibraryTokenizer):
     """A `tokenizer.json`. Whether a text comes back unchanged depends on the normalizer that the file asks for."""
 
     def __init__(self, settings: HFSettings) -> None:
-        require_file(settings.vocab_file, "vocab-file")
+        path = Path(settings.vocab_file)
+        file = str(path / "tokenizer.json" if path.is_dir() else path)
+        require_file(file, "vocab-file")
         try:
-            tokenizer = Tokenizer.from_file(settings.vocab_file)
+            tokenizer = Tokenizer.from_file(file)
         except Exception as error:  # the library raises plain Exception for whatever is wrong with its file
-            raise DataError(f"{settings.vocab_file}: is no tokenizer.json: {error}") from error
+            raise DataError(f"{file}: is no tokenizer.json: {error}") from error
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        super().__init__(tokenizer, settings.vocab_file)
+        super().__init__(tokenizer, file, settings.eod_token)

@@ -1,9 +1,10 @@
 """What this distribution offers."""
 
 from neox_core.api import Component, hookimpl
-from neox_tokenizers.settings import BPESettings, HFSettings
+from neox_tokenizers.settings import BPESettings, HFSettings, SentencePieceSettings, TiktokenSettings
 
 _BPE = "neox_tokenizers.bpe:GPT2BPETokenizer"
+_HF = "neox_tokenizers.hf:HFTokenizer"
 
 
 @hookimpl
@@ -11,5 +12,23 @@ def neox_tokenizers() -> list[Component]:
     return [
         Component("GPT2BPETokenizer", _BPE, BPESettings, summary="Byte-level BPE of GPT-2 (Radford et al. 2019)"),
         Component("GPT2Tokenizer", _BPE, BPESettings, summary="GPT2BPETokenizer under its older name"),
-        Component("HFTokenizer", "neox_tokenizers.hf:HFTokenizer", HFSettings, summary="Any tokenizer.json"),
+        Component("HFTokenizer", _HF, HFSettings, summary="Any tokenizer.json"),
+        Component("HFGPT2Tokenizer", _HF, HFSettings, summary="HFTokenizer under GPT-NeoX's name for GPT-2's"),
+        Component(
+            "SPMTokenizer",
+            "neox_tokenizers.sentencepiece:SPMTokenizer",
+            SentencePieceSettings,
+            summary="A SentencePiece model (Kudo & Richardson 2018)",
+        ),
+        Component(
+            "TiktokenTokenizer",
+            "neox_tokenizers.tiktoken:TiktokenTokenizer",
+            TiktokenSettings,
+            summary="An encoding of tiktoken, by name or file",
+        ),
+        Component(
+            "CharLevelTokenizer",
+            "neox_tokenizers.characters:CharLevelTokenizer",
+            summary="An id for each byte",
+        ),
     ]

@@ -13,4 +13,20 @@ class BPESettings:
 
 @frozen
 class HFSettings:
-    vocab_file: str = setting(help="Path of a tokenizer.json of the tokenizers library.", origin="gpt-neox")
+    vocab_file: str = setting(
+        help="Path of a tokenizer.json of the tokenizers library, or of a folder that holds one.", origin="gpt-neox"
+    )
+    eod_token: str = setting("<|endoftext|>", help="The token of it that ends a document.")
+
+
+@frozen
+class SentencePieceSettings:
+    vocab_file: str = setting(help="Path of a .model file of SentencePiece.", origin="gpt-neox")
+
+
+@frozen
+class TiktokenSettings:
+    vocab_file: str = setting(help="Name of an encoding of tiktoken, or path of a .tiktoken file.", origin="gpt-neox")
+    tiktoken_pattern: str | None = setting(
+        None, help="Regular expression that cuts text into words, for a .tiktoken file. Default: GPT-2's."
+    )
