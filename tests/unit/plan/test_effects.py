@@ -195,6 +195,7 @@ EFFECTS: dict[str, Effect] = {
         False,
         True,
     ),
+    "sparsity": ((), ("sparsity=all", "sparse_attention.block=16"), at("model.layout_of_layer"), (), (0, 0)),
     "tensorboard_dir": ((), ("tensorboard-dir=x",), monitors, USUAL, {*USUAL, "tensorboard"}),
     "tensorboard": ((), ("tensorboard.enabled=true",), monitors, USUAL, {*USUAL, "tensorboard"}),
     "csv_monitor": ((), ("csv_monitor.enabled=true",), monitors, USUAL, {*USUAL, "csv_monitor"}),
@@ -258,7 +259,6 @@ PLACES: dict[str, str] = {
     "use_checkpoint_lr_scheduler": f"{CHECKPOINT}test_whose_schedule_goes_on",
     "wandb": f"{BLOCKS}test_wandb_gets_one_run_with_every_value",
     "comet": f"{BLOCKS}test_comet_gets_an_experiment_with_a_value_of_each_name_every_so_many_samples",
-    "sparsity": f"{UNIT}plan/test_attention.py::test_sparsity_takes_the_layout_of_the_block",
     "sparse_attention": f"{PLUGINS}sparse-attention/tests/test_layouts.py::test_fixed",
 }
 
