@@ -125,7 +125,6 @@ def test_what_one_config_of_gpt_neox_asks_for_beyond_this_version(run: Run) -> N
         "synchronize_each_layer",
         "fp16.enabled",
         "distributed_backend",
-        "steps_per_print",
         "tensorboard-dir",
         "log_dir",
     ]
@@ -136,14 +135,13 @@ def test_a_config_of_gpt_neox_runs_once_its_missing_features_are_off(run: Run, d
         "checkpoint_activations",
         "partition_activations",
         "synchronize_each_layer",
-        "wall_clock_breakdown",
         "fp16.enabled",
     ]
     lines = (REFERENCES / "125M.yml").read_text().splitlines()
     kept = [
         line
         for line in lines
-        if not any(key in line for key in ("checkpoint_num_layers", "steps_per_print", "hostfile"))
+        if not any(key in line for key in ("checkpoint_num_layers", "hostfile"))
     ]
     Path("n.yml").write_text("\n".join(kept))
     sets = [f"{key}=false" for key in off]
@@ -156,6 +154,18 @@ def test_a_config_of_gpt_neox_runs_once_its_missing_features_are_off(run: Run, d
     assert plan["optim"]["min_lr"] == 0.00006
     assert plan["engine"]["zero_optimization"]["stage"] == 1
     assert plan["engine"]["zero_optimization"]["overlap_comm"] is True
+
+
+def test_the_learning_rate_is_drawn(run: Run) -> None:
+    result = run("show", "c.yml", "--plot-lr", "--set", "train-iters=1000", "--set", "warmup=0.25")
+    assert result.exit_code == 0, result.stderr
+    title, _, *chart = result.stdout.splitlines()
+    assert title.strip() == "learning rate: linear, 0 to 0.001"
+    inside = [line.partition("┤")[2] or line.partition("│")[2] for line in chart[:-2]]
+    tops = [min(row for row, line in enumerate(inside) if line[place : place + 3].strip()) for place in (0, 16, 60)]
+    assert tops[1] == 0  # the end of the warm-up
+    assert tops[0] == len(inside) - 1  # the start
+    assert tops[2] == pytest.approx(len(inside) / 2, abs=1)  # half of the peak: see neox-lr on where a decay ends
 
 
 def test_no_heavy_library_is_imported(tmp_path: Path, text: str) -> None:
