@@ -19,7 +19,7 @@ def plot_rate(plan: RunPlan, *, width: int = 72, height: int = 16) -> list[str]:
     except ImportError as error:
         raise UsageError("--plot-lr draws with plotext, which is not installed", hint="pip install plotext") from error
     rate = planned_schedule(plan.optim, plan.train.train_iters)
-    steps = [*looked_at(plan.train.train_iters, most=4 * width), plan.train.train_iters - 1]
+    steps = [*looked_at(plan.train.train_iters), plan.train.train_iters - 1]
     rates = [rate(step) for step in steps]
     plotext.clear_figure()
     plotext.theme("clear")
