@@ -52,6 +52,18 @@ def nothing_to_shard(config: Config, shape: ClusterShape) -> Iterator[Problem]:
         yield config.problem("does nothing at stage 0", written[0], severity="note")
 
 
+@rule(f"{BLOCK}.allgather_bucket_size")
+def gathered_at_once(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """DeepSpeed gathers each group of parameters at once where torch can, which is everywhere since torch 1.13."""
+    zero = _zero(config)
+    if zero.stage > 0 and zero.allgather_bucket_size != ZeroBlock().allgather_bucket_size:
+        yield config.problem(
+            "DeepSpeed 0.19.8 gathers each group of parameters at once all the same",
+            f"{BLOCK}.allgather_bucket_size",
+            severity="note",
+        )
+
+
 @rule(f"{BLOCK}.zero_quantized_weights", f"{BLOCK}.zero_quantized_gradients", f"{BLOCK}.reduce_scatter", "device")
 def quantizer_there(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """Quantised weights and gradients need a GPU, gradients also reduce_scatter."""
@@ -112,6 +124,7 @@ def checkpoints_are_elastic(config: Config, shape: ClusterShape) -> Iterator[Pro
 RULES: tuple[Rule, ...] = (
     keys_of_the_stage,
     nothing_to_shard,
+    gathered_at_once,
     quantizer_there,
     second_copy_fits,
     scaling_needs_all_reduce,

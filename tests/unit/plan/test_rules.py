@@ -392,6 +392,12 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("zero_optimization={stage: 1, reduce_bucket_size: 1e6}",),
         CPU,
     ),
+    "gathered_at_once": (
+        ("zero_optimization={stage: 1, allgather_bucket_size: 1e6}",),
+        "note: zero_optimization.allgather_bucket_size: DeepSpeed 0.19.8 gathers each group of parameters at once",
+        ("zero_optimization={stage: 1, allgather_bucket_size: 5e8}",),
+        CPU,
+    ),
     "quantizer_there": (
         (
             "zero_optimization={stage: 3, zero_quantized_gradients: true, reduce_scatter: false}",
