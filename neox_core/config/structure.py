@@ -254,7 +254,7 @@ class _Work:
             self._not_found(kind, name, error)
             return None
         if kind.settings_at:
-            path = kind.settings_at
+            path = self._as_written(kind.settings_at)
             values = self._params(kind)
             if kind.many:
                 values = self._own(entry, names, values)
@@ -277,6 +277,14 @@ class _Work:
             for key in written if chosen is not None and not chosen.settings.enabled else ():
                 if f"{key}.enabled" not in self.loaded.places:
                     self.report(Problem("does nothing", key, f"set {key}.enabled: true", severity="warning"))
+
+    def _as_written(self, path: str) -> str:
+        """A path by the name that the config has of its first part."""
+        head, dot, rest = path.partition(".")
+        if head not in self.loaded.values:
+            others = dict(_spellings(self.owners.sections)).get(head, ())
+            head = next((each for each in others if each in self.loaded.values), head)
+        return f"{head}{dot}{rest}"
 
     def _own(self, entry: Entry, names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
         """Of the settings in a block that several components share, those that are not the others' alone."""

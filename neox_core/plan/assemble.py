@@ -143,11 +143,11 @@ def _model(config: Config) -> ModelPlan:
 
 def _layout_of_layer(config: Config, layouts: Sequence[Chosen], num_layers: int) -> tuple[int | None, ...]:
     attention = config.section(AttentionSection)
+    sparsity, pattern, mode = attention.sparsity, attention.attention_config, mode_of(attention.sparse_attention)
     if not layouts:
         return ()
-    pattern, mode = attention.attention_config, mode_of(attention.sparse_attention)
-    place = {name: index for index, name in enumerate(layouts_used(attention.sparsity, mode, pattern))}
-    names = layer_layouts(num_layers, attention.sparsity, mode, pattern)
+    place = {name: index for index, name in enumerate(layouts_used(sparsity, mode, pattern))}
+    names = layer_layouts(num_layers, sparsity, mode, pattern)
     return tuple(None if name is None else place[name] for name in names)
 
 

@@ -52,8 +52,8 @@ def test_plugins_do_not_know_each_other(plugin: Path) -> None:
 @pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
 def test_a_listing_module_imports_the_api_and_attrs_only(plugin: Path) -> None:
     own = plugin.name.replace("-", "_")
-    allowed = {"__future__", "attrs", "collections.abc", "neox_core.api", "typing", f"{own}.settings"}
-    for name in ("plugin.py", "settings.py"):
+    allowed = {"__future__", "attrs", "collections.abc", "neox_core.api", "typing", f"{own}.settings", f"{own}.rules"}
+    for name in ("plugin.py", "settings.py", "rules.py"):
         file = plugin / own / name
         if file.exists():
             assert set(imported(file)) <= allowed, file

@@ -40,7 +40,7 @@ class LayoutSettings:
 
 @frozen
 class WindowSettings(LayoutSettings):
-    window: int = setting(2, help="Blocks of a window.", check=v.ge(1))
+    window: int = setting(2, help="Blocks of a window.", check=v.ge(1), aliases=("num_local_blocks",))
 
 
 @frozen

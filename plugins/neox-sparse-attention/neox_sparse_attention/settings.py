@@ -51,12 +51,13 @@ def _global_ends() -> Any:
     )
 
 
-def _sliding() -> Any:
+def _sliding(*aliases: str) -> Any:
     return setting(
         3,
         help="Width of the window around each block: itself and half of the others on either side.",
         unit="blocks",
         check=v.ge(1),
+        aliases=aliases,
         origin="deepspeed",
     )
 
@@ -132,4 +133,4 @@ class BSLongformerSettings(DenseSettings):
 
 @frozen
 class LocalSettings(DenseSettings):
-    num_sliding_window_blocks: int = _sliding()
+    num_sliding_window_blocks: int = _sliding("num_local_blocks")  # as GPT-NeoX calls it here
