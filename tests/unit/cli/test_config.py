@@ -164,7 +164,7 @@ def test_the_learning_rate_is_drawn(run: Run) -> None:
     inside = [line.partition("┤")[2] or line.partition("│")[2] for line in chart[:-2]]
     tops = [min(row for row, line in enumerate(inside) if line[place : place + 3].strip()) for place in (0, 16, 60)]
     assert tops[1] == 0  # the end of the warm-up
-    assert tops[0] == len(inside) - 1  # the start
+    assert tops[0] >= len(inside) - 3  # the start
     assert tops[2] == pytest.approx(len(inside) / 2, abs=1)  # half of the peak: see neox-lr on where a decay ends
 
 
