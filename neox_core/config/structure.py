@@ -262,7 +262,8 @@ class _Work:
             path = ""
             cls = entry.component.settings
             values = self._take(key for each in fields_of(cls) for key in each.keys) if cls else {}
-        return self._settings(entry, values, path)
+        chosen = self._settings(entry, values, path)
+        return None if chosen is None else evolve(chosen, path=kind.settings_at)
 
     def _switched_on(self, kind: Kind, named: set[str]) -> Iterator[Chosen | None]:
         """Components that are not named and that `enabled` of their own settings chooses; None: one is wrong."""
