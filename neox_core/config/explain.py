@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from neox_core.config.keys import Key
+from neox_core.config.known import packages
 from neox_core.config.legacy import LEGACY, Legacy, Means, Moved
 from neox_core.config.report import spell
 from neox_core.errors import UsageError
@@ -23,7 +24,7 @@ def find_keys(name: str, keys: Sequence[Key]) -> tuple[Key, ...]:
             key for key in here if "<" in _last(key.path)
         ]
         if not found:
-            raise UsageError(f"no key {name!r}", hint=_near(name.replace("-", "_"), keys))
+            raise _unknown(name, name.replace("-", "_"), keys)
         block = found[0].path
     return tuple(found)
 
@@ -37,6 +38,13 @@ def _targets(rule: Legacy) -> tuple[str, ...]:
     if isinstance(rule, Means):
         return tuple(case[0] for case in rule.cases.values() if case is not None)
     return (rule.to,) if isinstance(rule, Moved) else ()
+
+
+def _unknown(spelled: str, name: str, keys: Sequence[Key]) -> UsageError:
+    package = packages()[0].get(name.partition(".")[0])
+    if package and all(key.owner != package for key in keys):
+        return UsageError(f"{spelled} belongs to {package}, which is not installed", hint=f"pip install {package}")
+    return UsageError(f"no key {spelled!r}", hint=_near(name, keys))
 
 
 def _near(name: str, keys: Iterable[Key]) -> str:

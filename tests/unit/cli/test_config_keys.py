@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from neox_core.cli.main import neox
 from neox_core.config.explain import find_keys
 from neox_core.config.keys import all_keys
+from neox_core.errors import UsageError
 from neox_core.hooks.loader import load_plugins
 
 REGISTRY = load_plugins().registry
@@ -80,6 +81,13 @@ def test_an_unknown_key_has_exit_2_and_the_nearest_name(name: str, near: str) ->
     assert result.exit_code == 2
     assert f"no key {name!r}" in result.stderr
     assert near in result.stderr.partition("did you mean")[2]
+
+
+def test_a_key_of_a_package_that_is_not_installed() -> None:
+    core = [key for key in KEYS if key.owner != "neox-positions"]
+    with pytest.raises(UsageError, match="rotary-pct belongs to neox-positions, which is not installed") as caught:
+        find_keys("rotary-pct", core)
+    assert caught.value.hint == "pip install neox-positions"
 
 
 def test_every_key_is_found_by_each_of_its_spellings() -> None:
