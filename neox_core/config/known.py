@@ -13,6 +13,7 @@ from attrs import field, frozen
 
 KNOWN_KEYS = Path(__file__).with_name("known_keys.toml")
 PACKAGES = Path(__file__).with_name("packages.toml")
+GPT_NEOX = Path(__file__).with_name("gpt_neox.toml")
 
 
 @frozen
@@ -78,6 +79,12 @@ def known() -> Known:
         for kind, offers in table["components"].items()
     }
     return Known(keys, components, spellings)
+
+
+@cache
+def gpt_neox_keys() -> frozenset[str]:
+    """gpt_neox.toml: keys of later GPT-NeoX which neither this version nor a planned one has."""
+    return frozenset(tomli.loads(GPT_NEOX.read_text(encoding="utf-8"))["keys"])
 
 
 def _keys(group: Mapping[str, Any]) -> Iterator[KnownKey]:

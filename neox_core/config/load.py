@@ -38,12 +38,13 @@ class Place:
 
 @frozen
 class Loaded:
-    """What the user wrote. `places` is keyed by the dotted path, with `_`."""
+    """What the user wrote. `places` is keyed by the dotted path, with `_`. unreadable: a file says more than this."""
 
     values: Mapping[str, Any] = field(factory=dict)
     places: Mapping[str, Place] = field(factory=dict)
     problems: tuple[Problem, ...] = ()
     files: tuple[Path, ...] = ()
+    unreadable: bool = False
 
     def where(self, path: str) -> str:
         """The place of a path, or of the nearest block around it; else the file when there is just one, else ""."""
@@ -76,19 +77,21 @@ class Loaded:
 
 def load(files: Sequence[Path], sets: Sequence[str] = ()) -> Loaded:
     """Read and merge. Never raises for what a file holds: see `Loaded.problems`."""
-    merged = _Merge()
+    merged, unreadable = _Merge(), False
     for file in files:
         try:
             merged.add(_read(Path(file)))
         except UnreadableError as error:
             merged.problems.append(error.problem)
+            unreadable = True
     overridden: dict[str, Any] = {}
     for text in sets:
         try:
             merged.override(*_override(text), overridden)
         except UnreadableError as error:
             merged.problems.append(error.problem)
-    return Loaded(merged.values, merged.places, tuple(merged.problems), tuple(Path(file) for file in files))
+    read = tuple(Path(file) for file in files)
+    return Loaded(merged.values, merged.places, tuple(merged.problems), read, unreadable)
 
 
 class _Merge:

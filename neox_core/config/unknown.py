@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from neox_core.config.convert import UNKNOWN_KEY, join
-from neox_core.config.known import known, packages
+from neox_core.config.known import gpt_neox_keys, known, packages
 from neox_core.config.owners import Owners
 from neox_core.config.problem import Problem
 from neox_core.config.report import spell
@@ -36,6 +36,9 @@ def explain_unknown(
         yield Problem(f"belongs to {package}, {status}", key, hint)
     elif known().find(key):
         yield from _not_yet(key, value)
+    elif key in gpt_neox_keys():
+        if value is not None:
+            yield Problem("is a key of GPT-NeoX that this version does not have", key, "remove it")
     else:
         near = get_close_matches(key, (*owners.keys(), *known().names_in("")), 1)
         suspects = "".join(f"; not loaded, and may own it: {report.line}" for report in catalog.failed())
@@ -77,7 +80,7 @@ def _near(path: str) -> str:
 
 def unavailable(kind: Kind, name: str) -> str:
     """The package that a later version will have a component in; "" for a name that nobody knows."""
-    return known().components.get(kind.name, {}).get(name, "")
+    return known().components.get(kind.name, {}).get(name.rpartition(":")[2], "")
 
 
 def settings_of_unavailable(kind: Kind, values: Mapping[str, Any], others: Iterable[str]) -> Iterator[Problem]:
@@ -89,9 +92,13 @@ def settings_of_unavailable(kind: Kind, values: Mapping[str, Any], others: Itera
 
 
 def missing_package(kind: Kind, name: str, catalog: Catalog) -> str:
-    """How to install the first-party package that has a component, when it is not there; else ""."""
+    """How to install the first-party package that has a component, or the name of a later version that it is like."""
     package = packages()[1].get(kind.name, {}).get(name, "")
-    return f"pip install {package}" if package and catalog.report(package) is None else ""
+    if package and catalog.report(package) is None:
+        return f"pip install {package}"
+    names = (*catalog.registry.names(kind.name), *known().components.get(kind.name, {}))
+    near = get_close_matches(name, names, 1)
+    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def _status(package: str, catalog: Catalog) -> tuple[str, str]:

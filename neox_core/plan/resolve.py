@@ -61,6 +61,8 @@ def prepare_run(
         problems += _without_start(check_rules(config, shape)) if not start else check_rules(config, shape)
     if not errors(problems):
         problems += plugin_rules(config, catalog)
+    if written.unreadable:  # it may have what is missing elsewhere
+        problems = [each for each in problems if not each.message.startswith("is required")]
     if errors(problems):
         at_plugins = len(errors(problems)) == faults + len(required)
         raise ProblemsError(written.with_values(problems), plugin_fault=at_plugins)

@@ -8,13 +8,15 @@ import pytest
 from attrs import frozen
 
 from neox_core.api import Component, ConfigSection, hookimpl, setting
-from neox_core.config.known import known
+from neox_core.config.known import gpt_neox_keys, known
 from neox_core.config.legacy import modernise
 from neox_core.config.load import load
+from neox_core.config.owners import find_owners
 from neox_core.config.report import in_order, render
 from neox_core.config.sections.model import ModelSection
 from neox_core.config.structure import Config, SectionInvalidError, structure
 from neox_core.errors import PluginError
+from neox_core.hooks.loader import load_plugins
 
 Read = Callable[..., tuple[Config, list[str]]]
 
@@ -194,6 +196,11 @@ def test_a_component_of_a_later_version_and_its_settings(read: Read) -> None:
     ]
 
 
+def test_a_name_that_is_like_one_of_a_later_version(read: Read) -> None:
+    _, problems = read("optimizer: {type: OneBitAdm}\n")
+    assert problems[0].endswith("(did you mean 'OneBitAdam'?)")
+
+
 def test_a_setting_of_a_later_optimizer_given_to_one_of_this_version(read: Read) -> None:
     _, problems = read("optimizer: {type: Adam, params: {lr: 1, freeze_step: 3, stge: 0}}\n")
     assert [line.partition("error: ")[2] for line in problems] == [
@@ -291,3 +298,16 @@ def test_a_broken_plugin_is_named_where_it_is_missed(read: Read, plugins: Any, e
     for line in ("norm: mine", "norm: other:mine", "mine-epsilon: 1"):
         _, problems = read(line + "\n", catalog=both)
         assert "other unknown is broken: RuntimeError: the disk is on fire" in problems[0]
+
+
+def test_keys_of_gpt_neox_alone_are_named_as_such(read: Read) -> None:
+    _, problems = read("use_mup: true\nmoe-num-experts: 8\nte_mha:\n")
+    assert [line.partition("error: ")[2] for line in problems] == [
+        "use_mup: is a key of GPT-NeoX that this version does not have (remove it)",
+        "moe-num-experts: is a key of GPT-NeoX that this version does not have (remove it)",
+    ]
+
+
+def test_keys_of_gpt_neox_alone_have_no_owner() -> None:
+    owned = set(find_owners(load_plugins().registry).keys()) | set(known().names_in(""))
+    assert sorted(gpt_neox_keys() & owned) == []
