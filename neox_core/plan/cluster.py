@@ -123,7 +123,7 @@ def _wanted(launch: LaunchSection, pool: Pool) -> Pool:
 
 
 def data_parallel(config: Config, shape: ClusterShape) -> int:
-    """Copies of the model: ranks / (model-parallel-size x pipeline stages), 1 at least. Whole is for a rule to check."""
+    """Copies of the model: ranks / (model-parallel-size x pipeline stages), 1 at least; a rule sees to the rest."""
     parallel = config.section(ParallelismSection)
     return max(1, shape.num_ranks // (parallel.model_parallel_size * max(1, parallel.pipe_parallel_size)))
 
@@ -141,6 +141,7 @@ def cluster_plan(config: Config, shape: ClusterShape) -> ClusterPlan:
         master_port=launch.master_port,
         threads_per_rank=max(1, shape.num_cores // most) if shape.device == "cpu" else None,
         local_rank=launch.local_rank,
+        nvlink_pairs=launch.detect_nvlink_pairs,
         tensor_parallel=parallel.model_parallel_size,
         pipeline_parallel=max(1, parallel.pipe_parallel_size),
         sequence_parallel=parallel.sequence_parallel,

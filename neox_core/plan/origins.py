@@ -49,6 +49,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "checkpoint.tag_validation": ("checkpoint.tag_validation",),
     "cluster.hosts": ("include", "exclude", "num_nodes", "num_gpus", "hostfile"),
     "cluster.backend": ("distributed_backend",),
+    "cluster.nvlink_pairs": ("detect_nvlink_pairs",),
     "cluster.tensor_parallel": ("model_parallel_size",),
     "cluster.pipeline_parallel": ("pipe_parallel_size",),
     "cluster.partition": ("pipe_partition_method",),

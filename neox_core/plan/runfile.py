@@ -227,9 +227,9 @@ class Host:
 
 @frozen
 class ClusterPlan:
-    """Where the ranks run. tensor_parallel and pipeline_parallel are ranks; 1 = off. partition: of the layers into stages.
+    """Where the ranks run. tensor_parallel and pipeline_parallel are ranks; 1 = off. partition: of layers into stages.
 
-    local_rank: the device of a rank that is started without LOCAL_RANK.
+    local_rank: the device of a rank that is started without LOCAL_RANK. nvlink_pairs: linked devices are neighbours.
     """
 
     hosts: tuple[Host, ...]
@@ -243,6 +243,7 @@ class ClusterPlan:
     sequence_parallel: bool = False
     partition: str = "type:transformer"
     local_rank: int | None = None
+    nvlink_pairs: bool = False
 
     @property
     def world_size(self) -> int:

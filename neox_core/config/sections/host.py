@@ -61,6 +61,12 @@ class LaunchSection:
     master_port: int = setting(
         29500, help="Port of the first process.", check=between(1, 65535), changes="speed", origin="deepspeed"
     )
+    detect_nvlink_pairs: bool = setting(
+        False,
+        help="Order the devices of each host so that the two ranks that share layers share an NVLink.",
+        changes="speed",
+        origin="gpt-neox",
+    )
     local_rank: int | None = setting(
         None,
         help="Device of a rank that is started by hand, without LOCAL_RANK in its environment.",

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
 from neox_core.config.sections.host import LaunchSection
+from neox_core.config.sections.parallelism import ParallelismSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import Rule, rule
@@ -27,7 +28,20 @@ def filter_or_count(config: Config, shape: ClusterShape) -> Iterator[Problem]:
             yield config.problem(f"contradicts {chooser}, which says it by name", key, "keep one of the two")
 
 
+@rule("detect_nvlink_pairs", "model_parallel_size", "device")
+def nvlink_pairs_share_layers(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Pairs of devices are for the two ranks that share layers."""
+    if not config.section(LaunchSection).detect_nvlink_pairs:
+        return
+    tensor = config.section(ParallelismSection).model_parallel_size
+    if shape.device != "cuda":
+        yield config.problem("is for NVIDIA devices, and this run is on the CPU", "detect_nvlink_pairs")
+    elif tensor != 2:
+        yield config.problem(f"is for model-parallel-size 2, not {tensor}", "detect_nvlink_pairs", "remove it")
+
+
 RULES: tuple[Rule, ...] = (
     one_host_filter,
     filter_or_count,
+    nvlink_pairs_share_layers,
 )

@@ -31,6 +31,7 @@ from neox_core.errors import UsageError, run_main
 from neox_core.plan.runfile import ClusterPlan, RunPlan, read_runfile
 from neox_launchers.environment import visible_devices
 from neox_launchers.failure import FAILED, SHUTDOWN_S, STOP, Exit, clear_failures, write_exits, write_failure
+from neox_launchers.nvlink import read_topology
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -65,7 +66,8 @@ def main() -> int:
     node = int(sys.argv[3]) if len(sys.argv) > 3 else None
     plan = _read(run_file, node)
     host = plan.cluster.hosts[node or 0]
-    os.environ.update(visible_devices(host, os.environ))
+    topology = read_topology() if plan.cluster.nvlink_pairs else None
+    os.environ.update(visible_devices(host, os.environ, topology))
     if not plan.debug:
         logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"  # its way with the others kills data workers too

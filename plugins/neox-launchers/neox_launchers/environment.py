@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from neox_core.errors import UsageError
 from neox_core.plan.runfile import Host, RunPlan
+from neox_launchers.nvlink import nvlink_order
 
 KEEP_BYTES = 2**31 - 1
 """glibc keeps freed memory up to this; the largest value that its parser takes for all three thresholds."""
@@ -37,23 +38,29 @@ def exported(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in sorted(environ.items()) if name.startswith(EXPORTED)}
 
 
-def visible_devices(host: Host, environ: Mapping[str, str]) -> dict[str, str]:
+def visible_devices(host: Host, environ: Mapping[str, str], topology: str | None = None) -> dict[str, str]:
     """CUDA_VISIBLE_DEVICES where a host's ranks do not take its first devices; of those that are visible, if it is set.
 
-    Raises UsageError when fewer devices are visible than the plan counts on.
+    topology: of `nvidia-smi topo -m`, to have linked devices side by side. Raises UsageError when fewer devices are
+    visible than the plan counts on, or when they have names where topology needs numbers.
     """
-    if host.devices in ((), tuple(range(host.slots))):
+    wanted, now = host.devices or tuple(range(host.slots)), environ.get("CUDA_VISIBLE_DEVICES")
+    if topology is None and wanted == tuple(range(host.slots)):
         return {}
-    now = environ.get("CUDA_VISIBLE_DEVICES")
-    if now is None:
-        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, host.devices))}
-    names = now.split(",")
-    if max(host.devices) >= len(names):
-        raise UsageError(
-            f"{host.name} shows {len(names)} devices, and device {max(host.devices)} is asked for",
-            hint=f"CUDA_VISIBLE_DEVICES is {now} there",
-        )
-    return {"CUDA_VISIBLE_DEVICES": ",".join(names[each] for each in host.devices)}
+    if now is not None:
+        names = now.split(",")
+        if max(wanted) >= len(names):
+            raise UsageError(
+                f"{host.name} shows {len(names)} devices, and device {max(wanted)} is asked for",
+                hint=f"CUDA_VISIBLE_DEVICES is {now} there",
+            )
+        if topology is None:
+            return {"CUDA_VISIBLE_DEVICES": ",".join(names[each] for each in wanted)}
+        if not all(name.strip().isdecimal() for name in names):
+            raise UsageError("detect_nvlink_pairs needs numbers in CUDA_VISIBLE_DEVICES", hint=f"it is {now}")
+        wanted = tuple(int(names[each]) for each in wanted)
+    order = wanted if topology is None else nvlink_order(topology, wanted)
+    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, order))}
 
 
 def _cores() -> int:

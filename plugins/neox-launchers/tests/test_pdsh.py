@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-from neox_launchers.environment import exported, visible_devices
+from neox_launchers.environment import exported
 from neox_launchers.pdsh import remote
 
 import neox_core
-from neox_core.errors import UsageError
 from neox_core.plan.runfile import Host, write_runfile
 from neox_core.testing import assert_light, build, check_launcher, example_plan, load_only
 
@@ -255,25 +254,3 @@ def test_no_word_is_anything_to_a_shell(tmp_path, word):
 def test_other_hosts_get_how_to_communicate_and_no_secret():
     environ = {"NCCL_DEBUG": "INFO", "PYTHONPATH": "/x", "WANDB_API_KEY": "s", "HOME": "/root", "LD_LIBRARY_PATH": "/l"}
     assert set(exported(environ)) == {"NCCL_DEBUG", "PYTHONPATH", "LD_LIBRARY_PATH"}
-
-
-@pytest.mark.parametrize(
-    ("devices", "now", "visible"),
-    [
-        ((), None, None),
-        ((0, 1), None, None),
-        ((0, 1), "4,5,6", None),
-        ((0, 2), None, "0,2"),
-        ((1,), None, "1"),
-        ((1, 2), "4,5,6", "5,6"),
-    ],
-)
-def test_ranks_take_the_devices_that_were_chosen(devices, now, visible):
-    environ = {} if now is None else {"CUDA_VISIBLE_DEVICES": now}
-    expected = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert visible_devices(Host("a", len(devices) or 2, devices), environ) == expected
-
-
-def test_a_device_that_is_hidden_cannot_be_chosen():
-    with pytest.raises(UsageError, match="shows 2 devices, and device 2 is asked for"):
-        visible_devices(Host("a", 1, (2,)), {"CUDA_VISIBLE_DEVICES": "0,1"})

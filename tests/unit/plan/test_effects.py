@@ -199,6 +199,13 @@ EFFECTS: dict[str, Effect] = {
     "tensorboard_dir": ((), ("tensorboard-dir=x",), monitors, USUAL, {*USUAL, "tensorboard"}),
     "tensorboard": ((), ("tensorboard.enabled=true",), monitors, USUAL, {*USUAL, "tensorboard"}),
     "csv_monitor": ((), ("csv_monitor.enabled=true",), monitors, USUAL, {*USUAL, "csv_monitor"}),
+    "detect_nvlink_pairs": (
+        ("model-parallel-size=2",),
+        ("detect_nvlink_pairs=true",),
+        at("cluster.nvlink_pairs"),
+        False,
+        True,
+    ),
     "log_dir": ((), ("log-dir=x",), at("launcher.settings.log_dir"), None, "x"),
     "launcher": ((), ("launcher=pdsh",), at("launcher.name"), "local", "pdsh"),
     "num_gpus": ((), ("num_gpus=2",), at("cluster.world_size"), 4, 2),

@@ -75,7 +75,7 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
             ("pipe-partition-method=type:transformer", "num_gpus=2", "pipe-parallel-size=2"),
         ),
     ),
-    10: (Refused(("detect_nvlink_pairs=true",)),),
+    10: ("nvlink_pairs_share_layers",),
     # model and data
     11: tuple(
         Said((f"{key}=null",), f"{key}: is required")

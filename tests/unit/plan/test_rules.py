@@ -139,6 +139,18 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("use-cpu-initialization=true",),
         CPU,
     ),
+    "compiled_alone": (
+        ("compile=true", "model-parallel-size=2"),
+        "error: compile: is not available with tensor or pipeline parallelism yet",
+        ("compile=true",),
+        GPU,
+    ),
+    "pipeline_recomputes_by_layer": (
+        ("checkpoint-activations=true", "checkpoint-num-layers=2", "pipe-parallel-size=2"),
+        "error: checkpoint-num-layers: must be 1 in a pipeline",
+        ("checkpoint-activations=true", "checkpoint-num-layers=1", "pipe-parallel-size=2"),
+        GPU,
+    ),
     "checkpointing_spellings_agree": (
         (
             "checkpoint-activations=true",
@@ -379,6 +391,12 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("exclude=localhost:0", "num_nodes=-1"),
         GPU,
     ),
+    "nvlink_pairs_share_layers": (
+        ("detect_nvlink_pairs=true",),
+        "error: detect_nvlink_pairs: is for model-parallel-size 2, not 1 (remove it)",
+        ("detect_nvlink_pairs=true", "model-parallel-size=2"),
+        GPU,
+    ),
     "data_is_there": (("data-path=nowhere/x",), "error: data-path: there is no dataset nowhere/x", (), CPU),
     "keys_of_the_stage": (
         ("zero_optimization={stage: 1, stage3_max_live_parameters: 1e6}",),
@@ -593,6 +611,7 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
         (("num_gpus=3", "model-parallel-size=3"), "num-attention-heads: 4 cannot be divided by model-parallel-size 3"),
         (("num_gpus=3", "model-parallel-size=3"), "hidden-size: 64 cannot be divided by model-parallel-size 3"),
         (("num_gpus=3", "model-parallel-size=3"), "padded-vocab-size: 256 cannot be divided by model-parallel-size 3"),
+        (("detect_nvlink_pairs=true", "device=cpu"), "detect_nvlink_pairs: is for NVIDIA devices"),
         (("exclude=localhost:1", "num_gpus=1"), "num_gpus: contradicts exclude, which says it by name"),
         (("include=localhost:0", "num_nodes=1", "num_gpus=1"), "num_gpus: contradicts include"),
         (("plugins.require=[neox-none]",), "plugins.require: plugin neox-none is required and not installed"),
