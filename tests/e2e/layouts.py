@@ -23,11 +23,11 @@ from neox_core.build.model import build_model
 from neox_core.build.optimizer import build_optimizer
 from neox_core.build.quiet import quiet_engine
 from neox_core.parallel.groups import Groups, build_groups
-from neox_core.plan.runfile import ComponentRef, Host, PrecisionPlan, RunPlan
+from neox_core.plan.runfile import ComponentRef, Host, PrecisionPlan, RecomputePlan, RunPlan
 from neox_core.testing.plans import example_plan
 from neox_core.train.checkpoint import Checkpointer
 
-VOCAB, SEQ, SAMPLES = 64, 16, 8
+VOCAB, EOD, SEQ, SAMPLES = 64, 3, 16, 8
 LR, CLIPPING = 0.003, 0.5
 STEPS = 20
 
@@ -83,6 +83,8 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
         partition=case.pop("partition", "type:transformer"),
     )
     name, load = case.pop("name"), case.pop("load", None)
+    if "recompute" in case:
+        case["recompute"] = RecomputePlan(case["recompute"])
     steps = case.pop("steps", STEPS)
     engine: dict[str, Any] = {
         "train_batch_size": SAMPLES,
@@ -150,7 +152,10 @@ def run_case(case: dict[str, Any], out: Path) -> None:
     plan = make_plan(case, out, world)
     groups = build_groups(plan.cluster)
     context = build_context(plan, groups, local_rank=0)
-    model = build_stage(plan, VOCAB, context) if groups.pipe_size > 1 else build_model(plan.model, VOCAB, context)
+    if groups.pipe_size > 1:
+        model = build_stage(plan, VOCAB, context, eod=EOD)
+    else:
+        model = build_model(plan.model, VOCAB, context, eod=EOD)
     engine = build_engine(plan, model, build_optimizer(plan.optim, model), context)
     checkpointer = Checkpointer(plan, engine, context)
     state = checkpointer.load().state

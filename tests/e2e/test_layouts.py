@@ -35,6 +35,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "sinusoidal": {"position": "sinusoidal", "norm": "rmsnorm", "tie_embeddings": False},
     "none": {"position": "none"},
     "dropout": {"position": "rotary", "hidden_dropout": 0.2, "attention_dropout": 0.2, "accumulation": 2},
+    "recompute": {"hidden_dropout": 0.2, "attention_dropout": 0.2, "recompute": 1, "accumulation": 2},
+    "documents": {"reset_position_ids": True, "reset_attention_mask": True, "eod_mask_loss": True, "accumulation": 2},
 }
 
 LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
@@ -95,6 +97,56 @@ def finish(processes: list[subprocess.Popen[str]]) -> None:
         assert process.returncode == 0, said[-4000:]
 
 
+# A run that changes its layout in the middle. Each writes at step 10; the others go on from there, or write it again.
+SWAP: dict[str, Any] = {
+    "position": "rotary",
+    "activation": "swiglu",
+    "tie_embeddings": True,
+    "hidden_dropout": 0.1,
+    "attention_dropout": 0.1,
+    "accumulation": 2,
+}
+HALVES: dict[str, tuple[int, dict[str, Any]]] = {
+    "tp2pp2": (4, {"tensor": 2, "pipe": 2}),
+    "tp2": (2, {"tensor": 2}),
+    "pp2": (2, {"pipe": 2, "zero": 1}),
+    "dp2z1": (2, {"zero": 1}),
+    "tp2z1-bf16": (2, {"tensor": 2, "zero": 1, "dtype": "bf16"}),
+}
+# written in -> resumed with: ranks and layout
+SWAPS: list[tuple[str, str, int, dict[str, Any]]] = [
+    ("tp2pp2", "pp2", 2, {"pipe": 2}),
+    ("tp2", "pp2z1", 2, {"pipe": 2, "zero": 1}),
+    ("pp2", "tp2z2", 2, {"tensor": 2, "zero": 2}),
+    ("dp2z1", "tp2sp", 2, {"tensor": 2, "sequence_parallel": True}),
+    ("tp2", "dp2z3", 2, {"zero": 3}),
+    ("tp2", "tp2", 2, {"tensor": 2}),
+    ("tp2", "alone", 1, {}),
+    ("tp2pp2", "alone", 1, {}),
+]
+AGAIN: list[tuple[str, str, int, dict[str, Any]]] = [
+    ("tp2pp2", "alone", 1, {}),
+    ("tp2", "pp2z1", 2, {"pipe": 2, "zero": 1}),
+    ("pp2", "tp2z1", 2, {"tensor": 2, "zero": 1}),
+    ("tp2z1-bf16", "pp2z1", 2, {"pipe": 2, "zero": 1, "dtype": "bf16"}),
+]
+
+
+def swap_cases(out: Path) -> dict[int, list[dict[str, Any]]]:
+    """By number of ranks; the larger write what the smaller resume."""
+    cases: dict[int, list[dict[str, Any]]] = {4: [], 2: [], 1: []}
+    for name, (ranks, layout) in HALVES.items():
+        cases[ranks].append({"name": f"half-{name}", "steps": 10, **SWAP, **layout})
+    cases[2].append({"name": "straight-tp2", "tensor": 2, **SWAP})
+    cases[1].append({"name": "straight", **SWAP})
+    for kind, swaps, steps in (("swap", SWAPS, 20), ("again", AGAIN, 10)):
+        for source, name, ranks, layout in swaps:
+            load = out / str(HALVES[source][0]) / f"half-{source}"
+            case = {"name": f"{kind}-{source}-{name}", "load": str(load), "steps": steps, **SWAP, **layout}
+            cases[ranks].append(case)
+    return cases
+
+
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder per number of ranks, with a folder of each case in it."""
@@ -103,8 +155,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for ranks, layout, form in CASES:
         case = {"name": f"{form}-{layout}", **FORMS[form], **LAYOUTS[ranks][layout]}
         cases.setdefault(ranks, []).append(case)
-    for ranks, some in sorted(cases.items()):
-        finish(start(out / str(ranks), ranks, some))
+    for ranks, some in swap_cases(out).items():
+        finish(start(out / str(ranks), ranks, cases[ranks] + some))
     return out
 
 
@@ -123,7 +175,7 @@ def stored(folder: Path) -> dict[tuple[str, str, str | None], Tensor]:
     return {key: reader.tensor(*key) for key in sorted(keys, key=str)}
 
 
-@pytest.mark.parametrize(("ranks", "layout", "form"), CASES, ids=lambda value: str(value))
+@pytest.mark.parametrize(("ranks", "layout", "form"), CASES, ids=str)
 def test_equals_one_process(out: Path, ranks: int, layout: str, form: str) -> None:
     alone, together = out / "1" / form, out / str(ranks) / f"{form}-{layout}"
     expected, found = told(alone), told(together)
@@ -134,4 +186,31 @@ def test_equals_one_process(out: Path, ranks: int, layout: str, form: str) -> No
     assert {key for key in weights if key[0] == "weight"} == {key for key in others if key[0] == "weight"}
     for key, weight in weights.items():
         if key[0] == "weight":
-            torch.testing.assert_close(others[key], weight, rtol=0, atol=TOLERANCE, msg=lambda text: f"{key}: {text}")
+            torch.testing.assert_close(
+                others[key], weight, rtol=0, atol=TOLERANCE, msg=lambda text, key=key: f"{key}: {text}"
+            )
+
+
+@pytest.mark.parametrize(("source", "name", "ranks"), [swap[:3] for swap in SWAPS], ids=str)
+def test_goes_on_in_another_layout(out: Path, source: str, name: str, ranks: int) -> None:
+    """Weights and the optimizer's state end where those of a run end that was never interrupted."""
+    expected, found = stored(out / "1" / "straight"), stored(out / str(ranks) / f"swap-{source}-{name}")
+    assert set(found) == set(expected)
+    for key, tensor in expected.items():
+        torch.testing.assert_close(found[key], tensor, rtol=0, atol=1e-6, msg=lambda text, key=key: f"{key}: {text}")
+
+
+def test_goes_on_in_the_same_layout_to_the_bit(out: Path) -> None:
+    expected, found = stored(out / "2" / "straight-tp2"), stored(out / "2" / "swap-tp2-tp2")
+    assert set(found) == set(expected)
+    assert [key for key, tensor in expected.items() if not torch.equal(found[key], tensor)] == []
+
+
+@pytest.mark.parametrize(("source", "name", "ranks"), [swap[:3] for swap in AGAIN], ids=str)
+def test_what_is_written_again_in_another_layout_is_the_same(out: Path, source: str, name: str, ranks: int) -> None:
+    expected, found = (
+        stored(out / str(HALVES[source][0]) / f"half-{source}"),
+        stored(out / str(ranks) / f"again-{source}-{name}"),
+    )
+    assert set(found) == set(expected)
+    assert [key for key, tensor in expected.items() if not torch.equal(found[key], tensor)] == []

@@ -1,13 +1,15 @@
 """Groups of one process, of two over gloo, and of numbers of ranks that do not fit."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 from attrs.exceptions import FrozenInstanceError
 
-from neox_core.errors import ConfigError, RankError
+from neox_core.errors import RankError
 from neox_core.parallel.groups import Groups, build_groups
 from neox_core.plan.runfile import ClusterPlan, Host
 
@@ -23,12 +25,6 @@ def test_alone_there_is_no_group() -> None:
 def test_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
         build_groups(cluster(1)).data_rank = 1
-
-
-@pytest.mark.parametrize("kind", ["tensor_parallel", "pipeline_parallel"])
-def test_what_is_not_built_yet_is_refused(kind: str) -> None:
-    with pytest.raises(ConfigError, match="not available yet"):
-        build_groups(cluster(2, **{kind: 2}))
 
 
 def test_two_planned_and_one_alone() -> None:
@@ -48,25 +44,45 @@ def test_one_planned_and_another_number_run(tmp_path) -> None:
 
 
 RANK = """
-import sys, torch, torch.distributed as dist
+import json, sys, torch.distributed as dist
 from neox_core.parallel.groups import build_groups
 from neox_core.plan.runfile import ClusterPlan, Host
-rank = int(sys.argv[2])
-dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
-groups = build_groups(ClusterPlan((Host("localhost", 2),), "cpu", "gloo", "127.0.0.1", 29500, 1))
-total = torch.tensor([10.0 ** groups.data_rank])
-dist.all_reduce(total, group=groups.data)
-print(groups.data_rank, groups.data_size, int(total))
+rank, size, tensor, pipe = map(int, sys.argv[2:])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=size)
+layout = {"tensor_parallel": tensor, "pipeline_parallel": pipe}
+groups = build_groups(ClusterPlan((Host("localhost", size),), "cpu", "gloo", "127.0.0.1", 29500, 1, **layout))
+members = {
+    kind: sorted(dist.get_process_group_ranks(group))
+    for kind, group in (
+        ("data", groups.data), ("tensor", groups.tensor.group), ("pipe", groups.pipe), ("model", groups.model)
+    )
+    if group is not None
+}
+place = [groups.data_rank, groups.data_size, groups.tensor.rank, groups.tensor.size, groups.pipe_rank, groups.pipe_size]
+sys.stdout.write(json.dumps([members, place]))
 dist.barrier()
 dist.destroy_process_group()
 """
 
 
-def test_two_ranks_are_one_data_group(tmp_path) -> None:
+def places(store: Path, size: int, tensor: int, pipe: int) -> list[tuple[dict[str, list[int]], list[int]]]:
+    """Of each rank, the ranks in its groups, and its place in them with their sizes."""
+    layout = [str(size), str(tensor), str(pipe)]
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK, str(tmp_path / "store"), str(rank)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", RANK, str(store), str(rank), *layout], stdout=subprocess.PIPE, text=True
         )
-        for rank in range(2)
+        for rank in range(size)
     ]
-    assert [rank.communicate(timeout=60)[0].split() for rank in ranks] == [["0", "2", "11"], ["1", "2", "11"]]
+    return [json.loads(rank.communicate(timeout=60)[0]) for rank in ranks]
+
+
+def test_two_ranks_are_one_data_group(tmp_path: Path) -> None:
+    assert places(tmp_path / "store", 2, 1, 1) == [[{"data": [0, 1]}, [rank, 2, 0, 1, 0, 1]] for rank in range(2)]
+
+
+def test_ranks_that_share_layers_are_neighbours_and_stages_are_far_apart(tmp_path: Path) -> None:
+    """Rank 1 of 4 in 2 x 2: the second of those that share the layers of the first stage."""
+    found = places(tmp_path / "store", 4, 2, 2)
+    assert found[1] == [{"data": [1], "tensor": [0, 1], "pipe": [1, 3], "model": [0, 1, 2, 3]}, [0, 1, 1, 2, 0, 2]]
+    assert found[2] == [{"data": [2], "tensor": [2, 3], "pipe": [0, 2], "model": [0, 1, 2, 3]}, [0, 1, 0, 2, 1, 2]]
