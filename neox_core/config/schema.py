@@ -69,6 +69,8 @@ def _add(block: Schema, pointer: str, name: str, field: Field) -> None:
 
 
 def _field(field: Field, pointer: str) -> Schema:
+    if field.info.secret:
+        return {"not": {}, "description": f"{field.info.help} A secret: it has no place in a config."}
     made = _type(field.type, pointer) | _limits(field.attribute.validator)
     if not field.required:
         made = _or_null(made)
