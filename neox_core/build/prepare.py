@@ -22,16 +22,17 @@ from neox_core.errors import DataError, run_main
 from neox_core.plan.runfile import ComponentRef
 
 if TYPE_CHECKING:
-    from neox_core.contracts import DataBackend, Tokenizer
+    from neox_core.contracts import DataBackend, NamedCorpus, Tokenizer
 
 MANIFEST = "prepared.json"
+CORPUS = ".corpus"
 
 
 @frozen
 class Request:
     """What `neox data prepare` was asked for.
 
-    sources: files, patterns and folders; None for Python's standard library.
+    sources: files, patterns and folders; None for Python's standard library, or for `corpus`, which has a name.
     train: vocab_size ids are learnt from the text; else the tokenizer comes with its settings.
     json_keys: each becomes a dataset; none stand for "text". sync_mb: text between two notes of how far it has come.
     """
@@ -46,6 +47,7 @@ class Request:
     append_eod: bool
     json_keys: tuple[str, ...]
     force: bool
+    corpus: ComponentRef | None = None
     workers: int = 1
     ftfy: bool = False
     skip_bad: bool = False
@@ -77,11 +79,7 @@ class Prepared:
 def prepare(request: Request) -> None:
     """Make the datasets, unless they are there and made from the same; say what to put into a config."""
     out = Path(request.out)
-    corpus = (
-        standard_library()
-        if request.sources is None
-        else text_files(request.sources, request.json_keys, skip_bad=request.skip_bad)
-    )
+    corpus = _corpus(request, out)
     out.mkdir(parents=True, exist_ok=True)
     tokenizer_ref, trained = request.tokenizer, dict[str, str]()
     if request.train:
@@ -102,6 +100,17 @@ def prepare(request: Request) -> None:
     else:
         done = _write(request, corpus, tokenizer_ref, tokenizer, backend, digest, publish)
     _report(request, done, {field: publish.get(Path(file), file) for field, file in tokenizer_ref.settings.items()})
+
+
+def _corpus(request: Request, out: Path) -> Corpus:
+    sources = request.sources
+    if request.corpus is not None:
+        target, settings = request.corpus.load()
+        named: NamedCorpus = target(settings)
+        sources = tuple(map(str, named.files(out / CORPUS)))
+    if sources is None:
+        return standard_library()
+    return text_files(sources, request.json_keys, skip_bad=request.skip_bad)
 
 
 def _write(
@@ -195,6 +204,7 @@ def main() -> None:
     raw["sources"] = None if raw["sources"] is None else tuple(raw["sources"])
     raw["json_keys"] = tuple(raw["json_keys"])
     raw["backend"], raw["tokenizer"] = ComponentRef(**raw["backend"]), ComponentRef(**raw["tokenizer"])
+    raw["corpus"] = ComponentRef(**raw["corpus"]) if raw.get("corpus") else None
     try:
         prepare(Request(**raw))
     except OSError as error:

@@ -69,30 +69,32 @@ def prepare(
 ) -> None:
     """Tokenize SOURCES: .txt files (a document each), .jsonl files (a document a line), both also as .gz and .zst,
     .parquet files (a document a row), patterns such as 'a/*.jsonl', and folders of them; or the word `stdlib`, the
-    source text of this Python's standard library.
+    source text of this Python's standard library; or the name of a corpus (`neox plugins list --kind corpus`).
 
     Without --vocab-file a tokenizer is trained on the text. Needs no more memory for a larger corpus; a run that is
     killed leaves nothing that looks finished.
     """
     if resume and force:
         raise UsageError("--force makes everything again, and --resume goes on", hint="leave one out")
-    library = STANDARD_LIBRARY in sources
-    if library and (len(sources) > 1 or json_keys):
+    catalog = load_plugins()
+    corpora = {entry.component.name for entry in catalog.registry.entries("corpus")}
+    named = next((source for source in sources if source == STANDARD_LIBRARY or source in corpora), None)
+    if named and (len(sources) > 1 or json_keys):
         raise UsageError(
-            f"`{STANDARD_LIBRARY}` stands alone, without other sources and --json-key",
-            hint=f"for a file or folder of that name write ./{STANDARD_LIBRARY}",
+            f"`{named}` stands alone, without other sources and --json-key",
+            hint=f"for a file or folder of that name write ./{named}",
         )
     given = files(vocab_file, merge_file, eod_token)
     if given and vocab_size is not None:
         raise UsageError("--vocab-size is for learning a vocabulary, and --vocab-file gives one", hint="leave one out")
-    catalog = load_plugins()
     learnt = not given and catalog.find("tokenizer", tokenizer_type).component.settings is not None
     exec_module(
         "neox_core.build.prepare",
         {
-            "sources": None if library else sources,
+            "sources": None if named else sources,
+            "corpus": component(catalog, "corpus", named, {}).plain() if named in corpora else None,
             "out": out,
-            "name": STANDARD_LIBRARY if library else Path(out).resolve().name,
+            "name": named or Path(out).resolve().name,
             "backend": component(catalog, "data backend", data_impl, {}).plain(),
             "tokenizer": component(catalog, "tokenizer", tokenizer_type, given, complete=not learnt).plain(),
             "train": learnt,

@@ -5,7 +5,16 @@ The first line of each docstring says how the core calls the Component's target.
 """
 
 from neox_core.contracts.attention import LayoutShape, SparseLayout
-from neox_core.contracts.data import DataBackend, Tokenizer, TokenSource, TokenWriter, TrainableTokenizer
+from neox_core.contracts.data import (
+    DataBackend,
+    NamedCorpus,
+    ResumableBackend,
+    ResumableWriter,
+    Tokenizer,
+    TokenSource,
+    TokenWriter,
+    TrainableTokenizer,
+)
 from neox_core.contracts.family import ModelFamily, WeightRule
 from neox_core.contracts.host import LaunchCommand, Launcher, Monitor, RunInfo
 from neox_core.contracts.interchange import CheckpointFormat, Kernel
@@ -23,10 +32,13 @@ __all__ = [
     "LayoutShape",
     "ModelFamily",
     "Monitor",
+    "NamedCorpus",
     "Norm",
     "Optimizer",
     "Position",
     "PositionShape",
+    "ResumableBackend",
+    "ResumableWriter",
     "RunInfo",
     "ScheduleShape",
     "SparseLayout",

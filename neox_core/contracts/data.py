@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -36,11 +36,23 @@ class TokenWriter(Protocol):
         ...
 
     def close(self) -> None:
-        """Finish and move the files into place atomically."""
+        """Finish and move the files into place atomically. Raises DataError; what was written is then still there."""
         ...
 
     def abort(self) -> None:
         """Remove what was written; a dataset that had the name before is still there."""
+        ...
+
+
+class ResumableWriter(TokenWriter, Protocol):
+    """A writer that another can go on from, also after a kill: `DataBackend.resume` makes the other."""
+
+    def checkpoint(self) -> dict[str, int]:
+        """Put on disk what was written so far, and return what `resume` needs to go on from there."""
+        ...
+
+    def leave(self) -> None:
+        """Let go of what was written, for `resume`, instead of removing it."""
         ...
 
 
@@ -63,6 +75,14 @@ class DataBackend(Protocol):
 
     def create(self, prefix: Path, vocab_size: int) -> TokenWriter:
         """A writer whose integer type holds every id below `vocab_size`."""
+        ...
+
+
+class ResumableBackend(DataBackend, Protocol):
+    """A backend whose writers are ResumableWriters. Preparing asks by the method whether it is one."""
+
+    def resume(self, prefix: Path, vocab_size: int, position: Mapping[str, int]) -> ResumableWriter:
+        """A writer that goes on at a checkpoint; what was written behind it is dropped. Raises DataError."""
         ...
 
 
@@ -94,5 +114,17 @@ class TrainableTokenizer(Protocol):
 
         Returns the names of the files by the settings field that names each: {"vocab_file": "vocab.json"}. The same
         texts give the same files.
+        """
+        ...
+
+
+class NamedCorpus(Protocol):
+    """`target(settings) -> NamedCorpus`: text that has a name."""
+
+    def files(self, folder: Path) -> Sequence[Path]:
+        """Its files, of a kind that `neox data prepare` reads, in the order of their documents.
+
+        What has to be downloaded or unpacked comes into `folder`, which is kept, so that it is done once. Raises
+        DataError when it cannot be got.
         """
         ...

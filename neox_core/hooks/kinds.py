@@ -40,6 +40,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("launcher", "neox_launchers", key="launcher", light=True),
     Kind("data backend", "neox_data_backends", key="data_impl"),
     Kind("tokenizer", "neox_tokenizers", key="tokenizer_type"),
+    Kind("corpus", "neox_corpora"),
     Kind("monitor", "neox_monitors", key="monitors", many=True),
     Kind("model family", "neox_model_families", light=True),
     Kind("checkpoint format", "neox_checkpoint_formats", used=False),

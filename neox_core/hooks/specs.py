@@ -73,7 +73,10 @@ def neox_launchers() -> Iterable[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def neox_data_backends() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Chosen by `data-impl`. Contract: `contracts.DataBackend`."""
+    """Chosen by `data-impl`. Contract: `contracts.DataBackend`.
+
+    One whose unfinished datasets can be gone on with follows `contracts.ResumableBackend` too.
+    """
 
 
 @hookspec
@@ -82,6 +85,11 @@ def neox_tokenizers() -> Iterable[Component]:  # type: ignore[empty-body]
 
     One that can be learnt from text follows `contracts.TrainableTokenizer` too.
     """
+
+
+@hookspec
+def neox_corpora() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Texts that `neox data prepare` knows by name. Contract: `contracts.NamedCorpus`."""
 
 
 @hookspec

@@ -96,3 +96,13 @@ def test_preparing_hands_over_how_it_is_done(handed_over):
     ((_, request),) = handed_over
     assert request["json_keys"] == ["a", "b", "c"]
     assert (request["workers"], request["skip_bad"], request["ftfy"], request["resume"]) == (3, True, False, False)
+
+
+def test_a_corpus_has_a_name_and_stands_alone(handed_over, capsys):
+    run("prepare", "enwik8", "--out", "out")
+    ((_, request),) = handed_over
+    assert request["sources"] is None
+    assert request["corpus"]["target"] == "neox_corpora.enwik8:Enwik8"
+    assert request["name"] == "enwik8"
+    assert run("prepare", "enwik8", "a.txt", "--out", "out") == 2
+    assert "`enwik8` stands alone" in capsys.readouterr().err

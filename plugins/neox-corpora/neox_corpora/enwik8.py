@@ -1,0 +1,75 @@
+"""enwik8, the text of the Hutter Prize (Mahoney, mattmahoney.net/dc/textdata.html)."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from attrs import frozen
+
+from neox_core.errors import DataError
+from neox_corpora.download import download
+
+
+@frozen
+class Archive:
+    """A .zip with one text. document_bytes: about so long is each document that it is cut into, at ends of lines."""
+
+    url: str
+    num_bytes: int
+    sha256: str
+    member: str
+    document_bytes: int = 1_000_000
+
+
+ENWIK8 = Archive(
+    url="https://mattmahoney.net/dc/enwik8.zip",
+    num_bytes=36_445_475,
+    sha256="547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
+    member="enwik8",
+)
+
+
+class Enwik8:
+    """The documents, one after the other, are the text byte by byte."""
+
+    archive = ENWIK8
+
+    def __init__(self, settings: None) -> None: ...
+
+    def files(self, folder: Path) -> tuple[Path, ...]:
+        """One .jsonl file in `folder`, made anew unless it is there. Raises DataError when it cannot be got."""
+        packed = download(self.archive.url, folder / f"{self.archive.member}.zip", *self._identity())
+        place = folder / f"{self.archive.member}.jsonl"
+        if place.exists() and place.stat().st_mtime_ns > packed.stat().st_mtime_ns:
+            return (place,)
+        partial = place.with_name(f".{place.name}.partial")
+        try:
+            with partial.open("w", encoding="utf-8") as file:
+                for text in self._documents(packed):
+                    file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+            partial.replace(place)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise DataError(f"{place}: cannot be written: {error.strerror or error}") from error
+        return (place,)
+
+    def _identity(self) -> tuple[int, str]:
+        return self.archive.num_bytes, self.archive.sha256
+
+    def _documents(self, packed: Path) -> Iterator[str]:
+        held = b""
+        try:
+            with zipfile.ZipFile(packed) as archive, archive.open(self.archive.member) as text:
+                for line in text:
+                    held += line
+                    if len(held) >= self.archive.document_bytes:
+                        yield held.decode("utf-8")
+                        held = b""
+        except (zipfile.BadZipFile, KeyError, zlib.error) as error:
+            raise DataError(f"{packed}: cannot be unpacked: {error}") from error
+        if held:
+            yield held.decode("utf-8", errors="replace")  # the text ends within a character

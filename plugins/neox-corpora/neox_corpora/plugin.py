@@ -1,0 +1,14 @@
+"""What this distribution offers."""
+
+from neox_core.api import Component, hookimpl
+
+
+@hookimpl
+def neox_corpora() -> list[Component]:
+    return [
+        Component(
+            "enwik8",
+            "neox_corpora.enwik8:Enwik8",
+            summary="The first 100 MB of Wikipedia in 2006 (mattmahoney.net/dc/textdata.html)",
+        ),
+    ]
