@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -19,13 +19,13 @@ from neox_core.build.consumed import require_consumed
 from neox_core.build.context import BuildContext, build_context
 from neox_core.build.data import build_batches, build_tokenizer, open_split
 from neox_core.build.engine import build_engine, build_stage, print_collectives
-from neox_core.build.model import build_model
+from neox_core.build.model import build_model, compile_layers
 from neox_core.build.optimizer import build_optimizer
 from neox_core.contracts.host import Monitor, RunInfo
 from neox_core.errors import CheckpointError
 from neox_core.model.shape import flops_per_token, padded_vocab
 from neox_core.parallel.groups import Groups, build_groups
-from neox_core.train.checkpoint import Checkpointer
+from neox_core.train.checkpoint import Checkpointer, Resumed
 from neox_core.train.digests import compare, describe
 from neox_core.train.generate import sample
 from neox_core.train.loop import train
@@ -65,13 +65,9 @@ def run(plan: RunPlan, startup: Startup) -> None:
     batches = partial(
         build_batches, plan, data_rank=groups.data_rank, data_size=groups.data_size, vocab_size=vocab_size
     )
-    data_hash = _open_splits(plan, vocab_size)
+    data_hash, repeats = _open_splits(plan, vocab_size)
     startup.mark("data")
-    eod = tokenizer.eod if tokenizer else None
-    if groups.pipe_size > 1:
-        model = build_stage(plan, vocab_size, context, eod=eod)
-    else:
-        model = build_model(plan.model, vocab_size, context, eod=eod)
+    model = _build_model(plan, vocab_size, context, tokenizer)
     optimizer = build_optimizer(plan.optim, model)
     startup.mark("model")
     engine = build_engine(plan, model, optimizer, context)
@@ -83,10 +79,7 @@ def run(plan: RunPlan, startup: Startup) -> None:
     _same_samples(state, data_hash, resumed.path)
     report = _build_report(plan, model, size, context, state, startup, data_hash)
     checkpointer.say = report.say
-    if resumed.path is not None:
-        report.say(f"resumed from {resumed.path}, at step {state.step}")
-    for note in resumed.notes:
-        report.say(note)
+    _say_where_it_begins(report, resumed, repeats)
     if rank == 0:
         require_consumed(plan)
     startup.mark("load")
@@ -126,17 +119,35 @@ def _join(plan: RunPlan) -> None:
     )
 
 
-def _open_splits(plan: RunPlan, vocab_size: int) -> Callable[[int], int]:
+def _build_model(plan: RunPlan, vocab_size: int, context: BuildContext, tokenizer: Tokenizer | None) -> Any:
+    """The model, or this rank's stage of it."""
+    eod = tokenizer.eod if tokenizer else None
+    if context.groups.pipe_size > 1:
+        return build_stage(plan, vocab_size, context, eod=eod)
+    model = build_model(plan.model, vocab_size, context, eod=eod)
+    if plan.model.compile:
+        compile_layers(model)
+    return model
+
+
+def _open_splits(plan: RunPlan, vocab_size: int) -> tuple[Callable[[int], int], list[str]]:
     """What is read later shall be there now: better an error here than after the first thousand steps.
 
-    Returns the hash of the training samples of a step, by the number of finished steps.
+    Returns the hash of the training samples of a step, by the number of finished steps, and lines for people.
     """
+    evaluated: list[Split] = []
     if plan.train.eval_iters and plan.train.eval_interval:
-        open_split(plan, "valid", vocab_size)
+        evaluated.append("valid")
     if plan.train.eval_iters and plan.data.has_test:
-        open_split(plan, "test", vocab_size)
+        evaluated.append("test")
+    repeats = []
+    for split in evaluated:
+        opened = open_split(plan, split, vocab_size)
+        for part, epochs in zip(opened.parts, opened.epochs, strict=True):
+            if epochs > 1:
+                repeats.append(f"{split}: {part.prefix} is too small: an evaluation reads it {epochs:.1f} times")
     samples, batch = open_split(plan, "train", vocab_size), plan.batch.train_batch
-    return lambda step: samples.fingerprint((step - 1) * batch, batch)
+    return lambda step: samples.fingerprint((step - 1) * batch, batch), repeats
 
 
 def _same_samples(state: TrainState, data_hash: Callable[[int], int], path: Path | None) -> None:
@@ -147,6 +158,13 @@ def _same_samples(state: TrainState, data_hash: Callable[[int], int], path: Path
             "split, seed or seq-length have changed, or train-iters asks for another number of epochs",
             hint="put back what has changed, or set finetune: true to begin anew from these weights",
         )
+
+
+def _say_where_it_begins(report: Report, resumed: Resumed, repeats: list[str]) -> None:
+    if resumed.path is not None:
+        report.say(f"resumed from {resumed.path}, at step {resumed.state.step}")
+    for note in (*resumed.notes, *repeats):
+        report.say(note)
 
 
 def _build_report(

@@ -305,3 +305,13 @@ def test_what_was_left_behind_and_has_shrunk_since_is_no_beginning(backend, tmp_
     with pytest.raises(DataError, match="ends before byte 6") as raised:
         backend.resume(tmp_path / "tokens", 1000, position)
     assert "--resume" in raised.value.hint
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".idx"])
+def test_a_file_that_cannot_be_read_is_said(backend, copy, suffix):
+    file = copy.with_suffix(suffix)
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(DataError, match=r"cannot be read|is \d+ bytes") as raised:
+        backend.open(copy)
+    assert str(file) in str(raised.value)

@@ -411,3 +411,35 @@ def test_orders_can_be_made_before_a_run(blended, monkeypatch):
     monkeypatch.setattr("neox_core.build.dataset.build_order", None)
     monkeypatch.setattr("neox_core.build.dataset.build_blend", None)
     assert len(read(blended)) == 30
+
+
+@pytest.mark.parametrize(
+    ("documents", "says"),
+    [
+        ([], "none of its 0 documents is for train"),
+        ([[], []], "hold no token"),
+    ],
+)
+def test_a_dataset_of_nothing_is_one_clear_error(tmp_path, documents, says):
+    (tmp_path / "nothing").write_text(json.dumps(documents))
+    with pytest.raises(DataError, match=says) as raised:
+        read(make_plan(tmp_path / "nothing", split=(1.0, 0.0, 0.0)))
+    assert raised.value.exit_code == 4
+    assert raised.value.hint
+
+
+def test_a_document_longer_than_the_sequence_and_empty_ones_are_read_whole(tmp_path):
+    (tmp_path / "long").write_text(json.dumps([[], list(range(100)), [], [500], []]))
+    plan = make_plan(tmp_path / "long", train_iters=8, split=(1.0, 0.0, 0.0))  # 16 samples, 6 tokens each, of 101
+    tokens = torch.cat(read(plan))[:, :-1].flatten().tolist()
+    assert sorted(tokens) == sorted(set(tokens))
+    assert len(tokens) == 96
+
+
+def test_a_validation_that_needs_more_samples_than_there_are_reads_them_again(prefix):
+    plan = make_plan(prefix, layout=(2, 1, 1), eval_iters=40)
+    samples = open_split(plan, "valid")
+    (epochs,) = samples.epochs
+    assert epochs > 1
+    assert len(samples) >= 80
+    assert len(read(plan, "valid")) == 40
