@@ -91,17 +91,21 @@ def schema(out: Path | None) -> None:
 @click.command()
 @_JSON
 def coverage(as_json: bool) -> None:
-    """Count the keys and names that this version has, and those that it only knows."""
-    from neox_core.config.coverage import key_rows, name_rows
+    """Count the documents' parameters and names that this version has, and those that it only knows."""
+    from neox_core.config.coverage import key_rows, name_rows, other_keys
     from neox_core.hooks.loader import load_plugins
 
     registry = load_plugins().registry
     keys, names = key_rows(registry), name_rows(registry)
     if as_json:
-        click.echo(json.dumps({"keys": _counts(keys), "names": _counts(names)}, indent=1))
+        click.echo(
+            json.dumps(
+                {"parameters": _counts(keys), "other_keys": other_keys(registry), "names": _counts(names)}, indent=1
+            )
+        )
         return
-    _table("keys", keys)
-    click.echo()
+    _table("parameters", keys)
+    click.echo(f"\nand {other_keys(registry)} keys that are in none of the documents\n")
     _table("names", names)
 
 

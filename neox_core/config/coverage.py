@@ -1,7 +1,10 @@
-"""How many of the known keys and names this version has."""
+"""How many of the documents' parameters and of the known names this version has."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
+import tomli
 from attrs import frozen
 
 from neox_core.config.keys import Key, State, all_keys
@@ -9,6 +12,7 @@ from neox_core.config.known import known
 from neox_core.hooks.kinds import KINDS
 from neox_core.hooks.registry import Registry
 
+LEDGER = Path(__file__).with_name("ledger.toml")
 BEST: tuple[State, ...] = ("implemented", "older spelling", "known only")
 
 
@@ -26,24 +30,35 @@ class Row:
         return self.implemented + self.older + self.known_only
 
 
+def ledger() -> Mapping[str, Any]:
+    """ledger.toml: the `parameters` and `features` of the documents."""
+    table: dict[str, Any] = tomli.loads(LEDGER.read_text(encoding="utf-8"))
+    return table
+
+
 def states(keys: Iterable[Key]) -> dict[str, State]:
-    """Each path with the best that any owner makes of it."""
+    """Each path, in each of its spellings, with the best that any owner makes of it."""
     found: dict[str, State] = {}
     for key in keys:
-        found[key.path] = min(found.get(key.path, "known only"), key.state, key=BEST.index)
+        for path in key.spellings:
+            found[path] = min(found.get(path, "known only"), key.state, key=BEST.index)
     return found
 
 
 def key_rows(registry: Registry) -> tuple[Row, ...]:
-    """The keys of each area, those of the plugins that are installed here included."""
-    keys = all_keys(registry)
-    area_of = {key.path: key.area for key in reversed(keys)}
-    state_of = states(keys)
-    rows = []
-    for area in dict.fromkeys(area_of[key.path] for key in keys):
-        mine = [state for path, state in state_of.items() if area_of[path] == area]
-        rows.append(Row(area, *(mine.count(state) for state in BEST)))
-    return tuple(rows)
+    """The parameters of the documents by area; without a plugin's package, its keys are only known."""
+    state_of = states(all_keys(registry))
+    areas: dict[str, list[State]] = {}
+    for path, documented in ledger()["parameters"].items():
+        areas.setdefault(documented["area"], []).append(state_of.get(path, "known only"))
+    return tuple(Row(area, *(mine.count(state) for state in BEST)) for area, mine in areas.items())
+
+
+def other_keys(registry: Registry) -> int:
+    """How many keys this version has that are in none of the documents."""
+    documented = ledger()["parameters"].keys()
+    own = (key for key in all_keys(registry) if key.state == "implemented")
+    return len({key.path for key in own if not set(key.spellings) & documented})
 
 
 def name_rows(registry: Registry) -> tuple[Row, ...]:

@@ -99,17 +99,17 @@ def test_every_key_is_found_by_each_of_its_spellings() -> None:
 
 def test_coverage_adds_up() -> None:
     counts = json.loads(run("coverage", "--json").stdout)
-    for part in ("keys", "names"):
+    for part in ("parameters", "names"):
         sums = counts[part].pop("total")
         for state, number in sums.items():
             assert number == sum(row[state] for row in counts[part].values())
     assert sum(sums.values()) >= 40
-    assert counts["keys"]["compression"] == {"implemented": 0, "older_spelling": 0, "known_only": 87}
-    assert counts["keys"]["retrieval"]["known_only"] == 13
+    assert counts["parameters"]["compression"] == {"implemented": 0, "older_spelling": 0, "known_only": 87}
+    assert counts["parameters"]["retrieval"]["known_only"] == 13
 
 
 def test_coverage_as_a_table() -> None:
-    counts = json.loads(run("coverage", "--json").stdout)["keys"]["total"]
+    counts = json.loads(run("coverage", "--json").stdout)["parameters"]["total"]
     total = next(line for line in run("coverage").stdout.splitlines() if line.startswith("total"))
     assert total.split()[1:] == [*map(str, counts.values()), str(sum(counts.values()))]
 
