@@ -30,7 +30,7 @@ def _prints_steps(engine: dict[str, Any]) -> bool:
 
 
 def timings(engine: Any) -> dict[str, float]:
-    """`elapsed_time_ms_<part>` of the last step, in ms, for each part that the engine has timed; empty without timers."""
+    """`elapsed_time_ms_<part>` of the last step, for each part that the engine has timed; empty without timers."""
     timed = engine.get_wall_clock_timers()
     return {f"elapsed_time_ms_{part}": float(timed[name]) for part, name in _TIMERS.items() if name in timed}
 

@@ -90,7 +90,7 @@ class ProfilingSection:
 
     steps_per_print: int | None = setting(
         None,
-        help="Steps between the engine's own lines: step, skipped, lr, momentum. Default: none; log-interval says more.",
+        help="Steps between the engine's own lines of step, skipped, lr and momentum. Default: none.",
         unit="steps",
         check=above(0),
         changes="output",
