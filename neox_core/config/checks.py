@@ -51,16 +51,21 @@ class Limits:
 
 @frozen
 class Only:
-    """What this version can do of a key that later ones do more with. why: the reason where there will be no more."""
+    """What this version can do of a key that later ones do more with.
+
+    why: the reason where there will be no more. by: the distribution that will do more.
+    """
 
     values: tuple[Any, ...]
     why: str = ""
+    by: str = ""
 
     def __call__(self, instance: Any, field: Any, value: Any) -> None:
         if value not in self.values or isinstance(value, bool) != isinstance(self.values[0], bool):
             listed = " or ".join(shown(each) for each in self.values)
             status = self.why or "not available in this version yet"
-            raise ValueError(f"{shown(value)} is {status}, only {listed}")
+            more = f"; more will come with {self.by}" if self.by else ""
+            raise ValueError(f"{shown(value)} is {status}, only {listed}{more}")
 
 
 def above(limit: float) -> Limits:
@@ -81,9 +86,9 @@ def between(low: float, high: float) -> Limits:
 probability = Limits(at_least=0, below=1)
 
 
-def only(*values: Any, why: str = "") -> Only:
+def only(*values: Any, why: str = "", by: str = "") -> Only:
     """One of `values`; any other is said to be for a later version, or to be what `why` says."""
-    return Only(values, why)
+    return Only(values, why, by)
 
 
 def distinct(instance: Any, field: Any, value: Sequence[Any]) -> None:

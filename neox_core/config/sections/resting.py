@@ -9,7 +9,7 @@ from neox_core.config.setting import setting
 
 
 def _off(what: str, origin: str) -> Any:
-    return setting(False, help=f"{what}; not available yet.", check=only(False), origin=origin)
+    return setting(False, help=f"{what}; not available yet.", check=only(False, by="neox-kernels"), origin=origin)
 
 
 @frozen
