@@ -42,9 +42,15 @@ def build_model(
         draw(model, parts, plan, context)
     else:
         _fill(model, weights)
-    model.to(device=context.device, dtype=context.dtype)
+    model.to(device="cpu" if context.host_first else context.device, dtype=context.dtype)
     mark_parameters(model, context.groups.tensor)
     return model
+
+
+def compile_layers(model: GPT) -> None:
+    """Have every layer compiled by torch.compile when it first runs in training or evaluation."""
+    for block in model.layers:
+        block.compile()
 
 
 def parameter_shapes(plan: ModelPlan, vocab_size: int) -> dict[str, tuple[int, ...]]:

@@ -89,7 +89,7 @@ class Attention(nn.Module):
             dropout=self.dropout,
             keys=scope.keys,
             site=attention_site(layer),
-            blocks=scope.tables.get(layer),
+            blocks=scope.tables.get(layer) if scope.tables else None,  # else a compiled layer is bound to its number
         )
         query = query / divisor if self.layer_scaling else query
         if self.softmax_in_fp32 and query.dtype in HALF:

@@ -41,6 +41,7 @@ def times_transposed(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
 def _by_onednn(x: Tensor, weight: Tensor) -> bool:
     return (
         _POINTWISE is not None
+        and not torch.compiler.is_compiling()  # the compiler chooses for itself, and knows no gradient of this operator
         and bool(torch.backends.mkldnn.enabled)
         and x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32

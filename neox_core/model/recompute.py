@@ -54,5 +54,7 @@ def run_layers(
 
 def _run(blocks: Sequence[tuple[int, Block]], x: Tensor, position: Position, scope: Scope) -> Tensor:
     for layer, block in blocks:
-        x = block(x, position, scope, layer)
+        # A generation's keys grow with every token: a compiled block would be compiled again and again.
+        run = block if scope.cache is None else block.forward
+        x = run(x, position, scope, layer)
     return x

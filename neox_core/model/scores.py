@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from attrs import frozen
+from attrs import define
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -32,7 +32,7 @@ GPU_CHUNK_ELEMENTS = 64 * 2**20
 """Scores that exist at once."""
 
 
-@frozen(eq=False)
+@define(eq=False)  # torch.compile cannot trace the making of a frozen one
 class Request:
     """How queries and keys meet.
 

@@ -101,6 +101,14 @@ def inputs_leave_the_device(config: Config, shape: ClusterShape) -> Iterator[Pro
         yield config.problem("is for a GPU: on a CPU they are there already", _spelled(config, "checkpoint_in_cpu"))
 
 
+@rule("deepspeed_activation_checkpointing", "pipe_parallel_size")
+def pipeline_recomputes_by_torch(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A pipeline recomputes by torch's function."""
+    section = config.section(ActivationCheckpointingSection)
+    if section.deepspeed_activation_checkpointing and config.section(ParallelismSection).pipe_parallel_size > 1:
+        yield config.problem("is not available with a pipeline yet", "deepspeed_activation_checkpointing")
+
+
 def _spelled(config: Config, key: str) -> str:
     inner = f"activation_checkpointing.{SPELLINGS[key]}"
     return inner if config.is_set(inner) and not config.is_set(key) else key
@@ -114,4 +122,5 @@ RULES: tuple[Rule, ...] = (
     contiguous_buffer_has_a_size,
     partitions_have_ranks,
     inputs_leave_the_device,
+    pipeline_recomputes_by_torch,
 )

@@ -119,6 +119,18 @@ def weights_are_drawn_on_the_cpu(config: Config, shape: ClusterShape) -> Iterato
         )
 
 
+@rule("compile", "model_parallel_size", "pipe_parallel_size")
+def compiled_alone(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A compiled layer lives in one process."""
+    parallel = config.section(ParallelismSection)
+    if config.section(ModelSection).compile and max(parallel.model_parallel_size, parallel.pipe_parallel_size) > 1:
+        yield config.problem(
+            "is not available with tensor or pipeline parallelism yet",
+            "compile",
+            "set it to false, or run data-parallel",
+        )
+
+
 RULES: tuple[Rule, ...] = (
     heads_divide_hidden,
     one_residual,
@@ -131,4 +143,5 @@ RULES: tuple[Rule, ...] = (
     layer_scaling_is_in_fp32,
     documents_have_an_end,
     weights_are_drawn_on_the_cpu,
+    compiled_alone,
 )

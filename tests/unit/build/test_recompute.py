@@ -148,7 +148,7 @@ def tensors_alive() -> int:
     gc.collect()
     found = {}
     for each in gc.get_objects():
-        if issubclass(type(each), Tensor):
+        if type(each) is Tensor and each.device.type == "cpu":
             storage = each.untyped_storage()
             found[storage.data_ptr()] = storage.nbytes()
     return sum(found.values())
