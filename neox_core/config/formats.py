@@ -191,13 +191,15 @@ def parse_toml(text: str, name: str) -> Node:
     except (RecursionError, ValueError) as error:
         raise UnreadableError("is nested too deeply or holds a number that is too long", name) from error
     _measure(values, name)
-    return _node(values, _Lines(text, name, r"^\s*(?:\[+\s*)?(?:[\w-]+\s*\.\s*)*[\"']?{key}[\"']?\s*(?:=|\]|\.)"), name)
+    return _node(
+        values, _Lines(text, name, r"^(?P<lead>\s*(?:\[+\s*)?(?:[\w-]+\s*\.\s*)*)[\"']?{key}[\"']?\s*(?:=|\]|\.)"), name
+    )
 
 
 def parse_json(text: str, name: str) -> Node:
     """Raises UnreadableError for broken syntax and for a top level that is no object."""
     problems: list[Problem] = []
-    lines = _Lines(text, name, r"\"{key}\"\s*:")
+    lines = _Lines(text, name, r"(?P<lead>)\"{key}\"\s*:")
 
     def block(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -243,10 +245,16 @@ class _Lines:
         found = self._find(key)
         return f"{self.name}:{found[-1]}" if found else self.name
 
-    def _find(self, key: str) -> list[int]:
+    def _find(self, key: str) -> list[str]:
+        """The lines that fit, each with the column where only one of its parts does."""
         regex = re.compile(self.pattern.replace("{key}", re.escape(key)))
-        candidates = [(number, self.lines[number - 1]) for number in self.with_word.get(key, ())]
-        return [number for number, line in candidates if len(line) > self._LONG or regex.search(line)]
+        found = []
+        for number in self.with_word.get(key, ()):
+            line = self.lines[number - 1]
+            columns = [match.end("lead") + 1 for match in regex.finditer(line)] if len(line) <= self._LONG else [0, 0]
+            if columns:
+                found.append(f"{number}:{columns[0]}" if len(columns) == 1 else str(number))
+        return found
 
 
 def _measure(values: Any, name: str) -> None:

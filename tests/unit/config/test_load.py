@@ -112,11 +112,11 @@ def test_toml_yaml_and_json_read_alike(tmp_path: Path) -> None:
 
 def test_toml_and_json_know_lines(tmp_path: Path) -> None:
     toml = load([write(tmp_path / "a.toml", '\nnum-layers = 2\n[optimizer]\n"type" = "Adam"\n')])
-    assert toml.where("num_layers") == f"{tmp_path}/a.toml:2"
-    assert toml.where("optimizer.type") == f"{tmp_path}/a.toml:4"
+    assert toml.where("num_layers") == f"{tmp_path}/a.toml:2:1"
+    assert toml.where("optimizer.type") == f"{tmp_path}/a.toml:4:1"
     text = '{\n "num-layers": 2,\n "a": {"type": 1},\n "b": {"type": 2}\n}'
     found = load([write(tmp_path / "a.json", text)])
-    assert found.where("num_layers") == f"{tmp_path}/a.json:2"
+    assert found.where("num_layers") == f"{tmp_path}/a.json:2:2"
     assert found.where("a.type") == f"{tmp_path}/a.json", "two lines fit: then no line is better than a wrong one"
 
 
@@ -138,7 +138,7 @@ def test_a_duplicate_key_is_an_error_even_with_one_value(tmp_path: Path) -> None
     file = write(tmp_path / "a.yml", "seed: 1\nseed: 1\n")
     assert messages(file) == [f"{file}:2:1: seed: is written twice; first at {file}:1:1"]
     nested = write(tmp_path / "b.json", '{"optimizer": {\n"type": "A",\n"type": "B"}}')
-    assert messages(nested) == [f"{nested}:3: type: is written twice"]
+    assert messages(nested) == [f"{nested}:3:1: type: is written twice"]
     toml = write(tmp_path / "c.toml", "seed = 1\nseed = 2\n")
     assert "is not valid TOML: cannot overwrite a value" in messages(toml)[0]
 

@@ -166,8 +166,8 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "twice.yml": (b"".join(b"seed: %d\n" % i for i in range(3_000)), "is written twice"),
     "tabs.yml": (b"optimizer:\n\ttype: Adam\n", "tabs.yml:2:1: error: is not valid YAML"),
     "mark.yml": (b"\xef\xbb\xbfseed: x\r\n", "mark.yml:1:1: error: seed: must be a whole number"),
-    "twice.json": (b'{"seed": 1,\n"seed": 1}', "twice.json:2: error: seed: is written twice"),
-    "spellings.toml": (b"train-iters = 1\ntrain_iters = 2\n", "spellings.toml:2: error: train_iters: is given twice"),
+    "twice.json": (b'{"seed": 1,\n"seed": 1}', "twice.json:2:1: error: seed: is written twice"),
+    "spellings.toml": (b"train-iters = 1\ntrain_iters = 2\n", "spellings.toml:2:1: error: train_iters: is given twice"),
     "folder.yml": (b"", "is a directory"),
     "pipe.yml": (b"", "is no regular file"),
 }
