@@ -20,7 +20,8 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class BuildContext:
     """device and dtype: of the weights. seed: of the run, equal on all ranks.
 
-    narrow_loss: a token's loss in the dtype of its logits (`fp16-lm-cross-entropy`).
+    narrow_loss: a token's loss in the dtype of its logits (`fp16-lm-cross-entropy`). host_first: a model is built in
+    host memory, from where the engine takes each weight to its parts (ZeRO 3).
     """
 
     device: torch.device
@@ -28,6 +29,7 @@ class BuildContext:
     groups: Groups
     seed: int
     narrow_loss: bool = False
+    host_first: bool = False
 
 
 def build_context(plan: RunPlan, groups: Groups, local_rank: int) -> BuildContext:
@@ -39,5 +41,10 @@ def build_context(plan: RunPlan, groups: Groups, local_rank: int) -> BuildContex
         torch.cuda.set_device(device)
     precision = plan.precision
     return BuildContext(
-        device, _DTYPES[precision.dtype], groups, plan.train.seed, narrow_loss=precision.fp16_lm_cross_entropy
+        device,
+        _DTYPES[precision.dtype],
+        groups,
+        plan.train.seed,
+        narrow_loss=precision.fp16_lm_cross_entropy,
+        host_first=plan.optim.zero_stage == 3,
     )

@@ -6,7 +6,31 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
+
+    from neox_core.parallel.groups import Groups
+
+
+def partition(model: nn.Module, config: dict[str, Any], groups: Groups, device: torch.device) -> None:
+    """Leave this rank its part of every weight, on `device` or where `offload_param` says, and put buffers on `device`.
+
+    One weight after the other, so a device never holds the whole model. Collective.
+    """
+    import deepspeed
+
+    deepspeed.init_distributed(dist_init_required=False)  # takes the process group that is there
+    offload = config["zero_optimization"].get("offload_param", {})
+    deepspeed.zero.Init(
+        module=model,
+        data_parallel_group=groups.data if groups.tensor.size > 1 else None,
+        config_dict_or_path=config,
+        remote_device=offload.get("device"),
+        pin_memory=offload.get("pin_memory", False),
+    )
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, buffer.to(device))
 
 
 def whole_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -7,11 +7,13 @@ import io
 import os
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from neox_core.build.engine.measure import set_voice
+from neox_core.build.engine.partitioned import partition
 from neox_core.build.engine.place import Place
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
     from neox_core.parallel.groups import Groups
@@ -24,13 +26,16 @@ def initialize(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimizer
     import deepspeed
 
     set_voice(plan, starting=True)
+    config = engine_config(plan)
     said = contextlib.nullcontext() if plan.debug else contextlib.redirect_stdout(io.StringIO())
     with said:  # BF16_Optimizer prints memory figures past any logger
+        if plan.optim.zero_stage == 3:
+            partition(model, config, groups, torch.device(plan.cluster.device))
         engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=optimizer,
             mpu=Place(groups) if groups.tensor.size > 1 and groups.pipe_size == 1 else None,
-            config=engine_config(plan),
+            config=config,
             dist_init_required=False,
         )
     set_voice(plan, starting=False)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from neox_core.config.problem import Problem
+from neox_core.config.sections.training import CheckpointSection
 from neox_core.config.sections.zero import ZeroBlock, ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
@@ -126,6 +127,16 @@ def files_need_libaio(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     yield config.problem("nvme needs libaio, and this machine has no libaio.h", f"{path}.device", "install libaio-dev")
 
 
+@rule(f"{PARAM}.device", f"{OPTIMIZER}.device", "save", "load")
+def files_are_not_saved(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A checkpoint holds what is in memory, and not yet what is offloaded to files."""
+    checkpoint = config.section(CheckpointSection)
+    if uses_files(_zero(config)):
+        for key, value in (("save", checkpoint.save), ("load", checkpoint.load)):
+            if value is not None:
+                yield config.problem("is not available yet for a run that offloads to nvme", key, "device: cpu")
+
+
 def _libaio_is_here() -> bool:
     folders = [*os.environ.get("CPATH", "").split(os.pathsep), *INCLUDES]
     return any((Path(folder) / "libaio.h").is_file() for folder in folders if folder)
@@ -148,5 +159,6 @@ RULES: tuple[Rule, ...] = (
     offload_collects_gradients,
     pinning_needs_gpu,
     files_need_libaio,
+    files_are_not_saved,
     aio_has_files,
 )

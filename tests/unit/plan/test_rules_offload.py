@@ -64,6 +64,16 @@ def test_buffers_hold_a_parameter(check: Check) -> None:
 
 
 @pytest.mark.usefixtures("libaio")
+def test_files_are_not_saved(check: Check) -> None:
+    nvme = "zero_optimization={stage: 3, offload_param: {device: nvme}}"
+    (said,) = check(nvme, "save=out", "save-interval=5")
+    assert "save: is not available yet for a run that offloads to nvme (device: cpu)" in said
+    (said,) = check(nvme, "load=in")
+    assert "load: is not available yet for a run that offloads to nvme" in said
+    assert check(nvme) == []
+
+
+@pytest.mark.usefixtures("libaio")
 def test_files_are_for_stage_3(check: Check) -> None:
     (said,) = check("zero_optimization={stage: 2, offload_optimizer: {device: nvme}}")
     assert "offload_optimizer.device: nvme needs stage 3, and the stage is 2" in said
