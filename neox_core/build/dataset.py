@@ -21,6 +21,7 @@ from neox_core.build.blend import (
     weights_by_documents,
 )
 from neox_core.build.order import SampleOrder, build_order, count_epochs, count_tokens, split_documents
+from neox_core.build.records import digest_of
 from neox_core.errors import DataError
 from neox_core.model.shape import padded_vocab
 
@@ -57,13 +58,22 @@ def open_split(plan: RunPlan, split: Split, vocab_size: int | None = None) -> Sa
     if vocab_size is None:
         tokenizer = build_tokenizer(plan) if plan.model.padded_vocab_size is None else None
         vocab_size = padded_vocab(plan.model, tokenizer.vocab_size if tokenizer else None)
-    target, settings = plan.data.backend.load()
-    backend: DataBackend = target(settings)
+    backend = _build_backend(plan)
     if plan.data.train:
         blend, parts = _open_blend(plan, backend, split, wanted)
     else:
         blend, parts = None, (_open_share(plan, backend, split, wanted),)
     return Samples(parts, blend, wanted, plan.model.seq_length, vocab_size)
+
+
+def _build_backend(plan: RunPlan) -> DataBackend:
+    target, settings = plan.data.backend.load()
+    backend: DataBackend = target(settings)
+    if hasattr(backend, "use"):
+        tokenizer = build_tokenizer(plan)
+        if tokenizer is not None:
+            backend.use(tokenizer, digest_of(plan.data.tokenizer))
+    return backend
 
 
 @frozen(eq=False)

@@ -11,6 +11,7 @@ from neox_core.contracts.data import (
     ResumableBackend,
     ResumableWriter,
     Tokenizer,
+    TokenizingBackend,
     TokenSource,
     TokenWriter,
     TrainableTokenizer,
@@ -45,6 +46,7 @@ __all__ = [
     "TokenSource",
     "TokenWriter",
     "Tokenizer",
+    "TokenizingBackend",
     "TrainableTokenizer",
     "WeightRule",
 ]

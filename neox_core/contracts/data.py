@@ -86,6 +86,14 @@ class ResumableBackend(DataBackend, Protocol):
         ...
 
 
+class TokenizingBackend(DataBackend, Protocol):
+    """A backend that reads text. The core asks by the method whether it is one."""
+
+    def use(self, tokenizer: Tokenizer, identity: str) -> None:
+        """Called before `open`, where the run has a tokenizer. identity: changes when its ids do."""
+        ...
+
+
 class Tokenizer(Protocol):
     """`target(settings) -> Tokenizer`.
 

@@ -75,7 +75,8 @@ def neox_launchers() -> Iterable[Component]:  # type: ignore[empty-body]
 def neox_data_backends() -> Iterable[Component]:  # type: ignore[empty-body]
     """Chosen by `data-impl`. Contract: `contracts.DataBackend`.
 
-    One whose unfinished datasets can be gone on with follows `contracts.ResumableBackend` too.
+    One whose unfinished datasets can be gone on with follows `contracts.ResumableBackend` too, one that reads text
+    `contracts.TokenizingBackend`.
     """
 
 

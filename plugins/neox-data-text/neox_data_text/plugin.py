@@ -1,0 +1,16 @@
+"""What this distribution offers."""
+
+from neox_core.api import Component, hookimpl
+from neox_data_text.settings import TextSettings
+
+
+@hookimpl
+def neox_data_backends() -> list[Component]:
+    return [
+        Component(
+            "text",
+            "neox_data_text.source:TextBackend",
+            TextSettings,
+            summary="Text files, tokenized when they are read",
+        ),
+    ]
