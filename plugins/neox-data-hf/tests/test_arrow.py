@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -7,6 +8,7 @@ import pytest
 from neox_core.errors import DataError
 from neox_core.testing import assert_light, build, load_only
 
+REFERENCE = Path(__file__).parent / "data"
 IDS = pa.list_(pa.int32())
 DOCUMENTS = [[1, 2, 3], [], [70000], list(range(50)), [5, 6]]
 
@@ -105,3 +107,14 @@ def test_reading_beyond_a_document_is_refused(tmp_path):
 def test_it_is_read_only(tmp_path):
     with pytest.raises(DataError, match="is read only"):
         backend().create(tmp_path / "x", 10)
+
+
+def test_what_datasets_wrote_is_read():
+    expected = [[1, 2, 3], [], [70000, 5], list(range(20))]
+    for folder in ("plain", "dict/train"):
+        assert documents_of(backend().open(REFERENCE / folder)) == expected
+    with pytest.raises(DataError, match="holds several datasets") as raised:
+        backend().open(REFERENCE / "dict")
+    assert "train" in raised.value.hint
+    with pytest.raises(DataError, match="holds string, no lists of ids"):
+        backend(hf_column="text").open(REFERENCE / "plain")
