@@ -80,6 +80,31 @@ def test_files_are_for_stage_3(check: Check) -> None:
 
 
 @pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        ("amp={enabled: true, opt_level: O2}", "amp.opt_level: O2 keeps weights in half precision, which amp does no"),
+        ("sparse_gradients=true", "sparse_gradients: true is not available in this version yet"),
+        ("zero_optimization.grad_hooks=false", "zero_optimization.grad_hooks: false is not available"),
+        ("zero_optimization.allgather_partitions=false", "allgather_partitions: false is not available"),
+        ("disable_allgather=true", "false is not available"),
+        ("zero_optimization.allgather_bucket_size=0", "must be even and greater than 0, not 0"),
+        ("zero_optimization.allgather_bucket_size=501", "must be even and greater than 0, not 501"),
+        ("zero_optimization.reduce_bucket_size=0", "zero_optimization.reduce_bucket_size: must be greater than 0"),
+        ("zero_optimization={stage: 1, offload_optimizer: {ratio: 1.1}}", "ratio: must be from 0 to 1, not 1.1"),
+        ("zero_optimization={stage: 3, offload_param: {device: disk}}", "device: must be one of 'none', 'cpu', 'nvme'"),
+        ("data_types.grad_accum_dtype=fp8", "data_types.grad_accum_dtype: must be one of 'fp32', 'fp16', 'bf16'"),
+        ("fp16={enabled: false, loss_scale: -1}", "fp16.loss_scale: must be 0 or more, not -1.0"),
+        ("fp16={enabled: false, loss_scale_window: 0}", "fp16.loss_scale_window: must be greater than 0, not 0"),
+        ("fp16={enabled: false, min_loss_scale: 0}", "fp16.min_loss_scale: must be greater than 0, not 0"),
+        ("gradient_predivide_factor=0", "gradient_predivide_factor: must be greater than 0, not 0"),
+    ],
+)
+def test_values_that_are_refused(check: Check, sets: str, said: str) -> None:
+    (found,) = check(sets)
+    assert said in found
+
+
+@pytest.mark.parametrize(
     ("extra", "said"),
     [
         ("{optimizer: {type: Lamb}}", "optimizer.type: is a key of neox (set optimizer.type itself"),
