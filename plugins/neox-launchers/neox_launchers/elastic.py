@@ -1,11 +1,12 @@
-"""`python -m neox_launchers.elastic RUN_FILE LOG_DIR [NODE]`: start the ranks of this machine and watch them.
+"""`python -m neox_launchers.elastic RUN_FILE LOG_DIR [NODE | mpi]`: start the ranks of this machine and watch them.
 
 torch's elastic agent starts one process a rank, notices the first that fails and stops the others. On top of that:
 SIGINT and SIGTERM reach each rank once and leave its data workers alone, a rank's errors go to LOG_DIR/rank<N>.log, and
 of a failure `failure.json` is written. Exit code 0 when every rank ended well, else 1.
 
 With NODE this is one of several hosts of the plan: node<NODE>.json in the folder of the run tells the first machine
-how its ranks ended, `stop` there asks it to stop them, and stdin ends when nobody is there any more to ask.
+how its ranks ended, `stop` there asks it to stop them, and stdin ends when nobody is there any more to ask. With `mpi`
+the number is Open MPI's, and not stdin but its daemon on this host, the parent, has to be there.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class RankLogs(LogsSpecs):
 
 def main() -> int:
     run_file, log_dir = Path(sys.argv[1]), Path(sys.argv[2])
-    node = int(sys.argv[3]) if len(sys.argv) > 3 else None
+    by = sys.argv[3] if len(sys.argv) > 3 else None
+    node = int(os.environ["OMPI_COMM_WORLD_RANK"] if by == "mpi" else by) if by else None
     plan = _read(run_file, node)
     host = plan.cluster.hosts[node or 0]
     topology = read_topology() if plan.cluster.nvlink_pairs else None
@@ -75,10 +77,8 @@ def main() -> int:
         clear_failures(run_file.parent)
     agent = _agent(plan.cluster, run_file, log_dir, node)
     _pass_signals_on(agent)
-    if node is None:
-        _watch(_follow_parent)
-    else:
-        _watch(_follow_stdin, agent)
+    _watch(_follow_stdin if by and by != "mpi" else _follow_parent, agent)
+    if node is not None:
         _watch(_follow_request, agent, run_file.parent / STOP)
     result = agent.run()
     exits = [Exit(rank, failure.exitcode, failure.timestamp) for rank, failure in result.failures.items()]
@@ -161,7 +161,7 @@ def _watch(follow: Callable[..., None], *args: object) -> None:
     threading.Thread(target=follow, args=args, daemon=True).start()
 
 
-def _follow_parent() -> None:
+def _follow_parent(agent: LocalElasticAgent) -> None:
     """Stop the ranks when the process that started this one is gone."""
     parent = os.getppid()
     while os.getppid() == parent:

@@ -1,7 +1,7 @@
-"""`python -m neox_launchers.hosts RUN_FILE LOG_DIR pdsh ARGV...`: run pdsh, and see to it that no host is left behind.
+"""`python -m neox_launchers.hosts RUN_FILE LOG_DIR COMMAND...`: run pdsh or mpirun, and leave no host behind.
 
 The hosts share the folder of the run: `stop` in it asks their agents to stop the ranks, node<N>.json says how the ranks
-of a host ended. What pdsh, ssh and the agents say goes to LOG_DIR/hosts.log. Exit code 0 when all ranks ended well.
+of a host ended. What the command and the agents say goes to LOG_DIR/hosts.log. Exit code 0 when all ranks ended well.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ def _judge(plan: RunPlan, run_dir: Path, log_dir: Path, code: int, lost: str | N
     exits = read_exits(run_dir)
     if exits:
         write_failure(run_dir, exits, log_dir, killed_after=SHUTDOWN_S)
-    elif code != 0 and lost is not None:
+    elif code != 0:
         names = [host.name for host in plan.cluster.hosts]
         rank = sum(host.slots for host in plan.cluster.hosts[: names.index(lost)]) if lost in names else 0
         reason = [line.removeprefix("error: ") for line in said if not _OF_A_HOST.match(line)] or said
         failure = {
             "rank": rank,
             "exit_code": RankError.exit_code,
-            "message": f"host {lost}: {'; '.join(reason)}",
+            "message": f"host {lost}: {'; '.join(reason)}" if lost else "; ".join(reason),
             "hint": f"all that the hosts said: {log_dir / 'hosts.log'}",
             "users_mistake": True,
             "log": str(log_dir / "hosts.log"),

@@ -21,4 +21,11 @@ def neox_launchers():
             summary="The same on each host of a hostfile, over ssh",
             needs=("torch",),
         ),
+        Component(
+            "openmpi",
+            "neox_launchers.openmpi:openmpi",
+            LauncherSettings,
+            summary="The same on each host of a hostfile, by mpirun",
+            needs=("torch",),
+        ),
     ]

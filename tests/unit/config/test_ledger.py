@@ -27,7 +27,7 @@ STATES = states(KEYS)
 
 # Parameters and named features of the documents that this version does not have. Both may only go down.
 PARAMETERS_KNOWN_ONLY = 212
-FEATURES_KNOWN_ONLY = 52
+FEATURES_KNOWN_ONLY = 51
 
 # Where a name, a type or a default is not the documents', and why.
 DEVIATIONS = {

@@ -21,7 +21,7 @@ from neox_core.plan.rules import offload
 from neox_core.plan.runfile import RunPlan
 
 ROOT = Path(__file__).parents[3]
-LEDGER = tomli.loads((ROOT / "tests/unit/config/ledger.toml").read_text(encoding="utf-8"))["parameters"]
+LEDGER = tomli.loads((ROOT / "neox_core/config/ledger.toml").read_text(encoding="utf-8"))["parameters"]
 BUILT = "tests/unit/build/test_effects.py"
 
 
@@ -216,7 +216,7 @@ UNIT, PLUGINS = "tests/unit/", "plugins/neox-"
 CHECKPOINT, CLUSTER = f"{UNIT}train/test_checkpoint.py::", f"{UNIT}plan/test_cluster.py::"
 MODEL, DOCUMENTS = f"{UNIT}model/test_gpt.py::", f"{UNIT}model/test_documents.py::"
 HOSTS = f"{CLUSTER}test_ranks_of_a_hostfile"
-TOLD = f"{PLUGINS}launchers/tests/test_pdsh.py::test_ranks_of_all_hosts_are_told_who_they_are_and_stop_in_good_order"
+TOLD = f"{PLUGINS}launchers/tests/test_hosts.py::test_ranks_of_all_hosts_are_told_who_they_are_and_stop_in_good_order"
 RUN_IN_ORDER = f"{UNIT}train/test_loop.py::test_the_order_of_a_run"
 LAYOUTS = "tests/e2e/test_layouts.py::test_equals_one_process"
 TOKENIZERS = f"{PLUGINS}tokenizers/tests/test_tokenizers.py::"

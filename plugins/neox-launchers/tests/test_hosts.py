@@ -1,4 +1,4 @@
-"""One agent a host, with real processes: over pdsh and sshd where both are installed, and over a stand-in for pdsh."""
+"""One agent a host, with real processes: by pdsh and mpirun over sshd where these are installed, and by stand-ins."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,25 @@ while running:
 sys.exit(worst)
 """
 
+MPI_STAND_IN = """\
+#!{python}
+# mpirun as far as it is needed here: -x and the number of each process; one that fails ends the others
+import os, subprocess, sys, time
+words = sys.argv[1:]
+env = dict(pair.split("=", 1) for mark, pair in zip(words, words[1:]) if mark == "-x")
+agent = words[words.index("-m") - 1 :]
+running = [
+    subprocess.Popen(agent, env={{**os.environ, **env, "OMPI_COMM_WORLD_RANK": str(each)}}, stdin=subprocess.DEVNULL)
+    for each in range(int(words[words.index("-n") + 1]))
+]
+while any(each.poll() is None for each in running) and not any(each.poll() for each in running):
+    time.sleep(0.05)
+for each in running:
+    if each.poll() is None:
+        each.terminate()
+sys.exit(max(each.wait() for each in running))
+"""
+
 RANK = """\
 import os, signal, sys, time
 from pathlib import Path
@@ -86,27 +106,34 @@ def sshd(folder: Path) -> dict[str, str]:
     )
     Path("/run/sshd").mkdir(exist_ok=True)
     subprocess.run([shutil.which("sshd"), "-f", folder / "sshd_config"], check=True)
-    return {"PDSH_SSH_ARGS_APPEND": f"-F {folder}/ssh_config"}
+    ssh = f"-F {folder}/ssh_config"
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return {"PDSH_SSH_ARGS_APPEND": ssh, "OMPI_MCA_plm_rsh_args": ssh, **as_root}
 
 
 def stand_in(folder: Path) -> dict[str, str]:
-    program = folder / "pdsh"
-    program.write_text(STAND_IN.format(python=sys.executable))
-    program.chmod(0o755)
+    for name, text in (("pdsh", STAND_IN), ("mpirun", MPI_STAND_IN)):
+        program = folder / name
+        program.write_text(text.format(python=sys.executable))
+        program.chmod(0o755)
     return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
-def can_use_ssh() -> bool:
-    return os.geteuid() == 0 and all(shutil.which(name) for name in ("pdsh", "sshd", "ssh-keygen"))
+def over_ssh() -> list[str]:
+    """The programs that can start processes over a daemon of one's own here."""
+    if os.geteuid() != 0 or not all(shutil.which(name) for name in ("sshd", "ssh-keygen")):
+        return []
+    programs = {"pdsh": "pdsh", "openmpi": "mpirun"}
+    return [launcher for launcher, program in programs.items() if shutil.which(program)]
 
 
-WAYS = [stand_in, sshd] if can_use_ssh() else [stand_in]
+WAYS = [("pdsh", stand_in), ("openmpi", stand_in), *((launcher, sshd) for launcher in over_ssh())]
 
 
 class Run:
     """A launch over several hosts whose ranks say who they are and wait."""
 
-    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way, hosts=HOSTS) -> None:
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way, launcher="pdsh", hosts=HOSTS) -> None:
         package = tmp_path / "neox_core" / "train"
         package.mkdir(parents=True)
         (tmp_path / "neox_core" / "__init__.py").write_text(f"__path__.append({next(iter(neox_core.__path__))!r})\n")
@@ -130,7 +157,7 @@ class Run:
         write_runfile(plan, Path("run.json"))
         (self.folder / "failure.json").write_text("{}")
         (self.folder / "stop").write_text("asked")  # of a run before
-        entry = load_only("neox-launchers").find("launcher", "pdsh")
+        entry = load_only("neox-launchers").find("launcher", launcher)
         command = entry.load()(plan, Path("run.json"), build(entry))
         self.process = subprocess.Popen(
             command.argv, env={**os.environ, **command.env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -152,9 +179,9 @@ class Run:
 ALL = ("here0", "here1", "here2")
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_ranks_of_all_hosts_are_told_who_they_are_and_stop_in_good_order(tmp_path, monkeypatch, way):
-    run = Run(tmp_path, monkeypatch, way)
+@pytest.mark.parametrize(("launcher", "way"), WAYS)
+def test_ranks_of_all_hosts_are_told_who_they_are_and_stop_in_good_order(tmp_path, monkeypatch, launcher, way):
+    run = Run(tmp_path, monkeypatch, way, launcher)
     try:
         run.wait_for(*ALL)
         run.process.send_signal(signal.SIGTERM)
@@ -169,8 +196,9 @@ def test_ranks_of_all_hosts_are_told_who_they_are_and_stop_in_good_order(tmp_pat
     assert {log.name for log in (run.folder / "logs").iterdir()} >= {"rank0.log", "rank1.log", "rank2.log"}
 
 
-def test_a_rank_that_fails_ends_the_ranks_of_all_hosts_and_is_named(tmp_path, monkeypatch):
-    run = Run(tmp_path, monkeypatch, stand_in)
+@pytest.mark.parametrize("launcher", ["pdsh", "openmpi"])
+def test_a_rank_that_fails_ends_the_ranks_of_all_hosts_and_is_named(tmp_path, monkeypatch, launcher):
+    run = Run(tmp_path, monkeypatch, stand_in, launcher)
     run.wait_for(*ALL)
     (run.folder / "fail").touch()
     code, failure = run.end()
@@ -216,6 +244,20 @@ def test_listing_is_light_and_the_contract_is_kept(tmp_path):
     assert command.argv[1:3] == ("-m", "neox_launchers.hosts")
     alone = check_launcher(catalog, "pdsh", example_plan(tmp_path, ranks=[2]))
     assert alone.argv[1:3] == ("-m", "neox_launchers.elastic")
+
+
+def test_mpirun_starts_one_agent_a_host_with_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("NCCL_NOTE", "a b")
+    plan = example_plan(tmp_path, ranks=[2, 2])
+    argv = check_launcher(load_only("neox-launchers"), "openmpi", plan).argv
+    mpirun = argv[argv.index("mpirun") :]
+    assert mpirun[mpirun.index("-n") + 1] == "2"
+    assert mpirun[mpirun.index("--host") + 1] == "localhost,host1"
+    variables = {pair for mark, pair in pairwise(mpirun) if mark == "-x"}
+    assert {"NCCL_NOTE=a b", "DS_ACCELERATOR=cpu"} <= variables
+    assert mpirun[-1] == "mpi"
+    alone = check_launcher(load_only("neox-launchers"), "openmpi", example_plan(tmp_path, ranks=[2]))
+    assert "mpirun" not in alone.argv
 
 
 def test_pdsh_is_called_as_deepspeed_calls_it(tmp_path):
