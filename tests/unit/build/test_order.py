@@ -3,7 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from neox_core.build.order import build_order, count_epochs, split_documents
@@ -47,9 +47,17 @@ def walk(sizes: list[int], seq_length: int) -> list[list[int]]:
         starts.append([place, offset])
 
 
-@settings(deadline=None)
+@pytest.fixture(params=[1, 3, 1 << 22])
+def at_once(request, monkeypatch):
+    """How many documents are worked on together must make no difference."""
+    monkeypatch.setattr("neox_core.build.order.AT_ONCE", request.param)
+
+
+@pytest.mark.usefixtures("at_once")
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sizes=SIZES, seq_length=st.integers(1, 40), num_samples=st.integers(0, 60), seed=st.integers(0, 2**32 - 1))
 @example(sizes=[0, 0, 3], seq_length=1, num_samples=1, seed=0)
+@example(sizes=[0, 2, 0, 0, 7, 0], seq_length=3, num_samples=9, seed=1)
 def test_samples_are_where_a_walk_through_the_documents_finds_them(sizes, seq_length, num_samples, seed):
     sizes = np.array(sizes)
     order = build_order(sizes, np.arange(len(sizes)), seq_length, num_samples, seed)
@@ -124,3 +132,10 @@ def test_every_document_is_in_one_split(documents, shares):
     parts = split_documents(documents, shares)
     assert [document for part in parts for document in part] == list(range(documents))
     assert all(abs(len(part) - share / sum(shares) * documents) <= 2 for part, share in zip(parts, shares, strict=True))
+
+
+@pytest.mark.usefixtures("at_once")
+def test_who_a_sample_is_is_where_it_begins():
+    order = build_order(np.array([5, 0, 9, 4]), np.arange(4), 4, 7, seed=3)
+    firsts = [next(order.pieces(index))[:2] for index in range(len(order))]
+    assert order.starts(np.arange(len(order))).tolist() == [list(first) for first in firsts]
