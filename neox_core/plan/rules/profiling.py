@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
+from neox_core.config.sections.parallelism import ParallelismSection
 from neox_core.config.sections.profiling import ProfilingSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
@@ -34,7 +35,21 @@ def timed_collectives_chosen_once(config: Config, shape: ClusterShape) -> Iterat
         )
 
 
+@rule("wall_clock_breakdown", "flops_profiler.enabled", "pipe_parallel_size")
+def pipelines_are_not_timed(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """DeepSpeed 0.19.8 starts a pipeline's timers twice, which raises, and prints no profile of it."""
+    profiling = config.section(ProfilingSection)
+    if config.section(ParallelismSection).pipe_parallel_size < 2:
+        return
+    hint = "measure with pipe-parallel-size: 1"
+    if profiling.flops_profiler.enabled:
+        yield config.problem("the engine cannot profile a pipeline", "flops_profiler.enabled", hint)
+    elif profiling.wall_clock_breakdown:
+        yield config.problem("the engine cannot time a pipeline", "wall_clock_breakdown", hint)
+
+
 RULES: tuple[Rule, ...] = (
+    pipelines_are_not_timed,
     profile_needs_timers,
     timed_collectives_chosen_once,
 )

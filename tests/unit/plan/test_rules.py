@@ -318,6 +318,12 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("flops_profiler.enabled=false", "wall-clock-breakdown=false"),
         CPU,
     ),
+    "pipelines_are_not_timed": (
+        ("num_gpus=2", "pipe-parallel-size=2", "wall-clock-breakdown=true"),
+        "error: wall-clock-breakdown: the engine cannot time a pipeline (measure with pipe-parallel-size: 1)",
+        ("num_gpus=2", "pipe-parallel-size=1", "wall-clock-breakdown=true"),
+        CPU,
+    ),
     "timed_collectives_chosen_once": (
         ("comms_logger={enabled: true, prof_ops: [all_reduce]}",),
         "error: comms_logger.prof_ops: does nothing beside prof_all",
@@ -600,6 +606,7 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
             ("comms_logger={enabled: true, prof_all: false, prof_ops: [allreduce]}",),
             "comms_logger.prof_ops[0]: must be",
         ),
+        (("num_gpus=2", "pipe-parallel-size=2", "flops_profiler.enabled=true"), "the engine cannot profile a pipeline"),
         (("board.folder=x",), "warning: board: does nothing (set board.enabled: true)"),
         (("board={enabled: true, key: abc}",), "error: board.key: is a secret, which has no place in a config"),
         (("scheduler.type=Warmup",), "scheduler.type: no scheduler 'Warmup'; installed: WarmupLR"),
