@@ -22,6 +22,7 @@ class Linear(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = True, residual_output: bool = False) -> None:
         super().__init__()
+        self.sizes = inputs, outputs  # at ZeRO 3 the weight itself is in parts
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
         self.residual_output = residual_output
@@ -30,7 +31,7 @@ class Linear(nn.Module):
         return linear(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        outputs, inputs = self.weight.shape
+        inputs, outputs = self.sizes
         return f"{inputs}, {outputs}, bias={self.bias is not None}"
 
 
