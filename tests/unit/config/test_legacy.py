@@ -165,7 +165,9 @@ def test_a_switch_that_is_off_contradicts_what_it_switched(read: Any, written: s
 
 
 def test_the_two_switches_of_the_host_optimizer_agree(read: Any) -> None:
-    assert read("cpu-optimizer: true\ncpu_torch_adam: true").values == {"optimizer": {"type": "CPU_torch_adam"}}
+    loaded = read("cpu-optimizer: true\ncpu_torch_adam: true")
+    assert loaded.values == {"optimizer": {"type": "CPU_torch_adam"}}
+    assert {problem.severity for problem in loaded.problems} == {"note"}
 
 
 def test_onnx_safe_is_an_activation_unless_another_comes_first(read: Any) -> None:
