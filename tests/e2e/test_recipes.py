@@ -109,6 +109,19 @@ def test_every_recipe_trains_two_steps_scaled_down(plugins: Any, tmp_path: Path)
         assert (file.parent / "step-00000002").is_dir()
 
 
+def test_the_recipe_with_a_pipeline_trains_two_steps_in_one(plugins: Any, tmp_path: Path) -> None:
+    _write_dataset(plugins, tmp_path / "tokens")
+    run_file = _scaled("20B", plugins, tmp_path, **{"pipe-parallel-size": 2, "num_gpus": 2})
+    scaled = tmp_path / "20B.yml"
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    argv = [sys.executable, "-m", "neox_core", "train", str(scaled)]
+    done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (run_file.parent / "step-00000002").is_dir()
+    last = json.loads((run_file.parent / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["step"] == 2
+
+
 def _gpt(plan: Any, vocab_size: int) -> GPT:
     """The whole model without memory for its weights."""
     (make_norm, norm), (make_activation, activation), (make_position, position) = (
@@ -120,7 +133,7 @@ def _gpt(plan: Any, vocab_size: int) -> GPT:
     return GPT(shape, lambda: make_norm(shape.hidden_size, norm), nonlinearity, make_position(numbers, position))
 
 
-def _scaled(name: str, plugins: Any, folder: Path) -> Path:
+def _scaled(name: str, plugins: Any, folder: Path, **more: Any) -> Path:
     values = YAML(typ="safe").load((CONFIGS / f"{name}.yml").read_text())
     for key in ("tokenizer-type", "vocab-file", "merge-file", "launcher"):
         values.pop(key, None)
@@ -128,7 +141,7 @@ def _scaled(name: str, plugins: Any, folder: Path) -> Path:
         del values["fp16"]
         values["bf16"] = {"enabled": True}
     save = folder / name.replace("/", "-")
-    values |= {**SMALL, "data-path": str(folder / "tokens"), "save": str(save)}
+    values |= {**SMALL, **more, "data-path": str(folder / "tokens"), "save": str(save)}
     scaled = folder / f"{save.name}.yml"
     YAML(typ="safe").dump(values, scaled)
     plan = prepare_run([scaled], catalog=plugins, machine=Machine(0, 1)).plan
