@@ -78,7 +78,7 @@ class TensorParallel:
         return x if self.size == 1 else _gather(x.detach(), self, x.dim() - 1)
 
     def whole(self, parameter: Tensor, part: Tensor) -> Tensor:
-        """`part`, this rank's of a parameter, joined with those of the others where the parameter is cut. Collective."""
+        """`part`, this rank's of a parameter, joined with the others' where the parameter is cut. Collective."""
         cut = cut_of(parameter)
         if cut is None:
             return part
