@@ -83,6 +83,8 @@ LEGACY: tuple[Legacy, ...] = (
     _switch("disable_allgather", "zero_optimization.allgather_partitions", False),
     _switch("zero_optimization", "zero_optimization.stage", 1),
     _switch("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device", "cpu"),
+    _switch("zero_optimization.cpu_offload_param", "zero_optimization.offload_param.device", "cpu"),
+    _switch("zero_optimization.cpu_offload_params", "zero_optimization.offload_param.device", "cpu"),
     Means("precision", {"fp16": ("fp16.enabled", True), "bfloat16": ("bf16.enabled", True), "fp32": None}),
     Gone("fp16.type", "chooses another precision than its block", ("fp16",), "bf16: {enabled: true} is bfloat16"),
     Gone("DDP_impl", "DeepSpeed averages the gradients", ("local", "torch")),

@@ -118,6 +118,10 @@ def test_a_block_that_is_no_block_is_left_to_its_reader(read: Any) -> None:
             "zero-optimization: {stage: 1, cpu-offload: true}",
             {"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}},
         ),
+        (
+            "zero_optimization: {cpu_offload_params: true}",
+            {"zero_optimization": {"offload_param": {"device": "cpu"}}},
+        ),
         ("precision: bfloat16", {"bf16": {"enabled": True}}),
         ("precision: fp16", {"fp16": {"enabled": True}}),
         ("contigious-checkpointing: true", {"contiguous_checkpointing": True}),
