@@ -8,11 +8,18 @@ import pytest
 
 from neox_core.config.migrate import MARK, Migrated, migrate
 from neox_core.config.report import ProblemsError
+from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import to_json
 
 REFERENCES = sorted((Path(__file__).parents[2] / "data/gpt-neox").glob("*.yml"))
+RECIPES = sorted((Path(__file__).parents[3] / "configs").rglob("*.yml"))
+
+
+@pytest.fixture(scope="module")
+def installed() -> Any:
+    return load_plugins()
 
 
 @pytest.fixture
@@ -193,3 +200,8 @@ def test_migrating_a_reference_file_again_changes_nothing(file: Path, tmp_path: 
     new = tmp_path / file.name
     new.write_text(migrate([file], catalog).text)
     assert migrate([new], catalog).text == new.read_text()
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_shipped_recipes_are_in_todays_spelling(recipe: Path, installed: Any) -> None:
+    assert migrate([recipe], installed).text == recipe.read_text()
