@@ -233,6 +233,8 @@ class _Work:
         if kind.name == "data backend" and value == INFER:
             several = self.fields.get("train_data_paths")
             return data_backend(several[0] if several else self.fields.get("data_path"))
+        if kind.name == "launcher" and not self.catalog.registry.offers(kind.name, value.rpartition(":")[2]):
+            return value.lower()  # the documents write PDSH, OpenMPI, MVAPICH
         return value
 
     def _layouts(self) -> list[str]:

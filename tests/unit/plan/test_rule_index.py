@@ -107,7 +107,8 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
         Said(("num_nodes=2",), "must be -1, or from 1 to 1, the hosts there are; not 2", ("num_nodes=1",)),
         Said(("num_gpus=5",), "this machine has 4 devices, not 5", ("num_gpus=4",), GPU),
         Said(("launcher=rsh",), "no launcher 'rsh'", ("launcher=pdsh",)),
-        Said(("launcher=slurm",), f"slurm {NOT_YET}"),
+        Said(("launcher=MVAPICH",), f"mvapich {NOT_YET}", ("launcher=OpenMPI",)),
+        Said(("launcher=slurm",), f"slurm {NOT_YET}", ("launcher=PDSH",)),
     ),
     # optimizer and learning rate
     19: ("floor_below_peak",),
