@@ -19,6 +19,7 @@ _HOME = {
     "check_launcher": "launchers",
     "example_plan": "plans",
     "check_lr_schedule": "schedules",
+    "check_scheduler": "schedules",
     "check_optimizer": "optimizers",
     "check_norm": "layers",
     "check_activation": "layers",

@@ -33,7 +33,17 @@ def check_lr_schedule(catalog: Catalog, name: str, **settings: Any) -> None:
         _check_curve(lambda shape=shape: target(shape, build(entry, **settings)), shape)
 
 
-def _check_curve(make: Callable[[], LRSchedule], shape: ScheduleShape) -> None:
+def check_scheduler(catalog: Catalog, name: str, **settings: Any) -> None:
+    """The same for a scheduler, which may have peaks and lengths of its own."""
+    entry = catalog.find("scheduler", name)
+    target = entry.load()
+    _check_light(entry.component.target)
+    for shape in SHAPES:
+        _rates(lambda shape=shape: target(shape, build(entry, **settings)), shape)
+
+
+def _rates(make: Callable[[], LRSchedule], shape: ScheduleShape) -> list[float]:
+    """By step, to beyond the end of the run."""
     steps = range(2 * shape.total_steps + 2)
     schedule = make()
     rates = [schedule(step) for step in steps]
@@ -43,7 +53,11 @@ def _check_curve(make: Callable[[], LRSchedule], shape: ScheduleShape) -> None:
     backwards = [schedule(step) for step in reversed(steps)][::-1]
     _hold(backwards == rates, "a pure function of the step: asked backwards it says the same")
     _hold([make()(step) for step in steps] == rates, "a pure function of the step: a new one needs no replay")
+    return rates
 
+
+def _check_curve(make: Callable[[], LRSchedule], shape: ScheduleShape) -> None:
+    rates = _rates(make, shape)
     warmup, peak, slack = shape.warmup_steps, shape.peak_lr, 1e-9 * shape.peak_lr
     _hold(all(rate <= peak + slack for rate in rates), "never above peak_lr")
     ramp = [peak * step / warmup for step in range(warmup)]

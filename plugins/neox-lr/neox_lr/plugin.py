@@ -45,7 +45,5 @@ def neox_schedulers() -> list[Component]:
             WarmupDecaySettings,
             "A ramp, then a straight line to 0 (DeepSpeed)",
         ),
-        Component(
-            "WarmupLR", "neox_lr.schedulers:warmup", WarmupSettings, "A ramp, then the highest rate (DeepSpeed)"
-        ),
+        Component("WarmupLR", "neox_lr.schedulers:warmup", WarmupSettings, "A ramp, then the highest rate (DeepSpeed)"),
     ]

@@ -48,9 +48,7 @@ class WarmupSettings:
 class WarmupDecaySettings(WarmupSettings):
     """A ramp, then a straight line to 0."""
 
-    total_num_steps: int | None = _steps(
-        None, "Step at which the rate is 0. Default: train-iters."
-    )
+    total_num_steps: int | None = _steps(None, "Step at which the rate is 0. Default: train-iters.")
 
 
 @frozen
@@ -61,9 +59,7 @@ class WarmupCosineSettings:
     warmup_num_steps: int = _steps(1000, "Length of the ramp; 1 counts as 2.")
     warmup_type: Literal["log", "linear"] = setting("log", help="Shape of the ramp.", origin="deepspeed")
     cos_min_ratio: float = _ratio(0.0001, "Share at which the cosine ends.")
-    total_num_steps: int | None = _steps(
-        None, "Step at which the cosine ends. Default: train-iters."
-    )
+    total_num_steps: int | None = _steps(None, "Step at which the cosine ends. Default: train-iters.")
 
 
 @frozen

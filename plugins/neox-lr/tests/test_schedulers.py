@@ -6,7 +6,7 @@ from deepspeed.runtime import lr_schedules
 
 from neox_core.config.report import ProblemsError
 from neox_core.contracts.optim import ScheduleShape
-from neox_core.testing import build, load_only
+from neox_core.testing import build, check_scheduler, load_only
 
 PEAK = 3e-3
 SHAPE = ScheduleShape(peak_lr=PEAK, min_lr=0.0, warmup_steps=0, decay_steps=50, total_steps=50)
@@ -76,6 +76,11 @@ def test_every_update_is_made_at_deepspeeds_rate(name, params):
     schedule = ours(name, **params)
     assert [schedule(step) for step in range(60)] == pytest.approx(rates, rel=1e-12, abs=1e-18)
     assert [schedule(step) for step in reversed(range(60))] == [schedule(step) for step in range(60)][::-1]
+
+
+@pytest.mark.parametrize(("name", "params"), [CASES[1], CASES[4], CASES[6], CASES[8], CASES[11]])
+def test_scheduler_contract(name, params):
+    check_scheduler(load_only("neox-lr"), name, **params, **({"cycle_momentum": False} if name == "OneCycle" else {}))
 
 
 def test_one_cycle_has_two_spellings():
