@@ -45,7 +45,7 @@ class ParallelismSection:
     )
     pipe_partition_method: str = setting(
         "type:transformer",
-        help="What each pipeline stage gets an equal share of: parameters, layers (uniform), or those of a type:<regex>.",
+        help="What each pipeline stage gets an equal share of: parameters, layers (uniform), or those of type:<regex>.",
         check=_partition,
         changes="speed",
         origin="gpt-neox",
