@@ -29,8 +29,9 @@ split: 1,0,0
 eval-iters: 0
 num-workers: 0
 device: cpu
-num_gpus: 1
-train_micro_batch_size_per_gpu: 8
+num_gpus: 2  # each with a part of the weights, which the sample at the end and `generate` put together
+zero_optimization: {stage: 3}
+train_micro_batch_size_per_gpu: 4
 optimizer: {type: Adam, params: {lr: 0.01}}
 lr-decay-style: constant
 train-iters: 60
