@@ -84,7 +84,7 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
     )
     name, load = case.pop("name"), case.pop("load", None)
     if "recompute" in case:
-        case["recompute"] = RecomputePlan(case["recompute"])
+        case["recompute"] = RecomputePlan(**case["recompute"])
     steps = case.pop("steps", STEPS)
     engine: dict[str, Any] = {
         "train_batch_size": SAMPLES,

@@ -35,14 +35,17 @@ FORMS: dict[str, dict[str, Any]] = {
     "sinusoidal": {"position": "sinusoidal", "norm": "rmsnorm", "tie_embeddings": False},
     "none": {"position": "none"},
     "dropout": {"position": "rotary", "hidden_dropout": 0.2, "attention_dropout": 0.2, "accumulation": 2},
-    "recompute": {"hidden_dropout": 0.2, "attention_dropout": 0.2, "recompute": 1, "accumulation": 2},
+    "recompute": {"hidden_dropout": 0.2, "attention_dropout": 0.2, "recompute": {"layers": 1}, "accumulation": 2},
     "documents": {"reset_position_ids": True, "reset_attention_mask": True, "eod_mask_loss": True, "accumulation": 2},
 }
+
+PARTED = {"layers": 1, "deepspeed": True, "partition": True, "contiguous": True, "num_checkpoints": 2}
 
 LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
     2: {
         "tp2": {"tensor": 2},
         "tp2sp": {"tensor": 2, "sequence_parallel": True},
+        "tp2parted": {"tensor": 2, "recompute": PARTED},
         "dp2": {},
         "dp2z1": {"zero": 1},
         "dp2z2": {"zero": 2},
@@ -55,6 +58,7 @@ LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
     },
 }
 ONLY = {
+    "tp2parted": ("rpe", "dropout"),
     "dp2": ("plain", "dropout"),
     "dp2z1": ("plain", "dropout"),
     "dp2z2": ("plain",),

@@ -80,12 +80,24 @@ def contiguous_buffer_has_a_size(config: Config, shape: ClusterShape) -> Iterato
         )
 
 
-@rule("partition_activations", "activation_checkpointing.partition_activations", "model_parallel_size")
+@rule(
+    "partition_activations",
+    "activation_checkpointing.partition_activations",
+    "model_parallel_size",
+    "sequence_parallel",
+)
 def partitions_have_ranks(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Saved inputs are parted among tensor-parallel ranks, of which there must be two."""
-    section = config.section(ActivationCheckpointingSection)
-    alone = config.section(ParallelismSection).model_parallel_size == 1
-    if section.deepspeed_activation_checkpointing and option(section, "partition_activations") and alone:
+    """Saved inputs are parted among tensor-parallel ranks that all have the same."""
+    section, parallel = config.section(ActivationCheckpointingSection), config.section(ParallelismSection)
+    if not (section.deepspeed_activation_checkpointing and option(section, "partition_activations")):
+        return
+    if parallel.sequence_parallel:
+        yield config.problem(
+            "contradicts sequence-parallel, where each rank keeps its own positions already",
+            _spelled(config, "partition_activations"),
+            "remove it",
+        )
+    if parallel.model_parallel_size == 1:
         yield config.problem(
             "does nothing with model-parallel-size 1",
             _spelled(config, "partition_activations"),
