@@ -153,7 +153,7 @@ class DataPlan:
 
 @frozen
 class OptimPlan:
-    """Steps are optimizer steps. `zero_stage` 0 or 1."""
+    """Steps are optimizer steps. `zero_stage` from 0 to 3."""
 
     optimizer: ComponentRef
     schedule: ComponentRef
