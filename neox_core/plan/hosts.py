@@ -15,6 +15,7 @@ DEFAULT_HOSTFILE = "/job/hostfile"
 Pool = Mapping[str, tuple[int, ...]]
 """Host -> its slots, in the order of the hostfile, which is the order of the ranks."""
 
+MAX_SLOTS = 1024
 _LINE = re.compile(r"(?P<host>[^\s:@,#]+)\s+slots=(?P<slots>\d+)")
 
 
@@ -46,6 +47,8 @@ def read_hostfile(path: Path) -> tuple[Pool, list[Problem]]:
             problems.append(Problem(f"{entry!r} is no host", "", "write: worker-0 slots=4", where))
         elif match["host"] in pool:
             problems.append(Problem(f"names {match['host']} a second time", "", "add the slots up on one line", where))
+        elif len(match["slots"]) > 9 or int(match["slots"]) > MAX_SLOTS:
+            problems.append(Problem(f"gives {match['host']} more than {MAX_SLOTS} slots", "", "one a device", where))
         elif int(match["slots"]) == 0:
             problems.append(Problem(f"gives {match['host']} no slot", "", "remove the line", where))
         else:

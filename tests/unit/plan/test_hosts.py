@@ -31,6 +31,7 @@ def test_hosts_keep_their_order_and_comments_are_left_out(tmp_path: Path) -> Non
         ("a slots=x\n\nb slots=-1\n", ["/hosts:1:1 'a slots=x' is no host", "/hosts:3:1 'b slots=-1' is no host"]),
         ("a slots=2 b slots=2\n", ["/hosts:1:1 'a slots=2 b slots=2' is no host"]),
         ("a slots=0\n", ["/hosts:1:1 gives a no slot"]),
+        ("a slots=99999999999\n", ["/hosts:1:1 gives a more than 1024 slots"]),
         ("a:0 slots=1\n", ["/hosts:1:1 'a:0 slots=1' is no host"]),
         ("# nobody\n", ["/hosts names no host"]),
     ],
