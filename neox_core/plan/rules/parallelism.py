@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
-from neox_core.config.sections.activation_checkpointing import ActivationCheckpointingSection, option
+from neox_core.config.sections.activation_checkpointing import ActivationCheckpointingSection
 from neox_core.config.sections.host import DataSection
 from neox_core.config.sections.model import ModelSection
 from neox_core.config.sections.parallelism import ParallelismSection
@@ -82,7 +82,7 @@ def stages_have_layers(config: Config, shape: ClusterShape) -> Iterator[Problem]
         yield config.problem(f"{stages} stages cannot share {layers} layers", "pipe_parallel_size")
 
 
-@rule("sequence_parallel", "model_parallel_size", "seq_length", "partition_activations")
+@rule("sequence_parallel", "model_parallel_size", "seq_length")
 def positions_are_shared(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """Sequence parallelism shares equal numbers of positions over the ranks of model-parallel-size."""
     parallel, seq = config.section(ParallelismSection), config.section(DataSection).seq_length
@@ -93,11 +93,6 @@ def positions_are_shared(config: Config, shape: ClusterShape) -> Iterator[Proble
     elif seq % parallel.model_parallel_size:
         yield config.problem(
             f"{seq} cannot be divided by model-parallel-size {parallel.model_parallel_size}", "seq_length"
-        )
-    recompute = config.section(ActivationCheckpointingSection)
-    if recompute.deepspeed_activation_checkpointing and option(recompute, "partition_activations"):
-        yield config.problem(
-            "has parted what partition-activations would part", "sequence_parallel", "keep one of them"
         )
 
 
