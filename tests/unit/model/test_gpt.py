@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
+from neox_core.errors import ConfigError
 from neox_core.model.dropout import sample_keys
 from neox_core.model.gpt import GPT
 from neox_core.model.scope import Scope
@@ -227,3 +228,65 @@ def test_half_weights_train(make, form: str, tokens: Tensor) -> None:
     assert loss.dtype == torch.float32
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
     assert abs(loss.item() - math.log(96)) < 0.2
+
+
+@pytest.mark.parametrize("form", ["pythia", "llama, rpe"])
+def test_layer_scaling_leaves_the_scores(make, tokens: Tensor, form: str) -> None:
+    plain, scaled = make(form), make(form, query_key_layer_scaling=True)
+    for model in (plain, scaled):
+        roughen(model)
+    torch.testing.assert_close(scaled.logits(tokens), plain.logits(tokens), rtol=1e-4, atol=1e-5)
+
+
+def test_layer_scaling_keeps_products_within_half_precision(make) -> None:
+    """Queries and keys whose product fp16 cannot hold: the query of layer 64 is divided by 64 first."""
+    attention = make(dtype=torch.float16, query_key_layer_scaling=True).layers[0].attention
+    query = torch.full((1, 4, 2, 16), 100.0, dtype=torch.float16)
+    query[:, :, 1] = -100.0
+    value = torch.eye(2, 16, dtype=torch.float16).expand(1, 4, 2, 16)
+    bias = lambda prepared: lambda head, row, column: torch.zeros(())  # noqa: E731 the path that multiplies in fp16
+    assert (query @ query.transpose(2, 3)).isinf().any()
+    got = attention._attend(query, query, value, bias, layer=63)
+    torch.testing.assert_close(got, value, rtol=0, atol=1e-3)  # each sees itself alone: its own score is the largest
+
+
+def test_one_norm_for_both_is_two_equal_ones(make, tokens: Tensor) -> None:
+    tied, untied = make(shared_norm=True), make()
+    roughen(tied)
+    weights = tied.state_dict()
+    copies = {
+        name.replace("attention_norm", "mlp_norm"): value for name, value in weights.items() if "attention_n" in name
+    }
+    untied.load_state_dict({**weights, **copies})
+    assert num_parameters(untied) == num_parameters(tied) + 3 * 2 * 64
+    torch.testing.assert_close(tied.logits(tokens), untied.logits(tokens), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("style", "order"), [("grouped", [0, 1, 0, 1]), ("spaced", [0, 0, 1, 1])])
+def test_layers_share_weights_in_the_documents_order(make, tokens: Tensor, style: str, order: list[int]) -> None:
+    shared, whole = make(num_layers=4, num_unique_layers=2, param_sharing_style=style), make(num_layers=4)
+    roughen(shared)
+    assert len(shared.layers) == 2
+    assert list(shared.shape.layer_order) == order
+    weights = {name: value for name, value in shared.state_dict().items() if not name.startswith("layers.")}
+    for layer, block in enumerate(order):
+        weights |= {f"layers.{layer}.{name}": value for name, value in shared.layers[block].state_dict().items()}
+    whole.load_state_dict(weights)
+    torch.testing.assert_close(shared.logits(tokens), whole.logits(tokens), rtol=0, atol=0)
+    cache = shared.eval().new_cache(batch=3, capacity=24)
+    with torch.no_grad():
+        parts = [shared.logits(part, cache) for part in tokens.split([9, 1, 14], 1)]
+        torch.testing.assert_close(torch.cat(parts, 1), whole.logits(tokens), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"num_kv_heads": 3}, "not a multiple of num-kv-heads 3"),
+        ({"num_unique_layers": 2}, "num-layers 3 is not a multiple of num-unique-layers 2"),
+        ({"shared_norm": True, "parallel_residual": False}, "gpt-j-tied needs gpt-j-residual"),
+    ],
+)
+def test_numbers_that_make_no_model(make, change: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make(**change)
