@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from neox_core.model.dropout import drop_probabilities
-from neox_core.model.sparse import block_sparse_attention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +38,7 @@ class Request:
     scale: of the scores before the bias. bias_of: `score_bias` of the position, a function of what it `prepared`; its
     heads begin at `first_head`. documents, positions: int64 [batch, keys] or None, see `model.scope.Scope`. dropout:
     probability; it acts where `keys`, int64 [batch], is given, at `site` of `model.dropout`. blocks: the keys that a
-    query sees; None: all before it.
+    query sees; None: all before it. causal_softmax, masked_softmax: kernels for the ops of `model.softmax`.
     """
 
     scale: float
@@ -52,6 +51,13 @@ class Request:
     keys: Tensor | None = None
     site: int = 0
     blocks: BlockTable | None = None
+    causal_softmax: Callable[..., Tensor] | None = None
+    masked_softmax: Callable[..., Tensor] | None = None
+
+    @property
+    def by_softmax(self) -> bool:
+        """Whether the probabilities are made in one piece of a few rows, by a kernel."""
+        return self.causal_softmax is not None or self.masked_softmax is not None
 
     @property
     def bias(self) -> ScoreBias | None:
@@ -70,9 +76,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tenso
     """
     new, total = query.shape[2], key.shape[2]
     if request.blocks is not None:
-        sparse = block_sparse_attention if new == total else _by_rows
-        return sparse(query, key, value, request)
+        execute = request.blocks.execute if new == total else _by_rows
+        return execute(query, key, value, request)
     plain = request.bias is None and request.documents is None and not request.drops
+    if request.by_softmax and new > 1:
+        return _by_rows(query, key, value, request)
     if plain and new in (1, total):
         grouped = query.shape[1] != key.shape[1]
         return F.scaled_dot_product_attention(
@@ -113,15 +121,27 @@ def _rows(query: Tensor, key: Tensor, value: Tensor, request: Request, first: in
         head = torch.arange(request.first_head, request.first_head + heads, device=query.device)[:, None, None]
         bias = bias_at(head, at[..., first : first + rows, None], at[..., None, :])
         scores = scores + bias.to(scores.dtype)
+    if request.causal_softmax is not None and request.documents is None and request.blocks is None:
+        probs = request.causal_softmax(scores, 1.0)
+        return _weighted(probs, value, request, first)
     unseen = index > index[first : first + rows, None]
     if request.documents is not None:
         own = request.documents[:, None, :seen]
         unseen = unseen | (own[..., first : first + rows, None] != own[..., None, :])
     if request.blocks is not None:
         unseen = unseen | ~request.blocks.seen(first, first + rows)
+    if request.masked_softmax is not None:
+        return _weighted(request.masked_softmax(scores, unseen, 1.0), value, request, first)
     probs = scores.masked_fill(unseen, -math.inf).softmax(-1)
     if request.blocks is not None:
         probs = probs.masked_fill(unseen, 0.0)  # a query may see nothing at all
+    return _weighted(probs, value, request, first)
+
+
+def _weighted(probs: Tensor, value: Tensor, request: Request, first: int) -> Tensor:
+    """The values by their probabilities [batch, heads, rows, keys], those of queries `first` and on."""
+    batch, heads, rows, seen = probs.shape
+    kv_heads = value.shape[1]
     probs = drop_probabilities(probs, request.dropout, request.keys, request.site, request.first_head, first)
     probs = probs.to(value.dtype).view(batch, kv_heads, -1, seen)
     return (probs @ value).view(batch, heads, rows, -1)

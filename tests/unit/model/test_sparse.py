@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from neox_core.model import sparse
+from neox_core.model import blocked
+from neox_core.model.blocked import blocked_attention
 from neox_core.model.dropout import attention_site, drop_probabilities, sample_keys
 from neox_core.model.scores import Request, attend
-from neox_core.model.sparse import BlockTable, block_sparse_attention
+from neox_core.model.sparse import BlockTable
 
 
 def dense(query: Tensor, key: Tensor, value: Tensor, layout: Tensor, block: int, bias: Tensor | None = None) -> Tensor:
@@ -38,10 +39,10 @@ def random_layout(heads: int, blocks: int, density: float) -> Tensor:
 def test_equals_dense_attention(
     monkeypatch: pytest.MonkeyPatch, density: float, heads: int, key_heads: int, seq: int, dim: int, block: int
 ) -> None:
-    monkeypatch.setattr(sparse, "SCORES", 40 * block**2)  # so that a row of blocks is one of many
+    monkeypatch.setitem(blocked.SCORES, "cpu", 40 * block**2)  # so that a row of blocks is one of many
     layout = random_layout(heads, -(-seq // block), density)
     inputs = draw(heads, key_heads, seq, dim)
-    made = block_sparse_attention(*inputs, Request(dim**-0.5, blocks=BlockTable(layout, block)))
+    made = blocked_attention(*inputs, Request(dim**-0.5, blocks=BlockTable(layout, block)))
     wanted = dense(*inputs, layout, block)
     torch.testing.assert_close(made, wanted, rtol=0, atol=1e-12)
     grad = torch.randn(made.shape, generator=torch.Generator().manual_seed(1), dtype=made.dtype)
@@ -52,7 +53,7 @@ def test_equals_dense_attention(
 def test_fp32_is_within_1e_5_of_float64() -> None:
     layout = random_layout(4, 16, 0.4)
     inputs = draw(4, 4, 256, 64, torch.float32)
-    made = block_sparse_attention(*inputs, Request(0.125, blocks=BlockTable(layout, 16)))
+    made = blocked_attention(*inputs, Request(0.125, blocks=BlockTable(layout, 16)))
     exact = [each.detach().double().requires_grad_() for each in inputs]
     wanted = dense(*exact, layout, 16)
     torch.testing.assert_close(made.double(), wanted, rtol=0, atol=1e-5)
@@ -65,7 +66,7 @@ def test_queries_that_see_nothing_give_zeros() -> None:
     layout = random_layout(2, 4, 1.0)
     layout[1, 2] = False
     query, key, value = draw(2, 2, 64, 8)
-    made = block_sparse_attention(query, key, value, Request(1.0, blocks=BlockTable(layout, 16)))
+    made = blocked_attention(query, key, value, Request(1.0, blocks=BlockTable(layout, 16)))
     assert not made[:, 1, 32:48].any()
     made.sum().backward()
     assert not query.grad[:, 1, 32:48].any()
@@ -88,7 +89,7 @@ def test_a_bias_with_trained_weights() -> None:
         first_head=4,
         blocks=BlockTable(layout, 16),
     )
-    made = block_sparse_attention(*inputs, request)
+    made = blocked_attention(*inputs, request)
     at = torch.arange(90)
     wanted = dense(*inputs, layout, 16, table[:, (at[:, None] - at).clamp(min=0)])
     torch.testing.assert_close(made, wanted, rtol=0, atol=1e-12)
@@ -103,7 +104,7 @@ def test_a_bias_of_several_tensors_of_which_one_is_of_whole_numbers() -> None:
     slopes = torch.tensor([0.5, 2.0], dtype=torch.float64, requires_grad=True)
     order = torch.tensor([1, 0])
     bias = lambda pair: lambda head, q, k: -pair[0][pair[1][head]] * (q - k)  # noqa: E731
-    made = block_sparse_attention(*inputs, Request(8**-0.5, bias, (slopes, order), blocks=BlockTable(layout, 16)))
+    made = blocked_attention(*inputs, Request(8**-0.5, bias, (slopes, order), blocks=BlockTable(layout, 16)))
     at = torch.arange(48)
     wanted = dense(*inputs, layout, 16, -slopes[order][:, None, None] * (at[:, None] - at))
     torch.testing.assert_close(made, wanted, rtol=0, atol=1e-12)
@@ -114,7 +115,7 @@ def test_a_bias_of_several_tensors_of_which_one_is_of_whole_numbers() -> None:
 def test_the_first_blocks_of_a_table() -> None:
     layout = random_layout(2, 8, 0.5)
     query, key, value = draw(2, 2, 40, 8)
-    made = block_sparse_attention(query, key, value, Request(8**-0.5, blocks=BlockTable(layout, 16)))
+    made = blocked_attention(query, key, value, Request(8**-0.5, blocks=BlockTable(layout, 16)))
     torch.testing.assert_close(made, dense(query, key, value, layout[:, :3, :3], 16), rtol=0, atol=1e-12)
 
 
@@ -130,7 +131,7 @@ def test_memory_goes_with_the_named_blocks() -> None:
     index = torch.arange(blocks)
     layout = ((index[:, None] - index) < 2).tril()[None]
     query, key, value = (torch.randn(1, 1, 65536, 16, requires_grad=True) for _ in range(3))
-    made = block_sparse_attention(query, key, value, Request(0.25, blocks=BlockTable(layout, 64)))
+    made = blocked_attention(query, key, value, Request(0.25, blocks=BlockTable(layout, 64)))
     made.sum().backward()
     assert torch.isfinite(key.grad).all()
     some = slice(65536 - 192, 65536)
@@ -144,14 +145,14 @@ def test_dropout_drops_what_dense_attention_drops() -> None:
     keys = sample_keys(7, 2, 2, "cpu")
     blocks = BlockTable(layout, 16)
     request = Request(8**-0.5, dropout=0.3, keys=keys, site=attention_site(2), first_head=3, blocks=blocks)
-    made = block_sparse_attention(*inputs, request)
+    made = blocked_attention(*inputs, request)
     query, key, value = inputs
     seen = layout.repeat_interleave(16, 1).repeat_interleave(16, 2)[:, :75, :75].tril()
     scores = query @ key.transpose(-1, -2) / 8**0.5
     probs = torch.where(seen, scores.masked_fill(~seen, -1e30).softmax(-1), 0.0)
     wanted = drop_probabilities(probs, 0.3, keys, attention_site(2), first_head=3) @ value
     torch.testing.assert_close(made, wanted, rtol=0, atol=1e-12)
-    assert (made != block_sparse_attention(*inputs, Request(8**-0.5, blocks=BlockTable(layout, 16)))).any()
+    assert (made != blocked_attention(*inputs, Request(8**-0.5, blocks=BlockTable(layout, 16)))).any()
     grads = (torch.autograd.grad(out.square().sum(), inputs) for out in (made, wanted))
     for one, other in zip(*grads, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
