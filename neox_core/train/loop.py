@@ -55,17 +55,20 @@ def train(
     stop: Stop,
     state: TrainState,
     plan: RunPlan,
+    tokens_of: Callable[[int], int] | None = None,
 ) -> bool:
     """Train from `state.step` to plan.train.train_iters. True when it got there, False when it was stopped before.
 
     batches: this rank's micro-batches, int64 [micro_batch, seq + 1], from `state.step` on. valid: one fresh pass over
     the validation batches. schedule: step -> learning rate. Whatever ends the loop in good order, the last step is
-    saved. Collective: all ranks call it with the same plan and step.
+    saved. tokens_of: what a step reads, by its number; None: whole samples. Collective: all ranks call it with the same plan and step.
     """
+    if state.step == 0 and 0 in plan.checkpoint.extra_save:
+        _save(checkpointer, state, report)
     for step in range(state.step, plan.train.train_iters):
         lr = schedule(step)
         loss = engine.train_step(batches, lr)
-        state.advance(plan)
+        state.advance(plan, None if tokens_of is None else tokens_of(step))
         report.step(state.step, loss, lr, engine)
 
         if _due(state.step, plan.train.eval_interval) and plan.train.eval_iters:
@@ -76,12 +79,16 @@ def train(
         extra = state.step in plan.checkpoint.extra_save
         if last or extra or _due(state.step, plan.checkpoint.save_interval):
             report.check()
-            saved = checkpointer.save(state)
-            if saved is not None:
-                report.say(f"saved {saved}")
+            _save(checkpointer, state, report)
         if stopped:
             return state.step == plan.train.train_iters
     return True
+
+
+def _save(checkpointer: Saver, state: TrainState, report: Reporter) -> None:
+    saved = checkpointer.save(state)
+    if saved is not None:
+        report.say(f"saved {saved}")
 
 
 def _due(step: int, interval: int | None) -> bool:

@@ -10,11 +10,11 @@ from neox_core.config.setting import setting
 TagValidation = Literal["Ignore", "Warn", "Fail", "ignore", "warn", "fail", "IGNORE", "WARN", "FAIL"]
 
 
-def _positive(instance: Any, field: Any, value: tuple[int, ...]) -> None:
+def _steps(instance: Any, field: Any, value: tuple[int, ...]) -> None:
     """Steps, each of them once."""
     distinct(instance, field, value)
-    if any(step < 1 for step in value):
-        raise ValueError("must hold steps from 1 on")
+    if any(step < 0 for step in value):
+        raise ValueError("must hold steps from 0 on")
 
 
 @frozen
@@ -66,9 +66,9 @@ class CheckpointEngineSection:
     )
     extra_save_iters: tuple[int, ...] = setting(
         (),
-        help="Steps to save at besides those of save-interval.",
+        help="Steps to save at besides those of save-interval; 0: before the first.",
         unit="steps",
-        check=_positive,
+        check=_steps,
         changes="output",
         origin="gpt-neox",
     )

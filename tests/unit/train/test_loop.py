@@ -102,6 +102,17 @@ def test_the_last_step_is_saved_whatever_the_interval() -> None:
     assert [line for line in log.lines if line.startswith("save ")] == ["save 4 8 64"]
 
 
+def test_step_0_is_saved_on_request_and_once() -> None:
+    plan = make_plan(eval_interval=0)
+    plan = evolve(plan, checkpoint=evolve(plan.checkpoint, extra_save=(0, 2)))
+    fresh, resumed = Log(), Log()
+    run(fresh, plan)
+    run(resumed, plan, first=1)
+    assert fresh.lines[:3] == ["save 0 0 0", "saved there", "train batch 100 lr 0.0"]
+    assert [line for line in fresh.lines if line.startswith("save ")] == ["save 0 0 0", "save 2 4 32", "save 4 8 64"]
+    assert "save 0 0 0" not in resumed.lines
+
+
 def test_stopped_by_a_signal_it_saves_and_says_so() -> None:
     log = Log(stop_at=3)
     assert run(log, make_plan(eval_interval=0)) is False
