@@ -207,7 +207,7 @@ class _Work:
 
     def choose(self) -> None:
         for kind in KINDS:
-            if kind.key and kind.used:
+            if kind.used and (kind.key or kind.many):
                 self._choose(kind)
 
     def _choose(self, kind: Kind) -> None:
@@ -225,6 +225,8 @@ class _Work:
     def _named(self, kind: Kind) -> Any:
         if kind.name == "sparse layout":
             return self._layouts()
+        if not kind.key:
+            return ()
         head, *rest = kind.key.split(".")
         value = self.fields[head]
         self.read.add(head)
@@ -273,13 +275,14 @@ class _Work:
         for name, cls in entries.items():
             if name in named or cls is None or not hasattr(cls, "enabled"):
                 continue
-            written = [key for each in fields_of(cls) for key in each.keys if key in self.loaded.values]
+            written = {key: each for each in fields_of(cls) for key in each.keys if key in self.loaded.values}
             chosen = self._chosen(kind, name) if written else None
             if written and (chosen is None or chosen.settings.enabled):
                 yield chosen
-            for key in written if chosen is not None and not chosen.settings.enabled else ():
-                if f"{key}.enabled" not in self.loaded.places:
-                    self.report(Problem("does nothing", key, f"set {key}.enabled: true", severity="warning"))
+            for key, each in written.items() if chosen is not None and not chosen.settings.enabled else ():
+                switch = f"{key}.enabled"
+                if self.loaded.values[key] and block_of(each.type) and switch not in self.loaded.places:
+                    self.report(Problem("does nothing", key, f"set {switch}: true", severity="warning"))
 
     def _as_written(self, path: str) -> str:
         """A path by the name that the config has of its first part."""

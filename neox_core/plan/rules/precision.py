@@ -16,7 +16,7 @@ def one_precision(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     precision = config.section(PrecisionSection)
     on = [key for key in ("fp16", "bf16", "amp", "torch_autocast") if enabled(getattr(precision, key))]
     if len(on) > 1:
-        yield config.problem(f"enabled together with {on[0]}", on[1], "enable one")
+        yield config.problem(f"enabled together with {on[0]}", f"{on[1]}.enabled", "enable one")
 
 
 @rule("fp16.enabled", "device")
