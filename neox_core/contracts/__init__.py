@@ -5,6 +5,7 @@ The first line of each docstring says how the core calls the Component's target.
 """
 
 from neox_core.contracts.attention import LayoutShape, SparseLayout
+from neox_core.contracts.curriculum import Curriculum, CurriculumShape
 from neox_core.contracts.data import (
     DataBackend,
     NamedCorpus,
@@ -18,15 +19,19 @@ from neox_core.contracts.data import (
 )
 from neox_core.contracts.family import ModelFamily, WeightRule
 from neox_core.contracts.host import LaunchCommand, Launcher, Monitor, RunInfo
-from neox_core.contracts.interchange import CheckpointFormat, Kernel
+from neox_core.contracts.interchange import CheckpointFormat
+from neox_core.contracts.kernel import Kernel, KernelUser
 from neox_core.contracts.model import Activation, Norm, Position, PositionShape
 from neox_core.contracts.optim import LRSchedule, Optimizer, ScheduleShape
 
 __all__ = [
     "Activation",
     "CheckpointFormat",
+    "Curriculum",
+    "CurriculumShape",
     "DataBackend",
     "Kernel",
+    "KernelUser",
     "LRSchedule",
     "LaunchCommand",
     "Launcher",

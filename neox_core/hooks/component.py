@@ -28,6 +28,14 @@ class Component:
     needs: top-level modules that the target imports beyond the plugin's hard dependencies.
     zero_stages: optimizers only: the ZeRO stages its author has tested. A sharded stage hands the optimizer
         flat fp32 slices of the parameters, so an optimizer that looks at shapes must not list any but 0.
+    whole_parameters: optimizers only: it looks at a parameter's shape or at all of it, so a tensor-parallel part of
+        one will not do.
+    devices, precisions: optimizers only: what it runs on, and the precisions of a model that it suits.
+    state_numbers: optimizers only: how many numbers its state has at most for each element of a parameter, and besides
+        for each row and column (each index of each dimension); None: it does not say. At the default settings.
+    ops: (name, "package.module:attribute" of the reference in plain torch) of what it computes that a kernel may
+        compute instead; what the target makes is then a `contracts.KernelUser`.
+    scheduler: optimizers only: the scheduler that a run has where its config names none.
     """
 
     name: str = field(validator=v.matches_re(r"[A-Za-z0-9][A-Za-z0-9_.+-]*"))
@@ -36,6 +44,12 @@ class Component:
     summary: str = ""
     needs: tuple[str, ...] = ()
     zero_stages: tuple[int, ...] = (0,)
+    whole_parameters: bool = False
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    precisions: tuple[str, ...] = ("fp32", "bf16", "fp16")
+    state_numbers: tuple[float, float] | None = None
+    ops: tuple[tuple[str, str], ...] = ()
+    scheduler: str | None = None
 
     def missing(self) -> tuple[str, ...]:
         """The needed modules that are not installed; looks for them and imports none."""

@@ -11,7 +11,8 @@ class Kind:
     hook: the hook that offers it.
     key: the config key whose value names the chosen component; "" when no key chooses one.
     settings_at: config path of the settings block; "" when each setting is a top-level key of its own.
-    many: whether the key takes a list of names.
+    many: whether the key takes a list of names. Components of such a kind can also be switched on by `enabled` of
+        their settings; without a key, that is the only way.
     used: whether this version of the core uses components of this kind. Others can be offered and listed; a config
         that asks for one is refused.
     light: whether the target is imported on the host too, where no heavy library may be imported.
@@ -36,11 +37,12 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "sparse layout", "neox_sparse_layouts", key="sparse_attention.mode", settings_at="sparse_attention", many=True
     ),
-    Kind("kernel", "neox_kernels", used=False),
+    Kind("kernel", "neox_kernels"),
     Kind("launcher", "neox_launchers", key="launcher", light=True),
     Kind("data backend", "neox_data_backends", key="data_impl"),
     Kind("tokenizer", "neox_tokenizers", key="tokenizer_type"),
     Kind("corpus", "neox_corpora"),
+    Kind("curriculum", "neox_curricula", many=True),
     Kind("monitor", "neox_monitors", key="monitors", many=True),
     Kind("model family", "neox_model_families", light=True),
     Kind("checkpoint format", "neox_checkpoint_formats", used=False),

@@ -63,7 +63,7 @@ def neox_sparse_layouts() -> Iterable[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def neox_kernels() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Named `<op>.<implementation>`. Contract: `contracts.Kernel`."""
+    """Named `<op>.<implementation>`, chosen by `kernels` and the fusion switches. Contract: `contracts.Kernel`."""
 
 
 @hookspec
@@ -91,6 +91,11 @@ def neox_tokenizers() -> Iterable[Component]:  # type: ignore[empty-body]
 @hookspec
 def neox_corpora() -> Iterable[Component]:  # type: ignore[empty-body]
     """Texts that `neox data prepare` knows by name. Contract: `contracts.NamedCorpus`."""
+
+
+@hookspec
+def neox_curricula() -> Iterable[Component]:  # type: ignore[empty-body]
+    """Chosen by `enabled` of their own settings, one at a time. Contract: `contracts.Curriculum`."""
 
 
 @hookspec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,13 +42,16 @@ class Attention(nn.Module):
         self.first_head = tensor.first(shape.num_heads)
         self.head_dim = shape.head_dim
         self.dropout = shape.attention_dropout
+        self.kernels: Mapping[str, Callable[..., Any]] = {}
         self.softmax_in_fp32 = shape.softmax_in_fp32
         self.layer_scaling = shape.query_key_layer_scaling
         self.qkv = ColumnLinear(shape.hidden_size, shape.qkv_width, tensor, bias=shape.attention_bias)
         self.output = RowLinear(shape.hidden_size, shape.hidden_size, tensor, bias=shape.attention_bias)
 
-    def forward(self, x: Tensor, position: Position, scope: Scope = PLAIN, layer: int = 0) -> Tensor:
-        """layer: the place of this pass among all layers."""
+    def forward(
+        self, x: Tensor, position: Position, scope: Scope = PLAIN, layer: int = 0, *, bias: bool = True
+    ) -> Tensor:
+        """layer: the place of this pass among all layers. bias: whether that of the output is added."""
         projected = self.qkv(x)  # with sequence parallelism, of more positions than x
         batch, seq, _ = projected.shape
         query, key, value = self._split(projected)
@@ -56,7 +59,8 @@ class Attention(nn.Module):
         if scope.cache is not None:
             key, value = scope.cache.extend(layer, key, value)
         attended = self._attend(query, key, value, position.score_bias, scope, layer)
-        return self.output(attended.transpose(1, 2).reshape(batch, seq, -1))  # type: ignore[no-any-return]
+        output = self.output if bias else self.output.product
+        return output(attended.transpose(1, 2).reshape(batch, seq, -1))  # type: ignore[no-any-return]
 
     def _split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [batch, heads, seq, head_dim], keys and values [batch, kv heads, seq, head_dim]."""
@@ -90,6 +94,9 @@ class Attention(nn.Module):
             keys=scope.keys,
             site=attention_site(layer),
             blocks=scope.tables.get(layer) if scope.tables else None,  # else a compiled layer is bound to its number
+            causal_softmax=self.kernels.get("scaled_upper_triang_masked_softmax"),
+            masked_softmax=self.kernels.get("scaled_masked_softmax"),
+            block_sparse=self.kernels.get("block_sparse_attention"),
         )
         query = query / divisor if self.layer_scaling else query
         if self.softmax_in_fp32 and query.dtype in HALF:

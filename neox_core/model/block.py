@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -38,6 +38,7 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.tensor = tensor
+        self.kernels: Mapping[str, Callable[..., Any]] = {}
         self.parallel = shape.parallel_residual
         self.residual_post_norm = shape.residual_post_norm
         self.dropout = shape.hidden_dropout
@@ -48,15 +49,23 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, position: Position, scope: Scope = PLAIN, layer: int = 0) -> Tensor:
         """layer: the place of this pass among all layers; a block that is shared has several."""
+        apart = "bias_dropout_add" in self.kernels  # the last bias of a sublayer is then added with the residual
         normed = self.attention_norm(x)
-        attended = self._drop(self.attention(normed, position, scope, layer), scope.keys, attended_site(layer))
+        attended = self.attention(normed, position, scope, layer, bias=not apart)
+        residual = normed if self.residual_post_norm else x
+        after = self._add(residual, attended, self.attention.output.bias, scope.keys, attended_site(layer))
         if self.parallel or self.mlp_norm is None:
             normed = normed if self.mlp_norm is None else self.mlp_norm(x)
-            return x + attended + self._drop(self.mlp(normed), scope.keys, mlp_site(layer))
-        x = (normed if self.residual_post_norm else x) + attended
-        normed = self.mlp_norm(x)
-        residual = normed if self.residual_post_norm else x
-        return residual + self._drop(self.mlp(normed), scope.keys, mlp_site(layer))
+            residual = after
+        else:
+            normed = self.mlp_norm(after)
+            residual = normed if self.residual_post_norm else after
+        return self._add(residual, self.mlp(normed, bias=not apart), self.mlp.down.bias, scope.keys, mlp_site(layer))
 
-    def _drop(self, x: Tensor, keys: Tensor | None, site: int) -> Tensor:
-        return drop(x, self.dropout, keys, site, self.tensor.first_position(x.shape[1]))
+    def _add(self, residual: Tensor, x: Tensor, bias: Tensor | None, keys: Tensor | None, site: int) -> Tensor:
+        """The residual stream after a sublayer whose result is `x`, without its last bias where a kernel adds it."""
+        first = self.tensor.first_position(x.shape[1])
+        fused = self.kernels.get("bias_dropout_add")
+        if fused is not None:
+            return fused(x, bias, residual, self.dropout, keys, site, first)  # type: ignore[no-any-return]
+        return residual + drop(x, self.dropout, keys, site, first)

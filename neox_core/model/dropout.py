@@ -37,7 +37,7 @@ def sample_keys(seed: int, first: int, count: int, device: torch.device | str) -
     """One key for each of the samples first, first + 1, ... of a run: int64 [count], below 2**32."""
     salt = int.from_bytes(hashlib.sha256(f"dropout/{seed}".encode()).digest()[:4], "little")
     index = torch.arange(first, first + count, dtype=torch.int64, device=device)
-    return _mix(_mix((index & _MASK32) ^ salt) ^ (index >> 32))
+    return mix(mix((index & _MASK32) ^ salt) ^ (index >> 32))
 
 
 def drop(x: Tensor, p: float, keys: Tensor | None, site: int, first_position: int = 0) -> Tensor:
@@ -48,8 +48,21 @@ def drop(x: Tensor, p: float, keys: Tensor | None, site: int, first_position: in
     if keys is None or p == 0.0:
         return x
     positions = torch.arange(first_position, first_position + x.shape[1], device=x.device)
-    rows = _mix(_salted(keys, site)[:, None] ^ positions)  # [batch, seq]
+    rows = mix(_salted(keys, site)[:, None] ^ positions)  # [batch, seq]
     return _thin(x, rows, p)
+
+
+def bias_dropout_add(
+    x: Tensor,
+    bias: Tensor | None,
+    residual: Tensor,
+    p: float = 0.0,
+    keys: Tensor | None = None,
+    site: int = 0,
+    first_position: int = 0,
+) -> Tensor:
+    """The op after each sublayer: `residual + drop(x + bias)`; x, residual [batch, seq, hidden], bias [hidden]."""
+    return residual + drop(x if bias is None else x + bias.to(x.dtype), p, keys, site, first_position)
 
 
 def drop_probabilities(
@@ -70,7 +83,7 @@ def drop_probabilities(
 def keep_probabilities(p: float, keys: Tensor, site: int, heads: Tensor, queries: Tensor, columns: Tensor) -> Tensor:
     """Which probabilities stay: bool [batch, ...], where `...` is what heads, queries and columns broadcast to."""
     salted = _salted(keys, site).view(-1, *[1] * torch.broadcast_tensors(heads, queries, columns)[0].ndim)
-    rows = _mix(_mix(salted ^ heads) ^ queries)
+    rows = mix(mix(salted ^ heads) ^ queries)
     return _kept(rows, columns, p)
 
 
@@ -81,14 +94,14 @@ def _thin(x: Tensor, rows: Tensor, p: float) -> Tensor:
 
 
 def _kept(rows: Tensor, columns: Tensor, p: float) -> Tensor:
-    return _mix(rows ^ _mix(columns + 1)) >= round(p * 2**32)
+    return mix(rows ^ mix(columns + 1)) >= round(p * 2**32)
 
 
 def _salted(keys: Tensor, site: int) -> Tensor:
-    return _mix(keys ^ (0x5BD1E995 * (site + 1) & _MASK32))
+    return mix(keys ^ (0x5BD1E995 * (site + 1) & _MASK32))
 
 
-def _mix(x: Tensor) -> Tensor:
+def mix(x: Tensor) -> Tensor:
     """A bijection of 32-bit numbers held in int64, each output bit depending on each input bit.
 
     Multipliers and shifts are those that C. Wellons found by search ("hash prospector"); being below 2**31 they keep

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from neox_core.parallel.tensor import ALONE
 
 if TYPE_CHECKING:
     from neox_core.contracts.model import Activation
+    from neox_core.model.routing import Routing
     from neox_core.model.shape import ModelShape
     from neox_core.model.sparse import BlockTable
     from neox_core.parallel.tensor import TensorParallel
@@ -52,9 +53,11 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.tables = tables or {}
+        self.kernels: Mapping[str, Callable[..., Any]] = {}
         self.narrow_loss = narrow_loss
         self.documents = documents
         self.recompute = recompute
+        self.routing: Routing | None = None  # set for each step by the engine, where a curriculum asks for it
         self.shape = shape
         self.tensor = tensor
         self.embedding = Embedding(shape.vocab_size, shape.hidden_size, shape.hidden_dropout, tensor)
@@ -77,7 +80,8 @@ class GPT(nn.Module):
         if self.documents is not None:
             labels = self.documents.labels(tokens, labels)
         hidden = self.tensor.enter(self.hidden(tokens, keys=keys))
-        return cross_entropy(hidden, self.output_weight, labels, narrow=self.narrow_loss, tensor=self.tensor)
+        loss = self.kernels.get("cross_entropy", cross_entropy)
+        return loss(hidden, self.output_weight, labels, narrow=self.narrow_loss, tensor=self.tensor)  # type: ignore[no-any-return]
 
     def logits(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         """int64 [batch, seq] -> [batch, seq, vocab]. With a cache, `tokens` are those that follow what it holds."""
@@ -112,10 +116,16 @@ class GPT(nn.Module):
         if self.documents is not None and cache is None:
             documents, within = self.documents.index(tokens), self.documents.positions(tokens)
         positions = positions if within is None else within
+        routing = self.routing if self.training else None
+        shared = Scope(
+            self._prepare(positions), keys, documents, within, cache, self.tables, routing, prepare=self._prepare
+        )
+        return positions, shared
+
+    def _prepare(self, positions: Tensor) -> Any:
         prepared = self.position.prepare(positions, self._matmul_dtype(self.embedding.weight))  # type: ignore[operator]
         # Each rank of a tensor group sees the gradient of its own heads: what is trained needs the sum of them.
-        prepared = tree_map_only(Tensor, self._for_all_heads, prepared)
-        return positions, Scope(prepared, keys, documents, within, cache, self.tables)
+        return tree_map_only(Tensor, self._for_all_heads, prepared)
 
     def _for_all_heads(self, prepared: Tensor) -> Tensor:
         return self.tensor.copy(prepared) if prepared.requires_grad else prepared

@@ -30,6 +30,10 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
 
+    def product(self, x: Tensor) -> Tensor:
+        """What `forward` adds the bias to."""
+        return linear(x, self.weight)
+
     def extra_repr(self) -> str:
         inputs, outputs = self.sizes
         return f"{inputs}, {outputs}, bias={self.bias is not None}"
@@ -58,6 +62,9 @@ class ColumnLinear(Linear):
     def forward(self, x: Tensor) -> Tensor:
         return linear(self.tensor.enter(x), self.weight, self.bias)
 
+    def product(self, x: Tensor) -> Tensor:
+        return linear(self.tensor.enter(x), self.weight)
+
 
 class RowLinear(Linear):
     """A Linear of which each rank holds some inputs: [batch, seq, its inputs] -> [batch, seq, outputs].
@@ -73,5 +80,9 @@ class RowLinear(Linear):
     def forward(self, x: Tensor) -> Tensor:
         if self.tensor.size == 1:
             return super().forward(x)
-        total = self.tensor.leave(linear(x, self.weight))
+        total = self.product(x)
         return total if self.bias is None else total + self.bias.to(total.dtype)
+
+    def product(self, x: Tensor) -> Tensor:
+        total = linear(x, self.weight)
+        return total if self.tensor.size == 1 else self.tensor.leave(total)

@@ -29,5 +29,9 @@ class MLP(nn.Module):
         self.up = ColumnLinear(shape.hidden_size, shape.mlp_width, tensor, bias=shape.mlp_bias, sections=sections)
         self.down = RowLinear(width, shape.hidden_size, tensor, bias=shape.mlp_bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.activation(self.up(x)))  # type: ignore[no-any-return]
+    def forward(self, x: Tensor, *, bias: bool = True) -> Tensor:
+        """bias: whether the last one is added."""
+        down = self.down if bias else self.down.product
+        if self.up.bias is not None and getattr(self.activation, "adds_bias", False):
+            return down(self.activation.with_bias(self.up.product(x), self.up.bias))  # type: ignore[no-any-return, attr-defined]
+        return down(self.activation(self.up(x)))  # type: ignore[no-any-return]

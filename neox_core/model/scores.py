@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from neox_core.model.blocked import blocked_attention
 from neox_core.model.dropout import drop_probabilities
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Request:
     heads begin at `first_head`. documents, positions: int64 [batch, keys] or None, see `model.scope.Scope`. dropout:
     probability; it acts where `keys`, int64 [batch], is given, at `site` of `model.dropout`. blocks: the keys that a
     query sees; None: all before it. causal_softmax, masked_softmax: kernels for the ops of `model.softmax`.
+    block_sparse: the kernel for attention by `blocks`.
     """
 
     scale: float
@@ -53,6 +55,7 @@ class Request:
     blocks: BlockTable | None = None
     causal_softmax: Callable[..., Tensor] | None = None
     masked_softmax: Callable[..., Tensor] | None = None
+    block_sparse: Callable[..., Tensor] | None = None
 
     @property
     def by_softmax(self) -> bool:
@@ -76,8 +79,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tenso
     """
     new, total = query.shape[2], key.shape[2]
     if request.blocks is not None:
-        execute = request.blocks.execute if new == total else _by_rows
-        return execute(query, key, value, request)
+        sparse = request.block_sparse or blocked_attention
+        return (sparse if new == total else _by_rows)(query, key, value, request)
     plain = request.bias is None and request.documents is None and not request.drops
     if request.by_softmax and new > 1:
         return _by_rows(query, key, value, request)
@@ -113,17 +116,18 @@ def _rows(query: Tensor, key: Tensor, value: Tensor, request: Request, first: in
     kv_heads, seen = key.shape[1:3]
     grouped = query.reshape(batch, kv_heads, -1, width)  # the heads that share a key, side by side
     scores = (grouped @ key.transpose(2, 3)).view(batch, heads, rows, seen)
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * request.scale
     index = torch.arange(seen, device=query.device)
     bias_at = request.bias
+    scale = request.scale
+    if bias_at is not None or not request.by_softmax:
+        scores, scale = scores.to(torch.promote_types(scores.dtype, torch.float32)) * scale, 1.0
     if bias_at is not None:
         at = index if request.positions is None else request.positions[:, None, :seen]  # [(batch, 1,) keys]
         head = torch.arange(request.first_head, request.first_head + heads, device=query.device)[:, None, None]
         bias = bias_at(head, at[..., first : first + rows, None], at[..., None, :])
         scores = scores + bias.to(scores.dtype)
     if request.causal_softmax is not None and request.documents is None and request.blocks is None:
-        probs = request.causal_softmax(scores, 1.0)
-        return _weighted(probs, value, request, first)
+        return _weighted(request.causal_softmax(scores, scale), value, request, first)
     unseen = index > index[first : first + rows, None]
     if request.documents is not None:
         own = request.documents[:, None, :seen]
@@ -131,7 +135,9 @@ def _rows(query: Tensor, key: Tensor, value: Tensor, request: Request, first: in
     if request.blocks is not None:
         unseen = unseen | ~request.blocks.seen(first, first + rows)
     if request.masked_softmax is not None:
-        return _weighted(request.masked_softmax(scores, unseen, 1.0), value, request, first)
+        return _weighted(request.masked_softmax(scores, unseen, scale), value, request, first)
+    if scale != 1.0:  # a kernel for the triangle alone, which this mask is not
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * scale
     probs = scores.masked_fill(unseen, -math.inf).softmax(-1)
     if request.blocks is not None:
         probs = probs.masked_fill(unseen, 0.0)  # a query may see nothing at all

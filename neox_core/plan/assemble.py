@@ -6,6 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+from attrs import evolve
 from cattrs.preconf.json import make_converter
 
 from neox_core.config.convert import fields_of
@@ -32,6 +33,7 @@ from neox_core.plan.runfile import (
     ComponentRef,
     DataPlan,
     DataSource,
+    KernelPlan,
     ModelPlan,
     OptimPlan,
     PrecisionPlan,
@@ -46,16 +48,19 @@ Resume = Literal["must", "auto"]
 _converter = make_converter()
 
 
-def assemble(config: Config, shape: ClusterShape, resume: Resume, folder: str, debug: bool) -> RunPlan:
+def assemble(
+    config: Config, shape: ClusterShape, resume: Resume, folder: str, debug: bool, kernels: tuple[KernelPlan, ...] = ()
+) -> RunPlan:
     """The plan of a config whose rules all hold."""
     batch = _batch(config, shape)
     precision = _precision(config.section(PrecisionSection))
     optim = _optim(config)
     (launcher,) = config.components("launcher")
-    monitors = config.components("monitor")
-    used = [each for kind in config.chosen.values() for each in kind]
+    monitors, curricula = config.components("monitor"), config.components("curriculum")
+    used = {each.entry.plugin.id: each.entry.plugin.version for kind in config.chosen.values() for each in kind}
+    used |= {offer.plugin: offer.version for each in kernels for offer in each.offers}
     return RunPlan(
-        model=_model(config),
+        model=evolve(_model(config), kernels=kernels),
         batch=batch,
         data=_data(config),
         optim=optim,
@@ -66,10 +71,11 @@ def assemble(config: Config, shape: ClusterShape, resume: Resume, folder: str, d
         launcher=reference(launcher),
         monitors=tuple(map(reference, monitors)),
         engine=engine_json(batch, precision, engine_blocks(config), gradient_clipping=optim.gradient_clipping),
-        plugins={each.entry.plugin.id: each.entry.plugin.version for each in used},
+        plugins=used,
         run_dir=folder,
         neox_version=version("neox-core"),
         debug=debug,
+        curriculum=reference(curricula[0]) if curricula else None,
     )
 
 
@@ -155,7 +161,7 @@ def _recompute(section: ActivationCheckpointingSection, num_layers: int) -> Reco
     if not section.checkpoint_activations:
         return None
     if not section.deepspeed_activation_checkpointing:
-        return RecomputePlan(section.checkpoint_num_layers)
+        return RecomputePlan(section.checkpoint_num_layers, section.distribute_checkpointed_activations)
     return RecomputePlan(
         layers=section.checkpoint_num_layers,
         deepspeed=True,

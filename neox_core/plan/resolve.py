@@ -17,9 +17,10 @@ from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.assemble import Resume, assemble, run_dir
 from neox_core.plan.cluster import ClusterShape, Machine, cluster_shape, detect
+from neox_core.plan.kernels import plan_kernels
 from neox_core.plan.origins import find_origins
 from neox_core.plan.rules import check_rules, plugin_rules, unread_keys
-from neox_core.plan.runfile import RunPlan
+from neox_core.plan.runfile import KernelPlan, RunPlan
 
 
 @frozen
@@ -61,13 +62,17 @@ def prepare_run(
         problems += _without_start(check_rules(config, shape)) if not start else check_rules(config, shape)
     if not errors(problems):
         problems += plugin_rules(config, catalog)
+    kernels: tuple[KernelPlan, ...] = ()
+    if not errors(problems):
+        kernels, refused = plan_kernels(config, catalog.registry, shape.device)
+        problems += refused
     if written.unreadable:  # it may have what is missing elsewhere
         problems = [each for each in problems if not each.message.startswith("is required")]
     if errors(problems):
         at_plugins = len(errors(problems)) == faults + len(required)
         raise ProblemsError(written.with_values(problems), plugin_fault=at_plugins)
     problems += [Problem(line, severity="warning") for line in catalog.warnings()]
-    plan = assemble(config, shape, _resume(resume), run_dir(config), debug)
+    plan = assemble(config, shape, _resume(resume), run_dir(config), debug, kernels)
     unread = _unsaid(unread_keys(config, catalog), problems)
     if unread:
         by_plugins = all("nothing reads it in" in each.message for each in unread)

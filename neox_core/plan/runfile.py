@@ -52,11 +52,13 @@ class ComponentRef:
 
 @frozen
 class RecomputePlan:
-    """Activation checkpointing. layers: consecutive ones of which the input alone is kept. The others are options of
-    DeepSpeed's function and act where `deepspeed` is True; num_checkpoints: segments of the model.
+    """Activation checkpointing. layers: consecutive ones of which the input alone is kept. distribute: each
+    tensor-parallel rank keeps a part of it. The others are options of DeepSpeed's function and act where `deepspeed` is
+    True; num_checkpoints: segments of the model.
     """
 
     layers: int
+    distribute: bool = False
     deepspeed: bool = False
     partition: bool = False
     contiguous: bool = False
@@ -67,10 +69,24 @@ class RecomputePlan:
 
 
 @frozen
+class KernelPlan:
+    """What is asked for an op. asked: "auto", "fused" (any kernel), or the name of one.
+
+    offers: kernels in the order of preference. key: the config key that asks, for messages; "" where none does.
+    """
+
+    op: str
+    asked: str
+    key: str
+    offers: tuple[ComponentRef, ...]
+
+
+@frozen
 class ModelPlan:
     """The decoder. Widths in elements; `padded_vocab_size` None: from the tokenizer, rounded up.
 
     num_kv_heads None: as many as heads. num_unique_layers None: as many as layers. recompute None: keep activations.
+    kernels: for each op that a kernel may compute; ops that are not named are computed by their references.
     layout_of_layer: for each layer its place in `layouts`, None where it sees all before it; empty: all layers do.
     """
 
@@ -108,6 +124,7 @@ class ModelPlan:
     recompute: RecomputePlan | None = None
     layouts: tuple[ComponentRef, ...] = ()
     layout_of_layer: tuple[int | None, ...] = ()
+    kernels: tuple[KernelPlan, ...] = ()
 
 
 @frozen
@@ -258,6 +275,7 @@ class RunPlan:
     engine: the JSON that DeepSpeed gets.
     plugins: id -> version of the plugins whose components the run uses.
     debug: show the engine's own messages.
+    curriculum: what says which samples and tokens a step trains on; None: all, in the order of the run.
     """
 
     model: ModelPlan
@@ -275,6 +293,7 @@ class RunPlan:
     run_dir: str
     neox_version: str
     debug: bool = False
+    curriculum: ComponentRef | None = None
     format: int = FORMAT
 
 

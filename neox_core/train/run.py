@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from math import prod
@@ -17,10 +17,15 @@ from torch.distributed.rendezvous import rendezvous
 
 from neox_core.build.consumed import require_consumed
 from neox_core.build.context import BuildContext, build_context
+from neox_core.build.curriculum import build_curriculum, tokens_of_steps
 from neox_core.build.data import build_batches, build_tokenizer, open_split
+from neox_core.build.dataset import rounds_of
 from neox_core.build.engine import build_engine, build_stage, print_collectives
+from neox_core.build.kernels import use_kernels
 from neox_core.build.model import build_model, compile_layers
 from neox_core.build.optimizer import build_optimizer
+from neox_core.build.order import LongerOrder
+from neox_core.build.trail import Trail
 from neox_core.contracts.host import Monitor, RunInfo
 from neox_core.errors import CheckpointError
 from neox_core.model.shape import flops_per_token, padded_vocab
@@ -38,8 +43,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from neox_core.build.data import Split
+    from neox_core.build.dataset import Samples
     from neox_core.build.engine import Engine
-    from neox_core.contracts import Tokenizer
+    from neox_core.contracts import Curriculum, Tokenizer
     from neox_core.model.gpt import GPT
     from neox_core.plan.runfile import RunPlan
     from neox_core.train.startup import Startup
@@ -62,43 +68,48 @@ def run(plan: RunPlan, startup: Startup) -> None:
     seed_rank(plan.train.seed, rank, context.device)
     tokenizer = build_tokenizer(plan)
     vocab_size = padded_vocab(plan.model, tokenizer.vocab_size if tokenizer else None)
-    batches = partial(
-        build_batches, plan, data_rank=groups.data_rank, data_size=groups.data_size, vocab_size=vocab_size
-    )
-    data_hash, repeats = _open_splits(plan, vocab_size)
+    curriculum = build_curriculum(plan)
+    place = {"data_rank": groups.data_rank, "data_size": groups.data_size}
+    batches = partial(build_batches, plan, **place, vocab_size=vocab_size, curriculum=curriculum)
+    samples, repeats = _open_splits(plan, vocab_size, curriculum)
     startup.mark("data")
     model = _build_model(plan, vocab_size, context, tokenizer)
-    optimizer = build_optimizer(plan.optim, model)
+    kernels = use_kernels(model, plan.model, context, torch.bfloat16 if plan.precision.autocast else context.dtype)
+    optimizer = build_optimizer(plan.optim, model, groups.data)
     startup.mark("model")
-    engine = build_engine(plan, model, optimizer, context)
+    engine = build_engine(plan, model, optimizer, context, curriculum)
     size = sum(map(prod, engine.shapes().values()))
     startup.mark("engine")
     checkpointer = Checkpointer(plan, engine, context)
     resumed = checkpointer.load()
     state, schedule = resumed.state, resumed.schedule
+    rounds = rounds_of(state.data_rounds, plan)
+    if len(rounds) > 1:
+        samples = open_split(plan, "train", vocab_size, rounds=rounds, curriculum=curriculum)
+        repeats += _made_longer(samples)
+    state.data_rounds, data_hash = rounds, Trail(samples, plan.batch.train_batch).at
     _same_samples(state, data_hash, resumed.path)
-    report = _build_report(plan, model, size, context, state, startup, data_hash)
+    report = _build_report(plan, model, size, context, state, startup, data_hash, tokens_of_steps(plan, curriculum))
     checkpointer.say = report.say
-    _say_where_it_begins(report, resumed, repeats)
+    _say_where_it_begins(report, resumed, (*kernels, *repeats))
     if rank == 0:
         require_consumed(plan)
     startup.mark("load")
 
     try:
         with StopSignal(groups) as stop:
-            samples = report.timed(batches("train", first_step=state.step), stop.alive)
+            samples = report.timed(batches("train", first_step=state.step, rounds=rounds), stop.alive)
             valid = partial(_alive, partial(batches, "valid", first_step=0), stop)
             saver = _Patient(checkpointer, stop, data_hash)
-            finished = train(engine, samples, valid, schedule, report, saver, stop, state, plan)
+            finished = train(
+                engine, samples, valid, schedule, report, saver, stop, state, plan, tokens_of_steps(plan, curriculum)
+            )
             if finished:
                 _evaluate(plan, engine, report, state, partial(batches, first_step=0), stop)
             else:
-                saved = "" if plan.checkpoint.save else "; nothing is saved, since `save` is not set"
-                report.say(f"stopped after step {state.step}{saved}")
+                _say_where_it_stops(plan, report, state)
         if finished and plan.train.sample_prompt is not None and tokenizer is not None:
-            whole = _whole_model(plan, model, engine, context, tokenizer, vocab_size)
-            if rank == 0:
-                report.say(f"sample:\n{sample(whole, tokenizer, plan.train.sample_prompt)}")
+            _show_sample(plan, _whole_model(plan, model, engine, context, tokenizer, vocab_size), tokenizer, report)
     finally:
         report.close()
     print_collectives(plan)
@@ -130,10 +141,10 @@ def _build_model(plan: RunPlan, vocab_size: int, context: BuildContext, tokenize
     return model
 
 
-def _open_splits(plan: RunPlan, vocab_size: int) -> tuple[Callable[[int], int], list[str]]:
+def _open_splits(plan: RunPlan, vocab_size: int, curriculum: Curriculum | None) -> tuple[Samples, list[str]]:
     """What is read later shall be there now: better an error here than after the first thousand steps.
 
-    Returns the hash of the training samples of a step, by the number of finished steps, and lines for people.
+    Returns the training samples of a new run, and lines for people.
     """
     evaluated: list[Split] = []
     if plan.train.eval_iters and plan.train.eval_interval:
@@ -146,24 +157,32 @@ def _open_splits(plan: RunPlan, vocab_size: int) -> tuple[Callable[[int], int], 
         for part, epochs in zip(opened.parts, opened.epochs, strict=True):
             if epochs > 1:
                 repeats.append(f"{split}: {part.prefix} is too small: an evaluation reads it {epochs:.1f} times")
-    samples, batch = open_split(plan, "train", vocab_size), plan.batch.train_batch
-    return lambda step: samples.fingerprint((step - 1) * batch, batch), repeats
+    return open_split(plan, "train", vocab_size, curriculum=curriculum), repeats
+
+
+def _made_longer(samples: Samples) -> list[str]:
+    return [
+        f"{part.prefix}: train-iters has become more: the order of the first {len(part.order.parts[0]):,} samples stays, "
+        "and another one goes on behind it"
+        for part in samples.parts
+        if isinstance(part.order, LongerOrder)
+    ]
 
 
 def _same_samples(state: TrainState, data_hash: Callable[[int], int], path: Path | None) -> None:
-    """Raises CheckpointError when the last step of a resumed run was on other samples than this run would have had."""
+    """Raises CheckpointError when the steps of a resumed run were on other samples than this run would have had."""
     if state.data_hash is not None and state.data_hash != data_hash(state.step):
         raise CheckpointError(
-            f"{path}: its step {state.step} was on other samples than this run has there: the datasets, their weights, "
-            "split, seed or seq-length have changed, or train-iters asks for another number of epochs",
+            f"{path}: its {state.step} steps were on other samples than this run has there: the datasets, their weights, "
+            "split, seed or seq-length have changed",
             hint="put back what has changed, or set finetune: true to begin anew from these weights",
         )
 
 
-def _say_where_it_begins(report: Report, resumed: Resumed, repeats: list[str]) -> None:
+def _say_where_it_begins(report: Report, resumed: Resumed, notes: Sequence[str]) -> None:
     if resumed.path is not None:
         report.say(f"resumed from {resumed.path}, at step {resumed.state.step}")
-    for note in (*resumed.notes, *repeats):
+    for note in (*resumed.notes, *notes):
         report.say(note)
 
 
@@ -175,6 +194,7 @@ def _build_report(
     state: TrainState,
     startup: Startup,
     data_hash: Callable[[int], int],
+    tokens_of: Callable[[int], int],
 ) -> Report:
     peak = find_peak(plan.train.peak_tflops, plan.precision, context.device)
     info = RunInfo(
@@ -203,6 +223,7 @@ def _build_report(
         stop_on_nonfinite=plan.train.on_nonfinite_loss == "stop",
         startup=startup,
         data_hash=data_hash,
+        tokens_of=tokens_of,
     )
     report.say(f"mfu against a peak of {peak.source}")
     return report
@@ -260,6 +281,16 @@ def _whole_model(
         return model
     alone = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), context.seed)
     return build_model(plan.model, vocab_size, alone, weights, eod=tokenizer.eod)
+
+
+def _show_sample(plan: RunPlan, whole: GPT, tokenizer: Tokenizer, report: Report) -> None:
+    if dist.get_rank() == 0:
+        report.say(f"sample:\n{sample(whole, tokenizer, str(plan.train.sample_prompt))}")
+
+
+def _say_where_it_stops(plan: RunPlan, report: Report, state: TrainState) -> None:
+    saved = "" if plan.checkpoint.save else "; nothing is saved, since `save` is not set"
+    report.say(f"stopped after step {state.step}{saved}")
 
 
 def _part() -> None:

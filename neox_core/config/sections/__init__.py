@@ -8,6 +8,7 @@ from neox_core.config.sections.communication import CommunicationSection
 from neox_core.config.sections.data import BlendSection
 from neox_core.config.sections.engine import EngineSection
 from neox_core.config.sections.host import DataSection, LaunchSection, PluginsSection, ReportSection
+from neox_core.config.sections.kernels import KernelsSection
 from neox_core.config.sections.model import ModelSection, RegularizationSection
 from neox_core.config.sections.optimizer import OptimizerSection
 from neox_core.config.sections.parallelism import ParallelismSection
@@ -40,6 +41,7 @@ CORE_SECTIONS: tuple[ConfigSection, ...] = tuple(
         ("scheduler", SchedulerSection),
         ("regularization", RegularizationSection),
         ("precision", PrecisionSection),
+        ("kernels", KernelsSection),
         ("zero", ZeroSection),
         ("aio", AioSection),
         ("communication", CommunicationSection),

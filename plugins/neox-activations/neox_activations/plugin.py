@@ -1,14 +1,29 @@
 from neox_core.api import Component, hookimpl
 
+BIAS_GELU = (("bias_gelu", "neox_activations.gelu:bias_gelu"),)
+
 
 @hookimpl
 def neox_activations() -> list[Component]:
     return [
-        Component("gelu", "neox_activations.gelu:Gelu", summary="x * Phi(x), by erf (arXiv:1606.08415)"),
+        Component("gelu", "neox_activations.gelu:Gelu", summary="x * Phi(x), by erf (arXiv:1606.08415)", ops=BIAS_GELU),
         Component(
-            "openai-gelu", "neox_activations.gelu:TanhGelu", summary="GELU by tanh, as in GPT-2 (arXiv:1606.08415)"
+            "openai-gelu",
+            "neox_activations.gelu:TanhGelu",
+            summary="GELU by tanh, as in GPT-2 (arXiv:1606.08415)",
+            ops=BIAS_GELU,
         ),
         Component("erf-gelu", "neox_activations.gelu:ErfGelu", summary="GELU in basic operations, for exports"),
-        Component("geglu", "neox_activations.gated:GeGLU", summary="value * GELU(gate) (arXiv:2002.05202)"),
-        Component("swiglu", "neox_activations.gated:SwiGLU", summary="value * SiLU(gate) (arXiv:2002.05202)"),
+        Component(
+            "geglu",
+            "neox_activations.gated:GeGLU",
+            summary="value * GELU(gate) (arXiv:2002.05202)",
+            ops=(("geglu", "neox_activations.gated:geglu"),),
+        ),
+        Component(
+            "swiglu",
+            "neox_activations.gated:SwiGLU",
+            summary="value * SiLU(gate) (arXiv:2002.05202)",
+            ops=(("swiglu", "neox_activations.gated:swiglu"),),
+        ),
     ]

@@ -10,17 +10,20 @@ def neox_norms() -> list[Component]:
             "neox_norms.layernorm:LayerNorm",
             LayerNormSettings,
             summary="Mean and variance, gain and bias (arXiv:1607.06450)",
+            ops=(("layer_norm", "neox_norms.layernorm:layer_norm"),),
         ),
         Component(
             "rmsnorm",
             "neox_norms.rmsnorm:RMSNorm",
             RMSNormSettings,
             summary="Root mean square and gain, no centring (arXiv:1910.07467)",
+            ops=(("rms_norm", "neox_norms.rmsnorm:rms_norm"),),
         ),
         Component(
             "scalenorm",
             "neox_norms.scalenorm:ScaleNorm",
             ScaleNormSettings,
             summary="L2 norm and one learned scalar (arXiv:1910.05895)",
+            ops=(("scale_norm", "neox_norms.scalenorm:scale_norm"),),
         ),
     ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from neox_norms.settings import RMSNormSettings
 
 
@@ -22,14 +24,21 @@ class RMSNorm(nn.Module):
 
     def __init__(self, dim: int, settings: RMSNormSettings) -> None:
         super().__init__()
+        self.kernels: Mapping[str, Callable[..., Any]] = {}
         self.eps = settings.rms_norm_epsilon
         self.under_the_root = settings.rms_norm_epsilon_in == "mean-square"
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        if self.under_the_root:
-            root = (wide.square().mean(dim=-1, keepdim=True) + self.eps).sqrt()
-            return (wide / root * self.weight).to(x.dtype)
-        rms = torch.linalg.vector_norm(wide, dim=-1, keepdim=True) * wide.shape[-1] ** -0.5
-        return (wide / (rms + self.eps) * self.weight).to(x.dtype)
+        compute = self.kernels.get("rms_norm", rms_norm)
+        return compute(x, self.weight, self.eps, self.under_the_root)  # type: ignore[no-any-return]
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, under_the_root: bool) -> Tensor:
+    """The op: x [..., dim], weight [dim] -> [..., dim] in the dtype of x."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    if under_the_root:
+        root = (wide.square().mean(dim=-1, keepdim=True) + eps).sqrt()
+        return (wide / root * weight).to(x.dtype)
+    rms = torch.linalg.vector_norm(wide, dim=-1, keepdim=True) * wide.shape[-1] ** -0.5
+    return (wide / (rms + eps) * weight).to(x.dtype)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from neox_norms.settings import ScaleNormSettings
 
 
@@ -20,11 +22,18 @@ class ScaleNorm(nn.Module):
 
     def __init__(self, dim: int, settings: ScaleNormSettings) -> None:
         super().__init__()
+        self.kernels: Mapping[str, Callable[..., Any]] = {}
         self.dim = dim
         self.eps = settings.scalenorm_epsilon
         self.weight = nn.Parameter(torch.ones(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).clamp(min=self.eps)
-        return (wide * (self.weight / length)).to(x.dtype)
+        compute = self.kernels.get("scale_norm", scale_norm)
+        return compute(x, self.weight, self.eps)  # type: ignore[no-any-return]
+
+
+def scale_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The op: x [..., dim], weight [1] -> [..., dim] in the dtype of x."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).clamp(min=eps)
+    return (wide * (weight / length)).to(x.dtype)

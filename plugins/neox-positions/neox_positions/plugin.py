@@ -17,6 +17,7 @@ def neox_positions() -> list[Component]:
             "neox_positions.rotary:Rotary",
             RotarySettings,
             summary="Queries and keys turned by their position (arXiv:2104.09864)",
+            ops=(("rotary", "neox_positions.rotary:rotary"),),
         ),
         Component(
             "rpe",

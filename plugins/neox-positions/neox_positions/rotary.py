@@ -11,6 +11,8 @@ from neox_core.errors import ConfigError
 from neox_positions.none import NoPosition
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from neox_core.contracts.model import PositionShape
     from neox_positions.settings import RotarySettings
 
@@ -27,6 +29,7 @@ class Rotary(NoPosition):
         super().__init__(shape, settings)
         self.turned = int(shape.head_dim * settings.rotary_pct)
         self.base = settings.rotary_emb_base
+        self.kernels: Mapping[str, Callable[..., Any]] = {}
         if self.turned < 2 or self.turned % 2:
             raise ConfigError(
                 f"rotary-pct {settings.rotary_pct} turns {self.turned} of {shape.head_dim} dimensions of a head",
@@ -44,11 +47,16 @@ class Rotary(NoPosition):
 
     def rotate(self, query: Tensor, key: Tensor, prepared: Any) -> tuple[Tensor, Tensor]:
         cos, sin = prepared
-        return self._turn(query, cos, sin), self._turn(key, cos, sin)
+        turn = self.kernels.get("rotary", rotary)
+        return turn(query, cos, sin), turn(key, cos, sin)
 
-    def _turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        head = x[..., : self.turned]
-        turned = head * cos + head.roll(self.turned // 2, dims=-1) * sin  # the sine carries the sign of rotate-half
-        if self.turned == x.shape[-1]:
-            return turned.to(x.dtype)
-        return torch.cat((turned.to(x.dtype), x[..., self.turned :]), dim=-1)
+
+def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The op: x [batch, heads, seq, head_dim], cos and sin [(batch, 1,) seq, turned], turned even -> as x.
+
+    The sine carries the sign of rotate-half: it is negative in the first half.
+    """
+    turned = cos.shape[-1]
+    head = x[..., :turned]
+    result = (head * cos + head.roll(turned // 2, dims=-1) * sin).to(x.dtype)
+    return result if turned == x.shape[-1] else torch.cat((result, x[..., turned:]), dim=-1)

@@ -212,7 +212,6 @@ def test_a_setting_of_a_later_optimizer_given_to_one_of_this_version(read: Read)
 @pytest.mark.parametrize(
     "line",
     [
-        "bias-gelu-fusion: true",
         "output_layer_parallelism: row",
     ],
 )

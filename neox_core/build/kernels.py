@@ -1,0 +1,104 @@
+"""Kernels of a run: chosen once, when the model is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from attrs import frozen
+from torch import nn
+
+from neox_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from neox_core.build.context import BuildContext
+    from neox_core.contracts.kernel import Kernel
+    from neox_core.plan.runfile import KernelPlan, ModelPlan
+
+REFERENCE = "reference"
+
+
+@frozen(eq=False)
+class Choice:
+    """What computes an op. kernel None: the reference does. passed_over: (offer, reasons) of those that do not."""
+
+    op: str
+    name: str
+    kernel: Callable[..., Any] | None
+    passed_over: tuple[tuple[str, tuple[str, ...]], ...]
+
+    @property
+    def line(self) -> str:
+        """For people."""
+        why = "".join(f"; not {name}: {', '.join(reasons)}" for name, reasons in self.passed_over)
+        return f"{self.op}: {self.name}{why}"
+
+
+def choose(plan: KernelPlan, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Choice:
+    """The first offer that can run, and for `auto` was tested on the device; else for `auto` the reference.
+
+    shape: of the op's first tensor, for one sample. Raises ConfigError with all reasons where a kernel was asked for
+    and none can run, PluginError for an offer that cannot be imported.
+    """
+    passed: list[tuple[str, tuple[str, ...]]] = []
+    for offer in plan.offers:
+        kernel: Kernel = offer.load()[0]
+        reasons = kernel.why_not(shape, dtype, device)
+        architecture = architecture_of(device)
+        if not reasons and plan.asked == "auto" and architecture not in kernel.tested:
+            reasons = (f"not tested on {architecture}; ask for it to use it",)
+        if not reasons:
+            return Choice(plan.op, offer.name, kernel, tuple(passed))
+        passed.append((offer.name, reasons))
+    if plan.asked != "auto":
+        why = "; ".join(f"{name}: {', '.join(reasons)}" for name, reasons in passed)
+        raise ConfigError(
+            f"{plan.key.replace('_', '-')}: no kernel for {plan.op} can run here: {why}",
+            hint=f"remove it, or kernels: {{{plan.op}: reference}}",
+        )
+    return Choice(plan.op, REFERENCE, None, tuple(passed))
+
+
+def use_kernels(model: nn.Module, plan: ModelPlan, context: BuildContext, dtype: torch.dtype) -> tuple[str, ...]:
+    """Give the parts of `model`, a whole one or a stage, the kernels of the plan; lines on what was chosen.
+
+    dtype: of products. Raises as `choose` does.
+    """
+    choices = [choose(each, shape_of(each.op, plan, context), dtype, context.device) for each in plan.kernels]
+    chosen = {each.op: each.kernel for each in choices if each.kernel is not None}
+    for user in kernel_users(model):
+        user.kernels = chosen
+    return tuple(f"kernel of {each.line}" for each in choices)
+
+
+def shape_of(op: str, plan: ModelPlan, context: BuildContext) -> tuple[int, ...]:
+    """The shape of the first tensor of an op of the model, for one sample on this rank."""
+    share = context.groups.tensor.share
+    heads, seq = share(plan.num_attention_heads), plan.seq_length
+    if op in ("scaled_upper_triang_masked_softmax", "scaled_masked_softmax"):
+        return (1, heads, seq, seq)
+    if op == "rotary":
+        return (1, heads, seq, plan.hidden_size // plan.num_attention_heads)
+    if op in ("geglu", "swiglu"):
+        return (1, seq, 2 * share(plan.intermediate_size))
+    return (1, seq, share(plan.intermediate_size) if op == "bias_gelu" else plan.hidden_size)
+
+
+def kernel_users(model: nn.Module) -> Iterator[Any]:
+    """Everything in a model that computes ops: see `contracts.KernelUser`. Activations are no modules."""
+    for module in model.modules():
+        feed = getattr(module, "feed", None)  # a stage of a pipeline has what its layers share there
+        for each in (module, getattr(module, "activation", None), getattr(feed, "position", None)):
+            if hasattr(each, "kernels"):
+                yield each
+
+
+def architecture_of(device: torch.device) -> str:
+    """Such as "sm_90" of an NVIDIA GPU, "gfx942" of an AMD one; "cpu"."""
+    if device.type != "cuda":
+        return device.type
+    if torch.version.hip is not None:
+        return str(torch.cuda.get_device_properties(device).gcnArchName).partition(":")[0]
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"

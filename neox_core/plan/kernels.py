@@ -1,0 +1,135 @@
+"""Which kernels a run may take: what the config asks for each op of its model, and who offers it.
+
+Whether a kernel can run is seen by the ranks, which have the device; what cannot be on any device is refused here.
+"""
+
+from collections.abc import Iterator
+
+from neox_core.config.problem import Problem
+from neox_core.config.sections.attention import AttentionSection
+from neox_core.config.sections.kernels import SWITCHES, KernelsSection
+from neox_core.config.sections.model import ModelSection
+from neox_core.config.sections.parallelism import ParallelismSection
+from neox_core.config.sections.zero import ZeroSection
+from neox_core.config.structure import Chosen, Config
+from neox_core.hooks.ops import CORE_OPS, installed_ops
+from neox_core.hooks.registry import Entry, Registry
+from neox_core.plan.runfile import ComponentRef, KernelPlan
+
+AUTO, FUSED, REFERENCE = "auto", "fused", "reference"
+NEED_WHOLE_BIAS = ("bias_gelu", "bias_dropout_add")
+SOFTMAXES = ("scaled_upper_triang_masked_softmax", "scaled_masked_softmax")
+PARTS = ("norm", "activation", "position", "optimizer")
+
+
+def plan_kernels(config: Config, registry: Registry, device: str) -> tuple[tuple[KernelPlan, ...], list[Problem]]:
+    """The kernels that a valid config may take on `device`, and what it asks for that cannot be.
+
+    On a CPU an op that nothing asks for is computed by its reference.
+    """
+    plans: list[KernelPlan] = []
+    problems: list[Problem] = []
+    asked = dict(_asked(config, problems))
+    mine = model_ops(config)
+    known = {op.name for op in installed_ops(registry)}
+    for op in sorted(set(mine) | set(asked)):
+        choice, key = asked.get(op, (AUTO, ""))
+        if choice == REFERENCE and op in known:
+            continue
+        offers = tuple(_offers(registry, op))
+        reason = _why_not(config, op, known, mine, offers, choice)
+        if choice == AUTO and (reason or device == "cpu"):
+            continue
+        if reason:
+            problems.append(config.problem(reason[0], key, reason[1]))
+            continue
+        ready = [each for each in offers if matches(each, op, choice) and not each.component.missing()]
+        plans.append(KernelPlan(op, choice, key, tuple(map(_reference, ready))))
+    return tuple(plans), problems
+
+
+def model_ops(config: Config) -> tuple[str, ...]:
+    """The ops that the model and the optimizer of a config compute."""
+    chosen: list[Chosen] = [each for kind in PARTS for each in config.components(kind)]
+    return (*dict(CORE_OPS), *(name for each in chosen for name, _ in each.entry.component.ops))
+
+
+def _asked(config: Config, problems: list[Problem]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """(op, (what is asked for, by which key))."""
+    section = config.section(KernelsSection)
+    named = {op.replace("-", "_"): choice for op, choice in section.kernels.items()}
+    for key, op in SWITCHES.items():
+        wanted = getattr(section, key)
+        if wanted is None:
+            continue
+        if (named.get(op, AUTO) == REFERENCE) == wanted and op in named:
+            problems.append(config.problem(f"says another thing than {key.replace('_', '-')}", "kernels"))
+        if op not in named:
+            yield op, (FUSED if wanted else REFERENCE, key)
+    for op, choice in named.items():
+        yield op, (choice, "kernels")
+
+
+def _why_not(
+    config: Config, op: str, known: set[str], mine: tuple[str, ...], offers: tuple[Entry, ...], choice: str
+) -> tuple[str, str] | None:
+    """(message, hint) where no kernel can compute the op, whatever the device; None where one may."""
+    if op not in known:
+        return f"no op {op!r}", f"known are: {', '.join(sorted(known))}"
+    if op not in mine:
+        return f"nothing in this model computes {op}", "remove it"
+    if reason := _why_not_in_this_model(config, op, choice):
+        return reason
+    if not offers:
+        return f"no installed plugin offers a kernel for {op}", "pip install neox-triton"
+    named = [each for each in offers if matches(each, op, choice)]
+    if not named:
+        return f"no kernel {choice!r} for {op}", f"offered: {', '.join(_names(offers, op))}, reference, auto"
+    if all(each.component.missing() for each in named):
+        missing = sorted({name for each in named for name in each.component.missing()})
+        return f"the kernels of {op} need {', '.join(missing)}", f"pip install {' '.join(missing)}"
+    return None
+
+
+def _why_not_in_this_model(config: Config, op: str, choice: str) -> tuple[str, str] | None:
+    model, parallel = config.section(ModelSection), config.section(ParallelismSection)
+    if model.compile:
+        return f"the kernels of {op} are not compiled along with a layer", "remove it, or compile"
+    if op in NEED_WHOLE_BIAS and config.section(ZeroSection).zero_optimization.stage == 3:
+        return f"at ZeRO 3 a bias is in parts where {op} needs it", "remove it, or take a lower stage"
+    if op == "bias_gelu" and not model.use_bias_in_mlp:
+        return "the MLP has no bias", "remove it, or use-bias-in-mlp: false"
+    if op == "cross_entropy" and max(parallel.model_parallel_size, parallel.pipe_parallel_size) > 1:
+        return "the kernels of cross_entropy are for a vocabulary and layers that one rank holds", "remove it"
+    if op in SOFTMAXES:
+        if choice == AUTO:
+            return "attention that makes no scores at all is faster", ""
+        if config.section(AttentionSection).sparsity == "all":
+            return "every layer attends by blocks, which make no whole row of scores", "remove it"
+        if op == SOFTMAXES[0] and model.reset_attention_mask:
+            return "the mask of parted documents is no triangle", "scaled-masked-softmax-fusion is for any mask"
+    return None
+
+
+def matches(entry: Entry, op: str, choice: str) -> bool:
+    """Whether an offer is among those that a choice names: "triton", or "neox-triton:triton" in full."""
+    if choice in (AUTO, FUSED):
+        return True
+    plugin, _, name = choice.rpartition(":")
+    return name in (entry.component.name, entry.component.name.removeprefix(f"{op}.")) and plugin in (
+        "",
+        entry.plugin.id,
+    )
+
+
+def _offers(registry: Registry, op: str) -> Iterator[Entry]:
+    """The kernels of an op; a registry sorts by name and plugin."""
+    return (each for each in registry.entries("kernel") if each.component.name.partition(".")[0] == op)
+
+
+def _names(offers: tuple[Entry, ...], op: str) -> list[str]:
+    return sorted({each.component.name.removeprefix(f"{op}.") for each in offers})
+
+
+def _reference(entry: Entry) -> ComponentRef:
+    return ComponentRef("kernel", entry.component.name, entry.plugin.id, entry.plugin.version, entry.component.target)
