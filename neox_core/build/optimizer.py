@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -11,8 +12,13 @@ from neox_core.errors import PluginError
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.distributed import ProcessGroup
 
     from neox_core.plan.runfile import OptimPlan
+
+
+TABLES = ("embedding", "position", "head")
+"""The parts of a model whose matrices are looked up by token or position, or score tokens."""
 
 
 class DecayAware(Protocol):
@@ -23,13 +29,20 @@ class DecayAware(Protocol):
     def no_weight_decay(self) -> set[str]: ...
 
 
-def build_optimizer(plan: OptimPlan, model: DecayAware) -> torch.optim.Optimizer:
+def build_optimizer(
+    plan: OptimPlan, model: DecayAware, data_parallel: ProcessGroup | None = None
+) -> torch.optim.Optimizer:
     """The planned optimizer over the trainable parameters of `model`, at the peak learning rate.
+
+    data_parallel: the ranks over which an optimizer that asks for them exchanges by itself.
 
     Raises PluginError when the component cannot be loaded or is no torch optimizer.
     """
     target, settings = plan.optimizer.load()
-    optimizer = target(weight_decay_groups(model, plan.weight_decay), settings)
+    for name, parameter in model.named_parameters():
+        parameter.is_table = name.partition(".")[0] in TABLES  # type: ignore[attr-defined]
+    exchange = {"group": data_parallel} if "group" in signature(target).parameters else {}
+    optimizer = target(weight_decay_groups(model, plan.weight_decay), settings, **exchange)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise PluginError(
             f"optimizer {plan.optimizer.name} of {plan.optimizer.plugin} is a {type(optimizer).__name__},"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from neox_core.config.convert import Field, block_of, fields_of, shown
 from neox_core.config.words import type_in_words
 from neox_core.hooks.catalog import Catalog, Report
-from neox_core.hooks.component import ConfigSection
+from neox_core.hooks.component import Component, ConfigSection
 from neox_core.hooks.kinds import KIND_BY_NAME
 from neox_core.hooks.registry import Entry, PluginInfo
 
@@ -45,12 +45,25 @@ def _component(catalog: Catalog, entry: Entry) -> str:
         lines.append(f"  needs     {', '.join(needs)}")
     if entry.kind == "optimizer":
         lines.append(f"  zero      stages {', '.join(map(str, component.zero_stages))}")
+        lines += _optimizer(component)
     if component.settings is None:
         lines.append("  settings  none")
     else:
         lines.append(f"  settings  {f'in {kind.settings_at}' if kind.settings_at else 'keys of the config'}")
         lines += _settings(component.settings, "-" if not kind.settings_at else "_")
     return "\n".join(lines)
+
+
+def _optimizer(component: Component) -> Iterator[str]:
+    if component.whole_parameters:
+        yield "  sees      whole parameters, so not with model-parallel-size above 1"
+    yield f"  devices   {', '.join(component.devices)}"
+    yield f"  precision {', '.join(component.precisions)}"
+    if component.state_numbers is not None:
+        element, side = component.state_numbers
+        words = [f"{element:g} for each element"] if element else []
+        words += [f"{side:g} for each row and column"] if side else []
+        yield f"  state     numbers of a parameter, at most: {', '.join(words) or 'none'}"
 
 
 def _section(catalog: Catalog, plugin: PluginInfo, section: ConfigSection) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from attrs import frozen
 
@@ -21,8 +21,11 @@ class Optimizer(Protocol):
 
     It must be a `torch.optim.Optimizer` whose whole state is in `state_dict()`: saving, building anew and loading it
     changes no bit of what follows. `step()` leaves the gradients as they are, skips parameters without one, and is
-    deterministic. Per-parameter state is either of the parameter's shape (sliced with it under ZeRO) or a scalar.
-    Under ZeRO 1 and above it sees flat fp32 slices instead of parameters: see `Component.zero_stages`.
+    deterministic. Per-parameter state is either of the parameter's shape (sliced with it under ZeRO) or a scalar; with
+    `Component.whole_parameters` it may also be one number for each index of a dimension, in a tensor that broadcasts
+    to the parameter: [d1, 1] and [1, d2] of a [d1, d2]. Such an optimizer is not run on parts of parameters. Under
+    ZeRO 1 and above an optimizer sees flat fp32 slices instead of parameters: see `Component.zero_stages`. A
+    parameter with an attribute `is_table` that is True is a vocabulary's: an embedding, or the head.
     """
 
     param_groups: list[dict[str, Any]]
@@ -34,6 +37,48 @@ class Optimizer(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+BLOCK = 1 << 16
+"""Elements that a step of several operations goes over at once, so that all but the first find them in cache."""
+
+
+def blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Runs of elements of tensors of one shape, as 1-D views of each: an elementwise step reads memory once.
+
+    On a GPU, and where a tensor is not contiguous, the tensors as they are.
+    """
+    if any(each.device.type != "cpu" or not each.is_contiguous() for each in tensors):
+        yield tensors
+        return
+    flat = [each.detach().view(-1) for each in tensors]
+    yield from zip(*(each.split(BLOCK) for each in flat), strict=True)
+
+
+@runtime_checkable
+class AveragingOptimizer(Protocol):
+    """An optimizer that exchanges over the data-parallel ranks by itself, at ZeRO stage 0 and data parallelism alone.
+
+    Its target takes a third argument by the name `group`: the process group of those ranks, None for one rank.
+    Parameters and state are the same on all of them, but for what `own_state` holds. All ranks step together, and all
+    or none of them has a gradient for a parameter. Gradients are clipped before `step()`: averaged ones by their norm,
+    a rank's own by the root mean square of all ranks' norms, which is never below the norm of the average.
+    """
+
+    def needs_average(self) -> bool:
+        """Whether the next `step()` is to find gradients that are averaged over the ranks, or else the rank's own."""
+        ...
+
+    def own_state(self) -> Mapping[str, Tensor]:
+        """What this rank alone knows, by name; empty where the ranks are at one."""
+        ...
+
+    def load_own_state(self, stored: Sequence[Mapping[str, Tensor]]) -> None:
+        """Take over the `own_state` of all ranks of a run, in their order, which may have had another number of ranks.
+
+        As many ranks go on bit for bit. Called after the parameters and `state_dict()` are loaded.
+        """
+        ...
 
 
 OptimizerTarget = Callable[[Iterable[Mapping[str, "Tensor | float"]], Any], Optimizer]

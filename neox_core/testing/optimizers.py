@@ -13,6 +13,7 @@ from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog
+    from neox_core.hooks.component import Component
 
 SHAPES = ((4, 6), (7,), (3, 2, 2))
 STEPS = 12
@@ -35,7 +36,7 @@ def check_optimizer(catalog: Catalog, name: str, **settings: Any) -> None:
     _check_determinism(make)
     _check_resume(make)
     _check_groups(make, fields)
-    _check_state(make)
+    _check_state(make, entry.component, counted=set(settings) <= {"lr"})
     if any(stage > 0 for stage in entry.component.zero_stages):
         _check_slices(make)
 
@@ -134,15 +135,27 @@ def _check_groups(make: Make, fields: set[str]) -> None:
         _hold(torch.equal(whole[0], mixed[0]), "weight_decay of the settings holds for a group that has none")
 
 
-def _check_state(make: Make) -> None:
+def _check_state(make: Make, component: Component, *, counted: bool) -> None:
+    """counted: whether the settings are those that `state_numbers` is declared for."""
     weights = _weights()
     optimizer = make(_group(weights))
     _train(optimizer, weights, range(2))
     for weight in weights:
+        shapes = [(), tuple(weight.shape)]
+        if component.whole_parameters:
+            shapes += [
+                (1,) * dim + (length,) + (1,) * (weight.ndim - dim - 1) for dim, length in enumerate(weight.shape)
+            ]
+        numbers = 0
         for state, value in optimizer.state[weight].items():
             shape = tuple(value.shape) if isinstance(value, Tensor) else ()
-            fits = shape in ((), tuple(weight.shape)) and isinstance(value, Tensor | int | float | bool | type(None))
+            fits = shape in shapes and isinstance(value, Tensor | int | float | bool | type(None))
             _hold(fits, f"per-parameter state is a scalar or of the parameter's shape; {state!r} is not")
+            numbers += value.numel() if isinstance(value, Tensor) and value.ndim else 0
+        if counted and component.state_numbers is not None:
+            element, side = component.state_numbers
+            most = element * weight.numel() + side * sum(weight.shape)
+            _hold(numbers <= most, f"state_numbers: {most:g} at most for a {list(weight.shape)}; it has {numbers}")
 
 
 def _check_slices(make: Make) -> None:

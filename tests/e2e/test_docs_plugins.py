@@ -53,10 +53,10 @@ def run(installed: Path, *argv: str) -> str:
 def test_its_plugin_is_the_one_that_is_found(installed: Path) -> None:
     code = "from importlib.metadata import files; print(files('neox-example-lion')[0].locate().resolve())"
     assert str(installed) in run(installed, "-c", code)
-    text = run(installed, "-m", "neox_core", "plugins", "info", "Lion")
-    assert text.startswith("optimizer Lion: Sign of momentum (arXiv:2302.06675)\n")
+    text = run(installed, "-m", "neox_core", "plugins", "info", "ExampleLion")
+    assert text.startswith("optimizer ExampleLion: Sign of momentum (arXiv:2302.06675)\n")
     assert "plugin    neox-example-lion 0.1.0" in text
-    assert "use       optimizer.type: Lion" in text
+    assert "use       optimizer.type: ExampleLion" in text
     assert re.search(r"lr +number +0\.0001 +Peak learning rate\.", text)
 
 

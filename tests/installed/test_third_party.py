@@ -28,7 +28,7 @@ save-interval: 30
 lr-decay-style: constant
 warmup: 0
 optimizer:
-  type: Lion
+  type: ExampleLion
   params: {lr: 3.0e-3, betas: [0.9, 0.99]}
 """
 

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from neox_core.config.problem import Problem
 from neox_core.config.sections.model import RegularizationSection
 from neox_core.config.sections.optimizer import OptimizerSection
+from neox_core.config.sections.parallelism import ParallelismSection
+from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.sections.training import LearningRateSection
 from neox_core.config.sections.zero import ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import Rule, number_is, rule
+from neox_core.plan.rules.rule import Rule, enabled, number_is, rule
 
 
 @rule("min_lr", "optimizer.params")
@@ -50,6 +52,43 @@ def sharded_optimizer_tested(config: Config, shape: ClusterShape) -> Iterator[Pr
         )
 
 
+@rule("optimizer.type", "model_parallel_size")
+def optimizer_sees_whole_parameters(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """An optimizer that looks at whole parameters is not given parts of them."""
+    (optimizer,) = config.components("optimizer")
+    component, parts = optimizer.entry.component, config.section(ParallelismSection).model_parallel_size
+    if component.whole_parameters and parts > 1:
+        yield config.problem(
+            f"{component.name} looks at whole parameters, and {parts} tensor-parallel ranks hold parts of them",
+            "model-parallel-size",
+            "1, or an optimizer that looks at each element alone, such as Adam",
+        )
+
+
+@rule("optimizer.type", "device")
+def optimizer_runs_on_device(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """An optimizer runs on the devices that its author names."""
+    (optimizer,) = config.components("optimizer")
+    component = optimizer.entry.component
+    if shape.device not in component.devices:
+        yield config.problem(
+            f"{component.name} runs on {', '.join(component.devices)} only, not on {shape.device}", "optimizer.type"
+        )
+
+
+@rule("optimizer.type", "fp16.enabled", "bf16.enabled")
+def optimizer_suits_precision(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """An optimizer goes with the precisions that its author names."""
+    (optimizer,) = config.components("optimizer")
+    component, precision = optimizer.entry.component, config.section(PrecisionSection)
+    name = "fp16" if enabled(precision.fp16) else "bf16" if enabled(precision.bf16) else "fp32"
+    if name not in component.precisions:
+        suits = " or ".join(component.precisions)
+        yield config.problem(
+            f"{component.name} does poorly in {name}", "optimizer.type", f"{suits} suits it", "warning"
+        )
+
+
 @rule("gradient_clipping", "optimizer.params")
 def clipping_agrees(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """max_grad_norm is another word for gradient-clipping."""
@@ -80,6 +119,9 @@ RULES: tuple[Rule, ...] = (
     floor_below_peak,
     one_schedule_at_resume,
     sharded_optimizer_tested,
+    optimizer_sees_whole_parameters,
+    optimizer_runs_on_device,
+    optimizer_suits_precision,
     clipping_agrees,
     weight_decay_agrees,
 )

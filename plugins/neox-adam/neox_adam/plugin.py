@@ -4,6 +4,7 @@ from neox_adam.settings import AdamSettings, AdamWSettings, CPUAdamSettings, CPU
 from neox_core.api import Component, hookimpl
 
 ALL_STAGES = (0, 1, 2, 3)
+MOMENTS = (2, 0)
 
 
 @hookimpl
@@ -15,6 +16,7 @@ def neox_optimizers() -> list[Component]:
             AdamSettings,
             summary="Adam (arXiv:1412.6980), with decoupled weight decay unless adam_w_mode is false",
             zero_stages=ALL_STAGES,
+            state_numbers=MOMENTS,
         ),
         Component(
             "AdamW",
@@ -22,6 +24,7 @@ def neox_optimizers() -> list[Component]:
             AdamWSettings,
             summary="Adam with decoupled weight decay (arXiv:1711.05101)",
             zero_stages=ALL_STAGES,
+            state_numbers=MOMENTS,
         ),
         Component(
             "CPU_Adam",
@@ -30,6 +33,7 @@ def neox_optimizers() -> list[Component]:
             summary="Adam on the host by DeepSpeed's vectorised code, also for ZeRO's offload_optimizer",
             needs=("deepspeed",),
             zero_stages=ALL_STAGES,
+            state_numbers=MOMENTS,
         ),
         Component(
             "CPU_torch_adam",
@@ -37,5 +41,6 @@ def neox_optimizers() -> list[Component]:
             CPUTorchAdamSettings,
             summary="AdamW on the host by torch, also for ZeRO's offload_optimizer",
             zero_stages=ALL_STAGES,
+            state_numbers=MOMENTS,
         ),
     ]

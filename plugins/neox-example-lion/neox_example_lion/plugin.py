@@ -20,4 +20,4 @@ class LionSettings:
 @hookimpl
 def neox_optimizers() -> list[Component]:
     summary = "Sign of momentum (arXiv:2302.06675)"
-    return [Component("Lion", "neox_example_lion.optim:Lion", LionSettings, summary, zero_stages=(0, 1))]
+    return [Component("ExampleLion", "neox_example_lion.optim:Lion", LionSettings, summary, zero_stages=(0, 1))]

@@ -7,7 +7,7 @@ from neox_core.testing import assert_light, build, check_optimizer, load_only
 
 @pytest.fixture
 def lion() -> Entry:
-    return load_only("neox-example-lion").find("optimizer", "Lion")
+    return load_only("neox-example-lion").find("optimizer", "ExampleLion")
 
 
 def test_listing_imports_no_torch() -> None:
@@ -15,7 +15,7 @@ def test_listing_imports_no_torch() -> None:
 
 
 def test_optimizer_contract() -> None:
-    check_optimizer(load_only("neox-example-lion"), "Lion", lr=0.05)
+    check_optimizer(load_only("neox-example-lion"), "ExampleLion", lr=0.05)
 
 
 def test_three_steps_by_hand(lion: Entry) -> None:

@@ -123,11 +123,15 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
         ),
     ),
     23: ("sharded_optimizer_tested",),
-    24: (Said(("optimizer.type=SM3",), f"SM3 {NOT_YET}"),),
+    24: ("optimizer_suits_precision",),
     25: ("clipping_agrees", "weight_decay_agrees"),
     26: (
         Said(("optimizer={type: OneBitLamb, params: {coeff_beta: 0.9}}",), f"OneBitLamb {NOT_YET}"),
-        Said(("optimizer={type: Lamb, params: {max_coeff: 10}}",), f"Lamb {NOT_YET}"),
+        Said(
+            ("optimizer={type: Lamb, params: {min_coeff: 2, max_coeff: 1}}",),
+            "min_coeff 2.0 is more than max_coeff 1.0",
+            ("optimizer={type: Lamb, params: {min_coeff: 1, max_coeff: 1}}",),
+        ),
     ),
     27: (Said(("cpu_torch_adam=true", "cpu-optimizer=false", "optimizer=null"), "differs from cpu_torch_adam"),),
     # precision

@@ -145,11 +145,38 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("compile=true",),
         GPU,
     ),
-    "pipeline_recomputes_by_torch": (
-        ("checkpoint-activations=true", "deepspeed-activation-checkpointing=true", "pipe-parallel-size=2"),
-        "error: deepspeed-activation-checkpointing: is not available with a pipeline yet",
-        ("checkpoint-activations=true", "pipe-parallel-size=2"),
+    "buffer_is_for_one_micro_batch": (
+        (
+            "checkpoint-activations=true",
+            "deepspeed-activation-checkpointing=true",
+            "partition-activations=true",
+            "contiguous-checkpointing=true",
+            "num_gpus=2",
+            "pipe-parallel-size=2",
+        ),
+        "error: contiguous-checkpointing: has room for one micro-batch, and a pipeline has several under way",
+        (
+            "checkpoint-activations=true",
+            "deepspeed-activation-checkpointing=true",
+            "num_gpus=2",
+            "pipe-parallel-size=2",
+        ),
         GPU,
+    ),
+    "one_function_parts_inputs": (
+        (
+            "checkpoint-activations=true",
+            "deepspeed-activation-checkpointing=true",
+            "distribute-checkpointed-activations=true",
+        ),
+        "error: distribute-checkpointed-activations: contradicts deepspeed-activation-checkpointing",
+        (
+            "checkpoint-activations=true",
+            "distribute-checkpointed-activations=true",
+            "num_gpus=2",
+            "model-parallel-size=2",
+        ),
+        CPU,
     ),
     "checkpointing_spellings_agree": (
         (
@@ -231,8 +258,14 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     ),
     "one_precision": (
         ("bf16.enabled=true", "torch_autocast.enabled=true"),
-        "error: torch_autocast: enabled together with bf16 (enable one)",
+        "error: torch_autocast.enabled: enabled together with bf16 (enable one)",
         ("bf16.enabled=true", "torch_autocast.enabled=false"),
+        CPU,
+    ),
+    "precision_switched_on": (
+        ("fp16.loss_scale=128",),
+        "warning: fp16.loss_scale: does nothing without fp16.enabled (fp16: {enabled: true}, or remove it)",
+        ("fp16.loss_scale=128", "fp16.enabled=false"),
         CPU,
     ),
     "fp16_needs_gpu": (
@@ -257,6 +290,24 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("optimizer.type=Rowwise", "zero_optimization.stage=1"),
         "error: zero_optimization.stage: Rowwise is tested at ZeRO stage 0 only, not at 1",
         ("optimizer.type=Rowwise", "zero_optimization.stage=1", "zero-allow-untested-optimizer=true"),
+        CPU,
+    ),
+    "optimizer_sees_whole_parameters": (
+        ("optimizer.type=Rowwise", "model-parallel-size=2", "num_gpus=2"),
+        "error: model-parallel-size: Rowwise looks at whole parameters, and 2 tensor-parallel ranks hold parts of them",
+        ("optimizer.type=Rowwise", "model-parallel-size=1", "num_gpus=2"),
+        CPU,
+    ),
+    "optimizer_runs_on_device": (
+        ("optimizer.type=Rowwise",),
+        "error: optimizer.type: Rowwise runs on cpu only, not on cuda",
+        ("optimizer.type=Rowwise", "device=cpu"),
+        GPU,
+    ),
+    "optimizer_suits_precision": (
+        ("optimizer.type=Rowwise", "bf16.enabled=true"),
+        "warning: optimizer.type: Rowwise does poorly in bf16 (fp32 or fp16 suits it)",
+        ("optimizer.type=Rowwise", "bf16.enabled=false"),
         CPU,
     ),
     "clipping_agrees": (
@@ -371,12 +422,6 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("num_gpus=2", "model-parallel-size=2", "bf16.enabled=true"),
         "error: zero_optimization.stage: 0 takes the norm of a gradient wrongly",
         ("num_gpus=2", "model-parallel-size=2", "bf16.enabled=true", "zero_optimization.stage=1"),
-        CPU,
-    ),
-    "pipeline_recomputes_layers": (
-        ("num_gpus=2", "pipe-parallel-size=2", "checkpoint-activations=true", "checkpoint-num-layers=2"),
-        "error: checkpoint-num-layers: 2 is not available with a pipeline, only 1",
-        ("num_gpus=2", "pipe-parallel-size=2", "checkpoint-activations=true"),
         CPU,
     ),
     "partition_has_pipeline": (

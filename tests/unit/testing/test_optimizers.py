@@ -183,6 +183,14 @@ class Rows(Sound):
         state["rows"] = torch.zeros(weight.shape[0], 1, 1, 1)
 
 
+class Counts(Sound):
+    """State of one number for each row."""
+
+    def move(self, weight: Any, grad: Any, state: Any, group: Any) -> None:
+        super().move(weight, grad, state, group)
+        state["rows"] = torch.zeros(weight.shape[0], *(1 for _ in weight.shape[1:]))
+
+
 class WholeNorm(Sound):
     """Looks at the whole parameter, so slices of it move otherwise."""
 
@@ -204,12 +212,12 @@ class NoGroups:
 
 @pytest.fixture
 def check(monkeypatch: pytest.MonkeyPatch) -> Check:
-    def run(target: Any, zero_stages: tuple[int, ...] = (0, 1)) -> None:
+    def run(target: Any, zero_stages: tuple[int, ...] = (0, 1), **declared: Any) -> None:
         module = ModuleType("neox_mutants")
         module.target = target
         monkeypatch.setitem(sys.modules, "neox_mutants", module)
         registry = Registry()
-        component = Component("mutant", "neox_mutants:target", Settings, zero_stages=zero_stages)
+        component = Component("mutant", "neox_mutants:target", Settings, zero_stages=zero_stages, **declared)
         registry.add(Entry("optimizer", component, PluginInfo("neox-mutants", "0.1.0", "mutants", "neox_mutants")))
         check_optimizer(Catalog(pluggy.PluginManager("neox"), registry, ()), "mutant")
 
@@ -251,3 +259,17 @@ def test_each_fault_is_named(check: Check, mutant: type, clause: str) -> None:
 
 def test_slices_matter_at_sharded_stages_only(check: Check) -> None:
     check(WholeNorm, zero_stages=(0,))
+
+
+def test_numbers_for_rows_are_for_those_that_see_whole_parameters(check: Check) -> None:
+    check(Counts, zero_stages=(0,), whole_parameters=True)
+    with pytest.raises(AssertionError, match="scalar or of the parameter's shape; 'rows'"):
+        check(Counts, zero_stages=(0,))
+    with pytest.raises(AssertionError, match="scalar or of the parameter's shape; 'rows'"):
+        check(Rows, zero_stages=(0,), whole_parameters=True)
+
+
+def test_the_declared_size_of_the_state_is_counted(check: Check) -> None:
+    check(Counts, zero_stages=(0,), whole_parameters=True, state_numbers=(1, 1))
+    with pytest.raises(AssertionError, match=r"state_numbers: 24 at most for a \[4, 6\]; it has 28"):
+        check(Counts, zero_stages=(0,), whole_parameters=True, state_numbers=(1, 0))

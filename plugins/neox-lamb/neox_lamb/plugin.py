@@ -1,0 +1,47 @@
+"""Offers Lamb."""
+
+from attrs import frozen
+from attrs import validators as v
+
+from neox_core.api import Component, hookimpl, setting
+
+
+@frozen
+class LambSettings:
+    lr: float = setting(1e-3, help="Peak learning rate.", check=v.ge(0), origin="deepspeed")
+    betas: tuple[float, float] = setting(
+        (0.9, 0.999),
+        help="Decay rates of the first and second moment estimates.",
+        check=v.deep_iterable(v.and_(v.ge(0), v.lt(1))),
+        origin="deepspeed",
+    )
+    eps: float = setting(
+        1e-8, help="Keeps the denominator of the update away from zero.", check=v.gt(0), origin="deepspeed"
+    )
+    weight_decay: float = setting(
+        0.0,
+        help="Weight decay of the parameters that do not declare themselves out of it.",
+        check=v.ge(0),
+        origin="deepspeed",
+    )
+    bias_correction: bool = setting(True, help="Correct the moments for starting at zero.", origin="deepspeed")
+    max_coeff: float = setting(10.0, help="Upper bound of a layer's trust ratio.", check=v.gt(0), origin="deepspeed")
+    min_coeff: float = setting(0.01, help="Lower bound of a layer's trust ratio.", check=v.ge(0), origin="deepspeed")
+
+    def __attrs_post_init__(self) -> None:
+        if self.min_coeff > self.max_coeff:
+            raise ValueError(f"min_coeff {self.min_coeff} is more than max_coeff {self.max_coeff}")
+
+
+@hookimpl
+def neox_optimizers() -> list[Component]:
+    return [
+        Component(
+            "Lamb",
+            "neox_lamb.optim:Lamb",
+            LambSettings,
+            summary="Adam with a trust ratio for each parameter, for large batches (arXiv:1904.00962)",
+            whole_parameters=True,
+            state_numbers=(2, 0),
+        )
+    ]
