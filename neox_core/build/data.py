@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import signal
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from neox_core.contracts import Curriculum
     from neox_core.plan.runfile import RunPlan
 
 __all__ = ["MicroBatches", "Split", "build_batches", "build_tokenizer", "open_split"]
@@ -33,6 +34,8 @@ def build_batches(
     data_size: int,
     first_step: int,
     vocab_size: int | None = None,
+    rounds: Sequence[int] = (),
+    curriculum: Curriculum | None = None,
 ) -> Iterator[Tensor]:
     """This rank's micro-batches, int64 [micro_batch, seq_length + 1], from global step `first_step` to the end.
 
@@ -40,16 +43,23 @@ def build_batches(
     whatever the ranks and the accumulation. valid, test: one an evaluation iteration, eval_iters of them; each call
     begins anew, so every pass sees the same samples. Starting at any step costs the same.
 
-    The training split is read ahead by `num_workers` processes; an evaluation is too short to gain from them.
-    vocab_size: rows of the embedding, worked out from the plan when not given. Raises DataError for a dataset that
-    cannot be read, that has no documents for the split, or that holds an id outside of the vocabulary.
+    The training split is read ahead by `num_workers` processes; an evaluation is too short to gain from them. There
+    a curriculum says which samples a step takes and how many of their tokens: [micro_batch, its sequence_length + 1].
+    vocab_size: rows of the embedding, worked out from the plan when not given. rounds: see `open_split`. Raises
+    DataError for a dataset that cannot be read, that has no documents for the split, or that holds an id outside of the
+    vocabulary.
     """
-    samples = open_split(plan, split, vocab_size)
+    if split != "train":
+        rounds, curriculum = (), None
+    samples = open_split(plan, split, vocab_size, rounds=rounds, curriculum=curriculum)
     if split == "train":
         accumulation, steps, workers = plan.batch.gradient_accumulation, plan.train.train_iters, plan.data.num_workers
+        if curriculum is not None and curriculum.num_workers is not None:
+            workers = curriculum.num_workers
     else:
         accumulation, steps, workers = 1, plan.train.eval_iters, 0
-    batches = MicroBatches(samples, plan.batch.micro_batch, data_rank, data_size, steps * accumulation)
+    micro_batch, count = plan.batch.micro_batch, steps * accumulation
+    batches = MicroBatches(samples, micro_batch, data_rank, data_size, count, accumulation, curriculum)
     return _Reader(batches, first_step * accumulation, workers)
 
 
@@ -57,6 +67,7 @@ def build_batches(
 class MicroBatches:
     """The micro-batches of one rank by index: `index` counts accumulation steps from the beginning of the run.
 
+    accumulation: micro-batches of a step. curriculum: says how long the samples of a step are; None: seq_length.
     Sample k of a step goes to accumulation k // (micro_batch * data_size), then to rank k // micro_batch % data_size.
     """
 
@@ -65,12 +76,14 @@ class MicroBatches:
     data_rank: int
     data_size: int
     count: int
+    accumulation: int = 1
+    curriculum: Curriculum | None = None
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, index: int) -> Tensor | DataError:
-        """int64 [micro_batch, seq_length + 1]. An error is returned, since a worker would wrap one that it raises."""
+        """int64 [micro_batch, length + 1]. An error is returned, since a worker would wrap one that it raises."""
         first = (index * self.data_size + self.data_rank) * self.micro_batch
         batch: NDArray[np.int64] = np.empty((self.micro_batch, self.samples.seq_length + 1), dtype=np.int64)
         try:
@@ -78,6 +91,9 @@ class MicroBatches:
                 self.samples.read(row, into)
         except DataError as error:
             return error
+        if self.curriculum is not None:
+            length = self.curriculum.sequence_length(index // self.accumulation)
+            batch = np.ascontiguousarray(batch[:, : length + 1])
         return torch.from_numpy(batch)
 
 
@@ -108,8 +124,8 @@ class _Reader:
     def __next__(self) -> Tensor:
         try:
             batch = next(self._batches)
-        except RuntimeError as error:  # of torch, which names the process and the signal
-            if "DataLoader worker" not in str(error):
+        except (RuntimeError, ConnectionError, EOFError) as error:  # torch names the process and the signal, if it can
+            if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
                 raise
             raise DataError(
                 f"a process that reads the data has died: {error}",

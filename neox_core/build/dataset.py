@@ -20,7 +20,8 @@ from neox_core.build.blend import (
     samples_of_each,
     weights_by_documents,
 )
-from neox_core.build.order import SampleOrder, build_order, count_epochs, count_tokens, split_documents
+from neox_core.build.curriculum import Chosen
+from neox_core.build.order import LongerOrder, SampleOrder, build_order, count_epochs, count_tokens, split_documents
 from neox_core.build.records import digest_of
 from neox_core.errors import DataError
 from neox_core.model.shape import padded_vocab
@@ -28,7 +29,7 @@ from neox_core.model.shape import padded_vocab
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from neox_core.contracts import DataBackend, Tokenizer, TokenSource
+    from neox_core.contracts import Curriculum, DataBackend, Tokenizer, TokenSource
     from neox_core.plan.runfile import DataSource, RunPlan
 
 Split = Literal["train", "valid", "test"]
@@ -47,23 +48,45 @@ def build_tokenizer(plan: RunPlan) -> Tokenizer | None:
     return tokenizer
 
 
-def open_split(plan: RunPlan, split: Split, vocab_size: int | None = None) -> Samples:
-    """The samples of one split in the order they are read.
+def rounds_of(stored: Sequence[int], plan: RunPlan) -> tuple[int, ...]:
+    """How many training samples were asked for when the order of a run was made, and each time it was made longer.
 
-    The order is mapped from a file beside the dataset, which the first process that needs it makes. Raises DataError
-    for a dataset that cannot be read or has no documents for the split.
+    stored: what the run was resumed from says of that; empty for a new run.
+    """
+    wanted = plan.train.train_iters * plan.batch.train_batch
+    return (*stored, wanted) if not stored or wanted > stored[-1] else tuple(stored)
+
+
+def open_split(
+    plan: RunPlan,
+    split: Split,
+    vocab_size: int | None = None,
+    *,
+    rounds: Sequence[int] = (),
+    curriculum: Curriculum | None = None,
+) -> Samples:
+    """The samples of one split in the order they are read; a curriculum chooses them from one pass over the data.
+
+    The order is mapped from a file beside the dataset, which the first process that needs it makes. rounds: of a run
+    that is resumed; each goes on behind the order of those before it, which it does not change. Raises DataError for a
+    dataset that cannot be read or has no documents for the split.
     """
     steps = plan.train.train_iters if split == "train" else plan.train.eval_iters
     wanted = steps * plan.batch.train_batch
+    chooses = curriculum is not None and curriculum.chooses and split == "train"
+    rounds = (0,) if chooses else tuple(rounds) or (wanted,)  # whole passes are ordered, and at least one
     if vocab_size is None:
         tokenizer = build_tokenizer(plan) if plan.model.padded_vocab_size is None else None
         vocab_size = padded_vocab(plan.model, tokenizer.vocab_size if tokenizer else None)
     backend = _build_backend(plan)
     if plan.data.train:
-        blend, parts = _open_blend(plan, backend, split, wanted)
+        blend, parts = _open_blend(plan, backend, split, rounds)
     else:
-        blend, parts = None, (_open_share(plan, backend, split, wanted),)
-    return Samples(parts, blend, wanted, plan.model.seq_length, vocab_size)
+        blend, parts = None, (_open_share(plan, backend, split, rounds),)
+    chosen = None
+    if curriculum is not None and chooses:
+        chosen = Chosen(curriculum, plan.batch.train_batch, len(parts[0].order))
+    return Samples(parts, blend, wanted, plan.model.seq_length, vocab_size, chosen)
 
 
 def _build_backend(plan: RunPlan) -> DataBackend:
@@ -82,7 +105,7 @@ class Part:
 
     prefix: str
     source: TokenSource
-    order: SampleOrder
+    order: SampleOrder | LongerOrder
     tokens: int
 
 
@@ -90,7 +113,7 @@ class Part:
 class Samples:
     """Samples of seq_length + 1 ids by index, from one dataset or, where there is a `blend`, from several.
 
-    wanted: how many of them the run reads.
+    wanted: how many of them the run reads. chosen: which of them it reads at each index; None: one after the other.
     """
 
     parts: tuple[Part, ...]
@@ -98,6 +121,7 @@ class Samples:
     wanted: int
     seq_length: int
     vocab_size: int
+    chosen: Chosen | None = None
 
     def __len__(self) -> int:
         return len(self.parts[0].order) if self.blend is None else len(self.blend.turns)
@@ -105,7 +129,11 @@ class Samples:
     @property
     def epochs(self) -> list[float]:
         """How often the run reads each dataset."""
-        taken = [self.wanted] if self.blend is None else np.bincount(self.blend.turns, minlength=len(self.parts))
+        taken = (
+            [self.wanted]
+            if self.blend is None
+            else np.bincount(self.blend.turns[: self.wanted], minlength=len(self.parts))
+        )
         return [int(n) * self.seq_length / part.tokens for n, part in zip(taken, self.parts, strict=True)]
 
     def read(self, index: int, into: NDArray[np.int64]) -> None:
@@ -119,19 +147,21 @@ class Samples:
         if into.min() < 0 or into.max() >= self.vocab_size:
             raise self._outside(index)
 
-    def fingerprint(self, first: int, count: int) -> int:
-        """48 bits of a hash of who the samples from `first` on are: their datasets, documents and offsets there."""
+    def who(self, first: int, count: int) -> NDArray[np.int64]:
+        """Who the samples from `first` on are: (dataset, document, offset there) of the first token of each."""
         indices: NDArray[np.int64] = np.arange(first, first + count)
         who: NDArray[np.int64] = np.zeros((count, 3), dtype="<i8")
-        places = indices
+        places = indices if self.chosen is None else self.chosen.at(indices)
         if self.blend is not None:
             who[:, 0], places = self.blend.turns[indices], self.blend.places[indices]
         for number, part in enumerate(self.parts):
             mine = who[:, 0] == number
             who[mine, 1:] = part.order.starts(places[mine])
-        return int.from_bytes(hashlib.blake2b(who.tobytes(), digest_size=6).digest(), "little")
+        return who
 
     def _find(self, index: int) -> tuple[Part, int]:
+        if self.chosen is not None:
+            index = int(self.chosen.at(np.array([index]))[0])
         if self.blend is None:
             return self.parts[0], index
         return self.parts[int(self.blend.turns[index])], int(self.blend.places[index])
@@ -150,7 +180,7 @@ class Samples:
         return DataError(f"{part.prefix}: sample {place} changed while it was read")
 
 
-def _open_share(plan: RunPlan, backend: DataBackend, split: Split, wanted: int) -> Part:
+def _open_share(plan: RunPlan, backend: DataBackend, split: Split, rounds: Sequence[int]) -> Part:
     """The documents that `split` gives to this split."""
     if plan.data.prefix is None:
         raise DataError("there is no dataset to read", hint="set data-path; `neox data prepare` makes a dataset")
@@ -162,10 +192,12 @@ def _open_share(plan: RunPlan, backend: DataBackend, split: Split, wanted: int) 
             f"{plan.data.prefix}: none of its {len(source.sizes)} documents is for {split} (split {share})",
             hint=_more_documents(plan.data.split, split),
         )
-    return _order(plan, plan.data.prefix, source, documents, split, wanted)
+    return _order(plan, plan.data.prefix, source, documents, split, rounds)
 
 
-def _open_blend(plan: RunPlan, backend: DataBackend, split: Split, wanted: int) -> tuple[Blend, tuple[Part, ...]]:
+def _open_blend(
+    plan: RunPlan, backend: DataBackend, split: Split, rounds: Sequence[int]
+) -> tuple[Blend, tuple[Part, ...]]:
     """The datasets that the run has for this split, and their turns."""
     named: Sequence[DataSource] = getattr(plan.data, split)
     if not named:
@@ -180,17 +212,19 @@ def _open_blend(plan: RunPlan, backend: DataBackend, split: Split, wanted: int) 
         weights = normalise([each.weight for each in named])
     else:
         weights = weights_by_documents([len(source.sizes) for source in sources], plan.data.sampler_alpha)
-    key = _key("blend", weights, wanted)
-    blend = Blend(*stored(_places(plan, named[0].prefix, key), key, lambda: _arrays(build_blend(weights, wanted))))
-    counts = samples_of_each(weights, blend.turns)
+    key = _key("blend", weights, rounds[-1])
+    blend = Blend(*stored(_places(plan, named[0].prefix, key), key, lambda: _arrays(build_blend(weights, rounds[-1]))))
+    counts = zip(*(samples_of_each(weights, blend.turns[:count]) for count in rounds), strict=True)
     parts = [
-        _order(plan, each.prefix, source, range(len(source.sizes)), split, count)
-        for each, source, count in zip(named, sources, counts, strict=True)
+        _order(plan, each.prefix, source, range(len(source.sizes)), split, mine)
+        for each, source, mine in zip(named, sources, counts, strict=True)
     ]
     return blend, tuple(parts)
 
 
-def _order(plan: RunPlan, prefix: str, source: TokenSource, documents: range, split: Split, wanted: int) -> Part:
+def _order(
+    plan: RunPlan, prefix: str, source: TokenSource, documents: range, split: Split, rounds: Sequence[int]
+) -> Part:
     chosen: NDArray[np.int32] = np.arange(documents.start, documents.stop, dtype=np.int32)
     seq_length, seed = plan.model.seq_length, plan.train.seed
     try:
@@ -200,15 +234,24 @@ def _order(plan: RunPlan, prefix: str, source: TokenSource, documents: range, sp
             f"{prefix}: the {len(documents)} documents for {split} hold no token",
             hint="prepare the dataset again, or change split",
         ) from None
-    epochs = count_epochs(tokens, seq_length, wanted)
     sizes = source.sizes[documents.start : documents.stop]
-    key = _key("order", documents.start, documents.stop, seq_length, epochs, seed, content=sizes)
+    orders: list[SampleOrder] = []
+    held = 0
+    for wanted in rounds:
+        more, number = wanted - held, len(orders)
+        if number and more <= 0:
+            continue
+        epochs = count_epochs(tokens, seq_length, more)
+        known = (documents.start, documents.stop, seq_length, epochs, seed, *((number,) if number else ()))
+        key = _key("order", *known, content=sizes)
 
-    def compute() -> tuple[NDArray[Any], ...]:
-        order = build_order(source.sizes, chosen, seq_length, wanted, seed)
-        return order.documents, order.samples, order.shuffle
+        def compute(more: int = more, number: int = number) -> tuple[NDArray[Any], ...]:
+            order = build_order(source.sizes, chosen, seq_length, more, seed, number)
+            return order.documents, order.samples, order.shuffle
 
-    return Part(prefix, source, SampleOrder(*stored(_places(plan, prefix, key), key, compute)), tokens)
+        orders.append(SampleOrder(*stored(_places(plan, prefix, key), key, compute)))
+        held += len(orders[-1])
+    return Part(prefix, source, orders[0] if len(orders) == 1 else LongerOrder(tuple(orders)), tokens)
 
 
 def _arrays(blend: Blend) -> tuple[NDArray[Any], ...]:

@@ -27,10 +27,9 @@ def index_data(plan: RunPlan) -> list[str]:
         began = time.perf_counter()
         samples = open_split(plan, split)
         for part, epochs in zip(samples.parts, samples.epochs, strict=True):
-            order = part.order
-            size = (order.documents.nbytes + order.samples.nbytes + order.shuffle.nbytes) / max(1, len(order))
+            size = part.order.nbytes / max(1, len(part.order))
             lines.append(
-                f"{split}: {part.prefix}: {len(order):,} samples of {plan.model.seq_length} tokens, "
+                f"{split}: {part.prefix}: {len(part.order):,} samples of {plan.model.seq_length} tokens, "
                 f"{size:.0f} bytes each; the run reads {epochs:.2f} epochs"
             )
         lines.append(f"{split}: {samples.wanted:,} samples are wanted, ready in {time.perf_counter() - began:.1f} s")

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-AT_ONCE = 1 << 22
-"""Documents that are worked on together."""
+AT_ONCE = 1 << 15
+"""Documents that are worked on together: what belongs to them stays in the cache of a core."""
 
 
 @frozen(eq=False)
@@ -39,6 +39,10 @@ class SampleOrder:
     def __len__(self) -> int:
         return len(self.shuffle)
 
+    @property
+    def nbytes(self) -> int:
+        return self.documents.nbytes + self.samples.nbytes + self.shuffle.nbytes
+
     def starts(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """(document, offset) of the first token of each of the samples at `indices`: int64 [indices, 2]."""
         starts: NDArray[np.int64] = self.samples[self.shuffle[indices]]
@@ -57,18 +61,56 @@ class SampleOrder:
         yield int(self.documents[last]), 0, end + 1
 
 
+@frozen(eq=False)
+class LongerOrder:
+    """Orders one after the other: that of a run, and those with which it goes on since it was made longer."""
+
+    parts: tuple[SampleOrder, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
+
+    def starts(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        starts: NDArray[np.int64] = np.empty((len(indices), 2), dtype=np.int64)
+        first = 0
+        for part in self.parts:
+            mine = (indices >= first) & (indices < first + len(part))
+            starts[mine] = part.starts(indices[mine] - first)
+            first += len(part)
+        return starts
+
+    def pieces(self, index: int) -> Iterator[tuple[int, int, int | None]]:
+        first = 0
+        for part in self.parts[:-1]:
+            if index < first + len(part):
+                return part.pieces(index - first)
+            first += len(part)
+        return self.parts[-1].pieces(index - first)
+
+
 def build_order(
-    sizes: NDArray[np.integer[Any]], documents: NDArray[np.integer[Any]], seq_length: int, num_samples: int, seed: int
+    sizes: NDArray[np.integer[Any]],
+    documents: NDArray[np.integer[Any]],
+    seq_length: int,
+    num_samples: int,
+    seed: int,
+    part: int = 0,
 ) -> SampleOrder:
     """At least `num_samples` samples of `documents`, in whole epochs. `sizes`: tokens of every document of the dataset.
 
+    part: 0 for GPT-NeoX's order; 1, 2, ... for what a run that was made longer goes on with, each an order of its own.
     Beyond the three arrays it needs a fixed amount of memory. Raises ValueError when the documents hold no token.
     """
-    num_epochs = count_epochs(count_tokens(sizes, documents), seq_length, num_samples)
-    rng = np.random.RandomState(seed)
+    tokens = count_tokens(sizes, documents)
+    num_epochs = count_epochs(tokens, seq_length, num_samples)
+    rng = np.random.RandomState([seed, part] if part else seed)
     stream = np.tile(documents.astype(np.int32), num_epochs)
     rng.shuffle(stream)
-    samples = _sample_starts(sizes, stream, seq_length)
+    samples = _sample_starts(sizes, stream, seq_length, tokens * num_epochs)
     count = len(samples) - 1
     shuffle: NDArray[Any] = np.arange(count, dtype=np.uint32 if count < np.iinfo(np.uint32).max - 1 else np.int64)
     rng.shuffle(shuffle)
@@ -88,20 +130,23 @@ def count_epochs(tokens_per_epoch: int, seq_length: int, num_samples: int) -> in
     return max(1, -(-(num_samples * seq_length + 1) // tokens_per_epoch))
 
 
-def _sample_starts(sizes: NDArray[np.integer[Any]], stream: NDArray[np.int32], seq_length: int) -> NDArray[np.int64]:
-    """(place in `stream`, offset) where each sample begins, and where the last one ends."""
-    total = sum(int(sizes[part].sum(dtype=np.int64)) for part in _parts(stream))
+def _sample_starts(
+    sizes: NDArray[np.integer[Any]], stream: NDArray[np.int32], seq_length: int, total: int
+) -> NDArray[np.int64]:
+    """(place in `stream`, offset) where each sample begins, and where the last one ends. total: tokens of `stream`."""
     starts: NDArray[np.int64] = np.empty(((total - 1) // seq_length + 1, 2), dtype=np.int64)
-    before, place, done = 0, 0, 0
-    for part in _parts(stream):
-        lengths = sizes[part]
-        ends = before + np.cumsum(lengths, dtype=np.int64)
-        within = min(len(starts), -(-int(ends[-1]) // seq_length))  # samples that begin before the end of this part
-        positions: NDArray[np.int64] = np.arange(done, within, dtype=np.int64) * seq_length
+    bounds: NDArray[np.int64] = np.zeros(AT_ONCE + 1, dtype=np.int64)  # where each document of a part begins in it
+    before, done = 0, 0
+    for place, part in zip(range(0, len(stream), AT_ONCE), _parts(stream), strict=True):
+        ends = bounds[1 : len(part) + 1]
+        ends[:] = np.take(sizes, part, mode="clip")  # without a check of each: they are documents of this dataset
+        np.cumsum(ends, out=ends)
+        within = min(len(starts), -(-(before + int(ends[-1])) // seq_length))  # samples that begin before its end
+        positions: NDArray[np.int64] = np.arange(done * seq_length - before, within * seq_length - before, seq_length)
         places = np.searchsorted(ends, positions, side="right")
-        starts[done:within, 0] = place + places
-        starts[done:within, 1] = positions - (ends[places] - lengths[places])
-        before, place, done = int(ends[-1]), place + len(part), within
+        np.add(places, place, out=starts[done:within, 0])
+        np.subtract(positions, bounds[places], out=starts[done:within, 1])
+        before, done = before + int(ends[-1]), within
     starts[0] = 0  # GPT-NeoX begins at the first place, even where its document is empty
     return starts
 

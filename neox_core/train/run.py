@@ -162,8 +162,8 @@ def _open_splits(plan: RunPlan, vocab_size: int, curriculum: Curriculum | None) 
 
 def _made_longer(samples: Samples) -> list[str]:
     return [
-        f"{part.prefix}: train-iters has become more: the order of the first {len(part.order.parts[0]):,} samples stays, "
-        "and another one goes on behind it"
+        f"{part.prefix}: train-iters has become more: the order of its first {len(part.order.parts[0]):,} samples "
+        "stays, and another one goes on behind it"
         for part in samples.parts
         if isinstance(part.order, LongerOrder)
     ]
@@ -173,8 +173,8 @@ def _same_samples(state: TrainState, data_hash: Callable[[int], int], path: Path
     """Raises CheckpointError when the steps of a resumed run were on other samples than this run would have had."""
     if state.data_hash is not None and state.data_hash != data_hash(state.step):
         raise CheckpointError(
-            f"{path}: its {state.step} steps were on other samples than this run has there: the datasets, their weights, "
-            "split, seed or seq-length have changed",
+            f"{path}: its {state.step} steps were on other samples than this run has there: the datasets, their "
+            "weights, split, seed or seq-length have changed",
             hint="put back what has changed, or set finetune: true to begin anew from these weights",
         )
 

@@ -21,19 +21,21 @@ if TYPE_CHECKING:
 class TrainState:
     """step: finished optimizer steps. Samples and tokens are those of all ranks together, since the first step.
 
-    data_hash: of the samples of the last step, where it is known: what a resumed run has to find there too.
+    data_hash: of the samples of all steps, where it is known: what a resumed run has to find there too. data_rounds:
+    for how many samples their order was made, and to how many it was made longer since.
     """
 
     step: int = field(default=0, validator=v.ge(0))
     consumed_samples: int = field(default=0, validator=v.ge(0))
     consumed_tokens: int = field(default=0, validator=v.ge(0))
     data_hash: int | None = None
+    data_rounds: tuple[int, ...] = ()
 
-    def advance(self, plan: RunPlan) -> None:
-        """One more step is done."""
+    def advance(self, plan: RunPlan, tokens: int | None = None) -> None:
+        """One more step is done. tokens: that it read, those of whole samples by default."""
         self.step += 1
         self.consumed_samples += plan.batch.train_batch
-        self.consumed_tokens += plan.batch.train_batch * plan.model.seq_length
+        self.consumed_tokens += plan.batch.train_batch * plan.model.seq_length if tokens is None else tokens
 
 
 @frozen

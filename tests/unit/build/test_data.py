@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from neox_core.build.blend import build_blend
 from neox_core.build.data import build_batches, build_tokenizer, open_split
-from neox_core.build.dataset import INDEX_FOLDER
+from neox_core.build.dataset import INDEX_FOLDER, rounds_of
 from neox_core.build.index_data import index_data
 from neox_core.build.order import build_order
+from neox_core.build.trail import Trail
 from neox_core.errors import DataError
 from neox_core.plan.runfile import (
     BatchPlan,
@@ -387,15 +388,65 @@ def test_a_dataset_of_no_documents_cannot_be_blended(blended):
 
 
 @pytest.mark.parametrize("kind", ["one", "blended"])
-def test_the_fingerprint_of_a_step_says_which_samples_it_has(prefix, blended, kind):
+def test_the_hash_of_a_run_says_which_samples_it_had(prefix, blended, kind, monkeypatch):
     plan = make_plan(prefix, layout=(2, 1, 1), train_iters=30) if kind == "one" else blended
-    samples = open_split(plan, "train")
-    prints = [samples.fingerprint(2 * step, 2) for step in range(30)]
-    assert prints == [open_split(plan, "train").fingerprint(2 * step, 2) for step in range(30)]
-    assert len(set(prints)) == 30
-    assert all(0 <= each < 2**48 for each in prints)
-    other = open_split(evolve(plan, train=evolve(plan.train, seed=99)), "train")
-    assert not set(prints) & {other.fingerprint(2 * step, 2) for step in range(30)}
+    trail = Trail(open_split(plan, "train"), 2)
+    hashes = [trail.at(step) for step in range(31)]
+    assert len(set(hashes)) == 31
+    assert all(0 <= each < 2**48 for each in hashes)
+    for at_once in (1, 7, 1000):  # neither how many are looked up together nor which steps are asked for matters
+        monkeypatch.setattr("neox_core.build.trail.AT_ONCE", at_once)
+        again = Trail(open_split(plan, "train"), 2)
+        assert [again.at(step) for step in (30, 3, 11)] == [hashes[step] for step in (30, 3, 11)]
+    other = Trail(open_split(evolve(plan, train=evolve(plan.train, seed=99)), "train"), 2)
+    assert not {other.at(step) for step in range(1, 31)} & set(hashes)
+
+
+class Changed:
+    """Samples that are those of another run but for one."""
+
+    def __init__(self, samples, index):
+        self._samples, self._index = samples, index
+
+    def who(self, first, count):
+        who = self._samples.who(first, count)
+        if first <= self._index < first + count:
+            who[self._index - first, 2] += 1
+        return who
+
+
+def test_the_hash_of_a_run_sees_every_step_before(prefix):
+    samples = open_split(make_plan(prefix, layout=(2, 1, 1), train_iters=30), "train")
+    hashes = {Trail(Changed(samples, index), 2).at(30) for index in range(60)} | {Trail(samples, 2).at(30)}
+    assert len(hashes) == 61
+
+
+@pytest.mark.parametrize("kind", ["one", "blended"])
+def test_a_run_that_is_made_longer_keeps_its_order_and_goes_on(prefix, blended, kind):
+    short = make_plan(prefix, layout=(2, 1, 1), train_iters=30) if kind == "one" else blended
+    longer = evolve(short, train=evolve(short.train, train_iters=90))
+    once, twice = rounds_of((), short), rounds_of(rounds_of((), short), longer)
+    assert (once, twice) == ((60,), (60, 180))
+    assert rounds_of(twice, short) == twice, "fewer iterations change nothing"
+    first, whole = open_split(short, "train"), open_split(longer, "train", rounds=twice)
+    assert np.array_equal(whole.who(0, 60), first.who(0, 60))
+    assert not np.array_equal(open_split(longer, "train").who(0, 60), first.who(0, 60)), "a new run has another order"
+    for part in whole.parts:
+        assert len(part.order.parts) == 2
+        taken, documents = 0, len(set(part.order.parts[0].documents))
+        for order in part.order.parts:  # each in whole epochs, all of whose samples are read before the next begins
+            assert set(np.bincount(order.documents, minlength=documents)[list(set(order.documents))]) == {
+                len(order.documents) // documents
+            }
+            starts = part.order.starts(np.arange(taken, taken + len(order)))
+            assert sorted(map(tuple, starts)) == sorted(map(tuple, order.starts(np.arange(len(order)))))
+            taken += len(order)
+        assert not np.array_equal(part.order.parts[0].documents[:16], part.order.parts[1].documents[:16])
+    batches = list(build_batches(longer, "train", data_rank=0, data_size=1, first_step=30, rounds=twice))
+    assert len(batches) == 60
+    alone = list(build_batches(short, "train", data_rank=0, data_size=1, first_step=29))
+    again = next(build_batches(longer, "train", data_rank=0, data_size=1, first_step=29, rounds=twice))
+    assert torch.equal(alone[0], again)
 
 
 def test_how_often_the_data_is_read_is_known(prefix):

@@ -47,7 +47,7 @@ def walk(sizes: list[int], seq_length: int) -> list[list[int]]:
         starts.append([place, offset])
 
 
-@pytest.fixture(params=[1, 3, 1 << 22])
+@pytest.fixture(params=[1, 3, 1 << 15])
 def at_once(request, monkeypatch):
     """How many documents are worked on together must make no difference."""
     monkeypatch.setattr("neox_core.build.order.AT_ONCE", request.param)
