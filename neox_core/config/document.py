@@ -91,7 +91,7 @@ def _table(cls: type, path: str) -> Iterator[str]:
         key = f"{path}.{field.name}" if path else spell(field.name)
         block = block_of(field.type)
         if block is not None:
-            blocks.append((key, block))
+            blocks.append((f"{key}.<{field.info.each}>" if field.info.each else key, block))
         kind = type_in_words(field.type).replace("|", "\\|")
         yield f"| `{key}` | {kind} | {_default(field)} | {_meaning(field)} | {field.info.changes} |"
     yield ""

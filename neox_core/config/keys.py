@@ -131,6 +131,9 @@ def keys_of(cls: type, path: str, owner: str, part: str, area: str) -> Iterator[
             field=field,
         )
         block = block_of(field.type)
+        if info.each:
+            here = f"{here}.<{info.each}>"
+            yield Key(here, "block", f"Block of one {info.each}.", owner, part, area, origin=info.origin)
         if block is not None:
             yield from keys_of(block, here, owner, part, area)
 

@@ -19,6 +19,8 @@ class SettingInfo:
 
     changes: what changing the value changes. A resumed run may change "speed" and "output", not "numerics".
     secret: never written to run.json, logs or checkpoints.
+    each: of a mapping to blocks, what its keys are names of: `metric`.
+    file: the value is the path of something that has to be there before a run starts.
     """
 
     help: str
@@ -27,6 +29,8 @@ class SettingInfo:
     aliases: tuple[str, ...] = ()
     origin: str = "neox"
     secret: bool = False
+    each: str = ""
+    file: bool = False
 
 
 def setting(
@@ -39,6 +43,8 @@ def setting(
     aliases: tuple[str, ...] = (),
     origin: str = "neox",
     secret: bool = False,
+    each: str = "",
+    file: bool = False,
 ) -> Any:
     """A field of a settings class.
 
@@ -46,5 +52,5 @@ def setting(
     check: an attrs validator for the value; what it says becomes the error.
     origin: where the key comes from: neox, gpt-neox, megatron, deepspeed.
     """
-    info = SettingInfo(help, unit, changes, aliases, origin, secret)
+    info = SettingInfo(help, unit, changes, aliases, origin, secret, each, file)
     return field(default=default, validator=check, kw_only=True, metadata={METADATA: info})

@@ -209,6 +209,17 @@ class _Work:
         for kind in KINDS:
             if kind.used and (kind.key or kind.many):
                 self._choose(kind)
+        self._choose_scheduler()
+
+    def _choose_scheduler(self) -> None:
+        """The one that comes with the optimizer, where the config names none."""
+        name = next((each.entry.component.scheduler for each in self.chosen.get("optimizer", ())), None)
+        if name is not None and self.chosen.get("scheduler") == ():
+            chosen = self._chosen(KIND_BY_NAME["scheduler"], name)
+            if chosen is None:
+                del self.chosen["scheduler"]
+            else:
+                self.chosen["scheduler"] = (chosen,)
 
     def _choose(self, kind: Kind) -> None:
         try:

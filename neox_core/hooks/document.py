@@ -79,7 +79,7 @@ def _key(kind: Kind) -> str:
     if kind.name == "command":
         return "`neox NAME`"
     if not kind.key:
-        return "-"
+        return "`enabled` of its settings" if kind.many else "-"
     return f"`{kind.key.replace('_', '-')}`" + (" (a list)" if kind.many else "")
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from neox_core.config.problem import Problem
     from neox_core.config.structure import Config
     from neox_core.hooks.component import Component, ConfigSection
+    from neox_core.plan.cluster import ClusterShape
 
 
 @hookspec
@@ -119,5 +120,8 @@ def neox_commands() -> Iterable[Component]:  # type: ignore[empty-body]
 
 
 @hookspec
-def neox_check_config(config: Config) -> Iterable[Problem]:  # type: ignore[empty-body]
-    """Rules across sections: called once on the host, after every section by itself is valid."""
+def neox_check_config(config: Config, cluster: ClusterShape) -> Iterable[Problem]:  # type: ignore[empty-body]
+    """Rules across sections: called once on the host, after every section by itself is valid.
+
+    cluster: the ranks that the run will have; a rule that does not look at it leaves the argument out.
+    """

@@ -48,7 +48,7 @@ def drop(x: Tensor, p: float, keys: Tensor | None, site: int, first_position: in
     if keys is None or p == 0.0:
         return x
     positions = torch.arange(first_position, first_position + x.shape[1], device=x.device)
-    rows = mix(_salted(keys, site)[:, None] ^ positions)  # [batch, seq]
+    rows = mix(site_keys(keys, site)[:, None] ^ positions)  # [batch, seq]
     return _thin(x, rows, p)
 
 
@@ -82,7 +82,7 @@ def drop_probabilities(
 
 def keep_probabilities(p: float, keys: Tensor, site: int, heads: Tensor, queries: Tensor, columns: Tensor) -> Tensor:
     """Which probabilities stay: bool [batch, ...], where `...` is what heads, queries and columns broadcast to."""
-    salted = _salted(keys, site).view(-1, *[1] * torch.broadcast_tensors(heads, queries, columns)[0].ndim)
+    salted = site_keys(keys, site).view(-1, *[1] * torch.broadcast_tensors(heads, queries, columns)[0].ndim)
     rows = mix(mix(salted ^ heads) ^ queries)
     return _kept(rows, columns, p)
 
@@ -97,7 +97,8 @@ def _kept(rows: Tensor, columns: Tensor, p: float) -> Tensor:
     return mix(rows ^ mix(columns + 1)) >= round(p * 2**32)
 
 
-def _salted(keys: Tensor, site: int) -> Tensor:
+def site_keys(keys: Tensor, site: int) -> Tensor:
+    """The samples' keys at a place of the model: int64 [batch], below 2**32."""
     return mix(keys ^ (0x5BD1E995 * (site + 1) & _MASK32))
 
 

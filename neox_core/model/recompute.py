@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from attrs import evolve, frozen
@@ -12,13 +12,29 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
+from neox_core.model.routing import through_some
+
 if TYPE_CHECKING:
     from neox_core.contracts.model import Position
     from neox_core.model.block import Block
     from neox_core.model.scope import Scope
+    from neox_core.parallel.tensor import TensorParallel
 
 recompute_by_torch = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 """Keeps a segment's inputs only. Dropout follows from the samples, so there is no generator to put back."""
+
+
+def recompute_parted(tensor: TensorParallel) -> Callable[..., Tensor]:
+    """The same where all ranks of `tensor` have a segment's input: each keeps a part of it."""
+
+    def by(function: Callable[..., Tensor], x: Tensor, *shared: Any) -> Tensor:
+        def restored(part: Tensor, *shared: Any) -> Tensor:
+            return function(tensor.restore(part), *shared)
+
+        result: Tensor = recompute_by_torch(restored, tensor.keep(x), *shared)
+        return result
+
+    return by
 
 
 @frozen(eq=False)
@@ -56,5 +72,6 @@ def _run(blocks: Sequence[tuple[int, Block]], x: Tensor, position: Position, sco
     for layer, block in blocks:
         # A generation's keys grow with every token: a compiled block would be compiled again and again.
         run = block if scope.cache is None else block.forward
-        x = run(x, position, scope, layer)
+        some = scope.routing is not None and scope.routing.applies(layer, x.shape[1])
+        x = through_some(run, x, position, scope, layer) if some else run(x, position, scope, layer)
     return x

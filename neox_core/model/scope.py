@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
     from neox_core.model.cache import KeyValueCache
+    from neox_core.model.routing import Routing
     from neox_core.model.sparse import BlockTable
+
+
+def _nothing(positions: Tensor) -> None:
+    """Of a position that prepares nothing."""
 
 
 @frozen(eq=False)
@@ -24,6 +29,8 @@ class Scope:
     positions: int64 [batch, seq], of each token in its document; None: 0, 1, 2 ... in every sample.
     cache: keys and values of the tokens before these; with it, a sample is one document.
     tables: by layer, the blocks of keys that its queries see; all others see everything before them.
+    routing: the layers that see some of the tokens, in training; None: all layers see all. prepare: positions, int64
+    [batch, tokens], to what is `prepared` for them.
     """
 
     prepared: Any = None
@@ -32,6 +39,8 @@ class Scope:
     positions: Tensor | None = None
     cache: KeyValueCache | None = None
     tables: Mapping[int, BlockTable] = field(factory=dict)
+    routing: Routing | None = None
+    prepare: Callable[[Tensor], Any] = _nothing
 
 
 PLAIN = Scope()

@@ -6,6 +6,7 @@ tokens where documents in a sample are told apart, and the keys of dropout.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from neox_core.model.documents import DocumentRules
     from neox_core.model.embedding import Embedding
     from neox_core.model.recompute import Recompute
+    from neox_core.model.routing import Routing
     from neox_core.model.sparse import BlockTable
     from neox_core.parallel.tensor import TensorParallel
 
@@ -34,16 +36,20 @@ Passed = tuple[Tensor, ...]
 
 @define(eq=False)
 class Feed:
-    """What every layer of a rank is built with. dtype: of products; autocast: to it, None where weights are of it."""
+    """What every layer of a rank is built with. dtype: of products; autocast: to it, None where weights are of it.
+
+    sends_keys: for dropout, and for a curriculum whose layers see some of the tokens. routing: of the step.
+    """
 
     position: nn.Module
     tensor: TensorParallel
     dtype: torch.dtype
     autocast: torch.dtype | None
-    dropout: bool
+    sends_keys: bool
     documents: DocumentRules | None
     recompute: Recompute | None
     tables: Mapping[int, BlockTable]
+    routing: Routing | None = None
 
     @property
     def sends_tokens(self) -> bool:
@@ -60,11 +66,12 @@ class Feed:
             documents, within = self.documents.index(tokens), self.documents.positions(tokens)
         seq = x.shape[1] * (self.tensor.size if self.tensor.sequence_parallel else 1)
         positions = torch.arange(seq, device=x.device) if within is None else within
-        prepared = cast("Position", self.position).prepare(positions, self.dtype)
-        return Scope(prepared, self.keys(rest, training=training), documents, within, None, self.tables)
+        keys, routing = self.keys(rest, training=training), self.routing if training else None
+        prepare = partial(cast("Position", self.position).prepare, dtype=self.dtype)
+        return Scope(prepare(positions), keys, documents, within, None, self.tables, routing, prepare=prepare)
 
     def keys(self, rest: Passed, *, training: bool) -> Tensor | None:
-        return rest[-1] if self.dropout and training else None
+        return rest[-1] if self.sends_keys and training else None
 
 
 def embed(embedding: Embedding, passed: Passed, feed: Feed) -> Passed:

@@ -61,7 +61,8 @@ def train(
 
     batches: this rank's micro-batches, int64 [micro_batch, seq + 1], from `state.step` on. valid: one fresh pass over
     the validation batches. schedule: step -> learning rate. Whatever ends the loop in good order, the last step is
-    saved. tokens_of: what a step reads, by its number; None: whole samples. Collective: all ranks call it with the same plan and step.
+    saved. tokens_of: what a step reads, by its number; None: whole samples. Collective: all ranks call it with the same
+    plan and step.
     """
     if state.step == 0 and 0 in plan.checkpoint.extra_save:
         _save(checkpointer, state, report)

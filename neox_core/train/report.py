@@ -47,7 +47,8 @@ class Report:
 
     log_interval: in optimizer steps. flops_per_token: forward and backward, of the whole model. Raises RankError
     from `step` and `check` when a loss is not finite and `stop_on_nonfinite` is set. data_hash: of the samples of a
-    step, by the number of finished steps; it fits into a float.
+    step, by the number of finished steps; it fits into a float. tokens_of: what a step reads, by its number from 0;
+    None: run.tokens_per_step.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Report:
         stop_on_nonfinite: bool,
         startup: Startup | None = None,
         data_hash: Callable[[int], int] | None = None,
+        tokens_of: Callable[[int], int] | None = None,
     ) -> None:
         self.run = run
         self.monitors = list(monitors)
@@ -74,6 +76,8 @@ class Report:
         self.stop_on_nonfinite = stop_on_nonfinite
         self._startup = startup
         self._data_hash = data_hash
+        self._tokens_of = tokens_of
+        self._tokens = 0  # since the last log, of all ranks
         self._unread: list[tuple[int, Tensor]] = []  # (step, loss on the device), not yet looked at
         self._means: list[float] = []  # losses since the last log, reduced over the ranks
         self._steps = 0
@@ -99,6 +103,7 @@ class Report:
         """After an update. step: finished steps, this one included. loss: this rank's mean of the step, a scalar."""
         self._unread.append((step, loss.detach()))
         self._steps += 1
+        self._tokens += self.run.tokens_per_step if self._tokens_of is None else self._tokens_of(step - 1)
         if self._steps == 1 and self._startup is not None:
             self._read_losses()  # waits for the step to be done
             self._startup.mark("first_step")
@@ -113,7 +118,7 @@ class Report:
         if self._data_hash is not None:
             values["data_hash"] = float(self._data_hash(step))
         self._log(step, values)
-        self._means, self._steps, self._train_s, self._wait_s = [], 0, 0.0, 0.0
+        self._means, self._steps, self._tokens, self._train_s, self._wait_s = [], 0, 0, 0.0, 0.0
 
     def check(self) -> None:
         """Look at the losses since the last look: before a checkpoint is written, so that only good ones are."""
@@ -170,7 +175,7 @@ class Report:
 
     def _values(self, lr: float, engine: EngineState) -> dict[str, float]:
         step_s = self._train_s / self._steps
-        tokens_per_s = self.run.tokens_per_step / step_s
+        tokens_per_s = self._tokens / self._train_s
         values = {
             "loss": sum(self._means) / len(self._means) if self._means else math.nan,
             "lr": lr,

@@ -18,6 +18,7 @@ from attrs import evolve
 from torch import Tensor
 
 from neox_core.build.context import build_context
+from neox_core.build.curriculum import build_curriculum
 from neox_core.build.engine import build_engine, build_stage
 from neox_core.build.model import build_model
 from neox_core.build.optimizer import build_optimizer
@@ -60,6 +61,48 @@ ADAM = ComponentRef(
     {"eps": 1e-5},
 )
 
+# Lengths grow to all of a sample in 12 steps, the tokens that the second layer sees in 16.
+CURRICULUM = ComponentRef(
+    "curriculum",
+    "data_efficiency",
+    "neox-curriculum",
+    "0",
+    "neox_curriculum.curriculum:DataEfficiency",
+    "neox_curriculum.settings:DataEfficiencySettings",
+    {
+        "data_efficiency": {
+            "enabled": True,
+            "data_sampling": {
+                "enabled": True,
+                "curriculum_learning": {
+                    "enabled": True,
+                    "curriculum_metrics": {
+                        "seqlen": {
+                            "min_difficulty": 8,
+                            "max_difficulty": SEQ,
+                            "schedule_type": "fixed_linear",
+                            "schedule_config": {"total_curriculum_step": 12, "difficulty_step": 4},
+                        }
+                    },
+                },
+            },
+            "data_routing": {
+                "enabled": True,
+                "random_ltd": {
+                    "enabled": True,
+                    "random_ltd_layer_id": [1],
+                    "random_ltd_schedule": {
+                        "min_value": 4,
+                        "max_value": SEQ,
+                        "schedule_type": "fixed_linear",
+                        "schedule_config": {"require_steps": 16, "seq_per_step": 2},
+                    },
+                },
+            },
+        }
+    },
+)
+
 
 def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
     """The plan of a case over `world` ranks. The batch of a step is SAMPLES, whatever the layout."""
@@ -83,6 +126,7 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
         partition=case.pop("partition", "type:transformer"),
     )
     name, load = case.pop("name"), case.pop("load", None)
+    curriculum = CURRICULUM if case.pop("curriculum", False) else None
     if "recompute" in case:
         case["recompute"] = RecomputePlan(**case["recompute"])
     steps = case.pop("steps", STEPS)
@@ -113,6 +157,7 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
     return evolve(
         plan,
         model=model,
+        curriculum=curriculum,
         engine=engine,
         cluster=cluster,
         precision=PrecisionPlan(dtype, None),
@@ -137,14 +182,15 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
     )
 
 
-def batches(plan: RunPlan, groups: Groups, first_step: int) -> Iterator[Tensor]:
+def batches(plan: RunPlan, groups: Groups, first_step: int, curriculum: Any) -> Iterator[Tensor]:
     """The micro-batches of this rank: sample k of a step is the same in every layout."""
     micro_batch = plan.batch.micro_batch
     for step in range(first_step, plan.train.train_iters):
         samples = torch.randint(VOCAB // 4, (SAMPLES, SEQ + 1), generator=torch.Generator().manual_seed(step))
         for micro_step in range(plan.batch.gradient_accumulation):
             first = (micro_step * groups.data_size + groups.data_rank) * micro_batch
-            yield samples[first : first + micro_batch]
+            length = SEQ if curriculum is None else curriculum.sequence_length(step)
+            yield samples[first : first + micro_batch, : length + 1]
 
 
 def run_case(case: dict[str, Any], out: Path) -> None:
@@ -156,10 +202,11 @@ def run_case(case: dict[str, Any], out: Path) -> None:
         model = build_stage(plan, VOCAB, context, eod=EOD)
     else:
         model = build_model(plan.model, VOCAB, context, eod=EOD)
-    engine = build_engine(plan, model, build_optimizer(plan.optim, model), context)
+    curriculum = build_curriculum(plan)
+    engine = build_engine(plan, model, build_optimizer(plan.optim, model), context, curriculum)
     checkpointer = Checkpointer(plan, engine, context)
     state = checkpointer.load().state
-    stream, losses, norms = batches(plan, groups, state.step), [], []
+    stream, losses, norms = batches(plan, groups, state.step, curriculum), [], []
     while state.step < plan.train.train_iters:
         loss = engine.train_step(stream, LR).detach().clone()
         dist.all_reduce(loss)

@@ -36,6 +36,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "none": {"position": "none"},
     "dropout": {"position": "rotary", "hidden_dropout": 0.2, "attention_dropout": 0.2, "accumulation": 2},
     "recompute": {"hidden_dropout": 0.2, "attention_dropout": 0.2, "recompute": {"layers": 1}, "accumulation": 2},
+    "curriculum": {"position": "rotary", "curriculum": True, "recompute": {"layers": 1}, "accumulation": 2},
     "documents": {"reset_position_ids": True, "reset_attention_mask": True, "eod_mask_loss": True, "accumulation": 2},
 }
 
@@ -59,14 +60,14 @@ LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
 }
 ONLY = {
     "tp2parted": ("rpe", "dropout"),
-    "dp2": ("plain", "dropout"),
+    "dp2": ("plain", "dropout", "curriculum"),
     "dp2z1": ("plain", "dropout"),
     "dp2z2": ("plain",),
     "dp2z3": ("plain", "llama"),
     "tp2pp2": ("plain", "llama", "dropout"),
     "tp2dp2z1": ("plain",),
 }
-NOT = {"pp2": ("rpe",)}
+NOT = {"pp2": ("rpe",), "tp2sp": ("curriculum",)}
 
 CASES = [
     (ranks, layout, form)

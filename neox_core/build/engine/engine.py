@@ -15,19 +15,28 @@ from neox_core.build.engine.partitioned import refresh, whole_weights
 from neox_core.build.engine.recompute import build_recompute
 from neox_core.build.engine.start import forget_place, initialize, plain_options, steps_parameters
 from neox_core.build.shards import Shard, find_shards, find_weights, group_contents, is_partitioned
+from neox_core.contracts.optim import AveragingOptimizer
 from neox_core.errors import CheckpointError
 from neox_core.model.dropout import sample_keys
+from neox_core.model.routing import Routing
 from neox_core.parallel.tensor import cut_of
 
 if TYPE_CHECKING:
     from neox_core.build.context import BuildContext
+    from neox_core.contracts import Curriculum
     from neox_core.plan.runfile import RunPlan
 
 _AUTOCAST = {"bf16": torch.bfloat16}
 
 
-def build_engine(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimizer, context: BuildContext) -> Engine:
-    """Give model and optimizer to DeepSpeed, under plan.engine.
+def build_engine(
+    plan: RunPlan,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    context: BuildContext,
+    curriculum: Curriculum | None = None,
+) -> Engine:
+    """Give model and optimizer to DeepSpeed, under plan.engine. curriculum: the one that the plan names.
 
     Collective: every rank calls it.
     """
@@ -44,10 +53,15 @@ def build_engine(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimiz
     from neox_core.build.engine.pipeline import PipelineEngine  # builds on this module
 
     kind = Engine if context.groups.pipe_size == 1 else PipelineEngine
-    built = kind(engine, plan, optimizer, context)
+    built = kind(engine, plan, optimizer, context, curriculum)
     if not built.partitioned:
         built.copy_weights_to_masters()
     return built
+
+
+def needs_keys(plan: RunPlan) -> bool:
+    """Whether the model is told which samples it trains on: for dropout, and for layers that see some tokens."""
+    return plan.model.hidden_dropout > 0 or plan.model.attention_dropout > 0 or plan.curriculum is not None
 
 
 class Engine:
@@ -59,13 +73,21 @@ class Engine:
     "skip"), the loss of the step is made NaN instead, so that whoever reads it stops the run.
     """
 
-    def __init__(self, engine: Any, plan: RunPlan, optimizer: torch.optim.Optimizer, context: BuildContext) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        plan: RunPlan,
+        optimizer: torch.optim.Optimizer,
+        context: BuildContext,
+        curriculum: Curriculum | None = None,
+    ) -> None:
         self._engine = engine
+        self._curriculum = curriculum
         self._batch = plan.batch
         self._accumulation = plan.batch.gradient_accumulation
         self._groups = context.groups
         self._seed = context.seed
-        self._dropout = plan.model.hidden_dropout > 0 or plan.model.attention_dropout > 0
+        self._needs_keys = needs_keys(plan)
         self._consumed = 0
         self._clipping = plan.optim.gradient_clipping
         self._plain = steps_parameters(plan)
@@ -79,6 +101,7 @@ class Engine:
         self.device = context.device
         self.model: nn.Module = engine.module
         self.optimizer = optimizer
+        self._averaging = optimizer if isinstance(optimizer, AveragingOptimizer) else None
         self._options = [plain_options(group) for group in optimizer.param_groups]
         self._norm: Tensor | float | None = None
         self._profile_step: int | None = plan.engine.get("flops_profiler", {}).get("profile_step")
@@ -98,6 +121,9 @@ class Engine:
         batches: int64 [micro_batch, seq + 1] each. Returns this rank's mean loss, a scalar on the device; waits for
         nothing.
         """
+        self._route()
+        if self._averaging is not None and self._groups.data_size > 1:
+            self._engine.enable_backward_allreduce = self._averaging.needs_average()
         loss = self._forward_backward(batches)
         return self._update_plain(loss, lr) if self._plain else self._update(loss, lr)
 
@@ -164,6 +190,13 @@ class Engine:
             if shard.stepped is not parameters[shard.name]:
                 shard.part_of(shard.stepped).copy_(weight.narrow(0, shard.first, shard.count))
 
+    def copy_masters_to_weights(self) -> None:
+        """Make the weights of the model the fp32 copies, rounded; where each rank has whole copies."""
+        for shard in self.shards:
+            weight = self._named[shard.name]
+            if shard.replicated and shard.stepped is not weight:
+                weight.detach().copy_(shard.stepped.detach())
+
     @contextlib.contextmanager
     def filled_groups(self) -> Iterator[None]:
         """The optimizer's groups with all that it steps in them, as they are outside of ZeRO 3 anyway."""
@@ -203,6 +236,13 @@ class Engine:
         self._engine.destroy()
         forget_place()
 
+    def _route(self) -> None:
+        """Tell the model which tokens its layers see in this step."""
+        if self._curriculum is not None and self._curriculum.routed_layers:
+            kept = self._curriculum.kept_tokens(self._consumed // self._batch.train_batch)
+            routing = Routing(self._curriculum.routed_layers, self._curriculum.seed, kept)
+            self.model.routing = routing  # type: ignore[assignment]
+
     def _forward_backward(self, batches: Iterator[Tensor]) -> Tensor:
         total = torch.zeros((), device=self.device)
         for micro_step in range(self._accumulation):
@@ -217,8 +257,8 @@ class Engine:
         return total / self._accumulation
 
     def _keys(self, micro_step: int) -> tuple[Tensor, ...]:
-        """What dropout needs of the samples of a micro-batch, which lie as in `build.data.MicroBatches`."""
-        if not self._dropout:
+        """What dropout and routing need of a micro-batch's samples, which lie as in `build.data.MicroBatches`."""
+        if not self._needs_keys:
             return ()
         micro_batch, groups = self._batch.micro_batch, self._groups
         first = self._consumed + (micro_step * groups.data_size + groups.data_rank) * micro_batch
@@ -233,14 +273,15 @@ class Engine:
     def _update(self, loss: Tensor, lr: float) -> Tensor:
         self._set_lr(lr)
         scale = self._engine.optimizer.loss_scale if self._scales_loss else 1.0
+        norm = None if self._averaging is None else self._clip(self._clipping * scale)
         self._engine.step()
-        norm = self._engine.get_global_grad_norm()
+        norm = self._engine.get_global_grad_norm() if norm is None else norm
         self._norm = None if norm is None else norm / scale  # of the scaled gradient there, of the gradient elsewhere
         return loss
 
     def _update_plain(self, loss: Tensor, lr: float) -> Tensor:
         self._set_lr(lr)
-        norm = clip(self._trainable, self._clipping, self._groups)
+        norm = self._clip(self._clipping)
         self._norm = norm
         if not self._looks:
             loss = torch.where(torch.isfinite(norm), loss, torch.nan)
@@ -250,6 +291,10 @@ class Engine:
                 parameter.grad = None
         self._engine.step()  # also where DeepSpeed counts; without gradients the optimizer has nothing to do
         return loss
+
+    def _clip(self, largest: float) -> Tensor:
+        own = self._averaging is not None and self._groups.data_size > 1 and not self._averaging.needs_average()
+        return clip(self._trainable, largest, self._groups, own=own)
 
     def _set_lr(self, lr: float) -> None:
         for group in self.optimizer.param_groups:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from neox_core.build.engine.engine import Engine
+from neox_core.build.engine.engine import Engine, needs_keys
 from neox_core.build.engine.norm import clip
 from neox_core.build.engine.start import prepare_import
 from neox_core.build.model import draw
@@ -30,7 +30,9 @@ from neox_core.parallel.tensor import mark_parameters
 if TYPE_CHECKING:
     from neox_core.build.context import BuildContext
     from neox_core.build.parts import Parts
+    from neox_core.contracts import Curriculum
     from neox_core.model.recompute import Recompute
+    from neox_core.model.routing import Routing
     from neox_core.plan.runfile import RunPlan
 
 _TIED = "embedding"
@@ -59,7 +61,7 @@ def build_stage(plan: RunPlan, vocab_size: int, context: BuildContext, *, eod: i
         tensor=parts.tensor,
         dtype=autocast or context.dtype,
         autocast=autocast,
-        dropout=parts.shape.has_dropout,
+        sends_keys=needs_keys(plan),
         documents=parts.documents,
         recompute=parts.recompute,
         tables=parts.tables,
@@ -79,6 +81,14 @@ def build_stage(plan: RunPlan, vocab_size: int, context: BuildContext, *, eod: i
         @recompute.setter
         def recompute(self, value: Recompute | None) -> None:
             feed.recompute = value
+
+        @property
+        def routing(self) -> Routing | None:
+            return feed.routing
+
+        @routing.setter
+        def routing(self, value: Routing | None) -> None:
+            feed.routing = value
 
         def named_modules(
             self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
@@ -159,8 +169,16 @@ def _plain_name(name: str, last: int) -> str:
 class PipelineEngine(Engine):
     """One rank's stage in training. A step's micro-batches go through the stages one behind the other (1F1B)."""
 
-    def __init__(self, engine: Any, plan: RunPlan, optimizer: torch.optim.Optimizer, context: BuildContext) -> None:
-        super().__init__(engine, plan, optimizer, context)
+    def __init__(
+        self,
+        engine: Any,
+        plan: RunPlan,
+        optimizer: torch.optim.Optimizer,
+        context: BuildContext,
+        curriculum: Curriculum | None = None,
+    ) -> None:
+        super().__init__(engine, plan, optimizer, context, curriculum)
+        self._length: int | None = None
         self._dtype = context.dtype
         if self._plain:
             optimizer.register_step_pre_hook(lambda *_: self._before_update())
@@ -168,9 +186,14 @@ class PipelineEngine(Engine):
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
         """The loss is the mean of all data-parallel ranks, the same on each."""
         self._set_lr(lr)
+        self._route()
         pairs = [
             self._pair(batch, self._keys(index)) for index, batch in enumerate(islice(batches, self._accumulation))
         ]
+        length = pairs[0][0][0].shape[1]
+        if self._length not in (None, length):
+            self._engine.reset_activation_shape()
+        self._length = length
         self._consumed += self._batch.train_batch
         mean: Tensor = self._engine.train_batch(iter(pairs)).detach().clone()
         if not self._plain:
@@ -215,7 +238,7 @@ class PipelineEngine(Engine):
 
     def _no_keys(self, batch: Tensor) -> tuple[Tensor, ...]:
         """In place of those that an evaluation does not use, so that all that is sent has one form."""
-        return (torch.zeros(len(batch), dtype=torch.int64, device=self.device),) if self._dropout else ()
+        return (torch.zeros(len(batch), dtype=torch.int64, device=self.device),) if self._needs_keys else ()
 
     def _before_update(self) -> None:
         norm = clip(self._trainable, self._clipping, self._groups)
