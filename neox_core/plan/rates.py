@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from attrs import evolve
+
 from neox_core.config.sections.schedule import SchedulerSection
 from neox_core.config.sections.training import LearningRateSection, TrainingSection
 from neox_core.config.structure import Chosen, Config
@@ -25,10 +27,23 @@ def schedule_shape(config: Config) -> ScheduleShape:
 
 
 def chosen_schedule(config: Config) -> Chosen:
-    """`scheduler` where there is one, else `lr-decay-style`."""
-    kind = "lr schedule" if config.section(SchedulerSection).scheduler is None else "scheduler"
-    (chosen,) = config.components(kind)
+    """`scheduler` where there is one, the optimizer's own where that has one, else `lr-decay-style`."""
+    for chosen in config.components("scheduler"):
+        return _with_lengths(chosen, schedule_shape(config)) if comes_with_optimizer(config) else chosen
+    (chosen,) = config.components("lr schedule")
     return chosen
+
+
+def comes_with_optimizer(config: Config) -> bool:
+    """Whether the scheduler is the one that the optimizer brings along."""
+    return config.section(SchedulerSection).scheduler is None and bool(config.components("scheduler"))
+
+
+def _with_lengths(chosen: Chosen, shape: ScheduleShape) -> Chosen:
+    """`warmup` and `lr-decay-iters` in DeepSpeed's words, as far as the scheduler has them."""
+    lengths = {"warmup_num_steps": max(1, shape.warmup_steps), "total_num_steps": shape.decay_steps}
+    known = {name: value for name, value in lengths.items() if hasattr(chosen.settings, name)}
+    return evolve(chosen, settings=evolve(chosen.settings, **known))
 
 
 def rate_of(chosen: Chosen, shape: ScheduleShape) -> Rate:

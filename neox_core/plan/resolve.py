@@ -61,7 +61,7 @@ def prepare_run(
     else:
         problems += _without_start(check_rules(config, shape)) if not start else check_rules(config, shape)
     if not errors(problems):
-        problems += plugin_rules(config, catalog)
+        problems += plugin_rules(config, shape, catalog)
     kernels: tuple[KernelPlan, ...] = ()
     if not errors(problems):
         kernels, refused = plan_kernels(config, catalog.registry, shape.device)

@@ -15,7 +15,13 @@ from attrs import frozen
 from neox_core.contracts.optim import planned_schedule
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import read_runfile, to_json
-from neox_core.train.checkpoint_read import CheckpointReader, read_weights, restore_optimizer, restore_weights
+from neox_core.train.checkpoint_read import (
+    CheckpointReader,
+    read_weights,
+    restore_optimizer,
+    restore_own,
+    restore_weights,
+)
 from neox_core.train.checkpoint_write import (
     PLAIN,
     RankContents,
@@ -140,6 +146,7 @@ class Checkpointer:
                 raise CheckpointError(f"{folder}: written with no-save-optim", hint="set no-load-optim or finetune")
             restore_optimizer(engine, reader)
             self._restore_extras(stored)
+            notes += restore_own(engine, reader, self._rank, self._world_size)
             optim = self._choose_schedule(reader, stored.schedule)
         if plan.load_rng:
             notes += self._restore_rng(reader)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from neox_core.contracts.optim import AveragingOptimizer
 from neox_core.errors import CheckpointError
-from neox_core.train.manifest import RUN, STATE, Piece, find_checkpoint, read_json, read_manifest
+from neox_core.train.manifest import RUN, STATE, Kind, Piece, find_checkpoint, read_json, read_manifest
 from neox_core.train.regions import fit_together
 from neox_core.train.tensorfile import check_seal, read_part
 
@@ -107,7 +108,14 @@ class CheckpointReader:
 
     def rng(self, rank: int) -> dict[str, Tensor]:
         """States of the generators of one rank, by generator."""
-        pieces = [piece for piece in self.manifest.pieces if piece.kind == "rng" and piece.rank == rank]
+        return self._of_rank("rng", rank)
+
+    def own(self, rank: int) -> dict[str, Tensor]:
+        """What one rank's optimizer alone knew, by name."""
+        return self._of_rank("own", rank)
+
+    def _of_rank(self, kind: Kind, rank: int) -> dict[str, Tensor]:
+        pieces = [piece for piece in self.manifest.pieces if piece.kind == kind and piece.rank == rank]
         return {
             piece.name.partition("/")[2]: read_part(self.folder / piece.file, piece.key, piece.shape, piece.dtype)
             for piece in pieces
@@ -157,6 +165,19 @@ def restore_optimizer(engine: Engine, reader: CheckpointReader) -> None:
     """Fill the optimizer's state. Raises CheckpointError when it does not fit the way this run shards it."""
     with engine.filled_groups():
         _fill_optimizer(engine, reader)
+
+
+def restore_own(engine: Engine, reader: CheckpointReader, rank: int, world_size: int) -> list[str]:
+    """Fill what each rank's optimizer alone knows, after all else is restored. Returns lines for people."""
+    if not isinstance(engine.optimizer, AveragingOptimizer):
+        return []
+    then = reader.manifest.world_size
+    stored = [reader.own(each) if then != world_size or each == rank else {} for each in range(then)]
+    engine.optimizer.load_own_state(stored)
+    engine.copy_masters_to_weights()
+    if then == world_size or not any(stored):
+        return []
+    return [f"written by {then} ranks, not {world_size}: the errors of compression are dealt anew, their sum is kept"]
 
 
 def _fill_optimizer(engine: Engine, reader: CheckpointReader) -> None:

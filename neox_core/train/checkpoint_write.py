@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 from torch import Tensor
 
+from neox_core.contracts.optim import AveragingOptimizer
 from neox_core.errors import CheckpointError
 from neox_core.train.manifest import (
     LATEST,
@@ -105,6 +106,9 @@ def collect(engine: Engine, rank: int, groups: Groups, *, optimizer: bool, whole
                 contents.add_shard("weights", "weight", shard, shard.stepped)
     if not optimizer:
         return contents
+    if isinstance(engine.optimizer, AveragingOptimizer):
+        for name, tensor in engine.optimizer.own_state().items():
+            contents.add("optimizer", "own", f"{rank}/{name}", tensor, rank=rank)
     dtypes = {name: parameter.dtype for name, parameter in engine.model.named_parameters()}
     for index, shard in enumerate(engine.shards):
         mine = index % data_size == data_rank if shard.replicated else True

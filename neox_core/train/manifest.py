@@ -31,7 +31,7 @@ MANIFEST, RUN, STATE, LATEST = "manifest.json", "run.json", "state.json", "lates
 STEP_FOLDER = re.compile(r"step-(\d{8,})")
 _FILE = r"rank-\d{5,}\.(weights|optimizer|rng)\.safetensors|run\.json|state\.json"
 
-Kind = Literal["weight", "buffer", "master", "state", "rng"]
+Kind = Literal["weight", "buffer", "master", "state", "own", "rng"]
 
 
 @frozen
@@ -39,7 +39,8 @@ class Piece:
     """One stored tensor, which is a parameter's or a part of it.
 
     kind: weight: as the model computes with it. master: the fp32 copy that the optimizer steps. state: of the
-    optimizer, `state` says which. buffer: of a module. rng: a generator's state, of one rank, by the generator.
+    optimizer, `state` says which. own: of the optimizer, what one rank alone knows. buffer: of a module. rng: a
+    generator's state, of one rank, by the generator.
     name: of the parameter. shape: of the whole tensor. flat_range: the piece is these elements of the tensor,
     flattened; None: it is the tensor. slice: one [first, last) per dimension, of a tensor that the ranks of a
     tensor-parallel group hold together; flat_range then counts within the slice.

@@ -65,7 +65,7 @@ def run(plan: RunPlan) -> None:
     context = build_context(plan, groups, int(os.environ["LOCAL_RANK"]))
     seed_rank(plan.train.seed, dist.get_rank(), context.device)
     model = build_model(plan.model, padded_vocab(plan.model, None), context)
-    engine = build_engine(plan, model, build_optimizer(plan.optim, model), context)
+    engine = build_engine(plan, model, build_optimizer(plan.optim, model, groups.data), context)
     checkpointer = Checkpointer(plan, engine, context)
     resumed = checkpointer.load()
     place = {"data_rank": groups.data_rank, "data_size": groups.data_size}

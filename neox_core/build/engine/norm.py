@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -12,21 +13,33 @@ if TYPE_CHECKING:
     from neox_core.parallel.groups import Groups
 
 
-def clip(parameters: Sequence[nn.Parameter], largest: float, groups: Groups) -> Tensor:
+def clip(parameters: Sequence[nn.Parameter], largest: float, groups: Groups, *, own: bool = False) -> Tensor:
     """Scale the gradients so that the norm of all of them is `largest` at most; 0: leave them. Returns the norm before.
 
     Collective over the ranks that hold one copy of the model: a parameter that is cut counts with all its parts, one
-    that several of them hold whole counts once.
+    that several of them hold whole counts once. own: each data-parallel rank has gradients of its own, and the norm is
+    the root mean square of theirs: collective over these too.
     """
-    if groups.model is None:
+    if groups.model is None and not own and parameters[0].dtype == torch.float32:
         return nn.utils.clip_grad_norm_(parameters, largest or float("inf"), foreach=True)
     mine = [each.grad for each in parameters if each.grad is not None and counts_here(each, groups)]
-    square = nn.utils.get_total_norm(mine, foreach=True).square().to(parameters[0].device)
-    dist.all_reduce(square, group=groups.model)
+    square = _square(mine, parameters[0].device)
+    if groups.model is not None:
+        dist.all_reduce(square, group=groups.model)
+    if own:
+        dist.all_reduce(square, group=groups.data)
+        square /= groups.data_size
     norm = square.sqrt()
     if largest:
         nn.utils.clip_grads_with_norm_(parameters, largest, norm, foreach=True)
     return norm
+
+
+def _square(gradients: Sequence[Tensor], device: torch.device) -> Tensor:
+    """The square of their norm, in fp32 where they are not."""
+    if all(each.dtype == torch.float32 for each in gradients):
+        return nn.utils.get_total_norm(gradients, foreach=True).square().to(device)
+    return torch.stack([torch.linalg.vector_norm(each, dtype=torch.float32) for each in gradients]).square().sum()
 
 
 def counts_here(parameter: nn.Parameter, groups: Groups) -> bool:

@@ -12,6 +12,8 @@ import torch
 from neox_core.build.engine.measure import set_voice
 from neox_core.build.engine.partitioned import partition
 from neox_core.build.engine.place import Place
+from neox_core.contracts.optim import AveragingOptimizer
+from neox_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,6 +29,9 @@ def initialize(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimizer
 
     set_voice(plan, starting=True)
     config = engine_config(plan)
+    if isinstance(optimizer, AveragingOptimizer):
+        _check_averaging(plan, groups)
+        config["gradient_clipping"] = 0.0  # would be by the norm of one rank's gradient
     said = contextlib.nullcontext() if plan.debug else contextlib.redirect_stdout(io.StringIO())
     with said:  # BF16_Optimizer prints memory figures past any logger
         if plan.optim.zero_stage == 3:
@@ -40,6 +45,14 @@ def initialize(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimizer
         )
     set_voice(plan, starting=False)
     return engine
+
+
+def _check_averaging(plan: RunPlan, groups: Groups) -> None:
+    if plan.optim.zero_stage or groups.model is not None:
+        raise ConfigError(
+            f"{plan.optim.optimizer.name} exchanges between copies of the whole model by itself",
+            hint="ZeRO stage 0, model-parallel-size 1 and pipe-parallel-size 0 or 1 go with it",
+        )
 
 
 def prepare_import(plan: RunPlan) -> None:

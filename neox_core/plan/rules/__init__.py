@@ -69,14 +69,14 @@ def check_rules(config: Config, shape: ClusterShape) -> Iterator[Problem]:
             continue
 
 
-def plugin_rules(config: Config, catalog: Catalog) -> list[Problem]:
+def plugin_rules(config: Config, shape: ClusterShape, catalog: Catalog) -> list[Problem]:
     """What the plugins' `neox_check_config` find; asked once every section is valid. A rule that raises is an error."""
     found: list[Problem] = []
     plugins = catalog.manager.get_plugins()
     for plugin in sorted(plugins, key=lambda each: str(catalog.manager.get_name(each))):
         hook = catalog.manager.subset_hook_caller("neox_check_config", [each for each in plugins if each is not plugin])
         try:
-            said = [problem for problems in hook(config=config) for problem in problems]
+            said = [problem for problems in hook(config=config, cluster=shape) for problem in problems]
             found += [config.problem(each.message, each.key, each.hint, each.severity) for each in said]
         except (Exception, SystemExit) as error:  # noqa: BLE001 a plugin may raise anything
             name = str(catalog.manager.get_name(plugin)).partition("/")[0]

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from attrs import evolve
 
 from neox_core.config.problem import Problem
+from neox_core.config.sections.training import LearningRateSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rates import looked_at, rate_of, schedule_shape
+from neox_core.plan.rates import comes_with_optimizer, looked_at, rate_of, schedule_shape
 from neox_core.plan.rules.rule import Rule, rule
 
 CURVE_KEYS = ("lr_decay_style", "lr_decay_iters", "min_lr", "warmup")
@@ -19,7 +20,7 @@ def one_schedule(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """Beside `scheduler`, keys of the other kind of schedule have to say the same rates."""
     schedulers, (curve,) = config.components("scheduler"), config.components("lr schedule")
     written = [key for key in CURVE_KEYS if config.is_set(key)]
-    if not schedulers or not written:
+    if not schedulers or not written or comes_with_optimizer(config):
         return
     terms = schedule_shape(config)
     one, other = rate_of(schedulers[0], terms), rate_of(curve, terms)
@@ -37,7 +38,7 @@ def one_schedule(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 def scheduler_reaches_the_peak(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """A scheduler with rates of its own leaves optimizer.params.lr without effect."""
     schedulers, (optimizer,) = config.components("scheduler"), config.components("optimizer")
-    if not schedulers or not config.is_set("optimizer.params.lr"):
+    if not schedulers or not config.is_set("optimizer.params.lr") or comes_with_optimizer(config):
         return
     terms = schedule_shape(config)
     rate, twice = (rate_of(schedulers[0], each) for each in (terms, evolve(terms, peak_lr=2 * terms.peak_lr)))
@@ -52,7 +53,22 @@ def scheduler_reaches_the_peak(config: Config, shape: ClusterShape) -> Iterator[
         )
 
 
+@rule("optimizer.type", "lr_decay_style", "min_lr")
+def schedule_of_the_optimizer(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """An optimizer that comes with a scheduler takes warmup and lr-decay-iters, and leaves no other curve."""
+    if not comes_with_optimizer(config):
+        return
+    (optimizer,), (scheduler,) = config.components("optimizer"), config.components("scheduler")
+    rate = config.section(LearningRateSection)
+    says = f"{optimizer.entry.component.name} runs with {scheduler.entry.component.name}, a straight line to 0"
+    if config.is_set("lr_decay_style") and rate.lr_decay_style != "linear":
+        yield config.problem(says, "lr_decay_style", "remove it, or write a `scheduler`")
+    if rate.min_lr:
+        yield config.problem(says, "min_lr", "remove it, or write a `scheduler`")
+
+
 RULES: tuple[Rule, ...] = (
     one_schedule,
     scheduler_reaches_the_peak,
+    schedule_of_the_optimizer,
 )

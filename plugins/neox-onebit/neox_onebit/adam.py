@@ -1,0 +1,87 @@
+"""1-bit Adam (arXiv:2102.02888): Adam up to `freeze_step`; then its variance stays, and momenta are compressed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.adamw import adamw
+
+from neox_onebit.averaging import Averaging, require_variance
+from neox_onebit.wire import Wire
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from neox_onebit.settings import OneBitAdamSettings
+
+
+def one_bit_adam(
+    params: Iterable[dict[str, Any]], settings: OneBitAdamSettings, group: ProcessGroup | None = None
+) -> torch.optim.Optimizer:
+    """group: of the ranks that hold the same weights. Raises ConfigError when it has not the backend that is named."""
+    return OneBitAdam(params, settings, Wire(group, settings))
+
+
+class OneBitAdam(Averaging):
+    """Algorithm 1 of the paper, with the corrections for the start and the decoupled decay of the Adam of its warm-up.
+
+    State: that of torch's AdamW, whose `step` counts the updates of the variance; `compressed`: those since.
+    """
+
+    def __init__(self, params: Iterable[dict[str, Any]], settings: OneBitAdamSettings, wire: Wire) -> None:
+        super().__init__(params, settings, wire)
+        self._freeze_step = settings.freeze_step
+
+    def _averaged(self, step: int) -> bool:
+        return step <= self._freeze_step
+
+    def _advance(self, step: int) -> None:
+        if self._averaged(step):
+            self._warm_up()
+        else:
+            self._compressed()
+
+    def _warm_up(self) -> None:
+        for group in self.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not parameters:
+                continue
+            for parameter in parameters:
+                state = self.state[parameter]
+                if not state:
+                    state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+            states = [self.state[parameter] for parameter in parameters]
+            adamw(
+                parameters,
+                [parameter.grad for parameter in parameters],
+                *([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq")),
+                [],
+                [state["step"] for state in states],
+                fused=True,
+                amsgrad=False,
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                lr=group["lr"],
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                maximize=False,
+            )
+
+    def _compressed(self) -> None:
+        momenta = {}
+        for group, parameter, state in self._live():
+            require_variance(state, parameter)
+            momenta[parameter] = state["exp_avg"].lerp_(parameter.grad, 1 - group["betas"][0])
+        momenta = self._exchanged(momenta)
+        for group, parameter, state in self._live():
+            state["exp_avg"].copy_(momenta[parameter])
+            state["compressed"] = state.get("compressed", 0) + 1
+            beta1, beta2 = group["betas"]
+            updates = float(state["step"])
+            size = state["exp_avg_sq"].sqrt().div_((1 - beta2**updates) ** 0.5).add_(group["eps"])
+            rate = group["lr"] / (1 - beta1 ** (updates + state["compressed"]))
+            parameter.mul_(1 - group["lr"] * group["weight_decay"])
+            parameter.addcdiv_(state["exp_avg"], size, value=-rate)

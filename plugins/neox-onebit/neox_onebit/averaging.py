@@ -1,0 +1,90 @@
+"""What the three optimizers share: their steps are counted, and their momenta exchanged."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neox_core.errors import ConfigError
+from neox_onebit.exchange import Exchange
+from neox_onebit.settings import OneBitSettings
+from neox_onebit.wire import Wire
+
+Live = Iterator[tuple[dict[str, Any], Tensor, dict[str, Any]]]
+
+
+class Averaging(torch.optim.Optimizer):
+    """A `contracts.optim.AveragingOptimizer`. The option `steps` of each group counts the finished steps."""
+
+    def __init__(self, params: Iterable[dict[str, Any]], settings: OneBitSettings, wire: Wire) -> None:
+        defaults = {"lr": settings.lr, "betas": settings.betas, "eps": settings.eps}
+        super().__init__(params, {**defaults, "weight_decay": settings.weight_decay, "steps": 0})
+        self._wire = wire
+        self._exchange: Exchange | None = None  # from the first step on that compresses
+
+    def needs_average(self) -> bool:
+        return self._averaged(self.param_groups[0]["steps"] + 1)
+
+    @abstractmethod
+    def _averaged(self, step: int) -> bool:
+        """Whether a step, counted from 1, has gradients that are averaged over the ranks."""
+
+    @abstractmethod
+    def _advance(self, step: int) -> None:
+        """The step."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Nothing happens, and nothing is counted, where no parameter has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if any(parameter.grad is not None for parameter in self._parameters()):
+            for group in self.param_groups:
+                group["steps"] += 1
+            self._advance(self.param_groups[0]["steps"])
+        return loss
+
+    def own_state(self) -> dict[str, Tensor]:
+        return {} if self._exchange is None else self._exchange.state()
+
+    def load_own_state(self, stored: Sequence[Mapping[str, Tensor]]) -> None:
+        if any(stored):
+            self._made_exchange().load(stored)
+
+    def _parameters(self) -> list[Tensor]:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+    def _live(self) -> Live:
+        """Each parameter that has a gradient, with its group and its state."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    yield group, parameter, self.state[parameter]
+
+    def _exchanged(self, values: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+        """The mean over the ranks of what each of some parameters has. Collective."""
+        if self._wire.size == 1 and self._exchange is None:
+            return dict(values)
+        means = self._made_exchange().mean([values.get(parameter) for parameter in self._parameters()])
+        return {parameter: mean for parameter, mean in zip(self._parameters(), means, strict=True) if mean is not None}
+
+    def _made_exchange(self) -> Exchange:
+        if self._exchange is None:
+            parameters = self._parameters()
+            self._exchange = Exchange([each.numel() for each in parameters], self._wire, parameters[0].device)
+        return self._exchange
+
+
+def require_variance(state: Mapping[str, Any], parameter: Tensor) -> None:
+    """Raises ConfigError for a parameter that begins when variances are frozen."""
+    if "exp_avg_sq" not in state:
+        raise ConfigError(
+            f"a parameter of shape {list(parameter.shape)} has its first gradient when the variance is frozen already",
+            hint="let freeze_step be later",
+        )

@@ -1,0 +1,65 @@
+"""What must hold of a config with one of these optimizers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from neox_core.api import Problem
+
+NEEDED = ("freeze_step", "cuda_aware", "comm_backend_name")
+
+
+def keys_are_there(config: Any, cluster: Any, name: str, settings: Any) -> Iterator[Problem]:
+    """OneBitAdam says when it freezes and what carries its exchange: no default would suit."""
+    missing = [key for key in NEEDED if not config.is_set(f"optimizer.params.{key}")]
+    if name == "OneBitAdam" and missing:
+        yield Problem(
+            f"OneBitAdam needs {', '.join(missing)}",
+            "optimizer.params",
+            "freeze_step: a sixth to a quarter of the run; cuda_aware: false; comm_backend_name: nccl, on a CPU gloo",
+        )
+
+
+def exchange_is_between_whole_copies(config: Any, cluster: Any, name: str, settings: Any) -> Iterator[Problem]:
+    """No sharding and no stages: each rank has the whole model, and a gradient of all of it."""
+    stage = config.value("zero_optimization.stage")
+    if stage:
+        yield Problem(f"{name} runs at stage 0 only, not at {stage}", "zero_optimization.stage", "stage: 0")
+    stages = config.value("pipe_parallel_size")
+    if stages > 1:
+        yield Problem(f"{name} exchanges between whole models, not between stages", "pipe_parallel_size", "set it to 1")
+
+
+def backend_is_the_one_in_use(config: Any, cluster: Any, name: str, settings: Any) -> Iterator[Problem]:
+    """What is named must be what the process group has."""
+    if cluster.backend != settings.comm_backend_name:
+        yield Problem(
+            f"is {settings.comm_backend_name}, and the ranks talk over {cluster.backend}",
+            "optimizer.params.comm_backend_name",
+            f"set it to {cluster.backend}",
+        )
+
+
+def lamb_bounds_are_in_order(config: Any, cluster: Any, name: str, settings: Any) -> Iterator[Problem]:
+    """Lower bounds are below upper ones, and the running trust ratio has time to settle."""
+    if name != "OneBitLamb":
+        return
+    for low, high in (("factor_min", "factor_max"), ("min_coeff", "max_coeff")):
+        least, most = getattr(settings, low), getattr(settings, high)
+        if least > most:
+            yield Problem(f"{least} is more than {high} {most}", f"optimizer.params.{low}")
+    needed = 1 / (1 - settings.coeff_beta)
+    if needed > settings.freeze_step + 1e-9:
+        yield Problem(
+            f"a running mean with {settings.coeff_beta} takes {needed:.0f} steps, and freeze_step is"
+            f" {settings.freeze_step}",
+            "optimizer.params.coeff_beta",
+            f"freeze_step: {needed:.0f} at least",
+        )
+
+
+RULES = (
+    keys_are_there,
+    exchange_is_between_whole_copies,
+    backend_is_the_one_in_use,
+    lamb_bounds_are_in_order,
+)

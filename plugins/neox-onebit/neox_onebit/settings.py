@@ -1,0 +1,93 @@
+"""What can be set under optimizer.params."""
+
+from typing import Any, Literal
+
+from attrs import Attribute, frozen
+from attrs import validators as v
+
+from neox_core.api import setting
+
+
+def _decay_rates(_: Any, attribute: "Attribute[Any]", value: tuple[float, float]) -> None:
+    if not all(0 <= beta < 1 for beta in value):
+        raise ValueError(f"{attribute.name} must be from 0 up to, not including, 1: {value}")
+
+
+def _steps(default: int, help: str) -> Any:
+    return setting(default, help=help, check=v.ge(1), unit="steps", origin="deepspeed")
+
+
+@frozen
+class OneBitSettings:
+    """What the three have in common."""
+
+    lr: float = setting(1e-3, help="Peak learning rate.", check=v.ge(0), origin="deepspeed")
+    betas: tuple[float, float] = setting(
+        (0.9, 0.999),
+        help="Decay rates of the first and second moment estimates.",
+        check=_decay_rates,
+        origin="deepspeed",
+    )
+    eps: float = setting(
+        1e-8, help="Keeps the denominator of the update away from zero.", check=v.gt(0), origin="deepspeed"
+    )
+    weight_decay: float = setting(
+        0.01,
+        help="Weight decay of the parameters that do not declare themselves out of it.",
+        check=v.ge(0),
+        origin="deepspeed",
+    )
+    cuda_aware: bool = setting(
+        False,
+        help="Give device memory to the MPI library; false: by way of the host. Of comm_backend_name mpi.",
+        changes="speed",
+        origin="deepspeed",
+    )
+    comm_backend_name: Literal["nccl", "gloo", "mpi", "hccl"] = setting(
+        "nccl",
+        help="Library that carries the exchange: that of the process group, which is checked.",
+        changes="speed",
+        origin="deepspeed",
+    )
+
+
+@frozen
+class OneBitAdamSettings(OneBitSettings):
+    freeze_step: int = _steps(100_000, "Steps of plain Adam before momenta are compressed.")
+
+
+@frozen
+class ZeroOneAdamSettings(OneBitSettings):
+    bias_correction: bool = setting(True, help="Correct the moments for starting at zero.", origin="deepspeed")
+    var_freeze_step: int = _steps(100_000, "Last step at which the variance may be updated.")
+    var_update_scaler: int = setting(
+        16, help="Updates of the variance until their interval doubles.", check=v.ge(1), origin="deepspeed"
+    )
+    local_step_scaler: int = _steps(32_678, "Steps after var_freeze_step until the interval of exchanges doubles.")
+    local_step_clipper: int = _steps(16, "Longest interval of exchanges.")
+
+
+@frozen
+class OneBitLambSettings(OneBitSettings):
+    bias_correction: bool = setting(True, help="Correct the moments for starting at zero.", origin="deepspeed")
+    freeze_step: int = _steps(100_000, "Steps of plain LAMB before momenta are compressed.")
+    max_coeff: float = setting(10.0, help="Upper bound of a layer's trust ratio.", check=v.gt(0), origin="deepspeed")
+    min_coeff: float = setting(0.01, help="Lower bound of a layer's trust ratio.", check=v.ge(0), origin="deepspeed")
+    coeff_beta: float = setting(
+        0.9,
+        help="Decay of the running trust ratio that is frozen.",
+        check=v.and_(v.ge(0), v.lt(1)),
+        origin="deepspeed",
+    )
+    factor_max: float = setting(
+        4.0, help="Upper bound of the factor on the frozen trust ratio.", check=v.gt(0), origin="deepspeed"
+    )
+    factor_min: float = setting(
+        0.5, help="Lower bound of the factor on the frozen trust ratio.", check=v.gt(0), origin="deepspeed"
+    )
+    factor_threshold: float = setting(
+        0.1,
+        help="Largest change of that factor from one step to the next, as a share of it.",
+        check=v.gt(0),
+        origin="deepspeed",
+    )

@@ -1,0 +1,159 @@
+"""0/1 Adam (arXiv:2202.06009): the variance is updated ever more rarely, and ranks meet ever more rarely."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from neox_onebit.averaging import Averaging, require_variance
+from neox_onebit.wire import Wire
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from neox_onebit.settings import ZeroOneAdamSettings
+
+
+def zero_one_adam(
+    params: Iterable[dict[str, Any]], settings: ZeroOneAdamSettings, group: ProcessGroup | None = None
+) -> torch.optim.Optimizer:
+    """group: of the ranks that hold the same weights. Raises ConfigError when it has not the backend that is named."""
+    return ZeroOneAdam(params, settings, Wire(group, settings))
+
+
+def updates_variance(step: int, scaler: int) -> bool:
+    """Whether a step, counted from 1, is in T_v: after the first, the next is 2^floor(j / scaler) later each time."""
+    octave = ((step - 1) // scaler + 1).bit_length() - 1
+    return (step - 1 - scaler * (2**octave - 1)) % 2**octave == 0
+
+
+def exchanges(step: int, scaler: int, longest: int) -> bool:
+    """Whether a step, counted from 1 after the freeze, is in T_u: intervals double every `scaler` steps."""
+    octave, place = divmod(step - 1, scaler)
+    interval = min(2 ** min(octave, longest.bit_length()), longest)
+    return (place + 1) % interval == 0 or place + 1 == scaler  # no interval goes on into the next octave
+
+
+class ZeroOneAdam(Averaging):
+    """Algorithm 1 of the paper. Up to `var_freeze_step` each step exchanges; where it updates the variance it needs the
+    exact gradient anyway, and takes the momentum of it. After that, ranks go alone between exchanges.
+
+    What is exchanged is the mean momentum since the last time, weighted with the learning rates: u / sum(gamma) in the
+    paper's letters, in the units of a momentum, so that errors stay what they are when the learning rate changes.
+
+    State of a parameter: `exp_avg`, `exp_avg_sq`, `step`, `variance_step`: how often each was updated. While ranks go
+    alone also `anchor`: the weight at the last exchange, `moved`: u, `rate`: sum(gamma), `keep`: what weight decay has
+    left of the anchor.
+    """
+
+    def __init__(self, params: Iterable[dict[str, Any]], settings: ZeroOneAdamSettings, wire: Wire) -> None:
+        super().__init__(params, settings, wire)
+        self._settings = settings
+
+    def _averaged(self, step: int) -> bool:
+        return step <= self._settings.var_freeze_step and updates_variance(step, self._settings.var_update_scaler)
+
+    def _advance(self, step: int) -> None:
+        averaged = self._averaged(step)
+        for group, parameter, state in self._live():
+            self._update_moments(group, parameter, state, averaged)
+        after = step - self._settings.var_freeze_step
+        meet = after < 1 or exchanges(after, self._settings.local_step_scaler, self._settings.local_step_clipper)
+        if averaged:
+            self._move()
+        elif meet and not self._apart():
+            self._take({parameter: state["exp_avg"] for _, parameter, state in self._live()})
+            self._move()
+        else:
+            self._move_alone()
+            if meet:
+                self._meet()
+
+    def own_state(self) -> dict[str, Tensor]:
+        own = super().own_state()
+        if self._apart():
+            parameters, blocks = self._parameters(), self._made_exchange()
+            own["weights"] = blocks.laid_out(parameters)[: blocks.rows]
+            for name in ("exp_avg", "moved"):
+                own[name] = blocks.laid_out([self.state[each].get(name) for each in parameters])[: blocks.rows]
+        return own
+
+    @torch.no_grad()
+    def load_own_state(self, stored: Sequence[Mapping[str, Tensor]]) -> None:
+        super().load_own_state(stored)
+        parameters, same = self._parameters(), len(stored) == self._wire.size
+        mine = stored[self._wire.rank] if same else stored[0]
+        for name in ("weights", "exp_avg", "moved"):
+            if name not in mine:
+                continue
+            blocks = mine[name] if same else torch.stack([each[name] for each in stored]).mean(0)
+            for parameter, value in zip(parameters, self._made_exchange().taken_apart(blocks, parameters), strict=True):
+                held = parameter if name == "weights" else self.state[parameter].get(name)
+                if held is not None:
+                    held.copy_(value)
+
+    def _apart(self) -> bool:
+        """Whether ranks have gone alone since they last met."""
+        return any("anchor" in self.state[parameter] for parameter in self._parameters() if parameter in self.state)
+
+    def _update_moments(self, group: dict[str, Any], parameter: Tensor, state: dict[str, Any], averaged: bool) -> None:
+        if not state:
+            state["step"] = state["variance_step"] = 0
+            state["exp_avg"] = torch.zeros_like(parameter)
+        gradient, (beta1, beta2) = parameter.grad, group["betas"]
+        state["exp_avg"].lerp_(gradient, 1 - beta1)
+        state["step"] += 1
+        if averaged:
+            variance = state.setdefault("exp_avg_sq", torch.zeros_like(parameter))
+            variance.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+            state["variance_step"] += 1
+        require_variance(state, parameter)
+
+    def _rate(self, group: dict[str, Any], state: dict[str, Any]) -> float:
+        corrected = 1 - group["betas"][0] ** state["step"] if self._settings.bias_correction else 1.0
+        return float(group["lr"] / corrected)
+
+    def _size(self, group: dict[str, Any], state: dict[str, Any]) -> Tensor:
+        """What a momentum is divided by."""
+        root: Tensor = state["exp_avg_sq"].sqrt()
+        if self._settings.bias_correction:
+            root /= (1 - group["betas"][1] ** state["variance_step"]) ** 0.5
+        return root.add_(group["eps"])
+
+    def _take(self, momenta: dict[Tensor, Tensor]) -> None:
+        """Exchange momenta; all ranks go on with what arrives."""
+        for parameter, mean in self._exchanged(momenta).items():
+            self.state[parameter]["exp_avg"].copy_(mean)
+
+    def _move(self) -> None:
+        for group, parameter, state in self._live():
+            parameter.mul_(1 - group["lr"] * group["weight_decay"])
+            parameter.addcdiv_(state["exp_avg"], self._size(group, state), value=-self._rate(group, state))
+
+    def _move_alone(self) -> None:
+        for group, parameter, state in self._live():
+            if "anchor" not in state:
+                state["anchor"], state["moved"] = parameter.detach().clone(), torch.zeros_like(parameter)
+                state["rate"], state["keep"] = 0.0, 1.0
+            rate, keep = self._rate(group, state), 1 - group["lr"] * group["weight_decay"]
+            state["moved"].mul_(keep).add_(state["exp_avg"], alpha=rate)
+            state["rate"] = keep * state["rate"] + rate
+            state["keep"] *= keep
+        self._move()
+
+    def _meet(self) -> None:
+        """Undo what each rank did alone, and do the mean of it."""
+        sent, apart = {}, [(each, self.state[each]) for each in self._parameters() if "anchor" in self.state[each]]
+        for parameter, state in apart:
+            rate = state["rate"]  # 0 where the learning rate was: then the momentum itself has to do
+            sent[parameter] = state["moved"] / rate if rate else state["exp_avg"]
+        self._take(sent)
+        groups = {parameter: group for group in self.param_groups for parameter in group["params"]}
+        for parameter, state in apart:
+            start = state.pop("anchor").mul_(state.pop("keep"))
+            size = self._size(groups[parameter], state)
+            parameter.copy_(start.addcdiv_(state["exp_avg"], size, value=-state.pop("rate")))
+            del state["moved"]
