@@ -22,6 +22,9 @@ from neox_core.plan.runfile import ComponentRef, RunPlan, to_json
 
 _FILES = click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 _SETS = click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a key on top of the files.")
+_ON = click.option(
+    "--on", "cluster", metavar="HOSTSxGPUS", help="As if on such a cluster, 12x8, instead of on this machine."
+)
 
 
 @click.group()
@@ -38,22 +41,23 @@ for command in (explain, schema, coverage, docs):
 @config.command()
 @_FILES
 @_SETS
+@_ON
 @click.option("--json", "as_json", is_flag=True, help="The problems as a JSON list, for editors.")
-def check(files: tuple[Path, ...], sets: tuple[str, ...], as_json: bool) -> None:
+def check(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     """Report every problem of FILE... at once, each with its place; exit 2 when there is an error."""
     if as_json:
-        raise SystemExit(_check_as_json(files, sets))
-    resolved = prepare_run(files, sets, start=False)
+        raise SystemExit(_check_as_json(files, sets, cluster))
+    resolved = prepare_run(files, sets, start=False, cluster=cluster)
     say(resolved.notes)
     click.echo(f"ok: {', '.join(map(str, files))}: {in_one_line(resolved.plan)}")
 
 
-def _check_as_json(files: tuple[Path, ...], sets: tuple[str, ...]) -> int:
+def _check_as_json(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None) -> int:
     """Prints the list, empty when nothing is to be said, and returns the exit code."""
     problems: tuple[Problem, ...]
     code = 0
     try:
-        problems = prepare_run(files, sets, start=False).notes
+        problems = prepare_run(files, sets, start=False, cluster=cluster).notes
     except NeoxError as error:
         code = error.exit_code
         problems = error.problems if isinstance(error, ProblemsError) else (Problem(error.message, hint=error.hint),)
@@ -64,6 +68,7 @@ def _check_as_json(files: tuple[Path, ...], sets: tuple[str, ...]) -> int:
 @config.command()
 @_FILES
 @_SETS
+@_ON
 @click.option("--json", "as_json", is_flag=True, help="Plan, origins and notes as one JSON object.")
 @click.option("--plot-lr", is_flag=True, help="Draw the learning rate by step instead (with plotext).")
 @click.option("--attention", is_flag=True, help="Draw which blocks each layer's attention sees instead.")
@@ -71,12 +76,18 @@ def _check_as_json(files: tuple[Path, ...], sets: tuple[str, ...]) -> int:
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="With --attention: a picture, .png or .svg."
 )
 def show(
-    files: tuple[Path, ...], sets: tuple[str, ...], as_json: bool, plot_lr: bool, attention: bool, out: Path | None
+    files: tuple[Path, ...],
+    sets: tuple[str, ...],
+    cluster: str | None,
+    as_json: bool,
+    plot_lr: bool,
+    attention: bool,
+    out: Path | None,
 ) -> None:
     """Show the plan of a run on this machine, and where each of its values came from."""
     if out is not None and not attention:
         raise click.UsageError("--out is for the picture of --attention")
-    resolved = prepare_run(files, sets, start=False)
+    resolved = prepare_run(files, sets, start=False, cluster=cluster)
     if attention:
         say(resolved.notes)
         model = json.loads(to_json(resolved.plan))["model"]

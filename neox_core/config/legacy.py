@@ -87,6 +87,8 @@ LEGACY: tuple[Legacy, ...] = (
     _switch("zero_optimization.cpu_offload_params", "zero_optimization.offload_param.device", "cpu"),
     Means("precision", {"fp16": ("fp16.enabled", True), "bfloat16": ("bf16.enabled", True), "fp32": None}),
     Gone("fp16.type", "chooses another precision than its block", ("fp16",), "bf16: {enabled: true} is bfloat16"),
+    Gone("deepspeed_mpi", "the launcher tells the ranks their places", (False,), "launcher: openmpi starts by mpirun"),
+    Gone("lazy_mpu_init", "there is no outside caller that could complete the set-up", (False,)),
     Gone("DDP_impl", "DeepSpeed averages the gradients", ("local", "torch")),
     _switch("onnx_safe", "activation", "erf-gelu", also=("openai-gelu",)),
     Moved("batch_size", "train_micro_batch_size_per_gpu"),
@@ -188,6 +190,8 @@ class _Work:
         if rule.to in self.written and now is not None:
             if not isinstance(now, list) or len(now) <= rule.item or not same(now[rule.item], raw):
                 self.differs(rule, rule.to, name)
+            else:
+                self.agrees(rule, name)
             return
         items = list(now) if isinstance(now, list) else list(rule.others)
         items[rule.item] = raw
@@ -201,6 +205,8 @@ class _Work:
             self.set(rule, to, value, name)
         elif not any(same(now, each) for each in (value, *also)):
             self.differs(rule, to, name)
+        else:
+            self.agrees(rule, name)
 
     def set(self, rule: Legacy, to: str, value: Any, name: str) -> None:
         *parts, last = to.split(".")
@@ -215,6 +221,9 @@ class _Work:
         place = self.places[rule.key]
         self.places[to] = Place(place.where, place.spelled)
         self.taken.discard(to)
+        self.agrees(rule, name)
+
+    def agrees(self, rule: Legacy, name: str) -> None:
         self.say(rule, f"is the old spelling of {name}", severity="note")
 
     def forget(self, rule: Legacy) -> None:

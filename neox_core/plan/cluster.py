@@ -12,6 +12,7 @@ from neox_core.config.problem import Problem
 from neox_core.config.sections.host import LaunchSection
 from neox_core.config.sections.parallelism import ParallelismSection
 from neox_core.config.structure import Config
+from neox_core.errors import UsageError
 from neox_core.plan.hosts import DEFAULT_HOSTFILE, HostError, Pool, exclude, first, include, read_hostfile
 from neox_core.plan.runfile import ClusterPlan, Host
 
@@ -64,11 +65,25 @@ def _visible(text: str) -> int:
     return count
 
 
-def cluster_shape(config: Config, machine: Machine, problems: list[Problem]) -> ClusterShape:
-    """The ranks that the launch section asks for. Problems are appended; the shape is then a guess."""
+def imagined(text: str) -> tuple[Machine, Pool]:
+    """A machine with 8 GPUs and 12 such hosts, for "12x8". Raises UsageError for anything else."""
+    counts = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,2})", text)
+    if counts is None:
+        raise UsageError(f"a cluster is written HOSTSxGPUS, such as 12x8, not {text!r}")
+    num_hosts, num_gpus = map(int, counts.groups())
+    return Machine(num_gpus, num_gpus), {f"host-{index}": tuple(range(num_gpus)) for index in range(num_hosts)}
+
+
+def cluster_shape(
+    config: Config, machine: Machine, problems: list[Problem], imagined: Pool | None = None
+) -> ClusterShape:
+    """The ranks that the launch section asks for. Problems are appended; the shape is then a guess.
+
+    imagined: hosts to take instead of the hostfile's and this machine, whatever their names in the config.
+    """
     launch = config.section(LaunchSection)
     device: Device = "cuda" if launch.device == "cuda" or (launch.device == "auto" and machine.num_cuda) else "cpu"
-    pool, faults = _hostfile(launch)
+    pool, faults = _hostfile(launch) if imagined is None else (imagined, [])
     problems += [each if each.where else config.problem(each.message, each.key, each.hint) for each in faults]
     if not pool:
         if launch.device == "cuda" and not machine.num_cuda:
@@ -77,7 +92,7 @@ def cluster_shape(config: Config, machine: Machine, problems: list[Problem]) -> 
             )
         pool = _this_machine(config, launch, device, machine, problems)
     try:
-        pool = _wanted(launch, pool)
+        pool = _wanted(launch, pool) if imagined is None else first(pool, launch.num_nodes, launch.num_gpus)
     except HostError as error:
         problems.append(config.problem(error.message, error.key, error.hint))
     backend = launch.distributed_backend or ("nccl" if device == "cuda" else "gloo")

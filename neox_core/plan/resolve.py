@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from attrs import evolve, frozen
 
@@ -16,7 +15,7 @@ from neox_core.errors import PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.assemble import Resume, assemble, run_dir
-from neox_core.plan.cluster import ClusterShape, Machine, cluster_shape, detect
+from neox_core.plan.cluster import ClusterShape, Machine, cluster_shape, detect, imagined
 from neox_core.plan.kernels import plan_kernels
 from neox_core.plan.origins import find_origins
 from neox_core.plan.rules import check_rules, plugin_rules, unread_keys
@@ -41,11 +40,14 @@ def prepare_run(
     catalog: Catalog | None = None,
     machine: Machine | None = None,
     start: bool = True,
+    cluster: str | None = None,
 ) -> Resolved:
     """Files and `--set` to a plan. Raises ConfigError with every problem of every file in one report.
 
     start: False when the run is only looked at; a dataset that is not there yet is then a warning.
+    cluster: resolve as if on so many hosts of so many GPUs, "12x8", instead of on this machine or the hostfile's.
     """
+    machine, pool = (machine or detect(), None) if cluster is None else imagined(cluster)
     catalog = load_plugins() if catalog is None else catalog
     written = load(files, sets)
     loaded = modernise(written)
@@ -54,14 +56,17 @@ def prepare_run(
     config, found, faults = structure(loaded, catalog)
     required = _requirements(config, catalog)
     problems = [*loaded.problems, *found, *required]
+    sections_valid = not errors(problems)
     try:
-        shape = cluster_shape(config, machine or detect(), problems)
+        shape = cluster_shape(config, machine, problems, pool)
     except SectionInvalidError:
         shape = ClusterShape("cpu", 1, "gloo", 1)
     else:
-        problems += _without_start(check_rules(config, shape)) if not start else check_rules(config, shape)
-    if not errors(problems):
+        problems += check_rules(config, shape)
+    if sections_valid:
         problems += plugin_rules(config, shape, catalog)
+    if not start:
+        problems = _without_start(problems)
     kernels: tuple[KernelPlan, ...] = ()
     if not errors(problems):
         kernels, refused = plan_kernels(config, catalog.registry, shape.device)
@@ -103,12 +108,10 @@ def _requirements(config: Config, catalog: Catalog) -> list[Problem]:
     return found
 
 
-def _without_start(problems: Any) -> list[Problem]:
-    """A dataset that is not there yet stops a start, not a look."""
-    return [
-        evolve(each, severity="warning") if each.message.startswith("there is no dataset") else each
-        for each in problems
-    ]
+def _without_start(problems: Iterable[Problem]) -> list[Problem]:
+    """A dataset or a vocabulary that is not there yet stops a start, not a look."""
+    later = ("there is no dataset", "there is no file")
+    return [evolve(each, severity="warning") if each.message.startswith(later) else each for each in problems]
 
 
 def _unsaid(unread: Iterable[Problem], problems: Sequence[Problem]) -> list[Problem]:

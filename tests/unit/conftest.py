@@ -46,7 +46,7 @@ class WindowSettings(LayoutSettings):
 @frozen
 class BPESettings:
     vocab_file: str = setting(help="Vocabulary.")
-    merge_file: str = setting(help="Merges.")
+    merge_file: str = setting(file=True, help="Merges.")
 
 
 @frozen

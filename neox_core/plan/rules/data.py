@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from neox_core.config.convert import fields_of, join
 from neox_core.config.problem import Problem
 from neox_core.config.sections.data import BlendSection
 from neox_core.config.sections.host import DataSection
@@ -100,6 +101,17 @@ def data_is_there(config: Config, shape: ClusterShape) -> Iterator[Problem]:
         yield config.problem(f"there is no dataset {prefix}", "data-path", "`neox data prepare` makes one")
 
 
+@rule("tokenizer_type")
+def files_are_there(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """What a component reads from a file is there."""
+    for chosen in (each for components in config.chosen.values() for each in components):
+        cls = chosen.entry.component.settings
+        for each in fields_of(cls) if cls is not None else ():
+            path = getattr(chosen.settings, each.name)
+            if each.info.file and path is not None and not Path(path).exists():
+                yield config.problem(f"there is no file {path}", join(chosen.path, each.name))
+
+
 def _any_file(prefix: Path) -> bool:
     try:
         return any(
@@ -117,4 +129,5 @@ RULES: tuple[Rule, ...] = (
     weight_for_each_dataset,
     weights_from_one_place,
     data_is_there,
+    files_are_there,
 )

@@ -7,21 +7,23 @@ from neox_core.api import setting
 
 @frozen
 class BPESettings:
-    vocab_file: str = setting(help="Path of vocab.json: an id for each token.", origin="gpt-neox")
-    merge_file: str = setting(help="Path of merges.txt: the pairs to join, in order.", origin="gpt-neox")
+    vocab_file: str = setting(help="Path of vocab.json: an id for each token.", file=True, origin="gpt-neox")
+    merge_file: str = setting(help="Path of merges.txt: the pairs to join, in order.", file=True, origin="gpt-neox")
 
 
 @frozen
 class HFSettings:
     vocab_file: str = setting(
-        help="Path of a tokenizer.json of the tokenizers library, or of a folder that holds one.", origin="gpt-neox"
+        help="Path of a tokenizer.json of the tokenizers library, or of a folder that holds one.",
+        file=True,
+        origin="gpt-neox",
     )
     eod_token: str = setting("<|endoftext|>", help="The token of it that ends a document.")
 
 
 @frozen
 class SentencePieceSettings:
-    vocab_file: str = setting(help="Path of a .model file of SentencePiece.", origin="gpt-neox")
+    vocab_file: str = setting(help="Path of a .model file of SentencePiece.", file=True, origin="gpt-neox")
 
 
 @frozen

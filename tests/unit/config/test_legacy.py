@@ -79,12 +79,15 @@ def test_a_contradiction_names_both_places(read: Any, tmp_path: Path, written: s
         "rms-norm: true\nnorm: rmsnorm",
         "adam-beta1: 0.9\noptimizer: {params: {betas: [0.9, 0.95]}}",
         "batch-size: 4\ntrain_micro_batch_size_per_gpu: 4",
-        "rms-norm: false\nnorm: scalenorm",
     ],
 )
-def test_agreement_is_fine(read: Any, written: str) -> None:
+def test_agreement_is_a_note(read: Any, written: str) -> None:
     loaded = read(written)
-    assert not loaded.problems
+    assert [problem.severity for problem in loaded.problems] == ["note"]
+
+
+def test_a_switch_that_is_off_leaves_others_alone(read: Any) -> None:
+    assert not read("rms-norm: false\nnorm: scalenorm").problems
 
 
 def test_a_switch_is_true_or_false(read: Any) -> None:
@@ -126,6 +129,8 @@ def test_a_block_that_is_no_block_is_left_to_its_reader(read: Any) -> None:
         ("precision: fp16", {"fp16": {"enabled": True}}),
         ("contigious-checkpointing: true", {"contiguous_checkpointing": True}),
         ("DDP-impl: torch", {}),
+        ("deepspeed_mpi: false", {}),
+        ("lazy-mpu-init: false", {}),
         ("rpe-causal: true", {}),
     ],
 )
@@ -180,7 +185,10 @@ def test_onnx_safe_is_an_activation_unless_another_comes_first(read: Any) -> Non
     assert read("onnx-safe: false").values == {}
 
 
-@pytest.mark.parametrize("written", ["rpe-causal: false", "DDP-impl: apex", "precision: int8"])
+@pytest.mark.parametrize(
+    "written",
+    ["rpe-causal: false", "DDP-impl: apex", "precision: int8", "deepspeed_mpi: true", "lazy-mpu-init: true"],
+)
 def test_what_has_no_successor_is_an_error_with_the_reason(read: Any, written: str) -> None:
     (problem,) = read(written).problems
     assert problem.severity == "error"

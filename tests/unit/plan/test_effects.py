@@ -222,7 +222,9 @@ LAYOUTS = "tests/e2e/test_layouts.py::test_equals_one_process"
 TOKENIZERS = f"{PLUGINS}tokenizers/tests/test_tokenizers.py::"
 POSITIONS = f"{PLUGINS}positions/tests/test_positions.py::"
 REPORT = f"{UNIT}train/test_report.py::"
+CHOICE = f"{PLUGINS}curriculum/tests/test_choice.py::"
 BLOCKS = f"{PLUGINS}monitors/tests/test_blocks.py::"
+LEGACY = f"{UNIT}config/test_legacy.py::"
 
 # key -> the test that sees its effect where it takes effect
 PLACES: dict[str, str] = {
@@ -233,6 +235,8 @@ PLACES: dict[str, str] = {
     "master_addr": TOLD,
     "master_port": TOLD,
     "use_cpu_initialization": LAYOUTS,  # weights are always drawn on the CPU
+    "deepspeed_mpi": f"{LEGACY}test_what_has_no_successor_is_an_error_with_the_reason",
+    "lazy_mpu_init": f"{LEGACY}test_what_has_no_successor_is_an_error_with_the_reason",
     "DDP_impl": LAYOUTS,  # gradients are always averaged by the engine
     "rpe_max_distance": f"{POSITIONS}test_rpe_beyond_the_farthest_distance_is_one_bucket",
     "apply_residual_connection_post_layernorm": f"{MODEL}test_post_norm_residual_is_the_normalised_tensor",
@@ -266,6 +270,8 @@ PLACES: dict[str, str] = {
     "use_checkpoint_lr_scheduler": f"{CHECKPOINT}test_whose_schedule_goes_on",
     "wandb": f"{BLOCKS}test_wandb_gets_one_run_with_every_value",
     "comet": f"{BLOCKS}test_comet_gets_an_experiment_with_a_value_of_each_name_every_so_many_samples",
+    "data_efficiency": f"{CHOICE}test_steps_read_what_is_easy_enough_and_each_pass_all_of_it",
+    "curriculum_learning": f"{CHOICE}test_lengths_grow_and_nothing_is_chosen",
     "sparse_attention": f"{PLUGINS}sparse-attention/tests/test_layouts.py::test_fixed",
 }
 
@@ -278,6 +284,8 @@ def plugins() -> Any:
 @pytest.fixture
 def plan(tmp_path: Path, text: str, plugins: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunPlan]:
     (tmp_path / "libaio.h").touch()
+    (tmp_path / "tensorboard.py").touch()  # a monitor's package is looked for, and not imported
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(offload, "INCLUDES", (str(tmp_path),))
 
     def _plan(*sets: str) -> RunPlan:

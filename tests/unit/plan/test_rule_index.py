@@ -48,6 +48,36 @@ def sparse(settings: str) -> tuple[str, ...]:
     return ("sparsity=all", f"sparse_attention={{block: 4, {settings}}}")
 
 
+STEPS = "total_curriculum_step: 10, difficulty_step: 8"
+EASY = f"min_difficulty: 1, max_difficulty: 9, schedule_type: fixed_linear, schedule_config: {{{STEPS}}}"
+INDEX_OF = "clustering_type: schedule_based, index_to_sample_path: s"
+
+
+def older(changed: str = "schedule_type: fixed_linear", config: str = STEPS) -> tuple[str, ...]:
+    """The older curriculum over the 32 tokens of a sample, with one key changed."""
+    block = {"min_difficulty": "8", "max_difficulty": "32", "schedule_type": "fixed_linear"}
+    block[changed.partition(": ")[0]] = changed.partition(": ")[2]
+    inner = ", ".join(f"{key}: {value}" for key, value in block.items())
+    return (f"curriculum_learning={{enabled: true, curriculum_type: seqlen, {inner}, schedule_config: {{{config}}}}}",)
+
+
+def ltd(*more: str, schedule: str = "min_value: 8", **changed: object) -> tuple[str, ...]:
+    """Token dropping in the last of 2 layers, with keys changed."""
+    values = {"min_value": "8", "max_value": "32", "schedule_type": "fixed_linear"}
+    values[schedule.partition(": ")[0]] = schedule.partition(": ")[2]
+    inner = ", ".join(f"{key}: {value}" for key, value in values.items())
+    keys = ", ".join(f"{key}: {value}" for key, value in ({"random_ltd_layer_id": "[1]"} | changed).items())
+    growth = "schedule_config: {require_steps: 10, seq_per_step: 8}"
+    block = f"{{enabled: true, random_ltd: {{enabled: true, {keys}, random_ltd_schedule: {{{inner}, {growth}}}}}}}"
+    return (f"data_efficiency={{enabled: true, data_routing: {block}}}", *more)
+
+
+def metrics(inner: str) -> tuple[str, ...]:
+    """A curriculum of these metrics."""
+    learning = f"{{enabled: true, curriculum_metrics: {{{inner}}}}}"
+    return (f"data_efficiency={{enabled: true, data_sampling: {{enabled: true, curriculum_learning: {learning}}}}}",)
+
+
 ZERO = "zero_optimization"
 INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
     # batch and parallelism
@@ -94,7 +124,7 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
         Said(
             ("tokenizer-type=GPT2BPETokenizer", "vocab-file=a"),
             "merge-file: is required",
-            ("tokenizer-type=GPT2BPETokenizer", "vocab-file=a", "merge-file=b"),
+            ("tokenizer-type=GPT2BPETokenizer", "vocab-file=a", "merge-file=/dev/null"),
         ),
     ),
     15: (Said(("seed=0",), "seed: must be greater than 0", ("seed=1",)),),
@@ -237,18 +267,48 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
     ),
     # data efficiency, elasticity, compression
     54: (
-        Refused(
-            tuple(
-                f"data_efficiency.data_routing.random_ltd.{each}"
-                for each in ("random_ltd_layer_id=[0]", "random_ltd_layer_num=1", "total_layer_num=2")
-            )
+        Said(ltd(random_ltd_layer_num=2), "random_ltd_layer_num: must be 1, the length of", ltd()),
+        Said(ltd(total_layer_num=3), "total_layer_num: must be num-layers, 2", ltd(total_layer_num=2)),
+        Said(ltd(random_ltd_layer_id="[2]"), "must be different layers from 0 to 1", ltd(random_ltd_layer_id="[0]")),
+    ),
+    55: (
+        Said(older("min_difficulty: 40"), "min_difficulty: 40 is above max_difficulty 32", older("min_difficulty: 32")),
+        Said(older("max_difficulty: 24"), "max_difficulty: must be seq-length, 32, not 24", older()),
+        Said(ltd(schedule="min_value: 40"), "min_value: 40 is above max_value 32", ltd(schedule="min_value: 32")),
+        Said(ltd(schedule="max_value: 24"), "max_value: must be seq-length, 32", ltd()),
+    ),
+    56: (
+        Said(
+            older("schedule_type: fixed_discrete", "difficulty: [8, 16, 32], max_step: [5]"),
+            "difficulty: has 3 values for 1 of max_step: one more is needed",
+            older("schedule_type: fixed_discrete", "difficulty: [8, 32], max_step: [5]"),
         ),
     ),
-    55: (Refused(("curriculum_learning.min_difficulty=8", "curriculum_learning.max_difficulty=32")),),
-    56: (Refused(("curriculum_learning.schedule_config={difficulty: [1], max_step: [1]}",)),),
-    57: (Refused(("curriculum_learning.schedule_type=fixed_linear",)),),
-    58: (Refused(("data_efficiency.data_sampling.curriculum_learning.curriculum_metrics={a: {}}",)),),
-    59: (Refused(("data_efficiency.enabled=true", "curriculum_learning.enabled=true")),),
+    57: (
+        Said(older(config="difficulty_step: 8"), "total_curriculum_step: is required by schedule_type: fixed_linear"),
+        Said(older(config="total_curriculum_step: 8"), "difficulty_step: is required by schedule_type: fixed_linear"),
+        Said(
+            older("schedule_type: fixed_root"),
+            "root_degree: is required by schedule_type: fixed_root",
+            older("schedule_type: fixed_root", f"{STEPS}, root_degree: 2"),
+        ),
+        Said(metrics("a: {schedule_type: custom}"), "schedule_type: needs a function, which a config cannot hold"),
+    ),
+    58: (
+        Said(
+            metrics(f"a: {{{INDEX_OF}_percentile_merged, index_to_metric_path: m, difficulty_type: value}}"),
+            "index_to_sample_path: a merged index has no values",
+            metrics(f"a: {{{INDEX_OF}_percentile_merged, difficulty_type: percentile, {EASY}}}"),
+        ),
+        Said(metrics(""), "curriculum_metrics: is required while the curriculum is enabled"),
+    ),
+    59: (
+        Said(
+            (*older(), *ltd()),
+            "curriculum_learning: and data_efficiency are both enabled",
+            (*older(), *ltd("data_efficiency.enabled=false")),
+        ),
+    ),
     60: (
         Refused(("elasticity.enabled=true", "elasticity.max_train_batch_size=8", "elasticity.micro_batch_sizes=[2]")),
     ),

@@ -448,6 +448,12 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("detect_nvlink_pairs=true", "model-parallel-size=2"),
         GPU,
     ),
+    "files_are_there": (
+        ("tokenizer-type=GPT2BPETokenizer", "vocab-file=a", "merge-file=b"),
+        "error: merge-file: there is no file b",
+        ("tokenizer-type=GPT2BPETokenizer", "vocab-file=a", "merge-file=/dev/null"),
+        CPU,
+    ),
     "data_is_there": (("data-path=nowhere/x",), "error: data-path: there is no dataset nowhere/x", (), CPU),
     "keys_of_the_stage": (
         ("zero_optimization={stage: 1, stage3_max_live_parameters: 1e6}",),
