@@ -53,7 +53,7 @@ def switches_are_reached(block: Any) -> Iterator[Problem]:
         off = next((path for path, each in chain if not each.enabled), None)
         for path, each in chain:
             if off is not None and each.enabled and len(path) > len(off):
-                yield Problem(f"does nothing while {off}.enabled is false", f"{path}.enabled", "", "warning")
+                yield Problem(f"does nothing while {off}.enabled is false", f"{path}.enabled", severity="warning")
 
 
 def metrics_are_whole(config: Any, block: Any) -> Iterator[Problem]:
@@ -221,7 +221,7 @@ def layers_are_a_decoders(config: Any, ltd: Any) -> Iterator[Problem]:
         yield Problem("activations are [batch, seq, hidden]: batch_seq_dim", f"{LTD}.hidden_state_order")
     if ltd.model_mask_name:
         said = "does nothing: layers have no mask argument, what a token sees follows from its place"
-        yield Problem(said, f"{LTD}.model_mask_name", "remove it", "warning")
+        yield Problem(said, f"{LTD}.model_mask_name", "remove it", severity="warning")
     yield from _whole_sequences(config, f"{LTD}.enabled")
 
 
