@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import os
 import signal
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +14,16 @@ import torch
 from attrs import frozen
 from torch.utils.data import DataLoader
 
-from neox_core.build.dataset import Samples, Split, build_tokenizer, open_split
+from neox_core.build.dataset import Samples, Split, build_backend, build_tokenizer, open_split
+from neox_core.build.stream import Layout, StreamBatches, open_streams
 from neox_core.errors import DataError
+from neox_core.model.shape import padded_vocab
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from neox_core.build.pack import Mark
     from neox_core.contracts import Curriculum
     from neox_core.plan.runfile import RunPlan
 
@@ -36,12 +40,14 @@ def build_batches(
     vocab_size: int | None = None,
     rounds: Sequence[int] = (),
     curriculum: Curriculum | None = None,
-) -> Iterator[Tensor]:
+    start: Mark | None = None,
+) -> Reader:
     """This rank's micro-batches, int64 [micro_batch, seq_length + 1], from global step `first_step` to the end.
 
     train: `gradient_accumulation` of them a step, train_iters steps; step k takes the samples from k * train_batch on,
     whatever the ranks and the accumulation. valid, test: one an evaluation iteration, eval_iters of them; each call
-    begins anew, so every pass sees the same samples. Starting at any step costs the same.
+    begins anew, so every pass sees the same samples. Starting at any step costs the same; where text is read as it
+    comes, this is so from a `start` that `Reader.mark` has been, else what comes before is read and left out.
 
     The training split is read ahead by `num_workers` processes; an evaluation is too short to gain from them. There
     a curriculum says which samples a step takes and how many of their tokens: [micro_batch, its sequence_length + 1].
@@ -49,18 +55,26 @@ def build_batches(
     DataError for a dataset that cannot be read, that has no documents for the split, or that holds an id outside of the
     vocabulary.
     """
-    if split != "train":
-        rounds, curriculum = (), None
-    samples = open_split(plan, split, vocab_size, rounds=rounds, curriculum=curriculum)
     if split == "train":
         accumulation, steps, workers = plan.batch.gradient_accumulation, plan.train.train_iters, plan.data.num_workers
         if curriculum is not None and curriculum.num_workers is not None:
             workers = curriculum.num_workers
     else:
         accumulation, steps, workers = 1, plan.train.eval_iters, 0
+        rounds, curriculum, start = (), None, None
     micro_batch, count = plan.batch.micro_batch, steps * accumulation
+    backend: Any = build_backend(plan)
+    if hasattr(backend, "stream"):
+        if vocab_size is None:
+            tokenizer = build_tokenizer(plan) if plan.model.padded_vocab_size is None else None
+            vocab_size = padded_vocab(plan.model, tokenizer.vocab_size if tokenizer else None)
+        streams = open_streams(plan, split, backend, vocab_size)
+        layout = Layout(micro_batch, accumulation, data_rank, data_size)
+        stream = StreamBatches(streams, layout, start=start, first_step=first_step, steps=steps, curriculum=curriculum)
+        return Reader(stream, None, min(workers, 1))
+    samples = open_split(plan, split, vocab_size, rounds=rounds, curriculum=curriculum)
     batches = MicroBatches(samples, micro_batch, data_rank, data_size, count, accumulation, curriculum)
-    return _Reader(batches, first_step * accumulation, workers)
+    return Reader(batches, range(first_step * accumulation, count), workers)
 
 
 @frozen(eq=False)
@@ -97,17 +111,23 @@ class MicroBatches:
         return torch.from_numpy(batch)
 
 
-class _Reader:
-    """Micro-batches from `first` on; its processes start at once and end with it, or with this process."""
+class Reader:
+    """Micro-batches; its processes start at once and end with it, or with this process.
 
-    def __init__(self, batches: MicroBatches, first: int, workers: int) -> None:
+    mark: where the step ended that the last micro-batch belongs to, if it was the last of that step and the data is a
+    stream. Of a stream there is one process, since each would read all of it.
+    """
+
+    def __init__(self, batches: MicroBatches | StreamBatches, order: range | None, workers: int) -> None:
+        self.mark: Mark | None = None
         loader: Any = DataLoader(
             batches,
             batch_size=None,
-            sampler=range(first, len(batches)),
+            sampler=order,
+            collate_fn=_as_it_is,
             num_workers=workers,
             multiprocessing_context="fork" if workers else None,
-            worker_init_fn=_leave_signals_to_the_rank,
+            worker_init_fn=_start_worker,
             generator=torch.Generator(),  # its own, so that reading draws nothing from the generator of the model
             prefetch_factor=4 if workers else None,
         )
@@ -118,7 +138,7 @@ class _Reader:
         if workers:  # they ignore SIGTERM, with which Python would end them when this process leaves by a traceback
             atexit.register(_end, weakref.ref(self._batches))
 
-    def __iter__(self) -> _Reader:
+    def __iter__(self) -> Reader:
         return self
 
     def __next__(self) -> Tensor:
@@ -134,7 +154,10 @@ class _Reader:
         if isinstance(batch, DataError):
             self._batches = iter(())
             raise batch
-        return batch
+        if isinstance(batch, tuple):
+            batch, self.mark = batch
+        tokens: Tensor = batch
+        return tokens
 
 
 def _end(batches: weakref.ref[Any]) -> None:
@@ -143,7 +166,12 @@ def _end(batches: weakref.ref[Any]) -> None:
         alive._shutdown_workers()  # noqa: SLF001 - torch has no other way to end them while a traceback holds them
 
 
-def _leave_signals_to_the_rank(worker: int) -> None:
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _start_worker(worker: int) -> None:
     """Ctrl-C reaches every process of the terminal; the rank must be able to finish its step and save."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # whose threads did not come along

@@ -78,7 +78,7 @@ def open_split(
     if vocab_size is None:
         tokenizer = build_tokenizer(plan) if plan.model.padded_vocab_size is None else None
         vocab_size = padded_vocab(plan.model, tokenizer.vocab_size if tokenizer else None)
-    backend = _build_backend(plan)
+    backend = build_backend(plan)
     if plan.data.train:
         blend, parts = _open_blend(plan, backend, split, rounds)
     else:
@@ -89,7 +89,8 @@ def open_split(
     return Samples(parts, blend, wanted, plan.model.seq_length, vocab_size, chosen)
 
 
-def _build_backend(plan: RunPlan) -> DataBackend:
+def build_backend(plan: RunPlan) -> DataBackend:
+    """The backend of the run, with its tokenizer where it reads text."""
     target, settings = plan.data.backend.load()
     backend: DataBackend = target(settings)
     if hasattr(backend, "use"):
@@ -190,7 +191,7 @@ def _open_share(plan: RunPlan, backend: DataBackend, split: Split, rounds: Seque
         share = ", ".join(f"{share:g}" for share in plan.data.split)
         raise DataError(
             f"{plan.data.prefix}: none of its {len(source.sizes)} documents is for {split} (split {share})",
-            hint=_more_documents(plan.data.split, split),
+            hint=more_documents(plan.data.split, split),
         )
     return _order(plan, plan.data.prefix, source, documents, split, rounds)
 
@@ -272,7 +273,8 @@ def _places(plan: RunPlan, prefix: str, key: str) -> tuple[Path, ...]:
     return Path(prefix).parent / INDEX_FOLDER / name, Path(plan.run_dir) / INDEX_FOLDER / name
 
 
-def _more_documents(shares: Sequence[float], split: Split) -> str:
+def more_documents(shares: Sequence[float], split: Split) -> str:
+    """What to do where a split has none."""
     if shares[SPLITS.index(split)] > 0:
         return f"give {split} a larger share in split, or prepare a dataset of more documents"
     return f"give {split} a share in split" + ("" if split == "train" else ", or set eval-iters: 0")

@@ -150,7 +150,8 @@ def _rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], in
                 )
             share = path.stat().st_size / max(1, file.metadata.num_rows)
             done = 0
-            for batch in file.iter_batches(ROWS_AT_ONCE, columns=list(keys)):
+            # without threads, which would not come along to the processes that read ahead of a run
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=list(keys), use_threads=False):
                 columns = [batch.column(key).to_pylist() for key in keys]
                 for row in zip(*columns, strict=True):
                     done += 1

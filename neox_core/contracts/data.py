@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -92,6 +92,29 @@ class TokenizingBackend(DataBackend, Protocol):
     def use(self, tokenizer: Tokenizer, identity: str) -> None:
         """Called before `open`, where the run has a tokenizer. identity: changes when its ids do."""
         ...
+
+
+class TokenStream(Protocol):
+    """Documents of token ids in an order of their own: read from any of them on, but not counted before."""
+
+    identity: str
+    """Changes when the documents or their ids do."""
+
+    def documents(
+        self, first: tuple[int, int], number: int, wanted: Callable[[int], bool]
+    ) -> Iterator[tuple[int, int, int, NDArray[np.int32]]]:
+        """(file, record, number, ids) of the documents from (file, record) `first` on, to the last.
+
+        number: of the first, where the first of all, at (0, 1), has number 0; those that are not `wanted` by their
+        number do not come. Raises DataError for what cannot be read.
+        """
+        ...
+
+
+class StreamingBackend(DataBackend, Protocol):
+    """A backend that reads documents in their own order only. The core asks by the method whether it is one."""
+
+    def stream(self, prefix: Path) -> TokenStream: ...
 
 
 class Tokenizer(Protocol):

@@ -18,16 +18,12 @@ from torch.distributed.rendezvous import rendezvous
 from neox_core.build.consumed import require_consumed
 from neox_core.build.context import BuildContext, build_context
 from neox_core.build.curriculum import build_curriculum, tokens_of_steps
-from neox_core.build.data import build_batches, build_tokenizer, open_split
-from neox_core.build.dataset import rounds_of
+from neox_core.build.data import build_tokenizer
 from neox_core.build.engine import build_engine, build_stage, print_collectives
 from neox_core.build.kernels import use_kernels
 from neox_core.build.model import build_model, compile_layers
 from neox_core.build.optimizer import build_optimizer
-from neox_core.build.order import LongerOrder
-from neox_core.build.trail import Trail
 from neox_core.contracts.host import Monitor, RunInfo
-from neox_core.errors import CheckpointError
 from neox_core.model.shape import flops_per_token, padded_vocab
 from neox_core.parallel.groups import Groups, build_groups
 from neox_core.train.checkpoint import Checkpointer, Resumed
@@ -37,15 +33,15 @@ from neox_core.train.loop import train
 from neox_core.train.peak import find_peak
 from neox_core.train.report import Report
 from neox_core.train.rng import seed_rank
+from neox_core.train.samples import TrainingSamples, open_samples
 from neox_core.train.stop import StopSignal
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from neox_core.build.data import Split
-    from neox_core.build.dataset import Samples
     from neox_core.build.engine import Engine
-    from neox_core.contracts import Curriculum, Tokenizer
+    from neox_core.contracts import Tokenizer
     from neox_core.model.gpt import GPT
     from neox_core.plan.runfile import RunPlan
     from neox_core.train.startup import Startup
@@ -69,9 +65,7 @@ def run(plan: RunPlan, startup: Startup) -> None:
     tokenizer = build_tokenizer(plan)
     vocab_size = padded_vocab(plan.model, tokenizer.vocab_size if tokenizer else None)
     curriculum = build_curriculum(plan)
-    place = {"data_rank": groups.data_rank, "data_size": groups.data_size}
-    batches = partial(build_batches, plan, **place, vocab_size=vocab_size, curriculum=curriculum)
-    samples, repeats = _open_splits(plan, vocab_size, curriculum)
+    samples = open_samples(plan, groups, vocab_size, curriculum)
     startup.mark("data")
     model = _build_model(plan, vocab_size, context, tokenizer)
     kernels = use_kernels(model, plan.model, context, torch.bfloat16 if plan.precision.autocast else context.dtype)
@@ -83,29 +77,24 @@ def run(plan: RunPlan, startup: Startup) -> None:
     checkpointer = Checkpointer(plan, engine, context)
     resumed = checkpointer.load()
     state, schedule = resumed.state, resumed.schedule
-    rounds = rounds_of(state.data_rounds, plan)
-    if len(rounds) > 1:
-        samples = open_split(plan, "train", vocab_size, rounds=rounds, curriculum=curriculum)
-        repeats += _made_longer(samples)
-    state.data_rounds, data_hash = rounds, Trail(samples, plan.batch.train_batch).at
-    _same_samples(state, data_hash, resumed.path)
-    report = _build_report(plan, model, size, context, state, startup, data_hash, tokens_of_steps(plan, curriculum))
+    samples.resume(state, resumed.path)
+    report = _build_report(plan, model, size, context, state, startup, samples.trail, tokens_of_steps(plan, curriculum))
     checkpointer.say = report.say
-    _say_where_it_begins(report, resumed, (*kernels, *repeats))
+    _say_where_it_begins(report, resumed, (*kernels, *samples.notes))
     if rank == 0:
         require_consumed(plan)
     startup.mark("load")
 
     try:
         with StopSignal(groups) as stop:
-            samples = report.timed(batches("train", first_step=state.step, rounds=rounds), stop.alive)
-            valid = partial(_alive, partial(batches, "valid", first_step=0), stop)
-            saver = _Patient(checkpointer, stop, data_hash)
+            batches = report.timed(samples.batches(state.step), stop.alive)
+            valid = partial(_alive, partial(samples.valid, "valid"), stop)
+            saver = _Patient(checkpointer, stop, samples)
             finished = train(
-                engine, samples, valid, schedule, report, saver, stop, state, plan, tokens_of_steps(plan, curriculum)
+                engine, batches, valid, schedule, report, saver, stop, state, plan, tokens_of_steps(plan, curriculum)
             )
             if finished:
-                _evaluate(plan, engine, report, state, partial(batches, first_step=0), stop)
+                _evaluate(plan, engine, report, state, samples, stop)
             else:
                 _say_where_it_stops(plan, report, state)
         if finished and plan.train.sample_prompt is not None and tokenizer is not None:
@@ -139,44 +128,6 @@ def _build_model(plan: RunPlan, vocab_size: int, context: BuildContext, tokenize
     if plan.model.compile:
         compile_layers(model)
     return model
-
-
-def _open_splits(plan: RunPlan, vocab_size: int, curriculum: Curriculum | None) -> tuple[Samples, list[str]]:
-    """What is read later shall be there now: better an error here than after the first thousand steps.
-
-    Returns the training samples of a new run, and lines for people.
-    """
-    evaluated: list[Split] = []
-    if plan.train.eval_iters and plan.train.eval_interval:
-        evaluated.append("valid")
-    if plan.train.eval_iters and plan.data.has_test:
-        evaluated.append("test")
-    repeats = []
-    for split in evaluated:
-        opened = open_split(plan, split, vocab_size)
-        for part, epochs in zip(opened.parts, opened.epochs, strict=True):
-            if epochs > 1:
-                repeats.append(f"{split}: {part.prefix} is too small: an evaluation reads it {epochs:.1f} times")
-    return open_split(plan, "train", vocab_size, curriculum=curriculum), repeats
-
-
-def _made_longer(samples: Samples) -> list[str]:
-    return [
-        f"{part.prefix}: train-iters has become more: the order of its first {len(part.order.parts[0]):,} samples "
-        "stays, and another one goes on behind it"
-        for part in samples.parts
-        if isinstance(part.order, LongerOrder)
-    ]
-
-
-def _same_samples(state: TrainState, data_hash: Callable[[int], int], path: Path | None) -> None:
-    """Raises CheckpointError when the steps of a resumed run were on other samples than this run would have had."""
-    if state.data_hash is not None and state.data_hash != data_hash(state.step):
-        raise CheckpointError(
-            f"{path}: its {state.step} steps were on other samples than this run has there: the datasets, their "
-            "weights, split, seed or seq-length have changed",
-            hint="put back what has changed, or set finetune: true to begin anew from these weights",
-        )
 
 
 def _say_where_it_begins(report: Report, resumed: Resumed, notes: Sequence[str]) -> None:
@@ -235,15 +186,15 @@ class _Patient:
 
     checkpointer: Checkpointer
     stop: StopSignal
-    data_hash: Callable[[int], int]
+    samples: TrainingSamples
 
     def save(self, state: TrainState) -> Path | None:
-        state.data_hash = self.data_hash(state.step) if state.step else None
+        self.samples.note(state)
         with self.stop.busy():
             return self.checkpointer.save(state)
 
 
-def _alive(batches: partial[Iterator[Tensor]], stop: StopSignal) -> Iterator[Tensor]:
+def _alive(batches: Callable[[], Iterator[Tensor]], stop: StopSignal) -> Iterator[Tensor]:
     for batch in batches():
         stop.alive()
         yield batch
@@ -254,7 +205,7 @@ def _evaluate(
     engine: Engine,
     report: Report,
     state: TrainState,
-    batches: partial[Iterator[Tensor]],
+    samples: TrainingSamples,
     stop: StopSignal,
 ) -> None:
     """After the last step: the validation split unless it was evaluated there, and the test split if there is one."""
@@ -266,7 +217,7 @@ def _evaluate(
     if plan.data.has_test:
         wanted.append("test")
     for split in wanted:
-        report.validation(state.step, engine.evaluate(_alive(partial(batches, split), stop)), split)
+        report.validation(state.step, engine.evaluate(_alive(partial(samples.valid, split), stop)), split)
 
 
 def _whole_model(

@@ -22,7 +22,8 @@ class TrainState:
     """step: finished optimizer steps. Samples and tokens are those of all ranks together, since the first step.
 
     data_hash: of the samples of all steps, where it is known: what a resumed run has to find there too. data_rounds:
-    for how many samples their order was made, and to how many it was made longer since.
+    for how many samples their order was made, and to how many it was made longer since. data_position: where the next
+    sample begins, of text that is read as it comes.
     """
 
     step: int = field(default=0, validator=v.ge(0))
@@ -30,6 +31,7 @@ class TrainState:
     consumed_tokens: int = field(default=0, validator=v.ge(0))
     data_hash: int | None = None
     data_rounds: tuple[int, ...] = ()
+    data_position: dict[str, Any] | None = None
 
     def advance(self, plan: RunPlan, tokens: int | None = None) -> None:
         """One more step is done. tokens: that it read, those of whole samples by default."""

@@ -7,4 +7,7 @@ from neox_core.api import setting
 
 @frozen
 class TextSettings:
-    text_key: str = setting("text", help="Member of each line of a .jsonl file that holds the text.")
+    text_key: str = setting(
+        "text", help="Member of each line of a .jsonl file, or column of a .parquet file, with text."
+    )
+    append_eod: bool = setting(True, help="End each document by the tokenizer's token for that.")

@@ -1,0 +1,151 @@
+"""Packing a stream of documents into samples, with a place from which it can be gone on with."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from attrs import asdict, astuple, evolve, frozen
+
+from neox_core.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from neox_core.contracts import TokenStream
+
+GOLDEN = 0x9E3779B97F4A7C15  # of 2^64: its multiples are spread evenly (Knuth, TAOCP 3, 6.4)
+
+
+@frozen
+class Place:
+    """Token `offset` of the document at `record` of `file`, which is the `number`-th of all, in the `epoch`-th reading.
+
+    Records are counted from 1, as lines are, the others from 0.
+    """
+
+    epoch: int = 0
+    file: int = 0
+    record: int = 1
+    number: int = 0
+    offset: int = 0
+
+
+@frozen
+class Mark:
+    """Where a run stands after `step` steps: the hash of its samples, and of each stream how many samples were taken
+    from it and where the next one begins.
+    """
+
+    step: int
+    trail: int
+    taken: tuple[int, ...]
+    places: tuple[Place, ...]
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> Mark:
+        places = tuple(Place(**place) for place in plain["places"])
+        return cls(plain["step"], plain["trail"], tuple(plain["taken"]), places)
+
+
+@frozen
+class Share:
+    """Which documents a split gets: those whose numbers, spread evenly over 0 to 1, are from `first` to `end`."""
+
+    first: float = 0.0
+    end: float = 1.0
+
+    def has(self, number: int) -> bool:
+        return self.first <= (number * GOLDEN % 2**64) / 2**64 < self.end
+
+
+def share_of(shares: Sequence[float], split: int) -> Share:
+    """Of the split with that index."""
+    total = sum(shares)
+    return Share(sum(shares[:split]) / total, sum(shares[: split + 1]) / total if any(shares[split + 1 :]) else 1.0)
+
+
+class Packer:
+    """Samples [seq_length + 1] of one stream, from `place` on; the last token of each is the first of the next.
+
+    It never ends: behind the last document comes the first again. Raises DataError for an id outside of the vocabulary
+    and where no document is in the share.
+    """
+
+    def __init__(
+        self, name: str, stream: TokenStream, share: Share, seq_length: int, vocab_size: int, place: Place
+    ) -> None:
+        self._name, self._stream, self._share = name, stream, share
+        self._seq_length, self._vocab_size = seq_length, vocab_size
+        self._held: deque[tuple[Place, NDArray[np.int32]]] = deque()
+        self._documents = self._read(place)
+
+    @property
+    def place(self) -> Place:
+        """Of the next sample. Reads on to know it."""
+        self._hold(1)
+        return self._held[0][0]
+
+    def __next__(self) -> NDArray[np.int32]:
+        self._hold(self._seq_length + 1)
+        sample = np.concatenate([ids for _, ids in self._held])[: self._seq_length + 1]
+        drop = self._seq_length
+        while drop >= len(self._held[0][1]):
+            drop -= len(self._held.popleft()[1])
+        place, ids = self._held[0]
+        self._held[0] = evolve(place, offset=place.offset + drop), ids[drop:]
+        return sample
+
+    def _hold(self, tokens: int) -> None:
+        held = sum(len(ids) for _, ids in self._held)
+        while held < tokens:
+            self._held.append(next(self._documents))
+            held += len(self._held[-1][1])
+
+    def _read(self, place: Place) -> Iterator[tuple[Place, NDArray[np.int32]]]:
+        anything = False
+        while True:
+            for file, record, number, ids in self._stream.documents(
+                (place.file, place.record), place.number, self._share.has
+            ):
+                if len(ids) and (ids.min() < 0 or ids.max() >= self._vocab_size):
+                    wrong = int(ids[(ids < 0) | (ids >= self._vocab_size)][0])
+                    raise DataError(
+                        f"{self._name}: file {file}, record {record}: id {wrong} is not among the model's "
+                        f"{self._vocab_size}",
+                        hint="the model's vocabulary must be that of the tokenizer",
+                    )
+                if len(ids) > place.offset:
+                    anything = True
+                    yield Place(place.epoch, file, record, number, place.offset), ids[place.offset :]
+                place = evolve(place, offset=0)
+            if not anything and place == Place(place.epoch):
+                raise DataError(
+                    f"{self._name}: none of its documents is for this split",
+                    hint="give it a larger share in split, or more documents",
+                )
+            place = Place(place.epoch + 1)
+
+
+class Mixer:
+    """Samples of several streams, each next one from that which lags most behind its share: see `build/blend.py`."""
+
+    def __init__(self, packers: Sequence[Packer], weights: Sequence[float], taken: Sequence[int]) -> None:
+        self._packers, self._weights, self._taken = packers, weights, list(taken)
+
+    def __next__(self) -> tuple[tuple[int, ...], NDArray[np.int32]]:
+        """(who it is, its ids)."""
+        before = sum(self._taken) or 1
+        lags = [weight * before - taken for weight, taken in zip(self._weights, self._taken, strict=True)]
+        turn = lags.index(max(lags))
+        self._taken[turn] += 1
+        packer = self._packers[turn]
+        return (turn, *astuple(packer.place)), next(packer)
+
+    def mark(self, step: int, trail: int) -> Mark:
+        return Mark(step, trail, tuple(self._taken), tuple(packer.place for packer in self._packers))
