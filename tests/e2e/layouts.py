@@ -102,6 +102,19 @@ CURRICULUM = ComponentRef(
         }
     },
 )
+OPTIMIZERS = {
+    "AdamW": ("neox_adam.optim:adamw", "neox_adam.settings:AdamWSettings"),
+    "CPU_Adam": ("neox_adam.host:cpu_adam", "neox_adam.settings:CPUAdamSettings"),
+    "CPU_torch_adam": ("neox_adam.host:cpu_torch_adam", "neox_adam.settings:CPUTorchAdamSettings"),
+    "SM3": ("neox_sm3.optim:SM3", "neox_sm3.plugin:SM3Settings"),
+    "Lamb": ("neox_lamb.optim:Lamb", "neox_lamb.plugin:LambSettings"),
+    "Lion": ("neox_lion.optim:Lion", "neox_lion.plugin:LionSettings"),
+    "Muon": ("neox_muon.optim:MatrixAndRest", "neox_muon.plugin:MuonSettings"),
+}
+
+
+def chosen_optimizer(name: str | None, settings: dict[str, Any]) -> ComponentRef:
+    return ADAM if name is None else ComponentRef("optimizer", name, "neox-test", "0", *OPTIMIZERS[name], settings)
 
 
 def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
@@ -126,6 +139,8 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
         partition=case.pop("partition", "type:transformer"),
     )
     name, load = case.pop("name"), case.pop("load", None)
+    optimizer = chosen_optimizer(case.pop("optimizer", None), case.pop("optimizer_settings", {}))
+    lr = case.pop("lr", LR)
     curriculum = CURRICULUM if case.pop("curriculum", False) else None
     if "recompute" in case:
         case["recompute"] = RecomputePlan(**case["recompute"])
@@ -170,12 +185,12 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
         ),
         optim=evolve(
             plan.optim,
-            optimizer=ADAM,
+            optimizer=optimizer,
             schedule=CONSTANT,
             weight_decay=0.1,
             gradient_clipping=CLIPPING,
             zero_stage=zero,
-            lr=LR,
+            lr=lr,
         ),
         train=evolve(plan.train, train_iters=steps),
         checkpoint=evolve(plan.checkpoint, save=str(out / name), load=load),
@@ -208,7 +223,7 @@ def run_case(case: dict[str, Any], out: Path) -> None:
     state = checkpointer.load().state
     stream, losses, norms = batches(plan, groups, state.step, curriculum), [], []
     while state.step < plan.train.train_iters:
-        loss = engine.train_step(stream, LR).detach().clone()
+        loss = engine.train_step(stream, plan.optim.lr).detach().clone()
         dist.all_reduce(loss)
         losses.append(float(loss) / world)
         norms.append(engine.grad_norm())

@@ -1,0 +1,119 @@
+"""Each optimizer over ranks: two equal one with the doubled batch, sharded equal whole, resumed equal uninterrupted.
+
+All cases of one number of ranks run in one group of processes (layouts.py).
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from neox_core.hooks.loader import load_plugins
+from neox_core.train.checkpoint_read import CheckpointReader
+from neox_core.train.manifest import find_checkpoint
+
+STEPS, HALF = 8, 4
+# A key's bias has no gradient but rounding, which adaptive steps would divide by itself: the model has no such biases.
+MODEL: dict[str, Any] = {"position": "rotary", "attention_bias": False, "steps": STEPS}
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "AdamW": {"lr": 1e-3, "optimizer_settings": {"eps": 1e-5}},
+    "CPU_Adam": {"lr": 1e-3, "optimizer_settings": {"eps": 1e-5}},
+    "CPU_torch_adam": {"lr": 1e-3, "optimizer_settings": {"eps": 1e-5}},
+    "SM3": {"lr": 1e-2, "optimizer_settings": {"momentum": 0.5, "eps": 1e-8}},
+    "Lamb": {"lr": 1e-3, "optimizer_settings": {"eps": 1e-5}},
+    "Lion": {"lr": 1e-4},
+    "Muon": {"lr": 1e-3, "optimizer_settings": {"eps": 1e-5}},
+}
+STAGES = {name: load_plugins().find("optimizer", name).component.zero_stages for name in OPTIMIZERS}
+SHARDED = [(name, stage) for name, stages in STAGES.items() for stage in stages if stage]
+
+
+# Its iterations are in bfloat16, where a gradient's last bit may be one in a hundred of a small element's step.
+TOLERANCES = {"Muon": 1e-3}
+
+
+def case(name: str, optimizer: str, **changes: Any) -> dict[str, Any]:
+    return {"name": name, "optimizer": optimizer, **MODEL, **OPTIMIZERS[optimizer], **changes}
+
+
+def run(out: Path, ranks: int, cases: list[dict[str, Any]]) -> None:
+    out.mkdir()
+    argv = [sys.executable, str(Path(__file__).with_name("layouts.py")), str(out), json.dumps(cases)]
+    env = {**os.environ, "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1", "LOCAL_RANK": "0"}
+    processes = [
+        subprocess.Popen(argv, env={**env, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        for rank in range(ranks)
+    ]
+    try:
+        for process in processes:
+            said = process.communicate(timeout=300)[1]
+            assert process.returncode == 0, said[-4000:]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("optimizers")
+    run(out / "1", 1, [case(name, name) for name in OPTIMIZERS])
+    two = []
+    for name in OPTIMIZERS:
+        two += [case(f"{name}-0", name), case(f"{name}-half", name, steps=HALF)]
+        two.append(case(f"{name}-on", name, load=str(out / "2" / f"{name}-half")))
+    two += [case(f"{name}-{stage}", name, zero=stage) for name, stage in SHARDED]
+    run(out / "2", 2, two)
+    return out
+
+
+def stored(folder: Path) -> dict[tuple[str, str, str | None], Tensor]:
+    """All tensors of the newest checkpoint: weights and the optimizer's state."""
+    checkpoint = find_checkpoint(folder)
+    assert checkpoint is not None
+    reader = CheckpointReader(checkpoint)
+    reader.verify()
+    keys = {(piece.kind, piece.name, piece.state) for piece in reader.manifest.pieces if piece.kind != "rng"}
+    return {key: reader.tensor(*key) for key in sorted(keys, key=str)}
+
+
+def furthest(some: dict[Any, Tensor], others: dict[Any, Tensor], kind: str) -> tuple[float, Any]:
+    """The largest difference of an element, and where it is."""
+    mine, theirs = ({key for key in each if key[0] == kind} for each in (some, others))
+    assert mine == theirs
+    return max((float((some[key].double() - others[key].double()).abs().max()), key) for key in mine)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_two_ranks_equal_one_with_the_doubled_batch(out: Path, name: str) -> None:
+    far, key = furthest(stored(out / "2" / f"{name}-0"), stored(out / "1" / name), "weight")
+    assert far < TOLERANCES.get(name, 1e-5), key
+
+
+@pytest.mark.parametrize(("name", "stage"), SHARDED)
+def test_sharded_equals_whole(out: Path, name: str, stage: int) -> None:
+    far, key = furthest(stored(out / "2" / f"{name}-{stage}"), stored(out / "2" / f"{name}-0"), "weight")
+    assert far < 1e-6, key
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_resumed_goes_on_to_the_bit(out: Path, name: str) -> None:
+    straight, resumed = stored(out / "2" / f"{name}-0"), stored(out / "2" / f"{name}-on")
+    assert set(straight) == set(resumed)
+    assert {key[0] for key in straight} >= {"weight", "state"}
+    assert [key for key, tensor in straight.items() if not torch.equal(tensor, resumed[key])] == []
+
+
+def test_a_checkpoint_of_sm3_has_a_number_for_each_row_and_column(out: Path) -> None:
+    tensors = stored(out / "2" / "SM3-0")
+    matrices = [name for (kind, name, _), tensor in tensors.items() if kind == "weight" and tensor.ndim == 2]
+    assert matrices
+    for name in matrices:
+        rows, columns = tensors["weight", name, None].shape
+        assert tensors["state", name, "bound_0"].shape == (rows, 1)
+        assert tensors["state", name, "bound_1"].shape == (1, columns)
