@@ -124,7 +124,7 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
         Said(
             ("tokenizer-type=GPT2BPETokenizer", "vocab-file=a"),
             "merge-file: is required",
-            ("tokenizer-type=GPT2BPETokenizer", "vocab-file=a", "merge-file=/dev/null"),
+            ("tokenizer-type=GPT2BPETokenizer", "vocab-file=/dev/null", "merge-file=/dev/null"),
         ),
     ),
     15: (Said(("seed=0",), "seed: must be greater than 0", ("seed=1",)),),
