@@ -1,0 +1,52 @@
+"""How far a kernel is from the reference of its op, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
+"""Largest error of a kernel by the dtype of its tensors, as a share of the largest number of a result."""
+
+
+def error_of(kernel: Callable[..., Any], reference: Callable[..., Any], arguments: Sequence[Any]) -> float:
+    """The largest difference of a result or a gradient, as a share of that tensor's largest number.
+
+    The reference gets the same numbers in fp64. Gradients are taken for the arguments that require one.
+    """
+    mine = _results(kernel, arguments, None)
+    wide = [_widened(each) for each in arguments]
+    theirs = _results(reference, wide, mine[0])
+    pairs = zip((*mine[0], *mine[1]), (*theirs[0], *theirs[1]), strict=True)
+    return max(_distance(ours, own) for ours, own in pairs)
+
+
+def _results(
+    compute: Callable[..., Any], arguments: Sequence[Any], like: Sequence[Tensor] | None
+) -> tuple[list[Tensor], list[Tensor]]:
+    """(results, gradients); the gradients of the results are drawn anew, the same ones for the same shapes."""
+    returned = compute(*arguments)
+    results = [returned] if isinstance(returned, Tensor) else list(returned)
+    inputs = [each for each in arguments if isinstance(each, Tensor) and each.requires_grad]
+    generator = torch.Generator().manual_seed(7)
+    drawn = [torch.randn(each.shape, generator=generator) for each in results]
+    narrow = [each.to(one.dtype) for each, one in zip(drawn, results if like is None else like, strict=True)]
+    grads = [each.to(one) for each, one in zip(narrow, results, strict=True)]
+    gradients = list(torch.autograd.grad(results, inputs, grads)) if inputs else []
+    return [each.detach() for each in results], gradients
+
+
+def _widened(value: Any) -> Any:
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    return value.detach().double().requires_grad_(value.requires_grad)
+
+
+def _distance(ours: Tensor, theirs: Tensor) -> float:
+    if ours.shape != theirs.shape or not bool(ours.isfinite().all()):
+        return float("inf")
+    largest = float(theirs.abs().max())
+    return float((ours.double() - theirs).abs().max()) / max(largest, torch.finfo(torch.float32).tiny)

@@ -1,0 +1,29 @@
+"""How kernels are cut: data, chosen by shape alone, so that a resumed run takes the same and gives the same bits."""
+
+MAX_WIDTH = 16384
+"""Elements of a row that one program holds."""
+
+WARPS = ((1024, 4), (4096, 8), (MAX_WIDTH, 16))
+"""(elements of a row up to, warps of its program)."""
+
+COLUMNS = 1024
+"""Elements of a row that a program of an elementwise kernel works on, and its warps."""
+COLUMN_WARPS = 4
+
+PROGRAMS = 512
+"""Programs among which the rows are dealt where gradients of a weight are summed: each writes one partial sum."""
+
+ROTARY_ELEMENTS = 2048
+"""Halves of heads of one token that a program turns."""
+
+VOCABULARY = 4096
+"""Logits of a token that a program looks at together, and its warps."""
+VOCABULARY_WARPS = 8
+
+CHUNK_BYTES = 256 * 2**20
+"""fp32 logits that exist at once in cross-entropy."""
+
+
+def warps_of(block: int) -> int:
+    """Warps of a program that holds `block` elements of a row."""
+    return next(warps for limit, warps in WARPS if block <= limit)

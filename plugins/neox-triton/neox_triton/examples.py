@@ -1,0 +1,42 @@
+"""Arguments that kernels are compared, compiled and measured on. Small ones are odd; large ones are a 7B model's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+WIDTH = 4096
+TOKENS = 8192
+
+
+def draw(*shape: int, dtype: torch.dtype, device: torch.device, scale: float = 1.0) -> Tensor:
+    """Normal numbers that require their gradient; the same ones each time, drawn on the CPU."""
+    if device.type == "meta":
+        return torch.empty(shape, dtype=dtype, device=device, requires_grad=True)
+    generator = torch.Generator().manual_seed(1234 + sum(shape))
+    values = torch.randn(shape, generator=generator) * scale
+    return values.to(device=device, dtype=dtype).requires_grad_()
+
+
+def norm_input(dtype: torch.dtype, device: torch.device, large: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """x, weight and bias."""
+    shape = (4, TOKENS // 4, WIDTH) if large else (5, 123)
+    x = draw(*shape, dtype=dtype, device=device)
+    return x, draw(shape[-1], dtype=dtype, device=device), draw(shape[-1], dtype=dtype, device=device, scale=0.5)
+
+
+def gated_input(dtype: torch.dtype, device: torch.device, large: bool) -> Tensor:
+    """Value and gate side by side."""
+    return draw(*((4, TOKENS // 4, 2 * 11008) if large else (5, 246)), dtype=dtype, device=device, scale=2.0)
+
+
+def sublayer_output(dtype: torch.dtype, device: torch.device, large: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """x, bias and residual."""
+    shape = (4, TOKENS // 4, WIDTH) if large else (2, 3, 123)
+    x, bias = draw(*shape, dtype=dtype, device=device), draw(shape[-1], dtype=dtype, device=device)
+    return x, bias, draw(*shape, dtype=dtype, device=device, scale=3.0)
+
+
+def scores(dtype: torch.dtype, device: torch.device, large: bool) -> Tensor:
+    """[batch, heads, queries, keys]."""
+    return draw(*((1, 16, 2048, 2048) if large else (2, 2, 5, 7)), dtype=dtype, device=device, scale=3.0)

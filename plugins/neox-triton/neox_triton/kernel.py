@@ -1,0 +1,44 @@
+"""What all kernels here have in common: `neox_core.contracts.Kernel`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from attrs import frozen
+
+from neox_triton.launch import interpreted, width_reason
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@frozen(eq=False)
+class TritonKernel:
+    """An op by Triton. run: the op. cases: arguments by (dtype, device, large). max_width: of a row; None: any.
+
+    tested: architectures that `neox kernels check` and tests/gpu have passed on.
+    """
+
+    run: Callable[..., Any]
+    cases: Callable[[torch.dtype, torch.device, bool], Iterable[tuple[Any, ...]]]
+    max_width: int | None = None
+    tested: frozenset[str] = frozenset()
+
+    def why_not(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:
+        reasons: tuple[str, ...] = ()
+        if device.type == "cpu" and not interpreted():
+            reasons += ("a CPU runs no Triton, only its interpreter, by TRITON_INTERPRET=1",)
+        elif device.type not in ("cpu", "cuda"):
+            reasons += (f"not for {device.type}",)
+        if dtype not in DTYPES:
+            reasons += (f"not for {str(dtype).removeprefix('torch.')}",)
+        if self.max_width is not None:
+            reasons += width_reason(shape[-1], self.max_width)
+        return reasons
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self.run(*arguments, **named)
+
+    def examples(self, dtype: torch.dtype, device: torch.device, *, large: bool) -> Iterable[tuple[Any, ...]]:
+        return self.cases(dtype, device, large)

@@ -1,0 +1,167 @@
+"""LayerNorm (Ba et al. 2016, arXiv:1607.06450), forward and backward, with a residual added before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from neox_triton.choices import MAX_WIDTH, PROGRAMS, warps_of
+from neox_triton.examples import norm_input
+from neox_triton.kernel import TritonKernel
+from neox_triton.launch import block_of, launch, like, rows
+
+
+@triton.jit
+def _forward(
+    x_ptr,
+    other_ptr,
+    weight_ptr,
+    bias_ptr,
+    y_ptr,
+    sum_ptr,
+    width,
+    eps,
+    ADD: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    start = tl.program_id(0).to(tl.int64) * width
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    x = tl.load(x_ptr + start + column, mask=inside, other=0.0).to(tl.float32)
+    if ADD:
+        x += tl.load(other_ptr + start + column, mask=inside, other=0.0).to(tl.float32)
+        narrow = x.to(sum_ptr.dtype.element_ty)
+        tl.store(sum_ptr + start + column, narrow, mask=inside)
+        x = narrow.to(tl.float32)
+    weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    centred = tl.where(inside, x - tl.sum(x, 0) / width, 0.0)
+    factor = 1.0 / tl.sqrt_rn(tl.sum(centred * centred, 0) / width + eps)
+    y = centred * factor * weight + bias
+    tl.store(y_ptr + start + column, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _backward(
+    grad_ptr,
+    grad_sum_ptr,
+    x_ptr,
+    weight_ptr,
+    dx_ptr,
+    dweight_ptr,
+    dbias_ptr,
+    num_rows,
+    width,
+    per_program,
+    eps,
+    ADD: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    program = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    dweight = tl.zeros([BLOCK], tl.float32)
+    dbias = tl.zeros([BLOCK], tl.float32)
+    for step in range(per_program):
+        row = program * per_program + step
+        place = row * width + column
+        there = (column < width) & (row + column * 0 < num_rows)
+        x = tl.load(x_ptr + place, mask=there, other=0.0).to(tl.float32)
+        grad = tl.load(grad_ptr + place, mask=there, other=0.0).to(tl.float32)
+        centred = tl.where(there, x - tl.sum(x, 0) / width, 0.0)
+        factor = 1.0 / tl.sqrt_rn(tl.sum(centred * centred, 0) / width + eps)
+        normal = centred * factor
+        weighted = grad * weight
+        along = tl.sum(weighted * normal, 0) / width
+        dx = factor * (weighted - tl.sum(weighted, 0) / width - normal * along)
+        if ADD:
+            dx += tl.load(grad_sum_ptr + place, mask=there, other=0.0).to(tl.float32)
+        tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=there)
+        dweight += grad * normal
+        dbias += grad
+    tl.store(dweight_ptr + program * width + column, dweight, mask=inside)
+    tl.store(dbias_ptr + program * width + column, dbias, mask=inside)
+
+
+class _LayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, other: Tensor | None
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        flat, width = rows(x), x.shape[-1]
+        total = flat if other is None else torch.empty_like(flat, dtype=like(x, other))
+        y = torch.empty_like(total)
+        block = block_of(width)
+        launch(
+            _forward,
+            (flat.shape[0],),
+            flat,
+            flat if other is None else rows(other),
+            weight,
+            bias,
+            y,
+            total,
+            width,
+            eps,
+            ADD=other is not None,
+            BLOCK=block,
+            warps=warps_of(block),
+        )
+        ctx.save_for_backward(total, weight)
+        ctx.options = eps, x.dtype, None if other is None else other.dtype, bias.dtype, x.shape
+        return y.view(x.shape) if other is None else (y.view(x.shape), total.view(x.shape))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, grad_sum: Tensor | None = None) -> tuple[Tensor | None, ...]:
+        total, weight = ctx.saved_tensors
+        eps, dtype, other_dtype, bias_dtype, shape = ctx.options
+        num_rows, width = total.shape
+        programs = min(num_rows, PROGRAMS)
+        dx = torch.empty_like(total)
+        partial = torch.empty(2, programs, width, dtype=torch.float32, device=total.device)
+        block = block_of(width)
+        launch(
+            _backward,
+            (programs,),
+            rows(grad),
+            total if grad_sum is None else rows(grad_sum),
+            total,
+            weight,
+            dx,
+            partial[0],
+            partial[1],
+            num_rows,
+            width,
+            triton.cdiv(num_rows, programs),
+            eps,
+            ADD=grad_sum is not None,
+            BLOCK=block,
+            warps=warps_of(block),
+        )
+        dx = dx.view(shape)
+        dweight, dbias = partial.sum(1)
+        added = None if other_dtype is None else dx.to(other_dtype)
+        return dx.to(dtype), dweight.to(weight.dtype), dbias.to(bias_dtype), None, added
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """The op, as `neox_norms.layernorm.layer_norm`: x [..., dim], weight and bias [dim] -> as x."""
+    return _LayerNorm.apply(x, weight, bias, eps, None)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def add_layer_norm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """(the norm of `x + residual`, the sum), which is in the dtype that torch gives a sum of the two."""
+    return _LayerNorm.apply(x, weight, bias, eps, residual)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
+    yield (*norm_input(dtype, device, large), 1e-5)
+
+
+KERNEL = TritonKernel(layer_norm, _cases, max_width=MAX_WIDTH)

@@ -1,0 +1,96 @@
+"""Scale, any mask and softmax of attention scores, as Megatron's kernel of this name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from neox_triton.choices import MAX_WIDTH, warps_of
+from neox_triton.examples import scores
+from neox_triton.kernel import TritonKernel
+from neox_triton.launch import block_of, launch, rows
+from neox_triton.softmax_backward import softmax_backward
+
+
+@triton.jit
+def _forward(
+    x_ptr,
+    mask_ptr,
+    y_ptr,
+    heads,
+    queries,
+    keys,
+    mask_batch,
+    mask_head,
+    mask_query,
+    mask_key,
+    scale,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < keys
+    query = row % queries
+    head = row // queries % heads
+    batch = row // queries // heads
+    mask = mask_ptr + batch * mask_batch + head * mask_head + query * mask_query + column * mask_key
+    seen = inside & (tl.load(mask, mask=inside, other=1) == 0)
+    x = tl.load(x_ptr + row * keys + column, mask=seen, other=-float("inf")).to(tl.float32) * scale
+    highest = tl.max(x, 0)
+    x = tl.where(seen, tl.exp(x - tl.where(highest == -float("inf"), 0.0, highest)), 0.0)
+    total = tl.sum(x, 0)
+    y = x / tl.where(total == 0.0, 1.0, total)  # a query that sees nothing
+    tl.store(y_ptr + row * keys + column, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+class _MaskedSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor, scale: float) -> Tensor:
+        heads, queries, keys = x.shape[-3:]
+        flat = rows(x)
+        y = torch.empty_like(flat)
+        hidden = mask.view(torch.uint8).expand(x.shape)
+        block = block_of(keys)
+        launch(
+            _forward,
+            (flat.shape[0],),
+            flat,
+            hidden,
+            y,
+            heads,
+            queries,
+            keys,
+            *hidden.stride(),
+            scale,
+            BLOCK=block,
+            warps=warps_of(block),
+        )
+        ctx.save_for_backward(y)
+        ctx.scale = scale
+        return y.view(x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return softmax_backward(grad, ctx.saved_tensors[0], ctx.scale), None, None
+
+
+def masked_softmax(x: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """The op, as `neox_core.model.softmax.masked_softmax`: scores [batch, heads, queries, keys] -> probabilities.
+
+    mask: bool, broadcasts to the scores, True where a key is not seen. scale is above 0.
+    """
+    return _MaskedSoftmax.apply(x, mask, scale)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
+    x = scores(dtype, device, large)
+    column = torch.arange(x.shape[-1], device=device)
+    yield x, column % 5 == column[: x.shape[-2], None] % 4, 0.25
+
+
+KERNEL = TritonKernel(masked_softmax, _cases, max_width=MAX_WIDTH)
