@@ -24,13 +24,20 @@ from neox_core.plan.runfile import RunPlan, write_runfile
     show_default=True,
     help="`load` must hold a checkpoint, or: resume if it does, else start anew.",
 )
+@click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of run.json, logs and metrics. Default: `save`, else runs/<name of the first file>.",
+)
 @click.option("--debug", is_flag=True, help="Show the engine's own messages, and tracebacks.")
-def train(files: tuple[Path, ...], sets: tuple[str, ...], dry_run: bool, resume: str, debug: bool) -> None:
+def train(
+    files: tuple[Path, ...], sets: tuple[str, ...], dry_run: bool, resume: str, run_dir: Path | None, debug: bool
+) -> None:
     """Train the model that FILES describe. Ctrl-C stops after a step and saves; a second one kills."""
     if debug:
         os.environ["NEOX_DEBUG"] = "1"  # as `neox --debug train` does
     debug = os.environ.get("NEOX_DEBUG") == "1"
-    resolved = prepare_run(files, sets, resume=resume, debug=debug, start=not dry_run)
+    resolved = prepare_run(files, sets, resume=resume, debug=debug, start=not dry_run, folder=run_dir)
     say(resolved.notes)
     plan = resolved.plan
     run_file = Path(plan.run_dir) / "run.json"

@@ -41,11 +41,13 @@ def prepare_run(
     machine: Machine | None = None,
     start: bool = True,
     cluster: str | None = None,
+    folder: Path | None = None,
 ) -> Resolved:
     """Files and `--set` to a plan. Raises ConfigError with every problem of every file in one report.
 
     start: False when the run is only looked at; a dataset that is not there yet is then a warning.
     cluster: resolve as if on so many hosts of so many GPUs, "12x8", instead of on this machine or the hostfile's.
+    folder: of the run; None: `save`, else runs/<name of the first file>.
     """
     machine, pool = (machine or detect(), None) if cluster is None else imagined(cluster)
     catalog = load_plugins() if catalog is None else catalog
@@ -77,7 +79,7 @@ def prepare_run(
         at_plugins = len(errors(problems)) == faults + len(required)
         raise ProblemsError(written.with_values(problems), plugin_fault=at_plugins)
     problems += [Problem(line, severity="warning") for line in catalog.warnings()]
-    plan = assemble(config, shape, _resume(resume), run_dir(config), debug, kernels)
+    plan = assemble(config, shape, _resume(resume), run_dir(config) if folder is None else str(folder), debug, kernels)
     unread = _unsaid(unread_keys(config, catalog), problems)
     if unread:
         by_plugins = all("nothing reads it in" in each.message for each in unread)

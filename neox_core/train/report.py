@@ -191,6 +191,7 @@ class Report:
         if loss_scale is not None:
             values["loss_scale"] = loss_scale
         values.update(engine.timings())
+        values["tflops"] = tokens_per_s * self.flops_per_token / self.run.num_ranks / 1e12  # of each rank
         if self.peak.flops is not None:
             values["mfu"] = tokens_per_s * self.flops_per_token / (self.peak.flops * self.run.num_ranks)
         return values

@@ -120,6 +120,7 @@ def test_rates_follow_from_the_time_in_steps_alone(monkeypatch):
     assert values["data_wait_s"] == 0.5
     assert values["tokens_per_s"] == 500.0
     assert values["mfu"] == pytest.approx(500 * 6e6 / (2 * 6e9))  # two ranks
+    assert values["tflops"] == pytest.approx(500 * 6e6 / 2 / 1e12)
 
 
 def test_without_a_known_peak_there_is_no_mfu():
