@@ -64,7 +64,7 @@ def measure_matmul(dtype: torch.dtype, size: int = 768, seconds: float = 0.15) -
     best, end = float("inf"), time.perf_counter() + seconds
     with torch.no_grad():
         linear(left, right)
-        while time.perf_counter() < end:
+        while best == float("inf") or time.perf_counter() < end:  # once at least, also where all is slow
             start = time.perf_counter()
             linear(left, right)
             best = min(best, time.perf_counter() - start)

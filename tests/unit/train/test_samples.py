@@ -1,0 +1,137 @@
+"""What a checkpoint keeps of the samples of a run, and how the run goes on from it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from attrs import evolve
+
+from neox_core.errors import CheckpointError, DataError
+from neox_core.parallel.groups import Groups
+from neox_core.plan.runfile import ComponentRef
+from neox_core.testing.plans import example_plan
+from neox_core.train.samples import open_samples
+from neox_core.train.state import TrainState
+
+ALONE = Groups(None, None, 0, 1)
+
+
+class Source:
+    def __init__(self, prefix):
+        self._documents = json.loads(prefix.read_text())
+        self.sizes = np.array([len(document) for document in self._documents], dtype=np.int32)
+        self.dtype = np.dtype(np.int64)
+
+    def read(self, document, offset=0, length=None):
+        return np.array(self._documents[document][offset : None if length is None else offset + length])
+
+
+class Stream:
+    """The same documents, in their own order."""
+
+    def __init__(self, prefix):
+        self._documents = json.loads(prefix.read_text())
+        self.identity = prefix.read_text()
+
+    def documents(self, first, number, wanted):
+        for index, ids in enumerate(self._documents):
+            if index >= first[1] - 1 and wanted(index):
+                yield 0, index + 1, index, np.array(ids, dtype=np.int32)
+
+
+class Whole:
+    def __init__(self, settings):
+        self.open = Source
+
+
+class Streamed:
+    def __init__(self, settings):
+        self.stream = Stream
+
+
+@pytest.fixture(params=["Whole", "Streamed"])
+def plan(request, tmp_path):
+    path = tmp_path / "tokens"
+    path.write_text(json.dumps([[index] * (index % 9 + 1) for index in range(50)]))
+    backend = ComponentRef("data backend", request.param, "test", "0", f"{__name__}:{request.param}")
+    plan = example_plan(tmp_path, ranks=(1,))
+    data = evolve(plan.data, prefix=str(path), backend=backend, split=(0.8, 0.2, 0.0), num_workers=0)
+    train = evolve(plan.train, train_iters=8, eval_iters=1, eval_interval=4)
+    model = evolve(plan.model, seq_length=4, max_position_embeddings=4, padded_vocab_size=128)
+    return evolve(plan, data=data, train=train, model=model)
+
+
+def open_at(plan, state):
+    samples = open_samples(plan, ALONE, 128)
+    samples.resume(state, None)
+    return samples
+
+
+def go(plan, state, steps):
+    """The batches of some steps from `state` on, to which it is brought."""
+    samples = open_at(plan, state)
+    reader = samples.batches(state.step)
+    seen = []
+    for _ in range(steps):
+        seen.append(torch.cat([next(reader) for _ in range(plan.batch.gradient_accumulation)]))
+        state.step += 1
+    assert steps == 0 or samples.trail(state.step)
+    samples.note(state)
+    return seen, samples.notes
+
+
+def longer(plan, steps):
+    return evolve(plan, train=evolve(plan.train, train_iters=steps))
+
+
+def test_a_run_goes_on_with_the_samples_that_come_next(plan):
+    whole_state = TrainState()
+    whole, notes = go(plan, whole_state, 8)
+    assert notes == []
+    state = TrainState()
+    seen = []
+    for steps in (3, 0, 4, 1):
+        more, _ = go(plan, state, steps)
+        seen += more
+    assert all(torch.equal(one, other) for one, other in zip(seen, whole, strict=True))
+    assert state == whole_state
+    assert state.data_hash
+
+
+def test_a_run_that_is_made_longer_goes_on(plan):
+    state = TrainState()
+    first, _ = go(plan, state, 6)
+    again, notes = go(longer(plan, 200), state, 194)
+    assert len(again) == 194
+    assert [note for note in notes if "train-iters" in note] == notes
+    assert len(notes) == (plan.data.backend.name == "Whole")
+    twice = TrainState(6, data_rounds=state.data_rounds[:1], data_position=None)
+    assert torch.equal(go(longer(plan, 300), twice, 1)[0][0], again[0])
+    once, _ = go(plan, TrainState(), 8)
+    assert all(torch.equal(one, other) for one, other in zip(once, [*first, *again], strict=False))
+
+
+@pytest.mark.parametrize("change", ["seq_length", "documents"])
+def test_a_run_on_other_samples_stops(plan, change):
+    state = TrainState()
+    go(plan, state, 6)
+    if change == "documents":
+        with open(plan.data.prefix, "w") as file:  # noqa: PTH123
+            json.dump([[index] * (index % 7 + 1) for index in range(50)], file)
+    else:
+        plan = evolve(plan, model=evolve(plan.model, seq_length=3))
+    with pytest.raises(CheckpointError, match="its 6 steps were on other samples than this run has there"):
+        go(plan, state, 1)
+
+
+def test_a_split_without_documents_is_said_before_the_first_step(plan):
+    plan = evolve(plan, data=evolve(plan.data, split=(1.0, 0.0, 0.0)))
+    with pytest.raises(DataError, match=r"none of its .*documents is for valid"):
+        open_samples(plan, ALONE, 128)
+
+
+def test_an_evaluation_sees_the_same_each_time(plan):
+    samples = open_at(plan, TrainState())
+    first, second = (torch.cat(list(samples.valid("valid"))) for _ in range(2))
+    assert torch.equal(first, second)
