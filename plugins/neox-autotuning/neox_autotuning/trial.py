@@ -1,0 +1,148 @@
+"""One trial: a short run in processes of its own, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import asdict, frozen
+
+from neox_autotuning.settings import AutotuningBlock
+from neox_autotuning.space import Trial
+from neox_core.errors import ConfigError
+
+STOPPED = 130
+SAID = 12
+"""Lines of a trial that failed which are kept."""
+# What a trial does without: it saves, loads, evaluates and writes nothing but its metrics.
+WITHOUT = (
+    "save",
+    "save_interval",
+    "extra_save_iters",
+    "keep_last_n_checkpoints",
+    "load",
+    "finetune",
+    "sample_prompt",
+    "tensorboard",
+    "tensorboard_dir",
+    "csv_monitor",
+    "wandb",
+    "comet",
+    "autotuning",
+)
+
+
+@frozen
+class Result:
+    """What came of a trial. value: its metric, None where it failed. cause: the last that a failed one said."""
+
+    name: str
+    sets: Mapping[str, Any]
+    metric: str
+    value: float | None
+    cause: str = ""
+
+
+class SearchStoppedError(Exception):
+    """The user stopped a trial, and so the search."""
+
+
+@frozen
+class Bench:
+    """Where trials run. files, sets: of the config; written: its top-level keys, with `_`."""
+
+    files: Sequence[Path]
+    sets: Sequence[str]
+    written: frozenset[str]
+    block: AutotuningBlock
+
+    def run(self, trial: Trial) -> Result:
+        """Run a trial, or read what came of it before. Raises SearchStoppedError after Ctrl-C."""
+        folder = Path(self.block.results_dir) / trial.name
+        kept = None if self.block.overwrite else self._read(folder, trial)
+        if kept is not None:
+            return kept
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        command = self.command(trial, folder)
+        _write(Path(self.block.exps_dir) / f"{trial.name}.json", {"sets": trial.sets, "command": command})
+        with (folder / "output.log").open("wb") as log:
+            code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+        if code in (STOPPED, -2):
+            raise SearchStoppedError(trial.name)
+        result = self._judge(trial, folder, code)
+        _write(folder / "result.json", asdict(result))
+        return result
+
+    def command(self, trial: Trial, folder: Path) -> list[str]:
+        """The command line of a trial; on its own it can be typed again."""
+        changed = {key: None for key in WITHOUT if key in self.written}
+        changed |= {"exit_interval": self.block.end_profile_step, "log_interval": 1, "eval_iters": 0}
+        changed |= {"monitors": ["jsonl"], **trial.sets}
+        sets = [*self.sets, *as_sets(changed)]
+        files = [str(file) for file in self.files]
+        run_dir = ["--run-dir", str(folder)]
+        return [sys.executable, "-m", "neox_core", "train", *files, *_flags(sets), *run_dir]
+
+    def _read(self, folder: Path, trial: Trial) -> Result | None:
+        """What came of the same trial, by the same metric."""
+        try:
+            result = Result(**json.loads((folder / "result.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+        return result if (result.sets, result.metric) == (dict(trial.sets), self.block.metric) else None
+
+    def _judge(self, trial: Trial, folder: Path, code: int) -> Result:
+        value = measured(folder / "metrics.jsonl", self.block) if code == 0 else None
+        if value is not None:
+            return Result(trial.name, dict(trial.sets), self.block.metric, value)
+        said = (folder / "output.log").read_text(encoding="utf-8", errors="replace").splitlines()[-SAID:]
+        cause = "\n".join(said) if code else f"no step from {self.block.start_profile_step} on was measured"
+        return Result(trial.name, dict(trial.sets), self.block.metric, None, cause or f"exit code {code}")
+
+
+def measured(metrics: Path, block: AutotuningBlock) -> float | None:
+    """The metric over the measured steps of a run, from its metrics.jsonl; None where a step of them is missing."""
+    steps: dict[int, dict[str, float]] = {}
+    try:
+        for line in metrics.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            steps.setdefault(record["step"], {}).update(record)
+        rows = [steps[step] for step in range(block.start_profile_step, block.end_profile_step + 1)]
+        seconds = sum(row["step_s"] for row in rows)
+        plan = json.loads((metrics.parent / "run.json").read_text(encoding="utf-8"))
+        if block.metric == "latency":
+            return float(seconds / len(rows))
+        if block.metric == "throughput":
+            return float(plan["batch"]["train_batch"] * len(rows) / seconds)
+        return float(sum(row["tflops"] * row["step_s"] for row in rows) / seconds * 1e12)
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
+        return None
+
+
+def score(result: Result) -> float | None:
+    """The larger the better."""
+    return -result.value if result.value is not None and result.metric == "latency" else result.value
+
+
+def as_sets(values: Mapping[str, Any]) -> list[str]:
+    """What `--set` takes: JSON is YAML in one line."""
+    return [f"{key}={json.dumps(value)}" for key, value in values.items()]
+
+
+def _flags(sets: Sequence[str]) -> list[str]:
+    last = {each.partition("=")[0].replace("-", "_"): each for each in sets}
+    return [part for each in last.values() for part in ("--set", each)]
+
+
+def _write(path: Path, content: Any) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
