@@ -1,0 +1,41 @@
+from typing import Any
+
+import pytest
+import torch
+from neox_norms.rmsnorm import rms_norm as reference
+from neox_triton.rms_norm import add_rms_norm, rms_norm
+
+
+@pytest.mark.parametrize(("eps", "under"), [(1e-8, False), (1e-5, True)])
+@pytest.mark.parametrize("width", [3, 64, 123])
+def test_equals_the_reference(agrees: Any, draw: Any, width: int, eps: float, under: bool) -> None:
+    agrees(rms_norm, reference, draw(5, width), draw(width), eps, under)
+    agrees(rms_norm, reference, draw(2, 3, width, 2)[..., 1], draw(width), eps, under)  # not contiguous
+
+
+def test_adds_the_residual_before(agrees: Any, draw: Any) -> None:
+    def added(x: torch.Tensor, residual: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return reference(x + residual, *rest), x + residual
+
+    weight = draw(123)
+    agrees(add_rms_norm, added, draw(5, 123), draw(5, 123), weight, 1e-8, False)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-6, 3e4])
+def test_extreme_values_stay_finite(dtype: torch.dtype, scale: float) -> None:
+    x = (torch.linspace(-1, 1, 123) * scale).to(dtype).requires_grad_()
+    weight = torch.ones(123, dtype=dtype)
+    y = rms_norm(x, weight, 1e-8, False)
+    (dx,) = torch.autograd.grad(y.float().sum(), x)
+    assert y.isfinite().all()
+    if dtype != torch.float16:  # whose largest number is below a gradient of 1 / eps
+        assert dx.isfinite().all()
+    if scale > 1:
+        theirs = reference(x.detach().double(), weight.double(), 1e-8, False)
+        assert torch.allclose(y.double(), theirs, rtol=2e-2, atol=2e-2)
+
+
+def test_more_rows_than_programs(agrees: Any, draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neox_triton.rms_norm.PROGRAMS", 3, raising=False)
+    width, eps, under = 20, 1e-8, False
+    agrees(rms_norm, reference, draw(8, width), draw(width), eps, under)
