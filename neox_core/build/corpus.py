@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,9 +11,6 @@ from attrs import define, field, frozen
 
 from neox_core.build.texts import KINDS, PACKED, Record, kind_of, read_records, texts_of
 from neox_core.errors import DataError
-
-NOT_OURS = frozenset({"site-packages", "dist-packages", "__pycache__"})
-NOT_EVERYWHERE = frozenset({"test", "tests", "idle_test"})  # Linux distributions package them apart
 
 
 @frozen
@@ -102,22 +98,6 @@ class Corpus:
             else:
                 raise
             return None
-
-
-def standard_library() -> Corpus:
-    """The source of the running Python's standard library, in an order that mixes its packages but never changes.
-
-    Without its tests, which not every Python comes with: two machines should have about the same text.
-
-    Splits take documents from the end: in the order of their names, the validation would be all of one package.
-    """
-    root = Path(sysconfig.get_path("stdlib"))
-    left_out = NOT_OURS | NOT_EVERYWHERE
-    found = (path for path in root.rglob("*.py") if left_out.isdisjoint(path.relative_to(root).parts))
-    files = sorted(found, key=lambda path: hashlib.sha256(_relative(path, root).encode()).digest())
-    if not files:
-        raise DataError(f"{root}: holds no Python source", hint="use a Python that has its standard library as files")
-    return Corpus(tuple(files), root, skip_undecodable=True)
 
 
 def text_files(paths: Sequence[str], json_keys: Sequence[str] = (), *, skip_bad: bool = False) -> Corpus:

@@ -14,30 +14,29 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, frozen
 
-from neox_core.build.corpus import Corpus, standard_library, text_files
+from neox_core.build.corpus import Corpus, text_files
 from neox_core.build.records import copy_file, digest_of, hashes_of, read_json, write_json
-from neox_core.build.vocabulary import TRAINED, train_vocabulary
+from neox_core.build.vocabulary import TRAINED, open_corpus, train_vocabulary
 from neox_core.build.write_tokens import Journal, Written, write_tokens
 from neox_core.errors import DataError, run_main
 from neox_core.plan.runfile import ComponentRef
 
 if TYPE_CHECKING:
-    from neox_core.contracts import DataBackend, NamedCorpus, Tokenizer
+    from neox_core.contracts import DataBackend, Tokenizer
 
 MANIFEST = "prepared.json"
-CORPUS = ".corpus"
 
 
 @frozen
 class Request:
     """What `neox data prepare` was asked for.
 
-    sources: files, patterns and folders; None for Python's standard library, or for `corpus`, which has a name.
+    sources: files, patterns and folders; none of them where there is a `corpus`, which has a name.
     train: vocab_size ids are learnt from the text; else the tokenizer comes with its settings.
     json_keys: each becomes a dataset; none stand for "text". sync_mb: text between two notes of how far it has come.
     """
 
-    sources: tuple[str, ...] | None
+    sources: tuple[str, ...]
     out: str
     name: str
     backend: ComponentRef
@@ -103,14 +102,9 @@ def prepare(request: Request) -> None:
 
 
 def _corpus(request: Request, out: Path) -> Corpus:
-    sources = request.sources
-    if request.corpus is not None:
-        target, settings = request.corpus.load()
-        named: NamedCorpus = target(settings)
-        sources = tuple(map(str, named.files(out / CORPUS)))
-    if sources is None:
-        return standard_library()
-    return text_files(sources, request.json_keys, skip_bad=request.skip_bad)
+    if request.corpus is None:
+        return text_files(request.sources, request.json_keys, skip_bad=request.skip_bad)
+    return open_corpus(request.corpus, out)
 
 
 def _write(
@@ -201,7 +195,7 @@ def _say(line: str) -> None:
 def main() -> None:
     """`python -m neox_core.build.prepare JSON`: the fields of a Request."""
     raw = json.loads(sys.argv[1])
-    raw["sources"] = None if raw["sources"] is None else tuple(raw["sources"])
+    raw["sources"] = tuple(raw["sources"])
     raw["json_keys"] = tuple(raw["json_keys"])
     raw["backend"], raw["tokenizer"] = ComponentRef(**raw["backend"]), ComponentRef(**raw["tokenizer"])
     raw["corpus"] = ComponentRef(**raw["corpus"]) if raw.get("corpus") else None

@@ -10,20 +10,31 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from neox_core.build.corpus import Corpus, Tally, standard_library, text_files
+from neox_core.build.corpus import Corpus, Tally, text_files
 from neox_core.build.progress import Advance, progress
 from neox_core.build.records import copy_file, digest_of, hashes_of, read_json, write_json
 from neox_core.errors import DataError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.plan.runfile import ComponentRef
 
+if TYPE_CHECKING:
+    from neox_core.contracts import NamedCorpus
+
 SAMPLE_BYTES_PER_TOKEN = 1024
 RECORD = "prepared.json"
 TRAINED = ".trained"
+CORPUS = ".corpus"
+
+
+def open_corpus(corpus: ComponentRef, out: Path) -> Corpus:
+    """A text that has a name; what it needs is kept in the folder `out`. Raises DataError when it cannot be got."""
+    target, settings = corpus.load()
+    named: NamedCorpus = target(settings)
+    return named.open(out / CORPUS)
 
 
 def train_vocabulary(
@@ -62,11 +73,14 @@ def _sample(corpus: Corpus, limit: int, advance: Advance) -> Iterator[str]:
 
 
 def main() -> None:
-    """`python -m neox_core.build.vocabulary JSON`: sources or null, out, vocab_size, tokenizer, json_keys."""
+    """`python -m neox_core.build.vocabulary JSON`: sources, corpus or null, out, vocab_size, tokenizer, json_keys."""
     raw = json.loads(sys.argv[1])
-    corpus = standard_library() if raw["sources"] is None else text_files(raw["sources"], raw["json_keys"])
     tokenizer, out = ComponentRef(**raw["tokenizer"]), Path(raw["out"])
     try:
+        if raw["corpus"]:
+            corpus = open_corpus(ComponentRef(**raw["corpus"]), out)
+        else:
+            corpus = text_files(raw["sources"], raw["json_keys"])
         _, trained = train_vocabulary(corpus, tokenizer, raw["vocab_size"], out / TRAINED)
         paths = {field: out / Path(path).name for field, path in trained.items()}
         for field, path in paths.items():

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from neox_core.cli.data_components import component, files
-from neox_core.cli.data_tools import STANDARD_LIBRARY, index, inspect, merge, train_tokenizer, verify
+from neox_core.cli.data_components import component, files, named_corpus
+from neox_core.cli.data_tools import index, inspect, merge, train_tokenizer, verify
 from neox_core.cli.process import exec_module
 from neox_core.errors import UsageError
 from neox_core.hooks.loader import load_plugins
@@ -68,8 +68,8 @@ def prepare(
     force: bool,
 ) -> None:
     """Tokenize SOURCES: .txt files (a document each), .jsonl files (a document a line), both also as .gz and .zst,
-    .parquet files (a document a row), patterns such as 'a/*.jsonl', and folders of them; or the word `stdlib`, the
-    source text of this Python's standard library; or the name of a corpus (`neox plugins list --kind corpus`).
+    .parquet files (a document a row), patterns such as 'a/*.jsonl', and folders of them; or the name of a corpus,
+    such as `stdlib` (`neox plugins list --kind corpus`).
 
     Without --vocab-file a tokenizer is trained on the text. Needs no more memory for a larger corpus; a run that is
     killed leaves nothing that looks finished.
@@ -77,13 +77,7 @@ def prepare(
     if resume and force:
         raise UsageError("--force makes everything again, and --resume goes on", hint="leave one out")
     catalog = load_plugins()
-    corpora = {entry.component.name for entry in catalog.registry.entries("corpus")}
-    named = next((source for source in sources if source == STANDARD_LIBRARY or source in corpora), None)
-    if named and (len(sources) > 1 or json_keys):
-        raise UsageError(
-            f"`{named}` stands alone, without other sources and --json-key",
-            hint=f"for a file or folder of that name write ./{named}",
-        )
+    corpus = named_corpus(catalog, sources, more=bool(json_keys))
     given = files(vocab_file, merge_file, eod_token)
     if given and vocab_size is not None:
         raise UsageError("--vocab-size is for learning a vocabulary, and --vocab-file gives one", hint="leave one out")
@@ -91,10 +85,10 @@ def prepare(
     exec_module(
         "neox_core.build.prepare",
         {
-            "sources": None if named else sources,
-            "corpus": component(catalog, "corpus", named, {}).plain() if named in corpora else None,
+            "sources": () if corpus else sources,
+            "corpus": corpus.plain() if corpus else None,
             "out": out,
-            "name": named or Path(out).resolve().name,
+            "name": corpus.name if corpus else Path(out).resolve().name,
             "backend": component(catalog, "data backend", data_impl, {}).plain(),
             "tokenizer": component(catalog, "tokenizer", tokenizer_type, given, complete=not learnt).plain(),
             "train": learnt,

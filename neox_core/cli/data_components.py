@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from neox_core.config.infer import INFER, data_backend
 from neox_core.config.structure import structure_settings
+from neox_core.errors import UsageError
 from neox_core.hooks.component import path_of
 from neox_core.plan.runfile import ComponentRef
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from neox_core.hooks.catalog import Catalog
 
 
@@ -22,6 +25,20 @@ def files(vocab_file: str | None, merge_file: str | None, eod_token: str | None)
 def backend_of(catalog: Catalog, data_impl: str, prefix: str) -> ComponentRef:
     """The backend of the dataset at `prefix`; `infer` looks at its first bytes."""
     return component(catalog, "data backend", data_backend(prefix) if data_impl == INFER else data_impl, {})
+
+
+def named_corpus(catalog: Catalog, sources: Sequence[str], *, more: bool) -> ComponentRef | None:
+    """The corpus that the sources name, None when they are files. `more`: something is said of the files too."""
+    known = {entry.component.name for entry in catalog.registry.entries("corpus")}
+    named = next((source for source in sources if source in known), None)
+    if named is None:
+        return None
+    if len(sources) > 1 or more:
+        raise UsageError(
+            f"`{named}` stands alone, without other sources and --json-key",
+            hint=f"for a file or folder of that name write ./{named}",
+        )
+    return component(catalog, "corpus", named, {})
 
 
 def component(

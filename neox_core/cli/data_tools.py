@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from neox_core.cli.data_components import backend_of, component, files
+from neox_core.cli.data_components import backend_of, component, files, named_corpus
 from neox_core.cli.notes import say
 from neox_core.cli.process import exec_module
 from neox_core.hooks.loader import load_plugins
@@ -20,7 +20,6 @@ from neox_core.plan.runfile import write_runfile
 
 F = TypeVar("F", bound=Callable[..., Any])
 GPT2 = "GPT2BPETokenizer"
-STANDARD_LIBRARY = "stdlib"
 
 
 def _reading(command: F) -> F:
@@ -118,11 +117,14 @@ def train_tokenizer(
     sources: tuple[str, ...], out: str, vocab_size: int, tokenizer_type: str, json_key: str | None
 ) -> None:
     """Learn a tokenizer from SOURCES, which are as in `neox data prepare`; 1 KiB of text is read for each token."""
-    tokenizer = component(load_plugins(), "tokenizer", tokenizer_type, {}, complete=False)
+    catalog = load_plugins()
+    tokenizer = component(catalog, "tokenizer", tokenizer_type, {}, complete=False)
+    corpus = named_corpus(catalog, sources, more=json_key is not None)
     exec_module(
         "neox_core.build.vocabulary",
         {
-            "sources": None if sources == (STANDARD_LIBRARY,) else sources,
+            "sources": () if corpus else sources,
+            "corpus": corpus.plain() if corpus else None,
             "out": out,
             "vocab_size": vocab_size,
             "tokenizer": tokenizer.plain(),

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from neox_core.build.corpus import Corpus
+
 
 class TokenSource(Protocol):
     """Read-only documents of token ids. Safe to use from forked workers; reading changes nothing on disk.
@@ -152,8 +154,8 @@ class TrainableTokenizer(Protocol):
 class NamedCorpus(Protocol):
     """`target(settings) -> NamedCorpus`: text that has a name."""
 
-    def files(self, folder: Path) -> Sequence[Path]:
-        """Its files, of a kind that `neox data prepare` reads, in the order of their documents.
+    def open(self, folder: Path) -> Corpus:
+        """Its files, in the order of their documents, and how they are read.
 
         What has to be downloaded or unpacked comes into `folder`, which is kept, so that it is done once. Raises
         DataError when it cannot be got.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zipfile
 import zlib
@@ -10,18 +11,21 @@ from pathlib import Path
 
 from attrs import frozen
 
+from neox_core.build.corpus import Corpus
 from neox_core.errors import DataError
 from neox_corpora.download import download
 
 
 @frozen
 class Archive:
-    """A .zip with one text. document_bytes: about so long is each document that it is cut into, at ends of lines."""
+    """A .zip with one text. text_sha256: of the text. document_bytes: about so long is each document that it is cut
+    into, at ends of lines."""
 
     url: str
     num_bytes: int
     sha256: str
     member: str
+    text_sha256: str
     document_bytes: int = 1_000_000
 
 
@@ -30,6 +34,7 @@ ENWIK8 = Archive(
     num_bytes=36_445_475,
     sha256="547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
     member="enwik8",
+    text_sha256="2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8",
 )
 
 
@@ -40,12 +45,12 @@ class Enwik8:
 
     def __init__(self, settings: None) -> None: ...
 
-    def files(self, folder: Path) -> tuple[Path, ...]:
+    def open(self, folder: Path) -> Corpus:
         """One .jsonl file in `folder`, made anew unless it is there. Raises DataError when it cannot be got."""
         packed = download(self.archive.url, folder / f"{self.archive.member}.zip", *self._identity())
         place = folder / f"{self.archive.member}.jsonl"
         if place.exists() and place.stat().st_mtime_ns > packed.stat().st_mtime_ns:
-            return (place,)
+            return Corpus((place,))
         partial = place.with_name(f".{place.name}.partial")
         try:
             with partial.open("w", encoding="utf-8") as file:
@@ -53,23 +58,27 @@ class Enwik8:
                     file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
             partial.replace(place)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise DataError(f"{place}: cannot be written: {error.strerror or error}") from error
-        return (place,)
+        finally:
+            partial.unlink(missing_ok=True)
+        return Corpus((place,))
 
     def _identity(self) -> tuple[int, str]:
         return self.archive.num_bytes, self.archive.sha256
 
     def _documents(self, packed: Path) -> Iterator[str]:
-        held = b""
+        held, known = b"", hashlib.sha256()
         try:
             with zipfile.ZipFile(packed) as archive, archive.open(self.archive.member) as text:
                 for line in text:
+                    known.update(line)
                     held += line
                     if len(held) >= self.archive.document_bytes:
                         yield held.decode("utf-8")
                         held = b""
         except (zipfile.BadZipFile, KeyError, zlib.error) as error:
             raise DataError(f"{packed}: cannot be unpacked: {error}") from error
+        if known.hexdigest() != self.archive.text_sha256:
+            raise DataError(f"{packed}: holds another text than {self.archive.member}: its SHA-256 is not the same")
         if held:
             yield held.decode("utf-8", errors="replace")  # the text ends within a character

@@ -7,6 +7,11 @@ from neox_core.api import Component, hookimpl
 def neox_corpora() -> list[Component]:
     return [
         Component(
+            "stdlib",
+            "neox_corpora.stdlib:StandardLibrary",
+            summary="The source text of this Python's standard library, about 12 MB",
+        ),
+        Component(
             "enwik8",
             "neox_corpora.enwik8:Enwik8",
             summary="The first 100 MB of Wikipedia in 2006 (mattmahoney.net/dc/textdata.html)",

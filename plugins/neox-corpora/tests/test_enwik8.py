@@ -103,22 +103,30 @@ def test_the_documents_are_the_text(server, tmp_path, monkeypatch):
         archive.writestr("text", TEXT)
     server.content = packed.getvalue()
     monkeypatch.setattr(
-        Enwik8, "archive", Archive(server.url, len(server.content), sha256(server.content), "text", document_bytes=5000)
+        Enwik8,
+        "archive",
+        Archive(server.url, len(server.content), sha256(server.content), "text", sha256(TEXT), document_bytes=5000),
     )
     corpus = load_only("neox-corpora").registry.find("corpus", "enwik8").load()(None)
-    (file,) = corpus.files(tmp_path)
+    (file,) = corpus.open(tmp_path).files
     texts = [json.loads(line)["text"] for line in file.read_text().splitlines()]
     assert "".join(texts).encode() == TEXT
     assert all(5000 <= len(text.encode()) < 5100 for text in texts[:-1])
     before = file.stat().st_mtime_ns
-    assert corpus.files(tmp_path) == (file,)
+    assert corpus.open(tmp_path).files == (file,)
     assert file.stat().st_mtime_ns == before
+    file.unlink()
+    monkeypatch.setattr(Enwik8, "archive", evolve(Enwik8.archive, text_sha256=sha256(b"another")))
+    with pytest.raises(DataError, match="holds another text than text"):
+        corpus.open(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["text.zip"]
     monkeypatch.setattr(Enwik8, "archive", evolve(Enwik8.archive, member="missing"))
     (tmp_path / "text.zip").rename(tmp_path / "missing.zip")
     with pytest.raises(DataError, match="cannot be unpacked"):
-        corpus.files(tmp_path)
+        corpus.open(tmp_path)
 
 
 def test_the_archive_is_named_by_its_hash():
     assert ENWIK8.url.startswith("https://")
     assert len(bytes.fromhex(ENWIK8.sha256)) == 32
+    assert len(bytes.fromhex(ENWIK8.text_sha256)) == 32

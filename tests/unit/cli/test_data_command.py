@@ -52,7 +52,7 @@ def test_the_work_gets_import_paths_and_no_names_to_look_up(handed_over):
     assert run("prepare", "stdlib", "--out", "data/python") == 0
     ((module, arguments),) = handed_over
     assert module == "neox_core.build.prepare"
-    assert arguments["sources"] is None
+    assert arguments["corpus"]["target"] == "neox_corpora.stdlib:StandardLibrary"
     assert (arguments["name"], arguments["vocab_size"], arguments["train"]) == ("stdlib", 8192, True)
     assert arguments["backend"]["target"] == "neox_data_indexed.mmap:MmapBackend"
     assert arguments["tokenizer"]["target"] == "neox_tokenizers.bpe:GPT2BPETokenizer"
@@ -101,7 +101,7 @@ def test_preparing_hands_over_how_it_is_done(handed_over):
 def test_a_corpus_has_a_name_and_stands_alone(handed_over, capsys):
     run("prepare", "enwik8", "--out", "out")
     ((_, request),) = handed_over
-    assert request["sources"] is None
+    assert request["sources"] == []
     assert request["corpus"]["target"] == "neox_corpora.enwik8:Enwik8"
     assert request["name"] == "enwik8"
     assert run("prepare", "enwik8", "a.txt", "--out", "out") == 2
