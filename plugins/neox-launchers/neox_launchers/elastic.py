@@ -6,7 +6,7 @@ of a failure `failure.json` is written. Exit code 0 when every rank ended well, 
 
 With NODE this is one of several hosts of the plan: node<NODE>.json in the folder of the run tells the first machine
 how its ranks ended, `stop` there asks it to stop them, and stdin ends when nobody is there any more to ask. With `mpi`
-the number is Open MPI's, and not stdin but its daemon on this host, the parent, has to be there.
+the number is that of mpirun, and not stdin but its daemon on this host, the parent, has to be there.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RankLogs(LogsSpecs):
 def main() -> int:
     run_file, log_dir = Path(sys.argv[1]), Path(sys.argv[2])
     by = sys.argv[3] if len(sys.argv) > 3 else None
-    node = int(os.environ["OMPI_COMM_WORLD_RANK"] if by == "mpi" else by) if by else None
+    node = _number(by) if by else None
     plan = _read(run_file, node)
     host = plan.cluster.hosts[node or 0]
     topology = read_topology() if plan.cluster.nvlink_pairs else None
@@ -87,6 +87,16 @@ def main() -> int:
     elif result.is_failed():
         write_failure(run_file.parent, exits, log_dir, killed_after=SHUTDOWN_S)
     return 1 if result.is_failed() else 0
+
+
+def _number(by: str) -> int:
+    """Which host of the plan this is; Open MPI and Hydra say so in the environment."""
+    if by != "mpi":
+        return int(by)
+    found = [os.environ[name] for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK") if name in os.environ]
+    if not found:
+        raise UsageError("mpirun does not say which of its processes this is", hint="launcher: pdsh")
+    return int(found[0])
 
 
 def _read(run_file: Path, node: int | None) -> RunPlan:

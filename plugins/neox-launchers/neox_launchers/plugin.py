@@ -23,9 +23,19 @@ def neox_launchers():
         ),
         Component(
             "openmpi",
-            "neox_launchers.openmpi:openmpi",
+            "neox_launchers.mpi:openmpi",
             LauncherSettings,
             summary="The same on each host of a hostfile, by mpirun",
             needs=("torch",),
+        ),
+        *(
+            Component(
+                name,
+                "neox_launchers.mpi:hydra",
+                LauncherSettings,
+                summary=f"The same by the mpirun of {library}",
+                needs=("torch",),
+            )
+            for name, library in (("mvapich", "MVAPICH"), ("mpich", "MPICH"), ("impi", "Intel MPI"))
         ),
     ]

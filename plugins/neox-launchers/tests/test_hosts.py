@@ -51,13 +51,15 @@ sys.exit(worst)
 
 MPI_STAND_IN = """\
 #!{python}
-# mpirun as far as it is needed here: -x and the number of each process; one that fails ends the others
+# mpirun as far as it is needed here: -x or -genv, the number of each process; one that fails ends the others
 import os, subprocess, sys, time
 words = sys.argv[1:]
 env = dict(pair.split("=", 1) for mark, pair in zip(words, words[1:]) if mark == "-x")
+env |= {{name: value for mark, name, value in zip(words, words[1:], words[2:]) if mark == "-genv"}}
+number = "PMI_RANK" if "-genv" in words else "OMPI_COMM_WORLD_RANK"
 agent = words[words.index("-m") - 1 :]
 running = [
-    subprocess.Popen(agent, env={{**os.environ, **env, "OMPI_COMM_WORLD_RANK": str(each)}}, stdin=subprocess.DEVNULL)
+    subprocess.Popen(agent, env={{**os.environ, **env, number: str(each)}}, stdin=subprocess.DEVNULL)
     for each in range(int(words[words.index("-n") + 1]))
 ]
 while any(each.poll() is None for each in running) and not any(each.poll() for each in running):
@@ -127,7 +129,12 @@ def over_ssh() -> list[str]:
     return [launcher for launcher, program in programs.items() if shutil.which(program)]
 
 
-WAYS = [("pdsh", stand_in), ("openmpi", stand_in), *((launcher, sshd) for launcher in over_ssh())]
+WAYS = [
+    ("pdsh", stand_in),
+    ("openmpi", stand_in),
+    ("mvapich", stand_in),
+    *((launcher, sshd) for launcher in over_ssh()),
+]
 
 
 class Run:
@@ -257,6 +264,19 @@ def test_mpirun_starts_one_agent_a_host_with_the_environment(tmp_path, monkeypat
     assert {"NCCL_NOTE=a b", "DS_ACCELERATOR=cpu"} <= variables
     assert mpirun[-1] == "mpi"
     alone = check_launcher(load_only("neox-launchers"), "openmpi", example_plan(tmp_path, ranks=[2]))
+    assert "mpirun" not in alone.argv
+
+
+@pytest.mark.parametrize("launcher", ["mvapich", "mpich", "impi"])
+def test_hydra_starts_one_agent_a_host_with_the_environment(tmp_path, monkeypatch, launcher):
+    monkeypatch.setenv("NCCL_NOTE", "a b")
+    plan = example_plan(tmp_path, ranks=[2, 2])
+    argv = check_launcher(load_only("neox-launchers"), launcher, plan).argv
+    mpirun = argv[argv.index("mpirun") :]
+    assert mpirun[1:7] == ("-n", "2", "-ppn", "1", "-hosts", "localhost,host1")
+    assert mpirun[mpirun.index("NCCL_NOTE") - 1 :][:3] == ("-genv", "NCCL_NOTE", "a b")
+    assert mpirun[-1] == "mpi"
+    alone = check_launcher(load_only("neox-launchers"), launcher, example_plan(tmp_path, ranks=[2]))
     assert "mpirun" not in alone.argv
 
 
