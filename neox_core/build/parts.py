@@ -12,7 +12,7 @@ from neox_core.build.layouts import build_tables
 from neox_core.contracts.model import PositionShape
 from neox_core.errors import ConfigError
 from neox_core.model.documents import DocumentRules
-from neox_core.model.recompute import Recompute
+from neox_core.model.recompute import Recompute, recompute_by_torch, recompute_parted
 from neox_core.model.shape import ModelShape, build_shape
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from neox_core.contracts.model import Activation
     from neox_core.model.sparse import BlockTable
     from neox_core.parallel.tensor import TensorParallel
-    from neox_core.plan.runfile import ModelPlan
+    from neox_core.plan.runfile import ModelPlan, RecomputePlan
 
 
 @frozen(eq=False)
@@ -61,9 +61,13 @@ def load_parts(plan: ModelPlan, vocab_size: int, context: BuildContext, eod: int
         tensor=context.groups.tensor,
         narrow_loss=context.narrow_loss,
         documents=_document_rules(plan, eod),
-        recompute=None if plan.recompute is None else Recompute(plan.recompute.layers),
+        recompute=None if plan.recompute is None else _recompute(plan.recompute, context.groups.tensor),
         tables=build_tables(plan, context),
     )
+
+
+def _recompute(plan: RecomputePlan, tensor: TensorParallel) -> Recompute:
+    return Recompute(plan.layers, recompute_parted(tensor) if plan.distribute else recompute_by_torch)
 
 
 def _document_rules(plan: ModelPlan, eod: int | None) -> DocumentRules | None:

@@ -39,6 +39,10 @@ class DocumentRules:
         first = torch.where(begins, index, 0).cummax(1).values
         return index - first
 
+    def counted(self, tokens: Tensor) -> Tensor:
+        """int64 [batch, seq] -> how many of their labels count, an int64 scalar."""
+        return (tokens != self.eod).sum() if self.mask_loss else torch.tensor(tokens.numel(), device=tokens.device)
+
     def labels(self, tokens: Tensor, labels: Tensor) -> Tensor:
         """The labels that count; the others become -100."""
         return labels.masked_fill(tokens == self.eod, IGNORED) if self.mask_loss else labels

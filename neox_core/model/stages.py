@@ -7,11 +7,13 @@ tokens where documents in a sample are told apart, and the keys of dropout.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from attrs import define
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from neox_core.model.linear import ColumnLinear
 from neox_core.model.loss import cross_entropy
@@ -19,7 +21,7 @@ from neox_core.model.recompute import run_layers
 from neox_core.model.scope import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from neox_core.contracts.model import Position
     from neox_core.model.block import Block
@@ -67,8 +69,16 @@ class Feed:
         seq = x.shape[1] * (self.tensor.size if self.tensor.sequence_parallel else 1)
         positions = torch.arange(seq, device=x.device) if within is None else within
         keys, routing = self.keys(rest, training=training), self.routing if training else None
-        prepare = partial(cast("Position", self.position).prepare, dtype=self.dtype)
+        prepare = self._prepare
         return Scope(prepare(positions), keys, documents, within, None, self.tables, routing, prepare=prepare)
+
+    def _prepare(self, positions: Tensor) -> Any:
+        return tree_map_only(
+            Tensor, self._for_all_heads, cast("Position", self.position).prepare(positions, self.dtype)
+        )
+
+    def _for_all_heads(self, prepared: Tensor) -> Tensor:
+        return self.tensor.copy(prepared) if prepared.requires_grad else prepared
 
     def keys(self, rest: Passed, *, training: bool) -> Tensor | None:
         return rest[-1] if self.sends_keys and training else None
@@ -86,8 +96,33 @@ def embed(embedding: Embedding, passed: Passed, feed: Feed) -> Passed:
     return (x, *((tokens,) if feed.sends_tokens else ()), *keys)
 
 
+def run_stage(functions: Sequence[tuple[Any, bool]], passed: Any, recompute: Recompute | None) -> Any:
+    """`passed` through the layers of a stage, each with whether it is a block: those make up the segments."""
+    for is_block, some in groupby(functions, key=lambda pair: pair[1]):
+        layers = [layer for layer, _ in some]
+        if not is_block or recompute is None or not torch.is_grad_enabled():
+            passed = _through(layers, passed)
+            continue
+        for start in range(0, len(layers), recompute.layers):
+            segment = partial(_residual, layers[start : start + recompute.layers])
+            x, *rest = passed
+            passed = (recompute.by(segment, x, *rest), *rest)
+    return passed
+
+
+def _through(layers: Sequence[Any], passed: Any) -> Any:
+    for layer in layers:
+        passed = layer(passed)
+    return passed
+
+
+def _residual(layers: Sequence[Any], *passed: Tensor) -> Tensor:
+    x: Tensor = _through(layers, passed)[0]
+    return x
+
+
 class TransformerLayer(nn.Module):
-    """One block, as a layer of a pipeline."""
+    """One block, as a layer of a pipeline: the first one that has its weights."""
 
     def __init__(self, make: Callable[[], Block], layer: int, feed: Feed) -> None:
         super().__init__()
@@ -95,12 +130,13 @@ class TransformerLayer(nn.Module):
         self.layer = layer
         self.feed = feed
 
-    def forward(self, passed: Passed) -> Passed:
+    def forward(self, passed: Passed, layer: int | None = None) -> Passed:
+        """layer: the place of this pass among all layers, where that is not the first of this block."""
         x, *rest = passed
         with self.feed.casting(x):
             scope = self.feed.scope(x, tuple(rest), training=self.training)
             position = cast("Position", self.feed.position)
-            x = run_layers([(self.layer, self.block)], x, position, scope, self.feed.recompute)
+            x = run_layers([(self.layer if layer is None else layer, self.block)], x, position, scope)
         return (x, *rest)
 
 

@@ -77,6 +77,20 @@ class TensorParallel:
         """The parts of the last dimension side by side, without a gradient."""
         return x if self.size == 1 else _gather(x.detach(), self, x.dim() - 1)
 
+    def keep(self, x: Tensor) -> Tensor:
+        """This rank's part of the last dimension of what every rank has; `restore` makes it whole again."""
+        if self.size == 1:
+            return x
+        result: Tensor = _Keep.apply(x, self)  # type: ignore[no-untyped-call]
+        return result
+
+    def restore(self, part: Tensor) -> Tensor:
+        """The parts that `keep` left on each rank, side by side."""
+        if self.size == 1:
+            return part
+        result: Tensor = _Restore.apply(part, self)  # type: ignore[no-untyped-call]
+        return result
+
     def whole(self, parameter: Tensor, part: Tensor) -> Tensor:
         """`part`, this rank's of a parameter, joined with the others' where the parameter is cut. Collective."""
         cut = cut_of(parameter)
@@ -214,6 +228,33 @@ class _ScatterSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return _gather(grad, ctx.tensor, SEQ), None
+
+
+class _Keep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, tensor: TensorParallel) -> Tensor:
+        ctx.tensor = tensor
+        return _part(x, tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _gather(grad, ctx.tensor, grad.dim() - 1), None
+
+
+class _Restore(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, tensor: TensorParallel) -> Tensor:
+        ctx.tensor = tensor
+        return _gather(x, tensor, x.dim() - 1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _part(grad, ctx.tensor), None  # the gradient is whole on every rank, too
+
+
+def _part(x: Tensor, tensor: TensorParallel) -> Tensor:
+    width = tensor.share(x.shape[-1])
+    return x.narrow(-1, tensor.rank * width, width).clone(memory_format=torch.contiguous_format)
 
 
 def _sum(x: Tensor, tensor: TensorParallel) -> Tensor:

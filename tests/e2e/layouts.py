@@ -5,6 +5,7 @@ optionally a checkpoint to start from. It leaves OUT/<name>: a checkpoint, and `
 over the samples of the step, as the first rank knows it.
 """
 
+import gc
 import json
 import os
 import sys
@@ -245,6 +246,7 @@ def main() -> None:
     dist.init_process_group("gloo", init_method=f"file://{out}/.store-{world}", rank=rank, world_size=world)
     for case in cases:
         run_case(case, out)
+        gc.freeze()  # what is there by now stays; DeepSpeed collects often
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)

@@ -35,11 +35,14 @@ FORMS: dict[str, dict[str, Any]] = {
     "sinusoidal": {"position": "sinusoidal", "norm": "rmsnorm", "tie_embeddings": False},
     "none": {"position": "none"},
     "dropout": {"position": "rotary", "hidden_dropout": 0.2, "attention_dropout": 0.2, "accumulation": 2},
-    "recompute": {"hidden_dropout": 0.2, "attention_dropout": 0.2, "recompute": {"layers": 1}, "accumulation": 2},
+    "recompute": {"num_layers": 3, "hidden_dropout": 0.2, "attention_dropout": 0.2, "recompute": {"layers": 2}},
     "curriculum": {"position": "rotary", "curriculum": True, "recompute": {"layers": 1}, "accumulation": 2},
-    "documents": {"reset_position_ids": True, "reset_attention_mask": True, "eod_mask_loss": True, "accumulation": 2},
+    "documents": {"reset_position_ids": True, "reset_attention_mask": True, "eod_mask_loss": True},
+    "shared": {"num_layers": 4, "num_unique_layers": 2, "norm": "rmsnorm", "tie_embeddings": False},
 }
 
+KEPT = {"layers": 1, "distribute": True}
+DEEPSPEED = {"layers": 2, "deepspeed": True}
 PARTED = {"layers": 1, "deepspeed": True, "partition": True, "contiguous": True, "num_checkpoints": 2}
 
 LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
@@ -47,11 +50,14 @@ LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
         "tp2": {"tensor": 2},
         "tp2sp": {"tensor": 2, "sequence_parallel": True},
         "tp2parted": {"tensor": 2, "recompute": PARTED},
+        "tp2kept": {"tensor": 2, "recompute": KEPT},
         "dp2": {},
-        "dp2z1": {"zero": 1},
+        "dp2z1": {"zero": 1, "accumulation": 2},
         "dp2z2": {"zero": 2},
         "dp2z3": {"zero": 3},
         "pp2": {"pipe": 2, "accumulation": 2},
+        "pp2z1": {"pipe": 2, "zero": 1, "accumulation": 4},
+        "pp2deepspeed": {"pipe": 2, "recompute": DEEPSPEED, "accumulation": 2},
     },
     4: {
         "tp2pp2": {"tensor": 2, "pipe": 2, "accumulation": 4},
@@ -60,21 +66,23 @@ LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
 }
 ONLY = {
     "tp2parted": ("rpe", "dropout"),
-    "dp2": ("plain", "dropout", "curriculum"),
-    "dp2z1": ("plain", "dropout"),
-    "dp2z2": ("plain",),
-    "dp2z3": ("plain", "llama"),
-    "tp2pp2": ("plain", "llama", "dropout"),
-    "tp2dp2z1": ("plain",),
+    "tp2kept": ("recompute",),
+    "tp2sp": ("plain", "llama", "rpe", "recompute", "documents"),
+    "dp2": ("plain", "neox", "dropout", "curriculum", "documents"),
+    "dp2z1": ("llama", "alibi", "documents"),
+    "dp2z2": ("plain", "sinusoidal", "recompute"),
+    "dp2z3": ("plain", "llama", "rpe", "recompute"),
+    "pp2z1": ("shared",),
+    "pp2deepspeed": ("recompute", "rpe"),
+    "tp2pp2": ("plain", "llama", "alibi", "rpe", "recompute"),
+    "tp2dp2z1": ("documents",),
 }
-NOT = {"pp2": ("rpe",), "tp2sp": ("curriculum",)}
 
 CASES = [
     (ranks, layout, form)
     for ranks, layouts in LAYOUTS.items()
     for layout in layouts
     for form in ONLY.get(layout, tuple(FORMS))
-    if form not in NOT.get(layout, ())
 ]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,7 @@ from neox_core.build.engine.norm import clip, counts_here
 from neox_core.build.engine.partitioned import refresh, whole_weights
 from neox_core.build.engine.recompute import build_recompute
 from neox_core.build.engine.start import forget_place, initialize, plain_options, steps_parameters
+from neox_core.build.engine.weights import token_weights
 from neox_core.build.shards import Shard, find_shards, find_weights, group_contents, is_partitioned
 from neox_core.contracts.optim import AveragingOptimizer
 from neox_core.errors import CheckpointError
@@ -24,6 +26,7 @@ from neox_core.parallel.tensor import cut_of
 if TYPE_CHECKING:
     from neox_core.build.context import BuildContext
     from neox_core.contracts import Curriculum
+    from neox_core.model.documents import DocumentRules
     from neox_core.plan.runfile import RunPlan
 
 _AUTOCAST = {"bf16": torch.bfloat16}
@@ -109,6 +112,9 @@ class Engine:
         self.shards: tuple[Shard, ...] = find_shards(self.model, engine.optimizer, optimizer, data_rank)
         self.weights: tuple[Shard, ...] = find_weights(self.model, data_rank)
         self.partitioned = is_partitioned(self.model)
+        self._weighing: DocumentRules | None = None  # where it says that some tokens do not count
+        if plan.model.eod_mask_loss:
+            self._weighing = self.model.documents  # type: ignore[assignment]
         self._named = dict(self.model.named_parameters())
         self._trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         if self._plain and context.groups.data_size == 1:
@@ -128,13 +134,20 @@ class Engine:
         return self._update_plain(loss, lr) if self._plain else self._update(loss, lr)
 
     def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
-        """This rank's loss of each batch, without dropout: scalars on the device."""
+        """This rank's loss of each batch, without dropout: scalars on the device.
+
+        Where some tokens do not count, each is weighed so that the mean over all ranks is the mean over tokens.
+        """
         self.model.eval()
+        weights: Sequence[Tensor] | None = None
+        if self._weighing is not None:
+            batches = [batch.to(self.device) for batch in batches]
+            weights = token_weights(batches, self._weighing, self._groups)
         with torch.no_grad():
             losses = [self._loss(self._engine if self.partitioned else self.model, batch) for batch in batches]
         forget_forward(self._engine)
         self.model.train()
-        return losses
+        return losses if weights is None else [loss * each for loss, each in zip(losses, weights, strict=True)]
 
     def grad_norm(self) -> float | None:
         """Norm of the whole gradient of the last step, before clipping; None before the first. Waits for the device."""
@@ -245,11 +258,16 @@ class Engine:
 
     def _forward_backward(self, batches: Iterator[Tensor]) -> Tensor:
         total = torch.zeros((), device=self.device)
+        weights: Sequence[Tensor] | None = None
+        if self._weighing is not None:
+            some = [batch.to(self.device) for batch in islice(batches, self._accumulation)]
+            weights, batches = token_weights(some, self._weighing, self._groups), iter(some)
         for micro_step in range(self._accumulation):
             if micro_step:
                 self._engine.step()  # counts the micro-batch; the update comes with the last
             with counted(self._engine, self._profile_step):
                 loss = self._loss(self._engine, next(batches), self._keys(micro_step))
+            loss = loss if weights is None else loss * weights[micro_step]
             total += loss.detach()
             # DeepSpeed 0.19.8 divides the gradient by the loss scale here, and does not multiply the loss by it.
             self._engine.backward(loss.float() * self._engine.optimizer.loss_scale if self._scales_loss else loss)

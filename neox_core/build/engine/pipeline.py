@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,14 @@ from torch.utils._pytree import tree_leaves
 from neox_core.build.engine.engine import Engine, needs_keys
 from neox_core.build.engine.norm import clip
 from neox_core.build.engine.start import prepare_import
+from neox_core.build.engine.weights import token_weights
 from neox_core.build.model import draw
 from neox_core.build.parts import load_parts
 from neox_core.errors import ConfigError
 from neox_core.model.block import Block
 from neox_core.model.embedding import Embedding
 from neox_core.model.gpt import spared_from_decay
-from neox_core.model.stages import Feed, FinalNorm, Head, TransformerLayer, embed, loss
+from neox_core.model.stages import Feed, FinalNorm, Head, TransformerLayer, embed, loss, run_stage
 from neox_core.parallel.tensor import mark_parameters
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def build_stage(plan: RunPlan, vocab_size: int, context: BuildContext, *, eod: i
         tables=parts.tables,
     )
     last = parts.shape.num_layers + 1
+    everywhere = _trains_for_all_layers(parts)
 
     class Stage(PipelineModule):  # type: ignore[misc]  # deepspeed has no types
         """Modules are named as in a whole model, wherever the names come from: DeepSpeed's count all layers."""
@@ -99,12 +101,29 @@ def build_stage(plan: RunPlan, vocab_size: int, context: BuildContext, *, eod: i
         def _synchronize_tied_weights(self) -> None:
             """Both ends of a tied weight draw it from the same name."""
 
+        def forward(self, passed: Any) -> Any:
+            specs = self._layer_specs[self._local_start : self._local_stop]
+            blocks = [spec.typename is TransformerLayer for spec in specs]
+            return run_stage(list(zip(self.forward_funcs, blocks, strict=True)), passed, feed.recompute)
+
+        def get_tied_weights_and_groups(self) -> list[tuple[nn.Parameter, Any]]:
+            """What is held by several stages, each with those that hold it: their gradients are added up."""
+            tied: list[tuple[nn.Parameter, Any]] = super().get_tied_weights_and_groups()
+            if everywhere:
+                for weight in parts.position.parameters():
+                    if weight.grad is None:  # a stage without a block
+                        weight.grad = torch.zeros_like(weight)
+                    tied.append((weight, context.groups.pipe))
+            return tied
+
         def no_weight_decay(self) -> set[str]:
             return spared_from_decay(self)
 
-        def mean_loss(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        def mean_loss(self, hidden: Tensor, labels: tuple[Tensor, ...]) -> Tensor:
+            """labels: and, where batches count unequally, what the mean of this one is multiplied by."""
             weight = self.tied_modules[_TIED].weight if parts.shape.tie_embeddings else self.forward_funcs[-1].weight
-            return loss(hidden, weight, labels, feed, narrow=parts.narrow_loss)
+            mean = loss(hidden, weight, labels[0], feed, narrow=parts.narrow_loss)
+            return mean if len(labels) == 1 else mean * labels[1]
 
     grid = PipeModelDataParallelTopology(
         num_pp=context.groups.pipe_size, num_mp=context.groups.tensor.size, num_dp=context.groups.data_size
@@ -112,8 +131,11 @@ def build_stage(plan: RunPlan, vocab_size: int, context: BuildContext, *, eod: i
     with contextlib.nullcontext() if plan.debug else contextlib.redirect_stdout(io.StringIO()):
         stage = Stage(_layers(parts, feed), topology=grid, partition_method=plan.cluster.partition)
     stage.loss_fn = stage.mean_loss
-    if context.groups.pipe_rank == 0:
+    if context.groups.pipe_rank == 0 or everywhere:
         stage.position = parts.position  # the first stage trains what the others do not use
+    if context.groups.pipe_rank > 0 and everywhere:
+        for weight in parts.position.parameters():
+            weight.ds_pipe_replicated = True
     parts.position.to(device=context.device)
     draw(stage, parts, plan.model, context)
     stage.to(device=context.device, dtype=context.dtype)
@@ -125,14 +147,12 @@ def _check(parts: Parts, stages: int) -> None:
     shape = parts.shape
     if shape.num_layers < stages:
         raise ConfigError(f"{shape.num_layers} layers cannot be dealt to {stages} pipeline stages")
-    if shape.num_unique_layers != shape.num_layers:
-        raise ConfigError("num-unique-layers shares weights between stages, which a pipeline does not do")
+
+
+def _trains_for_all_layers(parts: Parts) -> bool:
+    """Whether the position has numbers that every layer looks at; those of others are the embedding's alone."""
     prepared: Any = parts.position.prepare(torch.arange(1), torch.float32)  # type: ignore[operator]
-    if any(isinstance(each, Tensor) and each.requires_grad for each in tree_leaves(prepared)):
-        raise ConfigError(
-            "this pos-emb trains numbers that every layer uses, which a pipeline does not do",
-            hint="set pipe-parallel-size to 1, or choose another pos-emb",
-        )
+    return any(isinstance(each, Tensor) and each.requires_grad for each in tree_leaves(prepared))
 
 
 def _layers(parts: Parts, feed: Feed) -> list[Any]:
@@ -141,7 +161,10 @@ def _layers(parts: Parts, feed: Feed) -> list[Any]:
     shape, tensor = parts.shape, parts.tensor
     table = (Embedding, shape.vocab_size, shape.hidden_size, shape.hidden_dropout, tensor)
     make_block = partial(Block, shape, parts.norm, parts.activation, tensor)
-    blocks = [LayerSpec(TransformerLayer, make_block, layer, feed) for layer in range(shape.num_layers)]
+    if shape.num_unique_layers == shape.num_layers:
+        blocks = [LayerSpec(TransformerLayer, make_block, layer, feed) for layer in range(shape.num_layers)]
+    else:
+        blocks = _shared_blocks(shape.layer_order, make_block, feed)
     if shape.tie_embeddings:
         head = TiedLayerSpec(_TIED, *table, forward_fn=lambda embedding, hidden: hidden)
     else:
@@ -150,10 +173,32 @@ def _layers(parts: Parts, feed: Feed) -> list[Any]:
     return [first, *blocks, LayerSpec(FinalNorm, parts.norm, feed), head]
 
 
+def _shared_blocks(order: Sequence[int], make_block: Callable[[], Block], feed: Feed) -> list[Any]:
+    """A block that several layers use is one on each stage, and its gradient the sum of all stages'."""
+    from deepspeed.pipe import TiedLayerSpec
+
+    with torch.device("meta"):
+        weights = [name for name, _ in TransformerLayer(make_block, 0, feed).named_parameters()]
+
+    def spec(layer: int, block: int) -> Any:
+        return TiedLayerSpec(
+            f"layer{block}",
+            TransformerLayer,
+            make_block,
+            layer,
+            feed,
+            forward_fn=lambda module, passed: module(passed, layer),
+            tied_weight_attr=weights,
+        )
+
+    return [spec(layer, block) for layer, block in enumerate(order)]
+
+
 def _plain_name(name: str, last: int) -> str:
     """DeepSpeed's name of a module to a whole model's: layers are numbered 0: embedding, 1 ... : blocks, norm, head."""
     if name.startswith("tied_modules."):
-        return name.removeprefix("tied_modules.")
+        shared = re.fullmatch(r"layer(\d+)(?:\.(?:block\.)?(.+))?", tied := name.removeprefix("tied_modules."))
+        return tied if shared is None else ".".join(filter(None, ("layers", *shared.groups())))
     found = re.fullmatch(r"(\d+)(?:\.(.+))?", name)
     if found is None:
         return name
@@ -187,9 +232,8 @@ class PipelineEngine(Engine):
         """The loss is the mean of all data-parallel ranks, the same on each."""
         self._set_lr(lr)
         self._route()
-        pairs = [
-            self._pair(batch, self._keys(index)) for index, batch in enumerate(islice(batches, self._accumulation))
-        ]
+        some = [batch.to(self.device) for batch in islice(batches, self._accumulation)]
+        pairs = self._pairs(some, [self._keys(index) for index in range(len(some))])
         length = pairs[0][0][0].shape[1]
         if self._length not in (None, length):
             self._engine.reset_activation_shape()
@@ -204,7 +248,8 @@ class PipelineEngine(Engine):
 
     def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
         """The mean of all batches of all data-parallel ranks, the same on each."""
-        pairs = [self._pair(batch, self._no_keys(batch)) for batch in batches]
+        some = [batch.to(self.device) for batch in batches]
+        pairs = self._pairs(some, [self._no_keys(batch) for batch in some])
         self._engine.reset_activation_shape()
         mean = self._engine.eval_batch(iter(pairs), num_micro_batches=len(pairs))
         self._engine.reset_activation_shape()
@@ -231,10 +276,17 @@ class PipelineEngine(Engine):
             dist.broadcast(whole, group_src=owner, group=self._groups.pipe)
             yield name, whole
 
-    def _pair(self, batch: Tensor, keys: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
-        tokens, labels = batch[:, :-1].contiguous(), batch[:, 1:]
-        documents = self.model.documents
-        return (tokens, *keys), labels if documents is None else documents.labels(tokens, labels)
+    def _pairs(self, batches: list[Tensor], keys: list[tuple[Tensor, ...]]) -> list[tuple[tuple[Tensor, ...], ...]]:
+        """What the first stage gets of each batch, and what the last one."""
+        given = [(batch[:, :-1].contiguous(), *own) for batch, own in zip(batches, keys, strict=True)]
+        documents, labels = self.model.documents, [batch[:, 1:] for batch in batches]
+        if documents is None:
+            return list(zip(given, [(each,) for each in labels], strict=True))
+        labels = [documents.labels(own[0], each) for own, each in zip(given, labels, strict=True)]
+        weights = (
+            [()] * len(labels) if self._weighing is None else zip(token_weights(batches, self._weighing, self._groups))
+        )
+        return [(own, (each, *weight)) for own, each, weight in zip(given, labels, weights, strict=True)]
 
     def _no_keys(self, batch: Tensor) -> tuple[Tensor, ...]:
         """In place of those that an evaluation does not use, so that all that is sent has one form."""

@@ -46,6 +46,12 @@ class ActivationCheckpointingSection:
         changes="speed",
         origin="megatron",
     )
+    distribute_checkpointed_activations: bool = setting(
+        False,
+        help="Each tensor-parallel rank keeps a part of a segment's input, without DeepSpeed's function.",
+        changes="speed",
+        origin="megatron",
+    )
     deepspeed_activation_checkpointing: bool = setting(
         False,
         help="Recompute by DeepSpeed's function, which has the five options below, instead of by torch's.",

@@ -27,14 +27,20 @@ def checkpointing_spellings_agree(config: Config, shape: ClusterShape) -> Iterat
             yield config.problem(f"differs from {key.replace('_', '-')}", name, "keep one of the two")
 
 
-@rule("checkpoint_num_layers", "deepspeed_activation_checkpointing", "checkpoint_activations")
+@rule(
+    "checkpoint_num_layers",
+    "deepspeed_activation_checkpointing",
+    "distribute_checkpointed_activations",
+    "checkpoint_activations",
+)
 def recomputing_is_on(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """How activations are recomputed matters only where they are."""
     section = config.section(ActivationCheckpointingSection)
     if section.checkpoint_activations:
         return
-    if section.deepspeed_activation_checkpointing:
-        yield config.problem("needs checkpoint-activations: true", "deepspeed_activation_checkpointing")
+    for key in ("deepspeed_activation_checkpointing", "distribute_checkpointed_activations"):
+        if getattr(section, key):
+            yield config.problem("needs checkpoint-activations: true", key)
     if config.is_set("checkpoint_num_layers") and section.checkpoint_num_layers != 1:
         yield config.problem(
             "does nothing without checkpoint-activations: true", "checkpoint_num_layers", severity="warning"
@@ -83,25 +89,36 @@ def contiguous_buffer_has_a_size(config: Config, shape: ClusterShape) -> Iterato
 @rule(
     "partition_activations",
     "activation_checkpointing.partition_activations",
+    "distribute_checkpointed_activations",
     "model_parallel_size",
     "sequence_parallel",
 )
 def partitions_have_ranks(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """Saved inputs are parted among tensor-parallel ranks that all have the same."""
     section, parallel = config.section(ActivationCheckpointingSection), config.section(ParallelismSection)
-    if not (section.deepspeed_activation_checkpointing and option(section, "partition_activations")):
-        return
-    if parallel.sequence_parallel:
+    parted = []
+    if section.deepspeed_activation_checkpointing and option(section, "partition_activations"):
+        parted.append(_spelled(config, "partition_activations"))
+    if section.checkpoint_activations and section.distribute_checkpointed_activations:
+        parted.append("distribute_checkpointed_activations")
+    for key in parted:
+        if parallel.sequence_parallel:
+            yield config.problem(
+                "contradicts sequence-parallel, where each rank keeps its own positions already", key, "remove it"
+            )
+        if parallel.model_parallel_size == 1:
+            yield config.problem("does nothing with model-parallel-size 1", key, severity="warning")
+
+
+@rule("distribute_checkpointed_activations", "deepspeed_activation_checkpointing")
+def one_function_parts_inputs(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """DeepSpeed's function has its own switch for keeping parts of inputs."""
+    section = config.section(ActivationCheckpointingSection)
+    if section.distribute_checkpointed_activations and section.deepspeed_activation_checkpointing:
         yield config.problem(
-            "contradicts sequence-parallel, where each rank keeps its own positions already",
-            _spelled(config, "partition_activations"),
-            "remove it",
-        )
-    if parallel.model_parallel_size == 1:
-        yield config.problem(
-            "does nothing with model-parallel-size 1",
-            _spelled(config, "partition_activations"),
-            severity="warning",
+            "contradicts deepspeed-activation-checkpointing",
+            "distribute_checkpointed_activations",
+            "partition-activations: true is its name there",
         )
 
 
@@ -113,12 +130,17 @@ def inputs_leave_the_device(config: Config, shape: ClusterShape) -> Iterator[Pro
         yield config.problem("is for a GPU: on a CPU they are there already", _spelled(config, "checkpoint_in_cpu"))
 
 
-@rule("deepspeed_activation_checkpointing", "pipe_parallel_size")
-def pipeline_recomputes_by_torch(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """A pipeline recomputes by torch's function."""
+@rule("contiguous_checkpointing", "activation_checkpointing.contiguous_memory_optimization", "pipe_parallel_size")
+def buffer_is_for_one_micro_batch(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """DeepSpeed's contiguous buffer has room for one micro-batch; in a pipeline several are under way."""
     section = config.section(ActivationCheckpointingSection)
-    if section.deepspeed_activation_checkpointing and config.section(ParallelismSection).pipe_parallel_size > 1:
-        yield config.problem("is not available with a pipeline yet", "deepspeed_activation_checkpointing")
+    piped = config.section(ParallelismSection).pipe_parallel_size > 1
+    if piped and section.deepspeed_activation_checkpointing and option(section, "contiguous_checkpointing"):
+        yield config.problem(
+            "has room for one micro-batch, and a pipeline has several under way",
+            _spelled(config, "contiguous_checkpointing"),
+            "false",
+        )
 
 
 def _spelled(config: Config, key: str) -> str:
@@ -133,6 +155,7 @@ RULES: tuple[Rule, ...] = (
     options_are_deepspeeds,
     contiguous_buffer_has_a_size,
     partitions_have_ranks,
+    one_function_parts_inputs,
     inputs_leave_the_device,
-    pipeline_recomputes_by_torch,
+    buffer_is_for_one_micro_batch,
 )

@@ -63,17 +63,15 @@ def kv_heads_divide_heads(config: Config, shape: ClusterShape) -> Iterator[Probl
         )
 
 
-@rule("num_unique_layers", "num_layers", "pipe_parallel_size")
+@rule("num_unique_layers", "num_layers")
 def unique_layers_divide_layers(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Every unique block is used equally often, and in a pipeline no stage has the blocks of another."""
+    """Every unique block is used equally often."""
     model = config.section(ModelSection)
     unique = model.num_unique_layers
     if unique is None:
         return
     if unique > model.num_layers or model.num_layers % unique:
         yield config.problem(f"num-layers {model.num_layers} cannot be divided by {unique}", "num-unique-layers")
-    if unique < model.num_layers and config.section(ParallelismSection).pipe_parallel_size > 1:
-        yield config.problem("shares weights between the stages of a pipeline", "num-unique-layers")
 
 
 @rule("param_sharing_style", "num_unique_layers")

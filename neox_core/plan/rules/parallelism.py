@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
-from neox_core.config.sections.activation_checkpointing import ActivationCheckpointingSection
 from neox_core.config.sections.host import DataSection
 from neox_core.config.sections.model import ModelSection
 from neox_core.config.sections.parallelism import ParallelismSection
@@ -110,17 +109,6 @@ def half_precision_is_sharded(config: Config, shape: ClusterShape) -> Iterator[P
         )
 
 
-@rule("pipe_parallel_size", "checkpoint_num_layers")
-def pipeline_recomputes_layers(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """A pipeline recomputes one layer at a time."""
-    recompute = config.section(ActivationCheckpointingSection)
-    several = recompute.checkpoint_activations and recompute.checkpoint_num_layers > 1
-    if several and config.section(ParallelismSection).pipe_parallel_size > 1:
-        yield config.problem(
-            f"{recompute.checkpoint_num_layers} is not available with a pipeline, only 1", "checkpoint_num_layers"
-        )
-
-
 RULES: tuple[Rule, ...] = (
     ranks_make_whole_copies,
     pipeline_keeps_gradients,
@@ -129,5 +117,4 @@ RULES: tuple[Rule, ...] = (
     stages_have_layers,
     positions_are_shared,
     half_precision_is_sharded,
-    pipeline_recomputes_layers,
 )

@@ -16,8 +16,9 @@ from neox_core.build.model import build_model
 from neox_core.model.block import Block
 from neox_core.model.dropout import sample_keys
 from neox_core.model.gpt import GPT
-from neox_core.model.recompute import Recompute
+from neox_core.model.recompute import Recompute, recompute_parted
 from neox_core.parallel.groups import Groups
+from neox_core.parallel.tensor import TensorParallel
 from neox_core.plan.runfile import ComponentRef, ModelPlan, RecomputePlan
 from neox_core.testing.plans import example_plan
 
@@ -126,22 +127,32 @@ def test_each_layer_runs_twice_in_so_many_segments(
     assert ran == [0, 1, 2, 3]
 
 
+INPUT = 4 * 3 * 24 * 32
+"""Bytes of what a layer gets."""
+
+
+def held(recompute: Recompute | None) -> int:
+    """Bytes that a forward pass through 8 layers leaves for the backward pass."""
+    plan = evolve(PLAN, hidden_dropout=0.0, attention_dropout=0.0, reset_position_ids=False, num_layers=8)
+    model = model_of(plan, recompute)
+    before = tensors_alive()
+    loss = model(TOKENS[:, :-1], TOKENS[:, 1:])
+    after = tensors_alive()
+    del loss
+    return after - before
+
+
 @pytest.mark.parametrize("name", ["torch", "deepspeed"])
 def test_less_is_held_until_the_backward_pass(name: str) -> None:
     """Of a layer its input alone: 4 bytes of each of the hidden numbers, next to some 20 times as much."""
-    plan = evolve(PLAN, hidden_dropout=0.0, attention_dropout=0.0, reset_position_ids=False, num_layers=8)
+    assert held(recompute_by(name)) < 8 * INPUT * 2 + 200_000 < held(None)
 
-    def held(recompute: Recompute | None) -> int:
-        model = model_of(plan, recompute)
-        gc.collect()
-        before = tensors_alive()
-        loss = model(TOKENS[:, :-1], TOKENS[:, 1:])
-        after = tensors_alive()
-        del loss
-        return after - before
 
-    one = 4 * 3 * 24 * 32
-    assert held(recompute_by(name)) < 8 * one * 2 + 200_000 < held(None)
+def test_a_rank_of_two_keeps_half_of_each_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other rank is imagined: it has the same."""
+    monkeypatch.setattr("neox_core.parallel.tensor._gather", lambda x, tensor, dim: torch.cat([x, x], dim))
+    parted = Recompute(1, recompute_parted(TensorParallel(None, 0, 2)))
+    assert held(Recompute(1)) - held(parted) == 8 * INPUT // 2
 
 
 def tensors_alive() -> int:

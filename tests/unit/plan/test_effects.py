@@ -158,6 +158,13 @@ EFFECTS: dict[str, Effect] = {
     ),
     "checkpoint_activations": ((), ("checkpoint-activations=true",), at("model.recompute.layers"), None, 1),
     "checkpoint_num_layers": (RECOMPUTE, ("checkpoint-num-layers=2",), at("model.recompute.layers"), 1, 2),
+    "distribute_checkpointed_activations": (
+        ("checkpoint-activations=true",),
+        ("distribute-checkpointed-activations=true",),
+        at("model.recompute.distribute"),
+        False,
+        True,
+    ),
     "deepspeed_activation_checkpointing": (
         RECOMPUTE,
         ("deepspeed-activation-checkpointing=false",),

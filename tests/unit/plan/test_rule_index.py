@@ -204,7 +204,7 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
         ),
     ),
     # activation checkpointing and checkpoints
-    43: (Refused(("distribute-checkpointed-activations=true",)),),
+    43: ("recomputing_is_on", "one_function_parts_inputs"),
     44: ("contiguous_buffer_has_a_size", "segment_fits_model"),
     45: ("options_are_deepspeeds", "checkpointing_spellings_agree"),
     46: (

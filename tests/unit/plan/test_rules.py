@@ -151,7 +151,8 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
             "deepspeed-activation-checkpointing=true",
             "partition-activations=true",
             "contiguous-checkpointing=true",
-            "num_gpus=2",
+            "num_gpus=4",
+            "model-parallel-size=2",
             "pipe-parallel-size=2",
         ),
         "error: contiguous-checkpointing: has room for one micro-batch, and a pipeline has several under way",
@@ -161,13 +162,15 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
             "num_gpus=2",
             "pipe-parallel-size=2",
         ),
-        GPU,
+        CPU,
     ),
     "one_function_parts_inputs": (
         (
             "checkpoint-activations=true",
             "deepspeed-activation-checkpointing=true",
             "distribute-checkpointed-activations=true",
+            "num_gpus=2",
+            "model-parallel-size=2",
         ),
         "error: distribute-checkpointed-activations: contradicts deepspeed-activation-checkpointing",
         (
