@@ -13,7 +13,7 @@ from neox_core.parallel.groups import Groups
 if TYPE_CHECKING:
     from neox_core.plan.runfile import RunPlan
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @frozen
@@ -42,7 +42,7 @@ def build_context(plan: RunPlan, groups: Groups, local_rank: int) -> BuildContex
     precision = plan.precision
     return BuildContext(
         device,
-        _DTYPES[precision.dtype],
+        DTYPES[precision.dtype],
         groups,
         plan.train.seed,
         narrow_loss=precision.fp16_lm_cross_entropy,

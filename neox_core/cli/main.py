@@ -34,6 +34,7 @@ SUBCOMMANDS = {
         "neox_core.cli.checkpoint:checkpoint", "Read and write the checkpoints of other libraries."
     ),
     "generate": Subcommand("neox_core.cli.generate:generate", "Continue a prompt with a trained model."),
+    "kernels": Subcommand("neox_core.cli.kernels:kernels", "Show, check and measure what computes a model's ops here."),
     "plugins": Subcommand("neox_core.cli.plugins:plugins", "List, describe and check the installed plugins."),
 }
 

@@ -4,6 +4,7 @@ Whether a kernel can run is seen by the ranks, which have the device; what canno
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from neox_core.config.problem import Problem
 from neox_core.config.sections.attention import AttentionSection
@@ -19,6 +20,7 @@ from neox_core.plan.runfile import ComponentRef, KernelPlan
 AUTO, FUSED, REFERENCE = "auto", "fused", "reference"
 NEED_WHOLE_BIAS = ("bias_gelu", "bias_dropout_add")
 SOFTMAXES = ("scaled_upper_triang_masked_softmax", "scaled_masked_softmax")
+BLOCK_SPARSE = "block_sparse_attention"
 PARTS = ("norm", "activation", "position", "optimizer")
 
 
@@ -51,7 +53,8 @@ def plan_kernels(config: Config, registry: Registry, device: str) -> tuple[tuple
 def model_ops(config: Config) -> tuple[str, ...]:
     """The ops that the model and the optimizer of a config compute."""
     chosen: list[Chosen] = [each for kind in PARTS for each in config.components(kind)]
-    return (*dict(CORE_OPS), *(name for each in chosen for name, _ in each.entry.component.ops))
+    core = (op for op, _ in CORE_OPS if op != BLOCK_SPARSE or config.components("sparse layout"))
+    return (*core, *(name for each in chosen for name, _ in each.entry.component.ops))
 
 
 def _asked(config: Config, problems: list[Problem]) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -125,6 +128,17 @@ def matches(entry: Entry, op: str, choice: str) -> bool:
 def _offers(registry: Registry, op: str) -> Iterator[Entry]:
     """The kernels of an op; a registry sorts by name and plugin."""
     return (each for each in registry.entries("kernel") if each.component.name.partition(".")[0] == op)
+
+
+def kernel_plan(op: str, registry: Registry) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+    """(offers of an op that may be loaded, those that lack a module and why), as plain values."""
+    offers = list(_offers(registry, op))
+    missing = [
+        {"name": each.qualified, "reason": f"needs {', '.join(each.component.missing())}"}
+        for each in offers
+        if each.component.missing()
+    ]
+    return [_reference(each).plain() for each in offers if not each.component.missing()], missing
 
 
 def _names(offers: tuple[Entry, ...], op: str) -> list[str]:

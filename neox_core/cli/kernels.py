@@ -1,0 +1,67 @@
+"""`neox kernels`: what computes an op here, whether it computes it right, and how fast.
+
+The work is done by a process that may import torch.
+"""
+
+from typing import Any, NoReturn
+
+import click
+
+from neox_core.cli.process import exec_module
+from neox_core.hooks.loader import load_plugins
+from neox_core.hooks.ops import Op, installed_ops
+from neox_core.plan.kernels import kernel_plan
+
+_device = click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
+_dtype = click.option(
+    "--dtype", default="bf16", show_default=True, type=click.Choice(["fp32", "bf16", "fp16"]), help="Of the tensors."
+)
+
+
+@click.group()
+def kernels() -> None:
+    """Show, check and measure the kernels of the installed plugins."""
+
+
+@kernels.command("list")
+@_device
+@_dtype
+def list_kernels(device: str, dtype: str) -> None:
+    """Each op with what computes it: the choice of `auto` here, and why not the others."""
+    _work("list", device, (), {"dtype": dtype})
+
+
+@kernels.command()
+@click.argument("ops", nargs=-1)
+@_device
+def check(ops: tuple[str, ...], device: str) -> None:
+    """Compare the kernels of OPS, or all, with their references on this device, forward and backward.
+
+    Kernels that cannot run here are named, with the reasons. Ends with 1 when one is wrong, or when none can run.
+    """
+    _work("check", device, ops, {})
+
+
+@kernels.command()
+@click.argument("ops", nargs=-1)
+@_device
+@_dtype
+def bench(ops: tuple[str, ...], device: str, dtype: str) -> None:
+    """Measure the kernels of OPS, or all, and their references, forward and backward, on the shapes of a 7B model."""
+    _work("bench", device, ops, {"dtype": dtype})
+
+
+def _work(what: str, device: str, names: tuple[str, ...], options: dict[str, Any]) -> NoReturn:
+    registry = load_plugins().registry
+    known = installed_ops(registry)
+    unknown = sorted(set(names) - {op.name for op in known})
+    if unknown:
+        raise click.UsageError(f"no op {unknown[0]!r}; known are: {', '.join(op.name for op in known)}")
+    wanted = [op for op in known if not names or op.name in names]
+    rows = [_row(op, kernel_plan(op.name, registry)) for op in wanted]
+    exec_module("neox_core.build.kernel_tools", {"what": what, "device": device, "ops": rows, **options})
+
+
+def _row(op: Op, found: tuple[list[dict[str, Any]], list[dict[str, str]]]) -> dict[str, Any]:
+    ready, missing = found
+    return {"op": op.name, "reference": op.reference, "owners": op.owners, "offers": ready, "missing": missing}
