@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from functools import cached_property
 
 import torch
 from attrs import frozen
 from torch import Tensor
-
-from neox_core.model.blocked import blocked_attention
-
-if TYPE_CHECKING:
-    from neox_core.model.scores import Request
-
-    Executor = Callable[[Tensor, Tensor, Tensor, Request], Tensor]
+from torch.nn import functional as F
 
 
 @frozen(eq=False)
@@ -40,17 +34,11 @@ class Rows:
 
 
 class BlockTable:
-    """A layout bool [heads, query blocks, key blocks], lower triangular, as rows to gather; `block` in tokens.
+    """A layout bool [heads, query blocks, key blocks], lower triangular, as rows to gather; `block` in tokens."""
 
-    execute: attention by this table, see `contracts.attention.SparseExecutor`.
-    """
-
-    def __init__(
-        self, layout: Tensor, block: int, device: torch.device | str = "cpu", execute: Executor = blocked_attention
-    ) -> None:
+    def __init__(self, layout: Tensor, block: int, device: torch.device | str = "cpu") -> None:
         self.layout = layout.to(device)
         self.block = block
-        self.execute = execute
         self.num_heads, self.num_blocks, _ = layout.shape
         self.rows = tuple(_group(layout.cpu(), torch.device(device)))
 
@@ -58,7 +46,17 @@ class BlockTable:
         """The table of the first blocks of the sequence."""
         if num_blocks == self.num_blocks:
             return self
-        return BlockTable(self.layout[:, :num_blocks, :num_blocks], self.block, self.layout.device, self.execute)
+        return BlockTable(self.layout[:, :num_blocks, :num_blocks], self.block, self.layout.device)
+
+    @cached_property
+    def by_row(self) -> tuple[Tensor, Tensor]:
+        """(starts, columns), int32: block r of head h sees columns[starts[i]:starts[i + 1]], i = h * blocks + r."""
+        return _lists(self.layout)
+
+    @cached_property
+    def by_column(self) -> tuple[Tensor, Tensor]:
+        """The same for key blocks: the query blocks that see them."""
+        return _lists(self.layout.mT)
 
     def seen(self, first: int, total: int) -> Tensor:
         """Which keys the queries from `first` on attend to: bool [heads, total - first, total]."""
@@ -66,6 +64,11 @@ class BlockTable:
         keys = torch.arange(total, device=self.layout.device)
         blocks = self.layout[:, queries // self.block][:, :, keys // self.block]
         return blocks & (keys <= queries[:, None])
+
+
+def _lists(layout: Tensor) -> tuple[Tensor, Tensor]:
+    counts = layout.sum(-1).flatten()
+    return F.pad(counts.cumsum(0), (1, 0)).int(), layout.flatten(0, 1).nonzero()[:, 1].int()
 
 
 def _group(layout: Tensor, device: torch.device) -> Iterator[Rows]:

@@ -46,6 +46,11 @@ def neox_sparse_layouts() -> list[Component]:
 
 
 @hookimpl
+def neox_kernels() -> list[Component]:
+    return [Component("block_sparse_attention.flex", "neox_sparse_attention.flex:KERNEL", summary="FlexAttention")]
+
+
+@hookimpl
 def neox_check_config(config: Any) -> Iterator[Problem]:
     for layout in config.components("sparse layout"):
         if layout.entry.plugin.id == "neox-sparse-attention":

@@ -23,6 +23,17 @@ VOCABULARY_WARPS = 8
 CHUNK_BYTES = 256 * 2**20
 """fp32 logits that exist at once in cross-entropy."""
 
+Tiles = tuple[tuple[int, tuple[int, int]], ...]
+"""(width of a head up to, (queries, keys) that a program of block-sparse attention multiplies at once)."""
+
+QUERY_TILES: dict[int, Tiles] = {
+    2: ((64, (64, 64)), (128, (64, 32)), (256, (32, 32))),
+    4: ((128, (32, 32)), (256, (32, 16))),
+}
+KEY_TILES: dict[int, Tiles] = {2: ((128, (32, 32)), (256, (16, 32))), 4: ((128, (16, 32)), (256, (16, 16)))}
+"""By the bytes of a number: what spills no registers going over keys, and over queries."""
+SPARSE_WARPS = 4
+
 
 def warps_of(block: int) -> int:
     """Warps of a program that holds `block` elements of a row."""

@@ -13,6 +13,7 @@ KERNELS = {
     "bias_dropout_add": "Bias, dropout by hash and residual",
     "scaled_upper_triang_masked_softmax": "Scale, causal mask and softmax",
     "scaled_masked_softmax": "Scale, any mask and softmax",
+    "block_sparse_attention": "Attention to the blocks that a layout names",
     "cross_entropy": "Loss and gradient from a few rows of logits at a time",
 }
 

@@ -1,0 +1,65 @@
+from typing import Any
+
+import pytest
+import torch
+from neox_triton.block_sparse_attention import KERNEL, block_sparse_attention
+
+from neox_core.errors import ConfigError
+from neox_core.model.blocked import blocked_attention as reference
+from neox_core.model.dropout import attention_site, sample_keys
+from neox_core.model.scores import Request
+from neox_core.model.sparse import BlockTable
+
+
+def table(heads: int, blocks: int, block: int, density: float = 0.6) -> BlockTable:
+    drawn = torch.rand(heads, blocks, blocks, generator=torch.Generator().manual_seed(9))
+    return BlockTable((drawn < density).tril(), block)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "seq", "width", "block"),
+    [(2, 2, 48, 32, 16), (4, 2, 37, 40, 16), (2, 1, 100, 64, 64), (1, 1, 40, 256, 32)],
+)
+def test_equals_the_reference(
+    agrees: Any, draw: Any, heads: int, kv_heads: int, seq: int, width: int, block: int
+) -> None:
+    inputs = draw(1, heads, seq, width), draw(1, kv_heads, seq, width), draw(1, kv_heads, seq, width)
+    request = Request(width**-0.5, blocks=table(heads, -(-seq // block), block))
+    agrees(block_sparse_attention, reference, *inputs, request)
+
+
+def test_documents_and_dropout(agrees: Any, draw: Any) -> None:
+    request = Request(0.2, first_head=3, dropout=0.3, site=attention_site(2), blocks=table(2, 2, 32))
+    request.keys = sample_keys(5, 7, 2, "cpu")
+    request.documents = torch.tensor([[0] * 20 + [1] * 21, [0] * 41])
+    agrees(block_sparse_attention, reference, *(draw(2, 2, 41, 24) for _ in range(3)), request)
+
+
+def test_a_block_of_128_is_worked_on_in_tiles(draw: Any) -> None:
+    inputs, request = [draw(1, 1, 130, 32) for _ in range(3)], Request(0.2, blocks=table(1, 2, 128, 1.0))
+    pairs = zip(*((op(*inputs, request), op) for op in (block_sparse_attention, reference)), strict=True)
+    (mine, theirs), _ = pairs
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
+    grads = (torch.autograd.grad(out.square().sum(), inputs) for out in (mine, theirs))
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+
+
+def test_queries_that_see_nothing_get_zeros(draw: Any) -> None:
+    blocks = table(1, 3, 16, 1.0)
+    empty = BlockTable(blocks.layout.index_fill(1, torch.tensor([1]), False), 16)
+    query, key, value = (draw(1, 1, 48, 16) for _ in range(3))
+    out = block_sparse_attention(query, key, value, Request(1.0, blocks=empty))
+    out.sum().backward()
+    assert not out[:, :, 16:32].any()
+    assert not query.grad[:, :, 16:32].any()
+    assert key.grad.isfinite().all()
+
+
+def test_what_it_cannot_do_is_said(draw: Any) -> None:
+    inputs = [draw(1, 1, 48, 16) for _ in range(3)]
+    with pytest.raises(ConfigError, match="no blocks of 24"):
+        block_sparse_attention(*inputs, Request(1.0, blocks=table(1, 2, 24)))
+    with pytest.raises(ConfigError, match="adds no bias"):
+        block_sparse_attention(*inputs, Request(1.0, lambda _: lambda h, q, k: q - k, blocks=table(1, 3, 16)))
+    assert any("512" in each for each in KERNEL.why_not((1, 4, 64, 512), torch.float32, torch.device("cpu")))
