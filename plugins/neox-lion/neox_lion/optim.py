@@ -3,34 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from ctypes import c_float, c_long, c_void_p
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from neox_core.contracts.optim import blocks
+from neox_core.build.native import native
 from neox_lion.plugin import LionSettings
+
+SOURCE = Path(__file__).with_name("step.cpp")
 
 
 class Lion(torch.optim.Optimizer):
     """Steps by the sign of a mean of buffer and gradient. State of a parameter: the buffer, `momentum`."""
 
     def __init__(self, params: Iterable[dict[str, Any]], settings: LionSettings) -> None:
-        options = {"lr": settings.lr, "betas": settings.betas, "weight_decay": settings.weight_decay}
+        options = {
+            "lr": settings.lr,
+            "betas": settings.betas,
+            "weight_decay": settings.weight_decay,
+            "fused": settings.fused,
+        }
         super().__init__(params, options)
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            lr, (beta1, beta2) = group["lr"], group["betas"]
-            kept = 1 - lr * group["weight_decay"]
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                if not state:
-                    state["momentum"] = torch.zeros_like(parameter)
-                for weight, grad, buffer in blocks(parameter, parameter.grad, state["momentum"]):
-                    if kept != 1:
-                        weight.mul_(kept)
-                    weight.sub_(torch.lerp(grad, buffer, beta1).sign_(), alpha=lr)
-                    buffer.lerp_(grad, 1 - beta2)
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    state = self.state[weight]
+                    if not state:
+                        state["momentum"] = torch.zeros_like(weight)
+                    if not (group["fused"] and _one_pass(weight, weight.grad, state["momentum"], group)):
+                        _step(weight, weight.grad, state["momentum"], group)
+
+
+def _step(weight: Tensor, grad: Tensor, buffer: Tensor, group: dict[str, Any]) -> None:
+    beta1, beta2 = group["betas"]
+    direction = torch.lerp(grad, buffer, beta1).sign_()
+    weight.mul_(1 - group["lr"] * group["weight_decay"]).sub_(direction, alpha=group["lr"])
+    buffer.lerp_(grad, 1 - beta2)
+
+
+def _one_pass(weight: Tensor, grad: Tensor, buffer: Tensor, group: dict[str, Any]) -> bool:
+    """A parameter in host memory by compiled code; False where that cannot be."""
+    tensors = (weight, grad, buffer)
+    fits = all(each.device.type == "cpu" and each.dtype == torch.float32 and each.is_contiguous() for each in tensors)
+    library = native(SOURCE) if fits else None
+    if library is None:
+        return False
+    numbers = (group["lr"], 1 - group["lr"] * group["weight_decay"], *group["betas"])
+    places = (c_void_p(each.data_ptr()) for each in tensors)
+    library.lion(*places, c_long(weight.numel()), *map(c_float, numbers), torch.get_num_threads())
+    return True

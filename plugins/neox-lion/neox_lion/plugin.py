@@ -23,6 +23,11 @@ class LionSettings:
         check=v.ge(0),
         origin="deepspeed",
     )
+    fused: bool = setting(
+        True,
+        help="On a CPU, step in one pass by compiled code where there is a compiler; false: by torch.",
+        changes="speed",
+    )
 
 
 @hookimpl

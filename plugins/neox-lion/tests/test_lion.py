@@ -1,6 +1,8 @@
 import pytest
 import torch
+from neox_lion.optim import SOURCE
 
+from neox_core.build.native import native
 from neox_core.errors import ConfigError
 from neox_core.hooks.registry import Entry
 from neox_core.testing import assert_light, build, check_optimizer, load_only
@@ -17,21 +19,25 @@ def test_listing_imports_no_torch() -> None:
     assert_light("neox-lion")
 
 
-def test_optimizer_contract() -> None:
-    check_optimizer(load_only("neox-lion"), "Lion", lr=0.05)
+@pytest.mark.parametrize("fused", [True, False])
+def test_optimizer_contract(fused: bool) -> None:
+    check_optimizer(load_only("neox-lion"), "Lion", lr=0.05, fused=fused)
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_50_steps_equal_the_paper_in_float64(entry: Entry, monkeypatch: pytest.MonkeyPatch, turned: bool) -> None:
+@pytest.mark.parametrize(("fused", "turned"), [(True, False), (False, False), (True, True)])
+def test_50_steps_equal_the_paper_in_float64(
+    entry: Entry, monkeypatch: pytest.MonkeyPatch, fused: bool, turned: bool
+) -> None:
     """Algorithm 2: c = beta1 m + (1 - beta1) g; w -= lr (sign(c) + decay w); m = beta2 m + (1 - beta2) g."""
-    monkeypatch.setattr("neox_core.contracts.optim.BLOCK", 16)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert native(SOURCE) is not None
     generator = torch.Generator().manual_seed(3)
     start = [torch.randn(9, 5, generator=generator), torch.randn(40, generator=generator)]
     if turned:
         start[0] = start[0].T  # not contiguous
     weights = [torch.nn.Parameter(each.clone(memory_format=torch.preserve_format)) for each in start]
     groups = [{"params": weights[:1], "weight_decay": DECAY}, {"params": weights[1:], "lr": 0.02}]
-    optimizer = entry.load()(groups, build(entry, lr=0.01, betas=BETAS))
+    optimizer = entry.load()(groups, build(entry, lr=0.01, betas=BETAS, fused=fused))
     expected, buffers = [each.double() for each in start], [torch.zeros_like(each).double() for each in start]
     for _ in range(50):
         for index, (lr, decay) in enumerate([(0.01, DECAY), (0.02, 0.0)]):

@@ -7,13 +7,17 @@ of every element in it. The estimate of an element is the least of the bounds th
 from __future__ import annotations
 
 from collections.abc import Iterable
+from ctypes import c_float, c_long, c_void_p
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from neox_core.contracts.optim import BLOCK, blocks
+from neox_core.build.native import native
 from neox_sm3.plugin import SM3Settings
+
+SOURCE = Path(__file__).with_name("step.cpp")
 
 
 class SM3(torch.optim.Optimizer):
@@ -29,6 +33,7 @@ class SM3(torch.optim.Optimizer):
             "beta": settings.beta,
             "eps": settings.eps,
             "weight_decay": settings.weight_decay,
+            "fused": settings.fused,
         }
         super().__init__(params, options)
 
@@ -40,7 +45,8 @@ class SM3(torch.optim.Optimizer):
                     state = self.state[weight]
                     if not state:
                         _begin(weight, group, state)
-                    _step(weight, weight.grad, group, state)
+                    if not (group["fused"] and _one_pass(weight, weight.grad, group, state)):
+                        _step(weight, weight.grad, group, state)
 
 
 def _begin(weight: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
@@ -55,50 +61,42 @@ def _begin(weight: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None
 
 def _step(weight: Tensor, grad: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
     bounds = [value for name, value in state.items() if name.startswith("bound")]
-    momentum = state.get("momentum")
-    if weight.ndim < 2:
-        (bound,) = bounds
-        for each in blocks(weight, grad, bound, *(() if momentum is None else (momentum,))):
-            _add_square(each[2], each[1], each[2], group["beta"])
-            _move(each[0], each[1], each[2].add(group["eps"]), group, each[3] if momentum is not None else None)
-        return
-    first, *others = bounds
-    new = [torch.zeros_like(bound) for bound in others]
-    rows = weight.shape[0]
-    if weight.device.type == "cpu":  # a block of rows at a time, so that all but the first operation find it in cache
-        rows = max(1, BLOCK // max(1, weight[0].numel()))
-    room = torch.empty_like(weight[:rows])
-    for start in range(0, weight.shape[0], rows):
-        part = slice(start, start + rows)
-        here, slopes = weight[part], grad[part]
-        squares = room[: len(here)]
-        squares.copy_(first[part].expand_as(squares))
-        for bound in others:
-            torch.minimum(squares, bound, out=squares)
-        _add_square(squares, slopes, squares, group["beta"])
-        first[part] = squares.amax(tuple(range(1, weight.ndim)), keepdim=True)
-        for dim, bound in enumerate(new, start=1):
-            torch.maximum(
-                bound, squares.amax([each for each in range(weight.ndim) if each != dim], keepdim=True), out=bound
-            )
-        _move(here, slopes, squares.add_(group["eps"]), group, None if momentum is None else momentum[part])
-    for bound, value in zip(others, new, strict=True):
-        bound.copy_(value)
-
-
-def _add_square(sums: Tensor, grad: Tensor, out: Tensor, beta: float) -> None:
-    """The new estimate: sum + grad^2, or their mean with weight beta."""
+    beta, axes = group["beta"], range(weight.ndim)
+    squares = bounds[0].expand_as(weight).clone()
+    for bound in bounds[1:]:
+        torch.minimum(squares, bound, out=squares)
     if beta:
-        sums.mul_(beta)
-    torch.addcmul(sums, grad, grad, value=1 - beta, out=out)
+        squares.mul_(beta)
+    squares.addcmul_(grad, grad, value=1 - beta)
+    for dim, bound in enumerate(bounds):
+        others = [each for each in axes if each != dim]
+        bound.copy_(squares.amax(others, keepdim=True) if others else squares)
+    step = squares.add_(group["eps"]).sqrt_().reciprocal_().mul_(grad)
+    if "momentum" in state:
+        step = state["momentum"].lerp_(step, 1 - group["momentum"])
+    weight.mul_(1 - group["lr"] * group["weight_decay"]).sub_(step, alpha=group["lr"])
 
 
-def _move(weight: Tensor, grad: Tensor, squares: Tensor, group: dict[str, Any], momentum: Tensor | None) -> None:
-    if group["weight_decay"]:
-        weight.mul_(1 - group["lr"] * group["weight_decay"])
-    if momentum is None:
-        weight.addcmul_(grad, squares.rsqrt_(), value=-group["lr"])
-    else:
-        step = squares.rsqrt_().mul_(grad)
-        momentum.lerp_(step, 1 - group["momentum"])
-        weight.sub_(momentum, alpha=group["lr"])
+def _one_pass(weight: Tensor, grad: Tensor, group: dict[str, Any], state: dict[str, Any]) -> bool:
+    """A matrix in host memory by compiled code; False where that cannot be."""
+    momentum = state.get("momentum")
+    tensors = [weight, grad, *([] if momentum is None else [momentum])]
+    fits = all(each.device.type == "cpu" and each.dtype == torch.float32 and each.is_contiguous() for each in tensors)
+    library = native(SOURCE) if fits and weight.ndim == 2 and weight.numel() else None
+    if library is None:
+        return False
+    (height, width), threads = weight.shape, min(torch.get_num_threads(), len(weight))
+    rows, columns = state["bound_0"], state["bound_1"]
+    grown = columns.new_zeros(threads, width)
+    places = [weight, grad, rows, columns, grown, momentum]
+    kept = 1 - group["lr"] * group["weight_decay"]
+    numbers = [group["lr"], kept, group["beta"], group["eps"], group["momentum"]]
+    library.sm3(
+        *(c_void_p(None if each is None else each.data_ptr()) for each in places),
+        c_long(height),
+        c_long(width),
+        *map(c_float, numbers),
+        threads,
+    )
+    torch.amax(grown, 0, keepdim=True, out=columns)
+    return True

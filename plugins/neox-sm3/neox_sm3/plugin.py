@@ -25,6 +25,11 @@ class SM3Settings:
     weight_decay: float = setting(
         0.0, help="Decoupled decay of the parameters that do not declare themselves out of it.", check=v.ge(0)
     )
+    fused: bool = setting(
+        True,
+        help="On a CPU, step a matrix in one pass by compiled code where there is a compiler; false: by torch.",
+        changes="speed",
+    )
 
 
 @hookimpl

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from neox_sm3.optim import SOURCE
 from torch import Tensor
 
+from neox_core.build.native import native
 from neox_core.errors import ConfigError
 from neox_core.hooks.registry import Entry
 from neox_core.testing import assert_light, build, check_optimizer, load_only
@@ -23,8 +25,8 @@ def test_listing_imports_no_torch() -> None:
     assert_light("neox-sm3")
 
 
-@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9}, {"momentum": 0.5, "beta": 0.9}])
-def test_optimizer_contract(settings: dict[str, float]) -> None:
+@pytest.mark.parametrize("settings", [{}, {"fused": False}, {"momentum": 0.5, "beta": 0.9}])
+def test_optimizer_contract(settings: dict[str, Any]) -> None:
     check_optimizer(load_only("neox-sm3"), "SM3", lr=LR, **settings)
 
 
@@ -58,11 +60,13 @@ class Paper:
         return torch.tensor(list(self.weight.values()), dtype=torch.float64).view(self.shape)
 
 
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize(("momentum", "beta"), [(0.0, 0.0), (0.9, 0.0), (0.8, 0.95)])
 def test_50_steps_equal_the_paper_in_float64(
-    entry: Entry, monkeypatch: pytest.MonkeyPatch, momentum: float, beta: float
+    entry: Entry, monkeypatch: pytest.MonkeyPatch, momentum: float, beta: float, fused: bool
 ) -> None:
-    monkeypatch.setattr("neox_sm3.optim.BLOCK", 14)  # blocks of two rows, the last of one
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)  # each of one or two rows
+    assert native(SOURCE) is not None
     generator = torch.Generator().manual_seed(7)
     weights = [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES]
     papers = [
@@ -72,7 +76,7 @@ def test_50_steps_equal_the_paper_in_float64(
         {"params": weights[:1], "weight_decay": DECAY},
         {"params": weights[1:], "weight_decay": 0.0, "lr": 3 * LR},
     ]
-    optimizer = entry.load()(groups, build(entry, lr=LR, momentum=momentum, beta=beta, eps=EPS))
+    optimizer = entry.load()(groups, build(entry, lr=LR, momentum=momentum, beta=beta, eps=EPS, fused=fused))
     for step in range(50):
         for weight, paper, lr in zip(weights, papers, (LR, 3 * LR, 3 * LR), strict=True):
             weight.grad = torch.randn(weight.shape, generator=generator) * (1 + step % 7)

@@ -1,0 +1,67 @@
+"""fp16 on two ranks, of which one overflows: the step is left out on both, and the scale goes where it should."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DYNAMIC = {"loss_scale": 0, "initial_scale_power": 8, "loss_scale_window": 3}
+# overflows on rank 1 -> the scale after each of ten steps, by hand. With hysteresis 2 the second overflow halves it;
+# the step after three without one doubles it. At stage 0 DeepSpeed has no hysteresis.
+CASES: dict[str, tuple[int, dict[str, Any], list[int], list[int]]] = {
+    "stage 0": (0, DYNAMIC, [1, 2], [256, 128, 64, 64, 64, 64, 128, 128, 128, 256]),
+    "stage 1": (1, {**DYNAMIC, "hysteresis": 2}, [1, 2], [256, 256, 128, 128, 128, 128, 256, 256, 256, 512]),
+    "stage 2": (2, {**DYNAMIC, "hysteresis": 1}, [1], [256, 128, 128, 128, 128, 256, 256, 256, 512, 512]),
+    "stage 3": (3, {**DYNAMIC, "hysteresis": 2}, [1, 2], [256, 256, 128, 128, 128, 128, 256, 256, 256, 512]),
+    "in a row": (
+        1,
+        {**DYNAMIC, "loss_scale_window": 100, "hysteresis": 2, "consecutive_hysteresis": True},
+        [1, 3, 4],
+        [256, 256, 256, 256, 128, 128, 128, 128, 128, 128],
+    ),
+    "least": (
+        1,
+        {**DYNAMIC, "hysteresis": 1, "min_loss_scale": 100},
+        [1, 2],
+        [256, 128, 100, 100, 100, 100, 200, 200, 200, 400],
+    ),
+    "static": (1, {"loss_scale": 128}, [1, 2], [128] * 10),
+}
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[dict[str, Any]]]]:
+    """What each rank saw after each step, by case."""
+    out = tmp_path_factory.mktemp("scales")
+    cases = [
+        {"name": name, "zero": zero, "fp16": fp16, "overflows": overflows}
+        for name, (zero, fp16, overflows, _) in CASES.items()
+    ]
+    argv = [sys.executable, str(Path(__file__).with_name("loss_scale.py")), str(out), json.dumps(cases)]
+    env = {**os.environ, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "LOCAL_RANK": "0"}
+    processes = [
+        subprocess.Popen(argv, env={**env, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True) for rank in range(2)
+    ]
+    try:
+        for process in processes:
+            said = process.communicate(timeout=300)[1]
+            assert process.returncode == 0, said[-4000:]
+    finally:
+        for process in processes:
+            process.kill()
+    return {name: [json.loads((out / f"{name}-{rank}.json").read_text()) for rank in range(2)] for name in CASES}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_scale_and_steps_after_an_overflow_on_one_rank(seen: dict[str, Any], name: str) -> None:
+    _, _, overflows, scales = CASES[name]
+    for rank in seen[name]:
+        assert [step["scale"] for step in rank] == scales
+        assert [step["skipped"] for step in rank] == [sum(each <= step for each in overflows) for step in range(10)]
+        weights = [step["weights"] for step in rank]
+        still = [step for step in range(1, 10) if weights[step] == weights[step - 1]]
+        assert still == overflows
