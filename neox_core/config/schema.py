@@ -4,6 +4,7 @@ It accepts both spellings of a key and the older ones, and refuses any other. It
 several files. What it cannot say is left to `neox config check`: rules between keys, keys of components not chosen.
 """
 
+import re
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, Union, get_args, get_origin
@@ -25,6 +26,7 @@ Schema = dict[str, Any]
 
 _PLAIN = {bool: "boolean", int: "integer", float: "number", str: "string"}
 _COMPARE = {">": "exclusiveMinimum", ">=": "minimum", "<": "exclusiveMaximum", "<=": "maximum"}
+_SAID_OF = {"minLength": "string", "minItems": "array", "uniqueItems": "array"}
 _QUALIFIED = "^[^:]+:[^:]+$"  # plugin:name
 
 
@@ -39,7 +41,20 @@ def schema(registry: Registry) -> Schema:
             _choose(root, kind, registry)
     for rule in LEGACY:
         _older(root, rule)
+    _part(root)
     return root
+
+
+def _part(schema: Any) -> None:
+    """No pattern matches a key that has a schema of its own: another layout's alias may be a key of this one."""
+    for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        _part(inner)
+    if isinstance(schema, dict) and "patternProperties" in schema:
+        patterns = {}
+        for pattern, made in schema["patternProperties"].items():
+            own = "".join(f"(?!{name}$)" for name in schema["properties"] if re.match(pattern, name))
+            patterns[f"^{own}{pattern[1:]}"] = made
+        schema["patternProperties"] = patterns
 
 
 def _classes(registry: Registry) -> Iterator[type]:
@@ -71,7 +86,7 @@ def _add(block: Schema, pointer: str, name: str, field: Field) -> None:
 def _field(field: Field, pointer: str) -> Schema:
     if field.info.secret:
         return {"not": {}, "description": f"{field.info.help} A secret: it has no place in a config."}
-    made = _type(field.type, pointer) | _limits(field.attribute.validator)
+    made = _within(_type(field.type, pointer), _limits(field.attribute.validator))
     if not field.required:
         made = _or_null(made)
     unit = f" In {field.info.unit}." if field.info.unit else ""
@@ -81,6 +96,19 @@ def _field(field: Field, pointer: str) -> Schema:
         if isinstance(default, bool | int | float | str | tuple):
             made["default"] = list(default) if isinstance(default, tuple) else default
     return made
+
+
+def _within(made: Schema, limits: Schema) -> Schema:
+    """A type with what limits it; of several types each with what is said of values like it, of a list its items."""
+    if "anyOf" in made:
+        return {"anyOf": [_within(member, limits) for member in made["anyOf"]]}
+    each = limits.get("items", {})
+    if "prefixItems" in made:
+        made = made | {"prefixItems": [_within(item, each) for item in made["prefixItems"]]}
+    elif "items" in made:
+        made = made | {"items": _within(made["items"], each)}
+    kind = made.get("type")
+    return made | {word: said for word, said in limits.items() if word != "items" and _SAID_OF.get(word, kind) == kind}
 
 
 def _or_null(made: Schema) -> Schema:

@@ -59,6 +59,9 @@ def test_what_is_right_passes(config: Any) -> None:
 @pytest.mark.parametrize(
     ("config", "where"),
     [
+        ({"optimizer": {"type": "Lamb", "params": {"betas": ["a", 0.9]}}}, "optimizer.params.betas.0"),
+        ({"optimizer": {"type": "Lamb", "params": {"betas": [0.9, 2]}}}, "optimizer.params.betas.1"),
+        ({"flops_profiler": {"output_file": ""}}, "flops_profiler.output_file"),
         ({"num-layrs": 2}, ""),
         ({"num-layers": "2"}, "num-layers"),
         ({"num_layers": 2.5}, "num_layers"),
