@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from attrs import frozen
@@ -37,22 +37,6 @@ class Optimizer(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-BLOCK = 1 << 16
-"""Elements that a step of several operations goes over at once, so that all but the first find them in cache."""
-
-
-def blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Runs of elements of tensors of one shape, as 1-D views of each: an elementwise step reads memory once.
-
-    On a GPU, and where a tensor is not contiguous, the tensors as they are.
-    """
-    if any(each.device.type != "cpu" or not each.is_contiguous() for each in tensors):
-        yield tensors
-        return
-    flat = [each.detach().view(-1) for each in tensors]
-    yield from zip(*(each.split(BLOCK) for each in flat), strict=True)
 
 
 @runtime_checkable

@@ -6,13 +6,17 @@ DeepSpeed's is a CUDA kernel only; the names of the settings and their defaults 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from ctypes import c_float, c_int, c_long, c_void_p
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from neox_core.contracts.optim import blocks
+from neox_core.build.native import native
 from neox_lamb.plugin import LambSettings
+
+SOURCE = Path(__file__).with_name("step.cpp")
 
 
 class Lamb(torch.optim.Optimizer):
@@ -30,6 +34,7 @@ class Lamb(torch.optim.Optimizer):
             "bias_correction": settings.bias_correction,
             "max_coeff": settings.max_coeff,
             "min_coeff": settings.min_coeff,
+            "fused": settings.fused,
         }
         super().__init__(params, options)
 
@@ -42,36 +47,48 @@ class Lamb(torch.optim.Optimizer):
                     if not state:
                         state["step"] = 0
                         state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
-                    _step(weight, weight.grad, group, state)
+                    state["step"] += 1
+                    if not (group["fused"] and _compiled(weight, weight.grad, group, state)):
+                        _step(weight, weight.grad, group, state)
 
 
 def _step(weight: Tensor, grad: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:
-    """Two passes: the moments and the norms, then the weights. The update is computed in both rather than kept."""
     beta1, beta2 = group["betas"]
-    first, second = state["exp_avg"], state["exp_avg_sq"]
-    state["step"] += 1
-    corrections = (1.0, 1.0)
-    if group["bias_correction"]:
-        corrections = (1 - beta1 ** state["step"], 1 - beta2 ** state["step"])
-    squares = weight.new_zeros(2, dtype=torch.float64 if weight.device.type == "cpu" else torch.float32)
-    for here, slopes, mean, square in blocks(weight, grad, first, second):
-        mean.lerp_(slopes, 1 - beta1)
-        square.mul_(beta2).addcmul_(slopes, slopes, value=1 - beta2)
-        update = _update(here, mean, square, corrections, group)
-        squares += torch.stack([torch.linalg.vector_norm(each).square() for each in (here, update)])
-    size, length = squares.sqrt()
-    ratio = torch.where((size > 0) & (length > 0), (size / length).clamp(group["min_coeff"], group["max_coeff"]), 1.0)
-    scale = (ratio * group["lr"]).to(weight)
-    for here, mean, square in blocks(weight, first, second):
-        here.sub_(_update(here, mean, square, corrections, group).mul_(scale))
+    first, second = state["exp_avg"].lerp_(grad, 1 - beta1), state["exp_avg_sq"]
+    second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+    correct1, correct2 = _corrections(group, state)
+    update = (first / correct1).div_((second / correct2).sqrt_().add_(group["eps"]))
+    update.add_(weight, alpha=group["weight_decay"])
+    rate = group["lr"] * _trust(torch.linalg.vector_norm(weight), torch.linalg.vector_norm(update), group)
+    weight.sub_(update.mul_(rate))
 
 
-def _update(
-    weight: Tensor, mean: Tensor, square: Tensor, corrections: tuple[float, float], group: dict[str, Any]
-) -> Tensor:
-    """Adam's, with the decay in it."""
-    update = (square / corrections[1]).sqrt_().add_(group["eps"])
-    torch.div(mean, update, out=update)
-    if corrections[0] != 1:
-        update.div_(corrections[0])
-    return update.add_(weight, alpha=group["weight_decay"]) if group["weight_decay"] else update
+def _compiled(weight: Tensor, grad: Tensor, group: dict[str, Any], state: dict[str, Any]) -> bool:
+    """A parameter in host memory by compiled code, with nothing of its size beside; False where that cannot be."""
+    tensors = (weight, grad, state["exp_avg"], state["exp_avg_sq"])
+    fits = all(each.device.type == "cpu" and each.dtype == torch.float32 and each.is_contiguous() for each in tensors)
+    library = native(SOURCE) if fits else None
+    if library is None:
+        return False
+    moved, slopes, first, second = (c_void_p(each.data_ptr()) for each in tensors)
+    count, threads = c_long(weight.numel()), c_int(torch.get_num_threads())
+    terms = [c_float(each) for each in (*_corrections(group, state), group["eps"], group["weight_decay"])]
+    sums = torch.zeros(2, dtype=torch.float64)
+    betas = map(c_float, group["betas"])
+    library.lamb_moments(moved, slopes, first, second, c_void_p(sums.data_ptr()), count, *betas, *terms, threads)
+    rate = group["lr"] * _trust(*sums.sqrt(), group)
+    library.lamb_move(moved, first, second, count, c_float(float(rate)), *terms, threads)
+    return True
+
+
+def _corrections(group: dict[str, Any], state: dict[str, Any]) -> tuple[float, float]:
+    """What the moments are divided by."""
+    if not group["bias_correction"]:
+        return 1.0, 1.0
+    return 1 - group["betas"][0] ** state["step"], 1 - group["betas"][1] ** state["step"]
+
+
+def _trust(size: Tensor, length: Tensor, group: dict[str, Any]) -> Tensor:
+    """The ratio of the norms of weight and update, within its bounds; 1 where one is 0."""
+    ratio = (size / length).clamp(group["min_coeff"], group["max_coeff"])
+    return torch.where((size > 0) & (length > 0), ratio, 1.0)

@@ -28,6 +28,12 @@ class LambSettings:
     max_coeff: float = setting(10.0, help="Upper bound of a layer's trust ratio.", check=v.gt(0), origin="deepspeed")
     min_coeff: float = setting(0.01, help="Lower bound of a layer's trust ratio.", check=v.ge(0), origin="deepspeed")
 
+    fused: bool = setting(
+        True,
+        help="On a CPU, step by compiled code where there is a compiler; false: by torch.",
+        changes="speed",
+    )
+
     def __attrs_post_init__(self) -> None:
         if self.min_coeff > self.max_coeff:
             raise ValueError(f"min_coeff {self.min_coeff} is more than max_coeff {self.max_coeff}")

@@ -2,7 +2,9 @@ from math import sqrt
 
 import pytest
 import torch
+from neox_lamb.optim import SOURCE
 
+from neox_core.build.native import native
 from neox_core.errors import ConfigError
 from neox_core.hooks.registry import Entry
 from neox_core.testing import assert_light, build, check_optimizer, load_only
@@ -19,27 +21,28 @@ def test_listing_imports_no_torch() -> None:
     assert_light("neox-lamb")
 
 
-@pytest.mark.parametrize("settings", [{}, {"bias_correction": False, "max_coeff": 0.5}])
+@pytest.mark.parametrize("settings", [{}, {"fused": False}, {"bias_correction": False, "max_coeff": 0.5}])
 def test_optimizer_contract(settings: dict[str, float]) -> None:
     check_optimizer(load_only("neox-lamb"), "Lamb", lr=LR, **settings)
 
 
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize(
     ("corrected", "bounds"), [(True, (0.01, 10.0)), (False, (0.01, 10.0)), (True, (0.9, 1.1))], ids=str
 )
 def test_50_steps_equal_the_paper_in_float64(
-    entry: Entry, monkeypatch: pytest.MonkeyPatch, corrected: bool, bounds: tuple[float, float]
+    entry: Entry, monkeypatch: pytest.MonkeyPatch, corrected: bool, bounds: tuple[float, float], fused: bool
 ) -> None:
     """Algorithm 2, with DeepSpeed's bounds of the ratio; a parameter of zeros moves by the ratio 1."""
-    monkeypatch.setattr("neox_core.contracts.optim.BLOCK", 16)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert native(SOURCE) is not None
     generator = torch.Generator().manual_seed(3)
     start = [torch.randn(9, 5, generator=generator), 5 * torch.randn(40, generator=generator), torch.zeros(3, 4)]
     weights = [torch.nn.Parameter(each.clone()) for each in start]
     groups = [{"params": weights[:1], "weight_decay": DECAY}, {"params": weights[1:], "lr": 2 * LR}]
     low, high = bounds
-    settings = build(
-        entry, lr=LR, betas=BETAS, eps=EPS, bias_correction=corrected, min_coeff=low, max_coeff=high, weight_decay=0.0
-    )
+    changed = {"bias_correction": corrected, "min_coeff": low, "max_coeff": high, "fused": fused}
+    settings = build(entry, lr=LR, betas=BETAS, eps=EPS, **changed)
     optimizer = entry.load()(groups, settings)
     expected = [each.double() for each in start]
     first, second = ([torch.zeros_like(each) for each in expected] for _ in range(2))
