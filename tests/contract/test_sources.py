@@ -9,13 +9,18 @@ from typing import get_args, get_type_hints
 import attrs
 import pytest
 
+from neox_core.config.checks import Only
+from neox_core.config.convert import block_of
 from neox_core.config.owners import find_owners
 from neox_core.config.setting import METADATA
 from neox_core.hooks.loader import load_plugins
+from neox_core.hooks.registry import Entry
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
 CORE = sorted((ROOT / "neox_core").rglob("*.py"))
+READ_BY_THE_CORE = {"lr", "enabled"}
+REFUSED = {"cycle_momentum", "cycle_min_mom", "cycle_max_mom", "decay_mom_rate"}  # at any value but one, by name
 SOURCES = [*CORE, *sorted(file for plugin in PLUGINS for file in plugin.glob("neox_*/**/*.py"))]
 
 
@@ -68,6 +73,42 @@ def test_a_plugin_is_laid_out_like_the_others(plugin: Path) -> None:
     metadata = (plugin / "pyproject.toml").read_text()
     assert '"neox-api-1"' in metadata
     assert '[project.entry-points."neox.plugins"]' in metadata
+
+
+def read_by(package: str) -> set[str] | None:
+    """Names of attributes that a plugin's modules ask for; None when one takes settings as a whole, by asdict."""
+    asked: set[str] = set()
+    for file in (ROOT / "plugins").glob(f"*/{package}/**/*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute):
+                asked.add(node.attr)
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("asdict", "attrs.asdict"):
+                return None
+    return asked
+
+
+def held(field: "attrs.Attribute[object]") -> bool:
+    """Whether a setting has one value only."""
+    return isinstance(field.validator, Only) and len(field.validator.values) == 1
+
+
+REGISTRY = load_plugins().registry
+WITH_SETTINGS = [entry for entry in REGISTRY.entries() if entry.component.settings and entry.plugin.id != "neox-core"]
+
+
+@pytest.mark.parametrize("entry", WITH_SETTINGS, ids=lambda entry: entry.qualified)
+def test_every_setting_of_a_component_is_asked_for_in_its_package(entry: Entry) -> None:
+    asked = read_by(entry.component.target.partition(".")[0])
+    pending, names = [entry.component.settings], set[str]()
+    while pending:
+        cls = pending.pop()
+        for field in attrs.fields(cls):
+            block = block_of(get_type_hints(cls)[field.name])
+            if not field.metadata[METADATA].secret and not held(field):
+                names.add(field.name)
+            pending += [block] if block is not None else []
+    for name in names - READ_BY_THE_CORE - REFUSED if asked is not None else ():
+        assert name in asked, f"nothing in {entry.plugin.id} reads {name}"
 
 
 def test_one_package_imports_deepspeed() -> None:
