@@ -50,6 +50,10 @@ POSITIONS = {
     "rpe": ("neox_positions.rpe:RelativeBias", "neox_positions.settings:RelativeSettings"),
     "alibi": ("neox_positions.alibi:Alibi", None),
 }
+SPARSE = {
+    "fixed": ("neox_sparse_attention.fixed:fixed", "neox_sparse_attention.settings:FixedSettings"),
+    "bigbird": ("neox_sparse_attention.bigbird:bigbird", "neox_sparse_attention.settings:BigBirdSettings"),
+}
 CONSTANT = ComponentRef("lr schedule", "constant", "neox-lr", "0", "neox_lr.schedules:constant")
 ADAM = ComponentRef(
     "optimizer",
@@ -139,6 +143,10 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
         sequence_parallel=case.pop("sequence_parallel", False),
         partition=case.pop("partition", "type:transformer"),
     )
+    layouts = tuple(
+        ComponentRef("sparse layout", name, "neox-test", "0", *SPARSE[name], {"block": 2, **settings})
+        for name, settings in case.pop("layouts", {}).items()
+    )
     name, load = case.pop("name"), case.pop("load", None)
     optimizer = chosen_optimizer(case.pop("optimizer", None), case.pop("optimizer_settings", {}))
     lr = case.pop("lr", LR)
@@ -166,6 +174,7 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
             "seq_length": SEQ,
             "max_position_embeddings": SEQ,
             "padded_vocab_size": VOCAB,
+            "layouts": layouts,
             **chosen,
             **case,
         },

@@ -41,6 +41,30 @@ FORMS: dict[str, dict[str, Any]] = {
     "shared": {"num_layers": 4, "num_unique_layers": 2, "norm": "rmsnorm", "tie_embeddings": False},
 }
 
+# Heads see different blocks, and one of the layers other ones; in the other form a layer sees everything.
+PER_HEAD = {"different_layout_per_head": True}
+SPARSE: dict[str, dict[str, Any]] = {
+    "sparse": {
+        "layouts": {
+            "fixed": {"num_local_blocks": 2, "num_different_global_patterns": 2, **PER_HEAD},
+            "bigbird": {"num_random_blocks": 1, "num_sliding_window_blocks": 1, **PER_HEAD},
+        },
+        "layout_of_layer": [0, 1],
+        "position": "rotary",
+        "attention_dropout": 0.2,
+        "recompute": {"layers": 1},
+        "accumulation": 2,
+    },
+    "interspersed": {
+        "layouts": {"fixed": {"num_local_blocks": 2}},
+        "layout_of_layer": [None, 0],
+        "position": "alibi",
+        "num_kv_heads": 2,
+        "reset_attention_mask": True,
+    },
+}
+FORMS |= SPARSE
+
 KEPT = {"layers": 1, "distribute": True}
 DEEPSPEED = {"layers": 2, "deepspeed": True}
 PARTED = {"layers": 1, "deepspeed": True, "partition": True, "contiguous": True, "num_checkpoints": 2}
@@ -148,6 +172,8 @@ AGAIN: list[tuple[str, str, int, dict[str, Any]]] = [
 def swap_cases(out: Path) -> dict[int, list[dict[str, Any]]]:
     """By number of ranks; the larger write what the smaller resume."""
     cases: dict[int, list[dict[str, Any]]] = {4: [], 2: [], 1: []}
+    half = {"name": "half-sparse", "steps": 10, **SPARSE["sparse"], "tensor": 2}
+    cases[2] += [half, {**half, "name": "swap-sparse", "steps": 20, "load": str(out / "2" / "half-sparse")}]
     for name, (ranks, layout) in HALVES.items():
         cases[ranks].append({"name": f"half-{name}", "steps": 10, **SWAP, **layout})
     cases[2].append({"name": "straight-tp2", "tensor": 2, **SWAP})
@@ -215,6 +241,12 @@ def test_goes_on_in_another_layout(out: Path, source: str, name: str, ranks: int
 
 def test_goes_on_in_the_same_layout_to_the_bit(out: Path) -> None:
     expected, found = stored(out / "2" / "straight-tp2"), stored(out / "2" / "swap-tp2-tp2")
+    assert set(found) == set(expected)
+    assert [key for key, tensor in expected.items() if not torch.equal(found[key], tensor)] == []
+
+
+def test_sparse_attention_goes_on_to_the_bit(out: Path) -> None:
+    expected, found = stored(out / "2" / "sparse-tp2"), stored(out / "2" / "swap-sparse")
     assert set(found) == set(expected)
     assert [key for key, tensor in expected.items() if not torch.equal(found[key], tensor)] == []
 
