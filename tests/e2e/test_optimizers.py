@@ -34,6 +34,8 @@ STAGES = {name: load_plugins().find("optimizer", name).component.zero_stages for
 SHARDED = [(name, stage) for name, stages in STAGES.items() for stage in stages if stage]
 
 
+# Optimizers that look at shapes, over fp32 copies of a model in bfloat16.
+MASTERS = ("SM3", "Muon")
 # Its iterations are in bfloat16, where a gradient's last bit may be one in a hundred of a small element's step.
 TOLERANCES = {"Muon": 1e-3}
 
@@ -68,6 +70,10 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         two += [case(f"{name}-0", name), case(f"{name}-half", name, steps=HALF)]
         two.append(case(f"{name}-on", name, load=str(out / "2" / f"{name}-half")))
     two += [case(f"{name}-{stage}", name, zero=stage) for name, stage in SHARDED]
+    for name in MASTERS:
+        two += [case(f"{name}-bf16-0", name, dtype="bf16"), case(f"{name}-bf16-half", name, dtype="bf16", steps=HALF)]
+        two.append(case(f"{name}-bf16-on", name, dtype="bf16", load=str(out / "2" / f"{name}-bf16-half")))
+    two.append(case("SM3-slices", "SM3", zero=1))
     run(out / "2", 2, two)
     return out
 
@@ -101,7 +107,7 @@ def test_sharded_equals_whole(out: Path, name: str, stage: int) -> None:
     assert far < 1e-6, key
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", [*OPTIMIZERS, *(f"{name}-bf16" for name in MASTERS)])
 def test_resumed_goes_on_to_the_bit(out: Path, name: str) -> None:
     straight, resumed = stored(out / "2" / f"{name}-0"), stored(out / "2" / f"{name}-on")
     assert set(straight) == set(resumed)
@@ -117,3 +123,23 @@ def test_a_checkpoint_of_sm3_has_a_number_for_each_row_and_column(out: Path) -> 
         rows, columns = tensors["weight", name, None].shape
         assert tensors["state", name, "bound_0"].shape == (rows, 1)
         assert tensors["state", name, "bound_1"].shape == (1, columns)
+
+
+@pytest.mark.parametrize("name", MASTERS)
+def test_masters_have_the_state_of_parameters(out: Path, name: str) -> None:
+    """The copies that are stepped in place of parameters have their shapes, and are told apart as they are."""
+    plain, copied = stored(out / "2" / f"{name}-0"), stored(out / "2" / f"{name}-bf16-0")
+    states = {key: tensor.shape for key, tensor in plain.items() if key[0] == "state"}
+    assert states == {key: tensor.shape for key, tensor in copied.items() if key[0] == "state"}
+    assert {tensor.dtype for key, tensor in copied.items() if key[0] in ("state", "master")} == {torch.float32}
+    if name == "Muon":
+        tables = {key[1] for key in states if key[2] == "exp_avg" and len(states[key]) == 2}
+        assert tables == {"embedding.weight"}
+
+
+def test_sm3_on_slices_has_a_number_for_each_element(out: Path) -> None:
+    """At ZeRO 1, where a config must allow it; there are no rows and columns in a slice."""
+    tensors = stored(out / "2" / "SM3-slices")
+    for (kind, name, state), tensor in tensors.items():
+        if kind == "state" and state == "bound_0":
+            assert tensor.shape == tensors["weight", name, None].shape

@@ -246,6 +246,17 @@ def test_weight_decay_groups() -> None:
     assert [names[id(weight)] for weight in single["params"]] == ["embed.weight", "norm.weight", "out.weight"]
 
 
+def test_an_optimizer_can_tell_tables() -> None:
+    model = nn.ModuleDict({name: nn.Linear(2, 3) for name in ("embedding", "layers", "position", "head", "headed")})
+    model.no_weight_decay = set
+    build_optimizer(make_plan().optim, model)
+    assert [name for name, weight in model.named_parameters() if weight.is_table and weight.ndim == 2] == [
+        "embedding.weight",
+        "position.weight",
+        "head.weight",
+    ]
+
+
 def test_an_optimizer_must_be_one() -> None:
     plan = make_plan()
     wrong = evolve(plan.optim, optimizer=evolve(ADAM, target="operator:is_", settings_class=None))
