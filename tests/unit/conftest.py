@@ -96,6 +96,7 @@ class Everything:
             component("AnyStage", AdamSettings, zero_stages=(0, 1, 2, 3)),
             component("CPU_Adam", AdamSettings, zero_stages=(0, 1, 2, 3)),
             component("Fixed"),
+            component("Ramped", AdamSettings, scheduler="WarmupLR"),
         ]
 
     @hookimpl

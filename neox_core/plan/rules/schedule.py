@@ -60,7 +60,7 @@ def schedule_of_the_optimizer(config: Config, shape: ClusterShape) -> Iterator[P
         return
     (optimizer,), (scheduler,) = config.components("optimizer"), config.components("scheduler")
     rate = config.section(LearningRateSection)
-    says = f"{optimizer.entry.component.name} runs with {scheduler.entry.component.name}, a straight line to 0"
+    says = f"{optimizer.entry.component.name} runs with {scheduler.entry.component.name}"
     if config.is_set("lr_decay_style") and rate.lr_decay_style != "linear":
         yield config.problem(says, "lr_decay_style", "remove it, or write a `scheduler`")
     if rate.min_lr:

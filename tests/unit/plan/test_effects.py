@@ -58,6 +58,7 @@ FP16 = ("fp16.enabled=true", "zero_optimization.stage=1")
 STAGE_1 = ("zero_optimization.stage=1", "zero_optimization.reduce_scatter=false")
 NO_SIZE = "train_micro_batch_size_per_gpu=null"
 NO_MICRO = (NO_SIZE, "train_batch_size=32", "num_gpus=4")
+ONE_BIT = tuple(f"optimizer.params.{each}" for each in ("freeze_step=5", "cuda_aware=false", "comm_backend_name=nccl"))
 NO_TYPE = "optimizer.type=null"
 
 # key -> (sets for both, set that changes it, what is looked at, before, after)
@@ -103,6 +104,13 @@ EFFECTS: dict[str, Effect] = {
         2.0,
     ),
     "cpu_optimizer": ((), (NO_TYPE, "cpu-optimizer=true"), at("optim.optimizer.name"), "Adam", "CPU_Adam"),
+    "onebitadam": (
+        (),
+        (NO_TYPE, "onebitadam=true", *ONE_BIT),
+        at("optim.optimizer.name"),
+        "Adam",
+        "OneBitAdam",
+    ),
     "cpu_torch_adam": ((), (NO_TYPE, "cpu_torch_adam=true"), at("optim.optimizer.name"), "Adam", "CPU_torch_adam"),
     "openai_gelu": ((), ("openai-gelu=true",), at("model.activation.name"), "gelu", "openai-gelu"),
     "onnx_safe": ((), ("onnx-safe=true",), at("model.activation.name"), "gelu", "erf-gelu"),
@@ -277,6 +285,7 @@ PLACES: dict[str, str] = {
     "use_checkpoint_lr_scheduler": f"{CHECKPOINT}test_whose_schedule_goes_on",
     "wandb": f"{BLOCKS}test_wandb_gets_one_run_with_every_value",
     "comet": f"{BLOCKS}test_comet_gets_an_experiment_with_a_value_of_each_name_every_so_many_samples",
+    "autotuning": f"{PLUGINS}autotuning/tests/test_tune.py::test_tune_tries_each_stage_and_writes_the_best",
     "data_efficiency": f"{CHOICE}test_steps_read_what_is_easy_enough_and_each_pass_all_of_it",
     "curriculum_learning": f"{CHOICE}test_lengths_grow_and_nothing_is_chosen",
     "sparse_attention": f"{PLUGINS}sparse-attention/tests/test_layouts.py::test_fixed",

@@ -48,6 +48,11 @@ def sparse(settings: str) -> tuple[str, ...]:
     return ("sparsity=all", f"sparse_attention={{block: 4, {settings}}}")
 
 
+def one_bit(name: str, more: str = "freeze_step: 5") -> tuple[str, ...]:
+    """One of the 1-bit family on a CPU."""
+    return (f"optimizer={{type: {name}, params: {{cuda_aware: false, comm_backend_name: gloo, {more}}}}}",)
+
+
 STEPS = "total_curriculum_step: 10, difficulty_step: 8"
 EASY = f"min_difficulty: 1, max_difficulty: 9, schedule_type: fixed_linear, schedule_config: {{{STEPS}}}"
 INDEX_OF = "clustering_type: schedule_based, index_to_sample_path: s"
@@ -142,7 +147,24 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
     ),
     # optimizer and learning rate
     19: ("floor_below_peak",),
-    20: (Said(("optimizer.type=OneBitAdam",), f"OneBitAdam {NOT_YET}"),),
+    20: (
+        "schedule_of_the_optimizer",
+        Said(
+            ("optimizer={type: OneBitAdam, params: {freeze_step: 5}}",),
+            "OneBitAdam needs cuda_aware, comm_backend_name",
+            one_bit("OneBitAdam"),
+        ),
+        Said(
+            (*one_bit("ZeroOneAdam", ""), "zero_optimization.stage=1", "zero_allow_untested_optimizer=true"),
+            "ZeroOneAdam runs at stage 0 only, not at 1",
+            one_bit("ZeroOneAdam", ""),
+        ),
+        Said(
+            ("optimizer={type: OneBitLamb, params: {freeze_step: 10}}",),
+            "comm_backend_name: is nccl, and the ranks talk over gloo",
+            one_bit("OneBitLamb", "freeze_step: 10"),
+        ),
+    ),
     21: ("one_schedule_at_resume",),
     22: (
         Said(("warmup=1.01",), "warmup: must be from 0 to 1", ("warmup=1",)),
@@ -156,7 +178,21 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
     24: ("optimizer_suits_precision",),
     25: ("clipping_agrees", "weight_decay_agrees"),
     26: (
-        Said(("optimizer={type: OneBitLamb, params: {coeff_beta: 0.9}}",), f"OneBitLamb {NOT_YET}"),
+        Said(
+            one_bit("OneBitLamb", "coeff_beta: 0.9, freeze_step: 9"),
+            "a running mean with 0.9 takes 10 steps, and freeze_step is 9",
+            one_bit("OneBitLamb", "coeff_beta: 0.9, freeze_step: 10"),
+        ),
+        Said(
+            one_bit("OneBitLamb", "factor_min: 3, factor_max: 2"),
+            "factor_min: 3.0 is more than factor_max 2.0",
+            one_bit("OneBitLamb", "factor_min: 2, factor_max: 2"),
+        ),
+        Said(
+            one_bit("OneBitLamb", "min_coeff: 3, max_coeff: 2"),
+            "min_coeff: 3.0 is more than max_coeff 2.0",
+            one_bit("OneBitLamb", "min_coeff: 2, max_coeff: 2"),
+        ),
         Said(
             ("optimizer={type: Lamb, params: {min_coeff: 2, max_coeff: 1}}",),
             "min_coeff 2.0 is more than max_coeff 1.0",
@@ -325,7 +361,18 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
         Said(("comet.api_key=secret",), "api_key: is a secret"),
     ),
     68: ("profile_needs_timers",),
-    69: (Refused(("autotuning.start_profile_step=3", "autotuning.end_profile_step=5", "autotuning.fast=false")),),
+    69: (
+        Said(
+            ("autotuning={start_profile_step: 5, end_profile_step: 4}",),
+            "end_profile_step: 4 comes before start_profile_step 5",
+            ("autotuning={start_profile_step: 5, end_profile_step: 5}",),
+        ),
+        Said(
+            ("autotuning={tuner_type: random}",),
+            "tuner_type: is not read with fast: true",
+            ("autotuning={tuner_type: random, fast: false}",),
+        ),
+    ),
     70: ("timed_collectives_chosen_once",),
     # all keys
     71: (

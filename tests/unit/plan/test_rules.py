@@ -354,6 +354,12 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("scheduler={type: WarmupLR, params: {warmup_num_steps: 9, warmup_max_lr: 1e-3}}",),
         CPU,
     ),
+    "schedule_of_the_optimizer": (
+        ("optimizer.type=Ramped", "lr-decay-style=cosine"),
+        "error: lr-decay-style: Ramped runs with WarmupLR (remove it, or write a `scheduler`)",
+        ("optimizer.type=Ramped", "lr-decay-style=linear", "warmup=0.5"),
+        CPU,
+    ),
     "monitors_have_libraries": (
         ("monitors=[console, far]",),
         "error: monitors: far needs neox_no_such_library, not installed (pip install neox-no-such-library)",
