@@ -11,7 +11,7 @@ def predict(known: Sequence[tuple[Sequence[float], float]], asked: Sequence[Sequ
     import xgboost
 
     features, values = np.array([each[0] for each in known]), np.array([each[1] for each in known])
-    scale = max(float(np.abs(values).max()), 1e-12)
-    trees = xgboost.XGBRegressor(n_estimators=50, max_depth=3, learning_rate=0.3, n_jobs=1)
-    trees.fit(features, values / scale)
-    return [float(value) * scale for value in trees.predict(np.array(asked))]
+    scale = max(float(np.abs(values).max()), 1e-12)  # trees of small numbers would not be grown
+    options = {"max_depth": 3, "eta": 0.3, "min_child_weight": 0, "lambda": 0.1, "nthread": 1, "verbosity": 0}
+    trees = xgboost.train(options, xgboost.DMatrix(features, values / scale), num_boost_round=50)
+    return [float(value) * scale for value in trees.predict(xgboost.DMatrix(np.array(asked)))]

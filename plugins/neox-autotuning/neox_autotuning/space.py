@@ -15,6 +15,7 @@ Sets = Mapping[str, Any]
 Measure = Callable[["Trial"], float | None]
 """Runs a trial: its metric, the larger the better; None where it failed."""
 
+OTHER_SPELLINGS = ("train_step_batch_size", "batch_size")
 MICRO, STAGE, ACCUMULATION = (
     "train_micro_batch_size_per_gpu",
     "zero_optimization.stage",
@@ -55,6 +56,7 @@ class Space:
     """What of the run is given. micro_batch: to begin with. per_rank: samples of a step of one data-parallel rank.
 
     per_rank None: the batch grows with the micro-batch, which is accumulated `accumulation` times. stages: to try.
+    spellings: other names that the config has of the micro-batch, and that have to agree.
     """
 
     stages: tuple[int, ...]
@@ -62,6 +64,7 @@ class Space:
     data_parallel: int
     accumulation: int
     per_rank: int | None
+    spellings: tuple[str, ...] = ()
 
 
 def micro_batches(space: Space, block: AutotuningBlock) -> list[int]:
@@ -159,10 +162,12 @@ def _fits(size: int, space: Space, block: AutotuningBlock) -> bool:
 
 
 def _trial(stage: int, size: int, knobs: Sets, space: Space, block: AutotuningBlock) -> Trial:
-    tried: dict[str, Any] = {STAGE: stage, MICRO: size, **knobs}
+    tried: dict[str, Any] = {MICRO: size, **knobs}
+    if len(space.stages) > 1:
+        tried[STAGE] = stage
     if space.per_rank is not None:
         tried[ACCUMULATION] = space.per_rank // size
-    sets = dict(tried)
+    sets = tried | dict.fromkeys(space.spellings, size)
     for key, other in (block.arg_mappings or {}).items():
         known = key.strip().replace("-", "_")
         if known in tried:

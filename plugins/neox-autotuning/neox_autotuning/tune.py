@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 from neox_autotuning.plugin import BLOCK
 from neox_autotuning.settings import AutotuningBlock, AutotuningSettings
-from neox_autotuning.space import MICRO, Space, Trial, search
+from neox_autotuning.space import MICRO, OTHER_SPELLINGS, Space, Trial, search
 from neox_autotuning.trial import Bench, Result, SearchStoppedError, as_sets, score
 from neox_core.config.legacy import modernise
 from neox_core.config.load import Loaded, load
@@ -37,7 +37,8 @@ def tune(files: tuple[Path, ...], sets: tuple[str, ...], train: bool) -> None:
     """
     searched = (*sets, f"{BLOCK}.enabled=false")
     plan = prepare_run(files, searched).plan
-    loaded = modernise(load(files, sets))
+    written = load(files, sets)
+    loaded = modernise(written)
     block = _block(loaded)
     bench = Bench(files, sets, frozenset(loaded.values), block)
     results: list[Result] = []
@@ -49,7 +50,7 @@ def tune(files: tuple[Path, ...], sets: tuple[str, ...], train: bool) -> None:
         return score(result)
 
     try:
-        best = search(space_of(plan, loaded), block, measure)
+        best = search(space_of(plan, written, loaded), block, measure)
     except SearchStoppedError as stopped:
         click.echo(f"stopped in {stopped}; the results so far are kept, and `neox tune` goes on from them", err=True)
         raise SystemExit(130) from None
@@ -72,16 +73,17 @@ def _block(loaded: Loaded) -> AutotuningBlock:
     return structure_settings(AutotuningSettings, values).autotuning
 
 
-def space_of(plan: RunPlan, loaded: Loaded) -> Space:
+def space_of(plan: RunPlan, written: Loaded, loaded: Loaded) -> Space:
     """A stage, and a whole batch, that the config writes are kept; what it leaves open is searched."""
     zero = loaded.values.get("zero_optimization")
     fixed = isinstance(zero, dict) and zero.get("stage") is not None
     stages = (plan.optim.zero_stage,) if fixed else (0, 1) if plan.cluster.pipeline_parallel > 1 else (0, 1, 2, 3)
     batch = plan.batch
     whole = loaded.values.get("train_batch_size") is not None
-    micro_batch = batch.micro_batch if loaded.values.get(MICRO) is not None else 1
+    spellings = tuple(key for key in OTHER_SPELLINGS if written.values.get(key) is not None)
+    micro_batch = batch.micro_batch if spellings or loaded.values.get(MICRO) is not None else 1
     per_rank = batch.train_batch // batch.data_parallel if whole else None
-    return Space(stages, micro_batch, batch.data_parallel, batch.gradient_accumulation, per_rank)
+    return Space(stages, micro_batch, batch.data_parallel, batch.gradient_accumulation, per_rank, spellings)
 
 
 def write_best(files: Sequence[Path], sets: Sequence[str], best: Trial, path: Path) -> Path:

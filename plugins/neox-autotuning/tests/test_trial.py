@@ -1,0 +1,62 @@
+"""What is made of a run's metrics, by hand-written ones."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from neox_autotuning.settings import AutotuningBlock
+from neox_autotuning.space import Trial
+from neox_autotuning.trial import Bench, Result, measured, score
+
+# step 1 is slow, and 4 is not measured
+SECONDS = {1: 9.0, 2: 1.0, 3: 3.0, 4: 7.0}
+
+
+@pytest.fixture
+def metrics(tmp_path: Path) -> Path:
+    (tmp_path / "run.json").write_text(json.dumps({"batch": {"train_batch": 6}}))
+    lines = [{"step": step, "step_s": seconds, "tflops": 12 / seconds} for step, seconds in SECONDS.items()]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in [{"step": 1, "startup": 1.0}, *lines]))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [("latency", 2.0), ("throughput", 3.0), ("FLOPS", 6e12)],  # 2 steps in 4 s; 12 samples; 24e12 operations
+)
+def test_the_measured_steps_alone_count(metrics: Path, metric: Any, value: float) -> None:
+    block = AutotuningBlock(metric=metric, start_profile_step=2, end_profile_step=3)
+    assert measured(metrics, block) == pytest.approx(value)
+
+
+def test_a_run_that_ended_before_has_no_metric(metrics: Path) -> None:
+    assert measured(metrics, AutotuningBlock(start_profile_step=4, end_profile_step=5)) is None
+    assert measured(metrics.with_name("nothing.jsonl"), AutotuningBlock()) is None
+
+
+def test_low_latency_is_better() -> None:
+    low, high = (Result("", {}, "latency", value) for value in (1.0, 2.0))
+    assert score(low) > score(high)  # type: ignore[operator]
+    assert score(Result("", {}, "throughput", 2.0)) == 2.0
+    assert score(Result("", {}, "latency", None)) is None
+
+
+def test_a_trial_saves_and_tells_nothing_and_ends_after_the_last_measured_step(tmp_path: Path) -> None:
+    block = AutotuningBlock(end_profile_step=9)
+    bench = Bench([Path("a.yml")], ["save-interval=7", "seed=3"], frozenset({"save", "save_interval", "wandb"}), block)
+    command = bench.command(Trial("t", 1, 4, {"zero_optimization.stage": 1}), tmp_path)
+    sets = [value for flag, value in pairwise(command) if flag == "--set"]
+    assert command[1:5] == ["-m", "neox_core", "train", "a.yml"]
+    assert set(sets) >= {
+        "save=null",
+        "save_interval=null",
+        "wandb=null",
+        "exit_interval=9",
+        "zero_optimization.stage=1",
+    }
+    assert "seed=3" in sets
+    assert "save-interval=7" not in sets
+    assert command[-2:] == ["--run-dir", str(tmp_path)]
