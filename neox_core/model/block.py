@@ -53,12 +53,17 @@ class Block(nn.Module):
         normed = self.attention_norm(x)
         attended = self.attention(normed, position, scope, layer, bias=not apart)
         residual = normed if self.residual_post_norm else x
-        after = self._add(residual, attended, self.attention.output.bias, scope.keys, attended_site(layer))
+        site = attended_site(layer)
         if self.parallel or self.mlp_norm is None:
+            residual = self._add(residual, attended, self.attention.output.bias, scope.keys, site)
             normed = normed if self.mlp_norm is None else self.mlp_norm(x)
-            residual = after
         else:
-            normed = self.mlp_norm(after)
+            if not apart and getattr(self.mlp_norm, "adds_residual", False):
+                dropped = drop(attended, self.dropout, scope.keys, site, self.tensor.first_position(x.shape[1]))
+                normed, after = self.mlp_norm(dropped, residual)
+            else:
+                after = self._add(residual, attended, self.attention.output.bias, scope.keys, site)
+                normed = self.mlp_norm(after)
             residual = normed if self.residual_post_norm else after
         return self._add(residual, self.mlp(normed, bias=not apart), self.mlp.down.bias, scope.keys, mlp_site(layer))
 

@@ -29,12 +29,26 @@ class LayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
         self.bias = nn.Parameter(torch.zeros(dim))
 
-    def forward(self, x: Tensor) -> Tensor:
+    @property
+    def adds_residual(self) -> bool:
+        """Whether adding a residual here, and not before, saves a pass over memory."""
+        return "layer_norm" in self.kernels
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """With a residual: (the norm of `x + residual`, the sum)."""
         compute = self.kernels.get("layer_norm", layer_norm)
-        return compute(x, self.weight, self.bias, self.eps)  # type: ignore[no-any-return]
+        return compute(x, self.weight, self.bias, self.eps, residual)  # type: ignore[no-any-return]
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """The op: x [..., dim], weight and bias [dim] -> [..., dim] in the dtype of x."""
+def layer_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None
+) -> Tensor | tuple[Tensor, Tensor]:
+    """The op: x [..., dim], weight and bias [dim] -> [..., dim] in the dtype of x.
+
+    With a residual it is that of `x + residual`, returned together with the sum.
+    """
+    if residual is not None:
+        total = x + residual
+        return layer_norm(total, weight, bias, eps), total  # type: ignore[return-value]
     wide = x if x.dtype == weight.dtype else x.to(torch.promote_types(x.dtype, weight.dtype))
     return F.layer_norm(wide, weight.shape, weight, bias, eps).to(x.dtype)

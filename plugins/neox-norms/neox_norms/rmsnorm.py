@@ -29,13 +29,27 @@ class RMSNorm(nn.Module):
         self.under_the_root = settings.rms_norm_epsilon_in == "mean-square"
         self.weight = nn.Parameter(torch.ones(dim))
 
-    def forward(self, x: Tensor) -> Tensor:
+    @property
+    def adds_residual(self) -> bool:
+        """Whether adding a residual here, and not before, saves a pass over memory."""
+        return "rms_norm" in self.kernels
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """With a residual: (the norm of `x + residual`, the sum)."""
         compute = self.kernels.get("rms_norm", rms_norm)
-        return compute(x, self.weight, self.eps, self.under_the_root)  # type: ignore[no-any-return]
+        return compute(x, self.weight, self.eps, self.under_the_root, residual)  # type: ignore[no-any-return]
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float, under_the_root: bool) -> Tensor:
-    """The op: x [..., dim], weight [dim] -> [..., dim] in the dtype of x."""
+def rms_norm(
+    x: Tensor, weight: Tensor, eps: float, under_the_root: bool, residual: Tensor | None = None
+) -> Tensor | tuple[Tensor, Tensor]:
+    """The op: x [..., dim], weight [dim] -> [..., dim] in the dtype of x.
+
+    With a residual it is that of `x + residual`, returned together with the sum.
+    """
+    if residual is not None:
+        total = x + residual
+        return rms_norm(total, weight, eps, under_the_root), total  # type: ignore[return-value]
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     if under_the_root:
         root = (wide.square().mean(dim=-1, keepdim=True) + eps).sqrt()

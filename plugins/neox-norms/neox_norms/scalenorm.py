@@ -27,13 +27,25 @@ class ScaleNorm(nn.Module):
         self.eps = settings.scalenorm_epsilon
         self.weight = nn.Parameter(torch.ones(1))
 
-    def forward(self, x: Tensor) -> Tensor:
+    @property
+    def adds_residual(self) -> bool:
+        """Whether adding a residual here, and not before, saves a pass over memory."""
+        return "scale_norm" in self.kernels
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """With a residual: (the norm of `x + residual`, the sum)."""
         compute = self.kernels.get("scale_norm", scale_norm)
-        return compute(x, self.weight, self.eps)  # type: ignore[no-any-return]
+        return compute(x, self.weight, self.eps, residual)  # type: ignore[no-any-return]
 
 
-def scale_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The op: x [..., dim], weight [1] -> [..., dim] in the dtype of x."""
+def scale_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+    """The op: x [..., dim], weight [1] -> [..., dim] in the dtype of x.
+
+    With a residual it is that of `x + residual`, returned together with the sum.
+    """
+    if residual is not None:
+        total = x + residual
+        return scale_norm(total, weight, eps), total  # type: ignore[return-value]
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).clamp(min=eps)
     return (wide * (weight / length)).to(x.dtype)

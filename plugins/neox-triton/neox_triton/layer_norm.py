@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from neox_triton.choices import MAX_WIDTH, PROGRAMS, warps_of
-from neox_triton.examples import norm_input
+from neox_triton.examples import draw, norm_input
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import block_of, launch, like, rows
 
@@ -150,18 +150,17 @@ class _LayerNorm(torch.autograd.Function):
         return dx.to(dtype), dweight.to(weight.dtype), dbias.to(bias_dtype), None, added
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """The op, as `neox_norms.layernorm.layer_norm`: x [..., dim], weight and bias [dim] -> as x."""
-    return _LayerNorm.apply(x, weight, bias, eps, None)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def add_layer_norm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """(the norm of `x + residual`, the sum), which is in the dtype that torch gives a sum of the two."""
+def layer_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None
+) -> Tensor | tuple[Tensor, Tensor]:
+    """The op, as `neox_norms.layernorm.layer_norm`: x [..., dim], weight and bias [dim] -> as x; also the sum."""
     return _LayerNorm.apply(x, weight, bias, eps, residual)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
-    yield (*norm_input(dtype, device, large), 1e-5)
+    x, weight, bias = norm_input(dtype, device, large)
+    yield x, weight, bias, 1e-5
+    yield x, weight, bias, 1e-5, draw(*x.shape, dtype=dtype, device=device)
 
 
 KERNEL = TritonKernel(layer_norm, _cases, max_width=MAX_WIDTH)

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from neox_triton.choices import MAX_WIDTH, PROGRAMS, warps_of
-from neox_triton.examples import norm_input
+from neox_triton.examples import draw, norm_input
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import block_of, launch, like, rows
 
@@ -144,22 +144,17 @@ class _RMSNorm(torch.autograd.Function):
         return dx.to(dtype), partial.sum(0).to(weight.dtype), None, None, added
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float, under_the_root: bool) -> Tensor:
-    """The op, as `neox_norms.rmsnorm.rms_norm`: x [..., dim], weight [dim] -> as x."""
-    return _RMSNorm.apply(x, weight, eps, under_the_root, None)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, under_the_root: bool
-) -> tuple[Tensor, Tensor]:
-    """(the norm of `x + residual`, the sum), which is in the dtype that torch gives a sum of the two."""
+def rms_norm(
+    x: Tensor, weight: Tensor, eps: float, under_the_root: bool, residual: Tensor | None = None
+) -> Tensor | tuple[Tensor, Tensor]:
+    """The op, as `neox_norms.rmsnorm.rms_norm`: x [..., dim], weight [dim] -> as x; with a residual also the sum."""
     return _RMSNorm.apply(x, weight, eps, under_the_root, residual)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
     x, weight, _ = norm_input(dtype, device, large)
     yield x, weight, 1e-8, False
-    yield x, weight, 1e-5, True
+    yield x, weight, 1e-5, True, draw(*x.shape, dtype=dtype, device=device)
 
 
 KERNEL = TritonKernel(rms_norm, _cases, max_width=MAX_WIDTH)

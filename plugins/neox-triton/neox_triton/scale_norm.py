@@ -119,18 +119,15 @@ class _ScaleNorm(torch.autograd.Function):
         return dx.to(dtype), partial.sum().to(weight.dtype).view(1), None, added
 
 
-def scale_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The op, as `neox_norms.scalenorm.scale_norm`: x [..., dim], weight [1] -> as x."""
-    return _ScaleNorm.apply(x, weight, eps, None)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def add_scale_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """(the norm of `x + residual`, the sum), which is in the dtype that torch gives a sum of the two."""
+def scale_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+    """The op, as `neox_norms.scalenorm.scale_norm`: x [..., dim], weight [1] -> as x; with a residual also the sum."""
     return _ScaleNorm.apply(x, weight, eps, residual)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
-    yield norm_input(dtype, device, large)[0], draw(1, dtype=dtype, device=device), 1e-8
+    x, weight = norm_input(dtype, device, large)[0], draw(1, dtype=dtype, device=device)
+    yield x, weight, 1e-8
+    yield x, weight, 1e-8, draw(*x.shape, dtype=dtype, device=device)
 
 
 KERNEL = TritonKernel(scale_norm, _cases, max_width=MAX_WIDTH)

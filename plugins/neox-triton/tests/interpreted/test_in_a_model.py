@@ -117,6 +117,22 @@ def test_every_form_of_the_model(form: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert ran == always | own | ({"rotary"} if form != "alibi" else set())
 
 
+@pytest.mark.parametrize("norm", ["rms_norm", "layer_norm", "scale_norm"])
+@pytest.mark.parametrize("post", [False, True])
+def test_the_residual_is_added_with_the_norm(norm: str, post: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = {"rms_norm": "RMSNorm", "layer_norm": "LayerNorm", "scale_norm": "ScaleNorm"}[norm]
+    added: list[bool] = []
+    kernel = load_path(f"neox_triton.{norm}:KERNEL")
+
+    def watched(*arguments: Any) -> Any:
+        added.append(arguments[-1] is not None)
+        return kernel.run(*arguments)
+
+    monkeypatch.setattr(f"neox_triton.{norm}.KERNEL", evolve(kernel, run=watched))
+    assert compare(evolve(PLAN, norm=NORMS[name], residual_post_norm=post), (norm,), monkeypatch) == {norm}
+    assert added == [False, True] * 2 + [False]  # of two layers, and the last norm
+
+
 def test_any_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compare(FUSED_DOCUMENTS, ("scaled_masked_softmax",), monkeypatch) == {"scaled_masked_softmax"}
     assert compare(PLAN, ("scaled_masked_softmax",), monkeypatch) == {"scaled_masked_softmax"}

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 from neox_norms.layernorm import layer_norm as reference
-from neox_triton.layer_norm import add_layer_norm, layer_norm
+from neox_triton.layer_norm import layer_norm
 
 
 @pytest.mark.parametrize("width", [3, 64, 123])
@@ -13,11 +13,12 @@ def test_equals_the_reference(agrees: Any, draw: Any, width: int) -> None:
 
 
 def test_adds_the_residual_before(agrees: Any, draw: Any) -> None:
-    def added(x: torch.Tensor, residual: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return reference(x + residual, *rest), x + residual
-
     weight = draw(123)
-    agrees(add_layer_norm, added, draw(5, 123), draw(5, 123), weight, weight * 0, 1e-5)
+    agrees(layer_norm, reference, draw(5, 123), weight, weight * 0, 1e-5, draw(5, 123))
+    wide, narrow = draw(5, 123).detach(), draw(5, 123).detach().bfloat16()
+    y, total = layer_norm(narrow, weight, weight * 0, 1e-5, wide)
+    assert y.dtype == total.dtype == torch.float32
+    assert torch.equal(total, narrow + wide)
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-6, 3e4])

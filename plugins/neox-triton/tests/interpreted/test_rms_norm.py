@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 from neox_norms.rmsnorm import rms_norm as reference
-from neox_triton.rms_norm import add_rms_norm, rms_norm
+from neox_triton.rms_norm import rms_norm
 
 
 @pytest.mark.parametrize(("eps", "under"), [(1e-8, False), (1e-5, True)])
@@ -14,11 +14,12 @@ def test_equals_the_reference(agrees: Any, draw: Any, width: int, eps: float, un
 
 
 def test_adds_the_residual_before(agrees: Any, draw: Any) -> None:
-    def added(x: torch.Tensor, residual: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return reference(x + residual, *rest), x + residual
-
     weight = draw(123)
-    agrees(add_rms_norm, added, draw(5, 123), draw(5, 123), weight, 1e-8, False)
+    agrees(rms_norm, reference, draw(5, 123), weight, 1e-8, False, draw(5, 123))
+    wide, narrow = draw(5, 123).detach(), draw(5, 123).detach().bfloat16()
+    y, total = rms_norm(narrow, weight, 1e-8, False, wide)
+    assert y.dtype == total.dtype == torch.float32
+    assert torch.equal(total, narrow + wide)
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-6, 3e4])

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 from neox_norms.scalenorm import scale_norm as reference
-from neox_triton.scale_norm import add_scale_norm, scale_norm
+from neox_triton.scale_norm import scale_norm
 
 
 @pytest.mark.parametrize("width", [3, 64, 123])
@@ -13,11 +13,12 @@ def test_equals_the_reference(agrees: Any, draw: Any, width: int) -> None:
 
 
 def test_adds_the_residual_before(agrees: Any, draw: Any) -> None:
-    def added(x: torch.Tensor, residual: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return reference(x + residual, *rest), x + residual
-
     weight = draw(123)
-    agrees(add_scale_norm, added, draw(5, 123), draw(5, 123), weight[:1], 1e-8)
+    agrees(scale_norm, reference, draw(5, 123), weight[:1], 1e-8, draw(5, 123))
+    wide, narrow = draw(5, 123).detach(), draw(5, 123).detach().bfloat16()
+    y, total = scale_norm(narrow, weight[:1], 1e-8, wide)
+    assert y.dtype == total.dtype == torch.float32
+    assert torch.equal(total, narrow + wide)
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-6, 3e4])
