@@ -1,24 +1,27 @@
-"""Data on one core: the order of samples, tokenizing and writing next to a plain loop of `tokenizers`, reading samples.
+"""Data on one core: the order of samples, tokenizing and writing, memory, reading samples, what a run waits for them.
 
-`python benchmarks/data_cpu.py`: rows are appended to benchmarks/results.csv. Ours and the peer's run in alternation.
-`--documents 1e8` for another size of the order.
+`python benchmarks/data_cpu.py [PART...]`: rows are appended to benchmarks/results.csv. Ours and a peer's run in
+alternation. PART: order, tokenizing, memory, reading, waiting; all of them if none is named. `--documents 1e8` is the
+size of the order, `--megabytes 100 2000` are the sizes of text whose memory is compared (5 MB take a second).
 """
 
 import argparse
+import ctypes
+import json
 import os
-import resource
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
-from itertools import islice
+from collections.abc import Sequence
+from itertools import cycle, islice
 from pathlib import Path
 
 from results import append_row
 
 RUNS = 3
-TEXT_BYTES = 24 << 20
+TEXT_BYTES = 48 << 20
 SEQ_LENGTH = 2048
 RATE = "MB/s of processor time"
 
@@ -36,41 +39,119 @@ held = order.documents.nbytes + order.samples.nbytes + order.shuffle.nbytes
 print(seconds, held / len(order), (after - before) / 1024 - held / 2**20)
 """
 
+WALK = """
+#include <cstdint>
+// One pass over all samples: each walks from document to document until it has its tokens.
+extern "C" void walk(const int32_t* sizes, const int32_t* stream, int64_t samples, int32_t seq, int64_t* starts) {
+    int64_t place = 0;
+    int32_t offset = 0;
+    starts[0] = starts[1] = 0;
+    for (int64_t sample = 1; sample <= samples; ++sample) {
+        for (int32_t wanted = seq + 1; wanted > 0;) {
+            const int32_t left = sizes[stream[place]] - offset;
+            wanted -= left;
+            if (wanted <= 0) {
+                offset += wanted + left - 1;
+            } else {
+                ++place;
+                offset = 0;
+            }
+        }
+        starts[2 * sample] = place;
+        starts[2 * sample + 1] = offset;
+    }
+}
+"""
+
 PEER = """
-import sys, time
+import sys
 from pathlib import Path
+import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
-files, vocab, merges = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+files, vocab, merges, out = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
 tokenizer = Tokenizer(models.BPE.from_file(vocab, merges))
 tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-texts = [path.read_text() for path in sorted(files.iterdir())]
-began = time.process_time()
-for first in range(0, len(texts), 64):
-    for encoding in tokenizer.encode_batch_fast(texts[first : first + 64]):
-        encoding.ids
-print(time.process_time() - began)
+paths = sorted(files.iterdir())
+with open(out, "wb") as written:
+    for first in range(0, len(paths), 64):
+        texts = [path.read_text() for path in paths[first : first + 64]]
+        for encoding in tokenizer.encode_batch_fast(texts):
+            written.write(np.array([*encoding.ids, 0], dtype=np.uint16).tobytes())
+"""
+
+WAITING = """
+num-layers: 4
+hidden-size: 128
+num-attention-heads: 4
+seq-length: 2048
+max-position-embeddings: 2048
+train_micro_batch_size_per_gpu: 1
+train-iters: 30
+log-interval: 10
+num-workers: 2
+eval-interval: 100
+eval-iters: 0
+optimizer: {type: Adam, params: {lr: 0.001}}
 """
 
 
 def alone(code: str, *args: str) -> list[float]:
     """The numbers that a process on one core prints."""
-    env = {**os.environ, "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code, *args], env=env, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args], env=one_core(), check=True, capture_output=True, text=True
+    )
     return [float(number) for number in done.stdout.split()]
 
 
-def order(documents: str) -> None:
+def one_core() -> dict[str, str]:
+    return {**os.environ, "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+def order(documents: str, folder: Path) -> None:
     runs = [alone(ORDER, documents) for _ in range(RUNS)]
     for unit, values in zip(("s", "bytes/sample", "MiB over the arrays"), zip(*runs, strict=True), strict=True):
         append_row("data_cpu", f"order of {float(documents):.0e} documents", unit, list(values))
+    starts(int(float(documents)), folder)
+
+
+def starts(count: int, folder: Path) -> None:
+    """Where the samples begin, the part of an order that GPT-NeoX has in C++; the rest is numpy's in both."""
+    import numpy as np
+
+    from neox_core.build.order import _sample_starts
+
+    (folder / "walk.cpp").write_text(WALK)
+    library = folder / "walk.so"
+    subprocess.run(["g++", "-O3", "-shared", "-fPIC", str(folder / "walk.cpp"), "-o", str(library)], check=True)
+    walk = ctypes.CDLL(str(library)).walk
+    sizes = np.random.default_rng(0).integers(1, 1000, count, dtype=np.int32)
+    stream = np.arange(count, dtype=np.int32)
+    np.random.RandomState(1).shuffle(stream)
+    total = int(sizes.sum(dtype=np.int64))
+    theirs = np.zeros(((total - 1) // SEQ_LENGTH + 1, 2), dtype=np.int64)
+    seconds: dict[str, list[float]] = {"numpy in parts": [], "one pass in C++": []}
+    for _ in range(RUNS):
+        began = time.process_time()
+        walk(
+            *(ctypes.c_void_p(array.ctypes.data) for array in (sizes, stream)),
+            ctypes.c_int64(len(theirs) - 1),
+            ctypes.c_int32(SEQ_LENGTH),
+            ctypes.c_void_p(theirs.ctypes.data),
+        )
+        seconds["one pass in C++"].append(time.process_time() - began)
+        began = time.process_time()
+        ours = _sample_starts(sizes, stream, SEQ_LENGTH, total)
+        seconds["numpy in parts"].append(time.process_time() - began)
+        if not np.array_equal(ours, theirs):
+            raise SystemExit("the two do not agree")
+    for how, values in seconds.items():
+        append_row("data_cpu", f"where samples begin, {count:.0e} documents: {how}", "s", values)
 
 
 def texts(folder: Path) -> float:
     """Source files of the standard library as .txt; returns their MB."""
-    root, held = Path(sysconfig.get_path("stdlib")), 0
-    found = (path for path in sorted(root.rglob("*.py")) if "site-packages" not in path.parts)
-    for number, path in enumerate(islice(found, 5000)):
-        raw = path.read_bytes().decode("utf-8", errors="ignore").encode()
+    held = 0
+    for number, raw in enumerate(islice(cycle(sources()), 20_000)):
         (folder / f"{number:05}.txt").write_bytes(raw)
         held += len(raw)
         if held >= TEXT_BYTES:
@@ -78,60 +159,132 @@ def texts(folder: Path) -> float:
     return held / 1e6
 
 
-def prepare(source: Path, out: Path, *more: str) -> float:
-    """Seconds of processor time of the whole command, which other work on the machine does not change much."""
-    env = {**os.environ, "RAYON_NUM_THREADS": "1"}
-    before = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
-    argv = [sys.executable, "-m", "neox_core", "data", "prepare", str(source), "--out", str(out), *more]
-    subprocess.run(argv, env=env, check=True, capture_output=True)
-    return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - before
+def sources() -> list[bytes]:
+    root = Path(sysconfig.get_path("stdlib"))
+    found = sorted(path for path in root.rglob("*.py") if "site-packages" not in path.parts)
+    return [path.read_bytes().decode("utf-8", errors="ignore").encode() for path in found]
 
 
-def tokenizing(folder: Path) -> Path:
-    source, out = folder / "texts", folder / "out"
+def used(argv: Sequence[str]) -> tuple[float, float]:
+    """(seconds of processor time, peak MiB) of a command: other work on the machine does not change them much."""
+    process = subprocess.Popen(argv, env=one_core(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{argv[:5]} failed")
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+
+def prepare(source: Path, out: Path, *more: str) -> tuple[float, float]:
+    return used([sys.executable, "-m", "neox_core", "data", "prepare", str(source), "--out", str(out), *more])
+
+
+def vocabulary(folder: Path) -> tuple[str, ...]:
+    """Options with a vocabulary, which is learnt once."""
+    out = folder / "vocabulary"
+    if not out.exists():
+        neox = [sys.executable, "-m", "neox_core", "data", "train-tokenizer", "stdlib", "--out", str(out)]
+        subprocess.run(neox, check=True, capture_output=True)
+    return "--vocab-file", str(out / "vocab.json"), "--merge-file", str(out / "merges.txt")
+
+
+def tokenizing(folder: Path) -> None:
+    """Whole processes from text to ids on disk, in both."""
+    source, given = folder / "texts", vocabulary(folder)
     source.mkdir()
     mega = texts(source)
-    prepare(source, out)
-    files = (str(out / "vocab.json"), str(out / "merges.txt"))
     ours, theirs = [], []
     for _ in range(RUNS):
-        given = ("--vocab-file", files[0], "--merge-file", files[1])
-        ours.append(mega / prepare(source, folder / "again", *given, "--force"))
-        theirs.append(mega / alone(PEER, str(source), *files)[0])
-    append_row("data_cpu", f"{mega:.0f} MB of text to a dataset, whole command: neox", RATE, ours)
-    append_row(
-        "data_cpu", f"{mega:.0f} MB of text to ids, the loop alone: tokenizers", RATE, theirs
-    )
-    return out / "out"
+        ours.append(mega / prepare(source, folder / "again", *given, "--force")[0])
+        peer = [sys.executable, "-c", PEER, str(source), given[1], given[3], str(folder / "peer.bin")]
+        theirs.append(mega / used(peer)[0])
+    for who, values in (("neox data prepare", ours), ("a loop of tokenizers", theirs)):
+        append_row("data_cpu", f"{mega:.0f} MB of text to ids on disk: {who}", RATE, values)
 
 
-def reading(prefix: Path) -> None:
+def memory(folder: Path, megabytes: Sequence[int]) -> None:
+    given = vocabulary(folder)
+    for size in megabytes:
+        source = folder / f"{size}.jsonl"
+        with source.open("wb") as file:
+            for raw in cycle(sources()):
+                file.write(json.dumps({"text": raw.decode()}).encode() + b"\n")
+                if file.tell() >= size * 1e6:
+                    break
+        seconds, peak = prepare(source, folder / f"out{size}", *given)
+        source.unlink()
+        append_row("data_cpu", f"preparing {size} MB: peak memory", "MiB", [peak])
+        append_row("data_cpu", f"preparing {size} MB", RATE, [size / seconds])
+
+
+def reading(folder: Path) -> None:
     import numpy as np
-    from neox_data_indexed.mmap import MmapSource
+    from neox_data_indexed.mmap import MmapBackend
+    from neox_data_indexed.settings import IndexedSettings
 
     from neox_core.build.dataset import Part, Samples
     from neox_core.build.order import build_order
 
-    source = MmapSource(prefix)
-    documents = np.arange(len(source.sizes), dtype=np.int32)
-    samples = Samples(
-        (Part("", source, build_order(source.sizes, documents, SEQ_LENGTH, 20_000, 1), 1),), None, 1, SEQ_LENGTH, 2**31
-    )
-    into, rates = np.empty(SEQ_LENGTH + 1, dtype=np.int64), []
-    for _ in range(RUNS):
-        began = time.perf_counter()
-        for index in range(20_000):
-            samples.read(index, into)
-        rates.append(20_000 / (time.perf_counter() - began))
-    append_row("data_cpu", f"samples of {SEQ_LENGTH} tokens, page cache warm", "samples/s", rates)
+    prefix, backend = folder / "tokens", MmapBackend(IndexedSettings())
+    writer, rng = backend.create(prefix, 50_000), np.random.default_rng(0)
+    for _ in range(100_000):
+        writer.add_document(rng.integers(0, 50_000, rng.integers(1, 4000)))
+    writer.close()
+    for cache in ("warm", "cold"):
+        rates, count = [], 20_000 if cache == "warm" else 4000
+        for _ in range(RUNS):
+            if cache == "cold":
+                for file in backend.files(prefix):
+                    with file.open("rb") as opened:
+                        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            source = backend.open(prefix)
+            order = build_order(source.sizes, np.arange(len(source.sizes), dtype=np.int32), SEQ_LENGTH, count, 1)
+            samples = Samples((Part("", source, order, 1),), None, 1, SEQ_LENGTH, 2**31)
+            into = np.empty(SEQ_LENGTH + 1, dtype=np.int64)
+            began = time.perf_counter()
+            for index in range(count):
+                samples.read(index, into)
+            rates.append(count / (time.perf_counter() - began))
+            del source, order, samples  # or its maps keep the pages
+        append_row("data_cpu", f"samples of {SEQ_LENGTH} tokens, page cache {cache}", "samples/s", rates)
+
+
+def waiting(folder: Path) -> None:
+    """How much of a step the training loop waits for its batches, with `num-workers: 2`."""
+    neox = [sys.executable, "-m", "neox_core"]
+    data = folder / "data"
+    subprocess.run([*neox, "data", "prepare", "stdlib", "--out", str(data)], check=True, capture_output=True)
+    files = {"data-path": data / "stdlib", "vocab-file": data / "vocab.json", "merge-file": data / "merges.txt"}
+    config = folder / "waiting.yml"
+    config.write_text(WAITING + "".join(f"{key}: {value}\n" for key, value in files.items()))
+    shares = []
+    for run in range(RUNS):
+        where = folder / f"run{run}"
+        argv = [*neox, "train", str(config), "--set", f"save={where}"]
+        subprocess.run(argv, check=True, capture_output=True, env=one_core())
+        (metrics,) = where.rglob("metrics.jsonl")
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        logged = [line for line in lines if "data_wait_s" in line][1:]  # without the first steps, when readers start
+        shares.append(100 * sum(line["data_wait_s"] for line in logged) / sum(line["step_s"] for line in logged))
+    append_row("data_cpu", "a step waits for data, num-workers 2", "% of the step", shares)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parts = ("order", "tokenizing", "memory", "reading", "waiting")
+    parser.add_argument("parts", nargs="*", choices=[*parts, []])
     parser.add_argument("--documents", default="1e7")
-    order(parser.parse_args().documents)
-    with tempfile.TemporaryDirectory() as folder:
-        reading(tokenizing(Path(folder)))
+    parser.add_argument("--megabytes", type=int, nargs="+", default=[100, 400])
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for part in given.parts or parts:
+            match part:
+                case "order":
+                    order(given.documents, folder)
+                case "memory":
+                    memory(folder, given.megabytes)
+                case _:
+                    {"tokenizing": tokenizing, "reading": reading, "waiting": waiting}[part](folder)
 
 
 if __name__ == "__main__":

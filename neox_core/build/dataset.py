@@ -22,7 +22,7 @@ from neox_core.build.blend import (
 )
 from neox_core.build.curriculum import Chosen
 from neox_core.build.order import LongerOrder, SampleOrder, build_order, count_epochs, count_tokens, split_documents
-from neox_core.build.records import digest_of
+from neox_core.build.records import digest_of, require_as_prepared
 from neox_core.errors import DataError
 from neox_core.model.shape import padded_vocab
 
@@ -98,6 +98,12 @@ def build_backend(plan: RunPlan) -> DataBackend:
         if tokenizer is not None:
             backend.use(tokenizer, digest_of(plan.data.tokenizer))
     return backend
+
+
+def open_prepared(backend: DataBackend, prefix: Path) -> TokenSource:
+    """The dataset, whose files are those that were written together, as far as their folder tells."""
+    require_as_prepared(backend.files(prefix))
+    return backend.open(prefix)
 
 
 @frozen(eq=False)
@@ -185,7 +191,7 @@ def _open_share(plan: RunPlan, backend: DataBackend, split: Split, rounds: Seque
     """The documents that `split` gives to this split."""
     if plan.data.prefix is None:
         raise DataError("there is no dataset to read", hint="set data-path; `neox data prepare` makes a dataset")
-    source = backend.open(Path(plan.data.prefix))
+    source = open_prepared(backend, Path(plan.data.prefix))
     documents = split_documents(len(source.sizes), plan.data.split)[SPLITS.index(split)]
     if not documents:
         share = ", ".join(f"{share:g}" for share in plan.data.split)
@@ -205,7 +211,7 @@ def _open_blend(
         raise DataError(f"there is no dataset for {split}", hint=f"set {split}-data-paths")
     if len(named) > MOST_DATASETS:
         raise DataError(f"{len(named)} datasets for {split}: at most {MOST_DATASETS} can be blended")
-    sources = [backend.open(Path(each.prefix)) for each in named]
+    sources = [open_prepared(backend, Path(each.prefix)) for each in named]
     for each, source in zip(named, sources, strict=True):
         if not len(source.sizes):
             raise DataError(f"{each.prefix}: has no documents", hint=f"take it out of {split}-data-paths")

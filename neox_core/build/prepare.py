@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import asdict, frozen
+from attrs import Factory, asdict, frozen
 
 from neox_core.build.corpus import Corpus, text_files
-from neox_core.build.records import copy_file, digest_of, hashes_of, read_json, write_json
+from neox_core.build.records import MANIFEST, copy_file, digest_of, edge_hash_of, hashes_of, read_json, write_json
 from neox_core.build.vocabulary import TRAINED, open_corpus, train_vocabulary
 from neox_core.build.write_tokens import Journal, Written, write_tokens
 from neox_core.errors import DataError, run_main
@@ -23,8 +23,6 @@ from neox_core.plan.runfile import ComponentRef
 
 if TYPE_CHECKING:
     from neox_core.contracts import DataBackend, Tokenizer
-
-MANIFEST = "prepared.json"
 
 
 @frozen
@@ -65,7 +63,7 @@ class Request:
 class Prepared:
     """What the manifest says of finished datasets. `digest`: of all that they were made from.
 
-    sha256: of their files, by name, for `neox data verify`.
+    sha256: of their files, by name, for `neox data verify`. edges: of their files' ends, for every run that reads them.
     """
 
     digest: str
@@ -73,6 +71,7 @@ class Prepared:
     text_bytes: int
     vocab_size: int
     sha256: dict[str, str]
+    edges: dict[str, str] = Factory(dict)
 
 
 def prepare(request: Request) -> None:
@@ -141,7 +140,8 @@ def _write(
         before_closing=before_closing,
     )
     hashes = hashes_of(Path(), {file.name: str(file) for file in files})
-    done = Prepared(digest, written, corpus.num_bytes, tokenizer.vocab_size, hashes)
+    edges = {file.name: edge_hash_of(file) for file in files}
+    done = Prepared(digest, written, corpus.num_bytes, tokenizer.vocab_size, hashes, edges)
     write_json(out / MANIFEST, asdict(done))
     journal.remove()
     return done

@@ -6,12 +6,16 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from neox_core.errors import DataError
 from neox_core.plan.runfile import ComponentRef
 
 READ_AT_ONCE = 1 << 20
+EDGE_BYTES = 1 << 16
+MANIFEST = "prepared.json"
 
 
 def digest_of(*parts: Any) -> str:
@@ -43,6 +47,30 @@ def sha256_of(path: Path) -> str:
         while chunk := file.read(READ_AT_ONCE):
             known.update(chunk)
     return known.hexdigest()
+
+
+def edge_hash_of(path: Path) -> str:
+    """SHA-256 of the length of a file, its beginning and its end: enough to tell it from another, and quick."""
+    with path.open("rb") as file:
+        length = file.seek(0, os.SEEK_END)
+        known = hashlib.sha256(f"{length} ".encode())
+        for start in (0, max(0, length - EDGE_BYTES)):
+            file.seek(start)
+            known.update(file.read(EDGE_BYTES))
+    return known.hexdigest()
+
+
+def require_as_prepared(files: Sequence[Path]) -> None:
+    """Raises DataError for a file that is not the one that its folder's manifest tells of, if it does."""
+    if not files:
+        return
+    edges = read_json(files[0].parent / MANIFEST).get("edges", {})
+    for file in files:
+        if file.name in edges and file.is_file() and edge_hash_of(file) != edges[file.name]:
+            raise DataError(
+                f"{file}: is not the file that was prepared, as {file.parent / MANIFEST} tells of it",
+                hint=f"prepare the dataset again, or remove {MANIFEST} if the file was put there on purpose",
+            )
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from neox_core.build.progress import progress
-from neox_core.build.records import read_json, sha256_of
+from neox_core.build.records import MANIFEST, read_json, sha256_of
 from neox_core.errors import DataError, run_main
 from neox_core.plan.runfile import ComponentRef
 
 if TYPE_CHECKING:
     from neox_core.contracts import DataBackend, Tokenizer, TokenSource
-
-MANIFEST = "prepared.json"
 
 
 def verify(prefix: Path, backend: ComponentRef, tokenizer: ComponentRef | None, vocab_size: int | None) -> list[str]:

@@ -283,6 +283,36 @@ def test_a_run_that_was_killed_and_then_ran_out_of_disk_is_gone_on_with(large, t
     assert not [path.name for path in out.iterdir() if path.name.endswith(".partial")]
 
 
+def test_a_full_disk_is_said_and_gone_on_with_when_there_is_room(tmp_path):
+    """A disk of 2 MB, in a mount namespace of its own; where that is not allowed the test before this one stands."""
+    text = Path(subprocess.__file__).read_text() * 40  # 3.5 MB, and more of tokens
+    (tmp_path / "texts").mkdir()
+    for number in range(8):
+        (tmp_path / "texts" / f"{number}.txt").write_text(text[number * 400_000 : (number + 1) * 400_000])
+    prepare("texts/0.txt", "--vocab-size", 300, cwd=tmp_path)
+    given = "--vocab-file out/vocab.json --merge-file out/merges.txt --sync-mb 1 --workers 2"
+    script = f"""
+mkdir small && mount -t tmpfs -o size=2m tmpfs small || exit 99
+{NEOX} data prepare texts --out small/out {given}; echo "first $?"
+ls -A small/out
+mount -o remount,size=64m small
+{NEOX} data prepare texts --out small/out {given} --resume; echo "second $?"
+cp small/out/out.bin whole.bin
+"""
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    if done.returncode == 99 or "unshare" in done.stderr:
+        return
+    assert "out: cannot be written: No space left on device" in done.stderr
+    first, second = done.stdout.split("first 4\n")
+    assert not {"out.bin", "out.idx", "prepared.json"} & set(second.split("\n")[:9])
+    assert "second 0" in second
+    assert first == ""
+    neox("prepare", "texts", "--out", "again/out", *given.split(), cwd=tmp_path)
+    assert (tmp_path / "whole.bin").read_bytes() == (tmp_path / "again" / "out" / "out.bin").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [(["--resume"], "nothing there to resume"), (["--resume", "--force"], "leave one out")],

@@ -19,7 +19,8 @@ from neox_corpora.download import download
 @frozen
 class Archive:
     """A .zip with one text. text_sha256: of the text. document_bytes: about so long is each document that it is cut
-    into, at ends of lines."""
+    into, at ends of lines.
+    """
 
     url: str
     num_bytes: int

@@ -18,6 +18,7 @@ from neox_core.build.data import build_batches, build_tokenizer, open_split
 from neox_core.build.dataset import INDEX_FOLDER, rounds_of
 from neox_core.build.index_data import index_data
 from neox_core.build.order import build_order
+from neox_core.build.records import edge_hash_of
 from neox_core.build.trail import Trail
 from neox_core.errors import DataError
 from neox_core.plan.runfile import (
@@ -57,6 +58,9 @@ class JsonSource:
 class JsonBackend:
     def __init__(self, settings) -> None:
         self.open = JsonSource
+
+    def files(self, prefix):
+        return (prefix,)
 
 
 class Words:
@@ -265,6 +269,19 @@ def test_without_data_path_there_is_one_clear_error():
     with pytest.raises(DataError, match="no dataset to read") as raised:
         read(make_plan(None))
     assert "data-path" in raised.value.hint
+
+
+def test_a_file_that_is_not_the_one_that_was_prepared_is_one_clear_error(prefix, tmp_path):
+    path = tmp_path / prefix.name
+    path.write_bytes(prefix.read_bytes())
+    (tmp_path / "prepared.json").write_text(json.dumps({"edges": {prefix.name: edge_hash_of(path)}}))
+    assert len(read(make_plan(path))) == 10
+    texts = json.loads(path.read_text())
+    path.write_text(json.dumps(texts[:2] + texts[3:1:-1] + texts[4:]))  # of the same length
+    assert path.stat().st_size == prefix.stat().st_size
+    with pytest.raises(DataError, match="tokens: is not the file that was prepared") as raised:
+        read(make_plan(path))
+    assert "prepared.json" in raised.value.hint
 
 
 def test_a_split_without_documents_is_one_clear_error(prefix):

@@ -44,6 +44,9 @@ class Whole:
     def __init__(self, settings):
         self.open = Source
 
+    def files(self, prefix):
+        return (prefix,)
+
 
 class Streamed:
     def __init__(self, settings):
