@@ -1,13 +1,11 @@
 """What neox-autotuning offers."""
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import Any
 
+from neox_autotuning.rules import problems
 from neox_autotuning.settings import AutotuningSettings
 from neox_core.api import Component, ConfigSection, Problem, hookimpl
-
-BLOCK = "autotuning"
 
 
 @hookimpl
@@ -26,41 +24,4 @@ def neox_commands() -> list[Component]:
 
 @hookimpl
 def neox_check_config(config: Any) -> Iterator[Problem]:
-    if not config.is_set(BLOCK):
-        return
-    block = config.section(AutotuningSettings).autotuning
-    if block.enabled:
-        yield Problem(
-            "neox train does not search",
-            f"{BLOCK}.enabled",
-            "`neox tune` with the same files, then train with its best",
-        )
-    yield from steps_follow(block)
-    yield from tuner_can_be_used(config, block)
-    yield from width_agrees(config, block)
-
-
-def steps_follow(block: Any) -> Iterator[Problem]:
-    """What is measured ends where it begins, or later."""
-    if block.end_profile_step < block.start_profile_step:
-        yield Problem(
-            f"{block.end_profile_step} comes before start_profile_step {block.start_profile_step}",
-            f"{BLOCK}.end_profile_step",
-        )
-
-
-def tuner_can_be_used(config: Any, block: Any) -> Iterator[Problem]:
-    """A tuner orders what fast: false adds; one with a model needs xgboost."""
-    key = f"{BLOCK}.tuner_type"
-    if block.fast:
-        if config.is_set(key):
-            yield Problem("is not read with fast: true", key, f"{BLOCK}.fast: false, or remove it")
-    elif block.tuner_type == "model_based" and find_spec("xgboost") is None:
-        yield Problem("model_based needs xgboost, which is not installed", key, "gridsearch or random")
-
-
-def width_agrees(config: Any, block: Any) -> Iterator[Problem]:
-    """One number says how many ranks share a model."""
-    width = config.value("model_parallel_size")
-    if config.is_set(f"{BLOCK}.mp_size") and block.mp_size != width:
-        yield Problem(f"{block.mp_size} is not model-parallel-size, {width}", f"{BLOCK}.mp_size", "remove it")
+    return problems(config)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from ruamel.yaml import YAML
 
-from neox_autotuning.plugin import BLOCK
+from neox_autotuning.rules import BLOCK
 from neox_autotuning.settings import AutotuningBlock, AutotuningSettings
 from neox_autotuning.space import MICRO, OTHER_SPELLINGS, Space, Trial, search
 from neox_autotuning.trial import Bench, Result, SearchStoppedError, as_sets, score

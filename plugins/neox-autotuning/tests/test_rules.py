@@ -4,7 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from neox_autotuning import plugin
+from attrs import evolve
+from neox_autotuning import rules
 from neox_autotuning.settings import AutotuningBlock, AutotuningSettings
 
 
@@ -16,7 +17,7 @@ def said(written: frozenset[str] = frozenset(), **block: Any) -> list[str]:
         is_set=written.__contains__,
         value={"model_parallel_size": 2}.__getitem__,
     )
-    return [f"{each.key}: {each.message}" for each in plugin.neox_check_config(config)]
+    return [f"{each.key}: {each.message}" for each in rules.problems(config)]
 
 
 def test_defaults_hold() -> None:
@@ -25,7 +26,7 @@ def test_defaults_hold() -> None:
 
 @pytest.mark.parametrize(("there", "expected"), [(True, []), (False, ["autotuning.tuner_type: model_based needs"])])
 def test_a_tuner_with_a_model_needs_xgboost(monkeypatch: pytest.MonkeyPatch, there: bool, expected: list[str]) -> None:
-    monkeypatch.setattr(plugin, "find_spec", lambda name: object() if there else None)
+    monkeypatch.setattr(rules, "MODEL", evolve(rules.MODEL, needs=("attrs" if there else "no_such_library",)))
     assert [line[: len(expected[0])] for line in said(fast=False)] == expected
     assert said(fast=False, tuner_type="random") == []
 
