@@ -1,0 +1,129 @@
+"""The choice of a kernel, and how far one is from its reference."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from neox_core.build.kernel_check import TOLERANCE, error_of
+from neox_core.build.kernel_tools import checked, listed, measured
+from neox_core.build.kernels import Choice, choose
+from neox_core.errors import ConfigError
+from neox_core.plan.runfile import ComponentRef, KernelPlan
+
+CPU = torch.device("cpu")
+
+
+def reference(x: Tensor) -> Tensor:
+    return x.square() * 2
+
+
+@frozen
+class Double:
+    """A kernel whose result is `factor` of what it should be, and whose reasons are given."""
+
+    factor: float = 1.0
+    reasons: tuple[str, ...] = ()
+    tested: frozenset[str] = frozenset({"cpu"})
+
+    def why_not(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:
+        return self.reasons
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.square() * (2 * self.factor)
+
+    def examples(self, dtype: torch.dtype, device: torch.device, *, large: bool) -> Iterable[tuple[Any, ...]]:
+        yield (torch.linspace(-1, 1, 7, device=device).to(dtype).requires_grad_(),)
+
+
+GOOD, BAD, UNTESTED = Double(), Double(reasons=("too wide", "too old")), Double(tested=frozenset({"sm_90"}))
+WRONG = Double(factor=1.1)
+
+
+def plan(want: str, *names: str) -> KernelPlan:
+    offers = tuple(ComponentRef("kernel", f"square.{name}", "p", "1", f"{__name__}:{name}") for name in names)
+    return KernelPlan("square", want, "square_fusion" if want == "fused" else "", offers)
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    module = sys.modules.get(__name__) or type(sys)(__name__)
+    for name in ("GOOD", "BAD", "UNTESTED", "WRONG", "reference"):
+        setattr(module, name, globals()[name])
+    monkeypatch.setitem(sys.modules, __name__, module)
+
+
+def choice(want: str, *names: str) -> Choice:
+    return choose(plan(want, *names), (1, 7), torch.float32, CPU)
+
+
+def test_the_first_that_can_run() -> None:
+    assert choice("fused", "BAD", "GOOD").kernel is GOOD
+    assert choice("auto", "BAD", "GOOD").kernel is GOOD
+    assert choice("auto", "BAD", "GOOD").line == "square: square.GOOD; not square.BAD: too wide, too old"
+
+
+def test_auto_takes_only_what_was_tested_here() -> None:
+    assert choice("auto", "UNTESTED").kernel is None
+    assert choice("auto", "UNTESTED").line.startswith("square: reference; not square.UNTESTED: not tested on cpu")
+    assert choice("fused", "UNTESTED").kernel is UNTESTED
+
+
+def test_asked_for_and_unable_is_an_error_with_the_reasons() -> None:
+    with pytest.raises(ConfigError, match=r"square-fusion: no kernel .*square\.BAD: too wide, too old"):
+        choice("fused", "BAD")
+    assert choice("auto", "BAD").kernel is None
+
+
+def test_the_error_is_that_of_the_worst_result_or_gradient() -> None:
+    (arguments,) = GOOD.examples(torch.float32, CPU, large=False)
+    assert error_of(GOOD, reference, arguments) < 1e-7
+    assert error_of(WRONG, reference, arguments) == pytest.approx(0.1, rel=1e-4)
+
+    def flat(x: Tensor) -> Tensor:
+        return reference(x).detach() + 0 * x
+
+    assert error_of(flat, reference, arguments) == pytest.approx(1.0)
+    assert error_of(lambda x: reference(x) / 0, reference, arguments) == float("inf")
+
+
+def row(*names: str) -> dict[str, Any]:
+    offers = [each.plain() for each in plan("auto", *names).offers]
+    owners, missing = ("core",), [{"name": "p:square.far", "reason": "needs moon"}]
+    return {
+        "op": "square",
+        "reference": f"{__name__}:reference",
+        "owners": owners,
+        "offers": offers,
+        "missing": missing,
+    }
+
+
+def test_list_says_what_is_chosen_and_why_not_the_others() -> None:
+    lines = list(listed([row("BAD", "GOOD"), row()], CPU, torch.float32))
+    assert lines == [
+        "on the CPU (cpu), fp32:",
+        "square: square.GOOD  (core)",
+        "    not square.BAD: too wide, too old",
+        "    not p:square.far: needs moon",
+        "square: reference  (core)",
+        "    not p:square.far: needs moon",
+    ]
+
+
+def test_check_judges_each_kernel_in_each_dtype() -> None:
+    found = list(checked([row("GOOD", "WRONG", "BAD")], CPU))
+    assert [verdict for verdict, _ in found] == [True] * 3 + [False] * 3 + [None] * 3
+    assert len(TOLERANCE) == 3
+    assert "WRONG, off by 1.0e-01" in found[3][1]
+    assert "cannot run: too wide" in found[-1][1]
+
+
+def test_a_cpu_is_not_measured() -> None:
+    with pytest.raises(ConfigError, match="measured on a GPU"):
+        list(measured([row("GOOD")], CPU, torch.float32))

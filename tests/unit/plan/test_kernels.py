@@ -1,0 +1,105 @@
+"""What a config asks of kernels: refused on the host where no machine could do it, left to the ranks otherwise."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from neox_core.config.report import ProblemsError
+from neox_core.hooks.loader import load_plugins
+from neox_core.plan.cluster import Machine
+from neox_core.plan.resolve import prepare_run
+from neox_core.plan.runfile import KernelPlan, RunPlan
+
+Prepare = Callable[..., RunPlan]
+PARTED = ("reset-attention-mask=true", "tokenizer-type=GPT2BPETokenizer", "vocab-file=a", "merge-file=b")
+
+
+@pytest.fixture
+def prepare(tmp_path: Path, text: str) -> Prepare:
+    catalog = load_plugins()
+
+    def _prepare(*sets: str, num_cuda: int = 0) -> RunPlan:
+        (tmp_path / "tiny.yml").write_text(text)
+        machine = Machine(num_cuda, 4)
+        return prepare_run([tmp_path / "tiny.yml"], sets, catalog=catalog, machine=machine, start=False).plan
+
+    return _prepare
+
+
+def asked(plan: RunPlan) -> dict[str, tuple[str, str, list[str]]]:
+    def short(each: KernelPlan) -> tuple[str, str, list[str]]:
+        return each.asked, each.key, [offer.name for offer in each.offers]
+
+    return {each.op: short(each) for each in plan.model.kernels}
+
+
+def test_a_cpu_takes_the_references_unless_asked(prepare: Prepare) -> None:
+    assert prepare().model.kernels == ()
+    assert "neox-triton" not in prepare().plugins
+    assert prepare("bias-gelu-fusion=false").model.kernels == ()
+    plan = prepare("bias-gelu-fusion=true")
+    assert asked(plan) == {"bias_gelu": ("fused", "bias_gelu_fusion", ["bias_gelu.triton"])}
+    assert "neox-triton" in plan.plugins
+
+
+def test_a_gpu_may_take_any_but_softmaxes(prepare: Prepare) -> None:
+    found = asked(prepare(num_cuda=1))
+    assert {"layer_norm", "bias_gelu", "bias_dropout_add", "cross_entropy"} <= set(found)
+    assert all(each[0] == "auto" for each in found.values())
+    assert "scaled_upper_triang_masked_softmax" not in found
+    assert "layer_norm" not in asked(prepare("layernorm-fusion=false", num_cuda=1))
+    assert asked(prepare("compile=true", num_cuda=1)) == {}
+
+
+@pytest.mark.parametrize(
+    ("switch", "op", "more"),
+    [
+        ("scaled-upper-triang-masked-softmax-fusion", "scaled_upper_triang_masked_softmax", ()),
+        ("scaled-masked-softmax-fusion", "scaled_masked_softmax", ()),
+        ("bias-dropout-fusion", "bias_dropout_add", ()),
+        ("layernorm-fusion", "layer_norm", ()),
+        ("rmsnorm-fusion", "rms_norm", ("norm=rmsnorm",)),
+        ("rope-fusion", "rotary", ("pos-emb=rotary",)),
+    ],
+)
+def test_each_switch_is_about_one_op(prepare: Prepare, switch: str, op: str, more: tuple[str, ...]) -> None:
+    assert set(asked(prepare(f"{switch}=true", *more))) == {op}
+
+
+def test_kernels_by_name(prepare: Prepare) -> None:
+    named = "kernels={layer-norm: triton, cross_entropy: neox-triton:triton, bias_gelu: reference}"
+    found = asked(prepare(named, num_cuda=1))
+    assert found["layer_norm"] == ("triton", "kernels", ["layer_norm.triton"])
+    assert found["cross_entropy"][2] == ["cross_entropy.triton"]
+    assert "bias_gelu" not in found
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (("rmsnorm-fusion=true", "norm=layernorm"), "rmsnorm-fusion: nothing in this model computes rms_norm"),
+        (("onnx-safe=true", "bias-gelu-fusion=true"), "bias-gelu-fusion: nothing in this model computes bias_gelu"),
+        (("use-bias-in-mlp=false", "bias-gelu-fusion=true"), "bias-gelu-fusion: the MLP has no bias"),
+        (("compile=true", "layernorm-fusion=true"), "layernorm-fusion: the kernels of layer_norm are not compiled"),
+        (
+            ("zero_optimization={stage: 3}", "bias-dropout-fusion=true"),
+            "bias-dropout-fusion: at ZeRO 3 a bias is in parts",
+        ),
+        (
+            (*PARTED, "scaled-upper-triang-masked-softmax-fusion=true"),
+            "scaled-upper-triang-masked-softmax-fusion: the mask of parted documents is no triangle",
+        ),
+        (("kernels={layer_norm: cuda}",), "kernels: no kernel 'cuda' for layer_norm"),
+        (("kernels={layernorm: triton}",), "kernels: no op 'layernorm'"),
+        (("kernels={layernorm: reference}",), "kernels: no op 'layernorm'"),
+        (
+            ("kernels={layer_norm: reference}", "layernorm-fusion=true"),
+            "kernels: says another thing than layernorm-fusion",
+        ),
+    ],
+)
+def test_what_no_machine_could_do(prepare: Prepare, sets: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ProblemsError) as caught:
+        prepare(*sets)
+    assert message in str(caught.value)
