@@ -12,7 +12,7 @@ import click
 from neox_core.cli.config_keys import coverage, docs, explain, schema
 from neox_core.cli.diff import diff
 from neox_core.cli.migrate import migrate
-from neox_core.cli.notes import say
+from neox_core.cli.notes import ON, say
 from neox_core.cli.process import exec_module
 from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError, as_list, render, wants_colour
@@ -22,9 +22,6 @@ from neox_core.plan.runfile import ComponentRef, RunPlan, to_json
 
 _FILES = click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 _SETS = click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a key on top of the files.")
-_ON = click.option(
-    "--on", "cluster", metavar="HOSTSxGPUS", help="As if on such a cluster, 12x8, instead of on this machine."
-)
 
 
 @click.group()
@@ -41,7 +38,7 @@ for command in (explain, schema, coverage, docs):
 @config.command()
 @_FILES
 @_SETS
-@_ON
+@ON
 @click.option("--json", "as_json", is_flag=True, help="The problems as a JSON list, for editors.")
 def check(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     """Report every problem of FILE... at once, each with its place; exit 2 when there is an error."""
@@ -68,7 +65,7 @@ def _check_as_json(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str 
 @config.command()
 @_FILES
 @_SETS
-@_ON
+@ON
 @click.option("--json", "as_json", is_flag=True, help="Plan, origins and notes as one JSON object.")
 @click.option("--plot-lr", is_flag=True, help="Draw the learning rate by step instead (with plotext).")
 @click.option("--attention", is_flag=True, help="Draw which blocks each layer's attention sees instead.")

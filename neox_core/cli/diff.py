@@ -9,6 +9,7 @@ from typing import Any
 import click
 from attrs import frozen
 
+from neox_core.cli.notes import ON
 from neox_core.config.report import wants_colour
 from neox_core.errors import ConfigError
 from neox_core.plan.resolve import prepare_run
@@ -37,14 +38,15 @@ class Resolution:
 @click.command()
 @click.argument("one", metavar="A")
 @click.argument("other", metavar="B")
+@ON
 @click.option("--json", "as_json", is_flag=True, help="A list of objects: path, and value and origin of A and of B.")
-def diff(one: str, other: str, as_json: bool) -> None:
-    """Show what differs between A and B once both are resolved on this machine, and where each value came from.
+def diff(one: str, other: str, cluster: str | None, as_json: bool) -> None:
+    """Show what differs between A and B once both are resolved on one machine, and where each value came from.
 
     Each is a config file, several with commas between them, a run.json, or the folder of a run or of a checkpoint.
     Exit 0: equal, 1: different.
     """
-    a, b = resolution(one), resolution(other)
+    a, b = resolution(one, cluster), resolution(other, cluster)
     paths = [path for path in dict.fromkeys((*a.values, *b.values)) if a.values.get(path) != b.values.get(path)]
     rows = [
         {
@@ -65,7 +67,7 @@ def diff(one: str, other: str, as_json: bool) -> None:
     raise SystemExit(1 if rows else 0)
 
 
-def resolution(name: str) -> Resolution:
+def resolution(name: str, cluster: str | None = None) -> Resolution:
     """Raises ConfigError for a config that cannot be run, and for a folder without a run."""
     path = Path(name)
     if path.is_dir():
@@ -73,7 +75,7 @@ def resolution(name: str) -> Resolution:
     if path.name == RUN_FILE:
         values = _flat(_stored(path))
         return Resolution(values, dict.fromkeys(values, str(path)))
-    resolved = prepare_run([Path(each) for each in name.split(",")], start=False)
+    resolved = prepare_run([Path(each) for each in name.split(",")], start=False, cluster=cluster)
     return Resolution(_flat(json.loads(to_json(resolved.plan))), resolved.origins)
 
 

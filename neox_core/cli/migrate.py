@@ -16,7 +16,8 @@ from neox_core.hooks.loader import load_plugins
 def migrate(files: tuple[Path, ...], out: Path | None, check: bool) -> None:
     """Rewrite YAML files, GPT-NeoX's too, as one file in today's spelling; comments and order are kept.
 
-    A key that this version has no place for stays, with a comment that says why.
+    A key that this version has no place for stays, with a comment that says why. TOML and JSON are refused: only YAML
+    is read with its comments. `neox config check` notes each older spelling in them.
     """
     new = migrated(files, load_plugins())
     if check:

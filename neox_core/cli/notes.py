@@ -1,4 +1,4 @@
-"""What a plan has to say beside itself: warnings and notes, on stderr, where they leave the output alone."""
+"""What commands about plans share: notes and warnings on stderr, where they leave the output alone, and an option."""
 
 import sys
 from collections.abc import Iterable
@@ -7,6 +7,10 @@ import click
 
 from neox_core.config.problem import Problem
 from neox_core.config.report import render, wants_colour
+
+ON = click.option(
+    "--on", "cluster", metavar="HOSTSxGPUS", help="As if on such a cluster, 12x8, instead of on this machine."
+)
 
 
 def say(notes: Iterable[Problem]) -> None:

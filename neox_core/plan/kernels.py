@@ -36,7 +36,7 @@ def plan_kernels(config: Config, registry: Registry, device: str) -> tuple[tuple
     known = {op.name for op in installed_ops(registry)}
     for op in sorted(set(mine) | set(asked)):
         choice, key = asked.get(op, (AUTO, ""))
-        if choice == REFERENCE and op in known:
+        if choice == REFERENCE and (op in known or key in SWITCHES):
             continue
         offers = tuple(_offers(registry, op))
         reason = _why_not(config, op, known, mine, offers, choice)

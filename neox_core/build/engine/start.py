@@ -77,7 +77,7 @@ def engine_config(plan: RunPlan) -> dict[str, Any]:
     """plan.engine, less what this module does itself."""
     config = dict(plan.engine)
     config.pop("torch_autocast", None)  # would also send gradients in half precision
-    config["timers"] = {"throughput": {"enabled": False}}  # synchronizes the device at every step
+    config.setdefault("timers", {"throughput": {"enabled": False}})  # synchronizes the device at every step
     if plan.cluster.pipeline_parallel > 1:
         # Spreading what is sent between stages over a tensor group asks that its ranks hold the same.
         config["pipeline"] = {"pipe_partitioned": False, "grad_partitioned": False}

@@ -15,7 +15,6 @@ from neox_core.plan.rules.rule import Rule, rule
 EXTRA = "deepspeed_extra_args"
 ENGINE_KEYS = (
     "compile",
-    "dataloader_drop_last",
     "datastates_ckpt",
     "disable_python_gc",
     "expert_parallel",
@@ -31,7 +30,7 @@ ENGINE_KEYS = (
     "vocabulary_size",
     "weight_quantization",
 )
-"""Top-level keys that DeepSpeed 0.19.8 reads and neox has none for; any other it would ignore without a word."""
+"""Top-level keys that DeepSpeed 0.19.8 reads and neox has none for; any other would do nothing, without a word."""
 
 
 @rule(EXTRA)
@@ -48,7 +47,7 @@ def extra_args_are_the_engines_own(config: Config, shape: ClusterShape) -> Itera
         elif key not in ENGINE_KEYS:
             near = get_close_matches(key, ENGINE_KEYS, 1)
             yield config.problem(
-                "is no key of DeepSpeed 0.19.8, which would ignore it",
+                "is no key that DeepSpeed 0.19.8 acts on in a run of neox",
                 path,
                 f"did you mean {near[0]}?" if near else "remove it",
             )

@@ -153,25 +153,21 @@ def test_keys_of_later_versions_and_of_packages(read: Read) -> None:
 
 
 def test_each_key_inside_a_block_of_a_later_version_is_named(read: Read) -> None:
-    _, problems = read("""curriculum-learning: {enabled: true, min_difficult: 8, schedule-config: {difficulty-step: 8}}
-compression_training:
+    _, problems = read("""compression_training:
   layer-reduction: {}
   row_pruning:
     different_groups:
       g: {modul: [a], params: {dense-ratio: 1}}
 elasticity: {prefer_larger_batch: true}
-autotuning: {arg_mappings: {a: b}, metric: null}
-data-efficiency: null
+ict-load: a
+mask-prob: null
 """)
     assert [line.partition("error: ")[2] for line in problems] == [
-        f"curriculum-learning.enabled: {LATER} neox-curriculum (remove it)",
-        "curriculum-learning.min_difficult: unknown key (did you mean 'min_difficulty'?)",
-        f"curriculum-learning.schedule-config.difficulty-step: {LATER} neox-curriculum (remove it)",
         f"compression_training.layer-reduction: {LATER} neox-compression (remove it)",
         "compression_training.row_pruning.different_groups.g.modul: unknown key (did you mean 'modules'?)",
         f"compression_training.row_pruning.different_groups.g.params.dense-ratio: {LATER} neox-compression (remove it)",
         f"elasticity.prefer_larger_batch: {LATER} neox-elasticity (remove it)",
-        f"autotuning.arg_mappings: {LATER} neox-autotuning (remove it)",
+        f"ict-load: {LATER} neox-retrieval (remove it)",
     ]
 
 

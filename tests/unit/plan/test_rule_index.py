@@ -142,8 +142,7 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
         Said(("num_nodes=2",), "must be -1, or from 1 to 1, the hosts there are; not 2", ("num_nodes=1",)),
         Said(("num_gpus=5",), "this machine has 4 devices, not 5", ("num_gpus=4",), GPU),
         Said(("launcher=rsh",), "no launcher 'rsh'", ("launcher=pdsh",)),
-        Said(("launcher=MVAPICH",), f"mvapich {NOT_YET}", ("launcher=OpenMPI",)),
-        Said(("launcher=slurm",), f"slurm {NOT_YET}", ("launcher=PDSH",)),
+        Said(("launcher=slurm",), f"slurm {NOT_YET}", ("launcher=MVAPICH",)),
     ),
     # optimizer and learning rate
     19: ("floor_below_peak",),

@@ -114,7 +114,7 @@ def test_values_that_are_refused(check: Check, sets: str, said: str) -> None:
         ("{elasticity: {enabled: false}}", "elasticity: is a key of neox, not available in this version yet"),
         (
             "{log_lewel: debug}",
-            "log_lewel: is no key of DeepSpeed 0.19.8, which would ignore it (did you mean log_level?)",
+            "log_lewel: is no key that DeepSpeed 0.19.8 acts on in a run of neox (did you mean log_level?)",
         ),
     ],
 )
