@@ -240,6 +240,7 @@ REPORT = f"{UNIT}train/test_report.py::"
 CHOICE = f"{PLUGINS}curriculum/tests/test_choice.py::"
 BLOCKS = f"{PLUGINS}monitors/tests/test_blocks.py::"
 LEGACY = f"{UNIT}config/test_legacy.py::"
+KERNELS = f"{PLUGINS}triton/tests/interpreted/test_in_a_model.py::"
 
 # key -> the test that sees its effect where it takes effect
 PLACES: dict[str, str] = {
@@ -252,6 +253,10 @@ PLACES: dict[str, str] = {
     "use_cpu_initialization": LAYOUTS,  # weights are always drawn on the CPU
     "deepspeed_mpi": f"{LEGACY}test_what_has_no_successor_is_an_error_with_the_reason",
     "lazy_mpu_init": f"{LEGACY}test_what_has_no_successor_is_an_error_with_the_reason",
+    "scaled_upper_triang_masked_softmax_fusion": f"{KERNELS}test_every_form_of_the_model",
+    "scaled_masked_softmax_fusion": f"{KERNELS}test_any_mask",
+    "bias_gelu_fusion": f"{KERNELS}test_every_form_of_the_model",
+    "bias_dropout_fusion": f"{KERNELS}test_every_form_of_the_model",
     "DDP_impl": LAYOUTS,  # gradients are always averaged by the engine
     "rpe_max_distance": f"{POSITIONS}test_rpe_beyond_the_farthest_distance_is_one_bucket",
     "apply_residual_connection_post_layernorm": f"{MODEL}test_post_norm_residual_is_the_normalised_tensor",
