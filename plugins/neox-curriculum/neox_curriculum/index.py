@@ -43,3 +43,27 @@ def read_rows(prefix: str) -> Rows:
     if len(lengths) != count or count == 0 or ends[-1] != len(values):
         raise DataError(f"{prefix}: index and data do not fit: {ends[-1] if len(ends) else 0} of {len(values)} numbers")
     return Rows(values, ends)
+
+
+def write_rows(prefix: Path, values: NDArray[np.int64], ends: NDArray[np.integer[Any]]) -> None:
+    """Rows that `read_rows` and DeepSpeed read; the index comes last. Raises DataError."""
+    lengths = np.diff(ends, prepend=0)
+    number = next(number for number, name in TYPES.items() if name == values.dtype.name)
+    header = HEADER.pack(MAGIC, 1, number, len(ends), len(ends) + 1)
+    starts = (ends - lengths) * values.dtype.itemsize
+    documents = np.arange(len(ends) + 1)
+    index = [
+        header,
+        *(each.tobytes() for each in (lengths.astype("<i4"), starts.astype("<i8"), documents.astype("<i8"))),
+    ]
+    try:
+        prefix.parent.mkdir(parents=True, exist_ok=True)
+        for suffix, content in (
+            (".bin", values.astype(values.dtype.newbyteorder("<")).tobytes()),
+            (".idx", b"".join(index)),
+        ):
+            temporary = Path(f"{prefix}{suffix}.tmp")
+            temporary.write_bytes(content)
+            temporary.replace(f"{prefix}{suffix}")
+    except OSError as error:
+        raise DataError(f"{prefix}: cannot be written: {error.strerror}") from error

@@ -27,5 +27,16 @@ def neox_curricula() -> list[Component]:
 
 
 @hookimpl
+def neox_commands() -> list[Component]:
+    return [
+        Component(
+            "difficulty",
+            "neox_curriculum.command:difficulty",
+            summary="Measure how hard samples are, for a curriculum.",
+        )
+    ]
+
+
+@hookimpl
 def neox_check_config(config: Any) -> Iterator[Problem]:
     return problems(config)

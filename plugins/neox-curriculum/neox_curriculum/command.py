@@ -1,0 +1,27 @@
+"""`neox difficulty`: the index that a curriculum reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from neox_core.cli.process import exec_module
+from neox_core.plan.resolve import prepare_run
+from neox_core.plan.runfile import write_runfile
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a key on top of the files.")
+@click.option("--metric", default="vocabularyrarity", show_default=True, type=click.Choice(["vocabularyrarity"]))
+@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder of the index.")
+def difficulty(files: tuple[Path, ...], sets: tuple[str, ...], metric: str, out: Path) -> None:
+    """Measure how hard each training sample of the run that FILES describe is, in one pass over the data.
+
+    The samples are numbered as in the run: dataset, split, seed and seq-length have to be those of the training.
+    """
+    plan = prepare_run(files, [*sets, "data_efficiency=null", "curriculum_learning=null"], folder=out).plan
+    run_file = out / "run.json"
+    write_runfile(plan, run_file)
+    exec_module("neox_curriculum.analyse", {"run_file": str(run_file), "metric": metric, "out": str(out)})
