@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from torch import nn
 from neox_core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from neox_core.build.context import BuildContext
     from neox_core.contracts.kernel import Kernel
     from neox_core.plan.runfile import KernelPlan, ModelPlan
@@ -60,15 +63,20 @@ def choose(plan: KernelPlan, shape: tuple[int, ...], dtype: torch.dtype, device:
     return Choice(plan.op, REFERENCE, None, tuple(passed))
 
 
-def use_kernels(model: nn.Module, plan: ModelPlan, context: BuildContext, dtype: torch.dtype) -> tuple[str, ...]:
+def use_kernels(
+    model: nn.Module, plan: ModelPlan, context: BuildContext, dtype: torch.dtype, record: Path | None = None
+) -> tuple[str, ...]:
     """Give the parts of `model`, a whole one or a stage, the kernels of the plan; lines on what was chosen.
 
-    dtype: of products. Raises as `choose` does.
+    dtype: of products. record: a JSON file to write the choices to. Raises as `choose` does.
     """
     choices = [choose(each, shape_of(each.op, plan, context), dtype, context.device) for each in plan.kernels]
     chosen = {each.op: each.kernel for each in choices if each.kernel is not None}
     for user in kernel_users(model):
         user.kernels = chosen
+    if record is not None and choices:
+        text = {each.op: {"chosen": each.name, "passed_over": dict(each.passed_over)} for each in choices}
+        record.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
     return tuple(f"kernel of {each.line}" for each in choices)
 
 

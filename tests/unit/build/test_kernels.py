@@ -1,17 +1,22 @@
 """The choice of a kernel, and how far one is from its reference."""
 
+import json
 from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 from torch import Tensor
 
+from neox_core.build.context import BuildContext
 from neox_core.build.kernel_check import TOLERANCE, error_of
 from neox_core.build.kernel_tools import checked, listed, measured
-from neox_core.build.kernels import Choice, choose
+from neox_core.build.kernels import Choice, choose, use_kernels
 from neox_core.errors import ConfigError
+from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, KernelPlan
 
 CPU = torch.device("cpu")
@@ -78,6 +83,28 @@ def test_asked_for_and_unable_is_an_error_with_the_reasons() -> None:
     with pytest.raises(ConfigError, match=r"square-fusion: no kernel .*square\.BAD: too wide, too old"):
         choice("fused", "BAD")
     assert choice("auto", "BAD").kernel is None
+
+
+def test_a_model_is_given_what_was_chosen_and_the_choice_is_kept(tmp_path: Path) -> None:
+    class User(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kernels: dict[str, Any] = {}
+
+    model = torch.nn.Sequential(User(), torch.nn.Linear(1, 1), User())
+    kernels = (plan("fused", "BAD", "GOOD"), evolve(plan("auto", "UNTESTED"), op="cube"))
+    numbers = SimpleNamespace(kernels=kernels, num_attention_heads=1, seq_length=7, hidden_size=4, intermediate_size=4)
+    context = BuildContext(CPU, torch.float32, Groups(None, None, 0, 1), seed=1)
+    lines = use_kernels(model, numbers, context, torch.float32, tmp_path / "kernels.json")  # type: ignore[arg-type]
+    assert lines[0].startswith("kernel of square: square.GOOD; not square.BAD")
+    assert model[0].kernels == model[2].kernels == {"square": GOOD}
+    assert json.loads((tmp_path / "kernels.json").read_text()) == {
+        "square": {"chosen": "square.GOOD", "passed_over": {"square.BAD": ["too wide", "too old"]}},
+        "cube": {
+            "chosen": "reference",
+            "passed_over": {"square.UNTESTED": ["not tested on cpu; ask for it to use it"]},
+        },
+    }
 
 
 def test_the_error_is_that_of_the_worst_result_or_gradient() -> None:
