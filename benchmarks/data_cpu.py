@@ -86,9 +86,10 @@ num-attention-heads: 4
 seq-length: 2048
 max-position-embeddings: 2048
 train_micro_batch_size_per_gpu: 1
-train-iters: 30
-log-interval: 10
+train-iters: 12
+log-interval: 4
 num-workers: 2
+tokenizer-type: GPT2BPETokenizer
 eval-interval: 100
 eval-iters: 0
 optimizer: {type: Adam, params: {lr: 0.001}}

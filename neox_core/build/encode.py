@@ -7,11 +7,11 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
-from multiprocessing import get_context, parent_process
+from multiprocessing import active_children, get_context, parent_process
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from neox_core.contracts import Tokenizer
 
 T = TypeVar("T")
+_Encoded = Generator[tuple[T, list["NDArray[Any]"]], None, None]
 AHEAD = 3
 """Batches for each process that are being worked on, or wait to be written."""
 
@@ -41,8 +42,13 @@ class Encoder:
     workers: int = 1
     ftfy: bool = False
 
-    def batches(self, batches: Iterable[tuple[T, Sequence[str]]]) -> Iterator[tuple[T, list[NDArray[Any]]]]:
-        """(label, ids of each text) of each (label, texts), in order. Raises DataError when a process dies."""
+    def batches(
+        self, batches: Iterable[tuple[T, Sequence[str]]]
+    ) -> _Encoded[T]:
+        """(label, ids of each text) of each (label, texts), in order. Raises DataError when a process dies.
+
+        To be closed when it is left before its end, or the processes finish what they have begun.
+        """
         if self.workers == 1:
             encode = _Work(self.tokenizer, self.ftfy)
             for label, texts in batches:
@@ -50,6 +56,7 @@ class Encoder:
             return
         reference = json.dumps(self.tokenizer.plain())
         pool = ProcessPoolExecutor(self.workers, get_context("spawn"), initializer=_start)
+        others = set(active_children())
         waiting: deque[tuple[T, Future[list[NDArray[Any]]]]] = deque()
         try:
             for label, texts in batches:
@@ -58,6 +65,10 @@ class Encoder:
                     yield _taken(*waiting.popleft())
             while waiting:
                 yield _taken(*waiting.popleft())
+        except BaseException:  # Ctrl-C as well, and leaving: what they work on is not wanted any more
+            for process in set(active_children()) - others:
+                process.kill()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,14 +106,15 @@ def write_tokens(
             advance(state.bytes_read)
             size = BATCH_BYTES if workers == 1 else WORKER_BATCH_BYTES
             todo = _labelled(batches(corpus.documents(tally, state.after), size), tally)
-            for (documents, tally_then), ids in encoder.batches(todo):
-                _add(writers, documents, ids, ending, state)
-                read = sum(document.bytes_read for document in documents)
-                unnoted += read
-                if unnoted >= journal.every_bytes and all(hasattr(writer, "checkpoint") for writer in writers):
-                    _note(journal, writers, state, tally_then)
-                    noted, unnoted = True, 0
-                advance(read)
+            with closing(encoder.batches(todo)) as encoded:
+                for (documents, tally_then), ids in encoded:
+                    _add(writers, documents, ids, ending, state)
+                    read = sum(document.bytes_read for document in documents)
+                    unnoted += read
+                    if unnoted >= journal.every_bytes and all(hasattr(writer, "checkpoint") for writer in writers):
+                        _note(journal, writers, state, tally_then)
+                        noted, unnoted = True, 0
+                    advance(read)
         if not all(state.documents):
             raise DataError("there is no text in what was read, so there is no dataset to write")
         before_closing()
