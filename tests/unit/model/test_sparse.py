@@ -1,5 +1,9 @@
 """Block-sparse attention against dense attention under the same mask, in float64."""
 
+import random
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor
@@ -39,7 +43,7 @@ def random_layout(heads: int, blocks: int, density: float) -> Tensor:
 def test_equals_dense_attention(
     monkeypatch: pytest.MonkeyPatch, density: float, heads: int, key_heads: int, seq: int, dim: int, block: int
 ) -> None:
-    monkeypatch.setitem(blocked.SCORES, "cpu", 40 * block**2)  # so that a row of blocks is one of many
+    monkeypatch.setitem(blocked.SCORES, "cpu", max(40 * block**2, 2**13))  # so that a row of blocks is one of many
     layout = random_layout(heads, -(-seq // block), density)
     inputs = draw(heads, key_heads, seq, dim)
     made = blocked_attention(*inputs, Request(dim**-0.5, blocks=BlockTable(layout, block)))
@@ -125,18 +129,77 @@ def test_what_late_queries_see() -> None:
     assert torch.equal(BlockTable(layout, 16).seen(21, 50), whole[:, 21:50, :50])
 
 
+MEASURE = """
+import resource, torch
+from neox_core.model.blocked import blocked_attention
+from neox_core.model.scores import Request
+from neox_core.model.sparse import BlockTable
+
+torch.set_num_threads(1)
+place = torch.arange(1024)
+table = BlockTable(((place[:, None] - place) < 2).tril()[None], 64)
+torch.manual_seed(0)
+inputs = [torch.randn(1, 1, 65536, 16, requires_grad=True) for _ in range(3)]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+made = blocked_attention(*inputs, Request(0.25, blocks=table))
+made.sum().backward()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+some = [each[:, :, -192:].detach() for each in inputs]
+seen = table.seen(65536 - 192, 65536)[:, :, -192:]
+scores = (some[0] @ some[1].mT * 0.25).masked_fill(~seen, -torch.inf)
+assert (scores.softmax(-1) @ some[2] - made[:, :, -192:])[:, :, 64:].abs().max() < 1e-5
+assert torch.isfinite(inputs[1].grad).all()
+"""
+
+
 def test_memory_goes_with_the_named_blocks() -> None:
-    """A local layout at 65,536 tokens: dense scores of one head would be 17 GB."""
-    blocks = 65536 // 64
-    index = torch.arange(blocks)
-    layout = ((index[:, None] - index) < 2).tril()[None]
-    query, key, value = (torch.randn(1, 1, 65536, 16, requires_grad=True) for _ in range(3))
-    made = blocked_attention(query, key, value, Request(0.25, blocks=BlockTable(layout, 64)))
-    made.sum().backward()
-    assert torch.isfinite(key.grad).all()
-    some = slice(65536 - 192, 65536)
-    wanted = dense(*(each[:, :, some] for each in (query, key, value)), layout[:, :3, :3], 64)
-    torch.testing.assert_close(made[:, :, some][:, :, 64:], wanted[:, :, 64:], rtol=0, atol=1e-5)
+    """A local layout at 65,536 tokens, measured in a process of its own: dense scores of one head would be 16,384 MiB,
+    and a mask of them 4,096."""
+    run = [sys.executable, "-c", MEASURE]
+    done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 128  # inputs, gradients and results are 4 MiB each
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_whatever_is_asked_for_equals_dense_attention_in_fp32(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Layouts, sizes, grouped heads, bias, documents and dropout in any combination, out and all gradients to 1e-5."""
+    draw = random.Random(seed)
+    block, groups, kv_heads = draw.choice([1, 4, 16, 24]), draw.choice([1, 2, 3]), draw.choice([1, 2])
+    seq, dim, heads = draw.randint(1, 90), draw.choice([3, 8, 32]), groups * kv_heads
+    monkeypatch.setitem(blocked.SCORES, "cpu", draw.choice([1, 2**10, 2**18]))
+    torch.manual_seed(seed)
+    layout = random_layout(heads, -(-seq // block), draw.choice([0.1, 0.5, 1.0]))
+    inputs = [torch.randn(2, each, seq, dim, requires_grad=True) for each in (heads, kv_heads, kv_heads)]
+    slopes = torch.rand(heads + 2, requires_grad=True)
+    request = Request(dim**-0.5, first_head=2, blocks=BlockTable(layout, block))
+    wide = [each.detach().double().requires_grad_() for each in (*inputs, slopes)]
+    query, key, value, wide_slopes = wide
+    key, value = (each.repeat_interleave(groups, 1) for each in (key, value))
+    seen = layout.repeat_interleave(block, 1).repeat_interleave(block, 2)[:, :seq, :seq].tril().expand(2, -1, -1, -1)
+    scores = query @ key.mT * request.scale
+    at = torch.arange(seq)
+    if draw.random() < 0.5:
+        request.bias_of, request.prepared = lambda given: lambda h, q, k: -given[h] * (q - k), slopes
+        scores = scores - wide_slopes[2:, None, None] * (at[:, None] - at)
+    if draw.random() < 0.5:
+        request.documents = torch.stack([at >= draw.randint(0, seq), at // draw.randint(1, 40)]).long()
+        seen = seen & (request.documents[:, None, :, None] == request.documents[:, None, None, :])
+    probs = torch.where(seen, scores.masked_fill(~seen, -1e30).softmax(-1), 0.0)
+    if draw.random() < 0.5:
+        request.dropout, request.keys, request.site = 0.3, sample_keys(seed, 0, 2, "cpu"), attention_site(1)
+        probs = drop_probabilities(probs, 0.3, request.keys, request.site, first_head=2)
+    made, wanted = attend(*inputs, request), probs @ value
+    torch.testing.assert_close(made.double(), wanted, rtol=0, atol=1e-5)
+    assert not made.movedim(1, 2)[~seen.any(-1).movedim(1, 2)].any()
+    weight = torch.randn_like(made)
+    narrow = torch.autograd.grad(made, (*inputs, slopes), weight, allow_unused=True)
+    for one, other in zip(narrow, torch.autograd.grad(wanted, wide, weight.double(), allow_unused=True), strict=True):
+        if other is None:
+            assert one is None
+        else:
+            largest = max(1.0, float(other.abs().max()))  # a slope's gradient is a sum over all scores
+            torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-5 * largest)
 
 
 def test_dropout_drops_what_dense_attention_drops() -> None:
