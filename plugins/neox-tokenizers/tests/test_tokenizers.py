@@ -3,6 +3,7 @@ import lzma
 from pathlib import Path
 
 import pytest
+import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neox_tokenizers.bpe import GPT2BPETokenizer
@@ -82,6 +83,24 @@ def test_gpt2_has_its_known_ids(gpt2):
 def test_ids_are_those_of_the_reference(gpt2, reference, text):
     assert gpt2.encode(text) == reference.encode(text).ids
     assert gpt2.decode(gpt2.encode(text)) == text
+
+
+@pytest.fixture(scope="session")
+def of_openai(gpt2_files):
+    """GPT-2's encoding as OpenAI's own library has it: its pattern, and merges in the order of the ids."""
+    vocab = json.loads(gpt2_files["vocab.json"].read_text())
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]  # bytes that stand for themselves
+    hidden = [byte for byte in range(256) if byte not in shown]
+    byte_of = {chr(byte): byte for byte in shown} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
+    ranks = {bytes(byte_of[c] for c in token): number for token, number in vocab.items() if token != "<|endoftext|>"}
+    pattern = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+    return tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 50256})
+
+
+@pytest.mark.parametrize("text", HARD, ids=range(len(HARD)))
+def test_ids_are_those_of_gpt2_itself(gpt2, of_openai, text):
+    assert gpt2.encode(text) == of_openai.encode_ordinary(text)
+    assert of_openai.decode(gpt2.encode(text)) == text
 
 
 @given(text=ANY_TEXT)
