@@ -6,7 +6,6 @@ size of the order, `--megabytes 100 2000` are the sizes of text whose memory is 
 """
 
 import argparse
-import ctypes
 import json
 import os
 import subprocess
@@ -26,17 +25,40 @@ SEQ_LENGTH = 2048
 RATE = "MB/s of processor time"
 
 ORDER = """
-import resource, sys, time
+import ctypes, resource, sys, time
 import numpy as np
 from neox_core.build.order import build_order
-count = int(float(sys.argv[1]))
+count, how, library = int(float(sys.argv[1])), sys.argv[2], sys.argv[3]
 sizes = np.random.default_rng(0).integers(1, 1000, count, dtype=np.int32)
 documents, samples = np.arange(count, dtype=np.int32), int(sizes.sum(dtype=np.int64)) // 2048 - 1
+walk = ctypes.CDLL(library).walk
+
+def one_pass(sizes, documents, seq_length, samples, seed):  # as GPT-NeoX goes about it
+    rng = np.random.RandomState(seed)
+    total = int(np.sum(sizes[documents], dtype=np.int64))
+    stream = np.mgrid[0:1, 0:len(documents)][1]
+    stream[:] = documents
+    stream = stream.reshape(-1).astype(np.int32)
+    rng.shuffle(stream)
+    starts = np.zeros(((total - 1) // seq_length + 1, 2), dtype=np.int64)
+    walk(
+        ctypes.c_void_p(sizes.ctypes.data), ctypes.c_void_p(stream.ctypes.data), ctypes.c_int64(len(starts) - 1),
+        ctypes.c_int32(seq_length), ctypes.c_void_p(starts.ctypes.data),
+    )
+    shuffle = np.arange(len(starts) - 1, dtype=np.uint32)
+    rng.shuffle(shuffle)
+    return stream, starts, shuffle
+
 before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-order = build_order(sizes, documents, 2048, samples, 1234)
+if how == "ours":
+    order = build_order(sizes, documents, 2048, samples, 1234)
+    arrays = order.documents, order.samples, order.shuffle
+else:
+    arrays = one_pass(sizes, documents, 2048, samples, 1234)
 seconds, after = time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-held = order.documents.nbytes + order.samples.nbytes + order.shuffle.nbytes
-print(seconds, held / len(order), (after - before) / 1024 - held / 2**20)
+held = sum(array.nbytes for array in arrays)
+print(seconds, held / len(arrays[2]), (after - before) / 1024 - held / 2**20)
+print(*(int(array.astype(np.uint64).sum() % 2**31) for array in arrays))
 """
 
 WALK = """
@@ -109,44 +131,19 @@ def one_core() -> dict[str, str]:
 
 
 def order(documents: str, folder: Path) -> None:
-    runs = [alone(ORDER, documents) for _ in range(RUNS)]
-    for unit, values in zip(("s", "bytes/sample", "MiB over the arrays"), zip(*runs, strict=True), strict=True):
-        append_row("data_cpu", f"order of {float(documents):.0e} documents", unit, list(values))
-    starts(int(float(documents)), folder)
-
-
-def starts(count: int, folder: Path) -> None:
-    """Where the samples begin, the part of an order that GPT-NeoX has in C++; the rest is numpy's in both."""
-    import numpy as np
-
-    from neox_core.build.order import _sample_starts
-
+    """The whole order, ours and with the one pass in C++ that GPT-NeoX makes; both give the same arrays."""
     (folder / "walk.cpp").write_text(WALK)
-    library = folder / "walk.so"
-    subprocess.run(["g++", "-O3", "-shared", "-fPIC", str(folder / "walk.cpp"), "-o", str(library)], check=True)
-    walk = ctypes.CDLL(str(library)).walk
-    sizes = np.random.default_rng(0).integers(1, 1000, count, dtype=np.int32)
-    stream = np.arange(count, dtype=np.int32)
-    np.random.RandomState(1).shuffle(stream)
-    total = int(sizes.sum(dtype=np.int64))
-    theirs = np.zeros(((total - 1) // SEQ_LENGTH + 1, 2), dtype=np.int64)
-    seconds: dict[str, list[float]] = {"numpy in parts": [], "one pass in C++": []}
+    library = str(folder / "walk.so")
+    subprocess.run(["g++", "-O3", "-shared", "-fPIC", str(folder / "walk.cpp"), "-o", library], check=True)
+    runs: dict[str, list[list[float]]] = {"ours": [], "one pass in C++": []}
     for _ in range(RUNS):
-        began = time.process_time()
-        walk(
-            *(ctypes.c_void_p(array.ctypes.data) for array in (sizes, stream)),
-            ctypes.c_int64(len(theirs) - 1),
-            ctypes.c_int32(SEQ_LENGTH),
-            ctypes.c_void_p(theirs.ctypes.data),
-        )
-        seconds["one pass in C++"].append(time.process_time() - began)
-        began = time.process_time()
-        ours = _sample_starts(sizes, stream, SEQ_LENGTH, total)
-        seconds["numpy in parts"].append(time.process_time() - began)
-        if not np.array_equal(ours, theirs):
-            raise SystemExit("the two do not agree")
-    for how, values in seconds.items():
-        append_row("data_cpu", f"where samples begin, {count:.0e} documents: {how}", "s", values)
+        for how, done in runs.items():
+            done.append(alone(ORDER, documents, how, library))
+    if runs["ours"][0][3:] != runs["one pass in C++"][0][3:]:
+        raise SystemExit("the two do not agree")
+    for how, done in runs.items():
+        for unit, values in zip(("s", "bytes/sample", "MiB over the arrays"), zip(*done, strict=True), strict=False):
+            append_row("data_cpu", f"order of {float(documents):.0e} documents: {how}", unit, list(values))
 
 
 def texts(folder: Path) -> float:
