@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from neox_core.build.context import DTYPES
-from neox_core.build.kernel_check import TOLERANCE, error_of, time_of
+from neox_core.build.kernel_check import TOLERANCE, error_of, times_of
 from neox_core.build.kernels import architecture_of, choose
 from neox_core.errors import ConfigError, run_main
 from neox_core.hooks.component import load_path
@@ -18,6 +19,7 @@ from neox_core.plan.runfile import ComponentRef, KernelPlan
 
 if TYPE_CHECKING:
     from neox_core.contracts import Kernel
+
 
 def listed(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: torch.dtype) -> Iterator[str]:
     """Lines on what `auto` chooses for each op."""
@@ -66,7 +68,9 @@ def measured(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: tor
                 yield f"{offer.name}: cannot run: {', '.join(reasons)}"
                 continue
             arguments = next(iter(kernel.examples(dtype, device, large=True)))
-            own, plain = (time_of(each, arguments) for each in (kernel, load_path(row["reference"])))
+            own, plain = (
+                statistics.median(times_of(each, arguments)) for each in (kernel, load_path(row["reference"]))
+            )
             yield f"{offer.name}: {own * 1e3:.3f} ms, reference {plain * 1e3:.3f} ms, {plain / own:.2f} times as fast"
 
 

@@ -1,0 +1,44 @@
+"""Every kernel compiled and run on the GPU that is here: right on small and large shapes, and the same bits twice."""
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+from neox_triton.plugin import KERNELS
+
+from neox_core.build.kernel_check import TOLERANCE, error_of
+from neox_core.hooks.component import load_path
+from neox_core.hooks.loader import load_plugins
+from neox_core.hooks.ops import installed_ops
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+GPU = torch.device("cuda")
+
+
+@pytest.fixture(scope="module")
+def references() -> dict[str, Any]:
+    return {op.name: load_path(op.reference) for op in installed_ops(load_plugins().registry)}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("op", KERNELS)
+def test_equals_the_reference(op: str, dtype: torch.dtype, references: dict[str, Any]) -> None:
+    kernel = import_module(f"neox_triton.{op}").KERNEL
+    for arguments in kernel.examples(dtype, GPU, large=False):
+        assert error_of(kernel, references[op], arguments) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("op", KERNELS)
+def test_the_same_bits_each_time(op: str) -> None:
+    kernel = import_module(f"neox_triton.{op}").KERNEL
+    for arguments in kernel.examples(torch.bfloat16, GPU, large=True):
+        first, second = (_bits(kernel, arguments) for _ in range(2))
+        assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def _bits(kernel: Any, arguments: tuple[Any, ...]) -> list[torch.Tensor]:
+    returned = kernel(*arguments)
+    results = [returned] if isinstance(returned, torch.Tensor) else list(returned)
+    inputs = [each for each in arguments if isinstance(each, torch.Tensor) and each.requires_grad]
+    return [*results, *torch.autograd.grad(results, inputs, [torch.ones_like(each) for each in results])]
