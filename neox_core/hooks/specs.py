@@ -64,7 +64,10 @@ def neox_sparse_layouts() -> Iterable[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def neox_kernels() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Named `<op>.<implementation>`, chosen by `kernels` and the fusion switches. Contract: `contracts.Kernel`."""
+    """Named `<op>.<implementation>`, chosen by `kernels` and the fusion switches. Contract: `contracts.Kernel`.
+
+    What computes an op follows `contracts.KernelUser`, and its component names the op.
+    """
 
 
 @hookspec
