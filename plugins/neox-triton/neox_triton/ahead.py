@@ -38,6 +38,7 @@ _TYPES = {
     torch.float32: "*fp32",
     torch.bfloat16: "*bf16",
     torch.float16: "*fp16",
+    torch.int32: "*i32",
     torch.int64: "*i64",
     torch.uint8: "*u8",
 }

@@ -44,11 +44,11 @@ def _kept(salt, head, query, key, threshold):
 
 
 @triton.jit
-def _tile(base, at, width, seq, stride, WIDTH: tl.constexpr):
+def _tile(base, at, seq, DIM: tl.constexpr, WIDTH: tl.constexpr):
     """[tokens, WIDTH], zeros behind the sequence and behind the head's width."""
     dim = tl.arange(0, WIDTH)
-    seen = (at < seq)[:, None] & (dim < width)[None, :]
-    return tl.load(base + at.to(tl.int64)[:, None] * stride + dim[None, :], mask=seen, other=0.0)
+    seen = (at < seq)[:, None] & (dim < DIM)[None, :]
+    return tl.load(base + at.to(tl.int64)[:, None] * DIM + dim[None, :], mask=seen, other=0.0)
 
 
 @triton.jit
@@ -73,24 +73,25 @@ def _scores(query, key, query_at, key_at, documents, seq, scale, DOCUMENTS: tl.c
 @triton.jit
 def _forward(
     query_ptr, key_ptr, value_ptr, out_ptr, lse_ptr, starts_ptr, columns_ptr, documents_ptr, salts_ptr,
-    seq, heads, groups, blocks, width, first_head, scale, upscale, threshold,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    seq, heads, first_head, scale, upscale, threshold,
+    GROUPS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr,
     DOCUMENTS: tl.constexpr, DROPS: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
     parts: tl.constexpr = BLOCK // KEYS
     sample, head = tl.program_id(1) // heads, tl.program_id(1) % heads
     place = tl.program_id(1).to(tl.int64)
-    shared = ((sample * heads + head) // groups).to(tl.int64) * seq * width
+    shared = ((sample * heads + head) // GROUPS).to(tl.int64) * seq * DIM
     query_at = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
-    row = head * blocks + tl.program_id(0) * QUERIES // BLOCK
-    query = _tile(query_ptr + place * seq * width, query_at, width, seq, width, WIDTH)
+    row = head * tl.cdiv(seq, BLOCK) + tl.program_id(0) * QUERIES // BLOCK
+    query = _tile(query_ptr + place * seq * DIM, query_at, seq, DIM, WIDTH)
     highest = tl.full([QUERIES], float("-inf"), tl.float32)
     total = tl.zeros([QUERIES], tl.float32)
     out = tl.zeros([QUERIES, WIDTH], tl.float32)
     first, last = tl.load(starts_ptr + row) * parts, tl.load(starts_ptr + row + 1) * parts
     for i in range(first, last):
         key_at = tl.load(columns_ptr + i // parts) * BLOCK + i % parts * KEYS + tl.arange(0, KEYS)
-        key = _tile(key_ptr + shared, key_at, width, seq, width, WIDTH)
+        key = _tile(key_ptr + shared, key_at, seq, DIM, WIDTH)
         scores = _scores(query, key, query_at, key_at, documents_ptr + sample * seq, seq, scale, DOCUMENTS, WIDEN)
         higher = tl.maximum(highest, tl.max(scores, 1))
         finite = tl.where(higher == float("-inf"), 0.0, higher)  # nothing seen so far
@@ -100,14 +101,14 @@ def _forward(
         if DROPS:
             salt = tl.load(salts_ptr + sample).to(tl.uint32)
             probs = tl.where(_kept(salt, head + first_head, query_at, key_at, threshold), probs * upscale, 0.0)
-        value = _tile(value_ptr + shared, key_at, width, seq, width, WIDTH)
+        value = _tile(value_ptr + shared, key_at, seq, DIM, WIDTH)
         out = out * fade[:, None] + _dot(probs.to(value.dtype), value, WIDEN)
         highest = higher
     total = tl.where(total == 0.0, 1.0, total)
     out = out / total[:, None]
     dim = tl.arange(0, WIDTH)
-    held = (query_at < seq)[:, None] & (dim < width)[None, :]
-    at = place * seq * width + query_at.to(tl.int64)[:, None] * width + dim[None, :]
+    held = (query_at < seq)[:, None] & (dim < DIM)[None, :]
+    at = place * seq * DIM + query_at.to(tl.int64)[:, None] * DIM + dim[None, :]
     tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=held)
     lse = tl.where(highest == float("-inf"), 0.0, highest) + tl.log(total)
     tl.store(lse_ptr + place * seq + query_at, lse, mask=query_at < seq)
@@ -117,28 +118,29 @@ def _forward(
 def _backward_queries(
     query_ptr, key_ptr, value_ptr, grad_ptr, lse_ptr, delta_ptr, query_grad_ptr,
     starts_ptr, columns_ptr, documents_ptr, salts_ptr,
-    seq, heads, groups, blocks, width, first_head, scale, upscale, threshold,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    seq, heads, first_head, scale, upscale, threshold,
+    GROUPS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr,
     DOCUMENTS: tl.constexpr, DROPS: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
     parts: tl.constexpr = BLOCK // KEYS
     sample, head = tl.program_id(1) // heads, tl.program_id(1) % heads
     place = tl.program_id(1).to(tl.int64)
-    shared = ((sample * heads + head) // groups).to(tl.int64) * seq * width
+    shared = ((sample * heads + head) // GROUPS).to(tl.int64) * seq * DIM
     query_at = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
-    row = head * blocks + tl.program_id(0) * QUERIES // BLOCK
-    query = _tile(query_ptr + place * seq * width, query_at, width, seq, width, WIDTH)
-    grad = _tile(grad_ptr + place * seq * width, query_at, width, seq, width, WIDTH)
+    row = head * tl.cdiv(seq, BLOCK) + tl.program_id(0) * QUERIES // BLOCK
+    query = _tile(query_ptr + place * seq * DIM, query_at, seq, DIM, WIDTH)
+    grad = _tile(grad_ptr + place * seq * DIM, query_at, seq, DIM, WIDTH)
     lse = tl.load(lse_ptr + place * seq + query_at, mask=query_at < seq, other=0.0)
     delta = tl.load(delta_ptr + place * seq + query_at, mask=query_at < seq, other=0.0)
     found = tl.zeros([QUERIES, WIDTH], tl.float32)
     first, last = tl.load(starts_ptr + row) * parts, tl.load(starts_ptr + row + 1) * parts
     for i in range(first, last):
         key_at = tl.load(columns_ptr + i // parts) * BLOCK + i % parts * KEYS + tl.arange(0, KEYS)
-        key = _tile(key_ptr + shared, key_at, width, seq, width, WIDTH)
+        key = _tile(key_ptr + shared, key_at, seq, DIM, WIDTH)
         scores = _scores(query, key, query_at, key_at, documents_ptr + sample * seq, seq, scale, DOCUMENTS, WIDEN)
         probs = tl.exp(scores - lse[:, None])
-        value = _tile(value_ptr + shared, key_at, width, seq, width, WIDTH)
+        value = _tile(value_ptr + shared, key_at, seq, DIM, WIDTH)
         back = _dot(grad, tl.trans(value), WIDEN)
         if DROPS:
             salt = tl.load(salts_ptr + sample).to(tl.uint32)
@@ -146,8 +148,8 @@ def _backward_queries(
         back = probs * (back - delta[:, None])
         found += _dot(back.to(key.dtype), key, WIDEN)
     dim = tl.arange(0, WIDTH)
-    held = (query_at < seq)[:, None] & (dim < width)[None, :]
-    at = place * seq * width + query_at.to(tl.int64)[:, None] * width + dim[None, :]
+    held = (query_at < seq)[:, None] & (dim < DIM)[None, :]
+    at = place * seq * DIM + query_at.to(tl.int64)[:, None] * DIM + dim[None, :]
     tl.store(query_grad_ptr + at, (found * scale).to(query_grad_ptr.dtype.element_ty), mask=held)
 
 
@@ -155,28 +157,29 @@ def _backward_queries(
 def _backward_keys(
     query_ptr, key_ptr, value_ptr, grad_ptr, lse_ptr, delta_ptr, key_grad_ptr, value_grad_ptr,
     starts_ptr, rows_ptr, documents_ptr, salts_ptr,
-    seq, heads, groups, blocks, width, first_head, scale, upscale, threshold,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    seq, heads, first_head, scale, upscale, threshold,
+    GROUPS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr,
     DOCUMENTS: tl.constexpr, DROPS: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """For the keys of a head that `groups` heads of queries share: no two programs add to one gradient."""
+    """For the keys of a head that `GROUPS` heads of queries share: no two programs add to one gradient."""
     parts: tl.constexpr = BLOCK // QUERIES
     shared = tl.program_id(1).to(tl.int64)
-    sample = tl.program_id(1) * groups // heads
+    sample = tl.program_id(1) * GROUPS // heads
     key_at = tl.program_id(0) * KEYS + tl.arange(0, KEYS)
-    key = _tile(key_ptr + shared * seq * width, key_at, width, seq, width, WIDTH)
-    value = _tile(value_ptr + shared * seq * width, key_at, width, seq, width, WIDTH)
+    key = _tile(key_ptr + shared * seq * DIM, key_at, seq, DIM, WIDTH)
+    value = _tile(value_ptr + shared * seq * DIM, key_at, seq, DIM, WIDTH)
     key_grad = tl.zeros([KEYS, WIDTH], tl.float32)
     value_grad = tl.zeros([KEYS, WIDTH], tl.float32)
-    for group in range(groups):
-        place = shared * groups + group
+    for group in range(GROUPS):
+        place = shared * GROUPS + group
         head = (place % heads).to(tl.int32)
-        column = head * blocks + tl.program_id(0) * KEYS // BLOCK
+        column = head * tl.cdiv(seq, BLOCK) + tl.program_id(0) * KEYS // BLOCK
         first, last = tl.load(starts_ptr + column) * parts, tl.load(starts_ptr + column + 1) * parts
         for i in range(first, last):
             query_at = tl.load(rows_ptr + i // parts) * BLOCK + i % parts * QUERIES + tl.arange(0, QUERIES)
-            query = _tile(query_ptr + place * seq * width, query_at, width, seq, width, WIDTH)
-            grad = _tile(grad_ptr + place * seq * width, query_at, width, seq, width, WIDTH)
+            query = _tile(query_ptr + place * seq * DIM, query_at, seq, DIM, WIDTH)
+            grad = _tile(grad_ptr + place * seq * DIM, query_at, seq, DIM, WIDTH)
             lse = tl.load(lse_ptr + place * seq + query_at, mask=query_at < seq, other=0.0)
             delta = tl.load(delta_ptr + place * seq + query_at, mask=query_at < seq, other=0.0)
             scores = _scores(query, key, query_at, key_at, documents_ptr + sample * seq, seq, scale, DOCUMENTS, WIDEN)
@@ -192,8 +195,8 @@ def _backward_keys(
             back = probs * (back - delta[:, None])
             key_grad += _dot(tl.trans(back.to(query.dtype)), query, WIDEN)
     dim = tl.arange(0, WIDTH)
-    held = (key_at < seq)[:, None] & (dim < width)[None, :]
-    at = shared * seq * width + key_at.to(tl.int64)[:, None] * width + dim[None, :]
+    held = (key_at < seq)[:, None] & (dim < DIM)[None, :]
+    at = shared * seq * DIM + key_at.to(tl.int64)[:, None] * DIM + dim[None, :]
     tl.store(key_grad_ptr + at, (key_grad * scale).to(key_grad_ptr.dtype.element_ty), mask=held)
     tl.store(value_grad_ptr + at, value_grad.to(value_grad_ptr.dtype.element_ty), mask=held)
 
@@ -231,27 +234,36 @@ class _Launch:
         batch, heads, seq, width = query.shape
         self.rows, self.kv_rows, self.seq = batch * heads, batch * key.shape[1], seq
         self.table = _table(request).first(triton.cdiv(seq, _table(request).block))
-        nothing = torch.zeros(1, dtype=torch.int64, device=query.device)
+        nothing = torch.zeros(1, dtype=torch.int32, device=query.device)
         documents, salts, upscale = request.documents, nothing, 1.0
         if request.keys is not None and request.drops:
             salts, upscale = site_keys(request.keys, request.site), 1 / (1 - request.dropout)
-        self.more = nothing if documents is None else documents.contiguous(), salts
-        self.numbers = seq, heads, heads // key.shape[1], self.table.num_blocks, width, request.first_head
+        self.more = nothing if documents is None else documents.int().contiguous(), salts.int()
+        self.numbers = seq, heads, request.first_head
         self.factors = request.scale, upscale, round(request.dropout * 2**32)
         self.width, self.size = max(block_of(width), 16), query.element_size()
         self.constants = {
+            "GROUPS": heads // key.shape[1],
+            "DIM": width,
             "DOCUMENTS": documents is not None,
             "DROPS": request.drops,
             "WIDEN": interpreted() and query.dtype == torch.bfloat16,  # it multiplies their bits as whole numbers
         }
 
     def by_queries(self, kernel: Any, *tensors: Tensor) -> None:
-        tile = _tiles(QUERY_TILES, self.width, self.size, self.table.block)
+        tile = self._tile(QUERY_TILES)
         self._start(kernel, (triton.cdiv(self.seq, tile[0]), self.rows), tile, tensors, by_row=True)
 
     def by_keys(self, kernel: Any, *tensors: Tensor) -> None:
-        tile = _tiles(KEY_TILES, self.width, self.size, self.table.block)
+        tile = self._tile(KEY_TILES)
         self._start(kernel, (triton.cdiv(self.seq, tile[1]), self.kv_rows), tile, tensors, by_row=False)
+
+    def _tile(self, table: dict[int, Tiles]) -> tuple[int, int]:
+        """(queries, keys). Documents and dropout take registers too."""
+        queries, keys = next(tile for widest, tile in table[self.size] if self.width <= widest)
+        if self.constants["DOCUMENTS"] or self.constants["DROPS"]:
+            queries = max(queries // 2, 16)
+        return min(queries, self.table.block), min(keys, self.table.block)
 
     def _start(
         self, kernel: Any, grid: tuple[int, int], tile: tuple[int, int], tensors: tuple[Tensor, ...], *, by_row: bool
@@ -263,11 +275,6 @@ class _Launch:
         cut = {"WIDTH": self.width, "BLOCK": self.table.block, "QUERIES": tile[0], "KEYS": tile[1]}
         arguments = *tensors, *lists, *self.more, *self.numbers, *self.factors
         launch(kernel, grid, *arguments, **cut, **self.constants, warps=SPARSE_WARPS)
-
-
-def _tiles(table: dict[int, Tiles], width: int, size: int, block: int) -> tuple[int, int]:
-    queries, keys = next(tile for widest, tile in table[size] if width <= widest)
-    return min(queries, block), min(keys, block)
 
 
 def _table(request: Request) -> BlockTable:
@@ -289,18 +296,19 @@ def block_sparse_attention(query: Tensor, key: Tensor, value: Tensor, request: R
 
 
 def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
-    """Odd lengths, grouped heads, documents and dropout; or a window of 512 tokens in long sequences."""
-    small = ((2, 4, 2, 37, 40, 16), (1, 2, 1, 70, 128, 64), (1, 1, 1, 33, 256, 16))
-    for batch, heads, kv_heads, seq, width, block in ((1, 16, 16, 8192, 128, 64),) if large else small:
+    """A window of 512 tokens. Odd lengths and grouped heads, or long sequences; documents and dropout in some."""
+    small = ((2, 4, 2, 37, 40, 16, 0.2), (1, 2, 1, 70, 128, 64, 0.0), (1, 1, 1, 33, 256, 16, 0.2))
+    long = ((1, 16, 16, 8192, 128, 64, 0.0), (1, 32, 8, 8192, 64, 64, 0.1))
+    for batch, heads, kv_heads, seq, width, block, dropout in long if large else small:
         shapes = ((batch, each, seq, width) for each in (heads, kv_heads, kv_heads))
         place = torch.arange(triton.cdiv(seq, block))
         back = place[:, None] - place
         table = BlockTable(((back >= 0) & (back <= 512 // block)).expand(heads, -1, -1), block, device)
-        request = Request(width**-0.5, blocks=table)
+        request = Request(width**-0.5, dropout=dropout, keys=torch.arange(7, 7 + batch, device=device), blocks=table)
         if not large:
             request.documents = (torch.arange(seq, device=device) > seq // 3).long().expand(batch, -1)
-            request.dropout, request.keys = 0.2, torch.arange(7, 7 + batch, device=device)
-        yield *(draw(*shape, dtype=dtype, device=device) for shape in shapes), request
+        query, key, value = (draw(*shape, dtype=dtype, device=device) for shape in shapes)
+        yield query, key.detach().flip(2).requires_grad_(), value, request  # else a query would be its own key
 
 
 KERNEL = TritonKernel(block_sparse_attention, _cases, max_width=256)

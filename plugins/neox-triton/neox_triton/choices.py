@@ -27,7 +27,7 @@ Tiles = tuple[tuple[int, tuple[int, int]], ...]
 """(width of a head up to, (queries, keys) that a program of block-sparse attention multiplies at once)."""
 
 QUERY_TILES: dict[int, Tiles] = {
-    2: ((64, (64, 64)), (128, (64, 32)), (256, (32, 32))),
+    2: ((128, (64, 32)), (256, (32, 32))),
     4: ((128, (32, 32)), (256, (32, 16))),
 }
 KEY_TILES: dict[int, Tiles] = {2: ((128, (32, 32)), (256, (16, 32))), 4: ((128, (16, 32)), (256, (16, 16)))}
