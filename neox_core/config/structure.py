@@ -230,8 +230,16 @@ class _Work:
         chosen = [self._chosen(kind, name, names) for name in names]
         if kind.many:
             chosen += self._switched_on(kind, {each.entry.component.name for each in chosen if each is not None})
+        if not kind.key and len(chosen) > 1:
+            self._one_alone(kind, [each for each in chosen if each is not None])
         if all(each is not None for each in chosen):
             self.chosen[kind.name] = tuple(each for each in chosen if each is not None)
+
+    def _one_alone(self, kind: Kind, chosen: Sequence[Chosen]) -> None:
+        names = " and ".join(each.entry.component.name for each in chosen)
+        for each in chosen[1:]:
+            key = next(key for key in _keys_of(each.entry) if key in self.loaded.values)
+            self.report(Problem(f"a run has one {kind.name}, and {names} are switched on", key, "switch one off"))
 
     def _named(self, kind: Kind) -> Any:
         if kind.name == "sparse layout":

@@ -38,8 +38,6 @@ def problems(config: Any) -> Iterator[Problem]:
             yield Problem("is required", f"{OLDER}.curriculum_type", "curriculum_type: seqlen")
         yield from schedule_is_whole(older, OLDER)
         yield from lengths_fit(config, older, OLDER)
-        if block is not None and (block.samples or block.routes):
-            yield Problem(f"and {BLOCK} are both enabled, and a run has one curriculum", OLDER, "move it into seqlen")
 
 
 def switches_are_reached(block: Any) -> Iterator[Problem]:

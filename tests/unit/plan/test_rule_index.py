@@ -340,7 +340,7 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
     59: (
         Said(
             (*older(), *ltd()),
-            "curriculum_learning: and data_efficiency are both enabled",
+            "a run has one curriculum, and curriculum_learning and data_efficiency are switched on",
             (*older(), *ltd("data_efficiency.enabled=false")),
         ),
     ),
