@@ -26,7 +26,10 @@ def neox_config_sections() -> Iterable[ConfigSection]:  # type: ignore[empty-bod
 
 @hookspec
 def neox_optimizers() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Chosen by `optimizer.type`, settings under `optimizer.params`. Contract: `contracts.Optimizer`."""
+    """Chosen by `optimizer.type`, settings under `optimizer.params`. Contract: `contracts.Optimizer`.
+
+    One that exchanges over the data-parallel ranks by itself follows `contracts.AveragingOptimizer` too.
+    """
 
 
 @hookspec
@@ -80,7 +83,7 @@ def neox_data_backends() -> Iterable[Component]:  # type: ignore[empty-body]
     """Chosen by `data-impl`. Contract: `contracts.DataBackend`.
 
     One whose unfinished datasets can be gone on with follows `contracts.ResumableBackend` too, one that reads text
-    `contracts.TokenizingBackend`.
+    `contracts.TokenizingBackend`, one that does not count its documents beforehand `contracts.StreamingBackend`.
     """
 
 
