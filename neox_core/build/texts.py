@@ -57,7 +57,7 @@ def texts_of(record: Record, keys: Sequence[str], where: str, *, is_line: bool) 
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError) as error:
-        hint = "each line of a .jsonl file is one JSON object; --skip-bad leaves broken ones out"
+        hint = "each line of a .jsonl file is one JSON object; `neox data prepare --skip-bad` leaves broken ones out"
         raise DataError(f"{where}: is not JSON: {error}", hint=hint) from error
     return tuple(_member(parsed, key, where) for key in keys)
 
