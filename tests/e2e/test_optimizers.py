@@ -30,10 +30,11 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "Lion": {"lr": 1e-4},
     "Muon": {"lr": 1e-3, "optimizer_settings": {"eps": 1e-5}},
 }
-STAGES = {name: load_plugins().find("optimizer", name).component.zero_stages for name in OPTIMIZERS}
-SHARDED = [(name, stage) for name, stages in STAGES.items() for stage in stages if stage]
+OFFERED = {name: load_plugins().find("optimizer", name).component for name in OPTIMIZERS}
+SHARDED = [(name, stage) for name, offered in OFFERED.items() for stage in offered.zero_stages if stage]
 
 
+WHOLE = [name for name, offered in OFFERED.items() if offered.whole_parameters]
 # Optimizers that look at shapes, over fp32 copies of a model in bfloat16.
 MASTERS = ("SM3", "Muon")
 # Its iterations are in bfloat16, where a gradient's last bit may be one in a hundred of a small element's step.
@@ -73,6 +74,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in MASTERS:
         two += [case(f"{name}-bf16-0", name, dtype="bf16"), case(f"{name}-bf16-half", name, dtype="bf16", steps=HALF)]
         two.append(case(f"{name}-bf16-on", name, dtype="bf16", load=str(out / "2" / f"{name}-bf16-half")))
+    two += [case(f"{name}-pipeline", name, pipe=2, accumulation=2) for name in WHOLE]
     two.append(case("SM3-slices", "SM3", zero=1))
     run(out / "2", 2, two)
     return out
@@ -95,9 +97,11 @@ def furthest(some: dict[Any, Tensor], others: dict[Any, Tensor], kind: str) -> t
     return max((float((some[key].double() - others[key].double()).abs().max()), key) for key in mine)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_two_ranks_equal_one_with_the_doubled_batch(out: Path, name: str) -> None:
-    far, key = furthest(stored(out / "2" / f"{name}-0"), stored(out / "1" / name), "weight")
+@pytest.mark.parametrize(
+    ("name", "layout"), [*((name, "0") for name in OPTIMIZERS), *((name, "pipeline") for name in WHOLE)]
+)
+def test_two_ranks_equal_one_with_the_doubled_batch(out: Path, name: str, layout: str) -> None:
+    far, key = furthest(stored(out / "2" / f"{name}-{layout}"), stored(out / "1" / name), "weight")
     assert far < TOLERANCES.get(name, 1e-5), key
 
 
