@@ -27,8 +27,8 @@ counts what is here and what is only known. What errors look like: [config-error
 
 Editors complete and check a config with the JSON Schema of the installed plugins: write it by
 `neox config schema --out neox.schema.json`, and put `# yaml-language-server: $schema=neox.schema.json` at the head of a
-config. A schema knows each key by itself. What it lets pass and `neox config check` does not: rules between keys, keys of
-a component that the config does not choose, what the machine cannot do, and a required key that is missing.
+config. A schema knows each key by itself. What it lets pass and `neox config check` does not: rules between keys, keys
+of a component that the config does not choose, what the machine cannot do, and a required key that is missing.
 
 `neox config check --on 12x8` resolves a config as if on 12 hosts of 8 GPUs, whatever this machine is; so do `show` and
 `diff`. `neox config migrate` writes GPT-NeoX's files, or any in an older spelling, as one file in today's.

@@ -27,6 +27,6 @@ class CommunicationSection:
     sparse_gradients: bool = setting(
         False,
         help="Send only the rows of the embedding that were used: the engine no longer can.",
-        check=only(False),
+        check=only(False, why="what DeepSpeed 0.19.8 can do no longer"),
         origin="deepspeed",
     )

@@ -68,7 +68,9 @@ class ZeroBlock:
     contiguous_gradients: bool = _speed(True, help="Copy gradients to one buffer as they appear.")
     round_robin_gradients: bool = _speed(False, help="Deal gradients to ranks in turn. Stages 1 and 2.")
     allgather_partitions: bool = _speed(
-        True, help="Collect updated shards by all-gather: the engine knows no other way.", check=only(True)
+        True,
+        help="Collect updated shards by all-gather: the engine knows no other way.",
+        check=only(True, why="what DeepSpeed 0.19.8 can do no longer"),
     )
     load_from_fp32_weights: bool = setting(
         True, help="Resume from the fp32 masters of a checkpoint, not from its rounded weights.", origin="deepspeed"

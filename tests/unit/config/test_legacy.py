@@ -115,7 +115,7 @@ def test_a_block_that_is_no_block_is_left_to_its_reader(read: Any) -> None:
         ("cpu-optimizer: true", {"optimizer": {"type": "CPU_Adam"}}),
         ("cpu_torch_adam: true", {"optimizer": {"type": "CPU_torch_adam"}}),
         ("fp32_allreduce: true", {"communication_data_type": "fp32"}),
-        ("disable-allgather: true", {"zero_optimization": {"allgather_partitions": False}}),
+        ("disable-allgather: false", {}),
         ("zero_optimization: true", {"zero_optimization": {"stage": 1}}),
         (
             "zero-optimization: {stage: 1, cpu-offload: true}",
@@ -187,7 +187,14 @@ def test_onnx_safe_is_an_activation_unless_another_comes_first(read: Any) -> Non
 
 @pytest.mark.parametrize(
     "written",
-    ["rpe-causal: false", "DDP-impl: apex", "precision: int8", "deepspeed_mpi: true", "lazy-mpu-init: true"],
+    [
+        "rpe-causal: false",
+        "DDP-impl: apex",
+        "precision: int8",
+        "deepspeed_mpi: true",
+        "lazy-mpu-init: true",
+        "disable-allgather: true",
+    ],
 )
 def test_what_has_no_successor_is_an_error_with_the_reason(read: Any, written: str) -> None:
     (problem,) = read(written).problems

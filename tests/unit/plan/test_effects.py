@@ -333,7 +333,7 @@ def test_the_place_of_an_effect_is_there(key: str, place: str) -> None:
 
 
 def test_what_nobody_can_do_is_refused(plan: Callable[..., RunPlan]) -> None:
-    with pytest.raises(ProblemsError, match="disable-allgather: false is not available"):
+    with pytest.raises(ProblemsError, match="disable-allgather: cannot be true: DeepSpeed"):
         plan("disable-allgather=true")
 
 

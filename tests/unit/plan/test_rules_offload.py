@@ -83,10 +83,13 @@ def test_files_are_for_stage_3(check: Check) -> None:
     ("sets", "said"),
     [
         ("amp={enabled: true, opt_level: O2}", "amp.opt_level: O2 keeps weights in half precision, which amp does no"),
-        ("sparse_gradients=true", "sparse_gradients: true is not available in this version yet"),
+        ("sparse_gradients=true", "sparse_gradients: true is what DeepSpeed 0.19.8 can do no longer"),
         ("zero_optimization.grad_hooks=false", "zero_optimization.grad_hooks: false is not available"),
-        ("zero_optimization.allgather_partitions=false", "allgather_partitions: false is not available"),
-        ("disable_allgather=true", "false is not available"),
+        (
+            "zero_optimization.allgather_partitions=false",
+            "allgather_partitions: false is what DeepSpeed 0.19.8 can do no longer",
+        ),
+        ("disable_allgather=true", "cannot be true: DeepSpeed 0.19.8 collects updated shards by all-gather only"),
         ("zero_optimization.allgather_bucket_size=0", "must be even and greater than 0, not 0"),
         ("zero_optimization.allgather_bucket_size=501", "must be even and greater than 0, not 501"),
         ("zero_optimization.reduce_bucket_size=0", "zero_optimization.reduce_bucket_size: must be greater than 0"),
