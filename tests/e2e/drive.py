@@ -1,14 +1,17 @@
-"""A rank that does several runs in one process: `python drive.py RUN_FILE...`.
+"""Launches, one after the other: `python drive.py '[{"ranks": 2, "port": P, "files": [...], "kill_after": null}]'`.
 
-Each run leaves, in its run_dir, what its first rank saw: `losses.json`, the loss of every step.
+The ranks of a launch are processes of their own, which do its runs one after the other. Each run leaves, in its
+run_dir, what its first rank saw: `seen.json`, with the loss of every step.
 """
 
 import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -93,13 +96,48 @@ def _kind(engine: Engine) -> str:
     return "replicated" if all(shard.replicated for shard in engine.shards) else "sharded"
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    quiet_engine(debug=False)
+def rank_main(rank: int, launch: dict[str, Any]) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(launch["ranks"])}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(launch["port"])}
+    if launch["kill_after"] is not None:
+        os.environ["KILL_AFTER"] = str(launch["kill_after"])
     dist.init_process_group("gloo")
-    for file in sys.argv[1:]:
+    for file in launch["files"]:
         run(read_runfile(Path(file)))
     dist.barrier()
     dist.destroy_process_group()
-    sys.stdout.flush()
-    os._exit(0)
+
+
+def forked(rank: int, launch: dict[str, Any]) -> int:
+    """A process of its own, which need not import anything again."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        rank_main(rank, launch)
+        code = 0
+    finally:
+        if code:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    quiet_engine(debug=False)
+    import deepspeed  # noqa: F401  # once for all ranks
+
+    for launch in json.loads(sys.argv[1]):
+        children = [forked(rank, launch) for rank in range(launch["ranks"])]
+        ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        wanted = 0 if launch["kill_after"] is None else -signal.SIGKILL
+        if ended != [wanted] * len(children):
+            sys.exit(f"ranks ended with {ended}, not {wanted}: {launch}")
+
+
+if __name__ == "__main__":
+    main()

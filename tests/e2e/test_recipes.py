@@ -94,10 +94,10 @@ def test_every_recipe_trains_two_steps_scaled_down(plugins: Any, tmp_path: Path)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}
-    env = {**os.environ, **alone, "OMP_NUM_THREADS": "1"}
+    launch = {"ranks": 1, "port": port, "files": [str(file) for file in files], "kill_after": None}
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, str(DRIVE), *map(str, files)], env=env, capture_output=True, text=True, check=False
+        [sys.executable, str(DRIVE), json.dumps([launch])], env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     for file in files:

@@ -1,6 +1,7 @@
 """Groups of one process, of two over gloo, and of numbers of ranks that do not fit."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -44,10 +45,11 @@ def test_one_planned_and_another_number_run(tmp_path) -> None:
 
 
 RANK = """
-import json, sys, torch.distributed as dist
+import json, os, sys, torch.distributed as dist
 from neox_core.parallel.groups import build_groups
 from neox_core.plan.runfile import ClusterPlan, Host
-rank, size, tensor, pipe = map(int, sys.argv[2:])
+size, tensor, pipe = map(int, sys.argv[2:])
+rank = next((rank for rank in range(1, size) if not os.fork()), 0)  # forked, they need not import anything again
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=size)
 layout = {"tensor_parallel": tensor, "pipeline_parallel": pipe}
 groups = build_groups(ClusterPlan((Host("localhost", size),), "cpu", "gloo", "127.0.0.1", 29500, 1, **layout))
@@ -59,22 +61,20 @@ members = {
     if group is not None
 }
 place = [groups.data_rank, groups.data_size, groups.tensor.rank, groups.tensor.size, groups.pipe_rank, groups.pipe_size]
-sys.stdout.write(json.dumps([members, place]))
+with open(f"{sys.argv[1]}-{rank}", "w") as file:
+    json.dump([members, place], file)
 dist.barrier()
+for _ in range(0 if rank else size - 1):
+    assert os.wait()[1] == 0
 dist.destroy_process_group()
 """
 
 
 def places(store: Path, size: int, tensor: int, pipe: int) -> list[tuple[dict[str, list[int]], list[int]]]:
     """Of each rank, the ranks in its groups, and its place in them with their sizes."""
-    layout = [str(size), str(tensor), str(pipe)]
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(store), str(rank), *layout], stdout=subprocess.PIPE, text=True
-        )
-        for rank in range(size)
-    ]
-    return [json.loads(rank.communicate(timeout=60)[0]) for rank in ranks]
+    argv = [sys.executable, "-c", RANK, str(store), str(size), str(tensor), str(pipe)]
+    subprocess.run(argv, timeout=60, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return [json.loads(Path(f"{store}-{rank}").read_text()) for rank in range(size)]
 
 
 def test_two_ranks_are_one_data_group(tmp_path: Path) -> None:
