@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 import torch
 import zstandard
+from attrs import evolve
 from pyarrow import parquet
 from torch.utils.data import DataLoader
 
@@ -195,6 +196,13 @@ def test_a_run_goes_on_from_every_step(folder):
         assert torch.equal(rest, whole[again.step :])
         assert after == marks[again.step :]
     assert torch.equal(by_step(one(folder), (4, 1, 0, 1), first_step=13)[0], whole[13:]), "also without a mark"
+
+
+def test_the_hash_of_a_step_follows_from_those_before_it(folder):
+    _, marks = by_step(one(folder), (4, 1, 0, 1))
+    _, others = by_step(one(folder), (4, 1, 0, 1), start=evolve(marks[4], trail=marks[4].trail ^ 1), first_step=5)
+    assert [mark.places for mark in others] == [mark.places for mark in marks[5:]]
+    assert not {mark.trail for mark in others} & {mark.trail for mark in marks}
 
 
 def test_going_on_reads_nothing_of_what_came_before(tmp_path):
