@@ -255,7 +255,7 @@ def test_interrupted_saved_and_resumed(toy, tmp_path):
     other = Run(toy, tmp_path, *LONG, f"load={run.save}", "seed=8")
     code, out, err = other.end()
     assert code == 5
-    assert "was on other samples than this run has there" in err
+    assert "were on other samples than this run has there" in err
 
 
 def test_a_rank_killed_is_named_and_the_others_are_stopped(toy, tmp_path):
