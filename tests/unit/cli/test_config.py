@@ -40,6 +40,18 @@ def test_check_says_ok_in_one_line(run: Run) -> None:
     assert result.stderr == ""
 
 
+def test_check_as_if_on_a_cluster(run: Run) -> None:
+    result = run("check", "c.yml", "--on", "2x4", "--set", "hostfile=/nowhere", "--set", "include=worker-1")
+    assert result.stdout == "ok: c.yml: 2 layers of width 64, 100 steps of 1,024 tokens, fp32, 8 ranks on cuda\n"
+    few = run("show", "c.yml", "--on", "2x4", "--set", "num_gpus=1", "--json")
+    hosts = json.loads(few.stdout)["plan"]["cluster"]["hosts"]
+    assert [(host["name"], host["slots"]) for host in hosts] == [("host-0", 1), ("host-1", 1)]
+    assert run("diff", "c.yml", "c.yml", "--on", "2x4").exit_code == 0
+    wrong = run("check", "c.yml", "--on", "8")
+    assert wrong.exit_code == 2
+    assert "HOSTSxGPUS, such as 12x8, not '8'" in str(wrong.output) + str(wrong.exception)
+
+
 def test_check_reports_all_problems_of_all_files_with_exit_2(run: Run) -> None:
     Path("d.yml").write_text("sede: 1\nseq-length: 64\n")
     result = run("check", "c.yml", "d.yml", "gone.yml", "--set", "num-layers=two")
