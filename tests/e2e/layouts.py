@@ -1,14 +1,17 @@
-"""A rank that trains tiny models in several layouts, one after the other: `python layouts.py OUT CASES_JSON`.
+"""Tiny models trained in several layouts, one after the other: `python layouts.py OUT {RANKS: CASES}` in JSON.
 
+With RANK and WORLD_SIZE in the environment it is one rank, and the JSON its list of cases; else it makes the ranks.
 Each case is a dict: its name, what of the model, the layout and the optimizer differs from the form that it names, and
-optionally a checkpoint to start from. It leaves OUT/<name>: a checkpoint, and `losses.json`, the mean loss of each step
-over the samples of the step, as the first rank knows it.
+optionally a checkpoint to start from. It leaves OUT/<ranks>/<name>: a checkpoint, and `losses.json`, the mean loss of
+each step over the samples of the step, as the first rank knows it.
 """
 
 import gc
 import json
 import os
+import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -247,18 +250,54 @@ def run_case(case: dict[str, Any], out: Path) -> None:
         (out / case["name"] / "losses.json").write_text(json.dumps(told))
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    quiet_engine(debug=False)
-    out, cases = Path(sys.argv[1]), json.loads(sys.argv[2])
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+def rank_main(rank: int, world: int, out: Path, cases: list[dict[str, Any]]) -> None:
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": "0"}
     dist.init_process_group("gloo", init_method=f"file://{out}/.store-{world}", rank=rank, world_size=world)
     for case in cases:
         run_case(case, out)
         gc.freeze()  # what is there by now stays; DeepSpeed collects often
     dist.barrier()
-    sys.stdout.flush()
-    os._exit(0)
+
+
+def run_ranks(world: int, out: Path, cases: list[dict[str, Any]]) -> None:
+    """One group of processes, forked so that they need not import anything again."""
+    out.mkdir()
+    children = []
+    for rank in range(world):
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                rank_main(rank, world, out, cases)
+                code = 0
+            finally:
+                if code:
+                    traceback.print_exc()
+                sys.stderr.flush()
+                os._exit(code)
+        children.append(child)
+    for _ in range(world):
+        child, status = os.wait()
+        children.remove(child)
+        if status:
+            for other in children:
+                os.kill(other, signal.SIGKILL)
+            sys.exit(f"a rank of {world} failed")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    quiet_engine(debug=False)
+    import deepspeed  # noqa: F401  # once for all ranks
+
+    out, cases = Path(sys.argv[1]), json.loads(sys.argv[2])
+    if "RANK" in os.environ:
+        rank_main(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), out, cases)
+        sys.stdout.flush()
+        os._exit(0)
+    for world, some in cases.items():
+        run_ranks(int(world), out / world, some)
 
 
 if __name__ == "__main__":
