@@ -17,8 +17,8 @@ def error_of(kernel: Callable[..., Any], reference: Callable[..., Any], argument
 
     The reference gets the same numbers in fp64. Gradients are taken for the arguments that require one.
     """
+    wide = [_widened(each) for each in arguments]  # before the kernel: an op may work in place
     mine = _results(kernel, arguments, None)
-    wide = [_widened(each) for each in arguments]
     theirs = _results(reference, wide, mine[0])
     pairs = zip((*mine[0], *mine[1]), (*theirs[0], *theirs[1]), strict=True)
     return max(_distance(ours, own) for ours, own in pairs)
@@ -42,7 +42,7 @@ def _results(
 def _widened(value: Any) -> Any:
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value
-    return value.detach().double().requires_grad_(value.requires_grad)
+    return value.detach().double().clone().requires_grad_(value.requires_grad)
 
 
 def _distance(ours: Tensor, theirs: Tensor) -> float:

@@ -64,16 +64,24 @@ def choose(plan: KernelPlan, shape: tuple[int, ...], dtype: torch.dtype, device:
 
 
 def use_kernels(
-    model: nn.Module, plan: ModelPlan, context: BuildContext, dtype: torch.dtype, record: Path | None = None
+    model: nn.Module,
+    plan: ModelPlan,
+    context: BuildContext,
+    dtype: torch.dtype,
+    record: Path | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> tuple[str, ...]:
-    """Give the parts of `model`, a whole one or a stage, the kernels of the plan; lines on what was chosen.
+    """Give the parts of `model`, a whole one or a stage, and `optimizer` the kernels of the plan.
+
+    Returns lines on what was chosen.
 
     dtype: of products. record: a JSON file to write the choices to. Raises as `choose` does.
     """
     choices = [choose(each, shape_of(each.op, plan, context), dtype, context.device) for each in plan.kernels]
     chosen = {each.op: each.kernel for each in choices if each.kernel is not None}
-    for user in kernel_users(model):
-        user.kernels = chosen
+    for user in (*kernel_users(model), optimizer):
+        if hasattr(user, "kernels"):
+            user.kernels = chosen
     if record is not None and choices:
         text = {each.op: {"chosen": each.name, "passed_over": dict(each.passed_over)} for each in choices}
         record.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")

@@ -68,10 +68,10 @@ def run(plan: RunPlan, startup: Startup) -> None:
     samples = open_samples(plan, groups, vocab_size, curriculum)
     startup.mark("data")
     model = _build_model(plan, vocab_size, context, tokenizer)
+    optimizer = build_optimizer(plan.optim, model, groups.data)
     dtype = torch.bfloat16 if plan.precision.autocast else context.dtype
     record = Path(plan.run_dir) / "kernels.json" if rank == 0 else None
-    kernels = use_kernels(model, plan.model, context, dtype, record)
-    optimizer = build_optimizer(plan.optim, model, groups.data)
+    kernels = use_kernels(model, plan.model, context, dtype, record, optimizer)
     startup.mark("model")
     engine = build_engine(plan, model, optimizer, context, curriculum)
     size = sum(map(prod, engine.shapes().values()))

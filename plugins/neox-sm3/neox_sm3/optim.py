@@ -6,7 +6,7 @@ of every element in it. The estimate of an element is the least of the bounds th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from ctypes import c_float, c_long, c_void_p
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from neox_core.build.native import native
+from neox_core.errors import ConfigError
 from neox_sm3.plugin import SM3Settings
 
 SOURCE = Path(__file__).with_name("step.cpp")
@@ -36,6 +37,7 @@ class SM3(torch.optim.Optimizer):
             "fused": settings.fused,
         }
         super().__init__(params, options)
+        self.kernels: Mapping[str, Callable[..., Any]] = {}
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -45,8 +47,32 @@ class SM3(torch.optim.Optimizer):
                     state = self.state[weight]
                     if not state:
                         _begin(weight, group, state)
+                    if self._by_kernel(weight, weight.grad, group, state):
+                        continue
                     if not (group["fused"] and _one_pass(weight, weight.grad, group, state)):
                         _step(weight, weight.grad, group, state)
+
+    def _by_kernel(self, weight: Tensor, grad: Tensor, group: dict[str, Any], state: dict[str, Any]) -> bool:
+        """A matrix by a kernel; False where none was chosen or it cannot be. Raises ConfigError with a momentum."""
+        kernel = self.kernels.get("sm3_step")
+        if kernel is None or weight.ndim != 2 or not weight.is_contiguous():
+            return False
+        if "momentum" in state:
+            raise ConfigError("the kernels of sm3_step have no momentum", hint="kernels: {sm3_step: reference}")
+        if state["bound_0"].dtype != torch.float32:
+            return False
+        numbers = [group[name] for name in ("lr", "beta", "eps", "weight_decay")]
+        kernel(weight, grad, state["bound_0"], state["bound_1"], *numbers)
+        return True
+
+
+def sm3_step(
+    weight: Tensor, grad: Tensor, rows: Tensor, columns: Tensor, lr: float, beta: float, eps: float, weight_decay: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The op: a step of a matrix [d1, d2] with bounds [d1, 1] and [1, d2], in place. Returns what it changed."""
+    group = {"lr": lr, "beta": beta, "eps": eps, "weight_decay": weight_decay}
+    _step(weight, grad, group, {"bound_0": rows, "bound_1": columns})
+    return weight, rows, columns
 
 
 def _begin(weight: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:

@@ -43,5 +43,6 @@ def neox_optimizers() -> list[Component]:
             whole_parameters=True,
             precisions=("fp32", "bf16"),
             state_numbers=(0, 1),
+            ops=(("sm3_step", "neox_sm3.optim:sm3_step"),),
         )
     ]

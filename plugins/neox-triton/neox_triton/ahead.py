@@ -33,6 +33,8 @@ TARGETS = {
     "sm_100": GPUTarget("cuda", 100, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
+OPS = (*KERNELS, "adam_step", "onebit_compress", "onebit_decompress")
+"""What is offered for training, and what is for other optimizers to call."""
 TABLE = Path(__file__).parent / "resources.csv"
 _TYPES = {
     torch.float32: "*fp32",
@@ -70,7 +72,8 @@ def launches_of(op: str, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
             returned = kernel(*arguments)
             results = [returned] if isinstance(returned, Tensor) else list(returned)
             inputs = [each for each in arguments if isinstance(each, Tensor) and each.requires_grad]
-            torch.autograd.grad(results, inputs, [torch.empty_like(each) for each in results])
+            if inputs:
+                torch.autograd.grad(results, inputs, [torch.empty_like(each) for each in results])
     different = {_key(each): each for each in launches}
     return list(different.values())
 
@@ -149,7 +152,7 @@ def _amd(assembly: str) -> tuple[int, int]:
 
 def every_start() -> Iterator[tuple[str, Launch]]:
     """(op, start) of every kernel that the examples start."""
-    for op in KERNELS:
+    for op in OPS:
         for launch in launches_of(op):
             yield op, launch
 

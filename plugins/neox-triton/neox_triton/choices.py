@@ -38,3 +38,7 @@ SPARSE_WARPS = 4
 def warps_of(block: int) -> int:
     """Warps of a program that holds `block` elements of a row."""
     return next(warps for limit, warps in WARPS if block <= limit)
+
+
+TILE_ROWS, TILE_COLUMNS = 16, 128
+"""Of a matrix, what a program steps at once."""

@@ -40,3 +40,12 @@ def sublayer_output(dtype: torch.dtype, device: torch.device, large: bool) -> tu
 def scores(dtype: torch.dtype, device: torch.device, large: bool) -> Tensor:
     """[batch, heads, queries, keys]."""
     return draw(*((1, 16, 2048, 2048) if large else (2, 2, 5, 7)), dtype=dtype, device=device, scale=3.0)
+
+
+def blocks(device: torch.device, large: bool) -> tuple[Tensor, Tensor]:
+    """fp32 [rows, 512], and how many elements of each row are in use, [rows, 1]; the rest are 0."""
+    count = 32768 if large else 3
+    filled = torch.full((count, 1), 512.0, device=device)
+    filled[-1] = 123.0
+    inside = torch.arange(512, device=device) < filled
+    return draw(count, 512, dtype=torch.float32, device=device).detach() * inside, filled

@@ -14,6 +14,7 @@ KERNELS = {
     "scaled_upper_triang_masked_softmax": "Scale, causal mask and softmax",
     "scaled_masked_softmax": "Scale, any mask and softmax",
     "block_sparse_attention": "Attention to the blocks that a layout names",
+    "sm3_step": "A step of SM3 for a matrix",
     "cross_entropy": "Loss and gradient from a few rows of logits at a time",
 }
 

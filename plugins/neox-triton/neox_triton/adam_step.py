@@ -1,0 +1,100 @@
+"""A step of Adam (Kingma and Ba 2015, arXiv:1412.6980), with decoupled decay (arXiv:1711.05101) or the older form.
+
+Not offered for training: torch's fused Adam is one kernel already, and the engine's sharded stages ask for its class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from neox_triton.choices import COLUMN_WARPS, COLUMNS
+from neox_triton.examples import WIDTH, draw
+from neox_triton.kernel import TritonKernel
+from neox_triton.launch import launch
+
+
+@triton.jit
+def _step(
+    weight_ptr,
+    grad_ptr,
+    mean_ptr,
+    square_ptr,
+    size,
+    rate,
+    root_correction,
+    beta1,
+    beta2,
+    eps,
+    kept,
+    decay,
+    DECOUPLED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < size
+    weight = tl.load(weight_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    grad = tl.load(grad_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    if DECOUPLED:
+        weight = weight * kept
+    else:
+        grad += weight * decay
+    mean = tl.load(mean_ptr + place, mask=inside, other=0.0)
+    mean += (grad - mean) * (1.0 - beta1)
+    square = tl.load(square_ptr + place, mask=inside, other=0.0) * beta2 + grad * grad * (1.0 - beta2)
+    weight -= rate * mean / (tl.sqrt_rn(square) / root_correction + eps)
+    tl.store(mean_ptr + place, mean, mask=inside)
+    tl.store(square_ptr + place, square, mask=inside)
+    tl.store(weight_ptr + place, weight.to(weight_ptr.dtype.element_ty), mask=inside)
+
+
+def adam_step(
+    weight: Tensor,
+    grad: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    step: int,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    decoupled: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """In place, and returned: weight, and fp32 mean and square, all contiguous and of one shape. step: from 1."""
+    beta1, beta2 = betas
+    launch(
+        _step,
+        (triton.cdiv(weight.numel(), COLUMNS),),
+        weight,
+        grad.contiguous(),
+        mean,
+        square,
+        weight.numel(),
+        float(lr / (1 - beta1**step)),
+        float((1 - beta2**step) ** 0.5),
+        float(beta1),
+        float(beta2),
+        float(eps),
+        float(1 - lr * weight_decay),
+        float(weight_decay),
+        DECOUPLED=decoupled,
+        BLOCK=COLUMNS,
+        warps=COLUMN_WARPS,
+    )
+    return weight, mean, square
+
+
+def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
+    shape = (WIDTH, 4 * WIDTH) if large else (5, 123)
+    for decoupled in (True, False):
+        weight, grad, mean = (draw(*shape, dtype=dtype, device=device, scale=s).detach() for s in (1.0, 2.0, 3.0))
+        state = mean.float(), mean.float().square() * 0.5
+        yield weight, grad, *state, 3, 1e-2, (0.9, 0.95), 1e-8, 0.1, decoupled
+
+
+KERNEL = TritonKernel(adam_step, _cases)

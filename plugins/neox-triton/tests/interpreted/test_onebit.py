@@ -1,0 +1,24 @@
+"""Of blocks to signs and a size, and back."""
+
+import torch
+from neox_onebit.exchange import compress, decompress
+from neox_triton.onebit_compress import KERNEL, onebit_compress
+from neox_triton.onebit_decompress import onebit_decompress
+
+
+def test_equal_the_references() -> None:
+    ((values, filled),) = KERNEL.examples(torch.float32, torch.device("cpu"), large=False)
+    values[0, :3] = torch.tensor([0.0, -0.0, -1e-30])
+    packed, theirs = onebit_compress(values, filled), compress(values, filled)
+    assert torch.equal(packed[:, :64], theirs[:, :64])
+    scales, own = (each[:, 64:].contiguous().view(torch.float32) for each in (packed, theirs))
+    assert torch.allclose(scales, own, rtol=1e-6)
+    assert torch.equal(onebit_decompress(theirs), decompress(theirs))
+
+
+def test_by_hand() -> None:
+    values = torch.tensor([[1.0, -2.0, 3.0, -4.0] * 8])
+    packed = onebit_compress(values, torch.tensor([[32.0]]))
+    assert packed[0, :4].tolist() == [0b01010101] * 4
+    assert onebit_decompress(packed).tolist() == [[2.5, -2.5, 2.5, -2.5] * 8]
+    assert onebit_compress(torch.zeros(1, 32), torch.zeros(1, 1))[0].tolist() == [255] * 4 + [0] * 4
