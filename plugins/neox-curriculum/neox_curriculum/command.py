@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from neox_core.cli.process import exec_module
+from neox_core.errors import ConfigError
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import write_runfile
 
@@ -22,6 +23,8 @@ def difficulty(files: tuple[Path, ...], sets: tuple[str, ...], metric: str, out:
     The samples are numbered as in the run: dataset, split, seed and seq-length have to be those of the training.
     """
     plan = prepare_run(files, [*sets, "data_efficiency=null", "curriculum_learning=null"], folder=out).plan
+    if plan.data.train:
+        raise ConfigError("an index is of one dataset, and train-data-paths names several", hint="set data-path")
     run_file = out / "run.json"
     write_runfile(plan, run_file)
     exec_module("neox_curriculum.analyse", {"run_file": str(run_file), "metric": metric, "out": str(out)})
