@@ -281,7 +281,8 @@ def test_a_component_whose_library_is_not_there(good: Any) -> None:
 def test_a_kind_that_is_not_used_yet_is_said_to_be(good: Any, offering: Any) -> None:
     source = offering("x", "neox_k").replace("neox_optimizers", "neox_checkpoint_formats")
     good.install("neox-k", source, {"neox_k/parts.py": "thing = print"})
-    assert [(row["name"], row["status"]) for row in rows(good, "--kind", "checkpoint format")] == [("x", "not used yet")]
+    (row,) = rows(good, "--kind", "checkpoint format")
+    assert (row["name"], row["status"]) == ("x", "not used yet")
     assert "none yet" in good.neox("plugins", "info", "x").stdout
     assert "uses no checkpoint format yet" in good.neox("plugins", "check").stdout
 

@@ -16,7 +16,9 @@ PARTED = ("reset-attention-mask=true", "tokenizer-type=GPT2BPETokenizer", "vocab
 
 
 @pytest.fixture
-def prepare(tmp_path: Path, text: str) -> Prepare:
+def prepare(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Prepare:
+    (tmp_path / "triton.py").touch()  # looked for, and not imported
+    monkeypatch.syspath_prepend(tmp_path)
     catalog = load_plugins()
 
     def _prepare(*sets: str, num_cuda: int = 0) -> RunPlan:
