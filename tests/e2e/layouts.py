@@ -6,12 +6,14 @@ optionally a checkpoint to start from. It leaves OUT/<ranks>/<name>: a checkpoin
 each step over the samples of the step, as the first rank knows it.
 """
 
+import contextlib
 import gc
 import json
 import os
 import signal
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ import torch
 import torch.distributed as dist
 from attrs import evolve
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from neox_core.build.context import build_context
 from neox_core.build.curriculum import build_curriculum
@@ -117,6 +121,9 @@ OPTIMIZERS = {
     "SM3": ("neox_sm3.optim:SM3", "neox_sm3.plugin:SM3Settings"),
     "Lamb": ("neox_lamb.optim:Lamb", "neox_lamb.plugin:LambSettings"),
     "Lion": ("neox_lion.optim:Lion", "neox_lion.plugin:LionSettings"),
+    "OneBitAdam": ("neox_onebit.adam:one_bit_adam", "neox_onebit.settings:OneBitAdamSettings"),
+    "ZeroOneAdam": ("neox_onebit.zeroone:zero_one_adam", "neox_onebit.settings:ZeroOneAdamSettings"),
+    "OneBitLamb": ("neox_onebit.lamb:one_bit_lamb", "neox_onebit.settings:OneBitLambSettings"),
     "Muon": ("neox_muon.optim:MatrixAndRest", "neox_muon.plugin:MuonSettings"),
 }
 
@@ -221,8 +228,23 @@ def batches(plan: RunPlan, groups: Groups, first_step: int, curriculum: Any) -> 
             yield samples[first : first + micro_batch, : length + 1]
 
 
+class Sent(TorchDispatchMode):
+    """How many bytes this rank gives to collectives, by collective."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            name = func._schema.name.removeprefix("c10d::")
+            given = args[0] if name in ("allreduce_", "broadcast_") else args[1]
+            self.bytes[name] += sum(each.nbytes for each in tree_leaves(given))
+        return func(*args, **(kwargs or {}))
+
+
 def run_case(case: dict[str, Any], out: Path) -> None:
-    world = dist.get_world_size()
+    world, counted = dist.get_world_size(), case.pop("counted", False)
     plan = make_plan(case, out, world)
     groups = build_groups(plan.cluster)
     context = build_context(plan, groups, local_rank=0)
@@ -231,12 +253,15 @@ def run_case(case: dict[str, Any], out: Path) -> None:
     else:
         model = build_model(plan.model, VOCAB, context, eod=EOD)
     curriculum = build_curriculum(plan)
-    engine = build_engine(plan, model, build_optimizer(plan.optim, model), context, curriculum)
+    engine = build_engine(plan, model, build_optimizer(plan.optim, model, groups.data), context, curriculum)
     checkpointer = Checkpointer(plan, engine, context)
     state = checkpointer.load().state
-    stream, losses, norms = batches(plan, groups, state.step, curriculum), [], []
+    stream, losses, norms, sent = batches(plan, groups, state.step, curriculum), [], [], []
     while state.step < plan.train.train_iters:
-        loss = engine.train_step(stream, plan.optim.lr).detach().clone()
+        wire = Sent() if counted else contextlib.nullcontext()
+        with wire:
+            loss = engine.train_step(stream, plan.optim.lr).detach().clone()
+        sent.append(dict(wire.bytes) if isinstance(wire, Sent) else {})
         dist.all_reduce(loss)
         losses.append(float(loss) / world)
         norms.append(engine.grad_norm())
@@ -246,7 +271,7 @@ def run_case(case: dict[str, Any], out: Path) -> None:
     checkpointer.save(state)
     engine.close()
     if dist.get_rank() == 0:
-        told = {"losses": losses, "norms": norms, "valid": float(valid)}
+        told = {"losses": losses, "norms": norms, "valid": float(valid), "sent": sent}
         (out / case["name"] / "losses.json").write_text(json.dumps(told))
 
 
