@@ -109,6 +109,7 @@ seq-length: 2048
 max-position-embeddings: 2048
 train_micro_batch_size_per_gpu: 1
 train-iters: 12
+save-interval: 12
 log-interval: 4
 num-workers: 2
 tokenizer-type: GPT2BPETokenizer

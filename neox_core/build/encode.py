@@ -42,9 +42,7 @@ class Encoder:
     workers: int = 1
     ftfy: bool = False
 
-    def batches(
-        self, batches: Iterable[tuple[T, Sequence[str]]]
-    ) -> _Encoded[T]:
+    def batches(self, batches: Iterable[tuple[T, Sequence[str]]]) -> _Encoded[T]:
         """(label, ids of each text) of each (label, texts), in order. Raises DataError when a process dies.
 
         To be closed when it is left before its end, or the processes finish what they have begun.
