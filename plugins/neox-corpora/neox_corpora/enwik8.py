@@ -1,4 +1,4 @@
-"""enwik8, the text of the Hutter Prize (Mahoney, mattmahoney.net/dc/textdata.html)."""
+"""enwik8 and enwik9, the texts of the Hutter Prize (Mahoney, mattmahoney.net/dc/textdata.html)."""
 
 from __future__ import annotations
 
@@ -36,6 +36,15 @@ ENWIK8 = Archive(
     sha256="547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
     member="enwik8",
     text_sha256="2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8",
+)
+
+
+ENWIK9 = Archive(
+    url="https://mattmahoney.net/dc/enwik9.zip",
+    num_bytes=322_592_222,
+    sha256="99cdb5ac84392252d3f0912ccedd195bc95bd80cbef3b0cdf2eee4ad9a3b7a51",
+    member="enwik9",
+    text_sha256="159b85351e5f76e60cbe32e04c677847a9ecba3adc79addab6f4c6c7aa3744bc",
 )
 
 
@@ -83,3 +92,9 @@ class Enwik8:
             raise DataError(f"{packed}: holds another text than {self.archive.member}: its SHA-256 is not the same")
         if held:
             yield held.decode("utf-8", errors="replace")  # the text ends within a character
+
+
+class Enwik9(Enwik8):
+    """The first tenth of it is enwik8."""
+
+    archive = ENWIK9

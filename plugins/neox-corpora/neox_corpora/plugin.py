@@ -16,4 +16,9 @@ def neox_corpora() -> list[Component]:
             "neox_corpora.enwik8:Enwik8",
             summary="The first 100 MB of Wikipedia in 2006 (mattmahoney.net/dc/textdata.html)",
         ),
+        Component(
+            "enwik9",
+            "neox_corpora.enwik8:Enwik9",
+            summary="The first 1000 MB of Wikipedia in 2006 (mattmahoney.net/dc/textdata.html)",
+        ),
     ]

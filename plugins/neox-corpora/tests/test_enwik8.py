@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from attrs import evolve
 from neox_corpora.download import download
-from neox_corpora.enwik8 import ENWIK8, Archive, Enwik8
+from neox_corpora.enwik8 import ENWIK8, ENWIK9, Archive, Enwik8
 
 from neox_core.errors import DataError
 from neox_core.testing import assert_light, load_only
@@ -126,7 +126,7 @@ def test_the_documents_are_the_text(server, tmp_path, monkeypatch):
         corpus.open(tmp_path)
 
 
-def test_the_archive_is_named_by_its_hash():
-    assert ENWIK8.url.startswith("https://")
-    assert len(bytes.fromhex(ENWIK8.sha256)) == 32
-    assert len(bytes.fromhex(ENWIK8.text_sha256)) == 32
+@pytest.mark.parametrize("archive", [ENWIK8, ENWIK9])
+def test_the_archive_is_named_by_its_hash(archive):
+    assert archive.url.startswith("https://")
+    assert len(bytes.fromhex(archive.sha256)) == len(bytes.fromhex(archive.text_sha256)) == 32
