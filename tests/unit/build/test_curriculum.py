@@ -33,6 +33,9 @@ class Backend:
     def __init__(self, settings: Any) -> None:
         self.open = OneDocument
 
+    def files(self, prefix: Path) -> tuple[Path, ...]:
+        return (prefix,)
+
 
 class Descending:
     """Step k reads samples downwards from the pool's last, and one token more than the step before."""
