@@ -20,6 +20,9 @@ from neox_core.errors import NeoxError
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import ComponentRef, RunPlan, to_json
 
+WIDEST = 60
+"""Columns of a value beside which the origins are lined up; a longer value pushes its own aside."""
+
 _FILES = click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 _SETS = click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a key on top of the files.")
 
@@ -104,7 +107,7 @@ def show(
     say(resolved.notes)
     rows = [(path, _text(_at(resolved.plan, path)), origin) for path, origin in resolved.origins.items()]
     path_width = max(len(path) for path, _, _ in rows)
-    value_width = max(len(value) for _, value, _ in rows)
+    value_width = max(len(value) for _, value, _ in rows if len(value) <= WIDEST)
     for path, value, origin in rows:
         where = click.style(origin, dim=True) if wants_colour(sys.stdout) else origin
         click.echo(f"{path:<{path_width}}  {value:<{value_width}}  {where}")

@@ -95,12 +95,6 @@ def schedule_is_whole(terms: Any, path: str) -> Iterator[Problem]:
             yield Problem(f"is not read by schedule_type: {terms.schedule_type}", f"{path}.schedule_config.{key}")
     if terms.schedule_type == "fixed_discrete":
         yield from levels_fit(terms, path)
-    elif config.difficulty_step is not None and config.difficulty_step % 8:
-        yield Problem(
-            f"{config.difficulty_step} is no multiple of 8, which tensor cores like in lengths",
-            f"{path}.schedule_config.difficulty_step",
-            severity="warning",
-        )
 
 
 def levels_fit(terms: Any, path: str) -> Iterator[Problem]:
@@ -164,6 +158,13 @@ def lengths_fit(config: Any, terms: Any, path: str) -> Iterator[Problem]:
         yield Problem("must be 1 token or more", f"{path}.min_difficulty")
     if terms.max_difficulty not in (None, seq_length):
         yield Problem(f"must be seq-length, {seq_length}, not {terms.max_difficulty}", f"{path}.max_difficulty")
+    step = terms.schedule_config.difficulty_step
+    if step is not None and step % 8:
+        yield Problem(
+            f"{step} is no multiple of 8, which tensor cores like in lengths",
+            f"{path}.schedule_config.difficulty_step",
+            severity="warning",
+        )
     yield from _whole_sequences(config, path)
 
 
