@@ -13,8 +13,8 @@ train: setup
 	$(BIN)/neox data prepare stdlib --out data/stdlib
 	$(BIN)/neox train configs/quickstart.yml
 
-test: $(BIN)/tox
-	$(BIN)/tox
+test: $(BIN)/tox  # lint and light while the libraries of core are installed
+	$(BIN)/tox run-parallel --parallel all --parallel-no-spinner
 
 generated: setup  # what is written from the code: after a new key, hook or component
 	$(BIN)/python -m neox_core.config.packages

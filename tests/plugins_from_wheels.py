@@ -4,11 +4,10 @@ Alone means: what can be imported is neox-core, that plugin and third-party libr
 that its extra `test` names. At the end all wheels are installed together and the tests under tests/installed run.
 """
 
-import os
 import subprocess
 import sys
+import sysconfig
 import zipfile
-from collections.abc import Iterable
 from pathlib import Path
 
 import tomli
@@ -16,11 +15,12 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
+PATHS = Path(sysconfig.get_path("purelib")) / "neox-under-test.pth"
+"""Read by every process of this Python, whatever environment variables it is given."""
 
 
-def run(*argv: str | Path, cwd: Path = ROOT, paths: Iterable[Path] = ()) -> None:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
-    subprocess.run([str(part) for part in argv], cwd=cwd, check=True, env=env)
+def run(*argv: str | Path, cwd: Path = ROOT) -> None:
+    subprocess.run([str(part) for part in argv], cwd=cwd, check=True)
 
 
 def build_wheel(source: Path, wheels: Path) -> Path:
@@ -33,22 +33,25 @@ def build_wheel(source: Path, wheels: Path) -> Path:
     return folder
 
 
-def run_tests(folder: Path, outside: Path, paths: Iterable[Path] = ()) -> None:
+def run_tests(folder: Path, outside: Path) -> None:
     options = ("-q", "-c", ROOT / "pyproject.toml", "--rootdir", ROOT, "-p", "no:cacheprovider")
-    run(sys.executable, "-m", "pytest", *options, folder, cwd=outside, paths=paths)
+    run(sys.executable, "-m", "pytest", *options, folder, cwd=outside)
 
 
 def try_alone(name: str, built: dict[str, Path], outside: Path) -> None:
     project = tomli.loads((ROOT / "plugins" / name / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extra = [Requirement(each).name for each in project.get("optional-dependencies", {}).get("test", ())]
     needed = ["neox-core", name, *(each for each in extra if each in built)]
-    paths = [built[each] / "unpacked" for each in needed]
-    run(sys.executable, "-m", "neox_core", "plugins", "check", cwd=outside, paths=paths)
-    run_tests(ROOT / "plugins" / name / "tests", outside, paths)
+    PATHS.write_text("".join(f"{built[each] / 'unpacked'}\n" for each in needed), encoding="utf-8")
+    try:
+        run(sys.executable, "-m", "neox_core", "plugins", "check", cwd=outside)
+        run_tests(ROOT / "plugins" / name / "tests", outside)
+    finally:
+        PATHS.unlink()
 
 
 def main() -> None:
-    work = Path(sys.argv[1])
+    work = Path(sys.argv[1]).resolve()
     plugins = sorted(path.parent.name for path in (ROOT / "plugins").glob("*/pyproject.toml"))
     names = sys.argv[2:] or plugins
     outside = work / "outside"  # nothing is importable from the checkout by accident
