@@ -14,7 +14,7 @@ train: setup
 	$(BIN)/neox train configs/quickstart.yml
 
 test: $(BIN)/tox  # lint and light while the libraries of core are installed
-	$(BIN)/tox run-parallel --parallel all --parallel-no-spinner
+	$(BIN)/tox run-parallel --parallel all --parallel-live
 
 generated: setup  # what is written from the code: after a new key, hook or component
 	$(BIN)/python -m neox_core.config.packages
