@@ -1,4 +1,4 @@
-"""docs/config-errors.md: each example says what the command says. `python THIS_FILE` writes the page anew."""
+"""The examples of errors in docs/configuration.md say what the commands say. `python THIS_FILE` writes them anew."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from neox_core.cli.main import neox
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs/config-errors.md"
+PAGE = ROOT / "neox_core/config/errors.md"
 FENCE = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
