@@ -313,10 +313,15 @@ class _Work:
 
     def _own(self, entry: Entry, names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
         """Of the settings in a block that several components share, those that are not the others' alone."""
-        entries = [each for each in self.catalog.registry.entries(entry.kind) if each.component.name in names]
-        keys = {each: _keys_of(each) for each in entries}
-        others = {key for each in entries if each.component.name != entry.component.name for key in keys[each]}
+        others = {key for name in names for each in self._offered(entry.kind, name) for key in _keys_of(each)}
         return {key: value for key, value in values.items() if key in _keys_of(entry) or key not in others}
+
+    def _offered(self, kind: str, name: str) -> tuple[Entry, ...]:
+        """What a name, qualified or not, stands for; nothing where that is an error, which is reported by itself."""
+        try:
+            return (self.catalog.find(kind, name),)
+        except PluginError:
+            return ()
 
     def _params(self, kind: Kind) -> dict[str, Any]:
         head, *rest = kind.settings_at.split(".")

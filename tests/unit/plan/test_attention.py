@@ -28,14 +28,15 @@ def test_sparsity_takes_the_layout_of_the_block(tmp_path: Path, text: str, catal
     assert plan(tmp_path, text, catalog, "sparsity=all").layouts[0].name == "fixed"
 
 
-def test_each_layer_has_its_own_layout(tmp_path: Path, text: str, catalog: Any) -> None:
-    """A setting goes to every layout that has it."""
+@pytest.mark.parametrize("local", ["local", "everything:local"])
+def test_each_layer_has_its_own_layout(tmp_path: Path, text: str, catalog: Any, local: str) -> None:
+    """A setting goes to every layout that has it, by whichever name the layout is called."""
     made = plan(
         tmp_path,
         text,
         catalog,
         "num-layers=4",
-        "attention-config=[[[global, local], 1], [[sparse_fixed, local], 1]]",
+        f"attention-config=[[[global, '{local}'], 1], [[sparse_fixed, '{local}'], 1]]",
         "sparsity-config={block: 8, window: 5}",
     )
     assert made.layout_of_layer == (None, 0, 1, 0)
