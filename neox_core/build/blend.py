@@ -7,11 +7,16 @@ Source: megatron/data/helpers.cpp (build_blending_indices) and data_utils.py of 
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
+from ctypes import c_int64, c_void_p
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import frozen
+
+from neox_core.build.native import native
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,6 +24,9 @@ if TYPE_CHECKING:
 MOST_DATASETS = 254
 SPARE = 1.005
 """GPT-NeoX makes each dataset this much longer than its share, for the blend to be able to draw ahead."""
+SOURCE = Path(__file__).with_name("blend.cpp")
+WORTH_COMPILING = 1 << 20
+"""Samples whose turns take Python about as long as a compiler needs."""
 
 
 @frozen(eq=False)
@@ -35,14 +43,19 @@ def normalise(weights: Sequence[float]) -> list[float]:
     return [weight / total for weight in weights]
 
 
-def build_blend(weights: Sequence[float], num_samples: int) -> Blend:
-    """The first `num_samples` turns. `weights` add up to 1; the turns of fewer samples are the beginning of these."""
-    turns = _turns(list(weights), num_samples)
-    places: NDArray[np.int64] = np.empty(num_samples, dtype=np.int64)
-    for dataset in range(len(weights)):
-        mine = np.flatnonzero(turns == dataset)
-        places[mine] = np.arange(len(mine))
-    return Blend(turns, places)
+def build_blend(weights: Sequence[float], num_samples: int, compile_from: int = WORTH_COMPILING) -> Blend:
+    """The first `num_samples` turns. `weights` add up to 1; the turns of fewer samples are the beginning of these.
+
+    Compiled code works out `compile_from` samples and more, Python fewer; where there is no compiler, all.
+    """
+    library = native(SOURCE, "-ffp-contract=off") if num_samples >= compile_from else None
+    if library is None:
+        return _in_python(list(weights), num_samples)
+    shares: NDArray[np.float64] = np.array(weights, dtype=np.float64)
+    blend = Blend(np.empty(num_samples, dtype=np.uint8), np.empty(num_samples, dtype=np.int64))
+    into = (c_void_p(blend.turns.ctypes.data), c_void_p(blend.places.ctypes.data))
+    library.blend(c_void_p(shares.ctypes.data), c_int64(len(shares)), c_int64(num_samples), *into)
+    return blend
 
 
 def samples_of_each(weights: Sequence[float], turns: NDArray[Any]) -> list[int]:
@@ -63,9 +76,10 @@ def weights_by_documents(counts: Sequence[int], alpha: float) -> list[float]:
     return normalise([power * (1 - share) for power, share in zip(powers, normalise(counts), strict=True)])
 
 
-def _turns(weights: list[float], num_samples: int) -> NDArray[np.uint8]:
+def _in_python(weights: list[float], num_samples: int) -> Blend:
+    """The same as blend.cpp, number by number."""
     taken = [0] * len(weights)
-    turns = bytearray(num_samples)
+    turns, places = bytearray(num_samples), array("q", bytes(8 * num_samples))
     others = range(1, len(weights))
     for sample in range(num_samples):
         before = sample or 1
@@ -74,6 +88,6 @@ def _turns(weights: list[float], num_samples: int) -> NDArray[np.uint8]:
             lag = weights[dataset] * before - taken[dataset]
             if lag > most:
                 most, furthest = lag, dataset
+        turns[sample], places[sample] = furthest, taken[furthest]
         taken[furthest] += 1
-        turns[sample] = furthest
-    return np.frombuffer(turns, dtype=np.uint8)
+    return Blend(np.frombuffer(turns, dtype=np.uint8), np.frombuffer(places, dtype=np.int64))

@@ -12,6 +12,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -31,26 +32,27 @@ FLAGS = (
 
 
 @cache
-def native(source: Path) -> ctypes.CDLL | None:
+def native(source: Path, *more_flags: str) -> ctypes.CDLL | None:
     """The functions of a C++ file, for this processor; None where they cannot be compiled or loaded."""
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         return None
-    name = f"{source.stem}-{_key(source, compiler)}.so"
+    flags = (*FLAGS, *more_flags)
+    name = f"{source.stem}-{_key(source, compiler, flags)}.so"
     try:
         library = _folder() / name
         if not library.is_file():
-            _compile(compiler, source, library)
+            _compile(compiler, flags, source, library)
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.SubprocessError):
         return None
 
 
-def _compile(compiler: str, source: Path, library: Path) -> None:
+def _compile(compiler: str, flags: Sequence[str], source: Path, library: Path) -> None:
     """To a file of its own, then under its name: ranks that do it at once do not see each other's halves."""
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         built = Path(folder) / library.name
-        argv = [compiler, *FLAGS, str(source), "-o", str(built)]
+        argv = [compiler, *flags, str(source), "-o", str(built)]
         subprocess.run(argv, check=True, capture_output=True, timeout=120)
         built.replace(library)
 
@@ -61,10 +63,10 @@ def _folder() -> Path:
     return folder
 
 
-def _key(source: Path, compiler: str) -> str:
+def _key(source: Path, compiler: str, flags: Sequence[str]) -> str:
     """Of what the outcome depends on: a home may be shared by machines with other processors."""
     cpu = Path("/proc/cpuinfo")
     lines = cpu.read_text(encoding="utf-8", errors="replace").splitlines() if cpu.is_file() else []
     features = sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))})
-    parts = (source.read_text(encoding="utf-8"), compiler, *FLAGS, platform.platform(), *features)
+    parts = (source.read_text(encoding="utf-8"), compiler, *flags, platform.platform(), *features)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -104,8 +104,8 @@ def describe(values: Mapping[str, float]) -> str:
     parts.append(f"{values['memory_gib']:.2f} GiB")
     if values["skipped_steps"]:
         parts.append(f"{values['skipped_steps']:.0f} skipped")
-    if values["data_wait_s"] > 0.05 * values["step_s"]:
-        parts.append(f"waits {values['data_wait_s'] * 1000:.0f} ms for data")
+    if values["data_wait_s"] > 0.01 * values["step_s"]:
+        parts.append(f"data wait {values['data_wait_s'] * 1000:.0f} ms")
     return "  ".join(parts)
 
 

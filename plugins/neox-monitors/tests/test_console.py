@@ -80,7 +80,7 @@ def test_trouble_is_in_the_line(make):
     make(out).log(10, {**VALUES, "skipped_steps": 3.0, "data_wait_s": 0.2})
     line = out.getvalue().splitlines()[-1]
     assert "3 skipped" in line
-    assert "waits 200 ms for data" in line
+    assert "data wait 200 ms" in line
 
 
 def test_the_curve_comes_at_the_last_step_and_not_after_a_stop(make):

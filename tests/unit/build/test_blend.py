@@ -30,6 +30,17 @@ def test_turns_are_those_of_gpt_neox(weights, count):
     assert blend.places.tolist() == places
 
 
+@pytest.mark.parametrize(
+    "weights",
+    [(1,), (1, 1), (1, 1, 1), (0.1, 0.2, 0.7), (3, 1), (1, 1e-6), (1 / 3, 0.3, 0.21, 0.1), tuple(range(1, 101))],
+)
+def test_compiled_turns_are_the_same(weights):
+    """Also where datasets lag equally but for the rounding, as equal weights do."""
+    python, compiled = (build_blend(normalise(weights), 20_000, compile_from=n) for n in (20_001, 0))
+    assert np.array_equal(compiled.turns, python.turns)
+    assert np.array_equal(compiled.places, python.places)
+
+
 def test_turns_by_hand():
     assert build_blend([0.5, 0.5], 6).turns.tolist() == [0, 1, 0, 1, 0, 1]
     # lags before each sample: .7 .2 .1; -.3 .2 .1; .4 -.6 .2; .1 -.4 .3; .8 -.2 -.6; .5 0 -.5
