@@ -1,4 +1,4 @@
-"""`python -m neox_launchers.elastic RUN_FILE LOG_DIR [NODE | mpi]`: start the ranks of this machine and watch them.
+"""`python -m neox_launchers.elastic RUN_FILE LOG_DIR [NODE | mpi | slurm]`: start the ranks of this machine, and watch.
 
 torch's elastic agent starts one process a rank, notices the first that fails and stops the others. On top of that:
 SIGINT and SIGTERM reach each rank once and leave its data workers alone, a rank's errors go to LOG_DIR/rank<N>.log, and
@@ -6,7 +6,8 @@ of a failure `failure.json` is written. Exit code 0 when every rank ended well, 
 
 With NODE this is one of several hosts of the plan: node<NODE>.json in the folder of the run tells the first machine
 how its ranks ended, `stop` there asks it to stop them, and stdin ends when nobody is there any more to ask. With `mpi`
-the number is that of mpirun, and not stdin but its daemon on this host, the parent, has to be there.
+the number is that of mpirun, with `slurm` that of the host of this name; not stdin but their daemon on this host, the
+parent, has to be there.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class RankLogs(LogsSpecs):
 def main() -> int:
     run_file, log_dir = Path(sys.argv[1]), Path(sys.argv[2])
     by = sys.argv[3] if len(sys.argv) > 3 else None
-    node = _number(by) if by else None
-    plan = _read(run_file, node)
+    plan = _read(run_file, shared=by is not None)
+    node = _number(by, [host.name for host in plan.cluster.hosts]) if by else None
     host = plan.cluster.hosts[node or 0]
     topology = read_topology() if plan.cluster.nvlink_pairs else None
     os.environ.update(visible_devices(host, os.environ, topology))
@@ -77,7 +78,7 @@ def main() -> int:
         clear_failures(run_file.parent)
     agent = _agent(plan.cluster, run_file, log_dir, node)
     _pass_signals_on(agent)
-    _watch(_follow_stdin if by and by != "mpi" else _follow_parent, agent)
+    _watch(_follow_stdin if by and by.isdecimal() else _follow_parent, agent)
     if node is not None:
         _watch(_follow_request, agent, run_file.parent / STOP)
     result = agent.run()
@@ -89,18 +90,26 @@ def main() -> int:
     return 1 if result.is_failed() else 0
 
 
-def _number(by: str) -> int:
-    """Which host of the plan this is; Open MPI and Hydra say so in the environment."""
-    if by != "mpi":
+def _number(by: str, hosts: list[str]) -> int:
+    """Which host of the plan this is; Open MPI and Hydra give the number in the environment, Slurm the name."""
+    if by.isdecimal():
         return int(by)
+    if by == "slurm":
+        name = os.environ.get("SLURMD_NODENAME", socket.gethostname())
+        if name not in hosts:
+            raise UsageError(
+                f"Slurm has started an agent on {name}, and the hosts of the plan are {', '.join(hosts)}",
+                hint="write the hostfile with the names that `scontrol show hostnames` prints",
+            )
+        return hosts.index(name)
     found = [os.environ[name] for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK") if name in os.environ]
     if not found:
         raise UsageError("mpirun does not say which of its processes this is", hint="launcher: pdsh")
     return int(found[0])
 
 
-def _read(run_file: Path, node: int | None) -> RunPlan:
-    if node is not None and not run_file.exists():
+def _read(run_file: Path, *, shared: bool) -> RunPlan:
+    if shared and not run_file.exists():
         raise UsageError(
             f"{socket.gethostname()} does not see {run_file.absolute()}",
             hint="the folder of the run has to be on a file system that all hosts share",

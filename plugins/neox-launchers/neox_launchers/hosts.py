@@ -1,4 +1,4 @@
-"""`python -m neox_launchers.hosts RUN_FILE LOG_DIR COMMAND...`: run pdsh or mpirun, and leave no host behind.
+"""`python -m neox_launchers.hosts RUN_FILE LOG_DIR COMMAND...`: run pdsh, mpirun or srun, and leave no host behind.
 
 The hosts share the folder of the run: `stop` in it asks their agents to stop the ranks, node<N>.json says how the ranks
 of a host ended. What the command and the agents say goes to LOG_DIR/hosts.log. Exit code 0 when all ranks ended well.
@@ -28,8 +28,8 @@ from neox_launchers.failure import (
 )
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_OF_A_HOST = re.compile(r"^pdsh@[^:]*: (?P<host>[^:]+): ")
-"""What pdsh itself says of a host: that it cannot be reached, or that its agent did not end well."""
+_OF_A_HOST = re.compile(r"^(pdsh@[^:]*: (?P<host>[^:]+): |srun: error: (?P<node>[\w.-]+): task )")
+"""What pdsh and srun themselves say of a host: that it cannot be reached, or that its agent did not end well."""
 KEPT_LINES = 10
 
 
@@ -64,7 +64,7 @@ def _listen(stderr: IO[str], log: IO[str], run_dir: Path) -> tuple[str | None, l
         if lost is None:
             said = [*said, line.strip()][-KEPT_LINES:]
         if match and lost is None:
-            lost = match["host"]
+            lost = match["host"] or match["node"]
             write_whole(run_dir / STOP, FAILED)
     return lost, said
 

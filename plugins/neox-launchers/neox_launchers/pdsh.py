@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from pathlib import Path
 
 from neox_core.contracts.host import LaunchCommand
 from neox_core.plan.runfile import RunPlan
+from neox_launchers.agents import names, one_each
 from neox_launchers.environment import environment, exported
-from neox_launchers.local import is_here, local, logs
 from neox_launchers.settings import LauncherSettings
 
 FAN_OUT = 1024
@@ -18,19 +17,10 @@ FAN_OUT = 1024
 
 
 def pdsh(plan: RunPlan, run_file: Path, settings: LauncherSettings) -> LaunchCommand:
-    """The plan's ranks on its hosts; on a single host that is this machine, as `local` does it.
-
-    Every host has to see the run's folder, this Python and the dataset under the same paths.
-    """
-    hosts = [host.name for host in plan.cluster.hosts]
-    if len(hosts) == 1 and is_here(hosts[0]):
-        return local(plan, run_file, settings)
-    log_dir = logs(run_file, settings)
-    agent = (sys.executable, "-m", "neox_launchers.elastic", str(run_file), str(log_dir))
-    over_ssh = ("pdsh", "-S", "-N", "-b", "-R", "ssh", "-f", str(FAN_OUT), "-w", ",".join(hosts))
+    """The plan's ranks on its hosts; on a single host that is this machine, as `local` does it."""
+    over_ssh = ("pdsh", "-S", "-N", "-b", "-R", "ssh", "-f", str(FAN_OUT), "-w", ",".join(names(plan)))
     env = exported(os.environ) | environment(plan)
-    command = (sys.executable, "-m", "neox_launchers.hosts", str(run_file), str(log_dir), *over_ssh)
-    return LaunchCommand((*command, *remote(agent, env, str(Path.cwd())), "%n"))
+    return one_each(plan, run_file, settings, lambda agent: (*over_ssh, *remote(agent, env, str(Path.cwd())), "%n"))
 
 
 def remote(argv: tuple[str, ...], env: dict[str, str], folder: str) -> tuple[str, ...]:

@@ -38,4 +38,11 @@ def neox_launchers():
             )
             for name, library in (("mvapich", "MVAPICH"), ("mpich", "MPICH"), ("impi", "Intel MPI"))
         ),
+        Component(
+            "slurm",
+            "neox_launchers.slurm:slurm",
+            LauncherSettings,
+            summary="The same on each host of a Slurm allocation, by srun",
+            needs=("torch",),
+        ),
     ]

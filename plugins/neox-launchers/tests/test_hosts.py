@@ -1,5 +1,6 @@
-"""One agent a host, with real processes: by pdsh and mpirun over sshd where these are installed, and by stand-ins."""
+"""One agent a host, with real processes: by pdsh, mpirun and srun where these are installed, and by stand-ins."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -89,18 +91,24 @@ time.sleep(0.3)
 """
 
 
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as probes:
+        sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
 def sshd(folder: Path) -> dict[str, str]:
     """A daemon of one's own on both addresses, with a key of its own, and how pdsh gets there."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     for key in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
     (folder / "user.pub").rename(folder / "authorized")
     listen = "".join(f"ListenAddress {host}\n" for host in HOSTS)
     (folder / "sshd_config").write_text(
         f"Port {port}\n{listen}HostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\nStrictModes no\n"
-        f"PidFile {folder}/pid\nUsePAM no\nPasswordAuthentication no\n"
+        f"PidFile {folder}/sshd.pid\nUsePAM no\nPasswordAuthentication no\n"
     )
     (folder / "ssh_config").write_text(
         f"Host *\n Port {port}\n IdentityFile {folder}/user\n StrictHostKeyChecking no\n"
@@ -113,6 +121,31 @@ def sshd(folder: Path) -> dict[str, str]:
     return {"PDSH_SSH_ARGS_APPEND": ssh, "OMPI_MCA_plm_rsh_args": ssh, **as_root}
 
 
+def slurm(folder: Path) -> dict[str, str]:
+    """A cluster of one's own: a controller, and this machine as the two nodes `one` and `two`."""
+    here, (controller, *nodes) = socket.gethostname(), free_ports(3)
+    (folder / "key").write_bytes(os.urandom(128))
+    (folder / "key").chmod(0o600)
+    (folder / "state").mkdir()
+    (folder / "slurm.conf").write_text(
+        f"ClusterName=test\nSlurmctldHost={here}(127.0.0.1)\nSlurmctldPort={controller}\nSlurmUser=root\n"
+        f"AuthType=auth/munge\nAuthInfo=socket={folder}/munge\nCredType=cred/munge\n"
+        f"StateSaveLocation={folder}/state\nSlurmdSpoolDir={folder}/%n\n"
+        f"SlurmctldPidFile={folder}/controller.pid\nSlurmdPidFile={folder}/%n.pid\n"
+        f"SlurmctldLogFile={folder}/controller.log\nSlurmdLogFile={folder}/%n.log\n"
+        "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSelectType=select/cons_tres\n"
+        f"NodeName=one NodeHostname={here} NodeAddr=127.0.0.1 Port={nodes[0]}\n"
+        f"NodeName=two NodeHostname={here} NodeAddr=127.0.0.1 Port={nodes[1]}\n"
+        "PartitionName=all Nodes=ALL Default=YES State=UP\n"
+    )
+    files = {"socket": "munge", "key-file": "key", "log-file": "log", "pid-file": "munge.pid", "seed-file": "seed"}
+    munge = [f"--{option}={folder / name}" for option, name in files.items()]
+    conf = {"SLURM_CONF": str(folder / "slurm.conf")}
+    for daemon in (["munged", "--force", *munge], ["slurmctld"], ["slurmd", "-N", "one"], ["slurmd", "-N", "two"]):
+        subprocess.run(daemon, env=os.environ | conf, check=True, capture_output=True)
+    return conf
+
+
 def stand_in(folder: Path) -> dict[str, str]:
     for name, text in (("pdsh", STAND_IN), ("mpirun", MPI_STAND_IN)):
         program = folder / name
@@ -121,44 +154,42 @@ def stand_in(folder: Path) -> dict[str, str]:
     return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
-def over_ssh() -> list[str]:
-    """The programs that can start processes over a daemon of one's own here."""
-    if os.geteuid() != 0 or not all(shutil.which(name) for name in ("sshd", "ssh-keygen")):
-        return []
-    programs = {"pdsh": "pdsh", "openmpi": "mpirun"}
-    return [launcher for launcher, program in programs.items() if shutil.which(program)]
+def real_ways() -> list[tuple[str, Callable[[Path], dict[str, str]]]]:
+    """The launchers whose programs are here, with a daemon of one's own that they start processes by."""
+
+    def there(*names: str) -> bool:
+        return os.geteuid() == 0 and all(shutil.which(name) for name in names)
+
+    ways = [("pdsh", sshd, "pdsh"), ("openmpi", sshd, "mpirun"), ("slurm", slurm, "srun")]
+    daemons = {sshd: ("sshd", "ssh-keygen"), slurm: ("munged", "slurmctld", "slurmd")}
+    return [(launcher, way) for launcher, way, program in ways if there(program, *daemons[way])]
 
 
-WAYS = [
-    ("pdsh", stand_in),
-    ("openmpi", stand_in),
-    ("mvapich", stand_in),
-    *((launcher, sshd) for launcher in over_ssh()),
-]
+WAYS = [("pdsh", stand_in), ("openmpi", stand_in), ("mvapich", stand_in), *real_ways()]
 
 
 class Run:
     """A launch over several hosts whose ranks say who they are and wait."""
 
-    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way, launcher="pdsh", hosts=HOSTS) -> None:
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way, launcher="pdsh", hosts=None) -> None:
+        hosts = hosts or (("one", "two") if launcher == "slurm" else HOSTS)
         package = tmp_path / "neox_core" / "train"
         package.mkdir(parents=True)
         (tmp_path / "neox_core" / "__init__.py").write_text(f"__path__.append({next(iter(neox_core.__path__))!r})\n")
         (package / "__init__.py").write_text("")
         (package / "rank.py").write_text(RANK)
-        (tmp_path / "way").mkdir()
+        self.daemons = tmp_path / "way"
+        self.daemons.mkdir()
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
         monkeypatch.setenv("NCCL_NOTE", 'it\'s 100% "$HOME"')
-        for name, value in way(tmp_path / "way").items():
+        for name, value in way(self.daemons).items():
             monkeypatch.setenv(name, value)
         self.folder = tmp_path / "run of two"
         self.folder.mkdir()
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            self.port = probe.getsockname()[1]
+        (self.port,) = free_ports(1)
         plan = example_plan(self.folder, ranks=[2, 1], port=self.port)
         places = tuple(Host(name, slots) for name, slots in zip(hosts, (2, 1), strict=True))
-        cluster = evolve(plan.cluster, hosts=places, master_addr=hosts[0], threads_per_rank=1)
+        cluster = evolve(plan.cluster, hosts=places, master_addr=HOSTS[0], threads_per_rank=1)
         plan = evolve(plan, cluster=cluster)
         monkeypatch.chdir(self.folder)
         write_runfile(plan, Path("run.json"))
@@ -182,6 +213,10 @@ class Run:
         failure = self.folder / "failure.json"
         return self.process.returncode, json.loads(failure.read_text()) if failure.exists() else {}
 
+    def stop_daemons(self) -> None:
+        for file in self.daemons.glob("*.pid"):
+            os.kill(int(file.read_text()), signal.SIGTERM)
+
 
 ALL = ("here0", "here1", "here2")
 
@@ -194,8 +229,7 @@ def test_ranks_of_all_hosts_are_told_who_they_are_and_stop_in_good_order(tmp_pat
         run.process.send_signal(signal.SIGTERM)
         assert run.end() == (0, {})
     finally:
-        if way is sshd:
-            os.kill(int((tmp_path / "way" / "pid").read_text()), signal.SIGTERM)
+        run.stop_daemons()
     for rank, local in ((0, "0"), (1, "1"), (2, "0")):
         rest = ["3", HOSTS[0], str(run.port), "1", 'it\'s 100% "$HOME"']
         assert (run.folder / f"here{rank}").read_text().splitlines() == [str(rank), local, *rest]
@@ -203,12 +237,18 @@ def test_ranks_of_all_hosts_are_told_who_they_are_and_stop_in_good_order(tmp_pat
     assert {log.name for log in (run.folder / "logs").iterdir()} >= {"rank0.log", "rank1.log", "rank2.log"}
 
 
-@pytest.mark.parametrize("launcher", ["pdsh", "openmpi"])
-def test_a_rank_that_fails_ends_the_ranks_of_all_hosts_and_is_named(tmp_path, monkeypatch, launcher):
-    run = Run(tmp_path, monkeypatch, stand_in, launcher)
-    run.wait_for(*ALL)
-    (run.folder / "fail").touch()
-    code, failure = run.end()
+@pytest.mark.parametrize(
+    ("launcher", "way"),
+    [("pdsh", stand_in), ("openmpi", stand_in), *(each for each in real_ways() if each[0] == "slurm")],
+)
+def test_a_rank_that_fails_ends_the_ranks_of_all_hosts_and_is_named(tmp_path, monkeypatch, launcher, way):
+    run = Run(tmp_path, monkeypatch, way, launcher)
+    try:
+        run.wait_for(*ALL)
+        (run.folder / "fail").touch()
+        code, failure = run.end()
+    finally:
+        run.stop_daemons()
     assert code == 1
     assert (failure["rank"], failure["exit_code"]) == (2, 7)
     assert all((run.folder / f"left{rank}").read_text() == "1" for rank in (0, 1))
@@ -278,6 +318,28 @@ def test_hydra_starts_one_agent_a_host_with_the_environment(tmp_path, monkeypatc
     assert mpirun[-1] == "mpi"
     alone = check_launcher(load_only("neox-launchers"), launcher, example_plan(tmp_path, ranks=[2]))
     assert "mpirun" not in alone.argv
+
+
+def test_srun_starts_one_agent_a_host_and_lets_the_others_save(tmp_path):
+    command = check_launcher(load_only("neox-launchers"), "slurm", example_plan(tmp_path, ranks=[2, 2]))
+    srun = command.argv[command.argv.index("srun") :]
+    options = dict(pairwise(srun))
+    assert (options["--nodes"], options["--ntasks-per-node"], options["--nodelist"]) == ("2", "1", "localhost,host1")
+    assert "--kill-on-bad-exit=0" in srun
+    assert srun[-1] == "slurm"
+    assert command.env["DS_ACCELERATOR"] == "cpu"
+    alone = check_launcher(load_only("neox-launchers"), "slurm", example_plan(tmp_path, ranks=[2]))
+    assert "srun" not in alone.argv
+
+
+def test_a_host_that_slurm_calls_otherwise_is_named(tmp_path):
+    write_runfile(example_plan(tmp_path, ranks=[2, 1]), tmp_path / "run.json")
+    done = subprocess.run(
+        [sys.executable, "-m", "neox_launchers.elastic", "run.json", "logs", "slurm"],
+        cwd=tmp_path, env=os.environ | {"SLURMD_NODENAME": "node-7"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "Slurm has started an agent on node-7, and the hosts of the plan are localhost, host1" in done.stderr
 
 
 def test_pdsh_is_called_as_deepspeed_calls_it(tmp_path):

@@ -141,8 +141,7 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
         Said(("exclude=localhost:4",), "names slot '4' of localhost", ("exclude=localhost:3",), GPU),
         Said(("num_nodes=2",), "must be -1, or from 1 to 1, the hosts there are; not 2", ("num_nodes=1",)),
         Said(("num_gpus=5",), "this machine has 4 devices, not 5", ("num_gpus=4",), GPU),
-        Said(("launcher=rsh",), "no launcher 'rsh'", ("launcher=pdsh",)),
-        Said(("launcher=slurm",), f"slurm {NOT_YET}", ("launcher=MVAPICH",)),
+        Said(("launcher=rsh",), "no launcher 'rsh'", ("launcher=MVAPICH",)),
     ),
     # optimizer and learning rate
     19: ("floor_below_peak",),

@@ -1,0 +1,38 @@
+"""One agent on each host of a plan, whatever starts it there. Light: runs on the host."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from neox_core.contracts.host import LaunchCommand
+from neox_core.plan.runfile import RunPlan
+from neox_launchers.local import is_here, local, logs
+from neox_launchers.settings import LauncherSettings
+
+Words = tuple[str, ...]
+
+
+def one_each(
+    plan: RunPlan,
+    run_file: Path,
+    settings: LauncherSettings,
+    start: Callable[[Words], Words],
+    env: Mapping[str, str] | None = None,
+) -> LaunchCommand:
+    """The plan's ranks on its hosts; on a single host that is this machine, as `local` does it.
+
+    start: the command that runs an agent, given as argv, on every host, and ends it with a word that tells which host
+    it is on. Every host has to see the run's folder, this Python and the dataset under the same paths.
+    """
+    hosts = names(plan)
+    if len(hosts) == 1 and is_here(hosts[0]):
+        return local(plan, run_file, settings)
+    files = (str(run_file), str(logs(run_file, settings)))
+    here = (sys.executable, "-m", "neox_launchers.hosts", *files)
+    return LaunchCommand((*here, *start((sys.executable, "-m", "neox_launchers.elastic", *files))), env or {})
+
+
+def names(plan: RunPlan) -> list[str]:
+    return [host.name for host in plan.cluster.hosts]

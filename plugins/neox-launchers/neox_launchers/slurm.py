@@ -1,0 +1,31 @@
+"""The `slurm` launcher: one agent on each host of an allocation. Light: runs on the host.
+
+srun starts the agents and nothing else: ranks meet and talk as they do under every launcher, not by Slurm's PMI.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from neox_core.contracts.host import LaunchCommand
+from neox_core.plan.runfile import RunPlan
+from neox_launchers.agents import Words, names, one_each
+from neox_launchers.environment import environment
+from neox_launchers.settings import LauncherSettings
+
+
+def slurm(plan: RunPlan, run_file: Path, settings: LauncherSettings) -> LaunchCommand:
+    """The plan's ranks on its hosts by srun; on a single host that is this machine, as `local` does it.
+
+    srun uses the allocation it finds itself in. A host that fails does not make it kill the others: they are asked, by
+    the file `stop`, and so save.
+    """
+    hosts = names(plan)
+    count = str(len(hosts))
+    places = ("--nodes", count, "--ntasks", count, "--ntasks-per-node", "1", "--nodelist", ",".join(hosts))
+    no_guesses = ("--mpi", "none", "--cpu-bind", "none", "--kill-on-bad-exit=0", "--wait", "0", "--export", "ALL")
+
+    def srun(agent: Words) -> Words:
+        return ("srun", *places, *no_guesses, "--chdir", str(Path.cwd()), *agent, "slurm")
+
+    return one_each(plan, run_file, settings, srun, environment(plan))
