@@ -11,7 +11,8 @@ class Problem:
 
     key: the dotted config path as the user spelled it; "" for a file as a whole.
     where: "file:line:column", or "--set", or "" when the key is missing; the core fills it in for a known key.
-    severity: "error" stops the run; "warning" and "note" are said once.
+    severity: "error" stops the run; "start" stops it too, and is a warning where a config is only looked at
+        (`neox config check`); "warning" and "note" are said once.
     value: what the key was given, as a config writes it; "" when nothing was; the core fills it in.
     """
 

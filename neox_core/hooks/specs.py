@@ -130,4 +130,5 @@ def neox_check_config(config: Config, cluster: ClusterShape) -> Iterable[Problem
     """Rules across sections: called once on the host, after every section by itself is valid.
 
     cluster: the ranks that the run will have; a rule that does not look at it leaves the argument out.
+    A problem of severity "start" stops a run, and is a warning in `neox config check`.
     """

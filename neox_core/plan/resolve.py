@@ -67,8 +67,7 @@ def prepare_run(
         problems += check_rules(config, shape)
     if sections_valid:
         problems += plugin_rules(config, shape, catalog)
-    if not start:
-        problems = _without_start(problems)
+    problems = [_settled(each, start) for each in problems]
     kernels: tuple[KernelPlan, ...] = ()
     if not errors(problems):
         kernels, refused = plan_kernels(config, catalog.registry, shape.device)
@@ -110,10 +109,11 @@ def _requirements(config: Config, catalog: Catalog) -> list[Problem]:
     return found
 
 
-def _without_start(problems: Iterable[Problem]) -> list[Problem]:
-    """A dataset or a vocabulary that is not there yet stops a start, not a look."""
-    later = ("there is no dataset", "there is no file")
-    return [evolve(each, severity="warning") if each.message.startswith(later) else each for each in problems]
+def _settled(problem: Problem, start: bool) -> Problem:
+    """What stops a start, such as a dataset that is not there yet, does not stop a look."""
+    if problem.severity != "start":
+        return problem
+    return evolve(problem, severity="error" if start else "warning")
 
 
 def _unsaid(unread: Iterable[Problem], problems: Sequence[Problem]) -> list[Problem]:

@@ -47,8 +47,7 @@ class CheckpointBlock:
     )
     use_node_local_storage: bool = setting(
         False,
-        help="Save on a disk of each host.",
-        check=only(False, why="not possible: the ranks of a run write one folder, which all hosts have to see"),
+        help="Save on a disk of the host, which all ranks see: for runs on one host.",
         changes="output",
         origin="deepspeed",
     )

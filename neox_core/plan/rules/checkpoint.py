@@ -54,9 +54,21 @@ def checkpoints_are_universal(config: Config, shape: ClusterShape) -> Iterator[P
             yield config.problem(f"{always} all the same", f"checkpoint.{key}", "remove it", "warning")
 
 
+@rule("checkpoint.use_node_local_storage", "hostfile")
+def local_storage_is_of_one_host(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """The ranks of a run write one folder, so a disk of a host serves a run on that host."""
+    if config.section(CheckpointEngineSection).checkpoint.use_node_local_storage and len(shape.hosts) > 1:
+        yield config.problem(
+            f"the {len(shape.hosts)} hosts of this run write one folder, which all of them have to see",
+            "checkpoint.use_node_local_storage",
+            "false, and save: a folder that they share",
+        )
+
+
 RULES: tuple[Rule, ...] = (
     extra_saves_can_be_made,
     checkpoints_are_universal,
+    local_storage_is_of_one_host,
     save_has_interval,
     finetune_has_source,
 )

@@ -90,15 +90,13 @@ def data_is_there(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     for split, paths, _ in named:
         for path in paths:
             if not _any_file(Path(path)):
-                yield config.problem(
-                    f"there is no dataset {path}", f"{split}-data-paths", "`neox data prepare` makes one"
-                )
+                yield _no_dataset(config, path, f"{split}-data-paths")
     if named:
         return
     if prefix is None:
         yield config.problem("is required", "data-path", "`neox data prepare` makes a dataset")
     elif not _any_file(Path(prefix)):
-        yield config.problem(f"there is no dataset {prefix}", "data-path", "`neox data prepare` makes one")
+        yield _no_dataset(config, prefix, "data-path")
 
 
 @rule("tokenizer_type")
@@ -108,8 +106,19 @@ def files_are_there(config: Config, shape: ClusterShape) -> Iterator[Problem]:
         cls = chosen.entry.component.settings
         for each in fields_of(cls) if cls is not None else ():
             path = getattr(chosen.settings, each.name)
-            if each.info.file and path is not None and not Path(path).exists():
-                yield config.problem(f"there is no file {path}", join(chosen.path, each.name))
+            if each.info.file and path is not None and not _exists(Path(path)):
+                yield config.problem(f"there is no file {path}", join(chosen.path, each.name), severity="start")
+
+
+def _no_dataset(config: Config, prefix: str, key: str) -> Problem:
+    return config.problem(f"there is no dataset {prefix}", key, "`neox data prepare` makes one", "start")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that no file can have
+        return False
 
 
 def _any_file(prefix: Path) -> bool:

@@ -20,6 +20,7 @@ def problems(config: Any) -> Iterator[Problem]:
             "neox train does not search",
             f"{BLOCK}.enabled",
             "`neox tune` with the same files, then train with its best",
+            severity="start",
         )
     yield from steps_follow(block)
     yield from tuner_can_be_used(config, block)

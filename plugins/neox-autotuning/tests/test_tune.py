@@ -60,6 +60,8 @@ def test_tune_tries_each_stage_and_writes_the_best(tmp_path: Path) -> None:
     config = tmp_path / "config.yml"
     config.write_text(CONFIG.format(folder=tmp_path))
 
+    looked_at = prepare_run([config], start=False).notes
+    assert [(each.key, each.severity) for each in looked_at] == [("autotuning.enabled", "warning")]
     refused = neox("train", str(config))
     assert refused.returncode == 2
     assert "autotuning.enabled: neox train does not search (`neox tune`" in refused.stderr

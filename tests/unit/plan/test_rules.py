@@ -588,12 +588,13 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
 }
 
 
-# rules whose cases take more than `--set`: a test each in test_rules_offload.py, and in test_blend.py
+# rules whose cases take more than `--set`: a test each in test_rules_offload.py, in test_blend.py, and below
 ELSEWHERE = {"one_offload", "files_need_libaio", "files_are_not_saved", "buffers_hold_a_parameter"} | {
     "one_dataset_or_several",
     "every_split_has_datasets",
     "weight_for_each_dataset",
     "weights_from_one_place",
+    "local_storage_is_of_one_host",
 }
 
 
@@ -634,6 +635,14 @@ def test_rule(check: Check, rule: str) -> None:
     assert check(*held, machine=machine) == []
 
 
+def test_a_disk_of_a_host_serves_a_run_on_one_host(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("a slots=1\nb slots=1\n")
+    sets = (f"hostfile={tmp_path}/hosts", "checkpoint.use_node_local_storage=true")
+    (said,) = check(*sets)
+    assert "checkpoint.use_node_local_storage: the 2 hosts of this run write one folder" in said
+    assert check(*sets, "num_nodes=1") == []
+
+
 def test_the_base_config_has_no_problem(check: Check) -> None:
     assert check() == []
 
@@ -658,7 +667,10 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
             ("checkpoint.parallel_write.pipeline_stage=false",),
             "warning: checkpoint.parallel_write.pipeline_stage: every",
         ),
-        (("checkpoint.use_node_local_storage=true",), "true is not possible: the ranks of a run write one folder"),
+        (
+            ("tokenizer-type=GPT2BPETokenizer", "vocab-file=a", f"merge-file={300 * 'b'}"),
+            "merge-file: there is no file",
+        ),
         (("adlr-autoresume=true",), "adlr-autoresume: true is for one cluster of NVIDIA's"),
         (("adlr-autoresume-interval=5",), "adlr-autoresume-interval: 5 is not available"),
         (("comms_logger={enabled: true, prof_all: false}",), "error: comms_logger: times nothing"),
