@@ -5,6 +5,7 @@ from neox_core.api import Component, hookimpl
 
 ALL_STAGES = (0, 1, 2, 3)
 MOMENTS = (2, 0)
+OPS = (("adam_step", "neox_adam.optim:adam_step"),)
 
 
 @hookimpl
@@ -17,6 +18,7 @@ def neox_optimizers() -> list[Component]:
             summary="Adam (arXiv:1412.6980), with decoupled weight decay unless adam_w_mode is false",
             zero_stages=ALL_STAGES,
             state_numbers=MOMENTS,
+            ops=OPS,
         ),
         Component(
             "AdamW",
@@ -25,6 +27,7 @@ def neox_optimizers() -> list[Component]:
             summary="Adam with decoupled weight decay (arXiv:1711.05101)",
             zero_stages=ALL_STAGES,
             state_numbers=MOMENTS,
+            ops=OPS,
         ),
         Component(
             "CPU_Adam",

@@ -1,6 +1,7 @@
 import math
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import cpuinfo
 import pytest
@@ -98,17 +99,44 @@ def test_50_steps_on_the_host_equal_the_recurrence_in_float64(name: str, options
 
 def test_classes_are_those_that_are_asked_for() -> None:
     from deepspeed.ops.adam import DeepSpeedCPUAdam
+    from neox_adam.optim import Adam
 
     catalog = load_only("neox-adam")
     for name, options, cls in (
-        ("Adam", {}, torch.optim.AdamW),
-        ("Adam", {"adam_w_mode": False}, torch.optim.Adam),
+        ("Adam", {}, Adam),
+        ("Adam", {"adam_w_mode": False}, Adam),
         ("CPU_Adam", {}, DeepSpeedCPUAdam),
         ("CPU_torch_adam", {}, torch.optim.AdamW),
     ):
         entry = catalog.find("optimizer", name)
         optimizer = entry.load()([{"params": [torch.nn.Parameter(torch.ones(2))]}], build(entry, **options))
         assert type(optimizer) is cls
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_a_kernel_that_was_chosen_makes_the_same_steps(entry: Entry, decoupled: bool) -> None:
+    from neox_adam.optim import adam_step
+
+    steps: list[int] = []
+
+    def watched(*arguments: Any) -> Any:
+        steps.append(arguments[4])
+        return adam_step(*arguments)
+
+    weights = [torch.nn.Parameter(torch.ones(3, 5)) for _ in range(2)]
+    settings = build(entry, lr=LR, adam_w_mode=decoupled, torch_adam=True)
+    plain, other = (entry.load()([{"params": [each], "weight_decay": DECAY}], settings) for each in weights)
+    for step in range(6):
+        for weight in weights:
+            weight.grad = torch.randn(3, 5, generator=torch.Generator().manual_seed(step))
+        if step == 2:  # in the middle of a run, with the state that there is
+            other.kernels = {"adam_step": watched}
+        plain.step()
+        other.step()
+        assert torch.equal(*weights)
+    other.load_state_dict(plain.state_dict())
+    assert steps == [3, 4, 5, 6]
+    assert other.state[weights[1]]["step"] == 6
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="copies from a GPU need one")
