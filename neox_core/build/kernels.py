@@ -10,13 +10,15 @@ import torch
 from attrs import frozen
 from torch import nn
 
+from neox_core.build.parts import load_position
+from neox_core.contracts import SparseUse
 from neox_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from neox_core.build.context import BuildContext
-    from neox_core.contracts.kernel import Kernel
+    from neox_core.contracts import Kernel
     from neox_core.plan.runfile import KernelPlan, ModelPlan
 
 REFERENCE = "reference"
@@ -38,16 +40,24 @@ class Choice:
         return f"{self.op}: {self.name}{why}"
 
 
-def choose(plan: KernelPlan, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Choice:
+def choose(
+    plan: KernelPlan,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    use: SparseUse | None = None,
+) -> Choice:
     """The first offer that can run, and for `auto` was tested on the device; else for `auto` the reference.
 
-    shape: of the op's first tensor, for one sample. Raises ConfigError with all reasons where a kernel was asked for
-    and none can run, PluginError for an offer that cannot be imported.
+    shape: of the op's first tensor, for one sample. use: of block-sparse attention. Raises ConfigError with all reasons
+    where a kernel was asked for and none can run, PluginError for an offer that cannot be imported.
     """
     passed: list[tuple[str, tuple[str, ...]]] = []
     for offer in plan.offers:
         kernel: Kernel = offer.load()[0]
         reasons = kernel.why_not(shape, dtype, device)
+        if use is not None and hasattr(kernel, "why_not_for"):
+            reasons += kernel.why_not_for(use)
         architecture = architecture_of(device)
         if not reasons and plan.asked == "auto" and architecture not in kernel.tested:
             reasons = (f"not tested on {architecture}; ask for it to use it",)
@@ -77,7 +87,10 @@ def use_kernels(
 
     dtype: of products. record: a JSON file to write the choices to. Raises as `choose` does.
     """
-    choices = [choose(each, shape_of(each.op, plan, context), dtype, context.device) for each in plan.kernels]
+    choices = [
+        choose(each, shape_of(each.op, plan, context), dtype, context.device, _use_of(each.op, plan))
+        for each in plan.kernels
+    ]
     chosen = {each.op: each.kernel for each in choices if each.kernel is not None}
     for user in (*kernel_users(model), optimizer):
         if hasattr(user, "kernels"):
@@ -99,6 +112,15 @@ def shape_of(op: str, plan: ModelPlan, context: BuildContext) -> tuple[int, ...]
     if op in ("geglu", "swiglu"):
         return (1, seq, 2 * share(plan.intermediate_size))
     return (1, seq, share(plan.intermediate_size) if op == "bias_gelu" else plan.hidden_size)
+
+
+def _use_of(op: str, plan: ModelPlan) -> SparseUse | None:
+    if op != "block_sparse_attention":
+        return None
+    position = load_position(plan)
+    bias = position.score_bias(position.prepare(torch.arange(1), torch.float32))
+    blocks = {each.load()[1].block for each in plan.layouts}
+    return SparseUse(tuple(sorted(blocks)), bias=bias is not None, dropout=plan.attention_dropout > 0)
 
 
 def kernel_users(model: nn.Module) -> Iterator[Any]:

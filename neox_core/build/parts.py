@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
@@ -44,26 +44,27 @@ def load_parts(plan: ModelPlan, vocab_size: int, context: BuildContext, eod: int
     """Raises PluginError for a component that cannot be loaded, ConfigError for numbers that make no model."""
     make_norm, norm_settings = plan.norm.load()
     make_activation, activation_settings = plan.activation.load()
-    make_position, position_settings = plan.position.load()
     activation = make_activation(activation_settings)
     shape = build_shape(plan, vocab_size, gated=activation.gated)
-    place = PositionShape(
-        hidden_size=shape.hidden_size,
-        num_heads=shape.num_heads,
-        head_dim=shape.head_dim,
-        max_positions=shape.max_positions,
-    )
     return Parts(
         shape=shape,
         norm=partial(make_norm, shape.hidden_size, norm_settings),
         activation=activation,
-        position=make_position(place, position_settings),
+        position=load_position(plan),
         tensor=context.groups.tensor,
         narrow_loss=context.narrow_loss,
         documents=_document_rules(plan, eod),
         recompute=None if plan.recompute is None else _recompute(plan.recompute, context.groups.tensor),
         tables=build_tables(plan, context),
     )
+
+
+def load_position(plan: ModelPlan) -> Any:
+    """A module that keeps `contracts.Position`, its weights still to be drawn."""
+    make, settings = plan.position.load()
+    heads = plan.num_attention_heads
+    shape = PositionShape(plan.hidden_size, heads, plan.hidden_size // heads, plan.max_position_embeddings)
+    return make(shape, settings)
 
 
 def _recompute(plan: RecomputePlan, tensor: TensorParallel) -> Recompute:

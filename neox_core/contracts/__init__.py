@@ -4,7 +4,7 @@ Shapes are written [batch, seq, hidden]. Settings are an instance of the attrs c
 The first line of each docstring says how the core calls the Component's target.
 """
 
-from neox_core.contracts.attention import LayoutShape, SparseLayout
+from neox_core.contracts.attention import LayoutShape, SparseKernel, SparseLayout, SparseUse
 from neox_core.contracts.curriculum import Curriculum, CurriculumShape
 from neox_core.contracts.data import (
     DataBackend,
@@ -49,7 +49,9 @@ __all__ = [
     "ResumableWriter",
     "RunInfo",
     "ScheduleShape",
+    "SparseKernel",
     "SparseLayout",
+    "SparseUse",
     "StreamingBackend",
     "TokenSource",
     "TokenStream",

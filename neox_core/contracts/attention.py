@@ -1,10 +1,12 @@
-"""Block-sparse attention: which blocks of keys a block of queries attends to."""
+"""Block-sparse attention: which blocks of keys a block of queries attends to, and what a model asks of a kernel."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
+
+from neox_core.contracts.kernel import Kernel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,3 +35,24 @@ class SparseLayout(Protocol):
     """
 
     def __call__(self, shape: LayoutShape, settings: Any) -> Tensor: ...
+
+
+@frozen
+class SparseUse:
+    """What a model asks of a kernel of `block_sparse_attention` besides shape, dtype and device.
+
+    blocks: sides of the blocks of its layouts, in tokens. bias: its position adds to the scores. dropout: training
+    drops attention probabilities.
+    """
+
+    blocks: tuple[int, ...]
+    bias: bool = False
+    dropout: bool = False
+
+
+class SparseKernel(Kernel, Protocol):
+    """A kernel of `block_sparse_attention`, called like `model.blocked.blocked_attention`."""
+
+    def why_not_for(self, use: SparseUse) -> tuple[str, ...]:
+        """The reasons why it cannot do what a model asks of it; empty: it can. Asked when the model is built."""
+        ...

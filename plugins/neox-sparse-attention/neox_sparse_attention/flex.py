@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from neox_core.errors import ConfigError
+from neox_core.contracts import SparseUse
 from neox_core.model.scores import Request
 from neox_core.model.sparse import BlockTable
 
@@ -36,20 +36,18 @@ class Flex:
         reasons = () if device.type == "cuda" else (f"FlexAttention has no backward pass on a {device.type}",)
         return reasons if dtype.itemsize <= 4 else (*reasons, f"not for {str(dtype).removeprefix('torch.')}")
 
+    def why_not_for(self, use: SparseUse) -> tuple[str, ...]:
+        odd = (block for block in use.blocks if TILE % block and block % TILE)
+        reasons = tuple(f"its tiles of {TILE} tokens do not fit blocks of {block}" for block in odd)
+        return (*reasons, "it drops no attention probabilities") if use.dropout else reasons
+
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tensor:
-        """As `neox_core.model.blocked.blocked_attention`. Raises ConfigError for dropout and for odd blocks."""
-        instead = "kernels: {block_sparse_attention: reference}"
+        """As `neox_core.model.blocked.blocked_attention`. Raises ValueError for what `why_not_for` refuses."""
         table = request.blocks
         if table is None:
             raise ValueError("block-sparse attention needs a table")
-        if request.drops:
-            raise ConfigError(
-                "FlexAttention drops no attention probabilities", hint=f"attention-dropout: 0, or {instead}"
-            )
-        if TILE % table.block and table.block % TILE:
-            raise ConfigError(
-                f"FlexAttention has tiles of {TILE}, which blocks of {table.block} do not fit", hint=instead
-            )
+        if reasons := self.why_not_for(SparseUse((table.block,), dropout=request.drops)):
+            raise ValueError(f"not by FlexAttention: {', '.join(reasons)}")
         mask = block_mask(table, query.shape[2]) if request.documents is None else _of_documents(table, request)
         found: Tensor = _compiled()(
             query.to(value.dtype),

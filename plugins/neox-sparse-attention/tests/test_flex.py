@@ -7,7 +7,7 @@ from neox_sparse_attention.flex import KERNEL, block_mask
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from neox_core.errors import ConfigError
+from neox_core.contracts import SparseUse
 from neox_core.model.blocked import blocked_attention
 from neox_core.model.scores import Request
 from neox_core.model.sparse import BlockTable
@@ -69,9 +69,14 @@ def test_only_tiles_with_something_in_them_are_computed() -> None:
 
 def test_what_it_cannot_do_is_said() -> None:
     inputs = draw(1, 1, 96)
-    with pytest.raises(ConfigError, match="blocks of 48 do not fit"):
+    assert KERNEL.why_not_for(SparseUse((16, 48, 256), bias=True, dropout=True)) == (
+        "its tiles of 128 tokens do not fit blocks of 48",
+        "it drops no attention probabilities",
+    )
+    assert KERNEL.why_not_for(SparseUse((16, 256), bias=True)) == ()
+    with pytest.raises(ValueError, match="blocks of 48"):
         KERNEL(*inputs, Request(0.2, blocks=table(1, 96, 48)))
-    with pytest.raises(ConfigError, match="drops no attention"):
+    with pytest.raises(ValueError, match="drops no attention"):
         KERNEL(*inputs, Request(0.2, dropout=0.1, keys=torch.ones(2).long(), blocks=table(1, 96, 16)))
     assert KERNEL.why_not((1, 2, 96, 32), torch.float32, torch.device("cpu"))
     assert not KERNEL.why_not((1, 2, 96, 32), torch.bfloat16, torch.device("cuda"))

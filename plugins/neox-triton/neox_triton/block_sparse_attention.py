@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from neox_core.errors import ConfigError
+from neox_core.contracts import SparseUse
 from neox_core.model.dropout import site_keys
 from neox_core.model.scores import Request
 from neox_core.model.sparse import BlockTable
@@ -283,16 +283,24 @@ def _table(request: Request) -> BlockTable:
     return request.blocks
 
 
+def _why_not_for(use: SparseUse) -> tuple[str, ...]:
+    reasons = tuple(f"it has no blocks of {block} tokens" for block in use.blocks if block not in BLOCKS)
+    return (*reasons, "it adds no bias to the scores") if use.bias else reasons
+
+
 def block_sparse_attention(query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tensor:
-    """As `neox_core.model.blocked.blocked_attention`. Raises ConfigError for what there are no tiles for, or a bias."""
-    block = _table(request).block
-    instead = "kernels: {block_sparse_attention: reference}"
-    if request.bias is not None:
-        raise ConfigError("the Triton kernel of block_sparse_attention adds no bias to the scores", hint=instead)
-    if block not in BLOCKS:
-        raise ConfigError(f"the Triton kernel of block_sparse_attention has no blocks of {block}", hint=instead)
+    """As `neox_core.model.blocked.blocked_attention`. Raises ValueError for what `why_not_for` refuses."""
+    if reasons := _why_not_for(SparseUse((_table(request).block,), bias=request.bias is not None)):
+        raise ValueError(f"not by the Triton kernel of block_sparse_attention: {', '.join(reasons)}")
     query, key = query.to(value.dtype), key.to(value.dtype)
     return _Sparse.apply(query, key, value, request)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _SparseKernel(TritonKernel):
+    """`contracts.SparseKernel`."""
+
+    def why_not_for(self, use: SparseUse) -> tuple[str, ...]:
+        return _why_not_for(use)
 
 
 def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
@@ -311,4 +319,4 @@ def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tu
         yield query, key.detach().flip(2).requires_grad_(), value, request  # else a query would be its own key
 
 
-KERNEL = TritonKernel(block_sparse_attention, _cases, max_width=256)
+KERNEL = _SparseKernel(block_sparse_attention, _cases, max_width=256)

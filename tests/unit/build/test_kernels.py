@@ -15,9 +15,11 @@ from neox_core.build.context import BuildContext
 from neox_core.build.kernel_check import TOLERANCE, error_of
 from neox_core.build.kernel_tools import checked, listed, measured
 from neox_core.build.kernels import Choice, choose, use_kernels
+from neox_core.contracts import SparseUse
 from neox_core.errors import ConfigError
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, KernelPlan
+from neox_core.testing import example_plan
 
 CPU = torch.device("cpu")
 
@@ -44,6 +46,14 @@ class Double:
         yield (torch.linspace(-1, 1, 7, device=device).to(dtype).requires_grad_(),)
 
 
+class Picky(Double):
+    """Says what it was asked for."""
+
+    def why_not_for(self, use: SparseUse) -> tuple[str, ...]:
+        return (f"blocks {use.blocks}, bias {use.bias}, dropout {use.dropout}",)
+
+
+PICKY = Picky()
 GOOD, BAD, UNTESTED = Double(), Double(reasons=("too wide", "too old")), Double(tested=frozenset({"sm_90"}))
 WRONG = Double(factor=1.1)
 
@@ -58,7 +68,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     module = sys.modules.get(__name__) or type(sys)(__name__)
-    for name in ("GOOD", "BAD", "UNTESTED", "WRONG", "reference"):
+    for name in ("GOOD", "BAD", "UNTESTED", "WRONG", "PICKY", "reference"):
         setattr(module, name, globals()[name])
     monkeypatch.setitem(sys.modules, __name__, module)
 
@@ -83,6 +93,40 @@ def test_asked_for_and_unable_is_an_error_with_the_reasons() -> None:
     with pytest.raises(ConfigError, match=r"square-fusion: no kernel .*square\.BAD: too wide, too old"):
         choice("fused", "BAD")
     assert choice("auto", "BAD").kernel is None
+
+
+@pytest.mark.parametrize(
+    ("position", "block", "dropout", "said"),
+    [
+        (("rotary", "Rotary"), 48, 0.1, "blocks (48,), bias False, dropout True"),
+        (("alibi", "Alibi"), 16, 0.0, "blocks (16,), bias True, dropout False"),
+        (("rpe", "RelativeBias"), 16, 0.0, "blocks (16,), bias True, dropout False"),
+    ],
+)
+def test_what_a_sparse_model_asks_for_is_refused_before_its_first_step(
+    position: tuple[str, str], block: int, dropout: float, said: str
+) -> None:
+    name, cls = position
+    layout = ("neox_sparse_attention.local:local", "neox_sparse_attention.settings:LocalSettings", {"block": block})
+    settings = {"rotary": "RotarySettings", "rpe": "RelativeSettings"}.get(name)
+    numbers = evolve(
+        example_plan(Path("runs")).model,
+        kernels=(evolve(plan("triton", "PICKY"), op="block_sparse_attention", key="kernels"),),
+        position=ComponentRef(
+            "position",
+            name,
+            "p",
+            "1",
+            f"neox_positions.{name}:{cls}",
+            settings and f"neox_positions.settings:{settings}",
+        ),
+        layouts=(ComponentRef("sparse layout", "local", "p", "1", *layout),),
+        attention_dropout=dropout,
+    )
+    context = BuildContext(CPU, torch.float32, Groups(None, None, 0, 1), seed=1)
+    with pytest.raises(ConfigError) as caught:
+        use_kernels(torch.nn.Linear(1, 1), numbers, context, torch.float32)
+    assert caught.value.message == (f"kernels: no kernel for block_sparse_attention can run here: square.PICKY: {said}")
 
 
 def test_a_model_is_given_what_was_chosen_and_the_choice_is_kept(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from neox_triton.block_sparse_attention import KERNEL, block_sparse_attention
 
-from neox_core.errors import ConfigError
+from neox_core.contracts import SparseUse
 from neox_core.model.blocked import blocked_attention as reference
 from neox_core.model.dropout import attention_site, sample_keys
 from neox_core.model.scores import Request
@@ -58,8 +58,13 @@ def test_queries_that_see_nothing_get_zeros(draw: Any) -> None:
 
 def test_what_it_cannot_do_is_said(draw: Any) -> None:
     inputs = [draw(1, 1, 48, 16) for _ in range(3)]
-    with pytest.raises(ConfigError, match="no blocks of 24"):
+    assert KERNEL.why_not_for(SparseUse((16, 128), dropout=True)) == ()
+    assert KERNEL.why_not_for(SparseUse((24,), bias=True)) == (
+        "it has no blocks of 24 tokens",
+        "it adds no bias to the scores",
+    )
+    with pytest.raises(ValueError, match="no blocks of 24"):
         block_sparse_attention(*inputs, Request(1.0, blocks=table(1, 2, 24)))
-    with pytest.raises(ConfigError, match="adds no bias"):
+    with pytest.raises(ValueError, match="adds no bias"):
         block_sparse_attention(*inputs, Request(1.0, lambda _: lambda h, q, k: q - k, blocks=table(1, 3, 16)))
     assert any("512" in each for each in KERNEL.why_not((1, 4, 64, 512), torch.float32, torch.device("cpu")))
