@@ -34,7 +34,8 @@ def precision_switched_on(config: Config, shape: ClusterShape) -> Iterator[Probl
 def fp16_needs_gpu(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """fp16 trains on a GPU only."""
     if enabled(config.section(PrecisionSection).fp16) and shape.device == "cpu":
-        yield config.problem("fp16 does not train on a CPU", "fp16.enabled", "bf16: {enabled: true} does")
+        hint = "bf16: {enabled: true} does; `neox config check --on 1x8` checks it as if on GPUs"
+        yield config.problem("fp16 does not train on a CPU", "fp16.enabled", hint)
 
 
 @rule("fp16.hysteresis", "fp16.consecutive_hysteresis", "zero_optimization.stage")
