@@ -9,6 +9,7 @@ import torch
 from torch.optim.adamw import adamw
 
 from neox_onebit.averaging import Averaging, require_variance
+from neox_onebit.passes import move
 from neox_onebit.wire import Wire
 
 if TYPE_CHECKING:
@@ -81,7 +82,6 @@ class OneBitAdam(Averaging):
             state["compressed"] = state.get("compressed", 0) + 1
             beta1, beta2 = group["betas"]
             updates = float(state["step"])
-            size = state["exp_avg_sq"].sqrt().div_((1 - beta2**updates) ** 0.5).add_(group["eps"])
-            rate = group["lr"] / (1 - beta1 ** (updates + state["compressed"]))
-            parameter.mul_(1 - group["lr"] * group["weight_decay"])
-            parameter.addcdiv_(state["exp_avg"], size, value=-rate)
+            rate, root = group["lr"] / (1 - beta1 ** (updates + state["compressed"])), (1 - beta2**updates) ** -0.5
+            kept = 1 - group["lr"] * group["weight_decay"]
+            move(parameter, state["exp_avg"], state["exp_avg_sq"], kept, rate, root, group["eps"])

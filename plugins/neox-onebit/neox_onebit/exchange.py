@@ -1,8 +1,7 @@
 """The mean over ranks of a vector, a bit for each number of it, with what is lost kept for the next time.
 
-Numbers are cut into blocks of BLOCK elements of one parameter; a block travels as its signs, eight to a byte, and its
-mean size: C[x] = sign(x) * |x|_1 / d (section 4 of arXiv:2202.06009), the multiple of the signs that is nearest to x.
-Each rank serves a share of the blocks (figure 3 of arXiv:2102.02888):
+The vector is cut into blocks of one parameter each, which travel as signs and a size (`passes`). Each rank serves a
+share of the blocks (figure 3 of arXiv:2102.02888):
 
     rank i   sends C[x_i + e_i] to the servers            e_i <- x_i + e_i - C[x_i + e_i]      worker's error
     server   m = mean_i C[x_i + e_i], sends C[m + s]      s   <- m + s - C[m + s]              server's error
@@ -18,12 +17,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from neox_onebit.passes import BLOCK, pack, unpack
+
 if TYPE_CHECKING:
     from neox_onebit.wire import Wire
-
-BLOCK = 512
-"""Elements that share a scale: 64 bytes of signs and 4 of scale, 30 times less than fp32."""
-_BYTES = BLOCK // 8
 
 
 class Exchange:
@@ -31,28 +28,20 @@ class Exchange:
 
     def __init__(self, sizes: Sequence[int], wire: Wire, device: torch.device) -> None:
         self._wire = wire
-        self._rows = [-(-size // BLOCK) for size in sizes]
         self._sizes = sizes
+        self._rows = [-(-size // BLOCK) for size in sizes]
         self.rows = sum(self._rows)
         self.share = -(-self.rows // wire.size)  # of a server
-        total = self.share * wire.size
-        filled = torch.zeros(total, dtype=torch.float32)
-        ends = torch.tensor(self._rows).cumsum(0)
-        for end, count, size in zip(ends.tolist(), self._rows, sizes, strict=True):
-            filled[end - count : end] = BLOCK
-            filled[end - 1] = size - (count - 1) * BLOCK
-        self._filled = filled.to(device).unsqueeze(1)  # [rows, 1], elements in use
-        self.worker_error = torch.zeros(total, BLOCK, device=device)
+        self.worker_error = torch.zeros(self.share * wire.size, BLOCK, device=device)
         self.server_error = torch.zeros(self.share, BLOCK, device=device)
-        self._mine = slice(wire.rank * self.share, (wire.rank + 1) * self.share)
 
     def mean(self, values: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Of each vector its mean over the ranks, as far as it arrives; None takes no part, on any rank. Collective."""
-        sent = self.laid_out(values)
-        idle = self._idle(values)
-        kept = self.worker_error[idle].clone(), self.server_error[idle[self._mine]].clone()
-        got = self._send(sent) if self._wire.size > 1 else self._alone(sent)
-        self.worker_error[idle], self.server_error[idle[self._mine]] = kept
+        for value, flat in self._parts(self.worker_error, values):
+            if value is not None:
+                flat.add_(value.detach().reshape(-1))
+        used = self._used(values)
+        got = self._sent(used) if self._wire.size > 1 else self._kept(used)
         return [None if value is None else flat.view_as(value) for value, flat in self._parts(got, values)]
 
     def laid_out(self, values: Sequence[Tensor | None]) -> Tensor:
@@ -66,42 +55,6 @@ class Exchange:
     def taken_apart(self, blocks: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
         """What `laid_out` put together."""
         return [flat.view_as(value) for value, flat in self._parts(blocks, like) if value is not None]
-
-    def _parts(self, blocks: Tensor, values: Sequence[Tensor | None]) -> list[tuple[Tensor | None, Tensor]]:
-        """Each value with the elements of its place, flat: views."""
-        flat, first, found = blocks.view(-1), 0, []
-        for value, rows, size in zip(values, self._rows, self._sizes, strict=True):
-            found.append((value, flat.narrow(0, first, size)))
-            first += rows * BLOCK
-        return found
-
-    def _idle(self, values: Sequence[Tensor | None]) -> Tensor:
-        """The blocks that take no part: bool [share * size]."""
-        idle = torch.zeros(len(self.worker_error), dtype=torch.bool, device=self.worker_error.device)
-        first = 0
-        for value, rows in zip(values, self._rows, strict=True):
-            idle[first : first + rows] = value is None
-            first += rows
-        return idle
-
-    def _alone(self, sent: Tensor) -> Tensor:
-        """One rank has nobody to send to; errors that more ranks have left behind are made good."""
-        sent += self.worker_error
-        self.worker_error.zero_()
-        return sent
-
-    def _send(self, sent: Tensor) -> Tensor:
-        wire, share = self._wire, self.share
-        self.worker_error += sent
-        packed = compress(self.worker_error, self._filled)
-        for_me = wire.swap(packed.view(wire.size, share, -1))  # uint8 [size, share, bytes]
-        served = decompress(for_me.view(wire.size * share, -1)).view(wire.size, share, BLOCK).mean(0)
-        _clear(self.worker_error.sub_(decompress(packed)), self._filled)
-        filled = self._filled[self._mine]
-        _clear(self.server_error.add_(served), filled)
-        reply = compress(self.server_error, filled)
-        _clear(self.server_error.sub_(decompress(reply)), filled)
-        return decompress(wire.gather(reply).view(wire.size * share, -1))
 
     def state(self) -> dict[str, Tensor]:
         """The errors of this rank, without what no parameter has; a rank may have nothing to serve."""
@@ -122,29 +75,36 @@ class Exchange:
         self.worker_error[: self.rows] = (workers + servers).to(self.worker_error)
         self.server_error.zero_()
 
+    def _parts(self, blocks: Tensor, values: Sequence[Tensor | None]) -> list[tuple[Tensor | None, Tensor]]:
+        """Each value with the elements of its place, flat: views."""
+        flat, first, found = blocks.view(-1), 0, []
+        for value, rows, size in zip(values, self._rows, self._sizes, strict=True):
+            found.append((value, flat.narrow(0, first, size)))
+            first += rows * BLOCK
+        return found
 
-def compress(values: Tensor, filled: Tensor) -> Tensor:
-    """fp32 [rows, BLOCK] -> uint8 [rows, BLOCK / 8 + 4]: the signs, least significant bit first, then the scale.
+    def _used(self, values: Sequence[Tensor | None]) -> Tensor:
+        """How many elements of each block take part: fp32 [share * size, 1]."""
+        used, end = torch.zeros(len(self.worker_error), 1), 0
+        for value, rows, size in zip(values, self._rows, self._sizes, strict=True):
+            end += rows
+            if value is not None and size:
+                used[end - rows : end] = BLOCK
+                used[end - 1] = size - (rows - 1) * BLOCK
+        return used.to(self.worker_error.device)
 
-    filled: [rows, 1], of how many elements the scale is the mean size; the rest are 0.
-    """
-    scales = values.abs().sum(1, keepdim=True) / filled.clamp(min=1)
-    bits = (values >= 0).view(-1, _BYTES, 8).to(torch.uint8) << _shifts(values.device)
-    return torch.cat([bits.sum(-1, dtype=torch.uint8), scales.view(torch.uint8)], dim=1)
+    def _sent(self, used: Tensor) -> Tensor:
+        """What arrives of the workers' errors, which have the vectors in them."""
+        wire, first = self._wire, self._wire.rank * self.share
+        for_me = wire.swap(pack(self.worker_error, used).view(wire.size, self.share, -1))
+        unpack(for_me, onto=self.server_error)
+        served = wire.gather(pack(self.server_error, used[first : first + self.share]))
+        got = torch.zeros_like(self.worker_error)
+        unpack(served.view(1, len(got), -1), onto=got)
+        return got
 
-
-def decompress(packed: Tensor) -> Tensor:
-    """The numbers that arrive: uint8 [rows, BLOCK / 8 + 4] -> fp32 [rows, BLOCK]."""
-    scales = packed[:, _BYTES:].contiguous().view(torch.float32)
-    positive = (packed[:, :_BYTES].unsqueeze(-1) >> _shifts(packed.device)) & 1
-    return torch.where(positive.view(-1, BLOCK).bool(), scales, -scales)
-
-
-def _clear(blocks: Tensor, filled: Tensor) -> None:
-    """What has arrived has signs also where no element is in use: there it becomes 0."""
-    short = (filled < BLOCK).squeeze(1)
-    blocks[short] *= torch.arange(BLOCK, device=blocks.device) < filled[short]
-
-
-def _shifts(device: torch.device) -> Tensor:
-    return torch.arange(8, dtype=torch.uint8, device=device)
+    def _kept(self, used: Tensor) -> Tensor:
+        """One rank has nobody to send to; errors that more ranks have left behind are made good."""
+        got = self.worker_error.clone()
+        self.worker_error.masked_fill_(used > 0, 0.0)
+        return got

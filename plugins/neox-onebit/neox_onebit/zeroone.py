@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from neox_onebit.averaging import Averaging, require_variance
+from neox_onebit.passes import move
 from neox_onebit.wire import Wire
 
 if TYPE_CHECKING:
@@ -116,12 +117,10 @@ class ZeroOneAdam(Averaging):
         corrected = 1 - group["betas"][0] ** state["step"] if self._settings.bias_correction else 1.0
         return float(group["lr"] / corrected)
 
-    def _size(self, group: dict[str, Any], state: dict[str, Any]) -> Tensor:
-        """What a momentum is divided by."""
-        root: Tensor = state["exp_avg_sq"].sqrt()
-        if self._settings.bias_correction:
-            root /= (1 - group["betas"][1] ** state["variance_step"]) ** 0.5
-        return root.add_(group["eps"])
+    def _root(self, group: dict[str, Any], state: dict[str, Any]) -> float:
+        """What the root of the variance is multiplied with."""
+        corrected: float = (1 - group["betas"][1] ** state["variance_step"]) ** -0.5
+        return corrected if self._settings.bias_correction else 1.0
 
     def _take(self, momenta: dict[Tensor, Tensor]) -> None:
         """Exchange momenta; all ranks go on with what arrives."""
@@ -130,8 +129,9 @@ class ZeroOneAdam(Averaging):
 
     def _move(self) -> None:
         for group, parameter, state in self._live():
-            parameter.mul_(1 - group["lr"] * group["weight_decay"])
-            parameter.addcdiv_(state["exp_avg"], self._size(group, state), value=-self._rate(group, state))
+            kept, rate = 1 - group["lr"] * group["weight_decay"], self._rate(group, state)
+            root = self._root(group, state)
+            move(parameter, state["exp_avg"], state["exp_avg_sq"], kept, rate, root, group["eps"])
 
     def _move_alone(self) -> None:
         for group, parameter, state in self._live():
@@ -153,7 +153,7 @@ class ZeroOneAdam(Averaging):
         self._take(sent)
         groups = {parameter: group for group in self.param_groups for parameter in group["params"]}
         for parameter, state in apart:
-            start = state.pop("anchor").mul_(state.pop("keep"))
-            size = self._size(groups[parameter], state)
-            parameter.copy_(start.addcdiv_(state["exp_avg"], size, value=-state.pop("rate")))
+            group, kept, rate = groups[parameter], state.pop("keep"), state.pop("rate")
+            parameter.copy_(state.pop("anchor"))
+            move(parameter, state["exp_avg"], state["exp_avg_sq"], kept, rate, self._root(group, state), group["eps"])
             del state["moved"]

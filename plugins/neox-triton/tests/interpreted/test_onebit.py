@@ -1,13 +1,12 @@
 """Of blocks to signs and a size, and back."""
 
 import torch
-from neox_onebit.exchange import compress, decompress
-from neox_triton.onebit_compress import KERNEL, onebit_compress
-from neox_triton.onebit_decompress import onebit_decompress
+from neox_onebit.passes import compress, decompress
+from neox_triton.onebit import COMPRESS, onebit_compress, onebit_decompress
 
 
 def test_equal_the_references() -> None:
-    ((values, filled),) = KERNEL.examples(torch.float32, torch.device("cpu"), large=False)
+    ((values, filled),) = COMPRESS.examples(torch.float32, torch.device("cpu"), large=False)
     values[0, :3] = torch.tensor([0.0, -0.0, -1e-30])
     packed, theirs = onebit_compress(values, filled), compress(values, filled)
     assert torch.equal(packed[:, :64], theirs[:, :64])
