@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from neox_triton.plugin import target_of
 from results import append_row
 from torch import Tensor
 
@@ -75,7 +76,7 @@ def measure(device: torch.device) -> None:
     bandwidth = copy_bandwidth(device)
     append_row("kernels_gpu", f"copy, {gpu}", "GB/s", [bandwidth / 1e9] * 2)
     for op in (*OPS, "cross_entropy"):
-        kernel = import_module(f"neox_triton.{op}").KERNEL
+        kernel = load_path(target_of(op))
         arguments = next(iter(kernel.examples(DTYPE, device, large=True)))
         others = {"neox": kernel, "torch.compile": torch.compile(references[op]), "liger": liger(op)}
         moved = least_bytes(kernel, arguments)

@@ -28,9 +28,8 @@ def _results(
     compute: Callable[..., Any], arguments: Sequence[Any], like: Sequence[Tensor] | None
 ) -> tuple[list[Tensor], list[Tensor]]:
     """(results, gradients); the gradients of the results are drawn anew, the same ones for the same shapes."""
-    returned = compute(*arguments)
-    results = [returned] if isinstance(returned, Tensor) else list(returned)
-    inputs = [each for each in arguments if isinstance(each, Tensor) and each.requires_grad]
+    results = _listed(compute(*arguments))
+    inputs = [each for each in _tensors(arguments) if each.requires_grad]
     generator = torch.Generator().manual_seed(7)
     drawn = [torch.randn(each.shape, generator=generator) for each in results]
     narrow = [each.to(one.dtype) for each, one in zip(drawn, results if like is None else like, strict=True)]
@@ -55,23 +54,25 @@ def _distance(ours: Tensor, theirs: Tensor) -> float:
 def times_of(compute: Callable[..., Any], arguments: Sequence[Any], repeats: int = 50) -> list[float]:
     """Seconds of forward and backward passes on a GPU, each with a cold cache, ascending."""
     cache = torch.empty(512 * 2**20, dtype=torch.uint8, device=next(_tensors(arguments)).device)
+    inputs = [each for each in _tensors(arguments) if each.requires_grad]
+    gradients = [torch.ones_like(each) for each in _listed(compute(*arguments))]
     seconds = []
     for _ in range(repeats + 10):
-        cache.zero_()
+        for _ in range(4):  # longer than the host takes to start the kernels, which shall not wait for it
+            cache.zero_()
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
-        _pass(compute, arguments)
+        results = _listed(compute(*arguments))
+        if inputs:
+            torch.autograd.grad(results, inputs, gradients)
         end.record()
         end.synchronize()
         seconds.append(begin.elapsed_time(end) / 1e3)
     return sorted(seconds[10:])
 
 
-def _pass(compute: Callable[..., Any], arguments: Sequence[Any]) -> None:
-    returned = compute(*arguments)
-    results = [returned] if isinstance(returned, Tensor) else list(returned)
-    inputs = [each for each in _tensors(arguments) if each.requires_grad]
-    torch.autograd.grad(results, inputs, [torch.ones_like(each) for each in results])
+def _listed(returned: Any) -> list[Tensor]:
+    return [returned] if isinstance(returned, Tensor) else list(returned)
 
 
 def _tensors(arguments: Sequence[Any]) -> Iterator[Tensor]:

@@ -53,7 +53,8 @@ class Adam(torch.optim.Adam):
                     state = _begun(weight, self.state[weight])
                     state["step"] += 1
                     moments = state["exp_avg"], state["exp_avg_sq"]
-                    kernel(weight, weight.grad, *moments, int(state["step"]), *options)
+                    compute = kernel if weight.is_contiguous() else adam_step
+                    compute(weight, weight.grad, *moments, int(state["step"]), *options)
         return loss
 
 

@@ -1,16 +1,9 @@
 """What can be set under optimizer.params."""
 
-from typing import Any
-
-from attrs import Attribute, frozen
+from attrs import frozen
 from attrs import validators as v
 
 from neox_core.api import setting
-
-
-def _decay_rates(_: Any, attribute: "Attribute[Any]", value: tuple[float, float]) -> None:
-    if not all(0 <= beta < 1 for beta in value):
-        raise ValueError(f"{attribute.name} must be from 0 up to, not including, 1: {value}")
 
 
 @frozen
@@ -19,7 +12,7 @@ class CPUTorchAdamSettings:
     betas: tuple[float, float] = setting(
         (0.9, 0.999),
         help="Decay rates of the first and second moment estimates.",
-        check=_decay_rates,
+        check=v.deep_iterable(v.and_(v.ge(0), v.lt(1))),
         origin="deepspeed",
     )
     eps: float = setting(

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from neox_core.build.native import native
-from neox_core.errors import ConfigError
 from neox_sm3.plugin import SM3Settings
 
 SOURCE = Path(__file__).with_name("step.cpp")
@@ -53,26 +52,35 @@ class SM3(torch.optim.Optimizer):
                         _step(weight, weight.grad, group, state)
 
     def _by_kernel(self, weight: Tensor, grad: Tensor, group: dict[str, Any], state: dict[str, Any]) -> bool:
-        """A matrix by a kernel; False where none was chosen or it cannot be. Raises ConfigError with a momentum."""
+        """A matrix by a kernel; False where none was chosen or it cannot be."""
         kernel = self.kernels.get("sm3_step")
         if kernel is None or weight.ndim != 2 or not weight.is_contiguous():
             return False
-        if "momentum" in state:
-            raise ConfigError("the kernels of sm3_step have no momentum", hint="kernels: {sm3_step: reference}")
-        if state["bound_0"].dtype != torch.float32:
-            return False
-        numbers = [group[name] for name in ("lr", "beta", "eps", "weight_decay")]
-        kernel(weight, grad, state["bound_0"], state["bound_1"], *numbers)
+        numbers = [group[name] for name in ("lr", "beta", "eps", "weight_decay", "momentum")]
+        kernel(weight, grad, state["bound_0"], state["bound_1"], *numbers, state.get("momentum"))
         return True
 
 
 def sm3_step(
-    weight: Tensor, grad: Tensor, rows: Tensor, columns: Tensor, lr: float, beta: float, eps: float, weight_decay: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The op: a step of a matrix [d1, d2] with bounds [d1, 1] and [1, d2], in place. Returns what it changed."""
-    group = {"lr": lr, "beta": beta, "eps": eps, "weight_decay": weight_decay}
-    _step(weight, grad, group, {"bound_0": rows, "bound_1": columns})
-    return weight, rows, columns
+    weight: Tensor,
+    grad: Tensor,
+    rows: Tensor,
+    columns: Tensor,
+    lr: float,
+    beta: float,
+    eps: float,
+    weight_decay: float,
+    momentum: float = 0.0,
+    moved: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """The op: a step of a matrix [d1, d2] with bounds [d1, 1] and [1, d2], in place. Returns what it changed.
+
+    moved: the step before, as the weight, of which `momentum` is kept.
+    """
+    group = {"lr": lr, "beta": beta, "eps": eps, "weight_decay": weight_decay, "momentum": momentum}
+    state = {"bound_0": rows, "bound_1": columns} | ({} if moved is None else {"momentum": moved})
+    _step(weight, grad, group, state)
+    return weight, *state.values()
 
 
 def _begin(weight: Tensor, group: dict[str, Any], state: dict[str, Any]) -> None:

@@ -1,7 +1,4 @@
-"""A step of Adam (Kingma and Ba 2015, arXiv:1412.6980), with decoupled decay (arXiv:1711.05101) or the older form.
-
-Not offered for training: torch's fused Adam is one kernel already, and the engine's sharded stages ask for its class.
-"""
+"""A step of Adam (Kingma and Ba 2015, arXiv:1412.6980), with decoupled decay (arXiv:1711.05101) or the older form."""
 
 from __future__ import annotations
 
@@ -44,12 +41,13 @@ def _step(
         weight = weight * kept
     else:
         grad += weight * decay
-    mean = tl.load(mean_ptr + place, mask=inside, other=0.0)
+    mean = tl.load(mean_ptr + place, mask=inside, other=0.0).to(tl.float32)
     mean += (grad - mean) * (1.0 - beta1)
-    square = tl.load(square_ptr + place, mask=inside, other=0.0) * beta2 + grad * grad * (1.0 - beta2)
+    square = tl.load(square_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    square += (grad * grad - square) * (1.0 - beta2)
     weight -= rate * mean / (tl.sqrt_rn(square) / root_correction + eps)
-    tl.store(mean_ptr + place, mean, mask=inside)
-    tl.store(square_ptr + place, square, mask=inside)
+    tl.store(mean_ptr + place, mean.to(mean_ptr.dtype.element_ty), mask=inside)
+    tl.store(square_ptr + place, square.to(square_ptr.dtype.element_ty), mask=inside)
     tl.store(weight_ptr + place, weight.to(weight_ptr.dtype.element_ty), mask=inside)
 
 
@@ -65,7 +63,7 @@ def adam_step(
     weight_decay: float,
     decoupled: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """In place, and returned: weight, and fp32 mean and square, all contiguous and of one shape. step: from 1."""
+    """The op, as `neox_adam.optim.adam_step`, in place. All but grad are contiguous."""
     beta1, beta2 = betas
     launch(
         _step,

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,9 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from neox_core.hooks.component import load_path
 from neox_triton.launch import Launch, recording
-from neox_triton.plugin import KERNELS
+from neox_triton.plugin import KERNELS, target_of
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -33,8 +33,6 @@ TARGETS = {
     "sm_100": GPUTarget("cuda", 100, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
-OPS = (*KERNELS, "adam_step", "onebit_compress", "onebit_decompress")
-"""What is offered for training, and what is for other optimizers to call."""
 TABLE = Path(__file__).parent / "resources.csv"
 _TYPES = {
     torch.float32: "*fp32",
@@ -66,7 +64,7 @@ class Resources:
 
 def launches_of(op: str, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
     """Every different start of a kernel in the op's large examples, forward and backward; nothing is computed."""
-    kernel = import_module(f"neox_triton.{op}").KERNEL
+    kernel = load_path(target_of(op))
     with recording() as launches:
         for arguments in kernel.examples(dtype, torch.device("meta"), large=True):
             returned = kernel(*arguments)
@@ -152,7 +150,7 @@ def _amd(assembly: str) -> tuple[int, int]:
 
 def every_start() -> Iterator[tuple[str, Launch]]:
     """(op, start) of every kernel that the examples start."""
-    for op in OPS:
+    for op in KERNELS:
         for launch in launches_of(op):
             yield op, launch
 

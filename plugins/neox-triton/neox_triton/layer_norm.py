@@ -10,20 +10,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neox_triton.choices import MAX_WIDTH, PROGRAMS, warps_of
+from neox_triton.choices import MAX_WIDTH
 from neox_triton.examples import draw, norm_input
 from neox_triton.kernel import TritonKernel
-from neox_triton.launch import block_of, launch, like, rows
+from neox_triton.norm import Norm
 
 
 @triton.jit
 def _forward(
     x_ptr,
     other_ptr,
+    y_ptr,
+    total_ptr,
     weight_ptr,
     bias_ptr,
-    y_ptr,
-    sum_ptr,
     width,
     eps,
     ADD: tl.constexpr,
@@ -35,8 +35,8 @@ def _forward(
     x = tl.load(x_ptr + start + column, mask=inside, other=0.0).to(tl.float32)
     if ADD:
         x += tl.load(other_ptr + start + column, mask=inside, other=0.0).to(tl.float32)
-        narrow = x.to(sum_ptr.dtype.element_ty)
-        tl.store(sum_ptr + start + column, narrow, mask=inside)
+        narrow = x.to(total_ptr.dtype.element_ty)
+        tl.store(total_ptr + start + column, narrow, mask=inside)
         x = narrow.to(tl.float32)
     weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + column, mask=inside, other=0.0).to(tl.float32)
@@ -49,10 +49,10 @@ def _forward(
 @triton.jit
 def _backward(
     grad_ptr,
-    grad_sum_ptr,
+    grad_total_ptr,
     x_ptr,
-    weight_ptr,
     dx_ptr,
+    weight_ptr,
     dweight_ptr,
     dbias_ptr,
     num_rows,
@@ -81,7 +81,7 @@ def _backward(
         along = tl.sum(weighted * normal, 0) / width
         dx = factor * (weighted - tl.sum(weighted, 0) / width - normal * along)
         if ADD:
-            dx += tl.load(grad_sum_ptr + place, mask=there, other=0.0).to(tl.float32)
+            dx += tl.load(grad_total_ptr + place, mask=there, other=0.0).to(tl.float32)
         tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=there)
         dweight += grad * normal
         dbias += grad
@@ -89,72 +89,14 @@ def _backward(
     tl.store(dbias_ptr + program * width + column, dbias, mask=inside)
 
 
-class _LayerNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, other: Tensor | None
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        flat, width = rows(x), x.shape[-1]
-        total = flat if other is None else torch.empty_like(flat, dtype=like(x, other))
-        y = torch.empty_like(total)
-        block = block_of(width)
-        launch(
-            _forward,
-            (flat.shape[0],),
-            flat,
-            flat if other is None else rows(other),
-            weight,
-            bias,
-            y,
-            total,
-            width,
-            eps,
-            ADD=other is not None,
-            BLOCK=block,
-            warps=warps_of(block),
-        )
-        ctx.save_for_backward(total, weight)
-        ctx.options = eps, x.dtype, None if other is None else other.dtype, bias.dtype, x.shape
-        return y.view(x.shape) if other is None else (y.view(x.shape), total.view(x.shape))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, grad_sum: Tensor | None = None) -> tuple[Tensor | None, ...]:
-        total, weight = ctx.saved_tensors
-        eps, dtype, other_dtype, bias_dtype, shape = ctx.options
-        num_rows, width = total.shape
-        programs = min(num_rows, PROGRAMS)
-        dx = torch.empty_like(total)
-        partial = torch.empty(2, programs, width, dtype=torch.float32, device=total.device)
-        block = block_of(width)
-        launch(
-            _backward,
-            (programs,),
-            rows(grad),
-            total if grad_sum is None else rows(grad_sum),
-            total,
-            weight,
-            dx,
-            partial[0],
-            partial[1],
-            num_rows,
-            width,
-            triton.cdiv(num_rows, programs),
-            eps,
-            ADD=grad_sum is not None,
-            BLOCK=block,
-            warps=warps_of(block),
-        )
-        dx = dx.view(shape)
-        dweight, dbias = partial.sum(1)
-        added = None if other_dtype is None else dx.to(other_dtype)
-        return dx.to(dtype), dweight.to(weight.dtype), dbias.to(bias_dtype), None, added
+NORM = Norm(_forward, _backward)
 
 
 def layer_norm(
     x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None
 ) -> Tensor | tuple[Tensor, Tensor]:
     """The op, as `neox_norms.layernorm.layer_norm`: x [..., dim], weight and bias [dim] -> as x; also the sum."""
-    return _LayerNorm.apply(x, weight, bias, eps, residual)  # type: ignore[no-any-return, no-untyped-call]
+    return NORM(x, (weight, bias), eps, residual)
 
 
 def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:

@@ -14,14 +14,29 @@ KERNELS = {
     "scaled_upper_triang_masked_softmax": "Scale, causal mask and softmax",
     "scaled_masked_softmax": "Scale, any mask and softmax",
     "block_sparse_attention": "Attention to the blocks that a layout names",
+    "adam_step": "A step of Adam, with either form of weight decay",
     "sm3_step": "A step of SM3 for a matrix",
+    "onebit_compress": "Blocks of numbers to signs and a size",
+    "onebit_decompress": "Signs and a size to blocks of numbers",
     "cross_entropy": "Loss and gradient from a few rows of logits at a time",
 }
+
+SHARED = {
+    "geglu": "gated:GEGLU",
+    "swiglu": "gated:SWIGLU",
+    "onebit_compress": "onebit:COMPRESS",
+    "onebit_decompress": "onebit:DECOMPRESS",
+}
+"""Kernels whose module has others beside them."""
 
 
 @hookimpl
 def neox_kernels() -> list[Component]:
     return [
-        Component(f"{op}.triton", f"neox_triton.{op}:KERNEL", summary=summary, needs=("triton",))
-        for op, summary in KERNELS.items()
+        Component(f"{op}.triton", target_of(op), summary=summary, needs=("triton",)) for op, summary in KERNELS.items()
     ]
+
+
+def target_of(op: str) -> str:
+    """Where the kernel of an op is."""
+    return f"neox_triton.{SHARED.get(op, f'{op}:KERNEL')}"

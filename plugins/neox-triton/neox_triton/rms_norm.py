@@ -10,19 +10,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neox_triton.choices import MAX_WIDTH, PROGRAMS, warps_of
+from neox_triton.choices import MAX_WIDTH
 from neox_triton.examples import draw, norm_input
 from neox_triton.kernel import TritonKernel
-from neox_triton.launch import block_of, launch, like, rows
+from neox_triton.norm import Norm
 
 
 @triton.jit
 def _forward(
     x_ptr,
     other_ptr,
-    weight_ptr,
     y_ptr,
-    sum_ptr,
+    total_ptr,
+    weight_ptr,
     width,
     eps,
     UNDER: tl.constexpr,
@@ -35,8 +35,8 @@ def _forward(
     x = tl.load(x_ptr + start + column, mask=inside, other=0.0).to(tl.float32)
     if ADD:
         x += tl.load(other_ptr + start + column, mask=inside, other=0.0).to(tl.float32)
-        narrow = x.to(sum_ptr.dtype.element_ty)
-        tl.store(sum_ptr + start + column, narrow, mask=inside)
+        narrow = x.to(total_ptr.dtype.element_ty)
+        tl.store(total_ptr + start + column, narrow, mask=inside)
         x = narrow.to(tl.float32)
     weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
     square = tl.sum(x * x, 0) / width
@@ -47,10 +47,10 @@ def _forward(
 @triton.jit
 def _backward(
     grad_ptr,
-    grad_sum_ptr,
+    grad_total_ptr,
     x_ptr,
-    weight_ptr,
     dx_ptr,
+    weight_ptr,
     dweight_ptr,
     num_rows,
     width,
@@ -78,77 +78,20 @@ def _backward(
         slope = tl.where(root > 0.0, factor * factor / (width * root), 0.0)
         dx = grad * weight * factor - x * (tl.sum(grad * weight * x, 0) * slope)
         if ADD:
-            dx += tl.load(grad_sum_ptr + place, mask=there, other=0.0).to(tl.float32)
+            dx += tl.load(grad_total_ptr + place, mask=there, other=0.0).to(tl.float32)
         tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=there)
         dweight += grad * x * factor
     tl.store(dweight_ptr + program * width + column, dweight, mask=inside)
 
 
-class _RMSNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, eps: float, under: bool, other: Tensor | None
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        flat, width = rows(x), x.shape[-1]
-        total = flat if other is None else torch.empty_like(flat, dtype=like(x, other))
-        y = torch.empty_like(total)
-        block = block_of(width)
-        launch(
-            _forward,
-            (flat.shape[0],),
-            flat,
-            flat if other is None else rows(other),
-            weight,
-            y,
-            total,
-            width,
-            eps,
-            UNDER=under,
-            ADD=other is not None,
-            BLOCK=block,
-            warps=warps_of(block),
-        )
-        ctx.save_for_backward(total, weight)
-        ctx.options = eps, under, x.dtype, None if other is None else other.dtype, x.shape
-        return y.view(x.shape) if other is None else (y.view(x.shape), total.view(x.shape))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, grad_sum: Tensor | None = None) -> tuple[Tensor | None, ...]:
-        total, weight = ctx.saved_tensors
-        eps, under, dtype, other_dtype, shape = ctx.options
-        num_rows, width = total.shape
-        programs = min(num_rows, PROGRAMS)
-        dx = torch.empty_like(total)
-        partial = torch.empty(programs, width, dtype=torch.float32, device=total.device)
-        block = block_of(width)
-        launch(
-            _backward,
-            (programs,),
-            rows(grad),
-            total if grad_sum is None else rows(grad_sum),
-            total,
-            weight,
-            dx,
-            partial,
-            num_rows,
-            width,
-            triton.cdiv(num_rows, programs),
-            eps,
-            UNDER=under,
-            ADD=grad_sum is not None,
-            BLOCK=block,
-            warps=warps_of(block),
-        )
-        dx = dx.view(shape)
-        added = None if other_dtype is None else dx.to(other_dtype)
-        return dx.to(dtype), partial.sum(0).to(weight.dtype), None, None, added
+NORM = Norm(_forward, _backward)
 
 
 def rms_norm(
     x: Tensor, weight: Tensor, eps: float, under_the_root: bool, residual: Tensor | None = None
 ) -> Tensor | tuple[Tensor, Tensor]:
     """The op, as `neox_norms.rmsnorm.rms_norm`: x [..., dim], weight [dim] -> as x; with a residual also the sum."""
-    return _RMSNorm.apply(x, weight, eps, under_the_root, residual)  # type: ignore[no-any-return, no-untyped-call]
+    return NORM(x, (weight,), eps, residual, UNDER=under_the_root)
 
 
 def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:

@@ -23,6 +23,7 @@ from neox_triton.launch import launch
 def _step(
     weight_ptr,
     grad_ptr,
+    moved_ptr,
     rows_ptr,
     columns_ptr,
     grown_rows_ptr,
@@ -33,7 +34,9 @@ def _step(
     kept,
     beta,
     eps,
+    momentum,
     DECAYS: tl.constexpr,
+    MOVES: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
@@ -53,52 +56,69 @@ def _step(
     squares = tl.where(inside, squares, 0.0)
     tl.atomic_max(grown_rows_ptr + row, tl.max(squares, 1), mask=row < height)
     tl.atomic_max(grown_columns_ptr + column, tl.max(squares, 0), mask=column < width)
-    weight = weight * kept - lr * (grad / tl.sqrt_rn(squares + eps))
+    step = grad / tl.sqrt_rn(squares + eps)
+    if MOVES:
+        moved = tl.load(moved_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        step = moved + (step - moved) * (1.0 - momentum)
+        tl.store(moved_ptr + place, step.to(moved_ptr.dtype.element_ty), mask=inside)
+    weight = weight * kept - lr * step
     tl.store(weight_ptr + place, weight.to(weight_ptr.dtype.element_ty), mask=inside)
 
 
 def sm3_step(
-    weight: Tensor, grad: Tensor, rows: Tensor, columns: Tensor, lr: float, beta: float, eps: float, weight_decay: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The op, as `neox_sm3.optim.sm3_step`, in place: weight, grad [d1, d2], fp32 bounds [d1, 1] and [1, d2].
+    weight: Tensor,
+    grad: Tensor,
+    rows: Tensor,
+    columns: Tensor,
+    lr: float,
+    beta: float,
+    eps: float,
+    weight_decay: float,
+    momentum: float = 0.0,
+    moved: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """The op, as `neox_sm3.optim.sm3_step`, in place: weight, grad, moved [d1, d2], bounds [d1, 1] and [1, d2].
 
-    weight and bounds are contiguous.
+    All but grad are contiguous.
     """
     height, width = weight.shape
-    grown_rows, grown_columns = torch.zeros_like(rows), torch.zeros_like(columns)
+    bounds = [each.float() for each in (rows, columns)]  # atomic operations have no narrow maxima
+    grown = [torch.zeros_like(each) for each in bounds]
     launch(
         _step,
         (triton.cdiv(height, TILE_ROWS), triton.cdiv(width, TILE_COLUMNS)),
         weight,
         grad.contiguous(),
-        rows,
-        columns,
-        grown_rows,
-        grown_columns,
+        weight if moved is None else moved,
+        *bounds,
+        *grown,
         height,
         width,
         float(lr),
         1.0 - lr * weight_decay,
         float(beta),
         float(eps),
+        float(momentum),
         DECAYS=beta > 0,
+        MOVES=moved is not None,
         ROWS=TILE_ROWS,
         COLUMNS=TILE_COLUMNS,
         warps=COLUMN_WARPS,
     )
-    rows.copy_(grown_rows)
-    columns.copy_(grown_columns)
-    return weight, rows, columns
+    rows.copy_(grown[0])
+    columns.copy_(grown[1])
+    return (weight, rows, columns) if moved is None else (weight, rows, columns, moved)
 
 
 def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
     height, width = (WIDTH, 4 * WIDTH) if large else (5, 123)
-    for beta in (0.0, 0.9):
-        weight, grad = (draw(height, width + more, dtype=dtype, device=device).detach() for more in (0, 1))
+    for beta, momentum in ((0.0, 0.0), (0.9, 0.5)):
+        weight, grad, moved = (draw(height, width + more, dtype=dtype, device=device).detach() for more in (0, 1, 2))
         bounds = [
             draw(*shape, dtype=torch.float32, device=device).detach().square() for shape in ((height, 1), (1, width))
         ]
-        yield weight, grad[:, 1:], *bounds, 0.1, beta, 1e-30, 0.01
+        last = moved[:, 2:].contiguous() if momentum else None
+        yield weight, grad[:, 1:], *bounds, 0.1, beta, 1e-30, 0.01, momentum, last
 
 
 KERNEL = TritonKernel(sm3_step, _cases)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
-from neox_triton.plugin import KERNELS
+from neox_triton.plugin import KERNELS, target_of
 
 from neox_core.build.context import BuildContext
 from neox_core.build.kernels import use_kernels
@@ -65,9 +65,7 @@ FUSED_DOCUMENTS = evolve(PLAN, reset_attention_mask=True, eod_mask_loss=True)
 
 
 def offers(*ops: str) -> tuple[KernelPlan, ...]:
-    return tuple(
-        KernelPlan(op, "fused", "", (component("kernel", f"neox_triton.{op}:KERNEL"),)) for op in KERNELS if op in ops
-    )
+    return tuple(KernelPlan(op, "fused", "", (component("kernel", target_of(op)),)) for op in KERNELS if op in ops)
 
 
 OPS = tuple(op for op in KERNELS if op not in ("block_sparse_attention", "scaled_masked_softmax"))
@@ -77,13 +75,13 @@ def compare(plan: ModelPlan, ops: tuple[str, ...], monkeypatch: pytest.MonkeyPat
     """The ops whose kernels ran."""
     ran: set[str] = set()
     for op in ops:
-        kernel = load_path(f"neox_triton.{op}:KERNEL")
+        kernel = load_path(target_of(op))
 
         def watched(*arguments: Any, op: str = op, run: Any = kernel.run, **named: Any) -> Any:
             ran.add(op)
             return run(*arguments, **named)
 
-        monkeypatch.setattr(f"neox_triton.{op}.KERNEL", evolve(kernel, run=watched))
+        monkeypatch.setattr(target_of(op).replace(":", "."), evolve(kernel, run=watched))
     tokens = torch.arange(10).view(2, 5) * 7 % 40
     keys = sample_keys(seed=3, first=0, count=2, device="cpu")
     losses, gradients = [], []

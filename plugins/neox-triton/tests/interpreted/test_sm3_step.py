@@ -7,25 +7,20 @@ from neox_sm3.optim import sm3_step as reference
 from neox_sm3.plugin import SM3Settings
 from neox_triton.sm3_step import KERNEL, sm3_step
 
-from neox_core.errors import ConfigError
 
-
+@pytest.mark.parametrize("momentum", [0.0, 0.7])
 @pytest.mark.parametrize("beta", [0.0, 0.9])
 @pytest.mark.parametrize(("height", "width"), [(5, 123), (1, 1), (33, 260)])
-def test_equals_the_reference(draw: Any, height: int, width: int, beta: float) -> None:
-    mine, theirs = (
-        [draw_.clone() for draw_ in tensors]
-        for tensors in [[each.detach() for each in (draw(height, width), draw(height, 1), draw(1, width))]] * 2
-    )
-    for tensors in (mine, theirs):
-        tensors[1].square_()
-        tensors[2].square_()
+def test_equals_the_reference(draw: Any, height: int, width: int, beta: float, momentum: float) -> None:
+    drawn = [draw(*shape).detach() for shape in ((height, width), (height, 1), (1, width))]
+    mine, theirs = ([drawn[0].clone(), drawn[1].square(), drawn[2].square()] for _ in range(2))
+    moved = [torch.zeros(height, width) if momentum else None for _ in range(2)]
     for _ in range(3):
         grad = draw(height, width).detach()
-        sm3_step(mine[0], grad, *mine[1:], 0.1, beta, 1e-30, 0.01)
-        reference(theirs[0], grad, *theirs[1:], 0.1, beta, 1e-30, 0.01)
-    for ours, own in zip(mine, theirs, strict=True):
-        assert torch.allclose(ours, own, rtol=1e-5, atol=1e-6)
+        sm3_step(mine[0], grad, *mine[1:], 0.1, beta, 1e-30, 0.01, momentum, moved[0])
+        reference(theirs[0], grad, *theirs[1:], 0.1, beta, 1e-30, 0.01, momentum, moved[1])
+    pairs = zip([*mine, moved[0]], [*theirs, moved[1]], strict=True)
+    assert all(ours is own or torch.allclose(ours, own, rtol=1e-5, atol=1e-6) for ours, own in pairs)
 
 
 def steps(kernels: dict[str, Any], **settings: Any) -> list[torch.Tensor]:
@@ -40,15 +35,14 @@ def steps(kernels: dict[str, Any], **settings: Any) -> list[torch.Tensor]:
     return [each.detach() for each in weights]
 
 
-def test_the_optimizer_steps_by_it() -> None:
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_the_optimizer_steps_by_it(momentum: float) -> None:
     calls: list[torch.Size] = []
 
     def counted(*arguments: Any) -> Any:
         calls.append(arguments[0].shape)
         return KERNEL(*arguments)
 
-    for ours, own in zip(steps({"sm3_step": counted}), steps({}), strict=True):
-        assert torch.allclose(ours, own, rtol=1e-5)
+    pairs = zip(steps({"sm3_step": counted}, momentum=momentum), steps({}, momentum=momentum), strict=True)
+    assert all(torch.allclose(ours, own, rtol=1e-5) for ours, own in pairs)
     assert calls == [torch.Size((6, 9))] * 3
-    with pytest.raises(ConfigError, match="no momentum"):
-        steps({"sm3_step": counted}, momentum=0.5)
