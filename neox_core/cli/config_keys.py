@@ -35,7 +35,7 @@ def explain(key: str, as_json: bool) -> None:
     older, rules = older_spellings(found[0].path), rules_about(found[0].path)
     inner = [each.path for each in keys if each.path.rpartition(".")[0] == found[0].path]
     if as_json:
-        facts = [dict(_facts(each)) for each in found]
+        facts = [{**dict(_facts(each)), "owner": f"{each.owner} ({each.part})"} for each in found]
         said = {"key": found[0].path, "owners": facts, "older_spellings": older, "rules": dict(rules), "keys": inner}
         click.echo(json.dumps(said, indent=1))
     else:
@@ -49,13 +49,15 @@ def _explained(
 
     path = spell(found[0].path)
     yield click.style(path, bold=True) if wants_colour(sys.stdout) else path
-    owners: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    groups: dict[tuple[tuple[str, str], ...], list[Key]] = {}
     for each in found:
-        facts = [fact for fact in _facts(each) if fact[1]]
-        owners.setdefault(tuple(fact for fact in facts if fact[0] != "owner"), []).append(dict(facts)["owner"])
-    for (help_line, *facts), names in owners.items():
-        yield f"  {help_line[1]}"
-        yield from (f"    {name:<9}{value}" for name, value in (*facts, ("owner", ", ".join(names))))
+        groups.setdefault(tuple(_facts(each)), []).append(each)
+    base, *others = sorted(groups, key=lambda facts: -len(groups[facts]))
+    yield f"  {base[0][1]}"
+    yield from _lines([*(fact for fact in base[1:] if fact[1]), ("owner", _owners(groups[base]))])
+    for facts in others:  # only what differs from the most
+        yield f"  {_owners(groups[facts])}"
+        yield from _lines([(name, value or "-") for name, value in facts if (name, value) not in base])
     if older:
         yield f"  older spellings: {', '.join(map(spell, older))}"
     if inner:
@@ -65,7 +67,22 @@ def _explained(
         yield from (f"    {name}: {line}" for name, line in rules)
 
 
+def _lines(facts: Sequence[tuple[str, str]]) -> Iterator[str]:
+    yield from (f"    {name:<9}{value}" for name, value in facts)
+
+
+def _owners(keys: Sequence[Key]) -> str:
+    """As in `neox-adam (optimizer Adam, AdamW), neox-lamb (optimizer Lamb)`."""
+    parts: dict[tuple[str, str], list[str]] = {}
+    for key in keys:
+        kind, _, name = key.part.partition(" ")
+        parts.setdefault((key.owner, kind), []).append(name)
+    said = {key: " ".join(filter(None, (key[1], ", ".join(names)))) for key, names in parts.items()}
+    return ", ".join(f"{key[0]} ({part})" for key, part in said.items())
+
+
 def _facts(key: Key) -> Iterator[tuple[str, str]]:
+    """What is known of a key, but for its owner."""
     yield "help", key.help
     yield "type", key.type.replace("`", "")
     yield "default", key.default
@@ -74,7 +91,6 @@ def _facts(key: Key) -> Iterator[tuple[str, str]]:
     yield "changes", key.changes
     yield "origin", key.origin
     yield "also", ", ".join(key.aliases)
-    yield "owner", f"{key.owner} ({key.part})"
     yield "status", key.state
 
 

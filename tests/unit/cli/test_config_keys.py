@@ -35,6 +35,14 @@ def test_explain_says_all_that_is_known_of_a_key() -> None:
     assert "heads_divide_hidden: " in text.partition("rules:")[2]
 
 
+def test_explain_says_of_other_owners_what_differs() -> None:
+    first, *others = run("explain", "optimizer.params.lr").stdout.split("\n  neox-")
+    assert "default  0.001\n" in first
+    assert "neox-adam (optimizer Adam, AdamW, CPU_Adam, CPU_torch_adam)" in first
+    assert "sm3 (optimizer SM3)\n    default  0.1\n" in [each.partition("  older")[0] for each in others]
+    assert sum("SM3" in each for each in (first, *others)) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "path", "owner"),
     [
