@@ -1,0 +1,92 @@
+"""The loops over all numbers of a model: on a CPU compiled, one pass over memory each; elsewhere, torch's operations.
+
+A block is BLOCK numbers of one parameter; packed it is its signs, eight to a byte, least significant bit first, and its
+mean size: C[x] = sign(x) * |x|_1 / d (section 4 of arXiv:2202.06009), the multiple of the signs that is nearest to x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from ctypes import c_float, c_int, c_long, c_void_p
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neox_core.build.native import native
+
+BLOCK = 512
+"""Numbers that share a scale: 64 bytes of signs and 4 of scale, 30 times less than fp32."""
+_BYTES = BLOCK // 8
+_SOURCE = Path(__file__).with_name("passes.cpp")
+
+Kernels = Mapping[str, Callable[..., Tensor]]
+"""By the ops `onebit_compress` and `onebit_decompress`: what was chosen instead of `compress` and `decompress`."""
+REFERENCES: Kernels = MappingProxyType({})
+
+
+def pack(blocks: Tensor, used: Tensor, kernels: Kernels = REFERENCES) -> Tensor:
+    """fp32 [rows, BLOCK] -> uint8 [rows, BLOCK / 8 + 4]; what is lost by it stays in `blocks`.
+
+    used: fp32 [rows, 1], how many numbers of a block count. Those after them become 0; a block of none stays as it is,
+    and what is packed for it is 0.
+    """
+    packed = torch.empty(len(blocks), _BYTES + 4, dtype=torch.uint8, device=blocks.device)
+    if _compiled("pack", (blocks, used, packed), c_long(len(blocks))):
+        return packed
+    short = ((used > 0) & (used < BLOCK)).squeeze(1)
+    counts = torch.arange(BLOCK, device=blocks.device) < used[short]
+    blocks[short] *= counts
+    packed = compress(blocks, used)
+    packed[(used == 0).squeeze(1)] = 0
+    blocks -= decompress(packed)
+    blocks[short] *= counts
+    return packed
+
+
+def unpack(packed: Tensor, onto: Tensor, kernels: Kernels = REFERENCES) -> None:
+    """Add to `onto`, fp32 [rows, BLOCK], the mean over the ranks of uint8 [ranks, rows, BLOCK / 8 + 4]."""
+    ranks, rows, width = packed.shape
+    if "onebit_decompress" in kernels or not _compiled("unpack", (packed, onto), c_long(ranks), c_long(rows)):
+        numbers = kernels.get("onebit_decompress", decompress)(packed.view(-1, width))
+        onto += numbers.view(ranks, rows, BLOCK).mean(0)
+
+
+def move(weight: Tensor, momentum: Tensor, variance: Tensor, kept: float, rate: float, root: float, eps: float) -> None:
+    """Do weight <- kept * weight - rate * momentum / (root * sqrt(variance) + eps)."""
+    numbers = map(c_float, (kept, rate, root, eps))
+    if not _compiled("move", (weight, momentum, variance), c_long(weight.numel()), *numbers):
+        weight.mul_(kept).addcdiv_(momentum, variance.sqrt().mul_(root).add_(eps), value=-rate)
+
+
+def compress(values: Tensor, used: Tensor) -> Tensor:
+    """The op: fp32 [rows, BLOCK] -> uint8 [rows, BLOCK / 8 + 4]; numbers that do not count are 0."""
+    scales = (values.abs().sum(1, keepdim=True) / used.clamp(min=1)).float()
+    bits = (values >= 0).view(-1, _BYTES, 8).to(torch.uint8) << _places(values.device)
+    return torch.cat([bits.sum(-1, dtype=torch.uint8), scales.view(torch.uint8)], dim=1)
+
+
+def decompress(packed: Tensor) -> Tensor:
+    """The op: the numbers that arrive, uint8 [rows, BLOCK / 8 + 4] -> fp32 [rows, BLOCK]."""
+    scales = packed[:, _BYTES:].contiguous().view(torch.float32)
+    positive = (packed[:, :_BYTES].unsqueeze(-1) >> _places(packed.device)) & 1
+    return torch.where(positive.view(-1, BLOCK).bool(), scales, -scales)
+
+
+def _places(device: torch.device) -> Tensor:
+    return torch.arange(8, dtype=torch.uint8, device=device)
+
+
+def _compiled(name: str, tensors: tuple[Tensor, ...], *numbers: Any) -> bool:
+    """Whether the compiled loop has done it: on tensors of a CPU, in fp32 where they hold numbers, and in one piece."""
+    for each in tensors:
+        if each.device.type != "cpu" or each.dtype not in (torch.float32, torch.uint8) or not each.is_contiguous():
+            return False
+    library = native(_SOURCE)
+    if library is None:
+        return False
+    loop: Callable[..., Any] = getattr(library, name)
+    loop(*(c_void_p(each.data_ptr()) for each in tensors), *numbers, c_int(torch.get_num_threads()))
+    return True
