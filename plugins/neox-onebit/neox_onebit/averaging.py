@@ -23,6 +23,7 @@ class Averaging(torch.optim.Optimizer):
     def __init__(self, params: Iterable[dict[str, Any]], settings: OneBitSettings, wire: Wire) -> None:
         defaults = {"lr": settings.lr, "betas": settings.betas, "eps": settings.eps}
         super().__init__(params, {**defaults, "weight_decay": settings.weight_decay, "steps": 0})
+        self.kernels: Mapping[str, Callable[..., Any]] = {}
         self._wire = wire
         self._exchange: Exchange | None = None  # from the first step on that compresses
 
@@ -77,7 +78,8 @@ class Averaging(torch.optim.Optimizer):
     def _made_exchange(self) -> Exchange:
         if self._exchange is None:
             parameters = self._parameters()
-            self._exchange = Exchange([each.numel() for each in parameters], self._wire, parameters[0].device)
+            sizes = [each.numel() for each in parameters]
+            self._exchange = Exchange(sizes, self._wire, parameters[0].device, self.kernels)
         return self._exchange
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from neox_onebit.passes import BLOCK, pack, unpack
+from neox_onebit.passes import BLOCK, Kernels, pack, unpack
 
 if TYPE_CHECKING:
     from neox_onebit.wire import Wire
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 class Exchange:
     """The exchange of one vector for each parameter, of its shape. sizes: their numbers of elements."""
 
-    def __init__(self, sizes: Sequence[int], wire: Wire, device: torch.device) -> None:
+    def __init__(self, sizes: Sequence[int], wire: Wire, device: torch.device, kernels: Kernels) -> None:
         self._wire = wire
+        self._kernels = kernels
         self._sizes = sizes
         self._rows = [-(-size // BLOCK) for size in sizes]
         self.rows = sum(self._rows)
@@ -96,11 +97,11 @@ class Exchange:
     def _sent(self, used: Tensor) -> Tensor:
         """What arrives of the workers' errors, which have the vectors in them."""
         wire, first = self._wire, self._wire.rank * self.share
-        for_me = wire.swap(pack(self.worker_error, used).view(wire.size, self.share, -1))
-        unpack(for_me, onto=self.server_error)
-        served = wire.gather(pack(self.server_error, used[first : first + self.share]))
+        for_me = wire.swap(pack(self.worker_error, used, self._kernels).view(wire.size, self.share, -1))
+        unpack(for_me, self.server_error, self._kernels)
+        served = wire.gather(pack(self.server_error, used[first : first + self.share], self._kernels))
         got = torch.zeros_like(self.worker_error)
-        unpack(served.view(1, len(got), -1), onto=got)
+        unpack(served.view(1, len(got), -1), got, self._kernels)
         return got
 
     def _kept(self, used: Tensor) -> Tensor:

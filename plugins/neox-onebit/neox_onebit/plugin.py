@@ -7,6 +7,11 @@ from neox_core.api import Component, Problem, hookimpl
 from neox_onebit.rules import RULES
 from neox_onebit.settings import OneBitAdamSettings, OneBitLambSettings, ZeroOneAdamSettings
 
+OPS = (
+    ("onebit_compress", "neox_onebit.passes:compress"),
+    ("onebit_decompress", "neox_onebit.passes:decompress"),
+)
+
 
 @hookimpl
 def neox_optimizers() -> list[Component]:
@@ -20,6 +25,7 @@ def neox_optimizers() -> list[Component]:
             precisions=("fp16",),
             state_numbers=(3.0, 0.0),
             scheduler="WarmupDecayLR",
+            ops=OPS,
         ),
         Component(
             "ZeroOneAdam",
@@ -29,6 +35,7 @@ def neox_optimizers() -> list[Component]:
             whole_parameters=True,
             precisions=("fp16",),
             state_numbers=(5.0, 0.0),
+            ops=OPS,
         ),
         Component(
             "OneBitLamb",
@@ -38,6 +45,7 @@ def neox_optimizers() -> list[Component]:
             whole_parameters=True,
             precisions=("fp16",),
             state_numbers=(4.0, 0.0),
+            ops=OPS,
         ),
     ]
 

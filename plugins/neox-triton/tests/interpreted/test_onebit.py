@@ -1,8 +1,8 @@
 """Of blocks to signs and a size, and back."""
 
 import torch
-from neox_onebit.passes import compress, decompress
-from neox_triton.onebit import COMPRESS, onebit_compress, onebit_decompress
+from neox_onebit.passes import compress, decompress, pack, unpack
+from neox_triton.onebit import COMPRESS, DECOMPRESS, onebit_compress, onebit_decompress
 
 
 def test_equal_the_references() -> None:
@@ -21,3 +21,15 @@ def test_by_hand() -> None:
     assert packed[0, :4].tolist() == [0b01010101] * 4
     assert onebit_decompress(packed).tolist() == [[2.5, -2.5, 2.5, -2.5] * 8]
     assert onebit_compress(torch.zeros(1, 32), torch.zeros(1, 1))[0].tolist() == [255] * 4 + [0] * 4
+
+
+def test_what_is_sent_and_what_is_lost_by_them() -> None:
+    ((values, used),) = COMPRESS.examples(torch.float32, torch.device("cpu"), large=False)
+    found = []
+    for kernels in ({}, {"onebit_compress": COMPRESS, "onebit_decompress": DECOMPRESS}):
+        lost, arrived = values.clone(), torch.ones_like(values)
+        packed = pack(lost, used, kernels)
+        unpack(torch.stack((packed, packed.flip(0))), arrived, kernels)
+        found.append((packed, lost, arrived))
+    for theirs, own in zip(*found, strict=True):
+        assert torch.allclose(theirs.float(), own.float(), rtol=1e-6, atol=1e-6)
