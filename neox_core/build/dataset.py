@@ -282,5 +282,6 @@ def _places(plan: RunPlan, prefix: str, key: str) -> tuple[Path, ...]:
 def more_documents(shares: Sequence[float], split: Split) -> str:
     """What to do where a split has none."""
     if shares[SPLITS.index(split)] > 0:
-        return f"give {split} a larger share in split, or prepare a dataset of more documents"
+        none = {"train": "", "valid": " or set eval-iters: 0,", "test": " or 0 for none,"}[split]
+        return f"give {split} a larger share in split,{none} or prepare more documents"
     return f"give {split} a share in split" + ("" if split == "train" else ", or set eval-iters: 0")

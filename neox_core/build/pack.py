@@ -126,8 +126,8 @@ class Packer:
                 place = evolve(place, offset=0)
             if not anything and place == Place(place.epoch):
                 raise DataError(
-                    f"{self._name}: none of its documents is for this split",
-                    hint="give it a larger share in split, or more documents",
+                    f"{self._name}: there are no documents",
+                    hint="give it a larger share in split, or none where it can be done without, or more documents",
                 )
             place = Place(place.epoch + 1)
 

@@ -72,7 +72,7 @@ def open_streams(plan: RunPlan, split: Split, backend: StreamingBackend, vocab_s
         if share.first >= share.end:
             hint = more_documents(plan.data.split, split)
             raise DataError(f"{plan.data.prefix}: none of its documents is for {split}", hint=hint)
-        sources = [Source(plan.data.prefix, backend.stream(Path(plan.data.prefix)), 1.0)]
+        sources = [Source(f"{plan.data.prefix} for {split}", backend.stream(Path(plan.data.prefix)), 1.0)]
     else:
         share = Share()
         named = getattr(plan.data, split)
@@ -81,7 +81,9 @@ def open_streams(plan: RunPlan, split: Split, backend: StreamingBackend, vocab_s
         if plan.data.sampler_alpha is not None:
             hint = f"give {split}-data-weights, or prepare the text"
             raise DataError("how many documents a text has is not known before it is read", hint=hint)
-        sources = [Source(each.prefix, backend.stream(Path(each.prefix)), each.weight) for each in named]
+        sources = [
+            Source(f"{each.prefix} for {split}", backend.stream(Path(each.prefix)), each.weight) for each in named
+        ]
     return Streams(tuple(sources), share, plan.model.seq_length, vocab_size)
 
 

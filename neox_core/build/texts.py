@@ -14,6 +14,7 @@ KINDS = (".jsonl", ".txt", ".parquet")
 PACKED = (".gz", ".zst")
 CHUNK_BYTES = 1 << 20
 ROWS_AT_ONCE = 256
+DAMAGED = "it is damaged or not what its name says: get it again, or leave it out"
 
 Record = bytes | tuple[Any, ...]
 """Bytes of a line or file, or the values of a row under the wanted keys."""
@@ -58,7 +59,8 @@ def texts_of(record: Record, keys: Sequence[str], where: str, *, is_line: bool) 
         parsed = json.loads(text)
     except (ValueError, RecursionError) as error:
         hint = "each line of a .jsonl file is one JSON object; `neox data prepare --skip-bad` leaves broken ones out"
-        raise DataError(f"{where}: is not JSON: {error}", hint=hint) from error
+        why = f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else error
+        raise DataError(f"{where}: is not JSON: {why}", hint=hint) from error
     return tuple(_member(parsed, key, where) for key in keys)
 
 
@@ -67,7 +69,9 @@ def _member(parsed: Any, key: str, where: str) -> str:
     if isinstance(text, str):
         return text
     has = f"it has {', '.join(sorted(parsed)) or 'no members'}" if isinstance(parsed, dict) else "it is no object"
-    raise DataError(f"{where}: holds no text under {key!r}; {has}", hint="name the member by --json-keys")
+    raise DataError(
+        f"{where}: holds no text under {key!r}; {has}", hint="name the member by --json-keys, in a config by text-key"
+    )
 
 
 def _decoded(raw: bytes, where: str, of_what: str) -> str:
@@ -109,11 +113,11 @@ def _chunks(path: Path) -> Iterator[tuple[bytes, int]]:
                 try:
                     parts.append(unpack.decompress(raw))
                 except _errors(path) as error:
-                    raise DataError(f"{path}: cannot be unpacked: {error}") from error
+                    raise DataError(f"{path}: cannot be unpacked: {error}", hint=DAMAGED) from error
                 raw = unpack.unused_data if unpack.eof else b""
             yield b"".join(parts), read
         if unpack is not None and not unpack.eof:
-            raise DataError(f"{path}: is cut short: it ends within its compressed data")
+            raise DataError(f"{path}: is cut short: it ends within its compressed data", hint=DAMAGED)
 
 
 def _unpacker(path: Path) -> Any:
@@ -146,7 +150,8 @@ def _rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], in
             if missing:
                 columns = ", ".join(sorted(file.schema_arrow.names))
                 raise DataError(
-                    f"{path}: has no column {missing[0]!r}; it has {columns}", hint="name it by --json-keys"
+                    f"{path}: has no column {missing[0]!r}; it has {columns}",
+                    hint="name it by --json-keys, in a config by text-key",
                 )
             share = path.stat().st_size / max(1, file.metadata.num_rows)
             done = 0
@@ -157,4 +162,4 @@ def _rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], in
                     done += 1
                     yield row, int(done * share) - int((done - 1) * share)
     except pa.ArrowException as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
+        raise DataError(f"{path}: cannot be read: {error}", hint=DAMAGED) from error

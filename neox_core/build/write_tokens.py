@@ -116,7 +116,7 @@ def write_tokens(
                         noted, unnoted = True, 0
                     advance(read)
         if not all(state.documents):
-            raise DataError("there is no text in what was read, so there is no dataset to write")
+            raise DataError("there is no text in what was read", hint="all files or lines of it are empty")
         before_closing()
         for writer in writers:
             writer.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from neox_core.config.convert import fields_of
 from neox_core.config.infer import INFER, data_backend
 from neox_core.config.structure import structure_settings
 from neox_core.errors import UsageError
@@ -48,6 +49,9 @@ def component(
     entry = catalog.find(kind, use)
     found = entry.component
     if found.settings is not None and complete:
+        for each in fields_of(found.settings):
+            if each.required and each.name not in settings:
+                raise UsageError(f"{kind} {found.name} needs --{each.name.replace('_', '-')}", hint=each.info.help)
         structure_settings(found.settings, settings)
     cls = path_of(found.settings) if found.settings is not None else None
     plugin = entry.plugin

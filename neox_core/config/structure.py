@@ -140,6 +140,13 @@ def _spellings(classes: Iterable[type]) -> Iterator[tuple[str, tuple[str, ...]]]
             yield f"{each.name}.{inner}", tuple(f"{outer}.{path}" for outer in each.keys for path in paths)
 
 
+def _asked_by(entry: Entry, problem: Problem) -> Problem:
+    """Of a key that is missing, also who needs it: it stands beside those of others."""
+    if problem.message != "is required":
+        return problem
+    return evolve(problem, message=f"is required by {entry.kind} {entry.component.name}")
+
+
 def _value_at(values: Any, path: str) -> Any:
     """The value of a path, None where there is none."""
     for part in path.split("."):
@@ -340,7 +347,9 @@ class _Work:
             for key in values:
                 self.report(Problem(f"{entry.component.name} has no settings", join(path, key), "remove it"))
             return None if values else Chosen(entry, None, path)
-        found = read_fields(cls, self._without_secrets(cls, values, path), path, self.report)
+        found = read_fields(
+            cls, self._without_secrets(cls, values, path), path, lambda each: self.report(_asked_by(entry, each))
+        )
         if not path:
             self.fields.update(found)
         settings = make(cls, found, path, self.report)

@@ -1,5 +1,6 @@
 """Rules of datasets and tokenizers."""
 
+import glob
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,7 +112,8 @@ def files_are_there(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 
 
 def _no_dataset(config: Config, prefix: str, key: str) -> Problem:
-    return config.problem(f"there is no dataset {prefix}", key, "`neox data prepare` makes one", "start")
+    hint = "the path of text for data-impl: text, else without .bin and .idx what `neox data prepare` has made"
+    return config.problem(f"there is no dataset {prefix}", key, hint, "start")
 
 
 def _exists(path: Path) -> bool:
@@ -122,7 +124,10 @@ def _exists(path: Path) -> bool:
 
 
 def _any_file(prefix: Path) -> bool:
+    """Files whose names begin with it, or that it is a pattern of."""
     try:
+        if glob.has_magic(str(prefix)):
+            return next(glob.iglob(str(prefix), recursive=True), None) is not None  # noqa: PTH207 - a Path has no absolute patterns
         return any(
             path.name == prefix.name or path.name.startswith(f"{prefix.name}.") for path in prefix.parent.iterdir()
         )

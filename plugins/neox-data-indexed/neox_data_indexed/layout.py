@@ -84,9 +84,7 @@ def read_header(path: Path) -> Header:
             raw = file.read(HEADER.size)
             length = file.seek(0, 2)
     except FileNotFoundError:
-        raise DataError(
-            f"{path}: no such file", hint="data-path is the path without .bin and .idx; `neox data prepare` makes both"
-        ) from None
+        raise not_found(path) from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     if raw.startswith(LEGACY_MAGIC):
@@ -105,6 +103,20 @@ def read_header(path: Path) -> Header:
     if length != header.index_bytes:
         raise DataError(f"{path}: is {length} bytes, its header asks for {header.index_bytes}", hint=REMAKE)
     return header
+
+
+def not_found(index: Path) -> DataError:
+    """What is wrong with the prefix that has no such index."""
+    prefix = index.with_suffix("")
+    hint = "data-path is the path without .bin and .idx; `neox data prepare` makes both"
+    if prefix.suffix in {".bin", ".idx"}:
+        hint = f"leave {prefix.suffix} away: data-path is the path without .bin and .idx"
+    elif prefix.is_dir():
+        inside = sorted(path.with_suffix("") for path in prefix.glob("*.idx"))
+        hint = f"{prefix} is a folder; of text, it needs data-impl: text, or `neox data prepare`"
+        if inside:
+            hint = f"{prefix} is a folder; in it there is {', '.join(map(str, inside[:3]))}"
+    return DataError(f"{index}: no such file", hint=hint)
 
 
 def read_magic(prefix: Path, length: int) -> bytes:

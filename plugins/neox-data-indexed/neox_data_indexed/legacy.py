@@ -26,6 +26,7 @@ from neox_data_indexed.layout import (
     code_of,
     dtype_of,
     idx_path,
+    not_found,
     read_magic,
     read_through,
 )
@@ -176,9 +177,7 @@ def _read_index(path: Path) -> tuple[np.dtype[Any], NDArray[np.int64], NDArray[n
             file.seek(HEADER.size)
             numbers: NDArray[np.int64] = np.fromfile(file, dtype="<i8")
     except FileNotFoundError:
-        raise DataError(
-            f"{path}: no such file", hint="data-path is the path without .bin and .idx; `neox data prepare` makes both"
-        ) from None
+        raise not_found(path) from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     cuts = np.cumsum([sequences + 1, sequences + 1, sizes])

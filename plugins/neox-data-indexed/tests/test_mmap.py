@@ -121,6 +121,17 @@ def test_what_is_wrong_is_said_with_the_file(backend, copy, suffix, damage, says
     assert raised.value.exit_code == 4
 
 
+def test_a_path_that_is_no_prefix_gets_a_hint(backend, tmp_path, copy):
+    for path, hint in ((copy.with_suffix(".bin"), "leave .bin away"), (tmp_path, f"in it there is {copy}")):
+        with pytest.raises(DataError) as raised:
+            backend.open(path)
+        assert hint in raised.value.hint
+    (tmp_path / "texts").mkdir()
+    with pytest.raises(DataError) as raised:
+        backend.open(tmp_path / "texts")
+    assert "data-impl: text" in raised.value.hint
+
+
 def test_the_older_format_is_refused_by_name(backend):
     assert not backend.recognises(REFERENCE / "lazy")
     with pytest.raises(DataError, match=r"lazy\.idx: is of the older `lazy`/`cached` format") as raised:

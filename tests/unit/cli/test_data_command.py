@@ -32,7 +32,7 @@ def run(*args):
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        (["a.txt", "--vocab-file", "v.json"], 2, "merge"),
+        (["a.txt", "--vocab-file", "v.json"], 2, "tokenizer GPT2BPETokenizer needs --merge-file"),
         (["a.txt", "--vocab-file", "v.json", "--merge-file", "m", "--vocab-size", "300"], 2, "leave one out"),
         (["stdlib", "a.txt"], 2, "stands alone"),
         (["stdlib", "--json-key", "x"], 2, "stands alone"),
