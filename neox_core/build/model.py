@@ -10,6 +10,7 @@ import torch
 from neox_core.build.context import BuildContext
 from neox_core.build.parts import Parts, load_parts
 from neox_core.errors import CheckpointError
+from neox_core.model.block import Block
 from neox_core.model.gpt import GPT
 from neox_core.model.init import init_parameters
 from neox_core.parallel.groups import Groups
@@ -47,10 +48,14 @@ def build_model(
     return model
 
 
-def compile_layers(model: GPT) -> None:
-    """Have every layer compiled by torch.compile when it first runs in training or evaluation."""
-    for block in model.layers:
-        block.compile()
+def compile_layers(model: nn.Module, backend: str = "inductor") -> None:
+    """Have every layer of a model, or of a stage of one, compiled by torch.compile when it first runs.
+
+    It runs uncompiled in generation. backend: of torch.compile.
+    """
+    for module in model.modules():
+        if isinstance(module, Block):
+            module.compile(backend=backend)
 
 
 def parameter_shapes(plan: ModelPlan, vocab_size: int) -> dict[str, tuple[int, ...]]:

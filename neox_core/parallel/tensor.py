@@ -51,27 +51,20 @@ class TensorParallel:
         """From the residual stream to a column-parallel layer: every rank gets all positions [batch, seq, ...]."""
         if self.size == 1:
             return x
-        function = _GatherSequence if self.sequence_parallel else _Copy
-        result: Tensor = function.apply(x, self)  # type: ignore[no-untyped-call]
-        return result
+        return _apply(_GatherSequence if self.sequence_parallel else _Copy, x, self)
 
     def copy(self, x: Tensor) -> Tensor:
         """What every rank has, to parts of a layer on each: the gradients of the parts are added up.
 
         With sequence parallelism `mark_parameters` sees to that, for all parameters that are not cut.
         """
-        if self.size == 1 or self.sequence_parallel:
-            return x
-        result: Tensor = _Copy.apply(x, self)  # type: ignore[no-untyped-call]
-        return result
+        return x if self.size == 1 or self.sequence_parallel else _apply(_Copy, x, self)
 
     def leave(self, x: Tensor) -> Tensor:
         """From the partial results of a row-parallel layer to the residual stream: their sum [batch, seq, ...]."""
         if self.size == 1:
             return x
-        function = _ScatterSum if self.sequence_parallel else _Sum
-        result: Tensor = function.apply(x, self)  # type: ignore[no-untyped-call]
-        return result
+        return _apply(_ScatterSum if self.sequence_parallel else _Sum, x, self)
 
     def gather_last(self, x: Tensor) -> Tensor:
         """The parts of the last dimension side by side, without a gradient."""
@@ -79,17 +72,11 @@ class TensorParallel:
 
     def keep(self, x: Tensor) -> Tensor:
         """This rank's part of the last dimension of what every rank has; `restore` makes it whole again."""
-        if self.size == 1:
-            return x
-        result: Tensor = _Keep.apply(x, self)  # type: ignore[no-untyped-call]
-        return result
+        return x if self.size == 1 else _apply(_Keep, x, self)
 
     def restore(self, part: Tensor) -> Tensor:
         """The parts that `keep` left on each rank, side by side."""
-        if self.size == 1:
-            return part
-        result: Tensor = _Restore.apply(part, self)  # type: ignore[no-untyped-call]
-        return result
+        return part if self.size == 1 else _apply(_Restore, part, self)
 
     def whole(self, parameter: Tensor, part: Tensor) -> Tensor:
         """`part`, this rank's of a parameter, joined with the others' where the parameter is cut. Collective."""
@@ -185,6 +172,18 @@ def cut_of(parameter: Tensor) -> Cut | None:
     """How a parameter lies in its whole, once `mark_parameters` has seen it; None: it is the whole."""
     cut: Cut | None = getattr(parameter, "cut", None)
     return cut
+
+
+def _apply(function: type[torch.autograd.Function], x: Tensor, tensor: TensorParallel) -> Tensor:
+    """A compiled layer is cut here: the compiler knows no gradient of a collective."""
+    result: Tensor = _uncompiled(function, x, tensor) if torch.compiler.is_compiling() else function.apply(x, tensor)  # type: ignore[no-untyped-call]
+    return result
+
+
+@torch._disable_dynamo  # noqa: SLF001  torch.compiler.disable would import the compiler, a second, in every process
+def _uncompiled(function: type[torch.autograd.Function], x: Tensor, tensor: TensorParallel) -> Tensor:
+    result: Tensor = function.apply(x, tensor)  # type: ignore[no-untyped-call]
+    return result
 
 
 class _Copy(torch.autograd.Function):

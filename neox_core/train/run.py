@@ -125,8 +125,9 @@ def _build_model(plan: RunPlan, vocab_size: int, context: BuildContext, tokenize
     """The model, or this rank's stage of it."""
     eod = tokenizer.eod if tokenizer else None
     if context.groups.pipe_size > 1:
-        return build_stage(plan, vocab_size, context, eod=eod)
-    model = build_model(plan.model, vocab_size, context, eod=eod)
+        model: Any = build_stage(plan, vocab_size, context, eod=eod)
+    else:
+        model = build_model(plan.model, vocab_size, context, eod=eod)
     if plan.model.compile:
         compile_layers(model)
     return model

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from neox_core.build.engine.measure import counted, forget_forward, timings
-from neox_core.build.engine.norm import clip, counts_here
+from neox_core.build.engine.norm import clip, copy_marks, counts_here
 from neox_core.build.engine.partitioned import refresh, whole_weights
 from neox_core.build.engine.recompute import build_recompute
-from neox_core.build.engine.start import forget_place, initialize, plain_options, steps_parameters
+from neox_core.build.engine.start import forget_place, initialize, plain_options, steps_cut_copies, steps_parameters
 from neox_core.build.engine.weights import token_weights
 from neox_core.build.shards import Shard, find_shards, find_weights, group_contents, is_partitioned
 from neox_core.contracts.optim import AveragingOptimizer
@@ -93,7 +93,7 @@ class Engine:
         self._needs_keys = needs_keys(plan)
         self._consumed = 0
         self._clipping = plan.optim.gradient_clipping
-        self._plain = steps_parameters(plan)
+        self._clips = steps_parameters(plan) or steps_cut_copies(plan)
         self._autocast = _AUTOCAST[plan.precision.autocast] if plan.precision.autocast else None
         # To leave out an update the host must know that the gradient is not finite, which waits for the device; on a
         # CPU it costs nothing.
@@ -116,9 +116,15 @@ class Engine:
         if plan.model.eod_mask_loss:
             self._weighing = self.model.documents  # type: ignore[assignment]
         self._named = dict(self.model.named_parameters())
-        self._trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        if self._plain and context.groups.data_size == 1:
+        self._clipped: list[Any] = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        if steps_parameters(plan) and context.groups.data_size == 1:
             engine.enable_backward_allreduce = False  # it would copy every gradient twice, to add nothing
+        if steps_cut_copies(plan):
+            self._clipped = [shard.stepped for shard in self.shards]
+            for shard in self.shards:
+                copy_marks(self._named[shard.name], shard.stepped)
+        if self._clips:
+            optimizer.register_step_pre_hook(lambda *_: self._before_update())
         self.model.train()
 
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
@@ -130,8 +136,7 @@ class Engine:
         self._route()
         if self._averaging is not None and self._groups.data_size > 1:
             self._engine.enable_backward_allreduce = self._averaging.needs_average()
-        loss = self._forward_backward(batches)
-        return self._update_plain(loss, lr) if self._plain else self._update(loss, lr)
+        return self._update(self._forward_backward(batches), lr)
 
     def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
         """This rank's loss of each batch, without dropout: scalars on the device.
@@ -291,28 +296,31 @@ class Engine:
     def _update(self, loss: Tensor, lr: float) -> Tensor:
         self._set_lr(lr)
         scale = self._engine.optimizer.loss_scale if self._scales_loss else 1.0
-        norm = None if self._averaging is None else self._clip(self._clipping * scale)
+        averages = self._averaging is not None and not self._clips
+        self._norm = self._clip(self._clipping * scale) / scale if averages else None
         self._engine.step()
-        norm = self._engine.get_global_grad_norm() if norm is None else norm
-        self._norm = None if norm is None else norm / scale  # of the scaled gradient there, of the gradient elsewhere
-        return loss
+        return self._after_update(loss, scale)
 
-    def _update_plain(self, loss: Tensor, lr: float) -> Tensor:
-        self._set_lr(lr)
-        norm = self._clip(self._clipping)
-        self._norm = norm
-        if not self._looks:
-            loss = torch.where(torch.isfinite(norm), loss, torch.nan)
-        elif not torch.isfinite(norm):
+    def _before_update(self) -> None:
+        """Where DeepSpeed does not clip: called with all gradients averaged, before the optimizer uses them."""
+        self._norm = norm = self._clip(self._clipping)
+        if self._looks and not torch.isfinite(norm):
             self._discarded += 1
-            for parameter in self._trainable:
+            for parameter in self._clipped:
                 parameter.grad = None
-        self._engine.step()  # also where DeepSpeed counts; without gradients the optimizer has nothing to do
+
+    def _after_update(self, loss: Tensor, scale: float = 1.0) -> Tensor:
+        """The loss of the step, NaN for an update that should not have been made. scale: of DeepSpeed's norm."""
+        if self._norm is None:
+            norm = self._engine.get_global_grad_norm()
+            self._norm = None if norm is None else norm / scale
+        elif self._clips and not self._looks:
+            loss = torch.where(torch.isfinite(torch.as_tensor(self._norm)), loss, torch.nan)
         return loss
 
     def _clip(self, largest: float) -> Tensor:
         own = self._averaging is not None and self._groups.data_size > 1 and not self._averaging.needs_average()
-        return clip(self._trainable, largest, self._groups, own=own)
+        return clip(self._clipped, largest, self._groups, own=own)
 
     def _set_lr(self, lr: float) -> None:
         for group in self.optimizer.param_groups:

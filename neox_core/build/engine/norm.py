@@ -51,3 +51,9 @@ def counts_here(parameter: nn.Parameter, groups: Groups) -> bool:
     if getattr(parameter, "ds_pipe_replicated", False):
         return False
     return groups.tensor.rank == 0 or bool(getattr(parameter, "tensor_model_parallel", False))
+
+
+def copy_marks(parameter: nn.Parameter, copy: Tensor) -> None:
+    """Let `counts_here` say of a copy what it says of the parameter."""
+    for mark in ("ds_pipe_replicated", "tensor_model_parallel"):
+        setattr(copy, mark, getattr(parameter, mark, False))

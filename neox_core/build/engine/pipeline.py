@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from neox_core.build.engine.engine import Engine, needs_keys
-from neox_core.build.engine.norm import clip
 from neox_core.build.engine.start import prepare_import
 from neox_core.build.engine.weights import token_weights
 from neox_core.build.model import draw
@@ -225,8 +224,6 @@ class PipelineEngine(Engine):
         super().__init__(engine, plan, optimizer, context, curriculum)
         self._length: int | None = None
         self._dtype = context.dtype
-        if self._plain:
-            optimizer.register_step_pre_hook(lambda *_: self._before_update())
 
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
         """The loss is the mean of all data-parallel ranks, the same on each."""
@@ -239,12 +236,9 @@ class PipelineEngine(Engine):
             self._engine.reset_activation_shape()
         self._length = length
         self._consumed += self._batch.train_batch
+        self._norm = None
         mean: Tensor = self._engine.train_batch(iter(pairs)).detach().clone()
-        if not self._plain:
-            self._norm = self._engine.get_global_grad_norm()
-        elif not self._looks and self._norm is not None:
-            mean = torch.where(torch.isfinite(torch.as_tensor(self._norm)), mean, torch.nan)
-        return mean
+        return self._after_update(mean)
 
     def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
         """The mean of all batches of all data-parallel ranks, the same on each."""
@@ -291,11 +285,3 @@ class PipelineEngine(Engine):
     def _no_keys(self, batch: Tensor) -> tuple[Tensor, ...]:
         """In place of those that an evaluation does not use, so that all that is sent has one form."""
         return (torch.zeros(len(batch), dtype=torch.int64, device=self.device),) if self._needs_keys else ()
-
-    def _before_update(self) -> None:
-        norm = clip(self._trainable, self._clipping, self._groups)
-        self._norm = norm
-        if self._looks and not torch.isfinite(norm):
-            self._discarded += 1
-            for parameter in self._trainable:
-                parameter.grad = None

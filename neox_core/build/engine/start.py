@@ -81,14 +81,23 @@ def engine_config(plan: RunPlan) -> dict[str, Any]:
     if plan.cluster.pipeline_parallel > 1:
         # Spreading what is sent between stages over a tensor group asks that its ranks hold the same.
         config["pipeline"] = {"pipe_partitioned": False, "grad_partitioned": False}
-    if steps_parameters(plan):
-        config["gradient_clipping"] = 0.0  # its clipping loops over the parameters and keeps the norm to itself
+    if steps_parameters(plan) or steps_cut_copies(plan):
+        config["gradient_clipping"] = 0.0  # its clipping keeps the norm to itself, or takes it wrongly
     return config
 
 
 def steps_parameters(plan: RunPlan) -> bool:
     """Whether the optimizer steps the model's own fp32 parameters, with no wrapper of DeepSpeed's between."""
     return plan.optim.zero_stage == 0 and plan.precision.dtype == "fp32"
+
+
+def steps_cut_copies(plan: RunPlan) -> bool:
+    """Whether the optimizer steps an fp32 copy of each bf16 weight, and weights are cut over ranks.
+
+    DeepSpeed 0.19.8 does not see there which weights are cut, and adds up a wrong norm of the gradient.
+    """
+    cut = plan.cluster.tensor_parallel > 1 and plan.cluster.pipeline_parallel == 1
+    return cut and plan.optim.zero_stage == 0 and plan.precision.dtype == "bf16"
 
 
 def plain_options(group: dict[str, Any]) -> dict[str, Any]:

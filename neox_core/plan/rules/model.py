@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from neox_core.config.problem import Problem
 from neox_core.config.sections.host import DataSection
 from neox_core.config.sections.model import ModelSection
-from neox_core.config.sections.parallelism import ParallelismSection
 from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
@@ -117,18 +116,6 @@ def weights_are_drawn_on_the_cpu(config: Config, shape: ClusterShape) -> Iterato
         )
 
 
-@rule("compile", "model_parallel_size", "pipe_parallel_size")
-def compiled_alone(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """A compiled layer lives in one process."""
-    parallel = config.section(ParallelismSection)
-    if config.section(ModelSection).compile and max(parallel.model_parallel_size, parallel.pipe_parallel_size) > 1:
-        yield config.problem(
-            "is not available with tensor or pipeline parallelism yet",
-            "compile",
-            "set it to false, or run data-parallel",
-        )
-
-
 RULES: tuple[Rule, ...] = (
     heads_divide_hidden,
     one_residual,
@@ -141,5 +128,4 @@ RULES: tuple[Rule, ...] = (
     layer_scaling_is_in_fp32,
     documents_have_an_end,
     weights_are_drawn_on_the_cpu,
-    compiled_alone,
 )

@@ -99,9 +99,11 @@ def positions_are_shared(config: Config, shape: ClusterShape) -> Iterator[Proble
 def half_precision_is_sharded(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """DeepSpeed's 16-bit optimizers below ZeRO stage 1 take the norm of a gradient in parts wrongly."""
     parallel, precision = config.section(ParallelismSection), config.section(PrecisionSection)
-    parts = parallel.model_parallel_size * max(1, parallel.pipe_parallel_size)
-    half = enabled(precision.bf16) or enabled(precision.fp16)
-    if parts > 1 and half and config.section(ZeroSection).zero_optimization.stage == 0:
+    stages = parallel.pipe_parallel_size
+    cut = parallel.model_parallel_size * max(1, stages) > 1
+    # For bf16 without a pipeline we take it instead; in one DeepSpeed has another optimizer, which shards all the same.
+    wrong = (cut and enabled(precision.fp16)) or (stages > 1 and enabled(precision.bf16))
+    if wrong and config.section(ZeroSection).zero_optimization.stage == 0:
         yield config.problem(
             "0 takes the norm of a gradient wrongly where 16-bit models are cut over ranks",
             "zero_optimization.stage",

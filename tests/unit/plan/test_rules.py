@@ -139,12 +139,6 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("use-cpu-initialization=true",),
         CPU,
     ),
-    "compiled_alone": (
-        ("compile=true", "model-parallel-size=2"),
-        "error: compile: is not available with tensor or pipeline parallelism yet",
-        ("compile=true",),
-        GPU,
-    ),
     "buffer_is_for_one_micro_batch": (
         (
             "checkpoint-activations=true",
@@ -428,9 +422,9 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         CPU,
     ),
     "half_precision_is_sharded": (
-        ("num_gpus=2", "model-parallel-size=2", "bf16.enabled=true"),
+        ("num_gpus=2", "pipe-parallel-size=2", "bf16.enabled=true"),
         "error: zero_optimization.stage: 0 takes the norm of a gradient wrongly",
-        ("num_gpus=2", "model-parallel-size=2", "bf16.enabled=true", "zero_optimization.stage=1"),
+        ("num_gpus=2", "model-parallel-size=2", "bf16.enabled=true"),
         CPU,
     ),
     "partition_has_pipeline": (
@@ -633,6 +627,18 @@ def test_rule(check: Check, rule: str) -> None:
     assert len(found) == 1
     assert said in found[0]
     assert check(*held, machine=machine) == []
+
+
+def test_the_path_of_text_may_be_a_pattern(check: Check, tmp_path: Path) -> None:
+    (said,) = check(f"data-path={tmp_path}/*.txt")
+    assert "there is no dataset *.txt" in said
+    (tmp_path / "a.txt").write_text("")
+    assert check(f"data-path={tmp_path}/*.txt") == []
+
+
+def test_a_missing_setting_says_who_needs_it(check: Check) -> None:
+    said = check("tokenizer-type=GPT2BPETokenizer")
+    assert any("error: merge-file: is required by tokenizer GPT2BPETokenizer" in each for each in said)
 
 
 def test_a_disk_of_a_host_serves_a_run_on_one_host(check: Check, tmp_path: Path) -> None:
