@@ -22,7 +22,8 @@ from neox_core.plan.runfile import RunPlan, write_runfile
     type=click.Choice(["must", "auto"]),
     default="must",
     show_default=True,
-    help="`load` must hold a checkpoint, or: resume if it does, else start anew.",
+    help="must: `load`, where it is set, must hold a checkpoint. auto: resume from `load`, else from `save`, if there is "
+    "a checkpoint, else start anew.",
 )
 @click.option(
     "--run-dir",

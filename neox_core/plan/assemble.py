@@ -262,7 +262,7 @@ def _checkpoint(config: Config, resume: Resume) -> CheckpointPlan:
     return CheckpointPlan(
         save=checkpoint.save,
         save_interval=checkpoint.save_interval,
-        load=checkpoint.load,
+        load=checkpoint.save if checkpoint.load is None and resume == "auto" else checkpoint.load,
         resume=resume,
         keep_last=checkpoint.keep_last_n_checkpoints,
         finetune=checkpoint.finetune,

@@ -10,6 +10,7 @@ from neox_core.config.load import load
 from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError, errors, in_order
 from neox_core.config.sections.host import PluginsSection
+from neox_core.config.sections.training import CheckpointSection
 from neox_core.config.structure import Config, SectionInvalidError, structure
 from neox_core.errors import PluginError
 from neox_core.hooks.catalog import Catalog
@@ -78,7 +79,7 @@ def prepare_run(
         at_plugins = len(errors(problems)) == faults + len(required)
         raise ProblemsError(written.with_values(problems), plugin_fault=at_plugins)
     problems += [Problem(line, severity="warning") for line in catalog.warnings()]
-    plan = assemble(config, shape, _resume(resume), run_dir(config) if folder is None else str(folder), debug, kernels)
+    plan = assemble(config, shape, _resume(resume, config), run_dir(config) if folder is None else str(folder), debug, kernels)
     unread = _unsaid(unread_keys(config, catalog), problems)
     if unread:
         by_plugins = all("nothing reads it in" in each.message for each in unread)
@@ -86,12 +87,15 @@ def prepare_run(
     return Resolved(plan, find_origins(config, plan), in_order(written.with_values(problems)))
 
 
-def _resume(resume: str) -> Resume:
+def _resume(resume: str, config: Config) -> Resume:
     if resume == "must":
         return "must"
-    if resume == "auto":
-        return "auto"
-    raise ProblemsError([Problem(f"must be must or auto, not {resume!r}", "--resume")])
+    if resume != "auto":
+        raise ProblemsError([Problem(f"must be must or auto, not {resume!r}", "--resume")])
+    checkpoint = config.section(CheckpointSection)
+    if checkpoint.load is None and checkpoint.save is None:
+        raise ProblemsError([Problem("auto has no folder to resume from", "--resume", "set save and save-interval")])
+    return "auto"
 
 
 def _requirements(config: Config, catalog: Catalog) -> list[Problem]:

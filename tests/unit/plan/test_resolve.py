@@ -99,6 +99,15 @@ def test_checkpoints(prepare: Prepare) -> None:
         prepare(resume="perhaps")
 
 
+def test_a_run_that_is_started_again_goes_on_in_its_own_folder(prepare: Prepare) -> None:
+    saving = ("save=out", "save-interval=5")
+    assert prepare(*saving, resume="auto").plan.checkpoint.load == "out"
+    assert prepare(*saving, "load=in", resume="auto").plan.checkpoint.load == "in"
+    assert prepare(*saving).plan.checkpoint.load is None
+    with pytest.raises(ProblemsError, match="--resume: auto has no folder to resume from"):
+        prepare(resume="auto")
+
+
 def test_where_a_run_lives(prepare: Prepare) -> None:
     assert prepare().plan.run_dir == "runs/tiny"
     assert prepare("save=out/x", "save-interval=5").plan.run_dir == "out/x"
