@@ -79,7 +79,8 @@ def prepare_run(
         at_plugins = len(errors(problems)) == faults + len(required)
         raise ProblemsError(written.with_values(problems), plugin_fault=at_plugins)
     problems += [Problem(line, severity="warning") for line in catalog.warnings()]
-    plan = assemble(config, shape, _resume(resume, config), run_dir(config) if folder is None else str(folder), debug, kernels)
+    folder = Path(run_dir(config)) if folder is None else folder
+    plan = assemble(config, shape, _resume(resume, config), str(folder), debug, kernels)
     unread = _unsaid(unread_keys(config, catalog), problems)
     if unread:
         by_plugins = all("nothing reads it in" in each.message for each in unread)

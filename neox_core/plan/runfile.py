@@ -209,8 +209,9 @@ class TrainPlan:
 
 @frozen
 class CheckpointPlan:
-    """resume: "must" = `load` has to hold a checkpoint; "auto" = resume if it does, else start anew. With "auto", `load`
-    is `save` where the config names none.
+    """resume: "must" = `load` has to hold a checkpoint; "auto" = resume if it does, else start anew.
+
+    load: where to resume from; with "auto" it is `save` where the config names no other folder.
 
     whole_weights: store a weight in one piece also where ranks hold parts of it. load_masters: resume from fp32 copies
     of weights, not from the rounded ones. extra_save: steps to save at besides those of the interval. tag_validation:

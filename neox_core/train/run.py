@@ -243,8 +243,8 @@ def _show_sample(plan: RunPlan, whole: GPT, tokenizer: Tokenizer, report: Report
 
 
 def _say_where_it_stops(plan: RunPlan, report: Report, state: TrainState) -> None:
-    saved = "" if plan.checkpoint.save else "; nothing is saved, since `save` is not set"
-    report.say(f"stopped after step {state.step}{saved}")
+    then = "`--resume auto` goes on from there" if plan.checkpoint.save else "nothing is saved, since `save` is not set"
+    report.say(f"stopped after step {state.step}; {then}")
 
 
 def _part() -> None:
