@@ -1,6 +1,7 @@
 """What a user is told when something is wrong: one message, one way out, one exit code."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -66,6 +67,7 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
     """
     try:
         code = main() or 0
+        sys.stdout.flush()
     except NeoxError as error:
         if os.environ.get("NEOX_DEBUG") == "1":
             raise
@@ -73,6 +75,8 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
-    sys.stdout.flush()
+    except BrokenPipeError:  # who reads the output has enough of it, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 128 + signal.SIGPIPE
     sys.stderr.flush()
     sys.exit(code)

@@ -201,6 +201,8 @@ def main() -> None:
     raw["corpus"] = ComponentRef(**raw["corpus"]) if raw.get("corpus") else None
     try:
         prepare(Request(**raw))
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise DataError(f"{error.filename or raw['out']}: {error.strerror or error}") from error
 

@@ -192,12 +192,13 @@ def test_writing_takes_constant_memory(tmp_path):
     code = """
 import resource, sys
 from pathlib import Path
+import numpy as np
 from neox_data_indexed.mmap import MmapBackend
 from neox_data_indexed.settings import IndexedSettings
 writer = MmapBackend(IndexedSettings()).create(Path(sys.argv[1]), 1000)
 for size, count in ((1, 1000), (1, 200_000), (1_000_000, 60)):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    document = [1] * size
+    document = np.ones(size, dtype=np.uint16)
     for _ in range(count):
         writer.add_document(document)
 writer.close()

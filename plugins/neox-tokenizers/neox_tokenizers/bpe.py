@@ -56,7 +56,10 @@ class GPT2BPETokenizer(LibraryTokenizer):
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         )
         tokenizer.train_from_iterator(texts, trainer)
-        tokenizer.model.save(str(folder))
+        try:
+            tokenizer.model.save(str(folder))
+        except Exception as error:  # as above, also for a full disk
+            raise DataError(f"{folder}: cannot be written: {error}") from error
         return {"vocab_file": "vocab.json", "merge_file": "merges.txt"}
 
 

@@ -154,6 +154,11 @@ def test_a_vocabulary_smaller_than_its_bytes_is_refused(tmp_path):
         train(tmp_path, 256)
 
 
+def test_a_place_that_cannot_be_written_is_said(tmp_path):
+    with pytest.raises(DataError, match="none: cannot be written: No such file"):
+        train(tmp_path / "none", 257)
+
+
 def test_missing_settings_are_named():
     with pytest.raises(ConfigError, match=r"(?s)vocab.file.*merge.file"):
         make()
