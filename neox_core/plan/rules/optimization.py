@@ -43,13 +43,14 @@ def sharded_optimizer_tested(config: Config, shape: ClusterShape) -> Iterator[Pr
     stage, allowed = zero.zero_optimization.stage, zero.zero_allow_untested_optimizer
     (optimizer,) = config.components("optimizer")
     component = optimizer.entry.component
-    if stage not in component.zero_stages and not allowed:
-        tested = ", ".join(map(str, component.zero_stages))
-        yield config.problem(
-            f"{component.name} is tested at ZeRO stage {tested} only, not at {stage}",
-            "zero_optimization.stage",
-            "zero-allow-untested-optimizer: true runs it anyway",
-        )
+    if stage in component.zero_stages or allowed:
+        return
+    tested = ", ".join(map(str, component.zero_stages))
+    said = f"{component.name} is tested at ZeRO stage {tested} only, not at {stage}"
+    if component.whole_parameters:
+        said += ", where it gets flat slices in place of the whole parameters that it looks at"
+    hint = f"stage {tested}; zero-allow-untested-optimizer: true runs it anyway"
+    yield config.problem(said, "zero_optimization.stage", hint)
 
 
 @rule("optimizer.type", "model_parallel_size")
