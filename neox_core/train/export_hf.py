@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from attrs import evolve
 from torch import Tensor
 
 from neox_core.build.context import BuildContext
@@ -20,7 +21,6 @@ from neox_core.hooks.component import load_path
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import read_runfile
 from neox_core.train.checkpoint_read import CheckpointReader
-from neox_core.train.checkpoint_read import read_weights as read_ours
 from neox_core.train.hf_files import Published, write_published
 from neox_core.train.import_hf import read_weights
 from neox_core.train.manifest import RUN, find_checkpoint
@@ -37,9 +37,10 @@ TOLERANCE = 1e-4
 def export_hf(load: Path, out: Path, family: ModelFamily, file_bytes: int = FILE_BYTES) -> list[str]:
     """Write the newest checkpoint in `load` to the folder `out`, which must not be there yet, as `family` has it.
 
-    Before `out` gets its name, what was written is read again and its logits are compared with the checkpoint's, and
-    with those of the family's own implementation where it is installed. Returns notes for people. Raises ConfigError
-    for a model that the family does not have, CheckpointError where anything is wrong with the files or the logits.
+    Before `out` gets its name, what was written is read again and compared with the checkpoint, bit by bit, and its
+    logits in the family's own implementation, where that is installed, with ours. Returns notes for people. Raises
+    ConfigError for a model that the family does not have, CheckpointError where anything is wrong with the files or the
+    logits. Neither writing nor comparing takes memory that grows with the number of layers.
     """
     checkpoint = find_checkpoint(load)
     if checkpoint is None:
@@ -62,7 +63,7 @@ def export_hf(load: Path, out: Path, family: ModelFamily, file_bytes: int = FILE
             _copy_tokenizer(plan.data.tokenizer, written, notes)
     except OSError as error:
         raise CheckpointError(f"{written}: cannot be written: {error.strerror or error}") from error
-    notes += _compare(checkpoint, written, plan.model, rows, family)
+    notes += _compare(reader, written, plan.model, rows, family)
     written.rename(out)
     return notes
 
@@ -73,29 +74,48 @@ def _their_weights(reader: CheckpointReader, family: ModelFamily, model: ModelPl
         yield from zip(rule.theirs, (part.contiguous() for part in parts), strict=True)
 
 
-def _compare(checkpoint: Path, written: Path, model: ModelPlan, rows: int, family: ModelFamily) -> list[str]:
+def _compare(reader: CheckpointReader, written: Path, model: ModelPlan, rows: int, family: ModelFamily) -> list[str]:
+    """Notes on what was compared. One weight is in memory at a time, then the embeddings and one layer."""
+    for name, again in read_weights(Published(written), tuple(family.weights(model))):
+        if not torch.equal(again, reader.tensor("weight", name)):
+            raise CheckpointError(f"{written}: {name} is not what the checkpoint holds")
     tokens = torch.randint(
         rows, (1, min(64, model.max_position_embeddings)), generator=torch.Generator().manual_seed(0)
     )
-    again = dict(read_weights(Published(written), tuple(family.weights(model))))
-    ours = _logits(model, rows, read_ours(checkpoint), tokens)
-    if not torch.equal(_logits(model, rows, again, tokens), ours):
-        raise CheckpointError(f"{written}: the logits of what was written are not those of {checkpoint}")
     theirs = family.logits(written, tokens)
     if theirs is None:
-        return ["the logits of what was written are the checkpoint's; no other implementation is installed"]
+        return ["what was written is the checkpoint, bit by bit; no other implementation is installed to compare with"]
+    ours = logits_layer_by_layer(reader, model, rows, tokens)
     apart = float((theirs - ours).abs().max())
     if not apart <= TOLERANCE * max(1.0, float(ours.abs().max())):
         raise CheckpointError(f"{written}: the family's own implementation gives logits that are {apart:.2g} apart")
     return [f"the family's own implementation gives the same logits, to {apart:.1g}"]
 
 
-def _logits(plan: ModelPlan, rows: int, weights: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+@torch.no_grad()
+def logits_layer_by_layer(reader: CheckpointReader, plan: ModelPlan, rows: int, tokens: Tensor) -> Tensor:
+    """Logits in fp32 of int64 [batch, seq] tokens, taken as one document: [batch, seq, rows].
+
+    plan: of a model whose layers are all its own. Memory is taken for the embeddings and one layer.
+    """
+
+    def weights(layer: int) -> dict[str, Tensor]:
+        prefix = f"layers.{layer}."
+        names = (name for name in reader.shapes("weight") if name.startswith(prefix))
+        return {name.removeprefix(prefix): reader.tensor("weight", name) for name in names}
+
+    first = {f"layers.0.{name}": weight for name, weight in weights(0).items()}
+    rest = {name: reader.tensor("weight", name) for name in reader.shapes("weight") if not name.startswith("layers.")}
     context = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=0)
-    model = build_model(plan, rows, context, weights, eod=0).eval()
-    model.documents = None  # a sample of random tokens is one document
-    with torch.no_grad():
-        return model.logits(tokens)
+    model = build_model(evolve(plan, num_unique_layers=1), rows, context, {**first, **rest}, eod=0).eval()
+    model.documents = None
+    block, places = model.layers[0], iter(range(plan.num_layers))
+
+    def become_the_next(*_: object) -> None:
+        block.load_state_dict(weights(next(places)))
+
+    block.register_forward_pre_hook(become_the_next)
+    return model.logits(tokens)
 
 
 def _special_tokens(plan: RunPlan, notes: list[str]) -> dict[str, Any]:

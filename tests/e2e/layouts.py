@@ -2,8 +2,8 @@
 
 With RANK and WORLD_SIZE in the environment it is one rank, and the JSON its list of cases; else it makes the ranks.
 Each case is a dict: its name, what of the model, the layout and the optimizer differs from the form that it names, and
-optionally a checkpoint to start from. It leaves OUT/<ranks>/<name>: a checkpoint, and `losses.json`, the mean loss of
-each step over the samples of the step, as the first rank knows it.
+optionally a checkpoint to start from, and a step to save at besides the last. It leaves OUT/<ranks>/<name>: checkpoints
+and `losses.json`, the mean loss of each step over the samples of the step, as the first rank knows it.
 """
 
 import contextlib
@@ -15,6 +15,8 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from torch.utils._pytree import tree_leaves
 from neox_core.build.context import build_context
 from neox_core.build.curriculum import build_curriculum
 from neox_core.build.engine import build_engine, build_stage
-from neox_core.build.model import build_model
+from neox_core.build.model import build_model, compile_layers
 from neox_core.build.optimizer import build_optimizer
 from neox_core.build.quiet import quiet_engine
 from neox_core.parallel.groups import Groups, build_groups
@@ -115,6 +117,7 @@ CURRICULUM = ComponentRef(
     },
 )
 OPTIMIZERS = {
+    "Adam": (ADAM.target, ADAM.settings_class),
     "AdamW": ("neox_adam.optim:adamw", "neox_adam.settings:AdamWSettings"),
     "CPU_Adam": ("neox_adam.host:cpu_adam", "neox_adam.settings:CPUAdamSettings"),
     "CPU_torch_adam": ("neox_adam.host:cpu_torch_adam", "neox_adam.settings:CPUTorchAdamSettings"),
@@ -126,6 +129,21 @@ OPTIMIZERS = {
     "OneBitLamb": ("neox_onebit.lamb:one_bit_lamb", "neox_onebit.settings:OneBitLambSettings"),
     "Muon": ("neox_muon.optim:MatrixAndRest", "neox_muon.plugin:MuonSettings"),
 }
+OPTIMIZERS |= {
+    name: (f"neox_torch_optim.optim:{name.lower()}", f"neox_torch_optim.settings:{name}Settings")
+    for name in ("SGD", "Adagrad", "RMSprop", "Adadelta", "Adamax", "NAdam", "RAdam")
+}
+
+
+# What ranks would each import by themselves, once forked.
+WARM = (
+    "deepspeed",
+    "deepspeed.runtime.zero.stage_1_and_2",
+    "deepspeed.runtime.zero.stage3",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "deepspeed.runtime.pipe.engine",
+    "torch._dynamo",
+)
 
 
 def chosen_optimizer(name: str | None, settings: dict[str, Any]) -> ComponentRef:
@@ -244,7 +262,8 @@ class Sent(TorchDispatchMode):
 
 
 def run_case(case: dict[str, Any], out: Path) -> None:
-    world, counted = dist.get_world_size(), case.pop("counted", False)
+    world, counted, save_at = dist.get_world_size(), case.pop("counted", False), case.pop("save_at", None)
+    compiled = case.pop("compiled", False)
     plan = make_plan(case, out, world)
     groups = build_groups(plan.cluster)
     context = build_context(plan, groups, local_rank=0)
@@ -252,6 +271,8 @@ def run_case(case: dict[str, Any], out: Path) -> None:
         model = build_stage(plan, VOCAB, context, eod=EOD)
     else:
         model = build_model(plan.model, VOCAB, context, eod=EOD)
+    if compiled:
+        compile_layers(model, backend="aot_eager")  # whole but for the last part, which makes code of the graphs
     curriculum = build_curriculum(plan)
     engine = build_engine(plan, model, build_optimizer(plan.optim, model, groups.data), context, curriculum)
     checkpointer = Checkpointer(plan, engine, context)
@@ -266,6 +287,8 @@ def run_case(case: dict[str, Any], out: Path) -> None:
         losses.append(float(loss) / world)
         norms.append(engine.grad_norm())
         state.advance(plan)
+        if state.step == save_at:
+            checkpointer.save(state)
     held_out = torch.randint(VOCAB, (4, SEQ + 1), generator=torch.Generator().manual_seed(99))
     (valid,) = engine.evaluate([held_out])
     checkpointer.save(state)
@@ -314,8 +337,13 @@ def main() -> None:
     torch.set_num_threads(1)
     os.environ["DS_ACCELERATOR"] = "cpu"
     quiet_engine(debug=False)
-    import deepspeed  # noqa: F401  # once for all ranks
+    import cpuinfo
 
+    for module in WARM:
+        import_module(module)
+    gc.collect()
+    gc.freeze()
+    cpuinfo.get_cpu_info = cache(cpuinfo.get_cpu_info)  # DeepSpeed asks for it whenever it makes an Adam: a second
     out, cases = Path(sys.argv[1]), json.loads(sys.argv[2])
     if "RANK" in os.environ:
         rank_main(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), out, cases)

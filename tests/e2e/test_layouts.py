@@ -82,23 +82,30 @@ LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
         "pp2": {"pipe": 2, "accumulation": 2},
         "pp2z1": {"pipe": 2, "zero": 1, "accumulation": 4},
         "pp2deepspeed": {"pipe": 2, "recompute": DEEPSPEED, "accumulation": 2},
+        "tp2compiled": {"tensor": 2, "compiled": True},
+        "pp2compiled": {"pipe": 2, "accumulation": 2, "compiled": True},
     },
     4: {
         "tp2pp2": {"tensor": 2, "pipe": 2, "accumulation": 4},
         "tp2dp2z1": {"tensor": 2, "zero": 1},
     },
 }
+# Each position, norm, with and without tied embeddings, accumulation, recomputation and dropout.
+EACH = ("plain", "llama", "alibi", "rpe", "sinusoidal", "none", "recompute")
+# All others have every form.
 ONLY = {
     "tp2parted": ("rpe", "dropout"),
     "tp2kept": ("recompute",),
     "tp2sp": ("plain", "llama", "rpe", "recompute", "documents"),
-    "dp2": ("plain", "neox", "dropout", "curriculum", "documents"),
-    "dp2z1": ("llama", "alibi", "documents"),
-    "dp2z2": ("plain", "sinusoidal", "recompute"),
-    "dp2z3": ("plain", "llama", "rpe", "recompute"),
+    "dp2": (*EACH, "curriculum", "documents"),
+    "dp2z1": (*EACH, "documents"),
+    "dp2z2": EACH,
+    "dp2z3": EACH,
     "pp2z1": ("shared",),
     "pp2deepspeed": ("recompute", "rpe"),
-    "tp2pp2": ("plain", "llama", "alibi", "rpe", "recompute"),
+    "tp2compiled": ("llama",),
+    "pp2compiled": ("recompute",),
+    "tp2pp2": EACH,
     "tp2dp2z1": ("documents",),
 }
 
@@ -118,6 +125,10 @@ def run(out: Path, cases: dict[int, list[dict[str, Any]]]) -> None:
     )
     assert done.returncode == 0, done.stderr[-4000:]
 
+
+# In bf16 the order of summation shows, so these are near one process, no more.
+HALF: dict[str, Any] = {"position": "rotary", "dtype": "bf16", "accumulation": 2}
+IN_HALF = {"tp2": {"tensor": 2}, "tp2sp": {"tensor": 2, "sequence_parallel": True}, "pp2z1": {"pipe": 2, "zero": 1}}
 
 # A run that changes its layout in the middle. Each writes at step 10; the others go on from there, or write it again.
 SWAP: dict[str, Any] = {
@@ -179,6 +190,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for ranks, layout, form in CASES:
         case = {"name": f"{form}-{layout}", **FORMS[form], **LAYOUTS[ranks][layout]}
         cases.setdefault(ranks, []).append(case)
+    cases[1].append({"name": "half", **HALF})
+    cases[2] += [{"name": f"half-{layout}-bf16", **HALF, **changes} for layout, changes in IN_HALF.items()]
     run(out, {ranks: cases[ranks] + some for ranks, some in swap_cases(out).items()})
     return out
 
@@ -212,6 +225,14 @@ def test_equals_one_process(out: Path, ranks: int, layout: str, form: str) -> No
             torch.testing.assert_close(
                 others[key], weight, rtol=0, atol=TOLERANCE, msg=lambda text, key=key: f"{key}: {text}"
             )
+
+
+@pytest.mark.parametrize("layout", IN_HALF)
+def test_is_near_one_process_in_bf16(out: Path, layout: str) -> None:
+    """DeepSpeed's own norm would be 40 % too small in tensor-parallel parts at ZeRO 0."""
+    expected, found = told(out / "1" / "half"), told(out / "2" / f"half-{layout}-bf16")
+    torch.testing.assert_close(torch.tensor(found["losses"]), torch.tensor(expected["losses"]), rtol=0, atol=2e-3)
+    torch.testing.assert_close(torch.tensor(found["norms"]), torch.tensor(expected["norms"]), rtol=5e-3, atol=0)
 
 
 @pytest.mark.parametrize(("source", "name", "ranks"), [swap[:3] for swap in SWAPS], ids=str)

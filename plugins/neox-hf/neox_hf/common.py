@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neox_core.errors import ConfigError
+from neox_core.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from neox_core.plan.runfile import ComponentRef, ModelPlan
+
+STORED_AS = {"lm_head.weight": "embed_out.weight"}
+"""Names of weights in transformers 5, and in the files where those differ."""
 
 
 def demand(config: Mapping[str, Any], key: str, *allowed: Any) -> Any:
@@ -55,6 +58,7 @@ def plain_layers(model: ModelPlan) -> None:
     switches = {
         "num-unique-layers": model.num_unique_layers not in (None, model.num_layers),
         "gpt-j-tied": model.shared_norm,
+        "sparse attention": bool(model.layouts),
         "apply-residual-connection-post-layernorm": model.residual_post_norm,
     }
     for key, on in switches.items():
@@ -63,13 +67,41 @@ def plain_layers(model: ModelPlan) -> None:
 
 
 def their_logits(folder: Path, tokens: Tensor) -> Tensor | None:
-    """Logits of transformers' own model, where it is installed."""
+    """Logits of transformers' own model, where it is installed; memory is taken for one layer and the embeddings."""
     if find_spec("transformers") is None:
         return None
     import torch
-    from transformers import AutoModelForCausalLM
+    from safetensors import safe_open
+    from torch import nn
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    files = {}
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            files.update(dict.fromkeys(file.keys(), path))
+
+    def fill(parameters: Iterable[tuple[str, Tensor]]) -> None:
+        for name, parameter in parameters:
+            stored = name if name in files else STORED_AS.get(name, name)
+            if stored not in files:
+                raise CheckpointError(f"{folder}: this version of transformers asks for {name}, which is not there")
+            with safe_open(files[stored], "pt") as file:
+                parameter.data.copy_(file.get_tensor(stored))
+
+    config = AutoConfig.from_pretrained(folder)
+    num_layers, config.num_hidden_layers = config.num_hidden_layers, 1
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    layers = f"{model.base_model_prefix}.layers"
+    fill((name, each) for name, each in model.named_parameters() if not name.startswith(f"{layers}."))
+    layer, places = model.base_model.layers[0], iter(range(num_layers))
+
+    def become_the_next(*_: object) -> None:
+        place = next(places)
+        fill((f"{layers}.{place}.{name}", each) for name, each in layer.named_parameters())
+
+    layer.register_forward_pre_hook(become_the_next)
+    model.base_model.layers = nn.ModuleList([layer] * num_layers)
+    model.config.num_hidden_layers = num_layers
     with torch.no_grad():
-        found: Tensor = model.eval()(tokens).logits
+        found: Tensor = model(tokens, use_cache=False).logits
     return found

@@ -31,8 +31,8 @@ from neox_core.model.gpt import GPT
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import RunPlan, read_runfile
 from neox_core.testing import assert_light
-from neox_core.train.checkpoint_read import read_weights
-from neox_core.train.export_hf import choose_family, export_hf
+from neox_core.train.checkpoint_read import CheckpointReader, read_weights
+from neox_core.train.export_hf import choose_family, export_hf, logits_layer_by_layer
 from neox_core.train.generate import continue_ids
 from neox_core.train.import_hf import import_hf
 from neox_core.train.sampling import Sampling
@@ -138,6 +138,17 @@ def test_logits_and_loss(imported: Imported, tokens: Tensor) -> None:
     labels = tokens.roll(-1, 1)
     loss = F.cross_entropy(expected.flatten(0, 1), labels.flatten())
     torch.testing.assert_close(model(tokens, labels), loss, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_layer_by_layer_is_the_whole_model(imported: Imported, tokens: Tensor) -> None:
+    """What an export is compared by, without a model in memory; a mixed-up layer would show."""
+    theirs, plan, folder, out = imported
+    theirs.set_attn_implementation("eager")
+    found = family_of(theirs).logits(folder, tokens)
+    torch.testing.assert_close(found, theirs(tokens).logits, rtol=0, atol=1e-6)
+    own = logits_layer_by_layer(CheckpointReader(out / "step-00000000"), plan.model, 96, tokens)
+    torch.testing.assert_close(own, ours(plan, out).eval().logits(tokens), rtol=0, atol=1e-6)
 
 
 def test_one_step_of_an_optimizer(imported: Imported, tokens: Tensor) -> None:
