@@ -16,7 +16,7 @@ COLUMNS = ("date", "commit", "machine", "versions", "benchmark", "case", "unit",
 
 def append_row(benchmark: str, case: str, unit: str, values: Sequence[float]) -> None:
     """Add one row: the 20th, 50th and 80th percentile of `values`, and print it."""
-    fifths = quantiles(values, n=10, method="inclusive")
+    fifths = quantiles(values, n=10, method="inclusive") if len(values) > 1 else list(values) * 9
     p20, median, p80 = (f"{fifths[index]:.4g}" for index in (1, 4, 7))
     row = (
         datetime.now(timezone.utc).date().isoformat(),

@@ -1,71 +1,72 @@
-"""Tokens per second and peak memory of training on a CPU: neox next to transformers and to LitGPT's GPT class.
+"""Tokens per second and peak memory of training: neox next to transformers and to LitGPT's GPT class.
 
-    python benchmarks/train_cpu.py [--repeats 3] [--steps 6] [--threads N] [--litgpt FOLDER]
+    python benchmarks/train_cpu.py [--repeats 5] [--threads N] [--device cpu] [--litgpt FOLDER]
         [--shapes 14m 70m 768] [--precisions fp32 bf16] [--modes eager compiled] [--against transformers litgpt bare]
 
-A cell is a shape, a precision and a mode. In each repeat of a cell every contender trains once, one after the other,
-each in a fresh process with the same number of threads; the first steps are left out. `neox` is the whole of
-`neox train`: it reads a dataset through its loader, and has its engine and its log. The others are a plain loop over
-random tokens: forward, backward, clipping at norm 1, torch's fused AdamW. `bare` is such a loop around our own model;
-neox / bare tells what the trainer costs. The models are GPT-NeoX's: layernorm, rotary on a quarter of a head, parallel
-residual, untied, 50304 words. bf16 is autocast, with weights in fp32. Rows are appended to benchmarks/results.csv.
+A cell is a shape, a precision and a mode. All contenders of a cell start at once, each a process with the same number
+of threads, and hold still after their first steps. Then they take turns: one goes on for a few steps while the others
+are stopped, `repeats` times round. A turn is timed from outside, from the signal to the line that tells of its last
+step. `neox` is the whole of `neox train`: it reads a dataset through its loader, and has its engine and its log. The
+others are a plain loop over random tokens: forward, backward, clipping at norm 1, torch's fused AdamW. `bare` is such a
+loop around our own model; neox / bare tells what the trainer costs. The models are GPT-NeoX's: layernorm, rotary on a
+quarter of a head, parallel residual, untied, 50304 words. bf16 is autocast, with weights in fp32. Rows are appended to
+benchmarks/results.csv when a cell is done, so cells can be measured one by one.
 
 LitGPT is no dependency; put it aside and name the folder:
 
     pip install --no-deps --target build/litgpt litgpt==0.5.13 lightning lightning-utilities pytorch-lightning \
         torchmetrics jsonargparse
 
-A cell of one repeat takes about one minute eager, two compiled.
+With `--device cuda` the same on a GPU, where the memory is that of tensors.
 """
 
 import argparse
 import json
 import os
-import resource
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from attrs import frozen
 from results import append_row
+from turns import Contender, neox_train, take_turns
 
 from neox_core.testing import build, load_only
 
-VOCAB, SEQ, WARM_UP = 50304, 512, 3
+VOCAB, WARM_UP = 50304, 3
 
 
 @frozen
 class Shape:
-    """micro_batch: samples of SEQ tokens in a step, fewer for a larger model."""
+    """micro_batch: samples of `seq` tokens in a step, fewer for a larger model. steps: of a turn."""
 
     layers: int
     hidden: int
     heads: int
     micro_batch: int
+    steps: int
+    seq: int = 512
 
     @property
     def tokens(self) -> int:
-        return SEQ * self.micro_batch
+        return self.seq * self.micro_batch
 
 
-SHAPES = {"14m": Shape(6, 128, 4, 4), "70m": Shape(6, 512, 8, 2), "768": Shape(12, 768, 12, 1)}
-MICRO_BATCH, TOKENS = SHAPES["14m"].micro_batch, SHAPES["14m"].tokens
+SHAPES = {"14m": Shape(6, 128, 4, 4, 4), "70m": Shape(6, 512, 8, 2, 3), "768": Shape(12, 768, 12, 1, 2)}
 
 
-def config_of(shape: Shape) -> dict[str, Any]:
-    """What of a config does not depend on where its data is, nor on the length of the run."""
+def config_of(shape: Shape, steps: int, data: Path, device: str = "cpu") -> dict[str, Any]:
+    """The config of a run that reads `data` for `steps` steps at most."""
     return {
         "num-layers": shape.layers,
         "hidden-size": shape.hidden,
         "num-attention-heads": shape.heads,
-        "seq-length": SEQ,
-        "max-position-embeddings": SEQ,
+        "seq-length": shape.seq,
+        "max-position-embeddings": shape.seq,
         "padded-vocab-size": VOCAB,
         "norm": "layernorm",
         "activation": "gelu",
@@ -80,16 +81,15 @@ def config_of(shape: Shape) -> dict[str, Any]:
         "optimizer": {"type": "Adam", "params": {"lr": 1.0e-3, "betas": [0.9, 0.999], "eps": 1.0e-8}},
         "lr-decay-style": "constant",
         "data-impl": "mmap",
+        "data-path": str(data),
         "split": "1,0,0",
+        "train-iters": steps,
         "eval-iters": 0,
         "log-interval": 1,
         "save-interval": 1_000_000,
         "num_gpus": 1,
-        "device": "cpu",
+        "device": device,
     }
-
-
-CONFIG = config_of(SHAPES["14m"])
 
 
 def write_dataset(folder: Path, tokens: int) -> Path:
@@ -99,39 +99,13 @@ def write_dataset(folder: Path, tokens: int) -> Path:
     entry = load_only("neox-data-indexed").find("data backend", "mmap")
     writer = entry.load()(build(entry)).create(folder / "random", VOCAB)
     random = np.random.default_rng(0)
-    for _ in range(tokens // 1000):
+    for _ in range(tokens // 1000 + 1):
         writer.add_document(random.integers(0, VOCAB, 1000))
     writer.close()
     return folder / "random"
 
 
-def neox(shape: Shape, precision: str, mode: str, steps: int, data: Path, folder: Path, threads: int) -> dict[str, Any]:
-    """Tokens/s and peak memory of `neox train`, as its own log has them."""
-    folder.mkdir()
-    config = config_of(shape) | {"data-path": str(data), "train-iters": WARM_UP + steps, "save": str(folder / "save")}
-    config["compile"] = mode == "compiled"
-    if precision == "bf16":
-        config["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
-    file = folder / "config.json"
-    file.write_text(json.dumps(config))
-    run([sys.executable, "-m", "neox_core", "train", str(file)], threads)
-    lines = [json.loads(line) for line in (folder / "save" / "metrics.jsonl").read_text().splitlines()]
-    steps_seen = [line for line in lines if "tokens_per_s" in line][WARM_UP:]
-    return {
-        "tokens/s": median(line["tokens_per_s"] for line in steps_seen),
-        "GiB": max(line["memory_gib"] for line in steps_seen),
-    }
-
-
-def run(argv: list[str], threads: int, **env: str) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"OMP_NUM_THREADS": str(threads)} | env
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(argv)} failed:\n{done.stdout}{done.stderr}")
-    return done
-
-
-def transformers_loss(shape: Shape) -> tuple[Any, Callable[[Any, Any], Any]]:
+def transformers_loss(shape: Shape, device: str) -> tuple[Any, Callable[[Any, Any], Any]]:
     from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
     model = GPTNeoXForCausalLM(
@@ -141,17 +115,18 @@ def transformers_loss(shape: Shape) -> tuple[Any, Callable[[Any, Any], Any]]:
             num_hidden_layers=shape.layers,
             num_attention_heads=shape.heads,
             intermediate_size=4 * shape.hidden,
-            max_position_embeddings=SEQ,
+            max_position_embeddings=shape.seq,
             rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
             use_parallel_residual=True,
             tie_word_embeddings=False,
             use_cache=False,
+            attn_implementation="sdpa",
         )
     )
-    return model, lambda model, tokens: model(tokens[:, :-1], labels=tokens[:, :-1]).loss
+    return model.to(device), lambda model, tokens: model(tokens[:, :-1], labels=tokens[:, :-1]).loss
 
 
-def litgpt_loss(shape: Shape) -> tuple[Any, Callable[[Any, Any], Any]]:
+def litgpt_loss(shape: Shape, device: str) -> tuple[Any, Callable[[Any, Any], Any]]:
     from litgpt.config import Config
     from litgpt.model import GPT
     from litgpt.utils import chunked_cross_entropy
@@ -159,7 +134,7 @@ def litgpt_loss(shape: Shape) -> tuple[Any, Callable[[Any, Any], Any]]:
     model = GPT(
         Config(
             name="benchmark",
-            block_size=SEQ,
+            block_size=shape.seq,
             n_layer=shape.layers,
             n_embd=shape.hidden,
             n_head=shape.heads,
@@ -170,10 +145,11 @@ def litgpt_loss(shape: Shape) -> tuple[Any, Callable[[Any, Any], Any]]:
         )
     )
     # as its pretrain does
-    return model, lambda model, tokens: chunked_cross_entropy(model(tokens[:, :-1]), tokens[:, 1:], chunk_size=0)
+    loss = lambda model, tokens: chunked_cross_entropy(model(tokens[:, :-1]), tokens[:, 1:], chunk_size=0)  # noqa: E731
+    return model.to(device), loss
 
 
-def bare_loss(shape: Shape) -> tuple[Any, Callable[[Any, Any], Any]]:
+def bare_loss(shape: Shape, device: str) -> tuple[Any, Callable[[Any, Any], Any]]:
     import torch
 
     from neox_core.build.context import BuildContext
@@ -183,20 +159,20 @@ def bare_loss(shape: Shape) -> tuple[Any, Callable[[Any, Any], Any]]:
 
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "config.json"
-        file.write_text(json.dumps(config_of(shape) | {"data-path": temporary, "train-iters": 1}))
+        file.write_text(json.dumps(config_of(shape, 1, Path(temporary))))
         plan = prepare_run([file], start=False).plan
-    context = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1234)
+    context = BuildContext(torch.device(device), torch.float32, Groups(None, None, 0, 1), seed=1234)
     return build_model(plan.model, VOCAB, context), lambda model, tokens: model(tokens[:, :-1], tokens[:, 1:])
 
 
 LOOPS = {"transformers": transformers_loss, "litgpt": litgpt_loss, "bare": bare_loss}
 
 
-def plain_loop(name: str, shape: Shape, precision: str, mode: str, steps: int) -> None:
-    """Train one of LOOPS in this process; prints the median tokens/s and the peak memory."""
+def plain_loop(name: str, shape: Shape, precision: str, mode: str, device: str, steps: int) -> None:
+    """Train one of LOOPS in this process; prints a line for each step."""
     import torch
 
-    model, loss_of = LOOPS[name](shape)
+    model, loss_of = LOOPS[name](shape, device)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     called = model
@@ -206,77 +182,81 @@ def plain_loop(name: str, shape: Shape, precision: str, mode: str, steps: int) -
         compile_layers(model)
     elif mode == "compiled":
         called = torch.compile(model)
-    rates = []
-    for _ in range(WARM_UP + steps):
+    for _ in range(steps):
         began = time.perf_counter()
-        tokens = torch.randint(VOCAB, (shape.micro_batch, SEQ + 1))
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        tokens = torch.randint(VOCAB, (shape.micro_batch, shape.seq + 1)).to(device)
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
             loss = loss_of(called, tokens)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         loss.item()
-        rates.append(shape.tokens / (time.perf_counter() - began))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(json.dumps({"tokens/s": median(rates[WARM_UP:]), "GiB": peak}))
+        rate = shape.tokens / (time.perf_counter() - began)
+        print(json.dumps({"tokens_per_s": rate, "memory_gib": peak_gib(device)}), flush=True)
 
 
-def other(name: str, cell: tuple[str, str, str], options: argparse.Namespace) -> dict[str, Any]:
-    """A plain loop, which this file runs in a process of its own."""
-    argv = [sys.executable, __file__, "--loop", name, *cell, "--steps", str(options.steps)]
-    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), options.litgpt if name == "litgpt" else None)))
-    done = run(argv, options.threads, PYTHONPATH=path)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+def peak_gib(device: str) -> float:
+    """Highest so far: of tensors on a GPU, of the process on a CPU."""
+    if device == "cuda":
+        import torch
+
+        return torch.cuda.max_memory_allocated() / 2**30
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def contenders(options: argparse.Namespace) -> Iterator[str]:
-    yield from (name for name in options.against if name != "litgpt" or options.litgpt)
-    yield "neox"
+def start(name: str, cell: tuple[str, str, str], options: argparse.Namespace, data: Path, folder: Path) -> Contender:
+    shape, precision, mode = cell
+    steps = WARM_UP + options.repeats * SHAPES[shape].steps + 1  # it is held back within the last one
+    env = {"OMP_NUM_THREADS": str(options.threads)}
+    if name == "neox":
+        config = config_of(SHAPES[shape], steps, data, options.device) | {"compile": mode == "compiled"}
+        if precision == "bf16":
+            config["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
+        return neox_train(config, folder, env)
+    if name == "litgpt":
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), options.litgpt)))
+    argv = [sys.executable, __file__, "--loop", name, *cell, str(steps), "--device", options.device]
+    return Contender(argv, folder, env)
 
 
 def measure(cell: tuple[str, str, str], options: argparse.Namespace, data: Path, folder: Path) -> None:
-    """All contenders in turn, `repeats` times, and the rows of the cell."""
-    shape, precision, mode = cell
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders(options)}
-    for repeat in range(options.repeats):
-        for name, values in found.items():
-            if name == "neox":
-                place = folder / f"{'-'.join(cell)}-{repeat}"
-                chosen = SHAPES[shape]
-                values.append(neox(chosen, precision, mode, options.steps, data, place, options.threads))
-            else:
-                values.append(other(name, cell, options))
-    case = f"{shape}, {precision}, {mode}, {options.threads} threads"
-    for unit in ("tokens/s", "GiB"):
-        for name, values in found.items():
-            append_row("train_cpu", f"{case}: {name}", unit, [one[unit] for one in values])
-            if name != "neox":
-                pairs = zip(found["neox"], values, strict=True)
-                ratios = [ours[unit] / theirs[unit] for ours, theirs in pairs]
-                append_row("train_cpu", f"{case}: neox / {name}, {unit}", "times", ratios)
+    """All contenders of a cell, and its rows."""
+    names = [name for name in options.against if name != "litgpt" or options.litgpt] + ["neox"]
+    shape = SHAPES[cell[0]]
+    runs = {name: start(name, cell, options, data, folder / "-".join((*cell, name))) for name in names}
+    rates = take_turns(runs, WARM_UP, options.repeats, shape.steps, shape.tokens)
+    place = f"{options.threads} threads" if options.device == "cpu" else options.device
+    case = f"{', '.join(cell)}, {place}"
+    for name, run in runs.items():
+        append_row("train_cpu", f"{case}: {name}", "tokens/s", rates[name])
+        append_row("train_cpu", f"{case}: {name}", "GiB", [run.memory_gib])
+        if name != "neox":
+            ratios = [ours / theirs for ours, theirs in zip(rates["neox"], rates[name], strict=True)]
+            append_row("train_cpu", f"{case}: neox / {name}, tokens/s", "times", ratios)
+            append_row("train_cpu", f"{case}: neox / {name}, GiB", "times", [runs["neox"].memory_gib / run.memory_gib])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--litgpt", help="folder that LitGPT is installed in; left out without it")
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES))
     parser.add_argument("--precisions", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
     parser.add_argument("--modes", nargs="+", choices=["eager", "compiled"], default=["eager", "compiled"])
     parser.add_argument("--against", nargs="+", choices=list(LOOPS), default=list(LOOPS))
-    parser.add_argument("--loop", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--loop", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.loop:
-        name, shape, precision, mode = options.loop
-        plain_loop(name, SHAPES[shape], precision, mode, options.steps)
+        name, shape, precision, mode, steps = options.loop
+        plain_loop(name, SHAPES[shape], precision, mode, options.device, int(steps))
         return
     with tempfile.TemporaryDirectory() as temporary:
-        most = max(SHAPES[shape].tokens for shape in options.shapes)
-        data = write_dataset(Path(temporary), (WARM_UP + options.steps + 2) * most)
+        data = write_dataset(Path(temporary), 100_000)
         for cell in product(options.shapes, options.precisions, options.modes):
             measure(cell, options, data, Path(temporary))
 
