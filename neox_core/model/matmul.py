@@ -2,8 +2,9 @@
 
 torch sends fp32 products to MKL, which leaves AVX-512 unused on processors that are not Intel's: 100 GFLOP/s a core
 where oneDNN reaches 200 (Zen 5, torch 2.13). Both are strict fp32. Every other dtype and device goes where torch sends
-it. `_linear_pointwise` is the operator that torch.compile emits for a linear layer on a CPU; where a build of torch
-lacks it, MKL it is.
+it. `_linear_pointwise` is the operator that torch.compile emits for a linear layer on a CPU whose weight is a constant;
+where a build of torch lacks it, MKL it is. In training torch.compile goes by MKL as well, so a compiled layer is told
+of three products as operators of their own, which it calls as they are.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     x: [..., inputs]. weight: [outputs, inputs]. bias: [outputs]. Returns [..., outputs].
     """
     if _by_onednn(x, weight) and not torch.is_autocast_enabled("cpu"):
+        if torch.compiler.is_compiling():
+            compiled: Tensor = _compiled_linear(x, weight, bias)
+            return compiled
         if torch.is_grad_enabled():
             result: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
             return result
@@ -41,7 +45,6 @@ def times_transposed(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
 def _by_onednn(x: Tensor, weight: Tensor) -> bool:
     return (
         _POINTWISE is not None
-        and not torch.compiler.is_compiling()  # the compiler chooses for itself, and knows no gradient of this operator
         and bool(torch.backends.mkldnn.enabled)
         and x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
@@ -65,3 +68,52 @@ class _Linear(torch.autograd.Function):
             times_transposed(rows.T, x.reshape(-1, inputs).T) if need_weight else None,
             rows.sum(0) if need_bias else None,
         )
+
+
+@torch.library.custom_op("neox::linear", mutates_args=(), device_types="cpu")
+def _compiled_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return times_transposed(x, weight, bias)
+
+
+@torch.library.custom_op("neox::linear_grad_input", mutates_args=(), device_types="cpu")
+def _grad_input(grad: Tensor, weight: Tensor) -> Tensor:
+    return times_transposed(grad, weight.T)
+
+
+@torch.library.custom_op("neox::linear_grad_weight", mutates_args=(), device_types="cpu")
+def _grad_weight(rows: Tensor, x: Tensor) -> Tensor:
+    return times_transposed(rows.T, x.T)
+
+
+@_compiled_linear.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+@_grad_input.register_fake
+def _(grad: Tensor, weight: Tensor) -> Tensor:
+    return grad.new_empty((*grad.shape[:-1], weight.shape[1]))
+
+
+@_grad_weight.register_fake
+def _(rows: Tensor, x: Tensor) -> Tensor:
+    return rows.new_empty((rows.shape[1], x.shape[1]))
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight = ctx.saved_tensors
+    need_x, need_weight, need_bias = ctx.needs_input_grad
+    outputs, inputs = weight.shape
+    rows = grad.reshape(-1, outputs)
+    return (
+        _grad_input(grad, weight) if need_x else None,
+        _grad_weight(rows, x.reshape(-1, inputs)) if need_weight else None,
+        rows.sum(0) if need_bias else None,
+    )
+
+
+_compiled_linear.register_autograd(_backward, setup_context=_keep)
