@@ -92,7 +92,6 @@ def _compare(reader: CheckpointReader, written: Path, model: ModelPlan, rows: in
     return [f"the family's own implementation gives the same logits, to {apart:.1g}"]
 
 
-@torch.no_grad()
 def logits_layer_by_layer(reader: CheckpointReader, plan: ModelPlan, rows: int, tokens: Tensor) -> Tensor:
     """Logits in fp32 of int64 [batch, seq] tokens, taken as one document: [batch, seq, rows].
 
@@ -115,7 +114,8 @@ def logits_layer_by_layer(reader: CheckpointReader, plan: ModelPlan, rows: int, 
         block.load_state_dict(weights(next(places)))
 
     block.register_forward_pre_hook(become_the_next)
-    return model.logits(tokens)
+    with torch.no_grad():
+        return model.logits(tokens)
 
 
 def _special_tokens(plan: RunPlan, notes: list[str]) -> dict[str, Any]:
