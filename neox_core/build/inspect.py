@@ -11,6 +11,7 @@ import numpy as np
 from attrs import frozen
 
 from neox_core.build.order import build_order
+from neox_core.build.records import require_as_prepared
 from neox_core.errors import DataError, run_main
 from neox_core.plan.runfile import ComponentRef
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from neox_core.contracts import Tokenizer, TokenSource
+    from neox_core.contracts import DataBackend, Tokenizer, TokenSource
 
 SHOWN = 64
 BARS, WIDTH = 12, 40
@@ -47,8 +48,9 @@ def inspect(prefix: Path, backend: ComponentRef, tokenizer: ComponentRef | None,
     when the dataset cannot be read, has no such document, or holds ids that the tokenizer does not have.
     """
     target, settings = backend.load()
-    source: TokenSource = target(settings).open(prefix)
-    sizes = source.sizes
+    reader: DataBackend = target(settings)
+    source = reader.open(prefix)
+    told, sizes = require_as_prepared(reader.files(prefix)), source.sizes
     if not 0 <= shown.document < len(sizes):
         raise DataError(f"{prefix}: has no document {shown.document}", hint=f"it has {len(sizes)}, counted from 0")
     decoder: Tokenizer | None = None
@@ -59,6 +61,7 @@ def inspect(prefix: Path, backend: ComponentRef, tokenizer: ComponentRef | None,
     more = ", the first of them:" if len(ids) > SHOWN else ""
     lines = [
         f"{prefix}: {len(sizes):,} documents, {int(sizes.sum(dtype=np.int64)):,} tokens, stored as {source.dtype}",
+        f"integrity: the index fits the tokens; {'its files are as prepared' if told else 'no record of its making'}",
         f"tokens a document: {sizes.min():,} to {sizes.max():,}, median {np.median(sizes):,.0f}",
         *(histogram(sizes) if shown.histogram else ()),
         *_samples(prefix, source, decoder, shown),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neox_core.build.progress import progress
+from neox_core.build.records import MANIFEST, forget_files, note_files, read_json, require_as_prepared
 from neox_core.errors import DataError, run_main
 from neox_core.plan.runfile import ComponentRef
 
@@ -24,14 +25,20 @@ NARROW, WIDE = 65499, 2**31 - 1
 def merge(prefixes: Sequence[Path], backends: Sequence[ComponentRef], out: Path, written_as: ComponentRef) -> str:
     """Write the documents of all datasets, one after the other, as one at `out`. Returns a line that says so.
 
-    The result is what writing all documents at once would have made. Raises DataError for a dataset that cannot be read
-    and for one that is to be written over while it is read.
+    The result is what writing all documents at once would have made. Raises DataError for a dataset that cannot be
+    read, for one that is to be written over while it is read, and for datasets of different vocabularies.
     """
     if out.resolve() in {prefix.resolve() for prefix in prefixes}:
         raise DataError(f"{out}: is one of those that are merged", hint="write to another place")
-    sources = [_backend(ref).open(prefix) for prefix, ref in zip(prefixes, backends, strict=True)]
+    sources = []
+    for prefix, ref in zip(prefixes, backends, strict=True):
+        backend = _backend(ref)
+        require_as_prepared(backend.files(prefix))
+        sources.append(backend.open(prefix))
+    vocabulary = _common_vocabulary(prefixes)
     vocab_size = NARROW if all(source.dtype.itemsize <= 2 for source in sources) else WIDE
-    writer: Any = _backend(written_as).create(out, vocab_size)
+    into = _backend(written_as)
+    writer: Any = into.create(out, vocab_size)
     documents = tokens = 0
     try:
         total = sum(int(source.sizes.sum(dtype=np.int64)) * source.dtype.itemsize for source in sources)
@@ -47,11 +54,26 @@ def merge(prefixes: Sequence[Path], backends: Sequence[ComponentRef], out: Path,
                     advance(sum(piece.nbytes for piece in pieces))
                     tokens += sum(map(len, pieces))
                     documents += last - first
+        forget_files(into.files(out))
         writer.close()
+        note_files(into.files(out), vocabulary)
     except BaseException:
         writer.abort()
         raise
     return f"{out}: {documents:,} documents, {tokens:,} tokens from {len(prefixes)} datasets"
+
+
+def _common_vocabulary(prefixes: Sequence[Path]) -> str:
+    """Of all of the datasets; "" where that of one is not known. Raises DataError where they differ."""
+    found = {read_json(prefix.parent / MANIFEST).get("vocabulary", ""): prefix for prefix in prefixes}
+    known = [prefix for vocabulary, prefix in found.items() if vocabulary]
+    if len(known) > 1:
+        one, other, *_ = known
+        raise DataError(
+            f"{one} and {other} were prepared with different vocabularies, so their ids mean different things",
+            hint="prepare one of them again with --vocab-file and --merge-file of the other",
+        )
+    return "" if "" in found else next(iter(found))
 
 
 def _groups(source: TokenSource) -> list[tuple[int, int]] | zip[tuple[int, int]]:

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 from attrs import Factory, asdict, frozen
 
 from neox_core.build.corpus import Corpus, text_files
-from neox_core.build.records import MANIFEST, copy_file, digest_of, edge_hash_of, hashes_of, read_json, write_json
+from neox_core.build.records import (
+    MANIFEST,
+    copy_file,
+    digest_of,
+    edge_hash_of,
+    hashes_of,
+    read_json,
+    vocabulary_of,
+    write_json,
+)
 from neox_core.build.vocabulary import TRAINED, open_corpus, train_vocabulary
 from neox_core.build.write_tokens import Journal, Written, write_tokens
 from neox_core.errors import DataError, run_main
@@ -64,6 +73,7 @@ class Prepared:
     """What the manifest says of finished datasets. `digest`: of all that they were made from.
 
     sha256: of their files, by name, for `neox data verify`. edges: of their files' ends, for every run that reads them.
+    vocabulary: what `vocabulary_of` says of the tokenizer, for `neox data merge`.
     """
 
     digest: str
@@ -72,6 +82,7 @@ class Prepared:
     vocab_size: int
     sha256: dict[str, str]
     edges: dict[str, str] = Factory(dict)
+    vocabulary: str = ""
 
 
 def prepare(request: Request) -> None:
@@ -141,7 +152,9 @@ def _write(
     )
     hashes = hashes_of(Path(), {file.name: str(file) for file in files})
     edges = {file.name: edge_hash_of(file) for file in files}
-    done = Prepared(digest, written, corpus.num_bytes, tokenizer.vocab_size, hashes, edges)
+    done = Prepared(
+        digest, written, corpus.num_bytes, tokenizer.vocab_size, hashes, edges, vocabulary_of(tokenizer_ref)
+    )
     write_json(out / MANIFEST, asdict(done))
     journal.remove()
     return done

@@ -23,15 +23,24 @@ def digest_of(*parts: Any) -> str:
     known = hashlib.sha256()
     for part in parts:
         if isinstance(part, ComponentRef):
-            files = {field: value for field, value in part.settings.items() if Path(str(value)).is_file()}
             known.update(f"{part.plugin} {part.version} {part.target}".encode())
-            known.update(json.dumps(hashes_of(Path(), files), sort_keys=True).encode())
-            rest = {field: value for field, value in part.settings.items() if field not in files}
-            known.update(json.dumps(rest, sort_keys=True).encode())
+            known.update(_settings_of(part).encode())
         else:
             known.update(json.dumps(part).encode())
         known.update(b"\0")
     return known.hexdigest()
+
+
+def vocabulary_of(tokenizer: ComponentRef) -> str:
+    """SHA-256, equal for tokenizers of one kind whose files are the same, wherever these lie."""
+    return digest_of(tokenizer.name, _settings_of(tokenizer))
+
+
+def _settings_of(component: ComponentRef) -> str:
+    """With the hashes of files in the place of their paths."""
+    files = {field: value for field, value in component.settings.items() if Path(str(value)).is_file()}
+    rest = {field: value for field, value in component.settings.items() if field not in files}
+    return json.dumps(hashes_of(Path(), files), sort_keys=True) + json.dumps(rest, sort_keys=True)
 
 
 def hashes_of(folder: Path, files: dict[str, str]) -> dict[str, str]:
@@ -60,17 +69,39 @@ def edge_hash_of(path: Path) -> str:
     return known.hexdigest()
 
 
-def require_as_prepared(files: Sequence[Path]) -> None:
-    """Raises DataError for a file that is not the one that its folder's manifest tells of, if it does."""
-    if not files:
+def note_files(files: Sequence[Path], vocabulary: str) -> None:
+    """Put finished files into their folder's manifest, beside what it tells of others. Raises OSError."""
+    place = files[0].parent / MANIFEST
+    record = read_json(place)
+    record["vocabulary"] = vocabulary if record.get("vocabulary", vocabulary) == vocabulary else ""
+    for key, hash_of in (("sha256", sha256_of), ("edges", edge_hash_of)):
+        record[key] = {**record.get(key, {}), **{file.name: hash_of(file) for file in files}}
+    write_json(place, record)
+
+
+def forget_files(files: Sequence[Path]) -> None:
+    """What a manifest tells of files that are about to be replaced. Raises OSError."""
+    place = files[0].parent / MANIFEST
+    record = read_json(place)
+    if not {file.name for file in files} & record.get("sha256", {}).keys():
         return
-    edges = read_json(files[0].parent / MANIFEST).get("edges", {})
     for file in files:
-        if file.name in edges and file.is_file() and edge_hash_of(file) != edges[file.name]:
+        record["sha256"].pop(file.name, None)
+        record.get("edges", {}).pop(file.name, None)
+    write_json(place, record)
+
+
+def require_as_prepared(files: Sequence[Path]) -> int:
+    """How many of the files their folder's manifest tells of. Raises DataError for one that is not as it tells."""
+    edges = read_json(files[0].parent / MANIFEST).get("edges", {}) if files else {}
+    told = [file for file in files if file.name in edges and file.is_file()]
+    for file in told:
+        if edge_hash_of(file) != edges[file.name]:
             raise DataError(
                 f"{file}: is not the file that was prepared, as {file.parent / MANIFEST} tells of it",
                 hint=f"prepare the dataset again, or remove {MANIFEST} if the file was put there on purpose",
             )
+    return len(told)
 
 
 def read_json(path: Path) -> dict[str, Any]:

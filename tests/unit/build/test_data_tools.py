@@ -69,6 +69,31 @@ def test_merging_makes_what_writing_at_once_would_have(tmp_path):
     assert [source.read(index).tolist() for index in range(5)] == [*two, *one]
 
 
+def test_a_merged_dataset_has_its_checksums(tmp_path):
+    parts = [write(tmp_path / "one/d", [[1]]), write(tmp_path / "two/d", [[2]])]
+    for part in parts:
+        (part.parent / "prepared.json").write_text(json.dumps({"vocabulary": "a"}))
+    for _ in range(2):  # the second replaces the first
+        merge(parts, [backend()] * len(parts), tmp_path / "all/d", backend())
+        assert verify(tmp_path / "all/d", backend(), None, None)[-1] == "checksums: d.bin, d.idx as written"
+        assert "integrity: the index fits the tokens; its files are as prepared" in inspect(
+            tmp_path / "all/d", backend(), None, Shown()
+        )
+        parts.append(write(tmp_path / "three/d", [[3]]))
+    raw = (tmp_path / "all/d.bin").read_bytes()
+    (tmp_path / "all/d.bin").write_bytes(raw[::-1])
+    with pytest.raises(DataError, match="is not the file that was prepared"):
+        merge([tmp_path / "all/d"], [backend()], tmp_path / "x", backend())
+
+
+def test_datasets_of_different_vocabularies_are_not_merged(tmp_path):
+    parts = [write(tmp_path / name / "d", [[1]]) for name in ("one", "two")]
+    for part in parts:
+        (part.parent / "prepared.json").write_text(json.dumps({"vocabulary": part.parent.name}))
+    with pytest.raises(DataError, match=r"one/d and .*two/d were prepared with different vocabularies"):
+        merge(parts, [backend()] * 2, tmp_path / "all", backend())
+
+
 def test_merging_keeps_sentences_together(tmp_path):
     merge([REFERENCE / "mmap_sentences"], [backend()], tmp_path / "copy", backend())
     for suffix in (".bin", ".idx"):
