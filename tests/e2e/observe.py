@@ -25,8 +25,9 @@ def _spy(name: str) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
         given = tensors[-1]  # those with an output name it first
-        size = float(given.detach().double().abs().sum())
-        CALLS.append({"name": name, "dtype": str(given.dtype), "numel": given.numel(), "size": size})
+        size, rounded = float(given.detach().double().abs().sum()), bool((given == given.bfloat16()).all())
+        note = {"name": name, "dtype": str(given.dtype), "numel": given.numel(), "size": size, "rounded": rounded}
+        CALLS.append(note)
         return real(*args, **kwargs)
 
     return call

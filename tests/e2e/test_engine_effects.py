@@ -43,6 +43,7 @@ def _zero(stage: int, **keys: object) -> dict[str, object]:
 
 
 BF16 = {"bf16": {"enabled": True}}
+ADDED: dict[str, object] = {**BF16, **_zero(1), "gradient_accumulation_steps": 2, "fp32_allreduce": True}
 RUNS: dict[str, dict[str, object]] = {
     "plain": {},
     "sent-bf16": {"communication_data_type": "bf16"},
@@ -54,6 +55,8 @@ RUNS: dict[str, dict[str, object]] = {
     "amp-O0": {"amp": {"enabled": True, "opt_level": "O0"}},
     "1": _zero(1),
     "1-small-buckets": _zero(1, reduce_bucket_size=1000),
+    "1-added-bf16": ADDED,
+    "1-added-fp32": {**ADDED, "data_types": {"grad_accum_dtype": "fp32"}},
     "2": _zero(2),
     "2-no-scatter": _zero(2, reduce_scatter=False),
     "3": _zero(3),
@@ -122,6 +125,12 @@ def _count(run: Mapping[str, Any], name: str) -> int:
 )
 def test_the_type_that_is_sent(seen: Seen, run: str, dtype: str) -> None:
     assert {call["dtype"] for call in _gradients(seen[run])} == {f"torch.{dtype}"}
+
+
+@pytest.mark.parametrize(("run", "rounded"), [("1-added-bf16", True), ("1-added-fp32", False)])
+def test_the_type_in_which_gradients_add_up(seen: Seen, run: str, rounded: bool) -> None:
+    """Both are sent in fp32; the sum of two in bf16 has the digits of one."""
+    assert {(call["dtype"], call["rounded"]) for call in _gradients(seen[run])} == {("torch.float32", rounded)}
 
 
 @pytest.mark.parametrize(("run", "share"), [("prescaled", 2), ("predivided", 4)])
