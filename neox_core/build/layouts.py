@@ -25,15 +25,16 @@ def build_tables(plan: ModelPlan, context: BuildContext) -> dict[int, BlockTable
     heads, tensor = plan.num_attention_heads, context.groups.tensor
     first, share = tensor.first(heads), tensor.share(heads)
     tables: dict[int, BlockTable] = {}
-    latest: dict[int, BlockTable] = {}
+    latest: dict[int, tuple[Tensor, BlockTable]] = {}
     for layer, place in enumerate(plan.layout_of_layer):
         if place is None:
             continue
         layout, block = draw_layout(plan, layer, context.seed)
-        layout = layout[first : first + share].contiguous()
-        if place not in latest or not torch.equal(latest[place].layout.cpu(), layout):  # most layers have the same
-            latest[place] = BlockTable(layout, block, context.device)
-        tables[layer] = latest[place]
+        if place not in latest or not torch.equal(
+            _different(latest[place][0]), _different(layout)
+        ):  # most layers have the same
+            latest[place] = layout, BlockTable(layout[first : first + share], block, context.device)
+        tables[layer] = latest[place][1]
     return tables
 
 
@@ -45,6 +46,15 @@ def draw_layout(plan: ModelPlan, layer: int, seed: int) -> tuple[Tensor, int]:
     blocks = plan.seq_length // settings.block
     layout = make(LayoutShape(blocks, plan.num_attention_heads, layer, seed), settings)
     wanted = (plan.num_attention_heads, blocks, blocks)
-    if layout.dtype != torch.bool or tuple(layout.shape) != wanted or bool(layout.triu(1).any()):
+    if layout.dtype != torch.bool or tuple(layout.shape) != wanted or any(map(_ahead, _different(layout))):
         raise PluginError(f"{reference.name} makes no lower triangular layout of bool {list(wanted)}")
     return layout, settings.block
+
+
+def _different(layout: Tensor) -> Tensor:
+    """One head for all where all are the same memory."""
+    return layout[:1] if layout.stride(0) == 0 else layout
+
+
+def _ahead(seen: Tensor) -> bool:
+    return bool(seen.triu(1).any())

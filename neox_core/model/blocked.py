@@ -61,7 +61,7 @@ class _Blocked(torch.autograd.Function):
             for part in _parts(request, key.shape[1], query):
                 probs = part.probabilities(part.of_queries(queries), part.of_keys(keys), request)
                 probs = _thin(probs, part.kept(request), request)
-                out.index_copy_(1, part.at, part.apart(probs.to(value.dtype) @ part.of_keys(values)))
+                part.add(out, part.at, probs.to(value.dtype) @ part.of_keys(values))
         ctx.save_for_backward(query, key, value, out, *tensors)
         ctx.request, ctx.structure = evolve(request, prepared=None), structure
         return out.view(query.shape)
@@ -109,7 +109,11 @@ class _Blocked(torch.autograd.Function):
 
 @frozen(eq=False)
 class _Part:
-    """Rows that are worked on at once, of every sample: a product for each. at: [rows], columns: [rows * columns]."""
+    """Groups of rows that are worked on at once, of every sample: a product for each.
+
+    at: [groups * tall], columns: [groups * columns], blocks of all heads. rows in shapes below: groups; high: the
+    queries of one, `tall * block`.
+    """
 
     rows: Rows
     at: Tensor
@@ -117,13 +121,20 @@ class _Part:
     batch: int
     block: int
 
+    @property
+    def high(self) -> int:
+        return self.rows.tall * self.block
+
     def of_queries(self, x: Tensor) -> Tensor:
-        """[batch, heads * blocks, block, dim] -> [batch * rows, block, dim]."""
-        return x.index_select(1, self.at).flatten(0, 1)
+        """[batch, heads * blocks, block, dim] -> [batch * rows, high, dim]."""
+        return self._gathered(x, self.at)
 
     def of_keys(self, x: Tensor) -> Tensor:
         """[batch, kv heads * blocks, block, dim] -> [batch * rows, columns * block, dim]."""
-        return x.index_select(1, self.columns).view(self.batch * self.at.numel(), -1, x.shape[-1])
+        return self._gathered(x, self.columns)
+
+    def _gathered(self, x: Tensor, at: Tensor) -> Tensor:
+        return x.index_select(1, at).view(self.batch * self.rows.row.numel(), -1, x.shape[-1])
 
     def apart(self, x: Tensor) -> Tensor:
         return x.unflatten(0, (self.batch, -1))
@@ -133,7 +144,7 @@ class _Part:
         total.index_add_(1, at, x.reshape(self.batch, at.numel(), *total.shape[2:]).to(total.dtype))
 
     def probabilities(self, query: Tensor, key: Tensor, request: Request, bias: Tensor | None = None) -> Tensor:
-        """fp32 or wider [batch * rows, block, columns * block]; zeros where nothing is seen."""
+        """fp32 or wider [batch * rows, high, columns * block]; zeros where nothing is seen."""
         scores = _product(query, key.mT, request.scale)
         scores = scores.to(_wide(scores.dtype))
         if bias is None:
@@ -141,8 +152,11 @@ class _Part:
         if bias is not None:
             scores = (self.apart(scores) + bias.detach().to(scores.dtype)).flatten(0, 1)
         if self.rows.diagonal:
-            ahead = torch.ones(self.block, self.block, dtype=torch.bool, device=scores.device).triu(1)
-            scores[..., -self.block :].masked_fill_(ahead, -math.inf)
+            ahead = torch.ones(self.high, self.high, dtype=torch.bool, device=scores.device).triu(1)
+            scores[..., -self.high :].masked_fill_(ahead, -math.inf)
+        if some := self.rows.hidden.shape[2]:
+            blocks = scores[..., : some * self.block].unflatten(-1, (some, self.block)).unflatten(1, (-1, self.block))
+            self.apart(blocks).masked_fill_(self.rows.hidden[:, :, None, :, None], -math.inf)
         if request.documents is None:
             return scores.softmax(-1)
         _, query_at, key_at = self.places(request)
@@ -151,14 +165,14 @@ class _Part:
         return probs if self.rows.diagonal else probs.nan_to_num_(0.0)  # nobody of its document is there
 
     def places(self, request: Request) -> tuple[Tensor, Tensor, Tensor]:
-        """Head of the model, position of the query, of the key: they broadcast to [rows, block, columns * block]."""
+        """Head of the model, position of the query, of the key: they broadcast to [rows, high, columns * block]."""
         within = torch.arange(self.block, device=self.at.device)
-        query_at = (self.rows.row[:, None] * self.block + within)[..., None]
+        query_at = (self.rows.row[:, None] * self.block + torch.arange(self.high, device=self.at.device))[..., None]
         key_at = (self.rows.column[..., None] * self.block + within).flatten(1)[:, None]
         return (self.rows.head + request.first_head)[:, None, None], query_at, key_at
 
     def bias(self, request: Request, *, trained: bool) -> Tensor | None:
-        """What a position adds to the scores: [batch, rows, block, columns * block]."""
+        """What a position adds to the scores: [batch, rows, high, columns * block]."""
         with torch.set_grad_enabled(trained):
             of = request.bias
             if of is None:
@@ -167,11 +181,11 @@ class _Part:
             if request.positions is not None:
                 query_at, key_at = (request.positions[:, each] for each in (query_at, key_at))
             found = of(head, query_at, key_at.minimum(query_at))  # it knows of no key ahead
-            size = self.batch, self.at.numel(), self.block, self.rows.column.shape[1] * self.block
+            size = self.batch, self.rows.row.numel(), self.high, self.rows.column.shape[1] * self.block
             return found.expand(size)
 
     def kept(self, request: Request) -> Tensor | None:
-        """What dropout leaves: bool [batch * rows, block, columns * block]; None: all."""
+        """What dropout leaves: bool [batch * rows, high, columns * block]; None: all."""
         if request.keys is None or not request.drops:
             return None
         return keep_probabilities(request.dropout, request.keys, request.site, *self.places(request)).flatten(0, 1)
@@ -186,10 +200,12 @@ def _parts(request: Request, kv_heads: int, query: Tensor) -> Iterator[_Part]:
     groups, batch = table.num_heads // kv_heads, query.shape[0]
     at_once = SCORES.get(query.device.type, GPU_SCORES)
     for alike in table.rows:
-        most = max(1, at_once // (batch * alike.column.shape[1] * table.block**2))
+        most = max(1, at_once // (batch * alike.tall * alike.column.shape[1] * table.block**2))
+        below = torch.arange(alike.tall, device=alike.row.device)
         for rows in alike.split(most):
+            at = (rows.head * table.num_blocks + rows.row)[:, None] + below
             columns = (rows.head // groups * table.num_blocks)[:, None] + rows.column
-            yield _Part(rows, rows.head * table.num_blocks + rows.row, columns.flatten(), batch, table.block)
+            yield _Part(rows, at.flatten(), columns.flatten(), batch, table.block)
 
 
 def _blocks(x: Tensor, request: Request) -> Tensor:

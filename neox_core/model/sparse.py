@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import torch
@@ -10,79 +11,177 @@ from attrs import frozen
 from torch import Tensor
 from torch.nn import functional as F
 
+TALLEST = 64
+"""Queries of a group, in tokens: taller products are no faster."""
+_EXTRA = 34
+"""What gathering the keys of a group costs, as so many more of its queries (measured on a CPU, blocks of 16 to 128)."""
+
 
 @frozen(eq=False)
 class Rows:
-    """Rows of blocks with equally many columns.
+    """Groups of `tall` rows of blocks one below the other, with equally many columns: what one product is made of.
 
-    head, row: [rows]; column: [rows, columns], ascending. head counts those of the table, not of the model. diagonal:
-    whether the last column of every row is the block of its own queries, or no row has that block.
+    head, row: [groups], row the first of its group; column: [groups, columns], the blocks that some row of the group
+    sees. head counts those of the table, not of the model. diagonal: whether the last `tall` columns are the blocks of
+    the group's own queries, or none is. hidden: bool [groups, tall, some], which of the first columns a row does not
+    see; it sees all others, as far as they are not ahead.
     """
 
     head: Tensor
     row: Tensor
     column: Tensor
+    hidden: Tensor
     diagonal: bool
 
+    @property
+    def tall(self) -> int:
+        return self.hidden.shape[1]
+
     def split(self, most: int) -> Iterator[Rows]:
-        """The same in parts of at most so many rows."""
+        """The same in parts of at most so many groups."""
         if self.row.numel() <= most:
             yield self
             return
-        parts = zip(*(each.split(most) for each in (self.head, self.row, self.column)), strict=True)
+        parts = zip(*(each.split(most) for each in (self.head, self.row, self.column, self.hidden)), strict=True)
         yield from (Rows(*part, self.diagonal) for part in parts)
 
 
 class BlockTable:
-    """A layout bool [heads, query blocks, key blocks], lower triangular, as rows to gather; `block` in tokens."""
+    """A layout bool [heads, query blocks, key blocks], lower triangular, as lists; `block` in tokens.
+
+    What it holds goes with the number of blocks that are seen, once for heads that are alike.
+    """
 
     def __init__(self, layout: Tensor, block: int, device: torch.device | str = "cpu") -> None:
-        self.layout = layout.to(device)
-        self.block = block
+        self.block, self.device = block, torch.device(device)
         self.num_heads, self.num_blocks, _ = layout.shape
-        self.rows = tuple(_group(layout.cpu(), torch.device(device)))
+        patterns, self._heads = _patterns(layout.cpu())
+        self._seen = [_lists(each) for each in patterns]
+        self.rows = tuple(_group(patterns, self._heads, block, self.device))
+        self._shorter: dict[int, BlockTable] = {}
+
+    @property
+    def layout(self) -> Tensor:
+        """As given, made anew."""
+        return self._between(0, self.num_blocks)
+
+    @cached_property
+    def by_row(self) -> tuple[Tensor, Tensor]:
+        """(starts, columns), int32: block r of head h sees columns[starts[i]:starts[i + 1]], i = h * blocks + r."""
+        return self._placed(_lists(self.layout))
+
+    @cached_property
+    def by_column(self) -> tuple[Tensor, Tensor]:
+        """The same for key blocks: the query blocks that see them."""
+        return self._placed(_lists(self.layout.mT))
 
     def first(self, num_blocks: int) -> BlockTable:
         """The table of the first blocks of the sequence."""
         if num_blocks == self.num_blocks:
             return self
-        return BlockTable(self.layout[:, :num_blocks, :num_blocks], self.block, self.layout.device)
-
-    @cached_property
-    def by_row(self) -> tuple[Tensor, Tensor]:
-        """(starts, columns), int32: block r of head h sees columns[starts[i]:starts[i + 1]], i = h * blocks + r."""
-        return _lists(self.layout)
-
-    @cached_property
-    def by_column(self) -> tuple[Tensor, Tensor]:
-        """The same for key blocks: the query blocks that see them."""
-        return _lists(self.layout.mT)
+        if num_blocks not in self._shorter:
+            layout = self._between(0, num_blocks)[:, :, :num_blocks]
+            self._shorter[num_blocks] = BlockTable(layout, self.block, self.device)
+        return self._shorter[num_blocks]
 
     def seen(self, first: int, total: int) -> Tensor:
         """Which keys the queries from `first` on attend to: bool [heads, total - first, total]."""
-        queries = torch.arange(first, total, device=self.layout.device)
-        keys = torch.arange(total, device=self.layout.device)
-        blocks = self.layout[:, queries // self.block][:, :, keys // self.block]
-        return blocks & (keys <= queries[:, None])
+        queries = torch.arange(first, total, device=self.device)
+        keys = torch.arange(total, device=self.device)
+        start = first // self.block
+        rows = self._between(start, -(-total // self.block))
+        return rows[:, queries // self.block - start][:, :, keys // self.block] & (keys <= queries[:, None])
+
+    def _between(self, first: int, last: int) -> Tensor:
+        """Rows of the layout: bool [heads, last - first, blocks]."""
+        rows = torch.zeros(self.num_heads, last - first, self.num_blocks, dtype=torch.bool)
+        for heads, (starts, columns) in zip(self._heads, self._seen, strict=True):
+            row = torch.arange(last - first).repeat_interleave(starts[first : last + 1].diff())
+            one = torch.zeros_like(rows[0])
+            one[row, columns[starts[first] : starts[last]]] = True
+            rows[heads] = one
+        return rows.to(self.device)
+
+    def _placed(self, lists: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        starts, columns = lists
+        return starts.to(self.device), columns.to(self.device)
 
 
 def _lists(layout: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the columns of each row start, and the columns, of a layout of any number of heads."""
     counts = layout.sum(-1).flatten()
-    return F.pad(counts.cumsum(0), (1, 0)).int(), layout.flatten(0, 1).nonzero()[:, 1].int()
+    return F.pad(counts.cumsum(0), (1, 0)).int(), layout.flatten(0, -2).nonzero()[:, 1].int()
 
 
-def _group(layout: Tensor, device: torch.device) -> Iterator[Rows]:
-    """The rows of all heads by their number of columns; those that see nothing are left out."""
-    heads, blocks, _ = layout.shape
-    counts = layout.sum(-1).flatten()
-    own = layout.diagonal(dim1=1, dim2=2).flatten()
-    columns = layout.reshape(heads * blocks, blocks).nonzero()[:, 1]
+def _patterns(layout: Tensor) -> tuple[list[Tensor], list[list[int]]]:
+    """What different heads see, bool [query blocks, key blocks] each, and which heads these are."""
+    if layout.stride(0) == 0:
+        return [layout[0]], [list(range(layout.shape[0]))]
+    patterns: list[Tensor] = []
+    heads: list[list[int]] = []
+    for head, one in enumerate(layout):
+        place = next((at for at, other in enumerate(patterns) if torch.equal(one, other)), len(patterns))
+        if place == len(patterns):
+            patterns.append(one)
+            heads.append([])
+        heads[place].append(head)
+    return patterns, heads
+
+
+def _group(patterns: Sequence[Tensor], heads: Sequence[list[int]], block: int, device: torch.device) -> Iterator[Rows]:
+    """The groups of all heads by their shape; rows that see nothing are left out."""
+    found: dict[tuple[int, int, int, bool], list[tuple[Tensor, ...]]] = defaultdict(list)
+    blocks, height = patterns[0].shape[0], _height(patterns, block)
+    whole = blocks - blocks % height
+    for pattern, of_heads in zip(patterns, heads, strict=True):
+        head = torch.tensor(of_heads)
+        for first, last, tall in ((0, whole, height), (whole, blocks, blocks - whole)):
+            for kind, row, column, hidden in _alike(pattern, first, last, tall) if first < last else ():
+                each = head.repeat_interleave(row.numel()), row.repeat(head.numel())
+                found[(tall, *kind)].append((*each, column.repeat(head.numel(), 1), hidden.repeat(head.numel(), 1, 1)))
+    for (*_, diagonal), parts in sorted(found.items(), key=lambda item: item[0]):
+        yield Rows(*(torch.cat(each).to(device) for each in zip(*parts, strict=True)), diagonal)
+
+
+def _height(patterns: Sequence[Tensor], block: int) -> int:
+    """How many rows make a group: as many as cost least, counted on the first pattern. One where the diagonal has gaps,
+    since a query that is in a group for others' keys alone would have none of its own.
+    """
+    if not all(bool(each.diagonal().all()) for each in patterns):
+        return 1
+
+    def cost(tall: int) -> int:
+        groups = F.pad(patterns[0], (0, 0, 0, -patterns[0].shape[0] % tall)).unflatten(0, (-1, tall))
+        return int(groups.any(1).sum()) * (tall * block + _EXTRA)
+
+    most = min(TALLEST // block, patterns[0].shape[0])
+    return min((2**power for power in range(max(most, 1).bit_length())), key=cost)
+
+
+def _alike(
+    pattern: Tensor, first: int, last: int, tall: int
+) -> Iterator[tuple[tuple[int, int, bool], Tensor, Tensor, Tensor]]:
+    """((columns, hidden ones, diagonal), row, column, hidden) of the groups of rows first to last, by their shape.
+
+    Columns that only some rows see come first; the group's own come last, where it sees all that are not ahead.
+    """
+    blocks = pattern.shape[1]
+    cells = pattern[first:last].unflatten(0, (-1, tall))
+    row = torch.arange(first, last, tall)
+    mine = row[:, None] + torch.arange(tall)
+    some, every = cells.any(1), cells.all(1)
+    own = torch.zeros_like(some).scatter_(1, mine, some.gather(1, mine))
+    seen = cells.gather(2, mine[:, None].expand(-1, tall, -1))
+    gaps = (~seen).tril().flatten(1).any(1) & (tall > 1)
+    partly = some & ~own & (~every | gaps[:, None])
+    column = torch.cat([partly, some & ~own & ~partly, own], 1).nonzero()[:, 1] % blocks
+    counts, hidden = some.sum(1), torch.where(gaps, some.sum(1), partly.sum(1))
     starts = counts.cumsum(0) - counts
-    kind = counts * 2 + own
-    for each in kind.unique().tolist():
-        count, diagonal = divmod(each, 2)
+    kinds = torch.stack([counts, hidden, own.any(1)], 1)
+    names, kind = kinds.unique(dim=0, return_inverse=True)
+    for place, (count, some_hidden, diagonal) in enumerate(names.tolist()):
         if count:
-            chosen = (kind == each).nonzero()[:, 0]
-            column = columns[starts[chosen][:, None] + torch.arange(count)]
-            placed = (part.to(device) for part in (chosen // blocks, chosen % blocks, column))
-            yield Rows(*placed, bool(diagonal))
+            chosen = (kind == place).nonzero()[:, 0]
+            columns = column[starts[chosen][:, None] + torch.arange(count)]
+            at = columns[:, None, :some_hidden].expand(-1, tall, -1)
+            yield (count, some_hidden, bool(diagonal)), row[chosen], columns, ~cells[chosen].gather(2, at)

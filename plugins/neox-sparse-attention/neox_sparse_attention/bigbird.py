@@ -19,5 +19,4 @@ def bigbird(shape: LayoutShape, settings: BigBirdSettings) -> Tensor:
     one = sliding(settings.num_sliding_window_blocks, shape.num_blocks) | first[None, :] | first[:, None]
     if shape.causal:
         one = one & lower(shape.num_blocks)
-    layout = one.expand(shape.num_heads, -1, -1)
-    return add_random(layout, settings.num_random_blocks, shape, per_head=settings.different_layout_per_head)
+    return add_random(one, settings.num_random_blocks, shape, per_head=settings.different_layout_per_head)

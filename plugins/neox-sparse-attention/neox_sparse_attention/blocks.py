@@ -32,8 +32,8 @@ def windows(sizes: Sequence[int], num_blocks: int) -> Tensor:
 
 def sliding(width: int, num_blocks: int) -> Tensor:
     """A window around each block: `width // 2` blocks on either side and itself."""
-    index = torch.arange(num_blocks)
-    return (index[:, None] - index[None, :]).abs() <= width // 2
+    reach = width // 2
+    return torch.ones(num_blocks, num_blocks, dtype=torch.bool).tril(reach).triu(-reach)
 
 
 def global_blocks(starts: Sequence[int], ends: Sequence[int] | None, num_blocks: int) -> Tensor:
@@ -44,21 +44,38 @@ def global_blocks(starts: Sequence[int], ends: Sequence[int] | None, num_blocks:
     return chosen
 
 
-def add_random(layout: Tensor, count: int, shape: LayoutShape, *, per_head: bool) -> Tensor:
-    """`layout` [heads, blocks, blocks] with `count` more blocks in each row, or as many as are left to choose from.
+def add_random(one: Tensor, count: int, shape: LayoutShape, *, per_head: bool) -> Tensor:
+    """[heads, blocks, blocks]: `one` for each head, with `count` more blocks in each row, or as many as are left.
 
     The draw follows from (seed, layer, head), or (seed, layer) where all heads have one layout.
     """
     if count == 0:
-        return layout
-    allowed = lower(shape.num_blocks) if shape.causal else torch.ones_like(layout[0])
-    drawn = layout.clone()
-    for head in range(shape.num_heads):
-        scores = torch.rand(layout[head].shape, generator=_generator(shape, head if per_head else 0))
-        scores.masked_fill_(layout[head] | ~allowed, -1.0)
-        best = scores.topk(min(count, shape.num_blocks), dim=-1)
-        drawn[head].scatter_(1, best.indices, (best.values >= 0) | layout[head].gather(1, best.indices))
-    return drawn
+        return one.expand(shape.num_heads, -1, -1)
+    free = ~one & lower(shape.num_blocks) if shape.causal else ~one
+    number = free.cumsum(1, dtype=torch.int32)  # of a free block in its row, from 1 on
+    drawn = one.repeat(shape.num_heads if per_head else 1, 1, 1)
+    for head, layout in enumerate(drawn):
+        chosen = _subsets(number[:, -1].contiguous(), count, _generator(shape, head))
+        row, place = chosen.nonzero(as_tuple=True)
+        layout[row, torch.searchsorted(number, chosen)[row, place]] = True
+    return drawn.expand(shape.num_heads, -1, -1)
+
+
+def _subsets(sizes: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """For each of int32 [rows] `sizes` as many different numbers from 1 to it as `count`, drawn: int32 [rows, count].
+
+    All subsets are equally likely (R. Floyd's algorithm, CACM 30:9, 1987). Where there are not so many, it is all of
+    them, and zeros.
+    """
+    chosen = torch.zeros(sizes.numel(), count, dtype=torch.int32)
+    for step in range(count):
+        largest = sizes - (count - 1 - step)
+        share = torch.rand(sizes.numel(), generator=generator, dtype=torch.float64)
+        number = (share * largest).int() + 1
+        chosen[:, step] = torch.where((chosen == number[:, None]).any(1), largest, number)
+    every = torch.arange(1, count + 1, dtype=torch.int32)
+    every = every.where(every <= sizes[:, None], 0)
+    return chosen.where(sizes[:, None] > count, every)
 
 
 def _generator(shape: LayoutShape, head: int) -> torch.Generator:

@@ -22,16 +22,16 @@ def fixed(shape: LayoutShape, settings: FixedSettings) -> Tensor:
     further to the front. A last window that is cut short has its own at the same place, or at its end.
     """
     local = windows((settings.num_local_blocks,), shape.num_blocks)
-    heads = []
-    for head in range(shape.num_heads):
-        pattern = head % settings.num_different_global_patterns if settings.different_layout_per_head else 0
+    patterns = []
+    for pattern in range(settings.num_different_global_patterns):
         chosen = _representatives(shape.num_blocks, pattern, settings)
-        layout = local | chosen[None, :]
+        seen = local | chosen[None, :]
         if settings.horizontal_global_attention:
-            layout = layout | chosen[:, None]
-        heads.append(layout)
-    stacked = torch.stack(heads)
-    return stacked & lower(shape.num_blocks) if settings.attention == "unidirectional" else stacked
+            seen |= chosen[:, None]
+        patterns.append(seen & lower(shape.num_blocks) if settings.attention == "unidirectional" else seen)
+    if len(patterns) == 1 or not settings.different_layout_per_head:
+        return patterns[0].expand(shape.num_heads, -1, -1)
+    return torch.stack([patterns[head % len(patterns)] for head in range(shape.num_heads)])
 
 
 def _representatives(num_blocks: int, pattern: int, settings: FixedSettings) -> Tensor:

@@ -24,6 +24,5 @@ def variable(shape: LayoutShape, settings: VariableSettings) -> Tensor:
     causal = settings.attention == "unidirectional"
     if causal:
         one = one & lower(shape.num_blocks)
-    layout = one.expand(shape.num_heads, -1, -1)
     per_head = settings.different_layout_per_head
-    return add_random(layout, settings.num_random_blocks, evolve(shape, causal=causal), per_head=per_head)
+    return add_random(one, settings.num_random_blocks, evolve(shape, causal=causal), per_head=per_head)
