@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from neox_core.contracts import DataBackend, Tokenizer, TokenWriter
     from neox_core.plan.runfile import ComponentRef
 
-BATCH_BYTES = 4 << 20
-WORKER_BATCH_BYTES = 1 << 20
+BATCH_BYTES = 1 << 20
+"""Text that is encoded together: as ids it takes some forty times as much memory for a moment."""
 
 
 @frozen
@@ -104,8 +104,7 @@ def write_tokens(
     try:
         with progress("writing tokens", corpus.num_bytes) as advance:
             advance(state.bytes_read)
-            size = BATCH_BYTES if workers == 1 else WORKER_BATCH_BYTES
-            todo = _labelled(batches(corpus.documents(tally, state.after), size), tally)
+            todo = _labelled(batches(corpus.documents(tally, state.after), BATCH_BYTES), tally)
             with closing(encoder.batches(todo)) as encoded:
                 for (documents, tally_then), ids in encoded:
                     _add(writers, documents, ids, ending, state)

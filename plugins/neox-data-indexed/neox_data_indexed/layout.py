@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import frozen
 
 from neox_core.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
@@ -103,6 +106,17 @@ def read_header(path: Path) -> Header:
     if length != header.index_bytes:
         raise DataError(f"{path}: is {length} bytes, its header asks for {header.index_bytes}", hint=REMAKE)
     return header
+
+
+def require_inside(path: Path, sizes: NDArray[np.int32], document: int, offset: int, length: int | None) -> int:
+    """The number of ids that are asked for; length None: to the end. Raises IndexError outside of the document."""
+    if not 0 <= document < len(sizes):
+        raise IndexError(f"{path}: no document {document}, there are {len(sizes)}")
+    size = int(sizes[document])
+    length = size - offset if length is None else length
+    if offset < 0 or length < 0 or offset + length > size:
+        raise IndexError(f"{path}: document {document} has {size} tokens, not {offset} to {offset + length}")
+    return length
 
 
 def not_found(index: Path) -> DataError:

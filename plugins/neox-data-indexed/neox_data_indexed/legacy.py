@@ -29,6 +29,7 @@ from neox_data_indexed.layout import (
     not_found,
     read_magic,
     read_through,
+    require_inside,
 )
 from neox_data_indexed.writer import LARGEST_SIZE, IndexedWriter
 
@@ -66,12 +67,7 @@ class LegacySource(ABC):
 
     def read(self, document: int, offset: int = 0, length: int | None = None) -> NDArray[Any]:
         """Ids [length] of one document. Raises IndexError outside of the document."""
-        if not 0 <= document < len(self.sizes):
-            raise IndexError(f"{self.path}: no document {document}, there are {len(self.sizes)}")
-        size = int(self.sizes[document])
-        length = size - offset if length is None else length
-        if offset < 0 or length < 0 or offset + length > size:
-            raise IndexError(f"{self.path}: document {document} has {size} tokens, not {offset} to {offset + length}")
+        length = require_inside(self.path, self.sizes, document, offset, length)
         return self.take(int(self.starts[document]) + offset, length)
 
     def _check_length(self, index: Path) -> None:

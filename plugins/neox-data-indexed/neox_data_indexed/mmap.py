@@ -19,6 +19,7 @@ from neox_data_indexed.layout import (
     read_header,
     read_magic,
     read_through,
+    require_inside,
 )
 from neox_data_indexed.writer import IndexedWriter
 
@@ -59,12 +60,7 @@ class MmapSource:
 
     def read(self, document: int, offset: int = 0, length: int | None = None) -> NDArray[Any]:
         """Ids [length] of one document, a read-only view. Raises IndexError outside of the document."""
-        if not 0 <= document < len(self.sizes):
-            raise IndexError(f"{self._bin}: no document {document}, there are {len(self.sizes)}")
-        size = int(self.sizes[document])
-        length = size - offset if length is None else length
-        if offset < 0 or length < 0 or offset + length > size:
-            raise IndexError(f"{self._bin}: document {document} has {size} tokens, not {offset} to {offset + length}")
+        length = require_inside(self._bin, self.sizes, document, offset, length)
         start = int(self._starts[document]) // self.dtype.itemsize + offset
         return self._tokens[start : start + length]
 

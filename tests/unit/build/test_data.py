@@ -21,20 +21,8 @@ from neox_core.build.order import build_order
 from neox_core.build.records import edge_hash_of
 from neox_core.build.trail import Trail
 from neox_core.errors import DataError
-from neox_core.plan.runfile import (
-    BatchPlan,
-    CheckpointPlan,
-    ClusterPlan,
-    ComponentRef,
-    DataPlan,
-    DataSource,
-    Host,
-    ModelPlan,
-    OptimPlan,
-    PrecisionPlan,
-    RunPlan,
-    TrainPlan,
-)
+from neox_core.plan.runfile import BatchPlan, ComponentRef, DataPlan, DataSource
+from neox_core.testing.plans import example_plan
 
 SEQ = 6
 VOCAB = 1000
@@ -70,54 +58,17 @@ class Words:
         self.settings = settings
 
 
-UNUSED = ComponentRef("norm", "none", "test", "0", "nowhere:Nothing")
-
-
 def make_plan(prefix, *, layout=(2, 1, 1), train_iters=10, eval_iters=3, num_workers=0, split=(0.8, 0.2, 0.0)):
     """layout: micro-batch, accumulation, data-parallel ranks."""
     micro, accumulation, ranks = layout
-    return RunPlan(
-        model=ModelPlan(
-            num_layers=1,
-            hidden_size=8,
-            num_attention_heads=1,
-            intermediate_size=32,
-            seq_length=SEQ,
-            max_position_embeddings=SEQ,
-            norm=UNUSED,
-            activation=UNUSED,
-            position=UNUSED,
-            padded_vocab_size=VOCAB,
-            make_vocab_size_divisible_by=128,
-            tie_embeddings=True,
-            parallel_residual=False,
-            residual_post_norm=False,
-            hidden_dropout=0.0,
-            attention_dropout=0.0,
-            init_method="normal",
-            output_init_method="normal",
-            init_std=0.02,
-            attention_softmax_in_fp32=False,
-        ),
+    backend = ComponentRef("data backend", "json", "test", "0", f"{__name__}:JsonBackend")
+    plan = example_plan(Path("runs"))
+    return evolve(
+        plan,
+        model=evolve(plan.model, seq_length=SEQ, padded_vocab_size=VOCAB, make_vocab_size_divisible_by=128),
         batch=BatchPlan(micro, accumulation, ranks, micro * accumulation * ranks),
-        data=DataPlan(
-            None if prefix is None else str(prefix),
-            split,
-            ComponentRef("data backend", "json", "test", "0", f"{__name__}:JsonBackend"),
-            None,
-            num_workers,
-        ),
-        optim=OptimPlan(UNUSED, UNUSED, 1e-3, 0, 0, 10, 0, 1, 0),
-        precision=PrecisionPlan("fp32", None),
-        train=TrainPlan(train_iters, None, 5, eval_iters, 1, 1234, "stop", None, None),
-        checkpoint=CheckpointPlan(None, None, None, "must", None, False, True, True, True, True, "must-match"),
-        cluster=ClusterPlan((Host("localhost", 1),), "cpu", "gloo", "127.0.0.1", 29500, None),
-        launcher=UNUSED,
-        monitors=(),
-        engine={},
-        plugins={},
-        run_dir="runs",
-        neox_version="0",
+        data=DataPlan(None if prefix is None else str(prefix), split, backend, None, num_workers),
+        train=evolve(plan.train, train_iters=train_iters, eval_interval=5, eval_iters=eval_iters, seed=1234),
     )
 
 
