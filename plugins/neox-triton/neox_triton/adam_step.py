@@ -91,8 +91,7 @@ def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tu
     shape = (WIDTH, 4 * WIDTH) if large else (5, 123)
     for decoupled in (True, False):
         weight, grad, mean = (draw(*shape, dtype=dtype, device=device, scale=s).detach() for s in (1.0, 2.0, 3.0))
-        state = mean.float(), mean.float().square() * 0.5
-        yield weight, grad, *state, 3, 1e-2, (0.9, 0.95), 1e-8, 0.1, decoupled
+        yield weight, grad, mean, mean.square() * 0.5, 3, 1e-2, (0.9, 0.95), 1e-8, 0.1, decoupled
 
 
 KERNEL = TritonKernel(adam_step, _cases)
