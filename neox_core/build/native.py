@@ -15,6 +15,10 @@ import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 COMPILERS = ("c++", "g++", "clang++")
 # No -ffast-math: linking with it changes how the whole process rounds. What is left out are NaN's and zero's signs.
@@ -29,6 +33,14 @@ FLAGS = (
     "-shared",
     "-fPIC",
 )
+
+
+def native_for(source: Path, *tensors: Tensor) -> ctypes.CDLL | None:
+    """`native` for tensors that are its functions' arrays of floats: fp32, contiguous, in host memory; else None."""
+    import torch  # here, since what compiles a loop over indices needs none
+
+    fits = all(each.device.type == "cpu" and each.dtype == torch.float32 and each.is_contiguous() for each in tensors)
+    return native(source) if fits else None
 
 
 @cache

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from attrs import asdict
 from torch import Tensor
 
-from neox_core.build.native import native
+from neox_core.build.native import native_for
 from neox_lamb.plugin import LambSettings
 
 SOURCE = Path(__file__).with_name("step.cpp")
@@ -26,17 +27,7 @@ class Lamb(torch.optim.Optimizer):
     """
 
     def __init__(self, params: Iterable[dict[str, Any]], settings: LambSettings) -> None:
-        options = {
-            "lr": settings.lr,
-            "betas": settings.betas,
-            "eps": settings.eps,
-            "weight_decay": settings.weight_decay,
-            "bias_correction": settings.bias_correction,
-            "max_coeff": settings.max_coeff,
-            "min_coeff": settings.min_coeff,
-            "fused": settings.fused,
-        }
-        super().__init__(params, options)
+        super().__init__(params, asdict(settings))
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -66,8 +57,7 @@ def _step(weight: Tensor, grad: Tensor, group: dict[str, Any], state: dict[str, 
 def _compiled(weight: Tensor, grad: Tensor, group: dict[str, Any], state: dict[str, Any]) -> bool:
     """A parameter in host memory by compiled code, with nothing of its size beside; False where that cannot be."""
     tensors = (weight, grad, state["exp_avg"], state["exp_avg_sq"])
-    fits = all(each.device.type == "cpu" and each.dtype == torch.float32 and each.is_contiguous() for each in tensors)
-    library = native(SOURCE) if fits else None
+    library = native_for(SOURCE, *tensors)
     if library is None:
         return False
     moved, slopes, first, second = (c_void_p(each.data_ptr()) for each in tensors)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from attrs import asdict
 from torch import Tensor
 
-from neox_core.build.native import native
+from neox_core.build.native import native_for
 from neox_lion.plugin import LionSettings
 
 SOURCE = Path(__file__).with_name("step.cpp")
@@ -20,13 +21,7 @@ class Lion(torch.optim.Optimizer):
     """Steps by the sign of a mean of buffer and gradient. State of a parameter: the buffer, `momentum`."""
 
     def __init__(self, params: Iterable[dict[str, Any]], settings: LionSettings) -> None:
-        options = {
-            "lr": settings.lr,
-            "betas": settings.betas,
-            "weight_decay": settings.weight_decay,
-            "fused": settings.fused,
-        }
-        super().__init__(params, options)
+        super().__init__(params, asdict(settings))
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -50,8 +45,7 @@ def _step(weight: Tensor, grad: Tensor, buffer: Tensor, group: dict[str, Any]) -
 def _one_pass(weight: Tensor, grad: Tensor, buffer: Tensor, group: dict[str, Any]) -> bool:
     """A parameter in host memory by compiled code; False where that cannot be."""
     tensors = (weight, grad, buffer)
-    fits = all(each.device.type == "cpu" and each.dtype == torch.float32 and each.is_contiguous() for each in tensors)
-    library = native(SOURCE) if fits else None
+    library = native_for(SOURCE, *tensors)
     if library is None:
         return False
     numbers = (group["lr"], 1 - group["lr"] * group["weight_decay"], *group["betas"])

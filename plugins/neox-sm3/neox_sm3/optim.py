@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from attrs import asdict
 from torch import Tensor
 
-from neox_core.build.native import native
+from neox_core.build.native import native_for
 from neox_sm3.plugin import SM3Settings
 
 SOURCE = Path(__file__).with_name("step.cpp")
@@ -27,15 +28,7 @@ class SM3(torch.optim.Optimizer):
     """
 
     def __init__(self, params: Iterable[dict[str, Any]], settings: SM3Settings) -> None:
-        options = {
-            "lr": settings.lr,
-            "momentum": settings.momentum,
-            "beta": settings.beta,
-            "eps": settings.eps,
-            "weight_decay": settings.weight_decay,
-            "fused": settings.fused,
-        }
-        super().__init__(params, options)
+        super().__init__(params, asdict(settings))
         self.kernels: Mapping[str, Callable[..., Any]] = {}
 
     @torch.no_grad()
@@ -115,8 +108,7 @@ def _one_pass(weight: Tensor, grad: Tensor, group: dict[str, Any], state: dict[s
     """A matrix in host memory by compiled code; False where that cannot be."""
     momentum = state.get("momentum")
     tensors = [weight, grad, *([] if momentum is None else [momentum])]
-    fits = all(each.device.type == "cpu" and each.dtype == torch.float32 and each.is_contiguous() for each in tensors)
-    library = native(SOURCE) if fits and weight.ndim == 2 and weight.numel() else None
+    library = native_for(SOURCE, *tensors) if weight.ndim == 2 and weight.numel() else None
     if library is None:
         return False
     (height, width), threads = weight.shape, min(torch.get_num_threads(), len(weight))
