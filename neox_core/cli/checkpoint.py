@@ -54,10 +54,9 @@ def prepare_import(folder: Path, out: Path, family: str | None, catalog: Catalog
     config = _read_config(folder)
     entry = catalog.find("model family", family or str(config.get("model_type")))
     keys: dict[str, Any] = dict(entry.load()().keys(config))
-    keys["seq-length"] = keys["max-position-embeddings"]
     try:
         if out.exists() and any(out.iterdir()):
-            raise UsageError(f"{out}: is there already")
+            raise UsageError(f"{out}: is there already", hint="name another folder, or remove it")
         out.mkdir(parents=True, exist_ok=True)
         if (folder / "tokenizer.json").is_file():
             shutil.copyfile(folder / "tokenizer.json", out / "tokenizer.json")
@@ -67,7 +66,7 @@ def prepare_import(folder: Path, out: Path, family: str | None, catalog: Catalog
         raise CheckpointError(f"{out}: cannot be written: {error.strerror or error}") from error
     with tempfile.TemporaryDirectory() as scratch:
         rest = Path(scratch) / "rest.json"
-        rest.write_text(json.dumps(REST), encoding="utf-8")
+        rest.write_text(json.dumps({**REST, "seq-length": keys["max-position-embeddings"]}), encoding="utf-8")
         plan = prepare_run([out / "model.yml", rest], catalog=catalog, start=False).plan
     run = out / ".import.json"
     write_runfile(plan, run)
@@ -83,7 +82,8 @@ def prepare_import(folder: Path, out: Path, family: str | None, catalog: Catalog
 def export_hf(load: Path, out: Path, family: str | None) -> None:
     """Write the newest checkpoint in LOAD, a run's `save` folder or one checkpoint in it, for transformers to read.
 
-    The logits of what was written are compared with the checkpoint's before this says that it is done.
+    What was written is read again before this says that it is done: weights are compared with the checkpoint to the
+    bit, logits with those of transformers where it is installed.
     """
     catalog = load_plugins()
     names = (family,) if family else catalog.registry.names("model family")
@@ -97,7 +97,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}", hint="name a folder that transformers reads") from error
+    except ValueError as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"{path}: not a JSON object")

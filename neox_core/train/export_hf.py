@@ -46,7 +46,7 @@ def export_hf(load: Path, out: Path, family: ModelFamily, file_bytes: int = FILE
     if checkpoint is None:
         raise CheckpointError(f"{load}: no checkpoint here", hint="name the folder that the config calls `save`")
     if out.exists():
-        raise UsageError(f"{out}: is there already")
+        raise UsageError(f"{out}: is there already", hint="name another folder, or remove it")
     plan, reader = read_runfile(checkpoint / RUN), CheckpointReader(checkpoint)
     reader.verify()
     rows = reader.tensor_shape("weight", "embedding.weight")[0]

@@ -103,8 +103,8 @@ ONLY = {
     "dp2z3": EACH,
     "pp2z1": ("shared",),
     "pp2deepspeed": ("recompute", "rpe"),
-    "tp2compiled": ("llama",),
-    "pp2compiled": ("recompute",),
+    "tp2compiled": ("plain",),
+    "pp2compiled": ("plain",),
     "tp2pp2": EACH,
     "tp2dp2z1": ("documents",),
 }
@@ -130,7 +130,8 @@ def run(out: Path, cases: dict[int, list[dict[str, Any]]]) -> None:
 HALF: dict[str, Any] = {"position": "rotary", "dtype": "bf16", "accumulation": 2}
 IN_HALF = {"tp2": {"tensor": 2}, "tp2sp": {"tensor": 2, "sequence_parallel": True}, "pp2z1": {"pipe": 2, "zero": 1}}
 
-# A run that changes its layout in the middle. Each writes at step 10; the others go on from there, or write it again.
+# A run that changes its layout in the middle. Each writes halfway; the others go on from there, or write it again.
+HALFWAY, WHOLE = 6, 12
 SWAP: dict[str, Any] = {
     "position": "rotary",
     "activation": "swiglu",
@@ -171,10 +172,10 @@ def swap_cases(out: Path) -> dict[int, list[dict[str, Any]]]:
     half = {"name": "half-sparse", "steps": 10, **SPARSE["sparse"], "tensor": 2}
     cases[2] += [half, {**half, "name": "swap-sparse", "steps": 20, "load": str(out / "2" / "half-sparse")}]
     for name, (ranks, layout) in HALVES.items():
-        cases[ranks].append({"name": f"half-{name}", "steps": 10, **SWAP, **layout})
-    cases[2].append({"name": "straight-tp2", "tensor": 2, **SWAP})
-    cases[1].append({"name": "straight", **SWAP})
-    for kind, swaps, steps in (("swap", SWAPS, 20), ("again", AGAIN, 10)):
+        cases[ranks].append({"name": f"half-{name}", "steps": HALFWAY, **SWAP, **layout})
+    cases[2].append({"name": "straight-tp2", "steps": WHOLE, "tensor": 2, **SWAP})
+    cases[1].append({"name": "straight", "steps": WHOLE, **SWAP})
+    for kind, swaps, steps in (("swap", SWAPS, WHOLE), ("again", AGAIN, HALFWAY)):
         for source, name, ranks, layout in swaps:
             load = out / str(HALVES[source][0]) / f"half-{source}"
             case = {"name": f"{kind}-{source}-{name}", "load": str(load), "steps": steps, **SWAP, **layout}
@@ -229,7 +230,7 @@ def test_equals_one_process(out: Path, ranks: int, layout: str, form: str) -> No
 
 @pytest.mark.parametrize("layout", IN_HALF)
 def test_is_near_one_process_in_bf16(out: Path, layout: str) -> None:
-    """DeepSpeed's own norm would be 40 % too small in tensor-parallel parts at ZeRO 0."""
+    """DeepSpeed's own norm of tensor-parallel parts at ZeRO 0 would be those of the first rank: 1 to 6 % less."""
     expected, found = told(out / "1" / "half"), told(out / "2" / f"half-{layout}-bf16")
     torch.testing.assert_close(torch.tensor(found["losses"]), torch.tensor(expected["losses"]), rtol=0, atol=2e-3)
     torch.testing.assert_close(torch.tensor(found["norms"]), torch.tensor(expected["norms"]), rtol=5e-3, atol=0)
