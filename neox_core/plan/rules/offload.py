@@ -131,10 +131,11 @@ def files_need_libaio(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 def files_are_not_saved(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """A checkpoint holds what is in memory, and not yet what is offloaded to files."""
     checkpoint = config.section(CheckpointSection)
+    said = "is not available yet for a run that offloads to nvme: a checkpoint does not read the engine's files"
     if uses_files(_zero(config)):
         for key, value in (("save", checkpoint.save), ("load", checkpoint.load)):
             if value is not None:
-                yield config.problem("is not available yet for a run that offloads to nvme", key, "device: cpu")
+                yield config.problem(said, key, "remove it, or offload with device: cpu")
 
 
 def _libaio_is_here() -> bool:
