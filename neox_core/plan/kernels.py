@@ -12,7 +12,7 @@ from neox_core.config.sections.kernels import SWITCHES, KernelsSection
 from neox_core.config.sections.model import ModelSection
 from neox_core.config.sections.parallelism import ParallelismSection
 from neox_core.config.sections.zero import ZeroSection
-from neox_core.config.structure import Chosen, Config
+from neox_core.config.structure import Config
 from neox_core.hooks.ops import CORE_OPS, installed_ops
 from neox_core.hooks.registry import Entry, Registry
 from neox_core.plan.runfile import ComponentRef, KernelPlan
@@ -52,9 +52,13 @@ def plan_kernels(config: Config, registry: Registry, device: str) -> tuple[tuple
 
 def model_ops(config: Config) -> tuple[str, ...]:
     """The ops that the model and the optimizer of a config compute."""
-    chosen: list[Chosen] = [each for kind in PARTS for each in config.components(kind)]
     core = (op for op, _ in CORE_OPS if op != BLOCK_SPARSE or config.components("sparse layout"))
-    return (*core, *(name for each in chosen for name, _ in each.entry.component.ops))
+    return (*core, *(op for kind in PARTS for op in _ops_of(config, kind)))
+
+
+def _ops_of(config: Config, kind: str) -> Iterator[str]:
+    """The ops that the components of one kind compute."""
+    return (name for each in config.components(kind) for name, _ in each.entry.component.ops)
 
 
 def _asked(config: Config, problems: list[Problem]) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -96,6 +100,8 @@ def _why_not(
 
 def _why_not_in_this_model(config: Config, op: str, choice: str) -> tuple[str, str] | None:
     model, parallel = config.section(ModelSection), config.section(ParallelismSection)
+    if op in _ops_of(config, "optimizer"):
+        return _why_not_in_this_optimizer(config, op)
     if model.compile:
         return f"the kernels of {op} are not compiled along with a layer", "remove it, or compile"
     if op in NEED_WHOLE_BIAS and config.section(ZeroSection).zero_optimization.stage == 3:
@@ -111,6 +117,13 @@ def _why_not_in_this_model(config: Config, op: str, choice: str) -> tuple[str, s
             return "every layer attends by blocks, which make no whole row of scores", "remove it"
         if op == SOFTMAXES[0] and model.reset_attention_mask:
             return "the mask of parted documents is no triangle", "scaled-masked-softmax-fusion is for any mask"
+    return None
+
+
+def _why_not_in_this_optimizer(config: Config, op: str) -> tuple[str, str] | None:
+    offload = config.section(ZeroSection).zero_optimization.offload_optimizer
+    if offload is not None and offload.device != "none":
+        return f"offload_optimizer keeps {op} on the host", "remove it, or the offload"
     return None
 
 
