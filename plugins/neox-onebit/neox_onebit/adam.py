@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.adamw import adamw
 
-from neox_onebit.averaging import Averaging, require_variance
+from neox_onebit.averaging import Averaging, freeze, require_variance
 from neox_onebit.passes import move
 from neox_onebit.wire import Wire
 
@@ -33,7 +33,7 @@ class OneBitAdam(Averaging):
 
     def __init__(self, params: Iterable[dict[str, Any]], settings: OneBitAdamSettings, wire: Wire) -> None:
         super().__init__(params, settings, wire)
-        self._freeze_step = settings.freeze_step
+        self._freeze_step, self._floor = settings.freeze_step, settings.variance_floor
 
     def _averaged(self, step: int) -> bool:
         return step <= self._freeze_step
@@ -75,6 +75,8 @@ class OneBitAdam(Averaging):
         momenta = {}
         for group, parameter, state in self._live():
             require_variance(state, parameter)
+            if "compressed" not in state:
+                freeze(state["exp_avg_sq"], self._floor)
             momenta[parameter] = state["exp_avg"].lerp_(parameter.grad, 1 - group["betas"][0])
         momenta = self._exchanged(momenta)
         for group, parameter, state in self._live():

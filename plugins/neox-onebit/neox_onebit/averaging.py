@@ -83,6 +83,14 @@ class Averaging(torch.optim.Optimizer):
         return self._exchange
 
 
+def freeze(variance: Tensor, floor: float) -> None:
+    """Raise what is less than a share of the mean to it, in place.
+
+    A number that had hardly a gradient before the freeze, as of a rare word, would take steps without bound after it.
+    """
+    variance.clamp_(min=variance.mean() * floor)
+
+
 def require_variance(state: Mapping[str, Any], parameter: Tensor) -> None:
     """Raises ConfigError for a parameter that begins when variances are frozen."""
     if "exp_avg_sq" not in state:

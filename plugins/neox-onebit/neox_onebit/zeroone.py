@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from neox_onebit.averaging import Averaging, require_variance
+from neox_onebit.averaging import Averaging, freeze, require_variance
 from neox_onebit.passes import move
 from neox_onebit.wire import Wire
 
@@ -112,6 +112,9 @@ class ZeroOneAdam(Averaging):
             variance.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
             state["variance_step"] += 1
         require_variance(state, parameter)
+        if "frozen" not in state and group["steps"] > self._settings.var_freeze_step:
+            freeze(state["exp_avg_sq"], self._settings.variance_floor)
+            state["frozen"] = 1
 
     def _rate(self, group: dict[str, Any], state: dict[str, Any]) -> float:
         corrected = 1 - group["betas"][0] ** state["step"] if self._settings.bias_correction else 1.0

@@ -22,10 +22,16 @@ STEPS = 50
 COMMON = {"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-6}
 DECAY = 0.1
 CASES = {
-    "adam": ("OneBitAdam", {"freeze_step": 10}),
+    "adam": ("OneBitAdam", {"freeze_step": 10, "variance_floor": 0.1}),
     "zeroone": (
         "ZeroOneAdam",
-        {"var_freeze_step": 20, "var_update_scaler": 3, "local_step_scaler": 9, "local_step_clipper": 4},
+        {
+            "var_freeze_step": 20,
+            "var_update_scaler": 3,
+            "local_step_scaler": 9,
+            "local_step_clipper": 4,
+            "variance_floor": 0.1,
+        },
     ),
     "uncorrected": (
         "ZeroOneAdam",
@@ -34,6 +40,7 @@ CASES = {
             "var_update_scaler": 4,
             "local_step_scaler": 5,
             "local_step_clipper": 8,
+            "variance_floor": 0.0,
             "bias_correction": False,
         },
     ),

@@ -45,8 +45,8 @@ def given(steps, ranks):
     ]
 
 
-def one_bit_adam(steps, ranks, freeze_step):
-    """Algorithm 1 of arXiv:2102.02888. Weights of each parameter after the last step."""
+def one_bit_adam(steps, ranks, freeze_step, floor):
+    """Algorithm 1 of arXiv:2102.02888, frozen variances at least `floor` of their mean. Weights after the last step."""
     found = []
     for index, weight in enumerate(start()):
         x = weight.detach().double()
@@ -60,6 +60,8 @@ def one_bit_adam(steps, ranks, freeze_step):
                 v = BETA2 * v + (1 - BETA2) * mean**2
                 frozen = v / (1 - BETA2**step)
             else:
+                if step == freeze_step + 1:
+                    frozen = frozen.clamp(min=floor * float(frozen.mean()))
                 m = errors.exchange([BETA1 * m + (1 - BETA1) * each for each in g])
             x = x - rate(step) * (m / (1 - BETA1**step) / (frozen.sqrt() + EPS) + decay * x)
         found.append(x)
@@ -76,7 +78,7 @@ def variance_steps(last, scaler):
     return found
 
 
-def zero_one_adam(steps, ranks, freeze, scaler, meets, *, corrected):
+def zero_one_adam(steps, ranks, freeze, scaler, meets, floor, *, corrected):
     """Algorithm 1 of arXiv:2202.06009, the momentum of a step in T_v from the exact gradient. [rank][parameter]."""
     exact, weights = variance_steps(freeze, scaler), [[] for _ in range(ranks)]
     for index, weight in enumerate(start()):
@@ -89,6 +91,8 @@ def zero_one_adam(steps, ranks, freeze, scaler, meets, *, corrected):
             if step in exact:
                 g = [sum(g) / ranks] * ranks
                 v, updates = BETA2 * v + (1 - BETA2) * g[0] ** 2, updates + 1
+            if step == freeze + 1:
+                v = v.clamp(min=floor * float(v.mean()))
             size = (v / (1 - BETA2**updates if corrected else 1)).sqrt() + EPS
             gamma, keep = rate(step) / (1 - BETA1**step if corrected else 1), 1 - rate(step) * decay
             m = [BETA1 * mine + (1 - BETA1) * each for mine, each in zip(m, g, strict=True)]

@@ -47,7 +47,7 @@ def last(seen, case, rank=0):
 
 def test_one_bit_adam_is_the_papers(ranks):
     size, seen, _ = ranks
-    expected = one_bit_adam(STEPS, size, 10)
+    expected = one_bit_adam(STEPS, size, 10, 0.1)
     assert all(map(is_as_expected, last(seen, "adam"), expected))
 
 
@@ -61,6 +61,7 @@ def test_zero_one_adam_is_the_papers(ranks, case):
         settings["var_freeze_step"],
         settings["var_update_scaler"],
         MEETS[case],
+        settings["variance_floor"],
         corrected=case == "zeroone",
     )
     for rank in range(size):
@@ -123,7 +124,7 @@ def test_the_mean_of_parameter_plus_errors_is_conserved(ranks):
         for index, shape in enumerate(shapes):
             state = after["states"][index]
             m, v = (before["states"][index]["exp_avg"].double(), state["exp_avg_sq"].double())
-            assert torch.equal(v, seen["adam"][0][9]["states"][index]["exp_avg_sq"].double())
+            assert torch.equal(v, seen["adam"][0][10]["states"][index]["exp_avg_sq"].double())
             scale = rate(step) / (1 - BETA1**step) / ((v / (1 - BETA2**10)).sqrt() + COMMON["eps"])
             mean = sum(gradients(step, rank)[index].double() for rank in range(size)) / size
             exact = BETA1 * m + (1 - BETA1) * mean
@@ -154,7 +155,9 @@ def test_the_variance_of_zero_one_adam_changes_at_its_steps_alone(ranks):
     for case in ("zeroone", "uncorrected"):
         settings, states = CASES[case][1], [after["states"][0]["exp_avg_sq"] for after in seen[case][0]]
         changed = [step for step in range(2, STEPS + 1) if not torch.equal(states[step - 1], states[step - 2])]
-        assert changed == variance_steps(settings["var_freeze_step"], settings["var_update_scaler"])[1:]
+        last = settings["var_freeze_step"]
+        floored = [last + 1] if settings["variance_floor"] else []
+        assert changed == variance_steps(last, settings["var_update_scaler"])[1:] + floored
 
 
 def test_the_running_trust_ratio_is_frozen(ranks):
