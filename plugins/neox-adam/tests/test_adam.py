@@ -108,9 +108,13 @@ def test_classes_are_those_that_are_asked_for() -> None:
         ("CPU_Adam", {}, DeepSpeedCPUAdam),
         ("CPU_torch_adam", {}, torch.optim.AdamW),
     ):
-        entry = catalog.find("optimizer", name)
-        optimizer = entry.load()([{"params": [torch.nn.Parameter(torch.ones(2))]}], build(entry, **options))
+        entry, weight = catalog.find("optimizer", name), torch.nn.Parameter(torch.ones(6))
+        optimizer = entry.load()([{"params": [weight]}], build(entry, **options))
         assert type(optimizer) is cls
+        weight.grad = torch.ones(6)
+        optimizer.step()
+        held = [value for value in optimizer.state[weight].values() if torch.is_tensor(value) and value.ndim]
+        assert (sum(value.numel() for value in held) / 6, 0) == entry.component.state_numbers
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
