@@ -24,6 +24,7 @@ _HOME = {
     "check_norm": "layers",
     "check_activation": "layers",
     "check_position": "layers",
+    "check_sparse_layout": "layouts",
     "check_data_backend": "data",
 }
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from neox_core.contracts import LayoutShape
 from neox_core.hooks.component import load_path
+from neox_core.testing import check_sparse_layout, load_only
 
 LAYOUTS = {each.name: each for each in neox_sparse_layouts()}
 
@@ -158,10 +159,19 @@ def test_the_draw_follows_from_seed_layer_and_head() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(LAYOUTS))
-def test_nothing_is_seen_ahead_and_every_block_sees_itself(name: str) -> None:
-    made = layout(name, 11, 2)
-    assert not made.triu(1).any()
-    assert made.diagonal(dim1=1, dim2=2).all()
+def test_the_contract_is_kept_and_every_block_sees_itself(name: str) -> None:
+    check_sparse_layout(load_only("neox-sparse-attention"), name)
+    assert layout(name, 11, 2).diagonal(dim1=1, dim2=2).all()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_all_choices_are_equally_likely(count: int) -> None:
+    """Blocks before the window of the last of 9 are 1 to 6, seen by a share of count / 6 of 3000 heads each."""
+    settings = {"num_random_blocks": count, "different_layout_per_head": True}
+    last = layout("bigbird", 9, 3000, {"seed": 5}, **settings)[:, 8]
+    share = count / 6
+    assert ((last[:, 1:7].double().mean(0) - share).abs() < 4 * (share * (1 - share) / 3000) ** 0.5).all()
+    assert (last[:, 1:7].sum(1) == count).all()
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,13 @@ def test_each_layer_has_its_own() -> None:
     assert model((LOCAL, BIGBIRD), (0, 1)).tables[0].layout.sum() < made.tables[1].layout.sum()
 
 
+@pytest.mark.parametrize("block", [4, 32])
+def test_a_sequence_has_as_many_blocks_as_fit(block: int) -> None:
+    plan = evolve(PLAN, layouts=(evolve(LOCAL, settings={"block": block}),), layout_of_layer=(0, 0))
+    table = build_tables(plan, CONTEXT)[1]
+    assert (table.block, table.layout.shape) == (block, (4, 64 // block, 64 // block))
+
+
 def test_layers_of_one_layout_share_a_table_unless_it_is_drawn() -> None:
     local = model((LOCAL,), (0, 0)).tables
     assert local[0] is local[1]
