@@ -1,7 +1,7 @@
-"""Data on one core: the order of samples, tokenizing and writing, memory, reading samples, what a run waits for them.
+"""Data on one core: orders of samples, tokenizing and writing, memory, reading samples, what a run waits for them.
 
 `python benchmarks/data_cpu.py [PART...]`: rows are appended to benchmarks/results.csv. Ours and a peer's run in
-alternation. PART: order, tokenizing, memory, reading, waiting; all of them if none is named. `--documents 1e8` is the
+alternation. PART: order, blending, tokenizing, memory, reading, waiting; all if none is named. `--documents 1e8` is the
 size of the order, `--megabytes 100 2000` are the sizes of text whose memory is compared (5 MB take a second).
 """
 
@@ -147,6 +147,20 @@ def order(documents: str, folder: Path) -> None:
             append_row("data_cpu", f"order of {float(documents):.0e} documents: {how}", unit, list(values))
 
 
+def blending() -> None:
+    """The turns of 10^8 samples from a few datasets."""
+    from neox_core.build.blend import build_blend, normalise
+
+    build_blend([1.0], 1, compile_from=0)  # compiles
+    for count in (2, 10):
+        seconds = []
+        for _ in range(RUNS):
+            began = time.process_time()
+            build_blend(normalise(range(1, count + 1)), 10**8)
+            seconds.append(time.process_time() - began)
+        append_row("data_cpu", f"turns of 1e+08 samples of {count} datasets", "s", seconds)
+
+
 def texts(folder: Path) -> float:
     """Source files of the standard library as .txt; returns their MB."""
     held = 0
@@ -269,7 +283,7 @@ def waiting(folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parts = ("order", "tokenizing", "memory", "reading", "waiting")
+    parts = ("order", "blending", "tokenizing", "memory", "reading", "waiting")
     parser.add_argument("parts", nargs="*", choices=[*parts, []])
     parser.add_argument("--documents", default="1e7")
     parser.add_argument("--megabytes", type=int, nargs="+", default=[100, 400])
@@ -280,6 +294,8 @@ def main() -> None:
             match part:
                 case "order":
                     order(given.documents, folder)
+                case "blending":
+                    blending()
                 case "memory":
                     memory(folder, given.megabytes)
                 case _:
