@@ -68,6 +68,7 @@ def make_plan(
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": CLIPPING,
         "zero_optimization": {"stage": zero},
+        "zero_allow_untested_optimizer": True,
     }
     if dtype.startswith("bf16"):
         engine["bf16"] = {"enabled": True}
