@@ -14,7 +14,7 @@ import signal
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -298,16 +298,19 @@ def run_case(case: dict[str, Any], out: Path) -> None:
         (out / case["name"] / "losses.json").write_text(json.dumps(told))
 
 
-def rank_main(rank: int, world: int, out: Path, cases: list[dict[str, Any]]) -> None:
+Act = Callable[[dict[str, Any], Path], None]
+
+
+def rank_main(rank: int, world: int, out: Path, cases: list[dict[str, Any]], act: Act = run_case) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": "0"}
     dist.init_process_group("gloo", init_method=f"file://{out}/.store-{world}", rank=rank, world_size=world)
     for case in cases:
-        run_case(case, out)
+        act(case, out)
         gc.freeze()  # what is there by now stays; DeepSpeed collects often
     dist.barrier()
 
 
-def run_ranks(world: int, out: Path, cases: list[dict[str, Any]]) -> None:
+def run_ranks(world: int, out: Path, cases: list[dict[str, Any]], act: Act = run_case) -> None:
     """One group of processes, forked so that they need not import anything again."""
     out.mkdir()
     children = []
@@ -316,7 +319,7 @@ def run_ranks(world: int, out: Path, cases: list[dict[str, Any]]) -> None:
         if not child:
             code = 1
             try:
-                rank_main(rank, world, out, cases)
+                rank_main(rank, world, out, cases, act)
                 code = 0
             finally:
                 if code:

@@ -1,7 +1,7 @@
-"""A rank that trains in fp16 with overflows on one rank: `python loss_scale.py OUT CASES_JSON`.
+"""Two ranks that train in fp16 with overflows on one: `python loss_scale.py OUT CASES_JSON`.
 
-A case: its name, ZeRO stage, the engine's `fp16` block, and the steps at which the gradient of rank 1 overflows. It
-leaves OUT/<name>-<rank>.json: of each step, the loss scale and the skipped steps after it, and a sum over the weights.
+A case: its name, ZeRO stage, the engine's `fp16` block, and the steps at which the gradient of rank 1 overflows.
+It leaves OUT/ranks/<name>-<rank>.json: of each step, the loss scale and skipped steps after it, a sum over the weights.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from attrs import evolve
-from layouts import EOD, VOCAB, batches, make_plan
+from layouts import EOD, VOCAB, batches, make_plan, run_ranks
 from torch import Tensor
 
 from neox_core.build.context import build_context
@@ -54,19 +54,14 @@ def run_case(case: dict[str, Any], out: Path) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
+    os.environ["DS_ACCELERATOR"] = "cpu"
     quiet_engine(debug=False)
     from deepspeed.accelerator import get_accelerator
 
     # DeepSpeed advises against fp16 on a CPU, which is slow at it and right: enough to see where the scale goes.
     get_accelerator().is_fp16_supported = lambda: True
     out, cases = Path(sys.argv[1]), json.loads(sys.argv[2])
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", init_method=f"file://{out}/.store-{world}", rank=rank, world_size=world)
-    for case in cases:
-        run_case(case, out)
-    dist.barrier()
-    sys.stdout.flush()
-    os._exit(0)
+    run_ranks(2, out / "ranks", cases, run_case)
 
 
 if __name__ == "__main__":
