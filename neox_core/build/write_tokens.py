@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from neox_core.contracts import DataBackend, Tokenizer, TokenWriter
     from neox_core.plan.runfile import ComponentRef
 
-BATCH_BYTES = 1 << 20
+BATCH_BYTES = 1 << 18
 """Text that is encoded together: as ids it takes some forty times as much memory for a moment."""
 
 
