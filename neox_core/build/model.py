@@ -13,6 +13,7 @@ from neox_core.errors import CheckpointError
 from neox_core.model.block import Block
 from neox_core.model.gpt import GPT
 from neox_core.model.init import init_parameters
+from neox_core.model.loss import differentiated
 from neox_core.parallel.groups import Groups
 from neox_core.parallel.tensor import mark_parameters
 
@@ -49,13 +50,15 @@ def build_model(
 
 
 def compile_layers(model: nn.Module, backend: str = "inductor") -> None:
-    """Have every layer of a model, or of a stage of one, compiled by torch.compile when it first runs.
+    """Have every layer of a model, or of a stage of one, compiled by torch.compile when it first runs in training.
 
-    It runs uncompiled in generation. backend: of torch.compile.
+    The loss of a few tokens too, where one rank has the whole vocabulary. backend: of torch.compile.
     """
     for module in model.modules():
         if isinstance(module, Block):
             module.compile(backend=backend)
+    if isinstance(model, GPT) and model.tensor.size == 1:
+        model.compiled_loss = torch.compile(differentiated, backend=backend)
 
 
 def parameter_shapes(plan: ModelPlan, vocab_size: int) -> dict[str, tuple[int, ...]]:

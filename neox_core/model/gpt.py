@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +23,7 @@ from neox_core.parallel.tensor import ALONE
 
 if TYPE_CHECKING:
     from neox_core.contracts.model import Activation
+    from neox_core.model.loss import Differentiated
     from neox_core.model.routing import Routing
     from neox_core.model.shape import ModelShape
     from neox_core.model.sparse import BlockTable
@@ -57,6 +59,7 @@ class GPT(nn.Module):
         self.narrow_loss = narrow_loss
         self.documents = documents
         self.recompute = recompute
+        self.compiled_loss: Differentiated | None = None
         self.routing: Routing | None = None  # set for each step by the engine, where a curriculum asks for it
         self.shape = shape
         self.tensor = tensor
@@ -80,7 +83,7 @@ class GPT(nn.Module):
         if self.documents is not None:
             labels = self.documents.labels(tokens, labels)
         hidden = self.tensor.enter(self.hidden(tokens, keys=keys))
-        loss = self.kernels.get("cross_entropy", cross_entropy)
+        loss = self.kernels.get("cross_entropy") or partial(cross_entropy, compiled=self.compiled_loss)
         return loss(hidden, self.output_weight, labels, narrow=self.narrow_loss, tensor=self.tensor)  # type: ignore[no-any-return]
 
     def logits(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:

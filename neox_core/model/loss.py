@@ -6,6 +6,7 @@ gradient is taken while they are there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ IGNORED = -100
 CHUNK_BYTES = {"cpu": 24 * 2**20}  # a processor's last cache; the logits are read and written four times
 GPU_CHUNK_BYTES = 256 * 2**20
 
+Differentiated = Callable[[Tensor, Tensor, torch.dtype], tuple[Tensor, Tensor]]
+"""`differentiated`, or what a compiler has made of it."""
+
 
 def cross_entropy(
     hidden: Tensor,
@@ -27,6 +31,7 @@ def cross_entropy(
     *,
     narrow: bool = False,
     tensor: TensorParallel = ALONE,
+    compiled: Differentiated | None = None,
 ) -> Tensor:
     """Mean of -log softmax(hidden @ weight.T)[label] in nats over the labels that are not -100.
 
@@ -37,6 +42,7 @@ def cross_entropy(
     dtype of the products, with its few digits, instead of fp32; their sum is in fp32 all the same.
     tensor: the ranks that share the vocabulary, each with its rows of `weight`. Each returns the loss, and the part of
     the gradient of `hidden` that goes through its rows: `TensorParallel.enter` adds them up.
+    compiled: `differentiated` by a compiler, for one rank.
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -45,7 +51,7 @@ def cross_entropy(
     with_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     with torch.autocast(device, enabled=False):
         loss: Tensor = _ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            hidden.flatten(0, -2), weight, labels.flatten(), dtype, chunk, narrow, with_gradient, tensor
+            hidden.flatten(0, -2), weight, labels.flatten(), dtype, chunk, narrow, with_gradient, tensor, compiled
         )
     return loss
 
@@ -68,6 +74,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         narrow: bool,
         with_gradient: bool,
         tensor: TensorParallel,
+        compiled: Differentiated | None,
     ) -> Tensor:
         wide = torch.promote_types(dtype, torch.float32)
         inner = dtype if narrow else wide
@@ -82,19 +89,25 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         for part in (slice(start, start + chunk) for start in range(0, len(labels), chunk)):
             target = targets[part, None]
             logits = times_transposed(states[part], matrix)  # [chunk, vocab]
-            highest, own = logits.amax(-1), logits.gather(1, target)[:, 0]
-            probs = torch.softmax(logits, -1, dtype=inner)
-            top = probs.amax(-1)
-            if tensor.size > 1:
-                highest, own, top = _across(tensor, highest, own * here[part], probs, top)
-            # The likeliest token's probability cannot underflow as the target's can, so the loss goes by way of it.
-            losses[part] = highest.to(inner) - own.to(inner) - top.log()
+            if compiled is not None and with_gradient and tensor.size == 1:
+                torch._dynamo.maybe_mark_dynamic(logits, 0)  # noqa: SLF001  the last chunk is shorter
+                losses[part], grad = compiled(logits, target, inner)
+            else:
+                highest, own = logits.amax(-1), logits.gather(1, target)[:, 0]
+                probs = torch.softmax(logits, -1, dtype=inner)
+                top = probs.amax(-1)
+                if tensor.size > 1:
+                    highest, own, top = _across(tensor, highest, own * here[part], probs, top)
+                # The likeliest token's probability cannot underflow as the target's can: the loss goes by way of it.
+                losses[part] = highest.to(inner) - own.to(inner) - top.log()
+                if not with_gradient:
+                    continue
+                grad = probs.scatter_add_(1, target, -here[part, None].to(inner)).to(dtype)  # d loss / d logits
             if grad_hidden is None or grad_weight is None:
                 continue
-            grad = probs.scatter_add_(1, target, -here[part, None].to(inner))  # d loss / d logits
-            grad = grad.mul_(counted[part, None]).to(dtype)
-            grad_hidden[part] = times_transposed(grad, matrix.T)
-            grad_weight += times_transposed(states[part].T, grad.T)
+            kept = counted[part, None]
+            grad_hidden[part] = times_transposed(grad, matrix.T) * kept
+            grad_weight += times_transposed((states[part] * kept).T, grad.T)
         count = counted.sum().clamp(min=1)
         ctx.save_for_backward(grad_hidden, grad_weight, count)
         ctx.dtypes = hidden.dtype, weight.dtype
@@ -106,7 +119,22 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         hidden_dtype, weight_dtype = ctx.dtypes
         scale = grad_loss / count
         grad_weight = torch.mul(grad_weight.T, scale).contiguous()
-        return (grad_hidden * scale).to(hidden_dtype), grad_weight.to(weight_dtype), None, None, None, None, None, None
+        return (grad_hidden * scale).to(hidden_dtype), grad_weight.to(weight_dtype), *(None,) * 7
+
+
+def differentiated(logits: Tensor, target: Tensor, inner: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Losses of `inner` [chunk] and their gradient in the dtype of the logits [chunk, vocab], by what a compiler fuses.
+
+    target: int64 [chunk, 1].
+    """
+    wide = logits.to(inner)
+    highest = wide.amax(-1, keepdim=True)
+    powers = (wide - highest).exp()
+    total = powers.sum(-1, keepdim=True)
+    own = wide.gather(1, target)
+    is_target = torch.arange(logits.shape[1], device=logits.device) == target
+    grad = powers / total - is_target.to(inner)
+    return (highest - own + total.log())[:, 0], grad.to(logits.dtype)
 
 
 def _across(

@@ -49,8 +49,8 @@ def losses(model: GPT, tokens: Tensor) -> list[float]:
     return found
 
 
-def test_the_same_losses_from_two_graphs() -> None:
-    """Two, whatever the number of layers: the first layer's, and the one for a layer of any number."""
+def test_the_same_losses_from_three_graphs() -> None:
+    """Whatever the number of layers: the first layer's, the one for a layer of any number, and the loss's."""
     torch._dynamo.reset()
     tokens = torch.randint(64, (2, 17), generator=torch.Generator().manual_seed(1))
     plain, compiled = made(), made()
@@ -59,7 +59,7 @@ def test_the_same_losses_from_two_graphs() -> None:
     torch._dynamo.utils.counters.clear()
     assert losses(compiled, tokens) == pytest.approx(expected, abs=1e-5)
     assert expected[-1] < expected[0] - 0.1
-    assert 1 <= torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
+    assert 1 <= torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3
     assert not torch._dynamo.utils.counters["graph_break"]
 
     ran: list[nn.Module] = []
@@ -69,4 +69,4 @@ def test_the_same_losses_from_two_graphs() -> None:
         for length in range(3):
             compiled.logits(tokens[:1, length : length + 1], cache)
     assert not ran
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3
