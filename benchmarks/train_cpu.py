@@ -8,7 +8,8 @@ of threads, and hold still after their first steps. Then they take turns: one go
 are stopped, `repeats` times round. A turn is timed from outside, from the signal to the line that tells of its last
 step. `neox` is the whole of `neox train`: it reads a dataset through its loader, and has its engine and its log. The
 others are a plain loop over random tokens: forward, backward, clipping at norm 1, torch's fused AdamW. `bare` is such a
-loop around our own model; neox / bare tells what the trainer costs. The models are GPT-NeoX's: layernorm, rotary on a
+loop around our own model, with the memory allocator set as neox's launcher sets it for ranks; neox / bare tells what
+the trainer costs. The models are GPT-NeoX's: layernorm, rotary on a
 quarter of a head, parallel residual, untied, 50304 words. bf16 is autocast, with weights in fp32. Rows are appended to
 benchmarks/results.csv when a cell is done, so cells can be measured one by one.
 
@@ -38,6 +39,8 @@ from turns import Contender, neox_train, take_turns
 from neox_core.testing import build, load_only
 
 VOCAB, WARM_UP = 50304, 3
+KEEPING = {"MALLOC_MMAP_THRESHOLD_": str(2**31 - 1), "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_MAX_": "0"}
+"""As in neox_launchers.environment: freed memory is kept for the next step. In no other contender's environment."""
 
 
 @frozen
@@ -216,6 +219,8 @@ def start(name: str, cell: tuple[str, str, str], options: argparse.Namespace, da
         if precision == "bf16":
             config["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
         return neox_train(config, folder, env)
+    if name == "bare" and options.device == "cpu":
+        env |= KEEPING
     if name == "litgpt":
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), options.litgpt)))
     argv = [sys.executable, __file__, "--loop", name, *cell, str(steps), "--device", options.device]
