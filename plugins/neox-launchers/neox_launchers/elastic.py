@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from types import FrameType
 
@@ -143,7 +144,9 @@ def _agent(cluster: ClusterPlan, run_file: Path, log_dir: Path, node: int | None
         master_port=port,
         local_addr=cluster.master_addr if alone else host.name,
     )
-    return LocalElasticAgent(spec, RankLogs(log_dir), exit_barrier_timeout=5, shutdown_timeout=SHUTDOWN_S)
+    known = signature(LocalElasticAgent).parameters  # torch 2.11 cannot be told, and gives the ranks 30 s
+    patience = {"shutdown_timeout": SHUTDOWN_S} if "shutdown_timeout" in known else {}
+    return LocalElasticAgent(spec, RankLogs(log_dir), exit_barrier_timeout=5, **patience)
 
 
 def _free_port(wanted: int, *, any_other: bool) -> int:
