@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
 
-from neox_core.contracts.kernel import Kernel
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -50,8 +48,8 @@ class SparseUse:
     dropout: bool = False
 
 
-class SparseKernel(Kernel, Protocol):
-    """A kernel of `block_sparse_attention`, called like `model.blocked.blocked_attention`."""
+class SparseKernel(Protocol):
+    """What a kernel of `block_sparse_attention` has besides; it is called like `model.blocked.blocked_attention`."""
 
     def why_not_for(self, use: SparseUse) -> tuple[str, ...]:
         """The reasons why it cannot do what a model asks of it; empty: it can. Asked when the model is built."""
