@@ -7,7 +7,10 @@ that its extra `test` names. At the end all wheels are installed together and th
 import subprocess
 import sys
 import sysconfig
+import venv
 import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import tomli
@@ -15,12 +18,22 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
-PATHS = Path(sysconfig.get_path("purelib")) / "neox-under-test.pth"
-"""Read by every process of this Python, whatever environment variables it is given."""
+AT_ONCE = 2
+"""Plugins that are tested beside each other."""
+WITH_RANKS = ("neox-launchers", "neox-onebit")
+"""Whose tests start several ranks: they are tested by themselves."""
+FIRST = ("neox-triton", "neox-autotuning", "neox-hf")
+"""Those that take longest, so that nothing is left to wait for at the end."""
 
 
 def run(*argv: str | Path, cwd: Path = ROOT) -> None:
-    subprocess.run([str(part) for part in argv], cwd=cwd, check=True)
+    """Run a command and show what it said in one piece. Raises CalledProcessError."""
+    done = subprocess.run(
+        [str(part) for part in argv], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    sys.stdout.write(done.stdout)
+    sys.stdout.flush()
+    done.check_returncode()
 
 
 def build_wheel(source: Path, wheels: Path) -> Path:
@@ -33,21 +46,42 @@ def build_wheel(source: Path, wheels: Path) -> Path:
     return folder
 
 
-def run_tests(folder: Path, outside: Path) -> None:
+def run_tests(folder: Path, outside: Path, python: Path | str = sys.executable) -> None:
     options = ("-q", "-c", ROOT / "pyproject.toml", "--rootdir", ROOT, "-p", "no:cacheprovider")
-    run(sys.executable, "-m", "pytest", *options, folder, cwd=outside)
+    run(python, "-m", "pytest", *options, folder, cwd=outside)
 
 
-def try_alone(name: str, built: dict[str, Path], outside: Path) -> None:
+def make_python(folder: Path, paths: Iterable[Path]) -> Path:
+    """A Python of its own, every process of which sees this one's libraries and `paths`, whatever its environment."""
+    venv.create(folder, symlinks=True, clear=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    mine = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})"
+    (site / "neox-under-test.pth").write_text("\n".join([mine, *map(str, paths), ""]), encoding="utf-8")
+    return folder / "bin" / "python"
+
+
+def try_alone(name: str, built: Mapping[str, Path], outside: Path) -> None:
     project = tomli.loads((ROOT / "plugins" / name / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extra = [Requirement(each).name for each in project.get("optional-dependencies", {}).get("test", ())]
     needed = ["neox-core", name, *(each for each in extra if each in built)]
-    PATHS.write_text("".join(f"{built[each] / 'unpacked'}\n" for each in needed), encoding="utf-8")
-    try:
-        run(sys.executable, "-m", "neox_core", "plugins", "check", cwd=outside)
-        run_tests(ROOT / "plugins" / name / "tests", outside)
-    finally:
-        PATHS.unlink()
+    python = make_python(built[name] / "python", (built[each] / "unpacked" for each in needed))
+    run(python, "-m", "neox_core", "plugins", "check", cwd=outside)
+    run_tests(ROOT / "plugins" / name / "tests", outside, python)
+
+
+def failing(names: Iterable[str], test: Callable[[str], None], at_once: int) -> list[str]:
+    """Those of which the test fails."""
+
+    def fails(name: str) -> bool:
+        try:
+            test(name)
+        except subprocess.CalledProcessError:
+            return True
+        return False
+
+    names = list(names)
+    with ThreadPoolExecutor(at_once) as pool:
+        return [name for name, failed in zip(names, pool.map(fails, names), strict=True) if failed]
 
 
 def main() -> None:
@@ -56,15 +90,17 @@ def main() -> None:
     names = sys.argv[2:] or plugins
     outside = work / "outside"  # nothing is importable from the checkout by accident
     outside.mkdir(parents=True, exist_ok=True)
-    built = {name: build_wheel(ROOT / "plugins" / name, work / "wheels") for name in plugins}
-    built["neox-core"] = build_wheel(ROOT, work / "wheels")
+    sources = {"neox-core": ROOT, **{name: ROOT / "plugins" / name for name in plugins}}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        folders = pool.map(lambda source: build_wheel(source, work / "wheels"), sources.values())
+        built = dict(zip(sources, folders, strict=True))
     run(*PIP, "uninstall", "-y", *built)
-    failed = []
-    for name in names:
-        try:
-            try_alone(name, built, outside)
-        except subprocess.CalledProcessError:
-            failed.append(name)
+
+    def test(name: str) -> None:
+        try_alone(name, built, outside)
+
+    alone = sorted((name for name in names if name not in WITH_RANKS), key=lambda name: name not in FIRST)
+    failed = failing(alone, test, AT_ONCE) + failing((name for name in names if name in WITH_RANKS), test, 1)
     run(*PIP, "install", "--no-deps", *(next(folder.glob("*.whl")) for folder in built.values()))
     run(sys.executable, "-m", "pip", "check")
     run_tests(ROOT / "tests" / "installed", outside)
