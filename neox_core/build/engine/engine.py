@@ -14,7 +14,14 @@ from neox_core.build.engine.measure import counted, forget_forward, timings
 from neox_core.build.engine.norm import clip, copy_marks, counts_here
 from neox_core.build.engine.partitioned import refresh, whole_weights
 from neox_core.build.engine.recompute import build_recompute
-from neox_core.build.engine.start import forget_place, initialize, plain_options, steps_cut_copies, steps_parameters
+from neox_core.build.engine.start import (
+    autocast_dtype,
+    forget_place,
+    initialize,
+    plain_options,
+    steps_cut_copies,
+    steps_parameters,
+)
 from neox_core.build.engine.weights import token_weights
 from neox_core.build.shards import Shard, find_shards, find_weights, group_contents, is_partitioned
 from neox_core.contracts.optim import AveragingOptimizer
@@ -28,8 +35,6 @@ if TYPE_CHECKING:
     from neox_core.contracts import Curriculum
     from neox_core.model.documents import DocumentRules
     from neox_core.plan.runfile import RunPlan
-
-_AUTOCAST = {"bf16": torch.bfloat16}
 
 
 def build_engine(
@@ -94,7 +99,7 @@ class Engine:
         self._consumed = 0
         self._clipping = plan.optim.gradient_clipping
         self._clips = steps_parameters(plan) or steps_cut_copies(plan)
-        self._autocast = _AUTOCAST[plan.precision.autocast] if plan.precision.autocast else None
+        self._autocast = autocast_dtype(plan)
         # To leave out an update the host must know that the gradient is not finite, which waits for the device; on a
         # CPU it costs nothing.
         self._looks = context.device.type == "cpu" or plan.train.on_nonfinite_loss == "skip"

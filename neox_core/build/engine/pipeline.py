@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from neox_core.build.engine.engine import Engine, needs_keys
-from neox_core.build.engine.start import prepare_import
+from neox_core.build.engine.start import autocast_dtype, prepare_import
 from neox_core.build.engine.weights import token_weights
 from neox_core.build.model import draw
 from neox_core.build.parts import load_parts
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from neox_core.plan.runfile import RunPlan
 
 _TIED = "embedding"
-_AUTOCAST = {"bf16": torch.bfloat16}
 
 
 def build_stage(plan: RunPlan, vocab_size: int, context: BuildContext, *, eod: int | None = None) -> nn.Module:
@@ -55,7 +54,7 @@ def build_stage(plan: RunPlan, vocab_size: int, context: BuildContext, *, eod: i
     deepspeed.comm.init_distributed(
         plan.cluster.backend, auto_mpi_discovery=False, verbose=False, dist_init_required=False
     )
-    autocast = _AUTOCAST[plan.precision.autocast] if plan.precision.autocast else None
+    autocast = autocast_dtype(plan)
     feed = Feed(
         position=parts.position,
         tensor=parts.tensor,

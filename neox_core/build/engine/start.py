@@ -86,6 +86,11 @@ def engine_config(plan: RunPlan) -> dict[str, Any]:
     return config
 
 
+def autocast_dtype(plan: RunPlan) -> torch.dtype | None:
+    """What products are computed in where weights are wider; None: in the weights' own."""
+    return {"bf16": torch.bfloat16}[plan.precision.autocast] if plan.precision.autocast else None
+
+
 def steps_parameters(plan: RunPlan) -> bool:
     """Whether the optimizer steps the model's own fp32 parameters, with no wrapper of DeepSpeed's between."""
     return plan.optim.zero_stage == 0 and plan.precision.dtype == "fp32"
