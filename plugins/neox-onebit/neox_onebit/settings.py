@@ -53,7 +53,7 @@ class OneBitSettings:
 
 def _floor() -> Any:
     return setting(
-        0.1,
+        0.003,
         help="Least a frozen variance may be, as a share of its parameter's mean; 0: whatever it is, as in the papers.",
         check=v.and_(v.ge(0), v.le(1)),
     )

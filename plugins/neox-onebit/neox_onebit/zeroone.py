@@ -110,11 +110,9 @@ class ZeroOneAdam(Averaging):
         if averaged:
             variance = state.setdefault("exp_avg_sq", torch.zeros_like(parameter))
             variance.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+            freeze(variance, self._settings.variance_floor)  # it stays until the next update
             state["variance_step"] += 1
         require_variance(state, parameter)
-        if "frozen" not in state and group["steps"] > self._settings.var_freeze_step:
-            freeze(state["exp_avg_sq"], self._settings.variance_floor)
-            state["frozen"] = 1
 
     def _rate(self, group: dict[str, Any], state: dict[str, Any]) -> float:
         corrected = 1 - group["betas"][0] ** state["step"] if self._settings.bias_correction else 1.0

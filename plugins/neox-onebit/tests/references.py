@@ -91,7 +91,6 @@ def zero_one_adam(steps, ranks, freeze, scaler, meets, floor, *, corrected):
             if step in exact:
                 g = [sum(g) / ranks] * ranks
                 v, updates = BETA2 * v + (1 - BETA2) * g[0] ** 2, updates + 1
-            if step == freeze + 1:
                 v = v.clamp(min=floor * float(v.mean()))
             size = (v / (1 - BETA2**updates if corrected else 1)).sqrt() + EPS
             gamma, keep = rate(step) / (1 - BETA1**step if corrected else 1), 1 - rate(step) * decay
