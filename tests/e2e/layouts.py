@@ -350,10 +350,11 @@ def main() -> None:
     out, cases = Path(sys.argv[1]), json.loads(sys.argv[2])
     if "RANK" in os.environ:
         rank_main(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), out, cases)
-        sys.stdout.flush()
-        os._exit(0)
-    for world, some in cases.items():
-        run_ranks(int(world), out / world, some)
+    else:
+        for world, some in cases.items():
+            run_ranks(int(world), out / world, some)
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads, and what libraries say of themselves when they are torn down
 
 
 if __name__ == "__main__":
