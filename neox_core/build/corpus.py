@@ -120,15 +120,16 @@ def text_files(paths: Sequence[str], json_keys: Sequence[str] = (), *, skip_bad:
 
 
 def batches(documents: Iterable[Document], num_bytes: int) -> Iterator[list[Document]]:
-    """Lists of documents of about `num_bytes` each; a longer document makes a list of its own."""
+    """Lists of documents of at most `num_bytes` each; a longer document makes a list of its own."""
     batch: list[Document] = []
     held = 0
     for document in documents:
-        batch.append(document)
-        held += document.bytes_read
-        if held >= num_bytes:
+        size = max(document.bytes_read, sum(map(len, document.texts)))  # packed text is longer than its file
+        if batch and held + size > num_bytes:
             yield batch
             batch, held = [], 0
+        batch.append(document)
+        held += size
     if batch:
         yield batch
 
