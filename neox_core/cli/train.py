@@ -22,8 +22,8 @@ from neox_core.plan.runfile import RunPlan, write_runfile
     type=click.Choice(["must", "auto"]),
     default="must",
     show_default=True,
-    help="must: `load`, where it is set, must hold a checkpoint. auto: resume from `load`, or from `save` where no "
-    "`load` is set; start anew when it holds none.",
+    help="must: `load`, where it is set, must hold a checkpoint. auto: resume from what the run has saved in `save`, "
+    "else from `load`; start anew when both hold none.",
 )
 @click.option(
     "--run-dir",

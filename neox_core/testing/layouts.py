@@ -12,11 +12,11 @@ from neox_core.testing.plugins import build
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog
 
-SHAPES = (
-    LayoutShape(1, 1),
-    LayoutShape(13, 3, layer=2, seed=7),
-    LayoutShape(16, 4, layer=5, seed=7),
+SHAPES = (  # the largest first: there two draws cannot be the same by chance
     LayoutShape(40, 2, seed=1),
+    LayoutShape(16, 4, layer=5, seed=7),
+    LayoutShape(13, 3, layer=2, seed=7),
+    LayoutShape(1, 1),
 )
 
 

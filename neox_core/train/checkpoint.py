@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
-from attrs import frozen
+from attrs import evolve, frozen
 
 from neox_core.contracts.optim import planned_schedule
 from neox_core.errors import CheckpointError
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from neox_core.build.context import BuildContext
     from neox_core.build.engine import Engine
     from neox_core.contracts.optim import LRSchedule
-    from neox_core.plan.runfile import OptimPlan, RunPlan
+    from neox_core.plan.runfile import CheckpointPlan, OptimPlan, RunPlan
 
 __all__ = ["Checkpointer", "Resumed", "find_checkpoint", "read_weights"]
 
@@ -108,23 +108,31 @@ class Checkpointer:
         plan = self._plan.checkpoint
         if self._rank == 0 and plan.save is not None:
             remove_leftovers(Path(plan.save))
-        fresh = Resumed(TrainState(), self._schedule(self._plan.optim), None, ())
-        if plan.load is None:
-            return fresh
-        folder = find_checkpoint(Path(plan.load))
+        folder = self._own()
+        if folder is not None:  # in one piece, whatever is said of how to begin from `load`
+            plan = evolve(plan, finetune=False, load_optimizer=plan.save_optimizer, load_rng=plan.save_rng)
+        elif plan.load is not None:
+            folder = find_checkpoint(Path(plan.load))
         if folder is None:
-            if plan.resume == "auto":
-                return fresh
+            if plan.load is None or plan.resume == "auto":
+                return Resumed(TrainState(), self._schedule(self._plan.optim), None, ())
             raise CheckpointError(
                 f"{plan.load}: no checkpoint to resume from",
                 hint="use `--resume auto` to start anew when there is none, or take `load` out of the config",
             )
         found: list[Resumed] = []
-        self._together(lambda: found.append(self._read(folder)))
+        self._together(lambda: found.append(self._read(folder, plan)))
         return found[0]
 
-    def _read(self, folder: Path) -> Resumed:
-        plan, engine = self._plan.checkpoint, self._engine
+    def _own(self) -> Path | None:
+        """With `--resume auto`, what this run has saved itself, where it began from a checkpoint of another folder."""
+        plan = self._plan.checkpoint
+        if plan.resume != "auto" or plan.save is None or plan.load in (None, plan.save):
+            return None
+        return find_checkpoint(Path(plan.save))
+
+    def _read(self, folder: Path, plan: CheckpointPlan) -> Resumed:
+        engine = self._engine
         reader = CheckpointReader(folder)
         # Each rank verifies a share of the files; none goes on before all have.
         self._together(lambda: reader.verify(lambda index, _: index % self._world_size == self._rank))

@@ -221,6 +221,21 @@ def test_nothing_to_load(plan: RunPlan, tmp_path: Path) -> None:
         assert fresh.state.step == 0
 
 
+def test_a_run_that_is_started_again_goes_on_with_its_own_checkpoints(plan: RunPlan, tmp_path: Path) -> None:
+    Run(plan).steps(1).save()
+    tuned = resuming(plan, save=str(tmp_path / "tuned"), finetune=True, load_optimizer=False, load_rng=False)
+    again = with_checkpoint(tuned, resume="auto")
+    first = Run(again)
+    assert first.load().state.step == 0
+    first.steps(2).save()
+    first.steps(1)
+    assert Run(tuned).load().state.step == 0
+    second = Run(again)
+    resumed = second.load()
+    assert (resumed.state.step, resumed.path) == (2, tmp_path / "tuned" / "step-00000002")
+    assert second.steps(1).losses == first.losses[2:]
+
+
 def test_other_plugin_versions_are_reported(plan: RunPlan) -> None:
     Run(plan).steps(1).save()
     notes = Run(resuming(evolve(plan, plugins={"neox-adam": "0.2.0", "neox-x": "1"}))).load().notes
