@@ -17,8 +17,8 @@ def problems(config: Any) -> Iterator[Problem]:
     block = config.section(AutotuningSettings).autotuning
     if block.enabled:
         yield Problem(
-            "neox train does not search",
-            f"{BLOCK}.enabled",
+            "is enabled, and neox train does not search",
+            BLOCK,
             "`neox tune` with the same files, then train with its best",
             severity="start",
         )

@@ -61,10 +61,10 @@ def test_tune_tries_each_stage_and_writes_the_best(tmp_path: Path) -> None:
     config.write_text(CONFIG.format(folder=tmp_path))
 
     looked_at = prepare_run([config], start=False).notes
-    assert [(each.key, each.severity) for each in looked_at] == [("autotuning.enabled", "warning")]
+    assert [each.key for each in looked_at if each.severity == "warning"] == ["autotuning"]
     refused = neox("train", str(config))
     assert refused.returncode == 2
-    assert "autotuning.enabled: neox train does not search (`neox tune`" in refused.stderr
+    assert "autotuning: is enabled, and neox train does not search (`neox tune`" in refused.stderr
 
     done = neox("tune", str(config))
     assert done.returncode == 0, done.stdout + done.stderr
