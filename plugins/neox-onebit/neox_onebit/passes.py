@@ -22,8 +22,9 @@ BLOCK = 512
 _BYTES = BLOCK // 8
 _SOURCE = Path(__file__).with_name("passes.cpp")
 
+_OPS = ("onebit_compress", "onebit_decompress")
 Kernels = Mapping[str, Callable[..., Tensor]]
-"""By the ops `onebit_compress` and `onebit_decompress`: what was chosen instead of `compress` and `decompress`."""
+"""By op, what was chosen instead of a reference; of these two it takes the place of `compress` and `decompress`."""
 REFERENCES: Kernels = MappingProxyType({})
 
 
@@ -33,15 +34,16 @@ def pack(blocks: Tensor, used: Tensor, kernels: Kernels = REFERENCES) -> Tensor:
     used: fp32 [rows, 1], how many numbers of a block count. Those after them become 0; a block of none stays as it is,
     and what is packed for it is 0.
     """
-    packed = torch.empty(len(blocks), _BYTES + 4, dtype=torch.uint8, device=blocks.device)
-    if _compiled("pack", (blocks, used, packed), c_long(len(blocks))):
-        return packed
+    if kernels.keys().isdisjoint(_OPS):
+        packed = torch.empty(len(blocks), _BYTES + 4, dtype=torch.uint8, device=blocks.device)
+        if _compiled("pack", (blocks, used, packed), c_long(len(blocks))):
+            return packed
     short = ((used > 0) & (used < BLOCK)).squeeze(1)
     counts = torch.arange(BLOCK, device=blocks.device) < used[short]
     blocks[short] *= counts
-    packed = compress(blocks, used)
+    packed = kernels.get("onebit_compress", compress)(blocks, used)
     packed[(used == 0).squeeze(1)] = 0
-    blocks -= decompress(packed)
+    blocks -= kernels.get("onebit_decompress", decompress)(packed)
     blocks[short] *= counts
     return packed
 

@@ -53,3 +53,28 @@ def test_a_step_over_a_variance_that_stays():
     x, m, v = weight.double(), momentum.double(), variance.double()
     move(weight, momentum, variance, kept=0.9, rate=0.3, root=2.0, eps=1e-3)
     torch.testing.assert_close(weight.double(), 0.9 * x - 0.3 * m / (v.sqrt() * 2 + 1e-3), rtol=1e-5, atol=1e-6)
+
+
+def test_the_kernels_that_were_chosen_pack_and_unpack():
+    """Whether there is a compiler or none; those of other ops are nothing to it."""
+    ran = []
+
+    def watched(op):
+        def kernel(*arguments):
+            ran.append(op)
+            return getattr(passes, op.removeprefix("onebit_"))(*arguments)
+
+        return kernel
+
+    kernels = {op: watched(op) for op in ("onebit_compress", "onebit_decompress", "onebit_other")}
+    values = torch.randn(3, BLOCK, generator=torch.Generator().manual_seed(3))
+    used = torch.tensor([[BLOCK], [100.0], [0.0]])
+    own, theirs = values.clone(), values.clone()
+    packed, expected = pack(own, used, kernels), pack(theirs, used)
+    assert ran == ["onebit_compress", "onebit_decompress"]
+    torch.testing.assert_close(own, theirs)
+    arrived, wanted = torch.ones(3, BLOCK), torch.ones(3, BLOCK)
+    unpack(packed[None], arrived, kernels)
+    assert ran[2:] == ["onebit_decompress"]
+    unpack(expected[None], wanted)
+    torch.testing.assert_close(arrived, wanted)
