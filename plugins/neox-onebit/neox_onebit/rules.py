@@ -15,7 +15,7 @@ def keys_are_there(config: Any, cluster: Any, name: str, settings: Any) -> Itera
         yield Problem(
             f"OneBitAdam needs {', '.join(missing)}",
             "optimizer.params",
-            "freeze_step: a sixth to a quarter of the run; cuda_aware: false; comm_backend_name: nccl, on a CPU gloo",
+            "freeze_step: a seventh to a fifth of the run; cuda_aware: false; comm_backend_name: nccl, on a CPU gloo",
         )
 
 
