@@ -308,6 +308,8 @@ class Engine:
 
     def _before_update(self) -> None:
         """Where DeepSpeed does not clip: called with all gradients averaged, before the optimizer uses them."""
+        if self._norm is not None:  # torch calls again where a class's step calls that of a parent in use by itself
+            return
         self._norm = norm = self._clip(self._clipping)
         if self._looks and not torch.isfinite(norm):
             self._discarded += 1

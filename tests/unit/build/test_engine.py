@@ -172,6 +172,16 @@ def test_equals_a_plain_loop(dtype: str, zero: int, autocast: str | None, accumu
     assert engine.loss_scale() is None
 
 
+def test_an_update_is_clipped_once() -> None:
+    """torch calls the hooks of an optimizer in each wrapped `step`, and wraps that of a parent once it is used."""
+    torch.optim.Adam([nn.Parameter(torch.ones(1))])
+    engine = make_engine(make_plan())
+    engine.train_step(iter(batches(1)), 0.01)
+    norm = engine.grad_norm()
+    assert norm is not None
+    assert norm > CLIPPING
+
+
 @pytest.mark.parametrize("zero", [0, 1])
 def test_fp16_equals_a_plain_loop_and_backs_off(zero: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """DeepSpeed advises against fp16 on a CPU, which is slow at it and right: enough to see where the scale goes."""
