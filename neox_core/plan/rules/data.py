@@ -126,8 +126,9 @@ def _exists(path: Path) -> bool:
 def _any_file(prefix: Path) -> bool:
     """Files whose names begin with it, or that it is a pattern of."""
     try:
-        if glob.has_magic(str(prefix)):
-            return next(glob.iglob(str(prefix), recursive=True), None) is not None  # noqa: PTH207 - a Path has no absolute patterns
+        # A Path has no absolute patterns. A name may have brackets and be none.
+        if glob.has_magic(str(prefix)) and any(True for _ in glob.iglob(str(prefix), recursive=True)):  # noqa: PTH207
+            return True
         return any(
             path.name == prefix.name or path.name.startswith(f"{prefix.name}.") for path in prefix.parent.iterdir()
         )

@@ -634,6 +634,8 @@ def test_the_path_of_text_may_be_a_pattern(check: Check, tmp_path: Path) -> None
     assert "there is no dataset *.txt" in said
     (tmp_path / "a.txt").write_text("")
     assert check(f"data-path={tmp_path}/*.txt") == []
+    (tmp_path / "run[1].idx").write_text("")
+    assert check(f"data-path={tmp_path}/run[1]") == []
 
 
 def test_a_missing_setting_says_who_needs_it(check: Check) -> None:
