@@ -83,9 +83,8 @@ def use_kernels(
 ) -> tuple[str, ...]:
     """Give the parts of `model`, a whole one or a stage, and `optimizer` the kernels of the plan.
 
-    Returns lines on what was chosen.
-
-    dtype: of products. record: a JSON file to write the choices to. Raises as `choose` does.
+    dtype: of products. record: a JSON file to write the choices to. Returns lines on what was chosen. Raises as
+    `choose` does.
     """
     choices = [
         choose(each, shape_of(each.op, plan, context), dtype, context.device, _use_of(each.op, plan))

@@ -30,9 +30,8 @@ def build_tables(plan: ModelPlan, context: BuildContext) -> dict[int, BlockTable
         if place is None:
             continue
         layout, block = draw_layout(plan, layer, context.seed)
-        if place not in latest or not torch.equal(
-            _different(latest[place][0]), _different(layout)
-        ):  # most layers have the same
+        before = latest.get(place)
+        if before is None or not torch.equal(_different(before[0]), _different(layout)):  # most layers have the same
             latest[place] = layout, BlockTable(layout[first : first + share], block, context.device)
         tables[layer] = latest[place][1]
     return tables
