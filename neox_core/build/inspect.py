@@ -61,7 +61,7 @@ def inspect(prefix: Path, backend: ComponentRef, tokenizer: ComponentRef | None,
     more = ", the first of them:" if len(ids) > SHOWN else ""
     lines = [
         f"{prefix}: {len(sizes):,} documents, {int(sizes.sum(dtype=np.int64)):,} tokens, stored as {source.dtype}",
-        f"integrity: the index fits the tokens; {'its files are as prepared' if told else 'no record of its making'}",
+        f"integrity: the index fits the tokens; {'files begin and end as prepared' if told else 'no record of them'}",
         f"tokens a document: {sizes.min():,} to {sizes.max():,}, median {np.median(sizes):,.0f}",
         *(histogram(sizes) if shown.histogram else ()),
         *_samples(prefix, source, decoder, shown),

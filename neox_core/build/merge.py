@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +30,13 @@ def merge(prefixes: Sequence[Path], backends: Sequence[ComponentRef], out: Path,
     """
     if out.resolve() in {prefix.resolve() for prefix in prefixes}:
         raise DataError(f"{out}: is one of those that are merged", hint="write to another place")
-    sources = []
+    sources, found = [], dict[str, Path]()
     for prefix, ref in zip(prefixes, backends, strict=True):
         backend = _backend(ref)
-        require_as_prepared(backend.files(prefix))
+        told = require_as_prepared(backend.files(prefix))  # else the manifest beside it is of other datasets
+        found[read_json(prefix.parent / MANIFEST).get("vocabulary", "") if told else ""] = prefix
         sources.append(backend.open(prefix))
-    vocabulary = _common_vocabulary(prefixes)
+    vocabulary = _common_vocabulary(found)
     vocab_size = NARROW if all(source.dtype.itemsize <= 2 for source in sources) else WIDE
     into = _backend(written_as)
     writer: Any = into.create(out, vocab_size)
@@ -63,9 +64,11 @@ def merge(prefixes: Sequence[Path], backends: Sequence[ComponentRef], out: Path,
     return f"{out}: {documents:,} documents, {tokens:,} tokens from {len(prefixes)} datasets"
 
 
-def _common_vocabulary(prefixes: Sequence[Path]) -> str:
-    """Of all of the datasets; "" where that of one is not known. Raises DataError where they differ."""
-    found = {read_json(prefix.parent / MANIFEST).get("vocabulary", ""): prefix for prefix in prefixes}
+def _common_vocabulary(found: Mapping[str, Path]) -> str:
+    """Of all of the datasets; "" where that of one is not known. Raises DataError where they differ.
+
+    found: a dataset by its vocabulary.
+    """
     known = [prefix for vocabulary, prefix in found.items() if vocabulary]
     if len(known) > 1:
         one, other, *_ = known
@@ -94,9 +97,13 @@ def main() -> None:
     """`python -m neox_core.build.merge JSON`: prefixes, backends, out, written_as."""
     raw = json.loads(sys.argv[1])
     backends = [ComponentRef(**each) for each in raw["backends"]]
-    line = merge(
-        [Path(each) for each in raw["prefixes"]], backends, Path(raw["out"]), ComponentRef(**raw["written_as"])
-    )
+    prefixes, out = [Path(each) for each in raw["prefixes"]], Path(raw["out"])
+    try:
+        line = merge(prefixes, backends, out, ComponentRef(**raw["written_as"]))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise DataError(f"{error.filename or out}: {error.strerror or error}") from error
     sys.stdout.write(line + "\n")
 
 

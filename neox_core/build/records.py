@@ -73,7 +73,8 @@ def note_files(files: Sequence[Path], vocabulary: str) -> None:
     """Put finished files into their folder's manifest, beside what it tells of others. Raises OSError."""
     place = files[0].parent / MANIFEST
     record = read_json(place)
-    record["vocabulary"] = vocabulary if record.get("vocabulary", vocabulary) == vocabulary else ""
+    of_others = record.get("vocabulary", "") if record else vocabulary
+    record["vocabulary"] = vocabulary if of_others == vocabulary else ""
     for key, hash_of in (("sha256", sha256_of), ("edges", edge_hash_of)):
         record[key] = {**record.get(key, {}), **{file.name: hash_of(file) for file in files}}
     write_json(place, record)

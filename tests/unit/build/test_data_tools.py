@@ -12,6 +12,7 @@ import pytest
 from neox_core.build.encode import Encoder
 from neox_core.build.inspect import Shown, histogram, inspect
 from neox_core.build.merge import merge
+from neox_core.build.records import note_files, read_json
 from neox_core.build.verify import verify
 from neox_core.errors import DataError
 from neox_core.hooks.component import path_of
@@ -71,12 +72,10 @@ def test_merging_makes_what_writing_at_once_would_have(tmp_path):
 
 def test_a_merged_dataset_has_its_checksums(tmp_path):
     parts = [write(tmp_path / "one/d", [[1]]), write(tmp_path / "two/d", [[2]])]
-    for part in parts:
-        (part.parent / "prepared.json").write_text(json.dumps({"vocabulary": "a"}))
     for _ in range(2):  # the second replaces the first
         merge(parts, [backend()] * len(parts), tmp_path / "all/d", backend())
         assert verify(tmp_path / "all/d", backend(), None, None)[-1] == "checksums: d.bin, d.idx as written"
-        assert "integrity: the index fits the tokens; its files are as prepared" in inspect(
+        assert "integrity: the index fits the tokens; files begin and end as prepared" in inspect(
             tmp_path / "all/d", backend(), None, Shown()
         )
         parts.append(write(tmp_path / "three/d", [[3]]))
@@ -89,9 +88,14 @@ def test_a_merged_dataset_has_its_checksums(tmp_path):
 def test_datasets_of_different_vocabularies_are_not_merged(tmp_path):
     parts = [write(tmp_path / name / "d", [[1]]) for name in ("one", "two")]
     for part in parts:
-        (part.parent / "prepared.json").write_text(json.dumps({"vocabulary": part.parent.name}))
+        note_files([part.with_suffix(".bin"), part.with_suffix(".idx")], part.parent.name)
     with pytest.raises(DataError, match=r"one/d and .*two/d were prepared with different vocabularies"):
         merge(parts, [backend()] * 2, tmp_path / "all", backend())
+    copied = write(tmp_path / "two/copied", [[2]])  # of which the record in its folder tells nothing
+    merge([parts[0], copied], [backend()] * 2, tmp_path / "all", backend())
+    assert read_json(tmp_path / "prepared.json")["vocabulary"] == ""
+    merge(parts[:1], [backend()], tmp_path / "same/d", backend())
+    assert read_json(tmp_path / "same/prepared.json")["vocabulary"] == "one"
 
 
 def test_merging_keeps_sentences_together(tmp_path):
