@@ -1,7 +1,8 @@
 """Block-sparse attention in plain torch, on any device, forward and backward.
 
-Only the blocks that a table names are multiplied, some rows of blocks at a time, and the backward pass computes their
-probabilities again: time and memory go with the number of named blocks, never with the square of the sequence.
+Only the blocks that a table names are multiplied, and few others beside them where rows are worked on in groups; the
+backward pass computes their probabilities again: time and memory go with the number of named blocks, never with the
+square of the sequence.
 """
 
 from __future__ import annotations
