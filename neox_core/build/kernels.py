@@ -56,8 +56,9 @@ def choose(
     for offer in plan.offers:
         kernel: Kernel = offer.load()[0]
         reasons = kernel.why_not(shape, dtype, device)
-        if use is not None and hasattr(kernel, "why_not_for"):
-            reasons += kernel.why_not_for(use)
+        if use is not None:
+            why_not_for = getattr(kernel, "why_not_for", None)
+            reasons += ("it has no why_not_for",) if why_not_for is None else why_not_for(use)
         architecture = architecture_of(device)
         if not reasons and plan.asked == "auto" and architecture not in kernel.tested:
             reasons = (f"not tested on {architecture}; ask for it to use it",)

@@ -129,6 +129,11 @@ def test_what_a_sparse_model_asks_for_is_refused_before_its_first_step(
     assert caught.value.message == (f"kernels: no kernel for block_sparse_attention can run here: square.PICKY: {said}")
 
 
+def test_a_sparse_kernel_has_to_say_what_it_can() -> None:
+    with pytest.raises(ConfigError, match="it has no why_not_for"):
+        choose(plan("triton", "GOOD"), (1, 4), torch.float32, CPU, SparseUse((16,)))
+
+
 def test_a_model_is_given_what_was_chosen_and_the_choice_is_kept(tmp_path: Path) -> None:
     class User(torch.nn.Module):
         def __init__(self) -> None:
