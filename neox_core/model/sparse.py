@@ -13,6 +13,8 @@ from torch.nn import functional as F
 
 TALLEST = 64
 """Queries of a group, in tokens: taller products are no faster."""
+_SHORTER = 4
+"""Beginnings of a table that are kept: a curriculum has hundreds of lengths, one after the other."""
 _EXTRA = 34
 """What gathering the keys of a group costs, as so many more of its queries (measured on a CPU, blocks of 16 to 128)."""
 
@@ -80,6 +82,8 @@ class BlockTable:
         if num_blocks == self.num_blocks:
             return self
         if num_blocks not in self._shorter:
+            if len(self._shorter) == _SHORTER:
+                del self._shorter[next(iter(self._shorter))]
             layout = self._between(0, num_blocks)[:, :, :num_blocks]
             self._shorter[num_blocks] = BlockTable(layout, self.block, self.device)
         return self._shorter[num_blocks]

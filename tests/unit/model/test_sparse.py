@@ -79,6 +79,14 @@ def test_what_a_table_holds_goes_with_the_blocks_that_are_seen() -> None:
     assert "layout" not in vars(table)
 
 
+def test_beginnings_are_kept_while_they_are_in_use() -> None:
+    table = BlockTable(window(30, 3)[None], 16)
+    for blocks in range(1, 30):
+        assert torch.equal(table.first(blocks).layout, window(blocks, 3)[None])
+    assert table.first(29) is table.first(29)
+    assert len(table._shorter) < 5
+
+
 @pytest.mark.parametrize("density", [0.0, 0.2, 0.7, 1.0])
 @pytest.mark.parametrize(
     ("heads", "key_heads", "seq", "dim", "block"),
