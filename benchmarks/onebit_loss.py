@@ -1,10 +1,11 @@
 """The quickstart for 500 steps on two ranks: the validation loss of the 1-bit family next to Adam's.
 
     .venv/bin/neox data prepare stdlib --out data/stdlib
-    .venv/bin/python benchmarks/onebit_loss.py [--optimizers Adam OneBitAdam ...] [--seeds 1234 1235] [--steps 500]
+    .venv/bin/python benchmarks/onebit_loss.py [--optimizers Adam OneBitAdam ZeroOneAdam Lamb OneBitLamb]
+        [--seeds 1234 1235] [--steps 500] [--freeze 100]
 
 Everything is configs/quickstart.yml's, but for the length, two ranks with half a batch each, and the schedule, which is
-WarmupDecayLR for all. Variances freeze after a fifth of the steps. A run takes about two minutes on two cores. Rows,
+WarmupDecayLR for all. Variances freeze after `--freeze` steps. A run takes about two minutes on two cores. Rows,
 with a run for each seed, are appended to benchmarks/results.csv.
 """
 
@@ -24,22 +25,23 @@ ROOT = Path(__file__).parents[1]
 GLOO = {"cuda_aware": False, "comm_backend_name": "gloo"}
 
 
-def settings(name: str, steps: int) -> dict[str, Any]:
+def settings(name: str, freeze: int) -> dict[str, Any]:
     """What of an optimizer is its own."""
-    freeze = steps // 5
     return {
         "Adam": {},
         "OneBitAdam": {"freeze_step": freeze} | GLOO,
         "ZeroOneAdam": {"var_freeze_step": freeze, "local_step_scaler": freeze, "local_step_clipper": 4} | GLOO,
+        "Lamb": {},
+        "OneBitLamb": {"freeze_step": freeze} | GLOO,
     }[name]
 
 
-def loss(name: str, seed: int, steps: int, folder: Path) -> float:
+def loss(name: str, seed: int, steps: int, freeze: int, folder: Path) -> float:
     """The validation loss after the last step."""
     config = yaml.safe_load((ROOT / "configs/quickstart.yml").read_text())
     for key in ("lr-decay-style", "min-lr", "warmup", "sample-prompt"):
         del config[key]
-    config["optimizer"] = {"type": name, "params": config["optimizer"]["params"] | settings(name, steps)}
+    config["optimizer"] = {"type": name, "params": config["optimizer"]["params"] | settings(name, freeze)}
     config |= {
         "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": steps // 20, "total_num_steps": steps}},
         "train_micro_batch_size_per_gpu": config["train_micro_batch_size_per_gpu"] // 2,
@@ -69,13 +71,19 @@ def main() -> None:
     parser.add_argument("--optimizers", nargs="+", default=["Adam", "OneBitAdam"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1234, 1235])
     parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--freeze", type=int, default=100)
     options = parser.parse_args()
     if len(options.seeds) < 2:
         parser.error("percentiles need 2 seeds")
     with tempfile.TemporaryDirectory() as temporary:
         for name in options.optimizers:
-            found = [loss(name, seed, options.steps, Path(temporary, f"{name}-{seed}")) for seed in options.seeds]
-            append_row("onebit_loss", f"quickstart, 2 ranks, {options.steps} steps: {name}", "nats a token", found)
+            found = [
+                loss(name, seed, options.steps, options.freeze, Path(temporary, f"{name}-{seed}"))
+                for seed in options.seeds
+            ]
+            one_bit = "freeze" in str(settings(name, options.freeze))
+            case = f"{name}, frozen after {options.freeze}" if one_bit else name
+            append_row("onebit_loss", f"quickstart, 2 ranks, {options.steps} steps: {case}", "nats a token", found)
 
 
 if __name__ == "__main__":
