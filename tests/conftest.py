@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import zipfile
@@ -15,6 +16,9 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a script that started this in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # else all that tests start would ignore Ctrl-C, too
 
 LIGHT_LIBRARIES = (
     "attr",
