@@ -2,15 +2,10 @@
 
 from typing import Any, Literal
 
-from attrs import Attribute, frozen
+from attrs import frozen
 from attrs import validators as v
 
 from neox_core.api import setting
-
-
-def _decay_rates(_: Any, attribute: "Attribute[Any]", value: tuple[float, float]) -> None:
-    if not all(0 <= beta < 1 for beta in value):
-        raise ValueError(f"{attribute.name} must be from 0 up to, not including, 1: {value}")
 
 
 def _steps(default: int, help: str) -> Any:
@@ -25,7 +20,7 @@ class OneBitSettings:
     betas: tuple[float, float] = setting(
         (0.9, 0.999),
         help="Decay rates of the first and second moment estimates.",
-        check=_decay_rates,
+        check=v.deep_iterable(v.and_(v.ge(0), v.lt(1))),
         origin="deepspeed",
     )
     eps: float = setting(
