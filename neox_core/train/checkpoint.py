@@ -110,7 +110,12 @@ class Checkpointer:
             remove_leftovers(Path(plan.save))
         folder = self._own()
         if folder is not None:  # in one piece, whatever is said of how to begin from `load`
-            plan = evolve(plan, finetune=False, load_optimizer=plan.save_optimizer, load_rng=plan.save_rng)
+            plan = evolve(
+                plan,
+                finetune=False,
+                load_optimizer=plan.save_optimizer or plan.load_optimizer,
+                load_rng=plan.save_rng or plan.load_rng,
+            )
         elif plan.load is not None:
             folder = find_checkpoint(Path(plan.load))
         if folder is None:
@@ -127,7 +132,9 @@ class Checkpointer:
     def _own(self) -> Path | None:
         """With `--resume auto`, what this run has saved itself, where it began from a checkpoint of another folder."""
         plan = self._plan.checkpoint
-        if plan.resume != "auto" or plan.save is None or plan.load in (None, plan.save):
+        if plan.resume != "auto" or plan.save is None or plan.load is None:
+            return None
+        if Path(plan.load).resolve() == Path(plan.save).resolve():
             return None
         return find_checkpoint(Path(plan.save))
 

@@ -234,6 +234,8 @@ def test_a_run_that_is_started_again_goes_on_with_its_own_checkpoints(plan: RunP
     resumed = second.load()
     assert (resumed.state.step, resumed.path) == (2, tmp_path / "tuned" / "step-00000002")
     assert second.steps(1).losses == first.losses[2:]
+    one_folder = with_checkpoint(again, save=f"{plan.checkpoint.save}/../save")
+    assert Run(one_folder).load().state.step == 0, "finetune counts where both are one folder, however it is written"
 
 
 def test_other_plugin_versions_are_reported(plan: RunPlan) -> None:
