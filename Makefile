@@ -33,5 +33,5 @@ $(VENV)/.installed: $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e . -r requirements/plugins-editable.txt
 	@touch $@
 
-clean:
-	rm -rf $(VENV) .tox data runs checkpoints
+clean:  # what is made again by the others; never a run
+	rm -rf $(VENV) .tox

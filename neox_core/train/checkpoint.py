@@ -120,7 +120,7 @@ class Checkpointer:
             folder = find_checkpoint(Path(plan.load))
         if folder is None:
             if plan.load is None or plan.resume == "auto":
-                return Resumed(TrainState(), self._schedule(self._plan.optim), None, ())
+                return Resumed(TrainState(), self._schedule(self._plan.optim), None, self._in_the_way())
             raise CheckpointError(
                 f"{plan.load}: no checkpoint to resume from",
                 hint="use `--resume auto` to start anew when there is none, or take `load` out of the config",
@@ -128,6 +128,17 @@ class Checkpointer:
         found: list[Resumed] = []
         self._together(lambda: found.append(self._read(folder, plan)))
         return found[0]
+
+    def _in_the_way(self) -> tuple[str, ...]:
+        """A line on what an earlier run has left in `save`."""
+        save = self._plan.checkpoint.save
+        last = None if save is None else find_checkpoint(Path(save))
+        if last is None:
+            return ()
+        again = "`--resume auto` goes on from there"
+        return (
+            f"{last} is of an earlier run; this one begins anew and replaces checkpoints of the same steps ({again})",
+        )
 
     def _own(self) -> Path | None:
         """With `--resume auto`, what this run has saved itself, where it began from a checkpoint of another folder."""

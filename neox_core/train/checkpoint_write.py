@@ -179,8 +179,12 @@ def publish(written: Path, final: Path) -> None:
 
 
 def prune(folder: Path, keep: int, current: Path) -> None:
-    """Delete all checkpoints but the newest `keep`; never `current`. Raises CheckpointError."""
-    for old in [path for path in step_folders(folder) if path != current][max(keep - 1, 0) :]:
+    """Delete checkpoints of earlier steps than `current`'s but the last `keep` - 1. Raises CheckpointError.
+
+    Later steps are of another run, which this one has begun anew in the same folder: not its own to delete.
+    """
+    found = step_folders(folder)
+    for old in found[found.index(current) + 1 :][max(keep - 1, 0) :]:
         try:
             discard(old)
         except OSError as error:

@@ -267,6 +267,16 @@ def test_old_checkpoints_go(plan: RunPlan) -> None:
     assert sorted(path.name for path in folders[0].parent.iterdir()) == ["latest", "step-00000003", "step-00000004"]
 
 
+def test_a_run_that_begins_anew_in_a_folder_says_so_and_deletes_no_later_steps(plan: RunPlan) -> None:
+    assert Run(plan).load().notes == ()
+    last = Run(plan).steps(4).save()
+    again = Run(with_checkpoint(plan, keep_last=1))
+    assert [str(last) in note and "--resume auto" in note for note in again.load().notes] == [True]
+    folders = [again.steps(1).save() for _ in range(2)]
+    assert [folder.exists() for folder in (*folders, last)] == [False, True, True]
+    assert find_checkpoint(last.parent) == folders[1]
+
+
 def test_a_deletion_that_is_killed_leaves_no_half_checkpoint(plan: RunPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(with_checkpoint(plan, keep_last=1))
     monkeypatch.setattr("shutil.rmtree", lambda path, ignore_errors: None)  # killed before the first file went
