@@ -89,6 +89,7 @@ def forget_files(files: Sequence[Path]) -> None:
     for file in files:
         record["sha256"].pop(file.name, None)
         record.get("edges", {}).pop(file.name, None)
+    record.pop("digest", None)  # `neox data prepare` would take what replaces them for its own, finished work
     write_json(place, record)
 
 

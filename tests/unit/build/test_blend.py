@@ -1,11 +1,13 @@
 import math
+import shutil
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neox_core.build.blend import build_blend, normalise, samples_of_each, weights_by_documents
+from neox_core.build.blend import SOURCE, build_blend, normalise, samples_of_each, weights_by_documents
+from neox_core.build.native import COMPILERS, native
 
 WEIGHTS = st.lists(st.floats(0.01, 10), min_size=1, max_size=6)
 
@@ -36,6 +38,8 @@ def test_turns_are_those_of_gpt_neox(weights, count):
 )
 def test_compiled_turns_are_the_same(weights):
     """Also where datasets lag equally but for the rounding, as equal weights do."""
+    if any(map(shutil.which, COMPILERS)):
+        assert native(SOURCE, "-ffp-contract=off") is not None
     python, compiled = (build_blend(normalise(weights), 20_000, compile_from=n) for n in (20_001, 0))
     assert np.array_equal(compiled.turns, python.turns)
     assert np.array_equal(compiled.places, python.places)

@@ -12,7 +12,7 @@ import pytest
 from neox_core.build.encode import Encoder
 from neox_core.build.inspect import Shown, histogram, inspect
 from neox_core.build.merge import merge
-from neox_core.build.records import note_files, read_json
+from neox_core.build.records import note_files, read_json, write_json
 from neox_core.build.verify import verify
 from neox_core.errors import DataError
 from neox_core.hooks.component import path_of
@@ -83,6 +83,15 @@ def test_a_merged_dataset_has_its_checksums(tmp_path):
     (tmp_path / "all/d.bin").write_bytes(raw[::-1])
     with pytest.raises(DataError, match="is not the file that was prepared"):
         merge([tmp_path / "all/d"], [backend()], tmp_path / "x", backend())
+
+
+def test_what_was_prepared_is_not_up_to_date_when_a_merge_has_replaced_it(tmp_path):
+    prepared = write(tmp_path / "all/d", [[1]])
+    note_files([prepared.with_suffix(".bin"), prepared.with_suffix(".idx")], "letters")
+    record = read_json(tmp_path / "all/prepared.json")
+    write_json(tmp_path / "all/prepared.json", record | {"digest": "of what it was prepared from"})
+    merge([write(tmp_path / "one/d", [[2]])], [backend()], tmp_path / "all/d", backend())
+    assert "digest" not in read_json(tmp_path / "all/prepared.json")
 
 
 def test_datasets_of_different_vocabularies_are_not_merged(tmp_path):
