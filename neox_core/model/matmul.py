@@ -9,12 +9,14 @@ of three products as operators of their own, which it calls as they are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+Product = Callable[[Tensor, Tensor], Tensor]
 _POINTWISE = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None  # type: ignore[no-untyped-call]
 
 
@@ -51,6 +53,27 @@ def _by_onednn(x: Tensor, weight: Tensor) -> bool:
     )
 
 
+def _grad_input(grad: Tensor, weight: Tensor) -> Tensor:
+    return times_transposed(grad, weight.T)
+
+
+def _grad_weight(rows: Tensor, x: Tensor) -> Tensor:
+    return times_transposed(rows.T, x.T)
+
+
+def _grads(ctx: Any, grad: Tensor, of_input: Product, of_weight: Product) -> tuple[Tensor | None, ...]:
+    """Of x, weight and bias. grad: [..., outputs]. The products are the two above or their operators."""
+    x, weight = ctx.saved_tensors
+    need_x, need_weight, need_bias = ctx.needs_input_grad
+    outputs, inputs = weight.shape
+    rows = grad.reshape(-1, outputs)
+    return (
+        of_input(grad, weight) if need_x else None,
+        of_weight(rows, x.reshape(-1, inputs)) if need_weight else None,
+        rows.sum(0) if need_bias else None,
+    )
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -59,15 +82,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        need_x, need_weight, need_bias = ctx.needs_input_grad
-        outputs, inputs = weight.shape
-        rows = grad.reshape(-1, outputs)
-        return (
-            times_transposed(grad, weight.T) if need_x else None,
-            times_transposed(rows.T, x.reshape(-1, inputs).T) if need_weight else None,
-            rows.sum(0) if need_bias else None,
-        )
+        return _grads(ctx, grad, _grad_input, _grad_weight)
 
 
 @torch.library.custom_op("neox::linear", mutates_args=(), device_types="cpu")
@@ -75,14 +90,8 @@ def _compiled_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return times_transposed(x, weight, bias)
 
 
-@torch.library.custom_op("neox::linear_grad_input", mutates_args=(), device_types="cpu")
-def _grad_input(grad: Tensor, weight: Tensor) -> Tensor:
-    return times_transposed(grad, weight.T)
-
-
-@torch.library.custom_op("neox::linear_grad_weight", mutates_args=(), device_types="cpu")
-def _grad_weight(rows: Tensor, x: Tensor) -> Tensor:
-    return times_transposed(rows.T, x.T)
+_GRAD_INPUT = torch.library.custom_op("neox::linear_grad_input", _grad_input, mutates_args=(), device_types="cpu")
+_GRAD_WEIGHT = torch.library.custom_op("neox::linear_grad_weight", _grad_weight, mutates_args=(), device_types="cpu")
 
 
 @_compiled_linear.register_fake
@@ -90,12 +99,12 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
-@_grad_input.register_fake
+@_GRAD_INPUT.register_fake
 def _(grad: Tensor, weight: Tensor) -> Tensor:
     return grad.new_empty((*grad.shape[:-1], weight.shape[1]))
 
 
-@_grad_weight.register_fake
+@_GRAD_WEIGHT.register_fake
 def _(rows: Tensor, x: Tensor) -> Tensor:
     return rows.new_empty((rows.shape[1], x.shape[1]))
 
@@ -105,15 +114,7 @@ def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight = ctx.saved_tensors
-    need_x, need_weight, need_bias = ctx.needs_input_grad
-    outputs, inputs = weight.shape
-    rows = grad.reshape(-1, outputs)
-    return (
-        _grad_input(grad, weight) if need_x else None,
-        _grad_weight(rows, x.reshape(-1, inputs)) if need_weight else None,
-        rows.sum(0) if need_bias else None,
-    )
+    return _grads(ctx, grad, _GRAD_INPUT, _GRAD_WEIGHT)
 
 
 _compiled_linear.register_autograd(_backward, setup_context=_keep)
