@@ -28,7 +28,11 @@ from neox_launchers.failure import (
 )
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_OF_A_HOST = re.compile(r"^(pdsh@[^:]*: (?P<host>[^:]+): |srun: error: (?P<node>[\w.-]+): task )")
+_OF_A_HOST = re.compile(
+    r"pdsh@[^:]*: (?P<pdsh>[^:]+): "
+    r"|srun: error: (?P<task>\S+): tasks? "
+    r"|srun: error: Node failure on (?P<node>\S+)"
+)
 """What pdsh and srun themselves say of a host: that it cannot be reached, or that its agent did not end well."""
 KEPT_LINES = 10
 
@@ -64,7 +68,7 @@ def _listen(stderr: IO[str], log: IO[str], run_dir: Path) -> tuple[str | None, l
         if lost is None:
             said = [*said, line.strip()][-KEPT_LINES:]
         if match and lost is None:
-            lost = match["host"] or match["node"]
+            lost = match[match.lastgroup or 0]
             write_whole(run_dir / STOP, FAILED)
     return lost, said
 

@@ -263,6 +263,23 @@ def test_a_host_that_cannot_be_reached_is_named_and_the_others_do_not_wait(tmp_p
     assert failure["users_mistake"]
 
 
+@pytest.mark.parametrize(
+    ("said", "host", "rank"),
+    [
+        ("srun: error: Node failure on host1", "host1", 2),
+        ("srun: error: host1: task 1: Killed", "host1", 2),
+        ("srun: error: host[1-2]: tasks 1-2: Exited with exit code 1", "host[1-2]", 0),
+    ],
+)
+def test_a_host_that_slurm_loses_is_named(tmp_path, said, host, rank):
+    write_runfile(example_plan(tmp_path, ranks=[2, 1]), tmp_path / "run.json")
+    srun = "import sys; print(sys.argv[1], 'srun: Job step aborted', sep='\\n', file=sys.stderr); sys.exit(1)"
+    argv = [sys.executable, "-m", "neox_launchers.hosts", "run.json", "logs", sys.executable, "-c", srun, said]
+    assert subprocess.run(argv, cwd=tmp_path, check=False).returncode == 1
+    failure = json.loads((tmp_path / "failure.json").read_text())
+    assert (failure["message"], failure["rank"]) == (f"host {host}: {said}", rank)
+
+
 def test_a_folder_that_a_host_does_not_see_is_said(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     argv = [sys.executable, "-m", "neox_launchers.elastic", "run.json", "logs", "1"]
