@@ -101,8 +101,20 @@ LEGACY: tuple[Legacy, ...] = (
     Moved("min_scale", "fp16.min_loss_scale"),
     Moved("hysteresis", "fp16.hysteresis"),
     Moved("contigious_checkpointing", "contiguous_checkpointing"),
+    _switch("use_wandb", "wandb.enabled", True),
+    Moved("wandb_project", "wandb.project"),
+    Moved("wandb_group", "wandb.group"),
+    Moved("wandb_team", "wandb.team"),
+    Gone("wandb_host", "the environment names the server", ("https://api.wandb.ai",), "set WANDB_BASE_URL instead"),
+    Gone("wandb_run_name", "the environment names the run", (), "set WANDB_NAME instead"),
+    Gone("wandb_init_all_ranks", "one run of wandb holds the values of all ranks", (False,)),
+    _switch("use_comet", "comet.enabled", True),
+    Moved("comet_workspace", "comet.workspace"),
+    Moved("comet_project", "comet.project"),
+    Moved("comet_experiment_name", "comet.experiment_name"),
 )
 _BLOCKS = {"zero_optimization"}  # keys that were a switch, and are a block
+GONE_KEYS = frozenset(rule.key for rule in LEGACY if isinstance(rule, Gone))
 LEGACY_KEYS = frozenset(rule.key for rule in LEGACY if "." not in rule.key) - _BLOCKS
 
 

@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 
 from neox_core.config.convert import fields_of, same
 from neox_core.config.formats import flow
-from neox_core.config.legacy import modernise
+from neox_core.config.legacy import GONE_KEYS, modernise
 from neox_core.config.load import Loaded, load
 from neox_core.config.owners import Owners, find_owners
 from neox_core.config.problem import Problem
@@ -40,7 +40,7 @@ def migrate(files: Sequence[Path], catalog: Catalog) -> Migrated:
         raise ProblemsError(Problem("is not YAML, whose comments can be kept", where=str(each)) for each in others)
     written = load(files)
     today = modernise(written)
-    if errors(today.problems) or not written.values:
+    if any(not _gone(each) for each in errors(today.problems)) or not written.values:
         raise ProblemsError(today.problems)
     config, found, _ = structure(today, catalog)
     sources = [read_source(file) for file in files]
@@ -66,8 +66,8 @@ class _Work:
         self.said = {problem.where: problem for problem in (*today.problems, *found) if problem.severity == "note"}
         self.wrong: dict[str, list[Problem]] = {}
         written_at = {(place.where, place.spelled) for place in today.places.values()}
-        for problem in errors(found):
-            if (problem.where, problem.key.partition("[")[0]) in written_at:  # not what is missing there
+        for problem in errors([*today.problems, *found]):
+            if _gone(problem) or (problem.where, problem.key.partition("[")[0]) in written_at:  # not what is missing
                 self.wrong.setdefault(problem.where, []).append(problem)
         self.now_at: dict[str, list[str]] = {}
         for path, place in today.places.items():
@@ -89,6 +89,9 @@ class _Work:
         if entry.items is not None:
             return self._block(entry, path, into)
         new = [each for each in self.now_at.get(entry.where, ()) if self._name(each) not in self.done]
+        if not new and entry.where in self.wrong:
+            into.append(evolve(entry, above=[*entry.above, *self._words(entry, entry.key)]))
+            return []
         if not new:
             return self._dropped(entry)
         for each in new:
@@ -197,6 +200,11 @@ def _names(config: Config) -> Iterator[tuple[str, str]]:
 def _underscored(owners: Owners) -> Iterator[str]:
     for section in owners.sections:
         yield from (each.name for each in fields_of(section) if each.info.origin == "deepspeed")
+
+
+def _gone(problem: Problem) -> bool:
+    """Whether it is of a value that nothing can stand for any more; its key stays, for the user to decide."""
+    return problem.key.replace("-", "_") in GONE_KEYS
 
 
 def _at(values: Mapping[str, Any], path: str) -> Any:

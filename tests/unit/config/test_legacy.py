@@ -132,6 +132,16 @@ def test_a_block_that_is_no_block_is_left_to_its_reader(read: Any) -> None:
         ("deepspeed_mpi: false", {}),
         ("lazy-mpu-init: false", {}),
         ("rpe-causal: true", {}),
+        ("use_wandb: true", {"wandb": {"enabled": True}}),
+        ("wandb_project: neox", {"wandb": {"project": "neox"}}),
+        ("wandb_group: sizes", {"wandb": {"group": "sizes"}}),
+        ("wandb_team: us", {"wandb": {"team": "us"}}),
+        ("wandb_host: https://api.wandb.ai", {}),
+        ("wandb_init_all_ranks: false", {}),
+        ("use_comet: true", {"comet": {"enabled": True}}),
+        ("comet_workspace: us", {"comet": {"workspace": "us"}}),
+        ("comet_project: neox", {"comet": {"project": "neox"}}),
+        ("comet_experiment_name: one", {"comet": {"experiment_name": "one"}}),
     ],
 )
 def test_more_older_spellings(read: Any, written: str, values: Any) -> None:
@@ -194,6 +204,9 @@ def test_onnx_safe_is_an_activation_unless_another_comes_first(read: Any) -> Non
         "deepspeed_mpi: true",
         "lazy-mpu-init: true",
         "disable-allgather: true",
+        "wandb_host: https://wandb.example.org",
+        "wandb_run_name: one",
+        "wandb_init_all_ranks: true",
     ],
 )
 def test_what_has_no_successor_is_an_error_with_the_reason(read: Any, written: str) -> None:

@@ -132,11 +132,22 @@ def test_several_files_become_one(moved: Any) -> None:
         ("warmup:\n", ["warmup:"]),
         ("bfloat16:\n  # bits\n  enabled: true\n", ["bf16:", "  # bits", "  enabled: true"]),
         ("precision: bfloat16 # half\n", ["bf16:", "  enabled: true  # half"]),
+        (
+            "use_wandb: true  # send\nwandb_project: p\nwandb_team: us\nwandb_group: g\n",
+            ["wandb:", "  enabled: true  # send", "  project: p", "  team: us", "  group: g"],
+        ),
     ],
 )
 def test_shapes_of_values(moved: Any, before: str, after: list[str]) -> None:
     new = moved(before).text.replace('["console", "jsonl"]', "[console, jsonl]")
     assert lines(new) == after
+
+
+def test_a_key_that_nothing_stands_for_stays_with_the_reason(moved: Any) -> None:
+    new = moved("seed: 1\n# ours\nwandb_host: https://wandb.example.org\n")
+    why = f"{MARK}cannot be 'https://wandb.example.org': the environment names the server (set WANDB_BASE_URL instead)"
+    assert new.text == f"seed: 1\n# ours\n{why}\nwandb_host: https://wandb.example.org\n"
+    assert moved(new.text).text == new.text
 
 
 def test_contradictions_are_left_to_the_user(moved: Any) -> None:
