@@ -114,6 +114,22 @@ LEGACY: tuple[Legacy, ...] = (
     Moved("comet_experiment_name", "comet.experiment_name"),
 )
 _BLOCKS = {"zero_optimization"}  # keys that were a switch, and are a block
+
+
+@frozen
+class Assumed:
+    """What GPT-NeoX takes for a key that is missing beside another, where this version has no default or its own."""
+
+    key: str
+    value: Any
+    beside: str
+
+
+ASSUMED = (
+    Assumed("tokenizer_type", "GPT2BPETokenizer", beside="vocab_file"),
+    Assumed("optimizer.type", "Adam", beside="lr"),
+    Assumed("wandb.project", "neox", beside="use_wandb"),
+)
 GONE_KEYS = frozenset(rule.key for rule in LEGACY if isinstance(rule, Gone))
 LEGACY_KEYS = frozenset(rule.key for rule in LEGACY if "." not in rule.key) - _BLOCKS
 
@@ -138,6 +154,19 @@ def modernise(loaded: Loaded) -> Loaded:
             work.drop_empty(rule.key.rpartition(".")[0])
     places = {path: place for path, place in work.places.items() if path not in work.taken}
     return evolve(loaded, values=work.values, places=places, problems=(*loaded.problems, *work.problems))
+
+
+def with_assumed(today: Loaded, written: Loaded) -> Loaded:
+    """The config of today with what GPT-NeoX would take for what is not in it, for a file that is to be rewritten."""
+    work = _Work(today)
+    for each in ASSUMED:
+        block, last = work.block_of(each.key)
+        if written.values.get(each.beside) and block.get(last) is None:
+            place = written.places[each.beside]
+            if work.write(each.key, each.value, place):
+                message = f"without {spell(each.key)}, GPT-NeoX takes {each.value}: now written"
+                work.problems.append(Problem(message, place.spelled, "", place.where, "note"))
+    return evolve(today, values=work.values, places=work.places, problems=(*today.problems, *work.problems))
 
 
 class _Work:
@@ -221,19 +250,23 @@ class _Work:
             self.agrees(rule, name)
 
     def set(self, rule: Legacy, to: str, value: Any, name: str) -> None:
+        if self.write(to, value, self.places[rule.key]):
+            self.taken.discard(to)
+            self.agrees(rule, name)
+
+    def write(self, to: str, value: Any, place: Place) -> bool:
+        """False where a block around the key is no block, which is reported where it is read."""
         *parts, last = to.split(".")
         block = self.values
         for part in parts:
             if block.get(part) is None:
                 block[part] = {}
             if not isinstance(block[part], dict):
-                return  # the block itself is wrong, which is reported where it is read
+                return False
             block = block[part]
         block[last] = value
-        place = self.places[rule.key]
         self.places[to] = Place(place.where, place.spelled)
-        self.taken.discard(to)
-        self.agrees(rule, name)
+        return True
 
     def agrees(self, rule: Legacy, name: str) -> None:
         self.say(rule, f"is the old spelling of {name}", severity="note")

@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 
 from neox_core.config.convert import fields_of, same
 from neox_core.config.formats import flow
-from neox_core.config.legacy import GONE_KEYS, modernise
+from neox_core.config.legacy import GONE_KEYS, modernise, with_assumed
 from neox_core.config.load import Loaded, load
 from neox_core.config.owners import Owners, find_owners
 from neox_core.config.problem import Problem
@@ -39,7 +39,7 @@ def migrate(files: Sequence[Path], catalog: Catalog) -> Migrated:
     if others:
         raise ProblemsError(Problem("is not YAML, whose comments can be kept", where=str(each)) for each in others)
     written = load(files)
-    today = modernise(written)
+    today = with_assumed(modernise(written), written)
     if any(not _gone(each) for each in errors(today.problems)) or not written.values:
         raise ProblemsError(today.problems)
     config, found, _ = structure(today, catalog)

@@ -143,6 +143,24 @@ def test_shapes_of_values(moved: Any, before: str, after: list[str]) -> None:
     assert lines(new) == after
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("# where\nvocab-file: v.json\n", ["# where", "vocab-file: v.json", 'tokenizer-type: "GPT2BPETokenizer"']),
+        ("lr: 0.1\n", ["optimizer:", "  params:", "    lr: 0.1", '  type: "Adam"']),
+        ("use_wandb: true\n", ["wandb:", "  enabled: true", '  project: "neox"']),
+        ("tokenizer-type: HFTokenizer\nvocab-file: v\n", ["tokenizer-type: HFTokenizer", "vocab-file: v"]),
+        ("lr: 0.1\nonebitadam: true\n", ["optimizer:", "  params:", "    lr: 0.1", '  type: "OneBitAdam"']),
+        ("use_wandb: false\nseed: 1\n", ["seed: 1"]),
+    ],
+)
+def test_what_gpt_neox_assumes_is_written(tmp_path: Path, installed: Any, before: str, after: list[str]) -> None:
+    file = tmp_path / "c.yml"
+    for text in (before, "\n".join(after) + "\n"):
+        file.write_text(text)
+        assert lines(migrate([file], installed).text) == after
+
+
 def test_a_key_that_nothing_stands_for_stays_with_the_reason(moved: Any) -> None:
     new = moved("seed: 1\n# ours\nwandb_host: https://wandb.example.org\n")
     why = f"{MARK}cannot be 'https://wandb.example.org': the environment names the server (set WANDB_BASE_URL instead)"
