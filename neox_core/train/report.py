@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from neox_core.contracts.host import Monitor, RunInfo
 from neox_core.errors import RankError
+from neox_core.train.rng import undisturbed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -211,7 +212,8 @@ class Report:
     def _tell(self, call: Callable[[Monitor], None]) -> None:
         for monitor in list(self.monitors):
             try:
-                call(monitor)
+                with undisturbed():
+                    call(monitor)
             except Exception as error:  # noqa: BLE001  a monitor, whatever it does, must not stop a run
                 self.monitors.remove(monitor)
                 name = type(monitor).__name__

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -48,3 +50,18 @@ def write_rng(states: dict[str, Tensor], device: torch.device) -> None:
     torch.set_rng_state(states["torch"])
     if device.type == "cuda" and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"], device)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """What is drawn inside is not missing outside: a monitor that makes a name for itself changes no run.
+
+    rich draws at import, so even a resumed run would go on with other numbers than the one that was never stopped.
+    """
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(cpu)

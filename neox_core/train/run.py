@@ -32,7 +32,7 @@ from neox_core.train.generate import sample
 from neox_core.train.loop import train
 from neox_core.train.peak import find_peak
 from neox_core.train.report import Report
-from neox_core.train.rng import seed_rank
+from neox_core.train.rng import seed_rank, undisturbed
 from neox_core.train.samples import TrainingSamples, open_samples
 from neox_core.train.stop import StopSignal
 
@@ -164,8 +164,9 @@ def _build_report(
     monitors: list[Monitor] = []
     if dist.get_rank() == 0:
         for reference in plan.monitors:
-            target, settings = reference.load()
-            monitors.append(target(info, settings))
+            with undisturbed():
+                target, settings = reference.load()
+                monitors.append(target(info, settings))
     report = Report(
         info,
         monitors,

@@ -1,8 +1,10 @@
 """What a run reports: when, reduced over what, and that no monitor can stop it."""
 
 import math
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -170,6 +172,28 @@ def test_a_monitor_that_raises_is_reported_once_and_left_out(capsys):
     assert capsys.readouterr().err.count("disk full") == 1
     report.close()
     assert (kept.closed, broken.closed) == (1, 0)
+
+
+def test_a_monitor_that_draws_random_numbers_changes_no_run():
+    def draw():
+        return random.random(), np.random.rand(), float(torch.rand(()))
+
+    class Drawing(Kept):
+        def log(self, step, values):
+            super().log(step, dict.fromkeys(draw()))
+
+    def two(between):
+        random.seed(5)
+        np.random.seed(5)
+        torch.manual_seed(5)
+        first = draw()
+        between()
+        return first, draw()
+
+    drawing = Drawing()
+    report = make(drawing, log_interval=1)
+    assert two(lambda: feed(report, [1, 1])) == two(lambda: None)
+    assert len(drawing.logged) == 2
 
 
 def test_validation_is_the_mean_of_its_batches():
