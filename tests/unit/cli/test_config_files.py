@@ -121,7 +121,7 @@ def test_migrate_writes_and_checks(run: Run) -> None:
     Path("old.yml").write_text('{"num_layers": 2, # two\n "lr": 0.1}\n')
     shown = run("migrate", "old.yml")
     assert shown.exit_code == 0
-    assert shown.stdout == "num-layers: 2  # two\noptimizer:\n  params:\n    lr: 0.1\n"
+    assert shown.stdout == 'num-layers: 2  # two\noptimizer:\n  params:\n    lr: 0.1\n  type: "Adam"\n'
     assert "lr: is the old spelling of optimizer.params.lr" in shown.stderr
     assert run("migrate", "old.yml", "--check").exit_code == 1
     assert run("migrate", "old.yml", "--out", "new.yml").exit_code == 0
