@@ -34,7 +34,8 @@ def generate(
 ) -> None:
     """Continue a prompt with a trained model, printing the text as it comes.
 
-    Ends at the end of a document or after --max-new-tokens.
+    Ends at the end of a document or after --max-new-tokens. Text beyond the positions of the model
+    (max-position-embeddings) goes on from the newer half of them, which is said.
     """
     exec_module(
         "neox_core.train.generate",

@@ -46,7 +46,7 @@ def stream(
 
     A character whose bytes span two tokens comes with the second one.
     """
-    ids = tokenizer.encode(prompt) or [tokenizer.eod]  # nothing to continue: begin a document
+    ids = _ids(tokenizer, prompt)
     new = continue_ids(model, ids, tokenizer, max_new_tokens=max_new_tokens, sampling=sampling or Sampling())
     return _as_text(new, tokenizer)
 
@@ -80,6 +80,10 @@ def continue_ids(
             pending = [token]
     finally:
         model.train(was_training)
+
+
+def _ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    return tokenizer.encode(prompt) or [tokenizer.eod]  # nothing to continue: begin a document
 
 
 def _as_text(ids: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
@@ -134,6 +138,11 @@ def _device(name: str) -> torch.device:
 def generate(load: str, prompt: str, max_new_tokens: int, device: str, sampling: Sampling) -> None:
     """Write `prompt` and its continuation to the terminal, piece by piece."""
     model, tokenizer = load_model(Path(load), _device(device))
+    given = len(_ids(tokenizer, prompt))
+    if given > model.window:
+        sys.stderr.write(f"note: of the {given:,} tokens of the prompt the model sees the last {model.window:,}\n")
+    if given + max_new_tokens > model.window:
+        sys.stderr.write(f"note: each time {model.window:,} tokens are full, the text goes on from their newer half\n")
     sys.stdout.write(prompt)
     for piece in stream(model, tokenizer, prompt, max_new_tokens=max_new_tokens, sampling=sampling):
         sys.stdout.write(piece)

@@ -16,7 +16,7 @@ from neox_core.errors import CheckpointError
 from neox_core.model.gpt import GPT
 from neox_core.model.init import init_parameters
 from neox_core.model.shape import ModelShape
-from neox_core.train.generate import UNFINISHED, continue_ids, load_model, sample, stream
+from neox_core.train.generate import UNFINISHED, continue_ids, generate, load_model, sample, stream
 from neox_core.train.sampling import Sampling
 
 GREEDY = Sampling(temperature=0)
@@ -79,6 +79,19 @@ def test_longer_than_the_model_can_see(model: GPT) -> None:
     assert got[:1] == greedy_without_cache(model, prompt[-32:], 1)
     assert got[1:18] == greedy_without_cache(model, (prompt + got[:1])[-16:], 17)
     assert got[18:30] == greedy_without_cache(model, (prompt + got[:18])[-16:], 12)
+
+
+@pytest.mark.parametrize(("prompt", "new", "said"), [(20, 12, ()), (20, 13, ("32 tokens",)), (33, 1, ("33", "32"))])
+def test_text_beyond_the_positions_of_the_model_is_said(
+    model: GPT, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], prompt, new, said
+) -> None:
+    monkeypatch.setattr("neox_core.train.generate.load_model", lambda load, device: (model, Endless()))
+    generate("run", "A" * prompt, new, "cpu", GREEDY)
+    captured = capsys.readouterr()
+    assert captured.out.startswith("A" * prompt)
+    notes = captured.err.splitlines()
+    assert len(notes) == len(said)
+    assert all(each in note for each, note in zip(said, notes, strict=True))
 
 
 def test_seed_decides(model: GPT) -> None:
