@@ -61,6 +61,7 @@ class BlockTable:
         self._seen = [_lists(each) for each in patterns]
         self.rows = tuple(_group(patterns, self._heads, block, self.device))
         self._shorter: dict[int, BlockTable] = {}
+        self._latest: tuple[int, Tensor] | None = None
 
     @property
     def layout(self) -> Tensor:
@@ -92,9 +93,15 @@ class BlockTable:
         """Which keys the queries from `first` on attend to: bool [heads, total - first, total]."""
         queries = torch.arange(first, total, device=self.device)
         keys = torch.arange(total, device=self.device)
-        start = first // self.block
-        rows = self._between(start, -(-total // self.block))
+        start, end = first // self.block, -(-total // self.block)
+        rows = self._row(start) if end == start + 1 else self._between(start, end)
         return rows[:, queries // self.block - start][:, :, keys // self.block] & (keys <= queries[:, None])
+
+    def _row(self, row: int) -> Tensor:
+        """Kept until another one is asked for: while text is generated, by every layer for every token of a block."""
+        if self._latest is None or self._latest[0] != row:
+            self._latest = row, self._between(row, row + 1)
+        return self._latest[1]
 
     def _between(self, first: int, last: int) -> Tensor:
         """Rows of the layout: bool [heads, last - first, blocks]."""

@@ -178,7 +178,10 @@ def test_the_first_blocks_of_a_table() -> None:
 def test_what_late_queries_see() -> None:
     layout = random_layout(2, 4, 0.5)
     whole = layout.repeat_interleave(16, 1).repeat_interleave(16, 2).tril()
-    assert torch.equal(BlockTable(layout, 16).seen(21, 50), whole[:, 21:50, :50])
+    table = BlockTable(layout, 16)
+    assert torch.equal(table.seen(21, 50), whole[:, 21:50, :50])
+    for each in (*range(20, 60), *range(20, 60)):  # token by token, then another text
+        assert torch.equal(table.seen(each, each + 1), whole[:, each : each + 1, : each + 1])
 
 
 MEASURE = """
