@@ -60,6 +60,10 @@ def parse_yaml(text: str, name: str, *, any_value: bool = False) -> Node:
             self.depth -= 1
             return node
 
+    older = re.search(r"^%YAML[ \t]+1\.[01]\b", text, re.MULTILINE)
+    if older:
+        where = f"{name}:{text.count(chr(10), 0, older.start()) + 1}"
+        raise UnreadableError("is YAML 1.1, where `yes` and 010 are other values", where, hint="remove this line")
     yaml = YAML(typ="safe", pure=True)
     yaml.Composer = SmallComposer
     try:
@@ -128,15 +132,16 @@ class YamlReader:
         text, kind = node.value, node.tag.removeprefix(_YAML)
         if kind == "null":
             return None
-        if kind == "bool":
-            return text.lower() == "true"
         try:
+            if kind == "bool":
+                return {"true": True, "false": False}[text.lower()]
             if kind == "int":
                 return yaml_int(text)
             if kind == "float":
                 return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
-        except ValueError:
-            self.problems.append(Problem(f"cannot read the number {text[:40]!r}", where=where))
+        except (ValueError, KeyError):
+            what = "truth value" if kind == "bool" else "number"
+            self.problems.append(Problem(f"cannot read the {what} {text[:40]!r}", where=where))
             return None
         if kind not in ("str", "timestamp", "value", "merge") or not isinstance(text, str):
             self.problems.append(

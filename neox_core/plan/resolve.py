@@ -65,7 +65,8 @@ def prepare_run(
     except SectionInvalidError:
         shape = ClusterShape("cpu", 1, "gloo", 1)
     else:
-        problems += check_rules(config, shape)
+        if not written.unreadable:  # what it lacks may be in there
+            problems += check_rules(config, shape)
     if sections_valid:
         problems += plugin_rules(config, shape, catalog)
     problems = [_settled(each, start) for each in problems]

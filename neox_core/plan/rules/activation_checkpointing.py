@@ -61,14 +61,13 @@ def options_are_deepspeeds(config: Config, shape: ClusterShape) -> Iterator[Prob
     section = config.section(ActivationCheckpointingSection)
     if section.deepspeed_activation_checkpointing:
         return
-    for key in SPELLINGS:
-        if option(section, key):
-            yield config.problem(
-                "does nothing without deepspeed-activation-checkpointing: true",
-                _spelled(config, key),
-                "remove it, or set that",
-                "warning",
-            )
+    block = section.activation_checkpointing
+    asked = [_spelled(config, key) for key in SPELLINGS if option(section, key)]
+    if block is not None and block.number_checkpoints is not None:
+        asked.append("activation_checkpointing.number_checkpoints")
+    for key in asked:
+        said = "does nothing without deepspeed-activation-checkpointing: true"
+        yield config.problem(said, key, "remove it, or set that", "warning")
 
 
 @rule("contiguous_checkpointing", "partition_activations", "activation_checkpointing.number_checkpoints")

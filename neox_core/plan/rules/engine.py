@@ -1,4 +1,4 @@
-"""Rules of deepspeed_extra_args: what neox has a key for is set there, and what nobody reads is refused."""
+"""Rules of the engine's blocks: they act once enabled, and deepspeed_extra_args holds what neox has no key for."""
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -31,6 +31,18 @@ ENGINE_KEYS = (
     "weight_quantization",
 )
 """Top-level keys that DeepSpeed 0.19.8 reads and neox has none for; any other would do nothing, without a word."""
+
+SWITCHED = ("fp16", "bf16", "amp", "torch_autocast", "flops_profiler", "comms_logger")
+
+
+@rule(*(f"{key}.enabled" for key in SWITCHED))
+def blocks_switched_on(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A block with `enabled` acts once it is enabled."""
+    for key in SWITCHED:
+        if config.loaded.values.get(key) is not None and not config.is_set(f"{key}.enabled"):
+            written = [path for path in config.loaded.places if path.startswith(f"{key}.")]
+            hint = f"{key}: {{enabled: true}}, or remove it"
+            yield config.problem(f"does nothing without {key}.enabled", min(written, default=key), hint, "warning")
 
 
 @rule(EXTRA)
@@ -65,4 +77,4 @@ def _contradictions(config: Config, field: Field, value: Any, path: str) -> Iter
         yield from _contradictions(config, inner[key], value[key], f"{path}.{key}")
 
 
-RULES: tuple[Rule, ...] = (extra_args_are_the_engines_own,)
+RULES: tuple[Rule, ...] = (blocks_switched_on, extra_args_are_the_engines_own)

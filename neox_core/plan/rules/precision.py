@@ -19,17 +19,6 @@ def one_precision(config: Config, shape: ClusterShape) -> Iterator[Problem]:
         yield config.problem(f"enabled together with {on[0]}", f"{on[1]}.enabled", "enable one")
 
 
-@rule("fp16.enabled", "bf16.enabled", "amp.enabled", "torch_autocast.enabled")
-def precision_switched_on(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """A block of a precision acts once it is enabled."""
-    precision = config.section(PrecisionSection)
-    for key in ("fp16", "bf16", "amp", "torch_autocast"):
-        if getattr(precision, key) is not None and not config.is_set(f"{key}.enabled"):
-            written = [path for path in config.loaded.places if path.startswith(f"{key}.")]
-            hint = f"{key}: {{enabled: true}}, or remove it"
-            yield config.problem(f"does nothing without {key}.enabled", min(written, default=key), hint, "warning")
-
-
 @rule("fp16.enabled", "device")
 def fp16_needs_gpu(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """fp16 trains on a GPU only."""
@@ -84,7 +73,6 @@ def fp16_loss_needs_fp16(config: Config, shape: ClusterShape) -> Iterator[Proble
 
 RULES: tuple[Rule, ...] = (
     one_precision,
-    precision_switched_on,
     fp16_needs_gpu,
     hysteresis_needs_zero,
     amp_without_zero,

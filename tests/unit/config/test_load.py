@@ -241,6 +241,8 @@ BAD: dict[str, tuple[str, str | bytes, str]] = {
     "merge key": ("a.yml", "base: &b {c: 1}\nd:\n  <<: *b\n", "a.yml:3:3: <<: merge keys (<<) are not read"),
     "list as key": ("a.yml", "? [a]\n: 1\n", "a.yml:1:3: : a key must be plain text"),
     "forced number": ("a.yml", "seed: !!int many\n", "a.yml:1:7: : cannot read the number 'many'"),
+    "forced truth": ("a.yml", "seed: !!bool yes\n", "a.yml:1:7: : cannot read the truth value 'yes'"),
+    "yaml 1.1": ("a.yml", "# old\n%YAML 1.1\n---\nseed: yes\n", "a.yml:2: : is YAML 1.1, where `yes` and 010 are"),
     "recursive": ("a.yml", "a: &a\n  b: *a\n", "an alias refers to the block around it"),
     "deep": ("a.yml", "[" * 2000, "is nested too deeply"),
     "deep json": ("a.json", '{"a":' * 100_000, "is nested too deeply"),

@@ -259,7 +259,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("bf16.enabled=true", "torch_autocast.enabled=false"),
         CPU,
     ),
-    "precision_switched_on": (
+    "blocks_switched_on": (
         ("fp16.loss_scale=128",),
         "warning: fp16.loss_scale: does nothing without fp16.enabled (fp16: {enabled: true}, or remove it)",
         ("fp16.loss_scale=128", "fp16.enabled=false"),
@@ -687,6 +687,15 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
             "comms_logger.prof_ops[0]: must be",
         ),
         (("num_gpus=2", "pipe-parallel-size=2", "flops_profiler.enabled=true"), "the engine cannot profile a pipeline"),
+        (("comms_logger.verbose=true",), "warning: comms_logger.verbose: does nothing without comms_logger.enabled"),
+        (
+            ("flops_profiler.profile_step=3",),
+            "warning: flops_profiler.profile_step: does nothing without flops_profiler.enabled",
+        ),
+        (
+            ("checkpoint-activations=true", "activation_checkpointing.number_checkpoints=2"),
+            "warning: activation_checkpointing.number_checkpoints: does nothing without deepspeed-activation-checkp",
+        ),
         (("board.folder=x",), "warning: board: does nothing (set board.enabled: true)"),
         (("board={enabled: true, key: abc}",), "error: board.key: is a secret, which has no place in a config"),
         (("scheduler.type=Warmup",), "scheduler.type: no scheduler 'Warmup'; installed: WarmupLR"),
@@ -772,3 +781,12 @@ def test_exit_code(tmp_path: Path, text: str, catalog: Any, sets: tuple[str, ...
         prepare_run([tmp_path / "c.yml"], sets, catalog=catalog, machine=CPU)
     assert caught.value.exit_code == code
     assert errors(caught.value.problems)
+
+
+def test_of_a_file_that_cannot_be_read_no_rule_misses_a_key(tmp_path: Path, catalog: Any) -> None:
+    (tmp_path / "more.yml").write_text("save-interval: 5\nseed: [\n")
+    (tmp_path / "c.yml").write_text("save: out\n")
+    with pytest.raises(ProblemsError) as caught:
+        prepare_run([tmp_path / "c.yml", tmp_path / "more.yml"], catalog=catalog, machine=CPU)
+    (problem,) = caught.value.problems
+    assert "is not valid YAML" in problem.message
