@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from neox_core.build.context import BuildContext
     from neox_core.build.engine import Engine
     from neox_core.contracts.optim import LRSchedule
-    from neox_core.plan.runfile import CheckpointPlan, OptimPlan, RunPlan
+    from neox_core.plan.runfile import OptimPlan, RunPlan
 
 __all__ = ["Checkpointer", "Resumed", "find_checkpoint", "read_weights"]
 
@@ -108,16 +108,8 @@ class Checkpointer:
         plan = self._plan.checkpoint
         if self._rank == 0 and plan.save is not None:
             remove_leftovers(Path(plan.save))
-        folder = self._own()
-        if folder is not None:  # in one piece, whatever is said of how to begin from `load`
-            plan = evolve(
-                plan,
-                finetune=False,
-                load_optimizer=plan.save_optimizer or plan.load_optimizer,
-                load_rng=plan.save_rng or plan.load_rng,
-            )
-        elif plan.load is not None:
-            folder = find_checkpoint(Path(plan.load))
+        own = self._own()
+        folder = find_checkpoint(Path(plan.load)) if own is None and plan.load is not None else own
         if folder is None:
             if plan.load is None or plan.resume == "auto":
                 return Resumed(TrainState(), self._schedule(self._plan.optim), None, self._in_the_way())
@@ -126,7 +118,7 @@ class Checkpointer:
                 hint="use `--resume auto` to start anew when there is none, or take `load` out of the config",
             )
         found: list[Resumed] = []
-        self._together(lambda: found.append(self._read(folder, plan)))
+        self._together(lambda: found.append(self._read(folder, own=own is not None)))
         return found[0]
 
     def _in_the_way(self) -> tuple[str, ...]:
@@ -149,9 +141,14 @@ class Checkpointer:
             return None
         return find_checkpoint(Path(plan.save))
 
-    def _read(self, folder: Path, plan: CheckpointPlan) -> Resumed:
-        engine = self._engine
+    def _read(self, folder: Path, *, own: bool) -> Resumed:
+        engine, plan = self._engine, self._plan.checkpoint
         reader = CheckpointReader(folder)
+        if own:  # all that is there, whatever is said of how to begin from `load`
+            optimizer = plan.load_optimizer or reader.manifest.has_optimizer
+            plan = evolve(
+                plan, finetune=False, load_optimizer=optimizer, load_rng=plan.load_rng or reader.manifest.has_rng
+            )
         # Each rank verifies a share of the files; none goes on before all have.
         self._together(lambda: reader.verify(lambda index, _: index % self._world_size == self._rank))
         restore_weights(engine, reader, masters=plan.load_masters)
@@ -174,8 +171,12 @@ class Checkpointer:
             self._restore_extras(stored)
             notes += restore_own(engine, reader, self._rank, self._world_size)
             optim = self._choose_schedule(reader, stored.schedule)
+        else:
+            notes.append("the optimizer starts anew, since its state is not loaded")
         if plan.load_rng:
             notes += self._restore_rng(reader)
+        else:
+            notes.append("random numbers start anew, since their state is not loaded")
         if folder.parent == Path(plan.save or ""):
             self._saved_step = state.step
         return Resumed(state, self._schedule(optim), folder, tuple(notes))

@@ -185,7 +185,9 @@ def test_no_load_optim_and_no_load_rng(plan: RunPlan) -> None:
     Run(plan).steps(3).save()
     run = Run(resuming(plan, load_optimizer=False, load_rng=False))
     generators = torch.get_rng_state()
-    assert run.load().state.step == 3
+    resumed = run.load()
+    assert resumed.state.step == 3
+    assert ["anew" in note for note in resumed.notes] == [True, True]
     assert not run.engine.optimizer.state
     assert torch.equal(torch.get_rng_state(), generators)
     assert Run(resuming(plan)).load()
@@ -234,6 +236,13 @@ def test_a_run_that_is_started_again_goes_on_with_its_own_checkpoints(plan: RunP
     resumed = second.load()
     assert (resumed.state.step, resumed.path) == (2, tmp_path / "tuned" / "step-00000002")
     assert second.steps(1).losses == first.losses[2:]
+    fewer = with_checkpoint(again, save_optimizer=False, save_rng=False)
+    assert Run(fewer).load().notes == ()
+    Run(fewer).steps(3).save()
+    third = Run(again)
+    resumed = third.load()
+    assert (resumed.state.step, third.engine.optimizer.state) == (3, {})
+    assert [note.split(" start")[0] for note in resumed.notes] == ["the optimizer", "random numbers"]
     one_folder = with_checkpoint(again, save=f"{plan.checkpoint.save}/../save")
     assert Run(one_folder).load().state.step == 0, "finetune counts where both are one folder, however it is written"
 
