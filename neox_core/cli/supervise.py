@@ -42,6 +42,7 @@ class Supervisor:
             try:
                 env = {**os.environ, **self.command.env}
                 env |= {"NEOX_STARTED_AT": f"{STARTED_AT:.3f}", "NEOX_HOST_READY_AT": f"{time.time():.3f}"}
+                env["NEOX_SUPERVISOR"] = str(os.getpid())  # for the launcher to see whether it is still there
                 self.process = subprocess.Popen(list(self.command.argv), env=env, start_new_session=True)
             except OSError as error:
                 raise RankError(f"cannot start {self.command.argv[0]}: {error.strerror}") from error
@@ -83,12 +84,21 @@ class Supervisor:
 
 
 def read_failure(run_dir: Path) -> dict[str, Any] | None:
-    """failure.json of this run, or None."""
+    """failure.json of this run; without one, what the rank said that failed first, and not for want of another."""
+    failure = _read(run_dir / "failure.json")
+    if failure is not None:
+        return failure
+    reports = (_read(file) for file in run_dir.glob("failure.rank*.json"))
+    said = [report for report in reports if report is not None]
+    return min(said, key=lambda report: (report.get("lost_peer", False), report.get("time", 0.0)), default=None)
+
+
+def _read(file: Path) -> dict[str, Any] | None:
     try:
-        failure = json.loads((run_dir / "failure.json").read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return failure if isinstance(failure, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def killed_by_request(failure: dict[str, Any]) -> bool:

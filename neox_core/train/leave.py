@@ -11,17 +11,24 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from neox_core.errors import NeoxError
+from neox_core.errors import NeoxError, PluginError
+from neox_core.hooks.component import place_of
+from neox_core.plan.runfile import RunPlan, components_of
 
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL", "Timed out waiting")
 
 
-def write_failure(run_dir: Path, rank: int, error: BaseException) -> None:
-    """failure.rank<N>.json: message, hint, when, whether it is a user's mistake, whether only a peer was lost."""
+def write_failure(run_dir: Path, rank: int, error: BaseException, plan: RunPlan | None) -> None:
+    """failure.rank<N>.json: rank, message, hint, when, whether it is a user's mistake, whether only a peer was lost.
+
+    plan: None where the error is that it cannot be read.
+    """
     mistake = isinstance(error, NeoxError)
     text = str(error.message if isinstance(error, NeoxError) else error)
     report = {
-        "message": text if mistake else f"{type(error).__name__}: {text}",
+        "rank": rank,
+        "exit_code": exit_code_of(error),
+        "message": text if mistake else f"{type(error).__name__}: {text}{_in_component(error, plan)}",
         "hint": error.hint if isinstance(error, NeoxError) else "",
         "time": time.time(),
         "users_mistake": mistake,
@@ -32,9 +39,22 @@ def write_failure(run_dir: Path, rank: int, error: BaseException) -> None:
     temporary.replace(run_dir / f"failure.rank{rank}.json")
 
 
+def _in_component(error: BaseException, plan: RunPlan | None) -> str:
+    """The component whose code an error came through last, and where: a traceback alone does not name the plugin."""
+    for component in components_of(plan):
+        place = place_of(error, component.target)
+        if place:
+            return f" (in {component.owner}: {place})"
+    return ""
+
+
+def exit_code_of(error: BaseException) -> int:
+    return error.exit_code if isinstance(error, NeoxError) else 1
+
+
 def explain(error: BaseException, debug: bool) -> None:
-    """The error in this rank's log: with a traceback unless it is a user's mistake."""
-    if isinstance(error, NeoxError) and not debug:
+    """The error in this rank's log: with a traceback unless it is a user's mistake, which a plugin's is not."""
+    if isinstance(error, NeoxError) and not isinstance(error, PluginError) and not debug:
         sys.stderr.write(f"error: {error}\n")
     else:
         traceback.print_exception(error)
@@ -48,11 +68,15 @@ def leave(code: int) -> NoReturn:
 
 
 def leave_with_parent() -> None:
-    """End this process at once when the launcher is gone: nobody is left who could stop it."""
+    """End this process at once when the launcher is gone: nobody is left who could stop it.
+
+    NEOX_AGENT says who started it, since that one may be gone before this process can look; else its parent counts.
+    """
 
     def watch(parent: int) -> None:
         while os.getppid() == parent:
             time.sleep(0.5)
         os._exit(1)
 
-    threading.Thread(target=watch, args=(os.getppid(),), name="neox-parent", daemon=True).start()
+    parent = int(os.environ.get("NEOX_AGENT", os.getppid()))
+    threading.Thread(target=watch, args=(parent,), name="neox-parent", daemon=True).start()

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from inspect import signature
 from pathlib import Path
 from types import FrameType
@@ -74,12 +75,16 @@ def main() -> int:
     os.environ.update(visible_devices(host, os.environ, topology))
     if not plan.debug:
         logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
+    os.environ["NEOX_AGENT"] = str(os.getpid())
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"  # its way with the others kills data workers too
     if node is None:
         clear_failures(run_file.parent)
     agent = _agent(plan.cluster, run_file, log_dir, node)
     _pass_signals_on(agent)
-    _watch(_follow_stdin if by and by.isdecimal() else _follow_parent, agent)
+    if by and by.isdecimal():
+        _watch(_follow_stdin, agent)
+    else:  # which a daemon on this host has started, else `neox train` itself
+        _watch(_follow_parent, agent, None if by else os.environ.get("NEOX_SUPERVISOR"))
     if node is not None:
         _watch(_follow_request, agent, run_file.parent / STOP)
     result = agent.run()
@@ -165,15 +170,17 @@ def _free_port(wanted: int, *, any_other: bool) -> int:
 
 
 def _pass_signals_on(agent: LocalElasticAgent) -> None:
-    """Ask every rank to stop, once for each time that this process is asked to."""
+    """Ask every rank to stop, once for each time that this process is asked to; those to come, as soon as they are."""
 
     def pass_on(signum: int, frame: FrameType | None) -> None:
-        for worker in agent.get_worker_group().workers:
-            if worker.id:
-                try:
-                    os.kill(int(worker.id), signal.SIGTERM)
-                except ProcessLookupError:
-                    continue  # it has ended already
+        ranks = [int(worker.id) for worker in agent.get_worker_group().workers if worker.id]
+        if not ranks:
+            again = threading.Timer(0.2, os.kill, (os.getpid(), signum))
+            again.daemon = True
+            again.start()
+        for rank in ranks:
+            with suppress(ProcessLookupError):  # it has ended already
+                os.kill(rank, signal.SIGTERM)
 
     for signum in STOP_SIGNALS:
         signal.signal(signum, pass_on)
@@ -183,12 +190,20 @@ def _watch(follow: Callable[..., None], *args: object) -> None:
     threading.Thread(target=follow, args=args, daemon=True).start()
 
 
-def _follow_parent(agent: LocalElasticAgent) -> None:
-    """Stop the ranks when the process that started this one is gone."""
+def _follow_parent(agent: LocalElasticAgent, starter: str | None) -> None:
+    """Stop the ranks when the process that started this one is gone, which may be before this one can look."""
     parent = os.getppid()
-    while os.getppid() == parent:
+    while os.getppid() == parent and (starter is None or _is_there(int(starter))):
         time.sleep(1)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _follow_stdin(agent: LocalElasticAgent) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 
 import pytest
 
@@ -61,19 +62,24 @@ def test_each_rank_has_a_log_and_the_one_before_is_kept(failed_run):
         assert "Traceback" not in log
 
 
-def test_a_rank_is_told_who_it_is(tmp_path, monkeypatch):
-    """In place of the rank module: the environment that each process gets."""
+@pytest.fixture
+def rank_code(tmp_path, monkeypatch):
+    """Puts a text in place of the rank module."""
     package = tmp_path / "neox_core" / "train"
     package.mkdir(parents=True)
     import neox_core
 
     (tmp_path / "neox_core" / "__init__.py").write_text(f"__path__.append({next(iter(neox_core.__path__))!r})\n")
     (package / "__init__.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return (package / "rank.py").write_text
+
+
+def test_a_rank_is_told_who_it_is(tmp_path, rank_code):
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
-    (package / "rank.py").write_text(
+    rank_code(
         f"import os, sys; sys.stderr.write(' '.join(os.environ[n] for n in {names!r})); print('of', os.environ['RANK'])"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     done = launch(tmp_path / "run", example_plan(tmp_path / "run", ranks=[2]))
     assert done.returncode == 0, done.stderr
     rows = [(tmp_path / "run" / "logs" / f"rank{rank}.log").read_text().split() for rank in (0, 1)]
@@ -82,3 +88,13 @@ def test_a_rank_is_told_who_it_is(tmp_path, monkeypatch):
     assert rows[0][3] == "127.0.0.1"
     assert sorted(done.stdout.split()) == ["0", "1", "of", "of"]
     assert not (tmp_path / "run" / "failure.json").exists()
+
+
+def test_ranks_of_a_command_that_was_killed_before_they_began_are_stopped(tmp_path, monkeypatch, rank_code):
+    """The launcher takes seconds to start, and finds another parent then."""
+    rank_code("import time; time.sleep(300)")
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    monkeypatch.setenv("NEOX_SUPERVISOR", str(gone.pid))
+    assert launch(tmp_path / "run", example_plan(tmp_path / "run", ranks=[2])).returncode == 1
+    assert "SIGTERM" in json.loads((tmp_path / "run" / "failure.json").read_text())["message"]
