@@ -20,10 +20,8 @@ def build_curriculum(plan: RunPlan) -> Curriculum | None:
     """None where every step reads whole samples in order. Raises DataError for files that it cannot read."""
     if plan.curriculum is None:
         return None
-    target, settings = plan.curriculum.load()
-    curriculum: Curriculum = target(
-        CurriculumShape(plan.model.num_layers, plan.model.seq_length, plan.batch.train_batch, plan.train.train_iters),
-        settings,
+    curriculum: Curriculum = plan.curriculum.make(
+        CurriculumShape(plan.model.num_layers, plan.model.seq_length, plan.batch.train_batch, plan.train.train_iters)
     )
     return curriculum
 

@@ -43,8 +43,7 @@ def build_tokenizer(plan: RunPlan) -> Tokenizer | None:
     """The tokenizer of the run, None when it names none. Raises DataError when its files cannot be read."""
     if plan.data.tokenizer is None:
         return None
-    target, settings = plan.data.tokenizer.load()
-    tokenizer: Tokenizer = target(settings)
+    tokenizer: Tokenizer = plan.data.tokenizer.make()
     return tokenizer
 
 
@@ -91,8 +90,7 @@ def open_split(
 
 def build_backend(plan: RunPlan) -> DataBackend:
     """The backend of the run, with its tokenizer where it reads text."""
-    target, settings = plan.data.backend.load()
-    backend: DataBackend = target(settings)
+    backend: DataBackend = plan.data.backend.make()
     if hasattr(backend, "use"):
         tokenizer = build_tokenizer(plan)
         if tokenizer is not None:

@@ -73,8 +73,7 @@ class Encoder:
 
 class _Work:
     def __init__(self, tokenizer: ComponentRef, ftfy: bool) -> None:
-        target, settings = tokenizer.load()
-        self.tokenizer: Tokenizer = target(settings)
+        self.tokenizer: Tokenizer = tokenizer.make()
         self.mend = _mender() if ftfy else None
 
     def __call__(self, texts: Sequence[str]) -> list[NDArray[Any]]:

@@ -47,16 +47,14 @@ def inspect(prefix: Path, backend: ComponentRef, tokenizer: ComponentRef | None,
     As text where a tokenizer is given. Opening the dataset has checked its index against its tokens. Raises DataError
     when the dataset cannot be read, has no such document, or holds ids that the tokenizer does not have.
     """
-    target, settings = backend.load()
-    reader: DataBackend = target(settings)
+    reader: DataBackend = backend.make()
     source = reader.open(prefix)
     told, sizes = require_as_prepared(reader.files(prefix)), source.sizes
     if not 0 <= shown.document < len(sizes):
         raise DataError(f"{prefix}: has no document {shown.document}", hint=f"it has {len(sizes)}, counted from 0")
     decoder: Tokenizer | None = None
     if tokenizer is not None:
-        decoder_target, decoder_settings = tokenizer.load()
-        decoder = decoder_target(decoder_settings)
+        decoder = tokenizer.make()
     ids = source.read(shown.document)
     more = ", the first of them:" if len(ids) > SHOWN else ""
     lines = [

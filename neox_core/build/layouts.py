@@ -41,12 +41,13 @@ def draw_layout(plan: ModelPlan, layer: int, seed: int) -> tuple[Tensor, int]:
     """(bool [heads, query blocks, key blocks], tokens of a block) of a layer that has a layout."""
     place = plan.layout_of_layer[layer]
     reference: ComponentRef = plan.layouts[place]  # type: ignore[index]
-    make, settings = reference.load()
+    settings = reference.load()[1]
     blocks = plan.seq_length // settings.block
-    layout = make(LayoutShape(blocks, plan.num_attention_heads, layer, seed), settings)
+    layout = reference.make(LayoutShape(blocks, plan.num_attention_heads, layer, seed))
     wanted = (plan.num_attention_heads, blocks, blocks)
-    if layout.dtype != torch.bool or tuple(layout.shape) != wanted or any(map(_ahead, _different(layout))):
-        raise PluginError(f"{reference.name} makes no lower triangular layout of bool {list(wanted)}")
+    fits = isinstance(layout, torch.Tensor) and layout.dtype == torch.bool and tuple(layout.shape) == wanted
+    if not fits or any(map(_ahead, _different(layout))):
+        raise PluginError(f"{reference.owner} makes no lower triangular layout of bool {list(wanted)}")
     return layout, settings.block
 
 

@@ -88,8 +88,7 @@ def _groups(source: TokenSource) -> list[tuple[int, int]] | zip[tuple[int, int]]
 
 
 def _backend(reference: ComponentRef) -> DataBackend:
-    target, settings = reference.load()
-    backend: DataBackend = target(settings)
+    backend: DataBackend = reference.make()
     return backend
 
 

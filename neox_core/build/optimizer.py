@@ -38,16 +38,13 @@ def build_optimizer(
 
     Raises PluginError when the component cannot be loaded or is no torch optimizer.
     """
-    target, settings = plan.optimizer.load()
+    target, _ = plan.optimizer.load()
     for name, parameter in model.named_parameters():
         parameter.is_table = name.partition(".")[0] in TABLES  # type: ignore[attr-defined]
     exchange = {"group": data_parallel} if "group" in signature(target).parameters else {}
-    optimizer = target(weight_decay_groups(model, plan.weight_decay), settings, **exchange)
+    optimizer = plan.optimizer.make(weight_decay_groups(model, plan.weight_decay), **exchange)
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise PluginError(
-            f"optimizer {plan.optimizer.name} of {plan.optimizer.plugin} is a {type(optimizer).__name__},"
-            " not a torch.optim.Optimizer"
-        )
+        raise PluginError(f"{plan.optimizer.owner} is a {type(optimizer).__name__}, not a torch.optim.Optimizer")
     return optimizer
 
 

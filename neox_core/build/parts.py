@@ -42,13 +42,11 @@ class Parts:
 
 def load_parts(plan: ModelPlan, vocab_size: int, context: BuildContext, eod: int | None) -> Parts:
     """Raises PluginError for a component that cannot be loaded, ConfigError for numbers that make no model."""
-    make_norm, norm_settings = plan.norm.load()
-    make_activation, activation_settings = plan.activation.load()
-    activation = make_activation(activation_settings)
+    activation = plan.activation.make()
     shape = build_shape(plan, vocab_size, gated=activation.gated)
     return Parts(
         shape=shape,
-        norm=partial(make_norm, shape.hidden_size, norm_settings),
+        norm=partial(plan.norm.make, shape.hidden_size),
         activation=activation,
         position=load_position(plan),
         tensor=context.groups.tensor,
@@ -61,10 +59,9 @@ def load_parts(plan: ModelPlan, vocab_size: int, context: BuildContext, eod: int
 
 def load_position(plan: ModelPlan) -> Any:
     """A module that keeps `contracts.Position`, its weights still to be drawn."""
-    make, settings = plan.position.load()
     heads = plan.num_attention_heads
     shape = PositionShape(plan.hidden_size, heads, plan.hidden_size // heads, plan.max_position_embeddings)
-    return make(shape, settings)
+    return plan.position.make(shape)
 
 
 def _recompute(plan: RecomputePlan, tensor: TensorParallel) -> Recompute:

@@ -95,10 +95,8 @@ def prepare(request: Request) -> None:
         tokenizer_ref, trained = train_vocabulary(
             corpus, request.tokenizer, request.vocab_size, out / TRAINED, anew=request.force
         )
-    target, settings = tokenizer_ref.load()
-    tokenizer: Tokenizer = target(settings)
-    backend_target, backend_settings = request.backend.load()
-    backend: DataBackend = backend_target(backend_settings)
+    tokenizer: Tokenizer = tokenizer_ref.make()
+    backend: DataBackend = request.backend.make()
 
     how = (request.name, request.append_eod, request.ftfy)
     digest = digest_of(corpus.fingerprint(), tokenizer_ref, request.backend, *how)

@@ -23,13 +23,11 @@ def verify(prefix: Path, backend: ComponentRef, tokenizer: ComponentRef | None, 
 
     vocab_size: ids have to be below it; where a tokenizer is given, below its own.
     """
-    target, settings = backend.load()
-    reader: DataBackend = target(settings)
+    reader: DataBackend = backend.make()
     source = reader.open(prefix)
     lines = [f"{prefix}: {len(source.sizes):,} documents, {int(source.sizes.sum(dtype=np.int64)):,} tokens: whole"]
     if tokenizer is not None:
-        decoder_target, decoder_settings = tokenizer.load()
-        decoder: Tokenizer = decoder_target(decoder_settings)
+        decoder: Tokenizer = tokenizer.make()
         vocab_size = decoder.vocab_size
     highest, empty = _check_ids(prefix, source, vocab_size)
     below = f", all below {vocab_size}" if vocab_size is not None else ""

@@ -9,6 +9,8 @@ import click
 
 from neox_core.cli.notes import say
 from neox_core.cli.supervise import Supervisor, show
+from neox_core.contracts.host import LaunchCommand
+from neox_core.errors import PluginError
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan, write_runfile
 
@@ -42,14 +44,16 @@ def train(
     say(resolved.notes)
     plan = resolved.plan
     run_file = Path(plan.run_dir) / "run.json"
-    launch, settings = plan.launcher.load()
-    command = launch(plan, run_file, settings)
+    command = plan.launcher.make(plan, run_file)
+    if not isinstance(command, LaunchCommand):
+        raise PluginError(f"{plan.launcher.owner} returns a LaunchCommand, not {command!r}")
     if dry_run:
         click.echo(summary(plan))
         click.echo(f"command    {show(command)}")
         return
     write_runfile(plan, run_file)
-    (run_file.parent / "failure.json").unlink(missing_ok=True)
+    for earlier in run_file.parent.glob("failure*.json"):
+        earlier.unlink(missing_ok=True)
     raise SystemExit(Supervisor(command, run_file.parent).run())
 
 

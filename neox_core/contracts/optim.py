@@ -95,7 +95,6 @@ class LRSchedule(Protocol):
 
 def planned_schedule(plan: OptimPlan, total_steps: int) -> LRSchedule:
     """The schedule of a plan, on the host or in a rank. Raises PluginError when the component cannot be loaded."""
-    target, settings = plan.schedule.load()
     shape = ScheduleShape(
         peak_lr=plan.lr,
         min_lr=plan.min_lr,
@@ -103,5 +102,5 @@ def planned_schedule(plan: OptimPlan, total_steps: int) -> LRSchedule:
         decay_steps=plan.decay_steps,
         total_steps=total_steps,
     )
-    schedule: LRSchedule = target(shape, settings)
+    schedule: LRSchedule = plan.schedule.make(shape)
     return schedule

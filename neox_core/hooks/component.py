@@ -2,6 +2,7 @@
 
 from importlib import import_module
 from importlib.util import find_spec
+from traceback import walk_tb
 from typing import Any
 
 from attrs import Attribute, field, frozen, has
@@ -84,8 +85,23 @@ def load_path(path: str) -> Any:
     except (ImportError, AttributeError) as error:
         raise PluginError(f"cannot load {path}: {error}") from error
     except (Exception, SystemExit) as error:  # the code of a plugin, so anything
-        raise PluginError(f"cannot load {path}: {type(error).__name__}: {error}") from error
+        raise PluginError(f"cannot load {path}: {cause_of(error, path)}") from error
     return value
+
+
+def cause_of(error: BaseException, path: str) -> str:
+    """What was raised, in one line, and its place in the package of the import path `path`, if it was there."""
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    place = place_of(error, path)
+    return f"{said} ({place})" if place else said
+
+
+def place_of(error: BaseException, path: str) -> str:
+    """The last module and line of the package of `path` that an error came through; "" when it did not."""
+    package = path.partition(":")[0].partition(".")[0]
+    modules = [(frame.f_globals.get("__name__", ""), line) for frame, line in walk_tb(error.__traceback__)]
+    places = [f"{name}, line {line}" for name, line in modules if name.partition(".")[0] == package]
+    return places[-1] if places else ""
 
 
 def path_of(cls: type) -> str:

@@ -7,14 +7,17 @@ compares, hashes to a digest, and reads the same on every rank.
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+import attrs
 from attrs import asdict, field, frozen
 from cattrs.preconf.json import make_converter
 
-from neox_core.errors import ConfigError
-from neox_core.hooks.component import load_path
+from neox_core.errors import ConfigError, NeoxError, PluginError
+from neox_core.hooks.component import cause_of, load_path
 
 FORMAT = 1
 
@@ -33,6 +36,11 @@ class ComponentRef:
     _loads: list[str] = field(init=False, factory=list, eq=False, repr=False)
 
     @property
+    def owner(self) -> str:
+        """Kind, name, plugin and version, for messages."""
+        return f"{self.kind} {self.plugin}:{self.name} {self.version}"
+
+    @property
     def loaded(self) -> bool:
         """Whether this process has asked for the component, and so for its settings."""
         return bool(self._loads)
@@ -43,11 +51,33 @@ class ComponentRef:
 
     def load(self) -> tuple[Any, Any]:
         """(target, settings instance or None). Raises PluginError when either cannot be imported."""
-        target = load_path(self.target)
-        self._loads.append(self.target)
-        if self.settings_class is None:
-            return target, None
-        return target, _converter.structure(self.settings, load_path(self.settings_class))
+        try:
+            target = load_path(self.target)
+            self._loads.append(self.target)
+            if self.settings_class is None:
+                return target, None
+            return target, _converter.structure(self.settings, load_path(self.settings_class))
+        except PluginError as error:
+            gone = getattr(error.__cause__, "name", None) == self.target.partition(":")[0].partition(".")[0]
+            hint = f"install {self.plugin} {self.version}" if gone else "`neox plugins check` tries all imports"
+            raise PluginError(f"{self.owner}: {error.message}", hint=hint) from error
+
+    def make(self, *args: Any, **named: Any) -> Any:
+        """What the target makes of `args` and the settings. Raises PluginError for a fault of either."""
+        target, settings = self.load()
+        with self.blamed():
+            return target(*args, settings, **named)
+
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """What the component's code raises inside the block names it: PluginError, unless it is a NeoxError."""
+        try:
+            yield
+        except NeoxError:
+            raise
+        except Exception as error:
+            hint = f"tell the author of {self.plugin}; `neox --debug` shows the traceback"
+            raise PluginError(f"{self.owner} failed: {cause_of(error, self.target)}", hint=hint) from error
 
 
 @frozen
@@ -297,6 +327,18 @@ class RunPlan:
     debug: bool = False
     curriculum: ComponentRef | None = None
     format: int = FORMAT
+
+
+def components_of(value: Any) -> Iterator[ComponentRef]:
+    """Every component of a plan, or of a part of it."""
+    if isinstance(value, ComponentRef):
+        yield value
+    elif attrs.has(type(value)):
+        for each in attrs.fields(type(value)):
+            yield from components_of(getattr(value, each.name))
+    elif isinstance(value, tuple | list):
+        for inner in value:
+            yield from components_of(inner)
 
 
 _converter = make_converter(forbid_extra_keys=True)

@@ -28,7 +28,7 @@ def write_failure(run_dir: Path, rank: int, error: BaseException, plan: RunPlan 
     report = {
         "rank": rank,
         "exit_code": exit_code_of(error),
-        "message": text if mistake else f"{type(error).__name__}: {text}{_in_component(error, plan)}",
+        "message": text if mistake else f"{type(error).__name__}: {text}{_in_plugin(error, plan)}",
         "hint": error.hint if isinstance(error, NeoxError) else "",
         "time": time.time(),
         "users_mistake": mistake,
@@ -39,12 +39,12 @@ def write_failure(run_dir: Path, rank: int, error: BaseException, plan: RunPlan 
     temporary.replace(run_dir / f"failure.rank{rank}.json")
 
 
-def _in_component(error: BaseException, plan: RunPlan | None) -> str:
-    """The component whose code an error came through last, and where: a traceback alone does not name the plugin."""
+def _in_plugin(error: BaseException, plan: RunPlan | None) -> str:
+    """The plugin whose code an error came through, and where: a traceback alone does not name it."""
     for component in components_of(plan):
         place = place_of(error, component.target)
         if place:
-            return f" (in {component.owner}: {place})"
+            return f" (in {component.plugin} {component.version}: {place})"
     return ""
 
 

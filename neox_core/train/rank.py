@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from neox_core.errors import NeoxError, UsageError
+from neox_core.errors import UsageError
 from neox_core.plan.runfile import read_runfile
-from neox_core.train.leave import explain, leave, leave_with_parent, write_failure
+from neox_core.train.leave import exit_code_of, explain, leave, leave_with_parent, write_failure
 from neox_core.train.startup import Startup
 
 REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -30,7 +30,7 @@ def main() -> NoReturn:
     startup = Startup(float(os.environ.get("NEOX_STARTED_AT", ready)))
     startup.mark("host", at=ready)
     startup.mark("launch", at=entered)
-    debug = os.environ.get("NEOX_DEBUG") == "1"
+    debug, plan = os.environ.get("NEOX_DEBUG") == "1", None
     try:
         plan = read_runfile(run_file)
         debug = plan.debug
@@ -46,8 +46,8 @@ def main() -> NoReturn:
         leave(130)
     except BaseException as error:  # noqa: BLE001  whatever it is: the launcher must know, and this process must end
         explain(error, debug)
-        write_failure(run_file.parent, rank, error)
-        leave(error.exit_code if isinstance(error, NeoxError) else 1)
+        write_failure(run_file.parent, rank, error, plan)
+        leave(exit_code_of(error))
     leave(0)
 
 

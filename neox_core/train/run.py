@@ -165,8 +165,7 @@ def _build_report(
     if dist.get_rank() == 0:
         for reference in plan.monitors:
             with undisturbed():
-                target, settings = reference.load()
-                monitors.append(target(info, settings))
+                monitors.append(reference.make(info))
     report = Report(
         info,
         monitors,

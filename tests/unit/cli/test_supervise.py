@@ -66,6 +66,23 @@ def test_a_users_mistake_is_shown_as_such_with_its_own_exit_code(tmp_path):
     assert (str(error), error.exit_code) == ("no checkpoint\n  train", 5)
 
 
+def test_without_a_word_of_the_launcher_the_ranks_say_what_happened(tmp_path):
+    reports = [
+        {"rank": 0, "exit_code": 1, "message": "Connection closed by peer", "time": 1.0, "lost_peer": True},
+        {"rank": 1, "exit_code": 1, "message": "late", "time": 3.0, "lost_peer": False},
+        {"rank": 2, "exit_code": 3, "message": "first", "hint": "mend", "time": 2.0, "users_mistake": True},
+    ]
+    for report in reports:
+        (tmp_path / f"failure.rank{report['rank']}.json").write_text(json.dumps(report))
+    (tmp_path / "failure.rank3.json").write_text("{")
+    with pytest.raises(NeoxError) as caught:
+        run(tmp_path, "raise SystemExit(1)")
+    assert (str(caught.value), caught.value.exit_code) == ("first\n  mend", 3)
+    (tmp_path / "failure.rank2.json").unlink()
+    with pytest.raises(RankError, match="^rank 1: late$"):
+        run(tmp_path, "raise SystemExit(1)")
+
+
 def test_of_a_crash_the_place_is_shown(tmp_path):
     """faulthandler writes the innermost frame first, and as a last line every extension module there is."""
     frames = [f'  File "deep.py", line {number} in f' for number in range(100)]

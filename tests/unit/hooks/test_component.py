@@ -1,13 +1,18 @@
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from neox_core.api import Component
 from neox_core.errors import DataError, PluginError
 from neox_core.hooks.component import load_path, path_of
 from neox_core.hooks.registry import Entry, PluginInfo
+from neox_core.plan.runfile import ComponentRef
+from neox_core.testing import example_plan
+from neox_core.train.leave import write_failure
 
 
 @pytest.fixture
@@ -59,3 +64,73 @@ def test_needs_are_looked_for_and_not_imported() -> None:
     component = Component("n", "math:floor", needs=("no_such_library", "turtledemo"))
     assert component.missing() == ("no_such_library",)
     assert "turtledemo" not in sys.modules
+
+
+NORM = """
+class Norm:
+    def __init__(self, dim, settings):
+        self.check(dim)
+
+    def check(self, dim):
+        {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "said"),
+    [
+        (NORM.format(body="raise ValueError('odd\\n  dim')"), (3,), "ValueError: odd dim (test_target_module, line 7)"),
+        (
+            NORM.format(body="len(dim)"),
+            (3,),
+            "TypeError: object of type 'int' has no len() (test_target_module, line 7)",
+        ),
+        (NORM, (), "missing 1 required positional argument: 'settings'"),
+        ("def Norm(dim):\n    pass", (3,), "takes 1 positional argument but 2 were given"),
+    ],
+)
+def test_what_a_component_raises_names_it_and_the_place(
+    module: Any, text: str, arguments: tuple[Any, ...], said: str
+) -> None:
+    path = module(text).partition(":")[0]
+    reference = ComponentRef("norm", "n", "neox-a", "1.0", f"{path}:Norm")
+    with pytest.raises(PluginError) as error:
+        reference.make(*arguments)
+    assert error.value.message.startswith("norm neox-a:n 1.0 failed: ")
+    assert said in error.value.message
+    assert "--debug" in error.value.hint
+
+
+def test_what_a_component_refuses_stays_as_it_is(module: Any) -> None:
+    path = module(NORM.format(body="from neox_core.errors import DataError; raise DataError('no file')"))
+    reference = ComponentRef("norm", "n", "neox-a", "1.0", f"{path.partition(':')[0]}:Norm")
+    with pytest.raises(DataError, match="^no file$"):
+        reference.make(3)
+
+
+def test_a_component_that_cannot_be_imported_names_its_plugin(module: Any) -> None:
+    path = module("import no_such_library").partition(":")[0]
+    with pytest.raises(PluginError, match=r"norm neox-a:n 1\.0: cannot load .*no_such_library") as error:
+        ComponentRef("norm", "n", "neox-a", "1.0", f"{path}:Norm").load()
+    assert "plugins check" in error.value.hint
+    with pytest.raises(PluginError, match=r"norm neox-b:n 1\.0: cannot load") as error:
+        ComponentRef("norm", "n", "neox-b", "1.0", "gone_since_the_save.norm:Norm").load()
+    assert error.value.hint == "install neox-b 1.0"
+
+
+def test_an_error_is_placed_in_the_plugin_that_it_came_through(module: Any, tmp_path: Path) -> None:
+    """What a component raises while it works names it in the report of the rank, and other components do not."""
+    load_path(module("class thing:\n    def part():\n        return 1 / 0\n"))
+    norm = ComponentRef("norm", "n", "neox-a", "1.0", "test_target_module:thing")
+    plan = evolve(example_plan(tmp_path), monitors=(norm,))
+    for call, said in (
+        (load_path("test_target_module:thing.part"), " (in neox-a 1.0: test_target_module, line 3)"),
+        (lambda: 1 // 0, ""),
+    ):
+        try:
+            call()
+        except ZeroDivisionError as error:
+            write_failure(tmp_path, 3, error, plan)
+            wanted = f"ZeroDivisionError: {error}{said}"
+        report = json.loads((tmp_path / "failure.rank3.json").read_text())
+        assert (report["message"], report["rank"], report["exit_code"]) == (wanted, 3, 1)
