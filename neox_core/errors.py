@@ -63,20 +63,31 @@ class RankError(NeoxError):
 def run_main(main: Callable[[], int | None]) -> NoReturn:
     """Run the main function of a process and leave with its exit code.
 
-    A NeoxError is printed as message and hint, Ctrl-C leaves with 130; NEOX_DEBUG=1 lets the traceback through.
+    A NeoxError is printed as message and hint, Ctrl-C leaves with 130; NEOX_DEBUG=1 lets the traceback through. A
+    reader of the output that leaves, as `head` does, ends the process without a word.
     """
     try:
-        code = main() or 0
+        code = _run(main)
         sys.stdout.flush()
+    except BrokenPipeError:
+        code = nobody_reads()
+    sys.stderr.flush()
+    sys.exit(code)
+
+
+def _run(main: Callable[[], int | None]) -> int:
+    try:
+        return main() or 0
     except NeoxError as error:
         if os.environ.get("NEOX_DEBUG") == "1":
             raise
         sys.stderr.write(f"error: {error}\n")
-        code = error.exit_code
+        return error.exit_code
     except KeyboardInterrupt:
-        code = 130
-    except BrokenPipeError:  # who reads the output has enough of it, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 128 + signal.SIGPIPE
-    sys.stderr.flush()
-    sys.exit(code)
+        return 130
+
+
+def nobody_reads() -> int:
+    """Let what is still written go nowhere; the exit code of a process that ends since nobody reads its output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from attrs import frozen
 
-from neox_core.errors import NeoxError, PluginError
+from neox_core.errors import NeoxError, PluginError, nobody_reads
 from neox_core.hooks.component import load_path
 
 if TYPE_CHECKING:
@@ -76,8 +76,11 @@ class NeoxGroup(click.Group):
         raise click.UsageError(f"no command {name!r}; {way_out}{failed}", ctx)
 
     def invoke(self, ctx: click.Context) -> None:
-        """As click's, for which what a command returns is no exit code."""
-        super().invoke(ctx)
+        """As click's, for which what a command returns is no exit code, and a reader that leaves is code 1."""
+        try:
+            super().invoke(ctx)
+        except BrokenPipeError:
+            ctx.exit(nobody_reads())
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any

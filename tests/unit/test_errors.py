@@ -1,5 +1,6 @@
 """How a process ends."""
 
+import os
 import subprocess
 import sys
 
@@ -8,6 +9,14 @@ from neox_core.errors import run_main
 def main():
     while True:
         print("line")
+run_main(main)
+"""
+
+MISTAKEN = """
+from neox_core.errors import DataError, run_main
+def main():
+    print("line")
+    raise DataError("mistake")
 run_main(main)
 """
 
@@ -21,3 +30,12 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait(30) == 141
+
+
+def test_what_is_left_to_write_beside_a_mistake_is_no_error_either() -> None:
+    read, written = os.pipe()
+    os.close(read)
+    command, env = [sys.executable, "-c", MISTAKEN], os.environ | {"PYTHONUNBUFFERED": ""}
+    done = subprocess.run(command, stdout=written, stderr=subprocess.PIPE, text=True, env=env, check=False)
+    os.close(written)
+    assert (done.stderr, done.returncode) == ("error: mistake\n", 141)
