@@ -48,7 +48,7 @@ class Chosen:
 
 @frozen
 class Config:
-    """What was written, with defaults filled in. Frozen; sections are reached by their class.
+    """What was written, with defaults filled in.
 
     read: the dotted keys that somebody has asked for, so that a key which nobody reads can be refused.
     """
@@ -61,7 +61,7 @@ class Config:
     read: set[str] = field(factory=set, eq=False, repr=False)
 
     def section(self, cls: type[T]) -> T:
-        """The settings of one section. Raises SectionInvalidError when it has problems."""
+        """The settings of one section, by their class. Raises SectionInvalidError when it has problems."""
         try:
             return watched(self.sections[cls], "", self.read)  # type: ignore[no-any-return]
         except KeyError:
@@ -92,7 +92,7 @@ class Config:
         return next((each for each in self.spellings.get(path, ()) if each in self.loaded.places), path)
 
     def components(self, kind: str) -> tuple[Chosen, ...]:
-        """The chosen components of one kind. Raises SectionInvalidError when the choice has problems."""
+        """The chosen components of one kind, each with `settings`. Raises SectionInvalidError when it has problems."""
         self.read.update({KIND_BY_NAME[kind].key, KIND_BY_NAME[kind].settings_at} if kind in KIND_BY_NAME else ())
         try:
             return self.chosen[kind]

@@ -23,7 +23,7 @@ from neox_core.contracts.family import ModelFamily, WeightRule
 from neox_core.contracts.host import LaunchCommand, Launcher, Monitor, RunInfo
 from neox_core.contracts.interchange import CheckpointFormat
 from neox_core.contracts.kernel import Kernel, KernelUser
-from neox_core.contracts.model import Activation, Norm, Position, PositionShape
+from neox_core.contracts.model import Activation, Norm, Position, PositionShape, ScoreBias
 from neox_core.contracts.optim import LRSchedule, Optimizer, ScheduleShape
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "ResumableWriter",
     "RunInfo",
     "ScheduleShape",
+    "ScoreBias",
     "SparseKernel",
     "SparseLayout",
     "SparseUse",

@@ -157,7 +157,7 @@ class NamedCorpus(Protocol):
     def open(self, folder: Path) -> Corpus:
         """Its files, in the order of their documents, and how they are read.
 
-        What has to be downloaded or unpacked comes into `folder`, which is kept, so that it is done once. Raises
-        DataError when it cannot be got.
+        What has to be downloaded or unpacked comes into `folder`, which it makes and which is kept, so that it is done
+        once. Raises DataError when it cannot be got.
         """
         ...

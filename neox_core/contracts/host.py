@@ -23,16 +23,18 @@ class LaunchCommand:
 class Launcher(Protocol):
     """`target(plan: RunPlan, run_file: Path, settings) -> LaunchCommand`; imported on the host, so it is light.
 
-    A pure function: the same plan gives the same command, and nothing is started or written. The core runs the command
-    in a session of its own, sends it SIGTERM to stop the ranks in good order (it passes that on, once, to each rank and
-    not to the rank's workers), kills it at a second Ctrl-C, and judges by its exit code: 0 when every rank ended well.
+    A pure function: the same plan gives the same command, and nothing is started or written. Hosts, ranks and the
+    address where they meet are in `plan.cluster`, a ClusterPlan. The core runs the command in a session of its own,
+    sends it SIGTERM to stop the ranks in good order (it passes that on, once, to each rank and not to the rank's
+    workers), kills it at a second Ctrl-C, and judges by its exit code: 0 when every rank ended well.
 
     Each rank is `python -m neox_core.train.rank RUN_FILE` with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
     set, and leaves when its parent is gone. stdout of rank 0 is the terminal; stderr of each rank goes to a log of its
-    own (ranks other than 0 send their stdout there too). A rank that fails writes failure.rank<N>.json beside run.json
-    if it still can, and ends with a code that is not 0; the command then stops the others within 30 s, and writes
-    `failure.json` beside run.json for the rank that failed first: {"rank": int, "exit_code": int, "message": str,
-    "hint": str, "users_mistake": bool, "log": path of its log}.
+    own (ranks other than 0 send their stdout there too). A rank that fails says why in failure.rank<N>.json beside
+    run.json if it still can, and ends with a code that is not 0; the command then stops the others within 30 s. Of the
+    ranks that could not say why (killed for want of memory, say) the command may: in `failure.json` beside run.json,
+    which counts for more, {"rank": int, "exit_code": int, "message": str, "hint": str, "users_mistake": bool, "log":
+    path of its log}.
     """
 
     def __call__(self, plan: RunPlan, run_file: Path, settings: Any) -> LaunchCommand: ...

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
@@ -11,22 +10,14 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    ScoreBias = Callable[[Tensor, Tensor, Tensor], Tensor]
-    """(head, position of the query, position of the key) -> what is added to the scaled score.
-
-    All three are int64 and broadcast to one shape, which the result has or broadcasts to: scalars in FlexAttention on a
-    GPU, [heads, 1, 1], [rows, 1] and [keys] where a few rows of queries are computed at a time. A key is never ahead of
-    the query. Only distance counts, and no tensor of the whole [heads, seq, seq] is made.
-    """
-
 
 class Norm(Protocol):
     """`target(dim: int, settings) -> torch.nn.Module`.
 
     A module from [..., dim] to [..., dim], same dtype, same device; statistics over the last dimension, in fp32 or
-    better; finite for an input of zeros. The input is left as it is. Deterministic: two calls on the same input give
-    the same bits. Parameters that weight decay must leave
-    alone are named in the class attribute `no_weight_decay` (of the module's own parameters, e.g. {"weight", "bias"}).
+    better, which is fp64 for an input in fp64; finite for an input of zeros. The input is left as it is. Deterministic:
+    two calls on the same input give the same bits. Parameters that weight decay must leave alone are named in the class
+    attribute `no_weight_decay` (of the module's own parameters, e.g. {"weight", "bias"}).
     """
 
     no_weight_decay: frozenset[str]
@@ -55,6 +46,17 @@ class PositionShape:
     num_heads: int
     head_dim: int
     max_positions: int
+
+
+class ScoreBias(Protocol):
+    """What is added to the scaled score of a query and a key, from the head and the positions of both.
+
+    All three are int64 and broadcast to one shape, which the result has or broadcasts to: scalars in FlexAttention on a
+    GPU, [heads, 1, 1], [rows, 1] and [keys] where a few rows of queries are computed at a time. A key is never ahead of
+    the query. Only distance counts, and no tensor of the whole [heads, seq, seq] is made.
+    """
+
+    def __call__(self, head: Tensor, query: Tensor, key: Tensor, /) -> Tensor: ...
 
 
 class Position(Protocol):

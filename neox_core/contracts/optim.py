@@ -87,7 +87,10 @@ class LRSchedule(Protocol):
     """`target(shape: ScheduleShape, settings) -> LRSchedule`; imported on the host too, so it is light.
 
     A pure function of the step, so that resuming needs no replay: `schedule(step)` is the learning rate of the update
-    that follows `step` finished ones, finite and never negative.
+    that follows `step` finished ones, a float, finite and never negative; also for steps after the end of the run.
+
+    One that `lr-decay-style` names climbs in a straight line from 0 to `peak_lr` in `warmup_steps`, is never above it,
+    afterwards never below `min_lr`, and stays the same from `decay_steps` on.
     """
 
     def __call__(self, step: int) -> float: ...

@@ -8,14 +8,25 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from textwrap import indent
 
 from neox_core.hooks import specs
 from neox_core.hooks.kinds import KINDS, Kind
 
-CONTRACTS = Path(__file__).parents[1] / "contracts"
+CORE = Path(__file__).parents[1]
+ELSEWHERE: dict[str, tuple[str, tuple[type, ...]]] = {
+    "Component": ("hooks/component.py", (ast.AnnAssign,)),
+    "ConfigSection": ("hooks/component.py", (ast.AnnAssign,)),
+    "Config": ("config/structure.py", (ast.FunctionDef,)),
+    "Problem": ("config/problem.py", (ast.AnnAssign,)),
+    "ClusterShape": ("plan/cluster.py", (ast.AnnAssign,)),
+    "ClusterPlan": ("plan/runfile.py", (ast.AnnAssign, ast.FunctionDef)),
+    "Host": ("plan/runfile.py", (ast.AnnAssign,)),
+    "Corpus": ("build/corpus.py", (ast.AnnAssign,)),
+}
+"""Classes of other packages that hooks and contracts speak of: file, and which of their members concern a plugin."""
 
 HEAD = """# Hooks
 
@@ -25,7 +36,14 @@ A plugin adds what it has by implementing hooks in its listing module, marked wi
 offers and does nothing else: it is called on the host, while no heavy library may be imported; a training process calls
 none. Each offer is a `Component`: a name, the import path of its code (the *target*), its settings. What the target
 has to be is its *contract*. How to write, test and publish a plugin: [plugins.md](plugins.md).
+
+What a listing module needs is in `neox_core.api`, the contracts are in `neox_core.contracts`, and the errors that a
+component may raise for a user's mistake in `neox_core.errors`: `DataError(message, hint="...")`, say. Where a class is
+from anywhere else, it is said here.
 """
+
+API = ("Component", "ConfigSection", "Problem")
+"""Of these, those that are in `neox_core.api`."""
 
 
 def hook_names() -> tuple[str, ...]:
@@ -35,7 +53,7 @@ def hook_names() -> tuple[str, ...]:
 
 def document() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *_overview(), *_hooks()]).rstrip() + "\n"
+    return "\n".join([HEAD, *_overview(), *_sections()]).rstrip() + "\n"
 
 
 def _overview() -> Iterator[str]:
@@ -49,8 +67,16 @@ def _overview() -> Iterator[str]:
     yield ""
 
 
-def _hooks() -> Iterator[str]:
+def _sections() -> Iterator[str]:
+    """What an offer is, and then the hooks."""
     kinds = {kind.hook: kind for kind in KINDS}
+    classes = _classes()
+    contracts = {name: re.findall(r"`contracts\.(\w+)`", getattr(specs, name).__doc__ or "") for name in hook_names()}
+    shown = {contract: "" for each in contracts.values() for contract in each}
+    """Classes that need not be shown again: contract -> its hook, "" before it was shown."""
+    yield "## Component\n"
+    shown["Component"] = "With"
+    yield from _class("Component", classes, "", shown)
     for name in hook_names():
         hook = getattr(specs, name)
         said = inspect.cleandoc(hook.__doc__ or "")
@@ -60,8 +86,14 @@ def _hooks() -> Iterator[str]:
         yield f"{_without_contract(said)}\n"
         if name in kinds:
             yield from _kind(kinds[name])
-        for contract in re.findall(r"`contracts\.(\w+)`", said):
-            yield from _contract(contract)
+        for contract in contracts[name]:
+            if shown[contract]:
+                yield f"Contract `{contract}`: as that of [`{shown[contract]}`](#{shown[contract]}).\n"
+                continue
+            shown[contract] = name
+            yield from _class(contract, classes, "Contract", shown)
+        for annotation in inspect.get_annotations(hook).values():
+            yield from _spoken_of(str(annotation), classes, shown)
 
 
 def _kind(kind: Kind) -> Iterator[str]:
@@ -93,26 +125,36 @@ def _returned(hook: object) -> str:
     return annotation.removeprefix("Iterable[").removesuffix("]")
 
 
-def _contract(name: str, level: str = "Contract") -> Iterator[str]:
-    """A contract's docstring, its members with theirs, and then the classes that it speaks of."""
-    classes = _classes()
-    contract = classes[name]
-    yield f"{level} `{name}`:\n"
-    yield f"{ast.get_docstring(contract)}\n"
-    lines = list(_members(contract))
+def _class(name: str, classes: dict[str, ast.ClassDef], level: str, shown: dict[str, str]) -> Iterator[str]:
+    """A class's docstring, its members with theirs, and then the classes that it speaks of."""
+    found = classes[name]
+    if level:
+        yield f"{level} `{name}`:\n"
+    yield f"{ast.get_docstring(found)}\n"
+    file, kinds = ELSEWHERE.get(name, ("", (ast.AST,)))
+    module = f"neox_core.{file.removesuffix('.py').replace('/', '.')}"
+    members = [node for node in found.body[1:] if isinstance(node, (*kinds, ast.Expr))]
+    lines = [f"# {module}"] * (file != "" and name not in API) + list(_members(members))
     if lines:
         yield "\n".join(["```python", *lines, "```\n"])
-    spoken_of = set(re.findall(r"\w+", ast.unparse(contract))) - {name}
-    for other in classes:
-        if other in spoken_of:
-            yield from _contract(other, "With")
+    yield from _spoken_of(" ".join(map(ast.unparse, [*found.body[:1], *members])), classes, shown)
 
 
-def _members(contract: ast.ClassDef) -> Iterator[str]:
-    for node in contract.body[1:]:
+def _spoken_of(text: str, classes: dict[str, ast.ClassDef], shown: dict[str, str]) -> Iterator[str]:
+    """The classes that a text names and that are not in the page yet."""
+    words = set(re.findall(r"\w+", text))
+    for name in classes:
+        if name in words and name not in shown:
+            shown[name] = "With"
+            yield from _class(name, classes, "With", shown)
+
+
+def _members(nodes: Iterable[ast.stmt]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.AnnAssign):
-            yield ast.unparse(node)
-        elif isinstance(node, ast.FunctionDef):
+            yield _attribute(node)
+        elif isinstance(node, ast.FunctionDef) and (node.name == "__call__" or not node.name.startswith("_")):
+            yield from (f"@{ast.unparse(mark)}" for mark in node.decorator_list)
             returned = ast.unparse(node.returns) if node.returns else "None"
             yield f"def {node.name}({ast.unparse(node.args)}) -> {returned}"
             if ast.get_docstring(node):
@@ -121,9 +163,24 @@ def _members(contract: ast.ClassDef) -> Iterator[str]:
             yield indent(f"# {inspect.cleandoc(str(node.value.value))}".replace("\n", "\n# "), "    ")
 
 
+def _attribute(node: ast.AnnAssign) -> str:
+    """Name, type and default; of what attrs' `field` says, the default alone."""
+    value = node.value
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
+        said = {keyword.arg: ast.unparse(keyword.value) for keyword in value.keywords}
+        default = said.get("default") or (f"{said['factory']}()" if "factory" in said else "")
+    else:
+        default = ast.unparse(value) if value else ""
+    return f"{ast.unparse(node.target)}: {ast.unparse(node.annotation)}" + (f" = {default}" if default else "")
+
+
 def _classes() -> dict[str, ast.ClassDef]:
-    trees = (ast.parse(file.read_text(encoding="utf-8")) for file in sorted(CONTRACTS.glob("*.py")))
-    return {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
+    trees = (ast.parse(file.read_text(encoding="utf-8")) for file in sorted((CORE / "contracts").glob("*.py")))
+    classes = {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
+    for name, (file, _) in ELSEWHERE.items():
+        body = ast.parse((CORE / file).read_text(encoding="utf-8")).body
+        classes[name] = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == name)
+    return classes
 
 
 if __name__ == "__main__":

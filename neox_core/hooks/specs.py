@@ -130,6 +130,7 @@ def neox_commands() -> Iterable[Component]:  # type: ignore[empty-body]
 def neox_check_config(config: Config, cluster: ClusterShape) -> Iterable[Problem]:  # type: ignore[empty-body]
     """Rules across sections: called once on the host, after every section by itself is valid.
 
-    cluster: the ranks that the run will have; a rule that does not look at it leaves the argument out.
-    A problem of severity "start" stops a run, and is a warning in `neox config check`.
+    config: has the keys of all sections, also the core's. `config.value("train-iters")` is a value, and
+    `config.problem(message, "train-iters", hint)` is a Problem at the place where the key is written.
+    cluster: the ranks that the run will have. A rule leaves out the arguments that it does not look at.
     """

@@ -2,14 +2,17 @@
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pluggy
 import pytest
+from attrs import fields
 
 from neox_core.hooks import document, specs
+from neox_core.hooks.component import Component
 from neox_core.hooks.kinds import KINDS
 from neox_core.hooks.markers import PROJECT
 
@@ -56,3 +59,14 @@ def test_every_contract_is_in_the_page_with_its_words(file: Path) -> None:
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.ClassDef):
             assert f"`{node.name}`:\n\n{ast.get_docstring(node)}\n" in PAGE
+
+
+def test_what_hooks_and_contracts_speak_of_is_in_the_page_and_once() -> None:
+    """Else an author has to read the code: of a rule's config, a launcher's plan, what a corpus returns."""
+    shown = re.findall(r"^(?:Contract|With) `(\w+)`:$", PAGE, re.MULTILINE)
+    assert len(set(shown)) == len(shown)
+    assert {*document.ELSEWHERE} - {"Component"} <= set(shown)
+    for field in fields(Component):
+        assert re.search(rf"^{field.name}: ", PAGE, re.MULTILINE)
+    assert "def value(self, key: str) -> Any" in PAGE
+    assert "def world_size(self) -> int" in PAGE
