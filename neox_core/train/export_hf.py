@@ -70,7 +70,13 @@ def export_hf(load: Path, out: Path, family: ModelFamily, file_bytes: int = FILE
 
 def _their_weights(reader: CheckpointReader, family: ModelFamily, model: ModelPlan) -> Iterator[tuple[str, Tensor]]:
     for rule in family.weights(model):
-        parts = rule.split(reader.tensor("weight", rule.ours))
+        weight = reader.tensor("weight", rule.ours)
+        if not weight.isfinite().all():
+            raise CheckpointError(
+                f"{reader.folder}: {rule.ours} holds numbers that are not finite",
+                hint="export a checkpoint from before that: its folder, not the one that the config calls `save`",
+            )
+        parts = rule.split(weight)
         yield from zip(rule.theirs, (part.contiguous() for part in parts), strict=True)
 
 
@@ -86,8 +92,11 @@ def _compare(reader: CheckpointReader, written: Path, model: ModelPlan, rows: in
     if theirs is None:
         return ["what was written is the checkpoint, bit by bit; no other implementation is installed to compare with"]
     ours = logits_layer_by_layer(reader, model, rows, tokens)
+    for who, logits in (("neox", ours), ("the family's own implementation", theirs)):
+        if not logits.isfinite().all():
+            raise CheckpointError(f"{written}: {who} gives logits that are not finite numbers")
     apart = float((theirs - ours).abs().max())
-    if not apart <= TOLERANCE * max(1.0, float(ours.abs().max())):
+    if apart > TOLERANCE * max(1.0, float(ours.abs().max())):
         raise CheckpointError(f"{written}: the family's own implementation gives logits that are {apart:.2g} apart")
     return [f"the family's own implementation gives the same logits, to {apart:.1g}"]
 

@@ -24,7 +24,7 @@ from transformers import (
 from neox_core.build.context import BuildContext
 from neox_core.build.model import build_model
 from neox_core.cli.checkpoint import prepare_import
-from neox_core.errors import ConfigError, NeoxError
+from neox_core.errors import CheckpointError, ConfigError, NeoxError
 from neox_core.hooks.component import load_path
 from neox_core.hooks.loader import load_plugins
 from neox_core.model.gpt import GPT
@@ -200,6 +200,23 @@ def test_a_round_trip_keeps_every_bit(imported: Imported, tmp_path: Path) -> Non
     assert all(torch.equal(first[name], second[name]) for name in first)
     loaded = type(theirs).from_pretrained(tmp_path / "exported")
     assert loaded.config.num_hidden_layers == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (torch.nan, "step-00000000: layers.1.mlp.up.weight holds numbers that are not finite"),
+        (3e38, "neox gives logits that are not finite numbers"),
+    ],
+)
+def test_numbers_that_are_not_finite_are_named(tmp_path: Path, value: float, said: str) -> None:
+    model = roughened(MODELS["pythia"]())
+    model.gpt_neox.layers[1].mlp.dense_h_to_4h.weight.data[:2] = value
+    model.save_pretrained(tmp_path / "theirs")
+    imported_to(tmp_path / "theirs", tmp_path / "ours")
+    family = load_path(neox_model_families()[0].target)()
+    with pytest.raises(CheckpointError, match=said):
+        export_hf(tmp_path / "ours", tmp_path / "exported", family)
 
 
 def test_the_family_that_has_a_model_is_found(imported: Imported) -> None:
