@@ -1,5 +1,7 @@
 """What can be set under optimizer.params."""
 
+from typing import Any
+
 from attrs import frozen
 from attrs import validators as v
 
@@ -36,19 +38,19 @@ class AdamWSettings(CPUTorchAdamSettings):
     )
 
 
-@frozen
-class AdamSettings(AdamWSettings):
-    adam_w_mode: bool = setting(
+def _adam_w_mode() -> Any:
+    return setting(
         True,
         help="Decoupled weight decay (AdamW); false adds the decay to the gradient, as Adam's paper does.",
         origin="deepspeed",
     )
+
+
+@frozen
+class AdamSettings(AdamWSettings):
+    adam_w_mode: bool = _adam_w_mode()
 
 
 @frozen
 class CPUAdamSettings(CPUTorchAdamSettings):
-    adam_w_mode: bool = setting(
-        True,
-        help="Decoupled weight decay (AdamW); false adds the decay to the gradient, as Adam's paper does.",
-        origin="deepspeed",
-    )
+    adam_w_mode: bool = _adam_w_mode()

@@ -6,6 +6,7 @@ from typing import Any
 import cpuinfo
 import pytest
 import torch
+from torch import Tensor
 
 from neox_core.errors import ConfigError
 from neox_core.hooks.registry import Entry
@@ -123,24 +124,35 @@ def test_a_kernel_that_was_chosen_makes_the_same_steps(entry: Entry, decoupled: 
 
     steps: list[int] = []
 
-    def watched(*arguments: Any) -> Any:
-        steps.append(arguments[4])
-        return adam_step(*arguments)
+    def watched(weight: Tensor, *arguments: Any) -> Any:
+        assert weight.is_contiguous()
+        steps.append(arguments[3])
+        return adam_step(weight, *arguments)
 
-    weights = [torch.nn.Parameter(torch.ones(3, 5)) for _ in range(2)]
-    settings = build(entry, lr=LR, adam_w_mode=decoupled, torch_adam=True)
-    plain, other = (entry.load()([{"params": [each], "weight_decay": DECAY}], settings) for each in weights)
-    for step in range(6):
-        for weight in weights:
-            weight.grad = torch.randn(3, 5, generator=torch.Generator().manual_seed(step))
+    def make() -> Any:
+        weights = [torch.nn.Parameter(torch.ones(3, 5)), torch.nn.Parameter(torch.ones(5, 3).T)]
+        settings = build(entry, lr=LR, adam_w_mode=decoupled, torch_adam=True)
+        return weights, entry.load()([{"params": weights, "weight_decay": DECAY}], settings)
+
+    weights, plain = make()
+    others, other = make()
+    for step in range(8):
         if step == 2:  # in the middle of a run, with the state that there is
             other.kernels = {"adam_step": watched}
+        if step == 6:  # and resumed
+            stored, then = other.state_dict(), others
+            others, other = make()
+            for each, before in zip(others, then, strict=True):
+                each.data.copy_(before.detach())
+            other.kernels = {"adam_step": watched}
+            other.load_state_dict(stored)
+        for one, another in zip(weights, others, strict=True):
+            one.grad = torch.randn(3, 5, generator=torch.Generator().manual_seed(step))
+            another.grad = one.grad.clone()
         plain.step()
         other.step()
-        assert torch.equal(*weights)
-    other.load_state_dict(plain.state_dict())
-    assert steps == [3, 4, 5, 6]
-    assert other.state[weights[1]]["step"] == 6
+        assert all(torch.equal(one, another) for one, another in zip(weights, others, strict=True))
+    assert steps == [3, 4, 5, 6, 7, 8]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="copies from a GPU need one")

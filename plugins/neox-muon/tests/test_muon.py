@@ -8,7 +8,7 @@ from neox_core.errors import ConfigError
 from neox_core.hooks.registry import Entry
 from neox_core.testing import assert_light, build, check_optimizer, load_only
 
-LR, DECAY, MU = 0.02, 0.3, 0.9
+LR, DECAY, MU, EPS = 0.02, 0.3, 0.9, 0.1
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_50_steps_equal_the_paper_in_float64(entry: Entry, nesterov: bool, scale
     expected = [weight.detach().double() for weight in weights]
     start = [each.clone() for each in expected]
     settings = build(
-        entry, lr=LR, momentum=MU, nesterov=nesterov, adjust_lr=scale, betas=(0.8, 0.95), eps=1e-6, weight_decay=DECAY
+        entry, lr=LR, momentum=MU, nesterov=nesterov, adjust_lr=scale, betas=(0.8, 0.95), eps=EPS, weight_decay=DECAY
     )
     optimizer = entry.load()([{"params": weights[:2]}, {"params": weights[2:], "weight_decay": 0.0}], settings)
     momentum = [torch.zeros_like(each) for each in expected]
@@ -64,7 +64,7 @@ def test_50_steps_equal_the_paper_in_float64(entry: Entry, nesterov: bool, scale
             else:
                 momentum[index] = 0.8 * momentum[index] + 0.2 * g
                 second = 0.95 * second + 0.05 * g**2
-                corrected = (second / (1 - 0.95**step)).sqrt() + 1e-6
+                corrected = (second / (1 - 0.95**step)).sqrt() + EPS
                 expected[index] = expected[index] - LR * momentum[index] / (1 - 0.8**step) / corrected
         optimizer.step()
     for weight, right, first, tolerance in zip(weights, expected, start, (0.01, 0.01, 1e-5), strict=True):

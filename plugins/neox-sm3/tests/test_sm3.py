@@ -12,7 +12,7 @@ from neox_core.errors import ConfigError
 from neox_core.hooks.registry import Entry
 from neox_core.testing import assert_light, build, check_optimizer, load_only
 
-LR, DECAY, EPS = 0.1, 0.05, 1e-12
+LR, DECAY, EPS = 0.1, 0.05, 1e-2
 SHAPES = ((5, 7), (6,), (3, 2, 4))
 
 

@@ -30,7 +30,6 @@ class Adagrad(torch.optim.Optimizer):
                 [weight.grad for weight in weights],
                 [state["sum"] for state in states],
                 [state["step"] for state in states],
-                foreach=False,
                 lr=group["lr"],
                 weight_decay=group["weight_decay"],
                 lr_decay=group["lr_decay"],
