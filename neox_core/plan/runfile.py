@@ -355,11 +355,17 @@ def digest(plan: RunPlan) -> str:
 
 
 def write_runfile(plan: RunPlan, path: Path) -> None:
-    """Write atomically: a reader sees the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write atomically: a reader sees the old file or the new one. Raises ConfigError for a place that takes none."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(to_json(plan) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(to_json(plan) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be written: {error.strerror or error}",
+            hint="make room, or set `save` or --run-dir to a folder that can be written",
+        ) from error
 
 
 def read_runfile(path: Path) -> RunPlan:

@@ -152,7 +152,8 @@ def find_checkpoint(folder: Path) -> Path | None:
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{folder / LATEST}: cannot be read: {error}") from error
     if not STEP_FOLDER.fullmatch(name):
-        raise CheckpointError(f"{folder / LATEST}: {name[:80]!r} is no checkpoint's name")
+        hint = f"delete {LATEST}: without it the newest checkpoint is taken"
+        raise CheckpointError(f"{folder / LATEST}: {name[:80]!r} is no checkpoint's name", hint=hint)
     if (folder / name / MANIFEST).is_file():
         return folder / name
     return next(iter(step_folders(folder)), None)

@@ -114,7 +114,7 @@ def read_part(path: Path, key: str, shape: tuple[int, ...], dtype: str, part: tu
     return tensor
 
 
-_DAMAGED = "the checkpoint is damaged: load another one, by its own folder"
+_DAMAGED = "the checkpoint is damaged: delete its folder to go on from the one before, or load another one"
 
 
 def _parts(text: bytes, tensors: Iterator[Tensor]) -> Iterator[bytes | memoryview]:

@@ -46,7 +46,7 @@ def _keep_until(path: Path, step: int) -> None:
         return
     temporary = path.with_name(f".{path.name}")
     with path.open(encoding="utf-8", errors="replace") as lines, temporary.open("w", encoding="utf-8") as kept:
-        kept.writelines(line for line in lines if _step(line) <= step)
+        kept.writelines(f"{line.rstrip()}\n" for line in lines if _step(line) <= step)
     temporary.replace(path)
 
 

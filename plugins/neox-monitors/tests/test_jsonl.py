@@ -44,17 +44,18 @@ def test_what_is_not_finite_is_null_since_json_has_no_nan(entry, tmp_path):
     assert (line["loss"], line["valid_perplexity"]) == (None, None)
 
 
-def test_a_resumed_run_goes_on_without_a_step_twice_or_a_line_cut_off(entry, tmp_path):
+@pytest.mark.parametrize(("cut", "kept"), [('{"step": 50, "lo', []), ('{"step": 22}', [22])])
+def test_a_resumed_run_goes_on_without_a_step_twice_or_a_line_cut_off(entry, tmp_path, cut, kept):
     monitor = start(entry, tmp_path)
     for step in (10, 20, 30, 40):
         monitor.log(step, VALUES)
     monitor.close()
     with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 50, "lo')  # killed while writing
+        file.write(cut)  # killed while writing
     monitor = start(entry, tmp_path, first_step=25)
     for step in (30, 40):
         monitor.log(step, VALUES)
-    assert [line["step"] for line in read(tmp_path)] == [10, 20, 30, 40]
+    assert [line["step"] for line in read(tmp_path)] == [10, 20, *kept, 30, 40]
 
 
 def test_a_run_that_starts_anew_keeps_the_file_of_the_one_before(entry, tmp_path):

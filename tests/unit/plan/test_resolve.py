@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from neox_core.config.report import ProblemsError
+from neox_core.errors import ConfigError
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import Resolved, prepare_run
 from neox_core.plan.runfile import digest, read_runfile, write_runfile
@@ -45,6 +46,8 @@ def test_the_learning_rate(prepare: Prepare) -> None:
     assert optim.schedule.name == "cosine"
     shorter = prepare("lr-decay-iters=50", "warmup=0.1").plan.optim
     assert (shorter.warmup_steps, shorter.decay_steps) == (5, 50)
+    # 0.29 x 100 is 28.999999999999996, and 0.015 x 100 is between two steps
+    assert [prepare(f"warmup={share}").plan.optim.warmup_steps for share in (0.29, 0.015, 0, 1)] == [29, 2, 0, 100]
 
 
 @pytest.mark.parametrize(
@@ -190,6 +193,17 @@ def test_run_json_reads_back_as_it_was(prepare: Prepare, tmp_path: Path) -> None
     assert again == plan
     assert digest(again) == digest(plan)
     assert digest(prepare("seed=2").plan) != digest(prepare("seed=3").plan)
+
+
+def test_a_place_that_takes_no_run_json_is_one_clear_error(prepare: Prepare, tmp_path: Path) -> None:
+    plan = prepare().plan
+    (tmp_path / "file").write_text("")
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "in/run.json").mkdir(parents=True)
+    for folder, why in (("file", "Not a directory|File exists"), ("gone", "File exists"), ("in", "Is a directory")):
+        with pytest.raises(ConfigError, match=f"{folder}/run.json: cannot be written: {why}") as caught:
+            write_runfile(plan, tmp_path / folder / "run.json")
+        assert "--run-dir" in caught.value.hint
 
 
 def test_no_secret_is_in_run_json(prepare: Prepare, tmp_path: Path) -> None:
