@@ -27,6 +27,8 @@ from results import append_row
 from train_cpu import VOCAB, Shape, config_of, plain_loop, write_dataset
 from turns import neox_train
 
+from neox_core.model.shape import ModelShape, flops_per_token
+
 WARM_UP = 5
 SHAPE = Shape(24, 2048, 16, 4, steps=20, seq=2048)
 TINY = Shape(2, 64, 2, 1, steps=2, seq=64)
@@ -48,12 +50,6 @@ def peak_flops(device: str) -> float:
         wait()
         rates.append(PRODUCTS * 2 * size**3 / (time.perf_counter() - began))
     return max(rates[1:])
-
-
-def flops_per_token(shape: Shape) -> int:
-    """As `neox_core.model.shape.flops_per_token`, whose formula it writes out for these shapes."""
-    weights = shape.layers * 12 * shape.hidden**2 + shape.hidden * VOCAB
-    return 6 * weights + 12 * shape.layers * shape.hidden * shape.seq
 
 
 def neox(mode: str, shape: Shape, device: str, data: Path, folder: Path) -> dict[str, float]:
@@ -105,6 +101,9 @@ def main() -> None:
     if options.only:
         plain_loop("transformers", shape, "bf16", options.only, device, WARM_UP + shape.steps)
         return
+    flops = flops_per_token(
+        ModelShape(shape.layers, shape.hidden, shape.heads, 4 * shape.hidden, shape.seq, shape.seq, VOCAB), shape.seq
+    )
     tiny = "--tiny" if options.tiny else ""
     row = print if options.tiny else append_row
     with tempfile.TemporaryDirectory() as temporary:
@@ -122,7 +121,7 @@ def main() -> None:
                 for unit in ("tokens/s", "GiB"):
                     row("train_gpu", f"{case}: {name}", unit, [one[unit] for one in values])
                 pairs = zip(values, peaks, strict=True)
-                share = [100 * one["tokens/s"] * flops_per_token(shape) / peak for one, peak in pairs]
+                share = [100 * one["tokens/s"] * flops / peak for one, peak in pairs]
                 row("train_gpu", f"{case}: {name}", "% MFU", share)
             ratios = [one["tokens/s"] / other["tokens/s"] for one, other in zip(ours, theirs, strict=True)]
             row("train_gpu", f"{case}: neox / transformers", "times", ratios)
