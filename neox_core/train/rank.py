@@ -35,9 +35,11 @@ def main() -> NoReturn:
         plan = read_runfile(run_file)
         debug = plan.debug
         _set_local_rank(plan.cluster.local_rank)
+        from neox_core.build.extensions import bound_waits
         from neox_core.build.quiet import quiet_engine
 
         quiet_engine(debug)
+        bound_waits()
         from neox_core.train.run import run  # imports torch
 
         startup.mark("imports")

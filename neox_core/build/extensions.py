@@ -1,0 +1,44 @@
+"""torch's wait for an extension that another process compiles, with an end: DeepSpeed's ops are such extensions."""
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neox_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch.utils.file_baton import FileBaton
+
+LONGEST_S = 600.0
+"""A compilation takes a minute or two."""
+SAID_AFTER_S = 10.0
+
+
+def bound_waits() -> None:
+    """Call before an extension is loaded: torch waits for ever for a compilation that was killed and left its lock."""
+    from torch.utils.file_baton import FileBaton
+
+    FileBaton.wait = _wait
+
+
+def _wait(baton: "FileBaton") -> None:
+    lock, began, said = Path(baton.lock_file_path), time.time(), False
+    while (age := _age(lock)) is not None:
+        if age > LONGEST_S:
+            raise ConfigError(
+                f"{lock}: its compilation began {age / 60:,.0f} minutes ago and has not ended: it was probably killed",
+                hint="delete this file, and start again",
+            )
+        if not said and time.time() - began > SAID_AFTER_S:
+            sys.stderr.write(f"waiting for another process to compile an op; if there is none, delete {lock}\n")
+            sys.stderr.flush()
+            said = True
+        time.sleep(baton.wait_seconds)
+
+
+def _age(lock: Path) -> float | None:
+    try:
+        return time.time() - lock.stat().st_mtime
+    except FileNotFoundError:
+        return None
