@@ -1,17 +1,18 @@
 """What is wrong with the installed plugins: the findings of `neox plugins check`."""
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 
-import attrs
 from attrs import frozen
 
 from neox_core.cli.main import SUBCOMMANDS
 from neox_core.cli.try_imports import import_errors
+from neox_core.config.declared import settings_faults
 from neox_core.config.owners import find_owners
-from neox_core.config.setting import METADATA
 from neox_core.errors import PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.kinds import KIND_BY_NAME, KINDS
+from neox_core.hooks.ops import installed_ops
 from neox_core.hooks.registry import Entry
 
 
@@ -31,9 +32,10 @@ def check_plugins(catalog: Catalog) -> Iterator[Finding]:
     yield from _switched_off(catalog)
     yield from _clashes(catalog)
     for entry in catalog.registry.entries():
-        yield from _unmarked_settings(f"{entry.kind} {entry.qualified}", entry.component.settings)
+        yield from _settings(f"{entry.kind} {entry.qualified}", entry.component.settings)
     for plugin, section in catalog.registry.sections:
-        yield from _unmarked_settings(f"config section {plugin.id}:{section.name}", section.settings)
+        yield from _settings(f"config section {plugin.id}:{section.name}", section.settings)
+    yield from _kernels_without_op(catalog)
     yield from _imports(list(catalog.registry.entries()))
 
 
@@ -73,10 +75,22 @@ def _key_clashes(catalog: Catalog) -> Iterator[Finding]:
             yield Finding(error.message, error.hint)
 
 
-def _unmarked_settings(owner: str, settings: type | None) -> Iterator[Finding]:
-    for field in attrs.fields(settings) if settings else ():
-        if METADATA not in field.metadata:
-            yield Finding(f"{owner}: {field.name} of its settings has no help", "make it with neox_core.api.setting()")
+def _settings(owner: str, settings: type | None) -> Iterator[Finding]:
+    for fault in settings_faults(settings) if settings else ():
+        yield Finding(f"{owner}: {fault}")
+
+
+def _kernels_without_op(catalog: Catalog) -> Iterator[Finding]:
+    """Nothing would ever ask for them."""
+    ops = [op.name for op in installed_ops(catalog.registry)]
+    for entry in catalog.registry.entries("kernel"):
+        op, _, implementation = entry.component.name.partition(".")
+        if not implementation:
+            yield Finding(f"kernel {entry.qualified}: its name is no <op>.<implementation>", "swiglu.mine, for example")
+        elif op not in ops:
+            near = get_close_matches(op, ops, 1)
+            hint = f"did you mean {near[0]}?" if near else "`neox kernels list` shows the ops there are"
+            yield Finding(f"kernel {entry.qualified}: nothing installed has an op {op}", hint)
 
 
 def _imports(entries: list[Entry]) -> Iterator[Finding]:

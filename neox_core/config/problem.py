@@ -1,6 +1,7 @@
 """One thing that is wrong with a config, and where."""
 
-from attrs import frozen
+from attrs import field, frozen
+from attrs import validators as v
 
 COMMAND_LINE = "--set"
 
@@ -20,5 +21,5 @@ class Problem:
     key: str = ""
     hint: str = ""
     where: str = ""
-    severity: str = "error"
+    severity: str = field(default="error", validator=v.in_(("error", "start", "warning", "note")))
     value: str = ""

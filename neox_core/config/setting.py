@@ -4,11 +4,13 @@ The metadata feeds validation, the generated docs, `neox config explain` and the
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from attrs import NOTHING, field, frozen
 
-METADATA = "neox"
+from neox_core.hooks.component import METADATA
+
+__all__ = ["METADATA", "Changes", "SettingInfo", "setting"]
 
 Changes = Literal["numerics", "speed", "output"]
 
@@ -52,5 +54,9 @@ def setting(
     check: an attrs validator for the value; what it says becomes the error.
     origin: where the key comes from: neox, gpt-neox, megatron, deepspeed.
     """
+    if not help or changes not in get_args(Changes):
+        raise TypeError(
+            f"setting(): changes={changes!r} is none of {get_args(Changes)}" if help else "setting(): no help"
+        )
     info = SettingInfo(help, unit, changes, aliases, origin, secret, each, file)
     return field(default=default, validator=check, kw_only=True, metadata={METADATA: info})

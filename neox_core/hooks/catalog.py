@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import pluggy
-from attrs import Attribute, field, frozen
+from attrs import field, frozen
 
 from neox_core.errors import NeoxError, PluginError
+from neox_core.hooks.component import cause_of
 from neox_core.hooks.registry import Entry, PluginInfo, Registry, UnknownComponentError, normalise
 
 Status = Literal["ok", "broken", "disabled", "incompatible"]
@@ -29,8 +30,7 @@ class Report:
             return " ".join(self.error.message.split())
         if isinstance(self.error, SystemExit):
             return f"calls sys.exit({self.error.code!r}) while it is being listed"
-        of_attrs = len(self.error.args) > 1 and isinstance(self.error.args[1], Attribute)  # else it shows its innards
-        return " ".join(f"{type(self.error).__name__}: {self.error.args[0] if of_attrs else self.error}".split())
+        return cause_of(self.error, self.plugin.module)
 
     @property
     def hint(self) -> str:

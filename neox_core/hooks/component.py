@@ -5,10 +5,13 @@ from importlib.util import find_spec
 from traceback import walk_tb
 from typing import Any
 
-from attrs import Attribute, field, frozen, has
+from attrs import NOTHING, Attribute, field, fields, frozen, has
 from attrs import validators as v
 
 from neox_core.errors import NeoxError, PluginError
+
+METADATA = "neox"
+"""Where a field that is made by `setting()` keeps what is known of it."""
 
 IMPORT_PATH = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
 
@@ -16,6 +19,25 @@ IMPORT_PATH = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
 def _attrs_class(offer: Any, attribute: "Attribute[Any]", value: Any) -> None:
     if not (isinstance(value, type) and has(value)):
         raise TypeError(f"{offer.name}: {attribute.name} has to be an attrs class, not {value!r}")
+    for each in fields(value):
+        fault = _fault(each)
+        if fault:
+            raise TypeError(f"{offer.name}: {value.__name__}.{each.name} {fault}")
+
+
+def _fault(setting: "Attribute[Any]") -> str:
+    """What is wrong with a field of a settings class; "" when nothing is."""
+    if setting.init and METADATA not in setting.metadata:
+        return "is not made by setting()"
+    if setting.type is None:
+        return "has no type"
+    made_anew = hasattr(setting.default, "takes_self")  # attrs' Factory
+    if setting.validator is not None and setting.default is not NOTHING and not made_anew:
+        try:
+            setting.validator(None, setting, setting.default)
+        except (TypeError, ValueError) as error:
+            return f"has a default that its own check refuses: {error.args[0]}"
+    return ""
 
 
 @frozen
@@ -91,7 +113,8 @@ def load_path(path: str) -> Any:
 
 def cause_of(error: BaseException, path: str) -> str:
     """What was raised, in one line, and its place in the package of the import path `path`, if it was there."""
-    said = " ".join(f"{type(error).__name__}: {error}".split())
+    of_attrs = len(error.args) > 1 and isinstance(error.args[1], Attribute)  # else it shows its innards
+    said = " ".join(f"{type(error).__name__}: {error.args[0] if of_attrs else error}".split())
     place = place_of(error, path)
     return f"{said} ({place})" if place else said
 

@@ -10,6 +10,7 @@ from neox_core.config.convert import Field, fields_of, join
 from neox_core.config.problem import Problem
 from neox_core.config.structure import Config, SectionInvalidError
 from neox_core.hooks.catalog import Catalog
+from neox_core.hooks.component import cause_of
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules import (
     activation_checkpointing,
@@ -77,10 +78,13 @@ def plugin_rules(config: Config, shape: ClusterShape, catalog: Catalog) -> list[
         hook = catalog.manager.subset_hook_caller("neox_check_config", [each for each in plugins if each is not plugin])
         try:
             said = [problem for problems in hook(config=config, cluster=shape) for problem in problems]
+            wrong = next((each for each in said if not isinstance(each, Problem)), None)
+            if wrong is not None:
+                raise TypeError(f"neox_check_config returned {wrong!r} in place of a Problem")
             found += [config.problem(each.message, each.key, each.hint, each.severity) for each in said]
         except (Exception, SystemExit) as error:  # noqa: BLE001 a plugin may raise anything
             name = str(catalog.manager.get_name(plugin)).partition("/")[0]
-            cause = " ".join(f"{type(error).__name__}: {error}".split())
+            cause = cause_of(error, getattr(plugin, "__name__", ""))
             found.append(Problem(f"the rules of plugin {name} failed: {cause}", hint="tell its author"))
     return found
 

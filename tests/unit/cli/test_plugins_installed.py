@@ -169,13 +169,23 @@ def test_a_section_that_takes_a_key_of_the_core(site: Any) -> None:
     assert "seq-length has two owners: neox-core" in check.stdout
 
 
-def test_check_finds_settings_that_are_not_made_by_setting(site: Any) -> None:
-    made = 'setting(0.5, help="How fast.", unit="steps/s", check=v.gt(0))'
-    unmade = "__import__('attrs').field(default=0.5, kw_only=True)"
-    site.install("neox-a", SECTION.replace("{name}", "mine").replace(made, unmade))
+def test_check_finds_settings_that_no_config_could_write_and_kernels_without_an_op(site: Any) -> None:
+    kernels = """
+@hookimpl
+def neox_kernels():
+    return [Component(name, "math:floor") for name in ("bias_dropout_ad.mine", "mine", "cross_entropy.mine")]
+"""
+    wrong = SECTION.replace("{name}", "mine").replace("speed: float = setting(0.5", "speed: int = setting(0.5")
+    wrong = wrong.replace("names: tuple[str, ...]", "names: set")
+    site.install("neox-a", wrong + kernels)
     done = site.neox("plugins", "check")
     assert done.returncode == 3
-    assert "config section neox-a:mine: speed of its settings has no help" in done.stdout
+    assert "config section neox-a:mine: Settings.speed: its default must be a whole number, not 0.5" in done.stdout
+    assert "config section neox-a:mine: Settings.names: a setting cannot have the type <class 'set'>" in done.stdout
+    assert "kernel neox-a:mine: its name is no <op>.<implementation>" in done.stdout
+    assert "kernel neox-a:bias_dropout_ad.mine: nothing installed has an op bias_dropout_ad\n" in done.stdout
+    assert "did you mean bias_dropout_add?" in done.stdout
+    assert "4 faults" in done.stdout
 
 
 def test_info_shows_settings_with_types_defaults_units_and_help(site: Any) -> None:

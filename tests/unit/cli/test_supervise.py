@@ -79,7 +79,7 @@ def test_without_a_word_of_the_launcher_the_ranks_say_what_happened(tmp_path):
         run(tmp_path, "raise SystemExit(1)")
     assert (str(caught.value), caught.value.exit_code) == ("first\n  mend", 3)
     (tmp_path / "failure.rank2.json").unlink()
-    with pytest.raises(RankError, match="^rank 1: late$"):
+    with pytest.raises(RankError, match=r"^rank 1: late$"):
         run(tmp_path, "raise SystemExit(1)")
 
 

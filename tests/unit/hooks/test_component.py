@@ -104,7 +104,7 @@ def test_what_a_component_raises_names_it_and_the_place(
 def test_what_a_component_refuses_stays_as_it_is(module: Any) -> None:
     path = module(NORM.format(body="from neox_core.errors import DataError; raise DataError('no file')"))
     reference = ComponentRef("norm", "n", "neox-a", "1.0", f"{path.partition(':')[0]}:Norm")
-    with pytest.raises(DataError, match="^no file$"):
+    with pytest.raises(DataError, match=r"^no file$"):
         reference.make(3)
 
 

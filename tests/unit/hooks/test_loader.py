@@ -8,7 +8,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from attrs import frozen
+from attrs import frozen, make_class
+from attrs import validators as v
 
 from neox_core.api import Component, ConfigSection, hookimpl, setting
 from neox_core.errors import PluginError
@@ -75,6 +76,19 @@ def test_hooks_may_return_any_iterable(point: Any) -> None:
     assert len(list(catalog.registry.entries())) == 1
 
 
+@frozen
+class Unmade:
+    x: int = 1
+
+
+@frozen
+class Refused:
+    x: int = setting(0, help="X.", check=v.gt(0))
+
+
+Untyped = make_class("Untyped", {"x": setting(1, help="X.")}, frozen=True)
+
+
 @pytest.mark.parametrize(
     ("hooks", "said"),
     [
@@ -87,6 +101,17 @@ def test_hooks_may_return_any_iterable(point: Any) -> None:
         ({"neox_norms": lambda: [Component("one", "no path")]}, "target"),
         ({"neox_norms": offer("one", settings=dict)}, "settings has to be an attrs class"),
         ({"neox_config_sections": lambda: [ConfigSection("s", dict)]}, "settings has to be an attrs class"),
+        ({"neox_norms": offer("one", settings=Unmade)}, "one: Unmade.x is not made by setting()"),
+        ({"neox_norms": offer("one", settings=Untyped)}, "one: Untyped.x has no type"),
+        (
+            {"neox_norms": offer("one", settings=Refused)},
+            "Refused.x has a default that its own check refuses: 'x' must",
+        ),
+        ({"neox_norms": lambda: [setting(1, help="")]}, "setting(): no help"),
+        (
+            {"neox_norms": lambda: [setting(1, help="X.", changes="all")]},
+            "changes='all' is none of ('numerics', 'speed'",
+        ),
         ({"neox_norms": lambda wrong: []}, "wrong"),
         ({"neox_layouts": offer()}, "has a hook neox_layouts that this core does not know"),
         ({}, "offers nothing"),
