@@ -751,14 +751,25 @@ def test_the_rules_of_plugins_wait_until_all_sections_are_valid(check: Check) ->
     assert len(check("extra-level=10", "seed=x")) == 1
 
 
-def test_a_plugins_rule_that_fails_names_the_plugin(check: Check, plugins: Any, everything: Any) -> None:
+@pytest.mark.parametrize(
+    ("rule", "cause"),
+    [
+        (lambda config: config.value("oops"), "KeyError: 'oops'"),
+        (lambda config: ["no"], "TypeError: neox_check_config returned 'no' in place of a Problem"),
+        (lambda config: [Problem("no", severity="fatal")], "ValueError: 'severity' must be in ("),
+    ],
+)
+def test_a_plugins_rule_that_fails_names_the_plugin(
+    check: Check, plugins: Any, everything: Any, rule: Any, cause: str
+) -> None:
     class Faulty:
         @hookimpl
-        def neox_check_config(self, config: Any) -> list[Problem]:
-            raise KeyError("oops")
+        def neox_check_config(self, config: Any) -> Any:
+            return rule(config)
 
-    found = check(catalog=plugins(everything=everything, faulty=Faulty()))
-    assert found == ["error: the rules of plugin faulty failed: KeyError: 'oops' (tell its author)"]
+    (found,) = check(catalog=plugins(everything=everything, faulty=Faulty()))
+    assert found.startswith(f"error: the rules of plugin faulty failed: {cause}")
+    assert "Attribute(" not in found
 
 
 def test_a_broken_plugin_that_is_not_needed_is_one_warning(check: Check, plugins: Any, everything: Any) -> None:
