@@ -8,6 +8,8 @@ import faulthandler
 import os
 import sys
 import time
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -47,8 +49,9 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         leave(130)
     except BaseException as error:  # noqa: BLE001  whatever it is: the launcher must know, and this process must end
-        explain(error, debug)
-        write_failure(run_file.parent, rank, error, plan)
+        for report in (partial(explain, error, debug), partial(write_failure, run_file.parent, rank, error, plan)):
+            with suppress(OSError):  # such as for the full disk that the error is about
+                report()
         leave(exit_code_of(error))
     leave(0)
 

@@ -347,6 +347,15 @@ def test_ranks_with_different_plans_refuse_to_start(finished, tmp_path):
         assert "Traceback" not in err
 
 
+def test_a_rank_that_cannot_leave_a_report_still_says_what_is_wrong(tmp_path):
+    env = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    command = [sys.executable, "-m", "neox_core.train.rank", str(tmp_path / "gone" / "run.json")]
+    done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+
+
 def test_a_dry_run_starts_nothing_and_imports_no_torch(toy, tmp_path):
     script = (
         "import sys\nfrom neox_core.cli.main import main\n"
