@@ -36,10 +36,11 @@ FLAGS = (
 
 
 def native_for(source: Path, *tensors: Tensor) -> ctypes.CDLL | None:
-    """`native` for tensors that are its functions' arrays of floats: fp32, contiguous, in host memory; else None."""
+    """`native` for tensors that are its functions' arrays: fp32 or bytes, contiguous, in host memory; else None."""
     import torch  # here, since what compiles a loop over indices needs none
 
-    fits = all(each.device.type == "cpu" and each.dtype == torch.float32 and each.is_contiguous() for each in tensors)
+    types = torch.float32, torch.uint8
+    fits = all(each.device.type == "cpu" and each.dtype in types and each.is_contiguous() for each in tensors)
     return native(source) if fits else None
 
 

@@ -78,8 +78,8 @@ class Averaging(torch.optim.Optimizer):
     def _made_exchange(self) -> Exchange:
         if self._exchange is None:
             parameters = self._parameters()
-            sizes = [each.numel() for each in parameters]
-            self._exchange = Exchange(sizes, self._wire, parameters[0].device, self.kernels)
+            shapes = [each.shape for each in parameters]
+            self._exchange = Exchange(shapes, self._wire, parameters[0].device, self.kernels)
         return self._exchange
 
 

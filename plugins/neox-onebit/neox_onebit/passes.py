@@ -1,7 +1,8 @@
 """The loops over all numbers of a model: on a CPU compiled, one pass over memory each; elsewhere, torch's operations.
 
-A block is BLOCK numbers of one parameter; packed it is its signs, eight to a byte, least significant bit first, and its
-mean size: C[x] = sign(x) * |x|_1 / d (section 4 of arXiv:2202.06009), the multiple of the signs that is nearest to x.
+A block is some numbers of a parameter, a multiple of 32; packed it is its signs, eight to a byte, least significant bit
+first, and its mean size: C[x] = sign(x) * |x|_1 / d (section 4 of arXiv:2202.06009), the multiple of the signs that is
+nearest to x.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neox_core.build.native import native
+from neox_core.build.native import native_for
 
-BLOCK = 512
-"""Numbers that share a scale: 64 bytes of signs and 4 of scale, 30 times less than fp32."""
-_BYTES = BLOCK // 8
+_SCALE = 4
+"""Bytes of a scale, after the signs."""
 _SOURCE = Path(__file__).with_name("passes.cpp")
 
 _OPS = ("onebit_compress", "onebit_decompress")
@@ -29,17 +29,18 @@ REFERENCES: Kernels = MappingProxyType({})
 
 
 def pack(blocks: Tensor, used: Tensor, kernels: Kernels = REFERENCES) -> Tensor:
-    """fp32 [rows, BLOCK] -> uint8 [rows, BLOCK / 8 + 4]; what is lost by it stays in `blocks`.
+    """fp32 [rows, block] -> uint8 [rows, block / 8 + 4]; what is lost by it stays in `blocks`.
 
     used: fp32 [rows, 1], how many numbers of a block count. Those after them become 0; a block of none stays as it is,
     and what is packed for it is 0.
     """
+    rows, block = blocks.shape
     if kernels.keys().isdisjoint(_OPS):
-        packed = torch.empty(len(blocks), _BYTES + 4, dtype=torch.uint8, device=blocks.device)
-        if _compiled("pack", (blocks, used, packed), c_long(len(blocks))):
+        packed = torch.empty(rows, block // 8 + _SCALE, dtype=torch.uint8, device=blocks.device)
+        if _compiled("pack", (blocks, used, packed), c_long(rows), c_long(block)):
             return packed
-    short = ((used > 0) & (used < BLOCK)).squeeze(1)
-    counts = torch.arange(BLOCK, device=blocks.device) < used[short]
+    short = ((used > 0) & (used < block)).squeeze(1)
+    counts = torch.arange(block, device=blocks.device) < used[short]
     blocks[short] *= counts
     packed = kernels.get("onebit_compress", compress)(blocks, used)
     packed[(used == 0).squeeze(1)] = 0
@@ -49,11 +50,11 @@ def pack(blocks: Tensor, used: Tensor, kernels: Kernels = REFERENCES) -> Tensor:
 
 
 def unpack(packed: Tensor, onto: Tensor, kernels: Kernels = REFERENCES) -> None:
-    """Add to `onto`, fp32 [rows, BLOCK], the mean over the ranks of uint8 [ranks, rows, BLOCK / 8 + 4]."""
-    ranks, rows, width = packed.shape
-    if "onebit_decompress" in kernels or not _compiled("unpack", (packed, onto), c_long(ranks), c_long(rows)):
-        numbers = kernels.get("onebit_decompress", decompress)(packed.view(-1, width))
-        onto += numbers.view(ranks, rows, BLOCK).mean(0)
+    """Add to `onto`, fp32 [rows, block], the mean over the ranks of uint8 [ranks, rows, block / 8 + 4]."""
+    sizes = map(c_long, (len(packed), *onto.shape))
+    if "onebit_decompress" in kernels or not _compiled("unpack", (packed, onto), *sizes):
+        numbers = kernels.get("onebit_decompress", decompress)(packed.flatten(0, 1))
+        onto += numbers.view(-1, *onto.shape).mean(0)
 
 
 def move(weight: Tensor, momentum: Tensor, variance: Tensor, kept: float, rate: float, root: float, eps: float) -> None:
@@ -64,17 +65,17 @@ def move(weight: Tensor, momentum: Tensor, variance: Tensor, kept: float, rate: 
 
 
 def compress(values: Tensor, used: Tensor) -> Tensor:
-    """The op: fp32 [rows, BLOCK] -> uint8 [rows, BLOCK / 8 + 4]; numbers that do not count are 0."""
+    """The op: fp32 [rows, block] -> uint8 [rows, block / 8 + 4]; numbers that do not count are 0."""
     scales = (values.abs().sum(1, keepdim=True) / used.clamp(min=1)).float()
-    bits = (values >= 0).view(-1, _BYTES, 8).to(torch.uint8) << _places(values.device)
+    bits = (values >= 0).view(len(values), -1, 8).to(torch.uint8) << _places(values.device)
     return torch.cat([bits.sum(-1, dtype=torch.uint8), scales.view(torch.uint8)], dim=1)
 
 
 def decompress(packed: Tensor) -> Tensor:
-    """The op: the numbers that arrive, uint8 [rows, BLOCK / 8 + 4] -> fp32 [rows, BLOCK]."""
-    scales = packed[:, _BYTES:].contiguous().view(torch.float32)
-    positive = (packed[:, :_BYTES].unsqueeze(-1) >> _places(packed.device)) & 1
-    return torch.where(positive.view(-1, BLOCK).bool(), scales, -scales)
+    """The op: the numbers that arrive, uint8 [rows, block / 8 + 4] -> fp32 [rows, block]."""
+    scales = packed[:, -_SCALE:].contiguous().view(torch.float32)
+    positive = (packed[:, :-_SCALE].unsqueeze(-1) >> _places(packed.device)) & 1
+    return torch.where(positive.flatten(1).bool(), scales, -scales)
 
 
 def _places(device: torch.device) -> Tensor:
@@ -82,11 +83,8 @@ def _places(device: torch.device) -> Tensor:
 
 
 def _compiled(name: str, tensors: tuple[Tensor, ...], *numbers: Any) -> bool:
-    """Whether the compiled loop has done it: on tensors of a CPU, in fp32 where they hold numbers, and in one piece."""
-    for each in tensors:
-        if each.device.type != "cpu" or each.dtype not in (torch.float32, torch.uint8) or not each.is_contiguous():
-            return False
-    library = native(_SOURCE)
+    """Whether the compiled loop has done it."""
+    library = native_for(_SOURCE, *tensors)
     if library is None:
         return False
     loop: Callable[..., Any] = getattr(library, name)

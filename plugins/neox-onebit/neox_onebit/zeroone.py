@@ -108,7 +108,9 @@ class ZeroOneAdam(Averaging):
         state["exp_avg"].lerp_(gradient, 1 - beta1)
         state["step"] += 1
         if averaged:
-            variance = state.setdefault("exp_avg_sq", torch.zeros_like(parameter))
+            if "exp_avg_sq" not in state:
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+            variance = state["exp_avg_sq"]
             variance.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
             freeze(variance, self._settings.variance_floor)  # it stays until the next update
             state["variance_step"] += 1

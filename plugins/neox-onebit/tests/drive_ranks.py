@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from neox_core.errors import ConfigError
 from neox_core.testing import build, load_only
 
-SHAPES = ((37, 41), (700,), (3,))
+SHAPES = ((37, 160), (700,), (3,))
 STEPS = 50
 COMMON = {"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-6}
 DECAY = 0.1
@@ -179,6 +179,25 @@ def counted(folder: Path, rank: int, size: int) -> None:
     torch.save(found, folder / f"bytes-{rank}.pt")
 
 
+def idle(rank: int, size: int) -> None:
+    """A parameter without a gradient in a compressed step stays as it is, and so does what was lost of it."""
+    for case in ("adam", "zeroone", "lamb"):
+        weights = start()
+        optimizer = make(case, weights, dist.group.WORLD)
+        blocks = slice(37, 42)  # of the second, after 37 rows of the first
+        for step in range(1, 24):
+            give(optimizer, weights, step, rank, size)
+            before = [weight.detach().clone() for weight in weights]
+            lost = optimizer.own_state().get("worker_error", torch.empty(0))[blocks].clone()
+            if step == 22:
+                weights[1].grad = None
+            optimizer.step()
+            same = [torch.equal(*pair) for pair in zip(weights, before, strict=True)]
+            assert same == [False, step == 22, False] or step == 1, (case, step, same)
+            kept = torch.equal(optimizer.own_state().get("worker_error", lost)[blocks], lost)
+            assert kept == (step == 22) or step < 22, (case, step)
+
+
 def refused() -> None:
     entry = load_only("neox-onebit").find("optimizer", "OneBitAdam")
     with pytest.raises(ConfigError, match="comm_backend_name is nccl, and the ranks talk over gloo"):
@@ -192,6 +211,7 @@ if __name__ == "__main__":
     for each in CASES:
         stepped(each, place, here, ranks)
     counted(place, here, ranks)
+    idle(here, ranks)
     refused()
     dist.barrier()
     dist.destroy_process_group()

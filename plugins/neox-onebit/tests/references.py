@@ -6,11 +6,11 @@ import torch
 from drive_ranks import COMMON, DECAY, gradients, rate, start
 
 (BETA1, BETA2), EPS = COMMON["betas"], COMMON["eps"]
-LENGTH = 512
+LENGTH = 160  # a row of the first parameter, the matrix
 
 
 def compressed(vector):
-    """sign(x) |x|_1 / d of each 512 elements."""
+    """sign(x) |x|_1 / d of each LENGTH elements."""
     out = torch.empty_like(vector.reshape(-1))
     for first in range(0, out.numel(), LENGTH):
         block = vector.reshape(-1)[first : first + LENGTH]

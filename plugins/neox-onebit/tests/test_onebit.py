@@ -1,9 +1,12 @@
 """One rank by itself, the schedules of 0/1 Adam, and what a config may say."""
 
 import pytest
+import torch
+from neox_onebit.exchange import block_size
 from neox_onebit.zeroone import exchanges, updates_variance
 
 from neox_core.config.report import ProblemsError
+from neox_core.errors import CheckpointError
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
 from neox_core.testing import assert_light, build, check_optimizer, load_only
@@ -44,6 +47,29 @@ def test_optimizer_contract(name, settings):
             check_optimizer(load_only("neox-onebit"), name, lr=0.05, **GLOO, **settings)
     else:
         check_optimizer(load_only("neox-onebit"), name, lr=0.05, **GLOO, **settings)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "block"),
+    [
+        ([(8192, 192), (576, 192), (192, 512), (192,)], 192),  # an embedding, attention, the second of an MLP, a norm
+        ([(50304, 768), (3072, 768), (768, 3072)], 384),
+        ([(3, 4, 5), (50304, 5120)], 512),
+        ([(256, 100), (9, 192)], 512),  # no part of 100 is a multiple of 32
+        ([(256, 96)], 512),  # scales would be more than a fifth
+        ([(700,)], 512),
+        ([], 512),
+    ],
+)
+def test_a_scale_is_of_numbers_of_one_row_of_the_embedding(shapes, block):
+    assert block_size([torch.Size(shape) for shape in shapes]) == block
+
+
+def test_errors_of_other_blocks_are_refused():
+    entry = load_only("neox-onebit").find("optimizer", "OneBitAdam")
+    optimizer = entry.load()([{"params": [torch.nn.Parameter(torch.zeros(6, 160))]}], build(entry, **GLOO))
+    with pytest.raises(CheckpointError, match="in blocks of 512 numbers, not of 160"):
+        optimizer.load_own_state([{"worker_error": torch.zeros(2, 512)}])
 
 
 @pytest.mark.parametrize("scaler", [1, 3, 16])

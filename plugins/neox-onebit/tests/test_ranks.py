@@ -12,7 +12,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 from drive_ranks import CASES, COMMON, DECAY, STEPS, gradients, make, rate, start
-from references import is_as_expected, one_bit_adam, one_bit_lamb, variance_steps, zero_one_adam
+from references import LENGTH, is_as_expected, one_bit_adam, one_bit_lamb, variance_steps, zero_one_adam
 
 BETA1, BETA2 = COMMON["betas"]
 MEETS = {
@@ -144,7 +144,7 @@ def lost_in_all(seen, case, place, shapes):
     blocks = blocks + torch.cat([own["server_error"].double() for own in owns if "server_error" in own])
     found, row = [], 0
     for shape in shapes:
-        rows = -(-shape.numel() // 512)
+        rows = -(-shape.numel() // LENGTH)
         found.append(blocks[row : row + rows].reshape(-1)[: shape.numel()].view(shape))
         row += rows
     return found
@@ -165,7 +165,7 @@ def test_the_running_trust_ratio_is_frozen(ranks):
     assert coefficients[10] != coefficients[11]
 
 
-def test_a_compressed_step_sends_a_thirtieth_of_fp32(ranks):
+def test_a_compressed_step_sends_less_than_a_28th_of_fp32(ranks):
     size, _, folder = ranks
     for rank in range(size):
         found = torch.load(folder / f"bytes-{rank}.pt")
@@ -174,10 +174,10 @@ def test_a_compressed_step_sends_a_thirtieth_of_fp32(ranks):
         for case in ("adam", "lamb"):
             assert set(found[case]) == {"alltoall_base_", "allgather_"}
             sent = sum(found[case].values())
-            assert sum(found["torch.float32"].values()) >= 24 * sent
+            assert sum(found["torch.float32"].values()) >= 28 * sent
             signs = 2 * (size - 1) / size * numbers / 8
-            assert signs <= sent <= 1.08 * signs  # the rest is scales: a sixteenth of bf16 but for these
-            assert sum(found["torch.bfloat16"].values()) >= 14.8 * sent
+            assert sent == pytest.approx(signs * 36 / 32, rel=0.02)  # of a row of 256, signs and a scale
+            assert sum(found["torch.bfloat16"].values()) >= 14 * sent
 
 
 @pytest.mark.parametrize("case", list(CASES))
@@ -197,7 +197,7 @@ def test_another_number_of_ranks_goes_on_with_the_sum_of_what_was_lost(ranks, ca
     kept = optimizer.own_state()["worker_error"]
     row = 0
     for each, shape in zip(lost, shapes, strict=True):
-        rows = -(-shape.numel() // 512)
+        rows = -(-shape.numel() // LENGTH)
         torch.testing.assert_close(
             kept[row : row + rows].reshape(-1)[: shape.numel()].view(shape).double(), each, rtol=1e-5, atol=1e-6
         )

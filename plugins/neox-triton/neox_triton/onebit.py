@@ -13,43 +13,45 @@ from torch import Tensor
 from neox_triton.choices import COLUMN_WARPS
 from neox_triton.examples import blocks
 from neox_triton.kernel import TritonKernel
-from neox_triton.launch import launch, rows
+from neox_triton.launch import block_of, launch, rows
 
 
 @triton.jit
-def _compress(x_ptr, filled_ptr, packed_ptr, scale_ptr, stride, BLOCK: tl.constexpr):
-    """A row of the result is BLOCK / 8 bytes of signs and a scale; `scale_ptr` is where that of row 0 is."""
+def _compress(x_ptr, filled_ptr, packed_ptr, scale_ptr, width, stride, BLOCK: tl.constexpr):
+    """A row of the result is width / 8 bytes of signs and a scale; `scale_ptr` is where that of row 0 is."""
     row = tl.program_id(0).to(tl.int64)
     byte = tl.arange(0, BLOCK // 8)
     bit = tl.arange(0, 8)
-    x = tl.load(x_ptr + row * BLOCK + byte[:, None] * 8 + bit[None, :])
+    column = byte[:, None] * 8 + bit[None, :]
+    x = tl.load(x_ptr + row * width + column, mask=column < width, other=0.0)
     signs = tl.where(x >= 0, 1, 0) << bit[None, :]
-    tl.store(packed_ptr + row * stride + byte, tl.sum(signs, 1).to(tl.uint8))
+    tl.store(packed_ptr + row * stride + byte, tl.sum(signs, 1).to(tl.uint8), mask=byte < width // 8)
     filled = tl.maximum(tl.load(filled_ptr + row), 1.0)
     scale = tl.div_rn(tl.sum(tl.sum(tl.abs(x), 1), 0), filled)
     tl.store(scale_ptr + row * (stride // 4), scale)
 
 
 @triton.jit
-def _decompress(packed_ptr, scale_ptr, y_ptr, stride, BLOCK: tl.constexpr):
+def _decompress(packed_ptr, scale_ptr, y_ptr, width, stride, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
-    byte = tl.load(packed_ptr + row * stride + column // 8).to(tl.int32)
+    byte = tl.load(packed_ptr + row * stride + column // 8, mask=column < width, other=0).to(tl.int32)
     scale = tl.load(scale_ptr + row * (stride // 4))
-    tl.store(y_ptr + row * BLOCK + column, tl.where((byte >> (column % 8)) & 1 == 1, scale, -scale))
+    y = tl.where((byte >> (column % 8)) & 1 == 1, scale, -scale)
+    tl.store(y_ptr + row * width + column, y, mask=column < width)
 
 
 def onebit_compress(values: Tensor, filled: Tensor) -> Tensor:
     """The op, as `neox_onebit.passes.compress`: fp32 [rows, block] -> uint8 [rows, block / 8 + 4].
 
-    filled: fp32 [rows, 1]. block is a power of two, 32 or more.
+    filled: fp32 [rows, 1]. block is a multiple of 32.
     """
-    flat, block = rows(values), values.shape[1]
-    stride = block // 8 + 4
+    flat, width = rows(values), values.shape[1]
+    stride = width // 8 + 4
     packed = torch.empty(flat.shape[0], stride, dtype=torch.uint8, device=values.device)
     scales = packed.view(torch.float32)[:, -1:]
     tensors = flat, filled.contiguous(), packed, scales
-    launch(_compress, (flat.shape[0],), *tensors, stride, BLOCK=block, warps=COLUMN_WARPS)
+    launch(_compress, (flat.shape[0],), *tensors, width, stride, BLOCK=block_of(width), warps=COLUMN_WARPS)
     return packed
 
 
@@ -57,9 +59,10 @@ def onebit_decompress(packed: Tensor) -> Tensor:
     """The op, as `neox_onebit.passes.decompress`: uint8 [rows, block / 8 + 4] -> fp32 [rows, block]."""
     packed = packed.contiguous()
     num_rows, stride = packed.shape
-    y = torch.empty(num_rows, (stride - 4) * 8, dtype=torch.float32, device=packed.device)
+    width = (stride - 4) * 8
+    y = torch.empty(num_rows, width, dtype=torch.float32, device=packed.device)
     scales = packed.view(torch.float32)[:, -1:]
-    launch(_decompress, (num_rows,), packed, scales, y, stride, BLOCK=y.shape[1], warps=COLUMN_WARPS)
+    launch(_decompress, (num_rows,), packed, scales, y, width, stride, BLOCK=block_of(width), warps=COLUMN_WARPS)
     return y
 
 

@@ -1,5 +1,6 @@
 """Of blocks to signs and a size, and back."""
 
+import pytest
 import torch
 from neox_onebit.passes import compress, decompress, pack, unpack
 from neox_triton.onebit import COMPRESS, DECOMPRESS, onebit_compress, onebit_decompress
@@ -15,11 +16,13 @@ def test_equal_the_references() -> None:
     assert torch.equal(onebit_decompress(theirs), decompress(theirs))
 
 
-def test_by_hand() -> None:
-    values = torch.tensor([[1.0, -2.0, 3.0, -4.0] * 8])
-    packed = onebit_compress(values, torch.tensor([[32.0]]))
-    assert packed[0, :4].tolist() == [0b01010101] * 4
-    assert onebit_decompress(packed).tolist() == [[2.5, -2.5, 2.5, -2.5] * 8]
+@pytest.mark.parametrize("width", [32, 192])
+def test_by_hand(width: int) -> None:
+    values = torch.tensor([[1.0, -2.0, 3.0, -4.0] * (width // 4)] * 2)
+    packed = onebit_compress(values, torch.tensor([[float(width)]] * 2))
+    for row in packed:
+        assert row[:-4].tolist() == [0b01010101] * (width // 8)
+    assert onebit_decompress(packed).tolist() == [[2.5, -2.5, 2.5, -2.5] * (width // 4)] * 2
     assert onebit_compress(torch.zeros(1, 32), torch.zeros(1, 1))[0].tolist() == [255] * 4 + [0] * 4
 
 
