@@ -15,6 +15,7 @@ from attrs import evolve, frozen
 from neox_core.contracts.optim import planned_schedule
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import read_runfile, to_json
+from neox_core.train.changes import changes
 from neox_core.train.checkpoint_read import (
     CheckpointReader,
     read_weights,
@@ -156,6 +157,7 @@ class Checkpointer:
             return Resumed(TrainState(), self._schedule(self._plan.optim), folder, ())
         stored = stored_from_plain(reader.state(), folder / STATE)
         state, notes = stored.state, self._changed_versions(stored.plugins)
+        notes += changes(reader.run(), self._plan)
         if state.consumed_samples != state.step * self._plan.batch.train_batch:
             raise CheckpointError(
                 f"{folder}: {state.consumed_samples} samples in {state.step} steps; this run takes"

@@ -257,6 +257,24 @@ def test_other_plugin_versions_are_reported(plan: RunPlan) -> None:
     )
 
 
+def test_what_is_computed_otherwise_is_said(plan: RunPlan) -> None:
+    adams = [evolve(ADAM, settings={"eps": eps, "lr": 0.1}) for eps in (0.25, 0.5)]
+    plan, optim = evolve(plan, optim=evolve(plan.optim, optimizer=adams[0])), plan.optim
+    Run(plan).steps(1).save()
+    other = evolve(
+        plan,
+        model=evolve(plan.model, hidden_dropout=0.25, attention_softmax_in_fp32=True, compile=True, init_std=9.0),
+        optim=evolve(optim, optimizer=adams[1], gradient_clipping=7.0),
+    )
+    (note,) = Run(resuming(other)).load().notes
+    assert note.partition(": ")[2].split("; ") == [
+        f"model.attention_softmax_in_fp32: {json.dumps(plan.model.attention_softmax_in_fp32)} there, true here",
+        f"model.hidden_dropout: {plan.model.hidden_dropout} there, 0.25 here",
+        f"gradient_clipping: {optim.gradient_clipping} there, 7.0 here",
+        "optimizer.eps: 0.25 there, 0.5 here",
+    ]
+
+
 def test_another_batch_size_is_refused(plan: RunPlan) -> None:
     Run(plan).steps(2).save()
     with pytest.raises(CheckpointError, match="2 samples in 2 steps; this run takes 4 a step"):
