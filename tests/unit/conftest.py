@@ -1,6 +1,7 @@
 """Plugins that exist for the tests only: small, light, and the same on every machine."""
 
 import sys
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -218,3 +219,18 @@ optimizer:
 @pytest.fixture
 def everything() -> Everything:
     return Everything()
+
+
+@pytest.fixture(scope="module")
+def process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Of this process alone, as DeepSpeed's engine asks for one."""
+    import torch.distributed as dist  # here, since the tests of the light zone run without torch
+
+    store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("LOCAL_RANK", "0")
+        yield
+    import deepspeed.comm
+
+    deepspeed.comm.destroy_process_group()  # torch's own would leave it with groups that are no more

@@ -1,12 +1,10 @@
 """The engine against plain torch loops, in one process: updates, clipping, accumulation, and gradients gone bad."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from attrs import evolve
 from torch import Tensor, nn
 
@@ -17,6 +15,8 @@ from neox_core.errors import PluginError
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, PrecisionPlan, RunPlan
 from neox_core.testing.plans import example_plan
+
+pytestmark = pytest.mark.usefixtures("process_group")
 
 ADAM = ComponentRef(
     "optimizer", "Adam", "neox-adam", "0.1.0", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings"
@@ -43,18 +43,6 @@ class Tiny(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         return {"norm.weight", "norm.bias"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("LOCAL_RANK", "0")
-        yield
-    import deepspeed.comm
-
-    deepspeed.comm.destroy_process_group()  # torch's own would leave it with groups that are no more
 
 
 def make_plan(

@@ -5,13 +5,11 @@ import io
 import logging
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from attrs import evolve
 from torch import Tensor, nn
 
@@ -24,6 +22,8 @@ from neox_core.parallel.groups import Groups
 from neox_core.plan.deepspeed.profiling import profiling_json
 from neox_core.plan.runfile import ComponentRef
 from neox_core.testing.plans import example_plan
+
+pytestmark = pytest.mark.usefixtures("process_group")
 
 ADAM = ComponentRef(
     "optimizer", "Adam", "neox-adam", "0.1.0", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings"
@@ -45,18 +45,6 @@ class Model(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         return set()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("LOCAL_RANK", "0")
-        yield
-    import deepspeed.comm
-
-    deepspeed.comm.destroy_process_group()
 
 
 def _train(folder: Path, zero: int, keys: dict[str, Any]) -> dict[str, float]:

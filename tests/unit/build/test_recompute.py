@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from attrs import evolve
 from torch import Tensor
 
@@ -50,11 +49,8 @@ TOKENS = torch.randint(64, (3, 25), generator=torch.Generator().manual_seed(1))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+def engine(process_group: None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("LOCAL_RANK", "0")
         monkeypatch.setenv("DS_ACCELERATOR", "cpu")
         import deepspeed.comm
         import deepspeed.ops
@@ -62,7 +58,6 @@ def process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         monkeypatch.setattr(deepspeed.ops, "__compatible_ops__", {"deepspeed_shm_comm": False})  # takes 45 s to build
         deepspeed.comm.init_distributed("gloo", dist_init_required=False)
         yield
-    deepspeed.comm.destroy_process_group()
 
 
 def model_of(plan: ModelPlan, recompute: Recompute | None) -> GPT:

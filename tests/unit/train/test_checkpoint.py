@@ -7,13 +7,12 @@ import resource
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from attrs import evolve
 from torch import Tensor, nn
 
@@ -29,6 +28,8 @@ from neox_core.train.checkpoint_read import CheckpointReader
 from neox_core.train.manifest import step_folders
 from neox_core.train.rng import seed_rank
 from neox_core.train.state import TrainState
+
+pytestmark = pytest.mark.usefixtures("process_group")
 
 ADAM = ComponentRef(
     "optimizer", "Adam", "neox-adam", "0.1.0", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings"
@@ -90,18 +91,6 @@ class Run:
 
     def weights(self) -> dict[str, Tensor]:
         return {name: weight.detach().clone() for name, weight in self.engine.model.named_parameters()}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("LOCAL_RANK", "0")
-        yield
-    import deepspeed.comm
-
-    deepspeed.comm.destroy_process_group()  # torch's own would leave it with groups that are no more
 
 
 @pytest.fixture
