@@ -26,9 +26,15 @@ _HOME = {
     "check_position": "layers",
     "check_sparse_layout": "layouts",
     "check_data_backend": "data",
+    "check_tokenizer": "tokenizers",
+    "check_monitor": "monitors",
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

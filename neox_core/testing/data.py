@@ -110,8 +110,8 @@ def _check_replacing(backend: DataBackend, prefix: Path) -> None:
         _require(
             _same(backend.open(prefix), expected), f"{'close() replaces' if finish else 'abort() keeps'} the old one"
         )
-    left = {path.name for path in prefix.parent.iterdir()} - {file.name for file in backend.files(prefix)}
-    _require(not left, f"close() leaves no other files; left are {sorted(left)}")
+    left = {path for path in prefix.parent.rglob("*") if path.is_file()} - set(backend.files(prefix))
+    _require(not left, f"close() leaves no other files; left are {sorted(path.name for path in left)}")
 
 
 def _check_reading_changes_nothing(backend: DataBackend, prefix: Path) -> None:
@@ -176,7 +176,8 @@ def _same(source: TokenSource, documents: Documents) -> bool:
 
 
 def _hashes(folder: Path) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def _require(holds: object, clause: str) -> None:

@@ -204,7 +204,7 @@ def _check_statistics(make: Callable[..., Any]) -> None:
 def _check_gradient(function: Callable[[Tensor], Tensor], x: Tensor) -> None:
     given = x.detach().clone().requires_grad_()
     same = torch.autograd.gradcheck(function, (given,), fast_mode=True, raise_exception=False)
-    _hold(same, "the gradient is that of the function")
+    _hold(same, "the gradient is that of the function, in fp64 for an input in fp64")
 
 
 def _wiggled(module: Any, seed: int) -> Any:

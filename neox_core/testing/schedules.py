@@ -30,7 +30,10 @@ def check_lr_schedule(catalog: Catalog, name: str, **settings: Any) -> None:
     target = entry.load()
     _check_light(entry.component.target)
     for shape in SHAPES:
-        _check_curve(lambda shape=shape: target(shape, build(entry, **settings)), shape)
+        try:
+            _check_curve(lambda shape=shape: target(shape, build(entry, **settings)), shape)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; not with {shape}") from None
 
 
 def check_scheduler(catalog: Catalog, name: str, **settings: Any) -> None:

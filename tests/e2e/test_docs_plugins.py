@@ -4,9 +4,15 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import pytest
+
+from neox_core.errors import ConfigError
+from neox_core.hooks.loader import GROUP, load_plugins
+from neox_core.plan.cluster import Machine
+from neox_core.plan.resolve import prepare_run
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "plugins/neox-example-lion"
@@ -63,3 +69,23 @@ def test_its_plugin_is_the_one_that_is_found(installed: Path) -> None:
 def test_its_test_passes(installed: Path) -> None:
     text = run(installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "test_lion.py")
     assert re.search(r"\b4 passed", text), text
+
+
+def test_the_section_and_the_rule_of_the_page_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs/plugins.md").read_text()
+    (code,) = re.findall(r"^```python\n(@frozen\nclass BudgetSettings.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    head = "from attrs import frozen, validators as v\nfrom neox_core.api import ConfigSection, hookimpl, setting\n\n"
+    (tmp_path / "budget_of_the_page.py").write_text(head + code)
+    monkeypatch.syspath_prepend(tmp_path)
+    points = [*entry_points(group=GROUP), EntryPoint("neox-budget", "budget_of_the_page", GROUP)]
+    catalog, machine = load_plugins(points, {}), Machine(0, 2)
+    config = ROOT / "configs/quickstart.yml"  # 2200 steps of 128 tokens or more
+
+    def resolve(tokens: int) -> None:
+        prepare_run([config], [f"max_tokens={tokens}"], catalog=catalog, machine=machine, start=False)
+
+    resolve(2200 * 128)
+    with pytest.raises(ConfigError, match=r"max_tokens: the run sees 281600 tokens or more .*fewer train-iters"):
+        resolve(2200 * 128 - 1)
+    with pytest.raises(ConfigError, match="max_tokens: must be"):
+        resolve(0)

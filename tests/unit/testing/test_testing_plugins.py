@@ -1,16 +1,20 @@
 """The part of the test kit that loads plugins, against good and bad ones."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import frozen
 from attrs import validators as v
 
+from neox_core import testing
 from neox_core.api import Component, setting
 from neox_core.errors import ConfigError, PluginError
 from neox_core.hooks.registry import Entry, PluginInfo
 from neox_core.testing import build, load_only
+
+PAGE = (Path(__file__).parents[3] / "docs/plugins.md").read_text()
 
 LISTING = """
 {first}
@@ -26,6 +30,7 @@ def in_site(site: Any, call: str) -> str:
     """What a test in the site makes of a call of the kit: "fine", or the error's class and text."""
     code = f"""
 import json
+from pathlib import Path
 from neox_core import testing
 try:
     {call}
@@ -98,3 +103,11 @@ def test_build_without_settings() -> None:
     assert build(entry("norm", None)) is None
     with pytest.raises(ConfigError, match="neox-x:C has no settings; got eps"):
         build(entry("norm", None), eps=1)
+
+
+def test_the_kit_lists_what_it_has() -> None:
+    """Every check is imported when it is asked for, and is there to be completed and found before that."""
+    assert dir(testing) == sorted(testing.__all__)
+    for name in dir(testing):
+        assert callable(getattr(testing, name))
+        assert f"`{name}" in PAGE or name in ("example_plan",)

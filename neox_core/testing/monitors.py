@@ -1,0 +1,56 @@
+"""The check of a monitor against `neox_core.contracts.Monitor`."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neox_core.contracts.host import Monitor, RunInfo
+from neox_core.testing.plugins import build
+
+if TYPE_CHECKING:
+    from neox_core.hooks.catalog import Catalog
+
+LOGGED: tuple[tuple[int, dict[str, float]], ...] = (
+    (1, {"startup_total_s": 2.5}),
+    (10, {"loss": 6.25, "lr": 1e-3, "tokens_per_s": 1e6}),
+    (20, {"loss": math.nan, "grad_norm": math.inf, "a_value_that_no_version_had": 0.0}),
+    (20, {"valid_loss": 5.5, "valid_perplexity": 245.0}),
+)
+
+
+def check_monitor(catalog: Catalog, name: str, **settings: Any) -> None:
+    """Raises AssertionError naming the clause of `contracts.Monitor` that the monitor breaks.
+
+    It is asked for a run, and for a second one in the same folder that resumes the first.
+    """
+    entry = catalog.registry.find("monitor", name)
+    target, built = entry.load(), build(entry, **settings)
+    with tempfile.TemporaryDirectory() as folder:
+        for first_step in (0, 20):
+            info = RunInfo(Path(folder), first_step, 30, 1000, 2, 64, "cpu", 4)
+            monitor = _try(f"it can be made for a run from step {first_step}", target, info, built)
+            _use(monitor, first_step)
+
+
+def _use(monitor: Monitor, first_step: int) -> None:
+    missing = [name for name in ("log", "say", "close") if not callable(getattr(monitor, name, None))]
+    if missing:
+        raise AssertionError(f"it has the methods log, say and close; it has no {missing[0]}")
+    for step, values in LOGGED:
+        given = dict(values)
+        _try(f"log() takes any names and values, such as {values}", monitor.log, first_step + step, given)
+        if repr(given) != repr(values):
+            raise AssertionError("log() leaves the values as they are: other monitors get them too")
+    for message in ("saved checkpoints/step-00000010", "two\nlines, caf\u00e9"):
+        _try(f"say() takes any text, such as {message!r}", monitor.say, message)
+    _try("it can be closed", monitor.close)
+
+
+def _try(clause: str, call: Any, *arguments: Any) -> Any:
+    try:
+        return call(*arguments)
+    except Exception as error:
+        raise AssertionError(f"{clause}; it raises {error!r}") from error
