@@ -36,7 +36,7 @@ def build_optimizer(
 
     data_parallel: the ranks over which an optimizer that asks for them exchanges by itself.
 
-    Raises PluginError when the component cannot be loaded or is no torch optimizer.
+    Raises PluginError when the component cannot be loaded, is no torch optimizer, or has no `lr`.
     """
     target, _ = plan.optimizer.load()
     for name, parameter in model.named_parameters():
@@ -45,6 +45,12 @@ def build_optimizer(
     optimizer = plan.optimizer.make(weight_decay_groups(model, plan.weight_decay), **exchange)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise PluginError(f"{plan.optimizer.owner} is a {type(optimizer).__name__}, not a torch.optim.Optimizer")
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    if not all(isinstance(rate, float | int | torch.Tensor) for rate in rates):
+        raise PluginError(
+            f"{plan.optimizer.owner}: `lr` in its groups is {rates[0]!r}, not a number",
+            hint="it is called as target(params, settings)",
+        )
     return optimizer
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from attrs import frozen
+
+from neox_core.errors import PluginError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,7 +100,7 @@ class LRSchedule(Protocol):
 
 
 def planned_schedule(plan: OptimPlan, total_steps: int) -> LRSchedule:
-    """The schedule of a plan, on the host or in a rank. Raises PluginError when the component cannot be loaded."""
+    """The schedule of a plan, on the host or in a rank. It raises PluginError for a fault of the component."""
     shape = ScheduleShape(
         peak_lr=plan.lr,
         min_lr=plan.min_lr,
@@ -106,4 +109,12 @@ def planned_schedule(plan: OptimPlan, total_steps: int) -> LRSchedule:
         total_steps=total_steps,
     )
     schedule: LRSchedule = plan.schedule.make(shape)
-    return schedule
+
+    def rate(step: int) -> float:
+        with plan.schedule.blamed():
+            found = schedule(step)
+        if not isinstance(found, float | int) or not 0 <= found < math.inf:
+            raise PluginError(f"{plan.schedule.owner}: the learning rate of step {step} is {found!r}, not 0 or more")
+        return found
+
+    return rate

@@ -55,8 +55,12 @@ def blocks_divide_sequence(config: Config, shape: ClusterShape) -> Iterator[Prob
     """A sequence is a whole number of blocks."""
     length = config.section(DataSection).seq_length
     for layout in config.components("sparse layout"):
-        block = layout.settings.block
-        if length % block:
+        block = getattr(layout.settings, "block", None)
+        if block is None:
+            hint = f"tell the author of {layout.entry.plugin.id}: contracts.SparseLayout asks for it"
+            message = f"the settings of {layout.entry.qualified} have no `block`"
+            yield config.problem(message, "sparse_attention.mode", hint)
+        elif length % block:
             yield config.problem(f"{block} does not divide seq-length {length}", "sparse_attention.block")
             return
 

@@ -27,6 +27,11 @@ WEIGHT_DECAY = 0.1
 CLIPPING = 0.3
 
 
+class LikeTorchs(torch.optim.Optimizer):
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+
 class Tiny(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -261,6 +266,9 @@ def test_an_optimizer_must_be_one() -> None:
     wrong = evolve(plan.optim, optimizer=evolve(ADAM, target="operator:is_", settings_class=None))
     with pytest.raises(PluginError, match="is a bool, not a torch"):
         build_optimizer(wrong, Tiny())
+    torchs = evolve(plan.optim, optimizer=evolve(ADAM, target=f"{__name__}:LikeTorchs"))
+    with pytest.raises(PluginError, match=r"optimizer neox-adam:Adam 0\.1\.0: `lr` in its groups is AdamSettings"):
+        build_optimizer(torchs, Tiny())
 
 
 def test_the_engine_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from neox_core.api import Component, hookimpl
 from neox_core.config.report import ProblemsError, render
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
@@ -66,3 +67,14 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, catalog: Any, sets: t
     with pytest.raises(ProblemsError) as caught:
         plan(tmp_path, text, catalog, *sets)
     assert said in render(caught.value.problems)
+
+
+def test_a_layout_without_a_block_names_its_plugin(tmp_path: Path, text: str, plugins: Any, everything: Any) -> None:
+    class Blockless:
+        @hookimpl
+        def neox_sparse_layouts(self) -> list[Component]:
+            return [Component("round", "math:floor")]
+
+    catalog = plugins(everything=everything, blockless=Blockless())
+    with pytest.raises(ProblemsError, match="the settings of blockless:round have no `block`"):
+        plan(tmp_path, text, catalog, "sparsity=all", "sparse_attention={mode: round}")
