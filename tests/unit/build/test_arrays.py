@@ -78,14 +78,18 @@ def make_slowly(path, log):
         sys.exit(1)
 
 
-def test_processes_at_once_make_it_once(tmp_path):
+def six_make_it_at_once(folder):
     fork = multiprocessing.get_context("fork")
-    many = [fork.Process(target=make_slowly, args=(tmp_path / "index", tmp_path / "log")) for _ in range(6)]
+    many = [fork.Process(target=make_slowly, args=(folder / "index", folder / "log")) for _ in range(6)]
     for process in many:
         process.start()
     for process in many:
         process.join()
     assert [process.exitcode for process in many] == [0] * 6
+
+
+def test_processes_at_once_make_it_once(tmp_path):
+    six_make_it_at_once(tmp_path)
     assert len((tmp_path / "log").read_text().split()) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["index", "log"]
 
@@ -95,13 +99,7 @@ def test_without_locks_each_may_make_it_and_all_are_right(tmp_path, monkeypatch)
         raise OSError("no locks on this filesystem")
 
     monkeypatch.setattr("neox_core.build.arrays.fcntl.flock", no_locks)
-    fork = multiprocessing.get_context("fork")
-    many = [fork.Process(target=make_slowly, args=(tmp_path / "index", tmp_path / "log")) for _ in range(6)]
-    for process in many:
-        process.start()
-    for process in many:
-        process.join()
-    assert [process.exitcode for process in many] == [0] * 6
+    six_make_it_at_once(tmp_path)
     assert len(read(tmp_path / "index", KEY)[0]) == 21000
 
 
