@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from attrs import define, field
 from torch import Tensor
 
@@ -49,7 +51,13 @@ class RankContents:
     values: dict[str, dict[str, Any]] = field(factory=dict)
 
     def add(self, part: str, kind: Kind, name: str, tensor: Tensor, **place: Any) -> None:
-        """part: which of the rank's files. place: fields of the Piece; its shape is the tensor's unless given."""
+        """part: which of the rank's files. place: fields of the Piece; its shape is the tensor's unless given.
+
+        Raises CheckpointError for weights that are not finite: a loss is of the weights before its update, so it may
+        have said nothing yet, and this checkpoint could be the one that the last good one is deleted for.
+        """
+        if kind in ("weight", "master") and not _finite(tensor):
+            raise CheckpointError(f"{name} has become nan or inf: this step is not saved", hint=_DIVERGED)
         file = f"rank-{self.rank:05d}.{part}.safetensors"
         key = "/".join(filter(None, (kind, place.get("state"), name)))
         place.setdefault("shape", tuple(tensor.shape))
@@ -228,6 +236,13 @@ def _add_scalar(contents: RankContents, name: str, state: str, value: Any) -> No
         contents.values.setdefault(name, {})[state] = value
     else:
         raise CheckpointError(f"the optimizer's state {state!r} is a {type(value).__name__}, neither tensor nor number")
+
+
+def _finite(tensor: Tensor) -> bool:
+    return tensor.numel() == 0 or all(math.isfinite(float(end)) for end in torch.aminmax(tensor))
+
+
+_DIVERGED = "go on from an earlier checkpoint, with a lower learning rate or with gradient_clipping"
 
 
 def _note(folder: Path, rank: int) -> Path:

@@ -168,8 +168,8 @@ class Report:
             if bad and self.stop_on_nonfinite:
                 raise RankError(
                     f"the loss is {losses[bad[0]]} at step {step} on rank {', '.join(map(str, bad))}",
-                    hint="the checkpoints written before are good; lower the learning rate or clip gradients, "
-                    "or set on-nonfinite-loss: skip",
+                    hint="go on from an earlier checkpoint, the last but one if the last leads here again; lower the "
+                    "learning rate or clip gradients, or set on-nonfinite-loss: skip",
                 )
             if not bad:
                 self._means.append(sum(losses) / len(losses))

@@ -1,6 +1,7 @@
 """Checkpoints of a real engine in this process: what is written, what is refused, what survives a kill."""
 
 import json
+import math
 import os
 import pickle
 import resource
@@ -291,6 +292,19 @@ def test_a_run_that_begins_anew_in_a_folder_says_so_and_deletes_no_later_steps(p
     folders = [again.steps(1).save() for _ in range(2)]
     assert [folder.exists() for folder in (*folders, last)] == [False, True, True]
     assert find_checkpoint(last.parent) == folders[1]
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
+def test_weights_that_are_not_finite_are_not_saved_in_place_of_good_ones(plan: RunPlan, bad: float) -> None:
+    run = Run(with_checkpoint(plan, keep_last=1))
+    good = run.steps(1).save()
+    run.steps(1)
+    name, weight = next(iter(run.engine.model.named_parameters()))
+    with torch.no_grad():
+        weight.view(-1)[-1] = bad
+    with pytest.raises(CheckpointError, match=f"{name} has become nan or inf"):
+        run.save()
+    assert sorted(path.name for path in good.parent.iterdir()) == ["latest", good.name]
 
 
 def test_a_deletion_that_is_killed_leaves_no_half_checkpoint(plan: RunPlan, monkeypatch: pytest.MonkeyPatch) -> None:
