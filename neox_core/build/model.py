@@ -13,7 +13,7 @@ from neox_core.errors import CheckpointError
 from neox_core.model.block import Block
 from neox_core.model.gpt import GPT
 from neox_core.model.init import init_parameters
-from neox_core.model.loss import differentiated
+from neox_core.model.loss import loss_and_gradient
 from neox_core.parallel.groups import Groups
 from neox_core.parallel.tensor import mark_parameters
 
@@ -58,7 +58,7 @@ def compile_layers(model: nn.Module, backend: str = "inductor") -> None:
         if isinstance(module, Block):
             module.compile(backend=backend)
     if isinstance(model, GPT) and model.tensor.size == 1:
-        model.compiled_loss = torch.compile(differentiated, backend=backend)
+        model.compiled_loss = torch.compile(loss_and_gradient, backend=backend)
 
 
 def parameter_shapes(plan: ModelPlan, vocab_size: int) -> dict[str, tuple[int, ...]]:

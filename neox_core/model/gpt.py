@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from neox_core.model.block import Block
 from neox_core.model.cache import KeyValueCache
@@ -18,12 +17,12 @@ from neox_core.model.linear import ColumnLinear
 from neox_core.model.loss import cross_entropy
 from neox_core.model.matmul import linear
 from neox_core.model.recompute import Recompute, run_layers
-from neox_core.model.scope import Scope
+from neox_core.model.scope import Scope, prepare
 from neox_core.parallel.tensor import ALONE
 
 if TYPE_CHECKING:
     from neox_core.contracts.model import Activation
-    from neox_core.model.loss import Differentiated
+    from neox_core.model.loss import LossAndGradient
     from neox_core.model.routing import Routing
     from neox_core.model.shape import ModelShape
     from neox_core.model.sparse import BlockTable
@@ -59,7 +58,7 @@ class GPT(nn.Module):
         self.narrow_loss = narrow_loss
         self.documents = documents
         self.recompute = recompute
-        self.compiled_loss: Differentiated | None = None
+        self.compiled_loss: LossAndGradient | None = None
         self.routing: Routing | None = None  # set for each step by the engine, where a curriculum asks for it
         self.shape = shape
         self.tensor = tensor
@@ -120,18 +119,8 @@ class GPT(nn.Module):
             documents, within = self.documents.index(tokens), self.documents.positions(tokens)
         positions = positions if within is None else within
         routing = self.routing if self.training else None
-        shared = Scope(
-            self._prepare(positions), keys, documents, within, cache, self.tables, routing, prepare=self._prepare
-        )
-        return positions, shared
-
-    def _prepare(self, positions: Tensor) -> Any:
-        prepared = self.position.prepare(positions, self._matmul_dtype(self.embedding.weight))  # type: ignore[operator]
-        # Each rank of a tensor group sees the gradient of its own heads: what is trained needs the sum of them.
-        return tree_map_only(Tensor, self._for_all_heads, prepared)
-
-    def _for_all_heads(self, prepared: Tensor) -> Tensor:
-        return self.tensor.copy(prepared) if prepared.requires_grad else prepared
+        make = partial(prepare, self.position, self._matmul_dtype(self.embedding.weight), self.tensor)  # type: ignore[arg-type]
+        return positions, Scope(make(positions), keys, documents, within, cache, self.tables, routing, prepare=make)
 
     @property
     def window(self) -> int:

@@ -19,8 +19,8 @@ IGNORED = -100
 CHUNK_BYTES = {"cpu": 24 * 2**20}  # a processor's last cache; the logits are read and written four times
 GPU_CHUNK_BYTES = 256 * 2**20
 
-Differentiated = Callable[[Tensor, Tensor, torch.dtype], tuple[Tensor, Tensor]]
-"""`differentiated`, or what a compiler has made of it."""
+LossAndGradient = Callable[[Tensor, Tensor, torch.dtype], tuple[Tensor, Tensor]]
+"""`loss_and_gradient`, or what a compiler has made of it."""
 
 
 def cross_entropy(
@@ -31,7 +31,7 @@ def cross_entropy(
     *,
     narrow: bool = False,
     tensor: TensorParallel = ALONE,
-    compiled: Differentiated | None = None,
+    compiled: LossAndGradient | None = None,
 ) -> Tensor:
     """Mean of -log softmax(hidden @ weight.T)[label] in nats over the labels that are not -100.
 
@@ -42,7 +42,7 @@ def cross_entropy(
     dtype of the products, with its few digits, instead of fp32; their sum is in fp32 all the same.
     tensor: the ranks that share the vocabulary, each with its rows of `weight`. Each returns the loss, and the part of
     the gradient of `hidden` that goes through its rows: `TensorParallel.enter` adds them up.
-    compiled: `differentiated` by a compiler, for one rank.
+    compiled: `loss_and_gradient` by a compiler, for one rank.
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -74,7 +74,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         narrow: bool,
         with_gradient: bool,
         tensor: TensorParallel,
-        compiled: Differentiated | None,
+        compiled: LossAndGradient | None,
     ) -> Tensor:
         wide = torch.promote_types(dtype, torch.float32)
         inner = dtype if narrow else wide
@@ -93,13 +93,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 torch._dynamo.maybe_mark_dynamic(logits, 0)  # noqa: SLF001  the last chunk is shorter
                 losses[part], grad = compiled(logits, target, inner)
             else:
-                highest, own = logits.amax(-1), logits.gather(1, target)[:, 0]
-                probs = torch.softmax(logits, -1, dtype=inner)
-                top = probs.amax(-1)
-                if tensor.size > 1:
-                    highest, own, top = _across(tensor, highest, own * here[part], probs, top)
-                # The likeliest token's probability cannot underflow as the target's can: the loss goes by way of it.
-                losses[part] = highest.to(inner) - own.to(inner) - top.log()
+                losses[part], probs = _softmax_loss(logits, target, here[part], inner, tensor)
                 if not with_gradient:
                     continue
                 grad = probs.scatter_add_(1, target, -here[part, None].to(inner)).to(dtype)  # d loss / d logits
@@ -122,7 +116,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return (grad_hidden * scale).to(hidden_dtype), grad_weight.to(weight_dtype), *(None,) * 7
 
 
-def differentiated(logits: Tensor, target: Tensor, inner: torch.dtype) -> tuple[Tensor, Tensor]:
+def loss_and_gradient(logits: Tensor, target: Tensor, inner: torch.dtype) -> tuple[Tensor, Tensor]:
     """Losses of `inner` [chunk] and their gradient in the dtype of the logits [chunk, vocab], by what a compiler fuses.
 
     target: int64 [chunk, 1].
@@ -135,6 +129,22 @@ def differentiated(logits: Tensor, target: Tensor, inner: torch.dtype) -> tuple[
     is_target = torch.arange(logits.shape[1], device=logits.device) == target
     grad = powers / total - is_target.to(inner)
     return (highest - own + total.log())[:, 0], grad.to(logits.dtype)
+
+
+def _softmax_loss(
+    logits: Tensor, target: Tensor, here: Tensor, inner: torch.dtype, tensor: TensorParallel
+) -> tuple[Tensor, Tensor]:
+    """Losses [chunk] and probabilities [chunk, vocab] of `inner`, in passes of torch's own.
+
+    target: int64 [chunk, 1]. here: bool [chunk], which targets are among this rank's rows.
+    """
+    highest, own = logits.amax(-1), logits.gather(1, target)[:, 0]
+    probs = torch.softmax(logits, -1, dtype=inner)
+    top = probs.amax(-1)
+    if tensor.size > 1:
+        highest, own, top = _across(tensor, highest, own * here, probs, top)
+    # The likeliest token's probability cannot underflow as the target's can: the loss goes by way of it.
+    return highest.to(inner) - own.to(inner) - top.log(), probs
 
 
 def _across(

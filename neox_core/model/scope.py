@@ -5,15 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from torch import Tensor
+    import torch
 
+    from neox_core.contracts.model import Position
     from neox_core.model.cache import KeyValueCache
     from neox_core.model.routing import Routing
     from neox_core.model.sparse import BlockTable
+    from neox_core.parallel.tensor import TensorParallel
+
+
+def prepare(position: Position, dtype: torch.dtype, tensor: TensorParallel, positions: Tensor) -> Any:
+    """What a position prepares of int64 [batch, seq] or [seq], for products in `dtype`."""
+
+    def for_all_heads(prepared: Tensor) -> Tensor:
+        # Each rank of a tensor group sees the gradient of its own heads: what is trained needs the sum of them.
+        return tensor.copy(prepared) if prepared.requires_grad else prepared
+
+    return tree_map_only(Tensor, for_all_heads, position.prepare(positions, dtype))
 
 
 def _nothing(positions: Tensor) -> None:

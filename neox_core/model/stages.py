@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from attrs import define
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from neox_core.model.linear import ColumnLinear
 from neox_core.model.loss import cross_entropy
 from neox_core.model.recompute import run_layers
-from neox_core.model.scope import Scope
+from neox_core.model.scope import Scope, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -69,16 +68,8 @@ class Feed:
         seq = x.shape[1] * (self.tensor.size if self.tensor.sequence_parallel else 1)
         positions = torch.arange(seq, device=x.device) if within is None else within
         keys, routing = self.keys(rest, training=training), self.routing if training else None
-        prepare = self._prepare
-        return Scope(prepare(positions), keys, documents, within, None, self.tables, routing, prepare=prepare)
-
-    def _prepare(self, positions: Tensor) -> Any:
-        return tree_map_only(
-            Tensor, self._for_all_heads, cast("Position", self.position).prepare(positions, self.dtype)
-        )
-
-    def _for_all_heads(self, prepared: Tensor) -> Tensor:
-        return self.tensor.copy(prepared) if prepared.requires_grad else prepared
+        make = partial(prepare, cast("Position", self.position), self.dtype, self.tensor)
+        return Scope(make(positions), keys, documents, within, None, self.tables, routing, prepare=make)
 
     def keys(self, rest: Passed, *, training: bool) -> Tensor | None:
         return rest[-1] if self.sends_keys and training else None

@@ -101,7 +101,8 @@ def half_precision_is_sharded(config: Config, shape: ClusterShape) -> Iterator[P
     parallel, precision = config.section(ParallelismSection), config.section(PrecisionSection)
     stages = parallel.pipe_parallel_size
     cut = parallel.model_parallel_size * max(1, stages) > 1
-    # For bf16 without a pipeline we take it instead; in one DeepSpeed has another optimizer, which shards all the same.
+    # Without a pipeline, neox takes the norm of bf16 itself. In one it cannot: DeepSpeed's optimizer for bf16 shards
+    # the gradients there even at stage 0.
     wrong = (cut and enabled(precision.fp16)) or (stages > 1 and enabled(precision.bf16))
     if wrong and config.section(ZeroSection).zero_optimization.stage == 0:
         yield config.problem(

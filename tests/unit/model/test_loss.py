@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from neox_core.model.loss import cross_entropy, differentiated
+from neox_core.model.loss import cross_entropy, loss_and_gradient
 
 TOKENS, HIDDEN, VOCAB = 37, 24, 211
 
@@ -45,7 +45,7 @@ def test_float64_equals_torch(problem, chunk: int | None) -> None:
 @pytest.mark.parametrize("chunk", [5, None])
 def test_what_is_compiled_equals_torch(problem, chunk: int | None) -> None:
     """The form that a compiler is given, as it is: `tests/unit/build/test_compile.py` compiles it."""
-    ours = with_gradients(lambda h, w, y: cross_entropy(h, w, y, chunk, compiled=differentiated), *problem)
+    ours = with_gradients(lambda h, w, y: cross_entropy(h, w, y, chunk, compiled=loss_and_gradient), *problem)
     theirs = with_gradients(plain, *problem)
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-13)
