@@ -1,5 +1,6 @@
 """Config, machine and plugins to the plan of a run, with where each value came from."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -78,6 +79,7 @@ def prepare_run(
         problems = [each for each in problems if not each.message.startswith("is required")]
     if errors(problems):
         at_plugins = len(errors(problems)) == faults + len(required)
+        problems += _gone(config, catalog) if faults else []
         raise ProblemsError(written.with_values(problems), plugin_fault=at_plugins)
     problems += [Problem(line, severity="warning") for line in catalog.warnings()]
     folder = Path(run_dir(config)) if folder is None else folder
@@ -112,6 +114,21 @@ def _requirements(config: Config, catalog: Catalog) -> list[Problem]:
             catalog.require([name])
         except PluginError as error:
             found.append(config.problem(error.message, "plugins.require", error.hint))
+    return found
+
+
+def _gone(config: Config, catalog: Catalog) -> list[Problem]:
+    """Plugins that are not here and were used by the run in `save` or `load`: what has no name now may be theirs."""
+    found = []
+    for key in ("load", "save"):
+        try:
+            used = json.loads((Path(config.value(key)) / "run.json").read_text(encoding="utf-8"))["plugins"]
+            gone = {f"{plugin} {used[plugin]}": plugin for plugin in used if catalog.report(plugin) is None}
+        except (OSError, ValueError, KeyError, TypeError):  # no such run
+            continue
+        if gone:
+            message = f"the run in {config.value(key)} used {', '.join(gone)}: not installed here"
+            found.append(config.problem(message, key, f"pip install {' '.join(gone.values())}", "note"))
     return found
 
 

@@ -248,3 +248,22 @@ def test_a_run_without_any_file_is_refused() -> None:
 def test_a_look_needs_no_dataset(prepare: Prepare) -> None:
     (note,) = prepare("data-path=nowhere/x", start=False).notes
     assert note.severity == "warning"
+
+
+def test_a_plugin_that_is_gone_since_the_run_was_saved_is_named(tmp_path: Path, prepare: Prepare) -> None:
+    used = {"plugins": {"everything": "1.0", "neox-gone": "0.3.0"}}
+    (tmp_path / "run.json").write_text(json.dumps(used))
+    with pytest.raises(ProblemsError) as error:
+        prepare("norm=gonenorm", f"save={tmp_path}")
+    said = f"the run in {tmp_path} used neox-gone 0.3.0: not installed here"
+    assert [(each.severity, each.hint) for each in error.value.problems if each.message == said] == [
+        ("note", "pip install neox-gone")
+    ]
+    for sets in (
+        ("norm=gonenorm",),
+        ("norm=gonenorm", f"save={tmp_path / 'other'}"),
+        ("seq-length=x", f"save={tmp_path}"),
+    ):
+        with pytest.raises(ProblemsError) as error:
+            prepare(*sets)
+        assert "neox-gone" not in str(error.value)
