@@ -1,5 +1,7 @@
 """Layouts of a plan in a model."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from attrs import evolve
@@ -12,6 +14,7 @@ from neox_core.errors import PluginError
 from neox_core.model.gpt import GPT
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, ModelPlan
+from neox_core.testing.plans import example_plan
 
 
 def ahead(shape, settings) -> torch.Tensor:
@@ -30,7 +33,8 @@ def layout(name: str, cls: str, **settings: object) -> ComponentRef:
 DENSE = layout("dense", "DenseSettings")
 LOCAL = layout("local", "LocalSettings", num_sliding_window_blocks=3)
 BIGBIRD = layout("bigbird", "BigBirdSettings", num_random_blocks=1, different_layout_per_head=True)
-PLAN = ModelPlan(
+PLAN = evolve(
+    example_plan(Path("unused")).model,
     num_layers=2,
     hidden_size=32,
     num_attention_heads=4,
@@ -41,16 +45,7 @@ PLAN = ModelPlan(
     activation=component("activation", "gelu", "neox_activations.gelu:Gelu"),
     position=component("position", "rotary", "neox_positions.rotary:Rotary", "neox_positions.settings:RotarySettings"),
     padded_vocab_size=64,
-    make_vocab_size_divisible_by=1,
-    tie_embeddings=True,
-    parallel_residual=False,
-    residual_post_norm=False,
-    hidden_dropout=0.0,
-    attention_dropout=0.0,
-    init_method="normal",
-    output_init_method="scaled_normal",
     init_std=0.2,
-    attention_softmax_in_fp32=False,
 )
 CONTEXT = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1)
 

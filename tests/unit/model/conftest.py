@@ -1,6 +1,7 @@
 """Tiny models of every form, built the way a rank builds them."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from neox_core.build.model import build_model
 from neox_core.model.gpt import GPT
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, ModelPlan
+from neox_core.testing.plans import example_plan
 
 VOCAB = 96
 EOD = 0
@@ -38,7 +40,8 @@ RPE = ref(
 )
 ALIBI = ref("position", "alibi", "neox_positions.alibi:Alibi")
 
-PYTHIA = ModelPlan(
+PYTHIA = evolve(
+    example_plan(Path("unused")).model,
     num_layers=3,
     hidden_size=64,
     num_attention_heads=4,
@@ -49,16 +52,8 @@ PYTHIA = ModelPlan(
     activation=GELU,
     position=QUARTER_ROTARY,
     padded_vocab_size=VOCAB,
-    make_vocab_size_divisible_by=1,
     tie_embeddings=False,
     parallel_residual=True,
-    residual_post_norm=False,
-    hidden_dropout=0.0,
-    attention_dropout=0.0,
-    init_method="normal",
-    output_init_method="scaled_normal",
-    init_std=0.02,
-    attention_softmax_in_fp32=False,
 )
 
 FORMS = {
