@@ -1,7 +1,8 @@
 """Two ranks that train in fp16 with overflows on one: `python loss_scale.py OUT CASES_JSON`.
 
-A case: its name, ZeRO stage, the engine's `fp16` block, and the steps at which the gradient of rank 1 overflows.
-It leaves OUT/ranks/<name>-<rank>.json: of each step, the loss scale and skipped steps after it, a sum over the weights.
+A case: its name, ZeRO stage, the engine's `fp16` block, the steps at which the gradient of rank 1 overflows, and
+optionally a checkpoint to start from; others save after SAVED steps. It leaves OUT/ranks/<name>-<rank>.json: of each
+step, the loss scale and skipped steps after it, a sum over the weights.
 """
 
 import json
@@ -23,13 +24,15 @@ from neox_core.build.optimizer import build_optimizer
 from neox_core.build.quiet import quiet_engine
 from neox_core.parallel.groups import build_groups
 from neox_core.plan.runfile import PrecisionPlan
+from neox_core.train.checkpoint import Checkpointer
 
-STEPS = 10
+STEPS, SAVED = 10, 2
 
 
 def run_case(case: dict[str, Any], out: Path) -> None:
     # The sum of a step's gradients over the ranks is within fp16's range, the overflow apart.
-    made = make_plan({"name": case["name"], "zero": case["zero"], "steps": STEPS}, out, dist.get_world_size())
+    of_plan = {key: case[key] for key in ("name", "zero", "load") if key in case}
+    made = make_plan({**of_plan, "steps": STEPS}, out, dist.get_world_size())
     precision, engine_config = PrecisionPlan("fp16", None), {**made.engine, "fp16": {"enabled": True, **case["fp16"]}}
     plan = evolve(made, precision=precision, engine=engine_config)
     groups = build_groups(plan.cluster)
@@ -42,12 +45,17 @@ def run_case(case: dict[str, Any], out: Path) -> None:
 
     next(model.parameters()).register_hook(overflow)
     engine = build_engine(plan, model, build_optimizer(plan.optim, model), context)
-    stream, seen = batches(plan, groups, 0, None), []
-    for step in range(STEPS):
+    checkpointer = Checkpointer(plan, engine, context)
+    state = checkpointer.load().state
+    stream, seen = batches(plan, groups, state.step, None), []
+    for step in range(state.step, STEPS):
         overflowing = dist.get_rank() == 1 and step in case["overflows"]
         engine.train_step(stream, plan.optim.lr)
         weights = sum(float(shard.part_of(shard.stepped).double().abs().sum()) for shard in engine.weights)
         seen.append({"scale": engine.loss_scale(), "skipped": engine.skipped_steps(), "weights": weights})
+        state.advance(plan)
+        if state.step == SAVED and "load" not in case:
+            checkpointer.save(state)
     engine.close()
     (out / f"{case['name']}-{dist.get_rank()}.json").write_text(json.dumps(seen))
 

@@ -1,4 +1,7 @@
-"""fp16 on two ranks, of which one overflows: the step is left out on both, and the scale goes where it should."""
+"""fp16 on two ranks, of which one overflows: the step is left out on both, and the scale goes where it should.
+
+A run that is resumed between two overflows goes on as the one that was not interrupted.
+"""
 
 import json
 import os
@@ -31,22 +34,28 @@ CASES: dict[str, tuple[int, dict[str, Any], list[int], list[int]]] = {
     ),
     "static": (1, {"loss_scale": 128}, [1, 2], [128] * 10),
 }
+SAVED = 2
+RESUMED = ("stage 0", "stage 1")  # before stage 3, which leaves its own matrix products in the process
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[dict[str, Any]]]]:
     """What each rank saw after each step, by case."""
     out = tmp_path_factory.mktemp("scales")
-    cases = [
-        {"name": name, "zero": zero, "fp16": fp16, "overflows": overflows}
-        for name, (zero, fp16, overflows, _) in CASES.items()
-    ]
+    cases = []
+    for name, (zero, fp16, overflows, _) in CASES.items():
+        case = {"name": name, "zero": zero, "fp16": fp16, "overflows": overflows}
+        cases.append(case)
+        if name in RESUMED:
+            half = str(out / "ranks" / name / f"step-{SAVED:08d}")
+            cases.append({**case, "name": f"{name} on", "load": half})
     argv = [sys.executable, str(Path(__file__).with_name("loss_scale.py")), str(out), json.dumps(cases)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(argv, env=env, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     left = out / "ranks"
-    return {name: [json.loads((left / f"{name}-{rank}.json").read_text()) for rank in range(2)] for name in CASES}
+    names = [case["name"] for case in cases]
+    return {name: [json.loads((left / f"{name}-{rank}.json").read_text()) for rank in range(2)] for name in names}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -58,3 +67,9 @@ def test_scale_and_steps_after_an_overflow_on_one_rank(seen: dict[str, Any], nam
         weights = [step["weights"] for step in rank]
         still = [step for step in range(1, 10) if weights[step] == weights[step - 1]]
         assert still == overflows
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_resumed_run_goes_on_with_scale_window_and_hysteresis(seen: dict[str, Any], name: str) -> None:
+    for straight, resumed in zip(seen[name], seen[f"{name} on"], strict=True):
+        assert resumed == straight[SAVED:]
