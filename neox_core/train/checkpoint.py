@@ -90,7 +90,7 @@ class Checkpointer:
         written = folder / f".{final.name}.tmp"
         try:
             self._together(lambda: _empty_folder(written) if self._rank == 0 else None)
-            self._together(lambda: write_rank(written, self._contents()))
+            self._together(lambda: self._write(written))
             self._together(lambda: self._finish(written, final, state) if self._rank == 0 else None)
         except CheckpointError:
             if self._rank == 0 and written.exists():
@@ -182,6 +182,10 @@ class Checkpointer:
         if folder.parent == Path(plan.save or ""):
             self._saved_step = state.step
         return Resumed(state, self._schedule(optim), folder, tuple(notes))
+
+    def _write(self, folder: Path) -> None:
+        with self._engine.at_hand():
+            write_rank(folder, self._contents())
 
     def _contents(self) -> RankContents:
         plan, groups = self._plan.checkpoint, self._groups

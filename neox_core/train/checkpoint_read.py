@@ -152,18 +152,19 @@ def restore_weights(engine: Engine, reader: CheckpointReader, *, masters: bool =
     _same_shapes(reader, "buffer", {name: tuple(buffer.shape) for name, buffer in buffers.items()})
     for name, buffer in buffers.items():
         buffer.copy_(reader.tensor("buffer", name))
-    weights = {id(shard.stepped) for shard in engine.weights}
-    for shard in (*engine.weights, *(each for each in engine.shards if id(each.stepped) not in weights)):
-        exact = masters and shard.stepped.dtype == torch.float32
-        source = reader.master_kind(shard.name) if exact else "weight"
-        values = reader.part(source, shard.name, None, shard.cut, shard.first, shard.first + shard.count)
-        shard.part_of(shard.stepped).copy_(values)
+    with engine.at_hand():
+        weights = {id(shard.stepped) for shard in engine.weights}
+        for shard in (*engine.weights, *(each for each in engine.shards if id(each.stepped) not in weights)):
+            exact = masters and shard.stepped.dtype == torch.float32
+            source = reader.master_kind(shard.name) if exact else "weight"
+            values = reader.part(source, shard.name, None, shard.cut, shard.first, shard.first + shard.count)
+            shard.part_of(shard.stepped).copy_(values)
     engine.weights_changed()
 
 
 def restore_optimizer(engine: Engine, reader: CheckpointReader) -> None:
     """Fill the optimizer's state. Raises CheckpointError when it does not fit the way this run shards it."""
-    with engine.filled_groups():
+    with engine.at_hand(), engine.filled_groups():
         _fill_optimizer(engine, reader)
 
 
@@ -196,7 +197,7 @@ def _fill_optimizer(engine: Engine, reader: CheckpointReader) -> None:
                     held[state] = values.view(shard.shape)
                     continue
                 if state not in held:
-                    held[state] = torch.zeros(shard.stepped.numel(), dtype=values.dtype)
+                    held[state] = engine.new_state(shard, state, values.dtype)
                 held[state].narrow(0, shard.offset, shard.count).copy_(values)
             else:
                 raise CheckpointError(

@@ -19,7 +19,7 @@ from neox_core.build.consumed import require_consumed
 from neox_core.build.context import BuildContext, build_context
 from neox_core.build.curriculum import build_curriculum, tokens_of_steps
 from neox_core.build.data import build_tokenizer
-from neox_core.build.engine import build_engine, build_stage, print_collectives
+from neox_core.build.engine import build_engine, build_stage, print_collectives, remove_own_folders
 from neox_core.build.kernels import use_kernels
 from neox_core.build.model import build_model, compile_layers
 from neox_core.build.optimizer import build_optimizer
@@ -27,6 +27,7 @@ from neox_core.contracts.host import Monitor, RunInfo
 from neox_core.model.shape import flops_per_token, padded_vocab
 from neox_core.parallel.groups import Groups, build_groups
 from neox_core.train.checkpoint import Checkpointer, Resumed
+from neox_core.train.claim import claim
 from neox_core.train.digests import compare, describe
 from neox_core.train.generate import sample
 from neox_core.train.loop import train
@@ -59,6 +60,7 @@ def run(plan: RunPlan, startup: Startup) -> None:
     _join(plan)
     groups = build_groups(plan.cluster)
     context = build_context(plan, groups, local_rank)
+    claim(plan.checkpoint.save, groups, context.device)
     startup.mark("process_group")
 
     seed_rank(plan.train.seed, rank, context.device)
@@ -104,6 +106,7 @@ def run(plan: RunPlan, startup: Startup) -> None:
     finally:
         report.close()
     print_collectives(plan)
+    remove_own_folders(plan, rank)
     _part()
 
 

@@ -130,6 +130,10 @@ def main() -> None:
     os.environ["DS_ACCELERATOR"] = "cpu"
     quiet_engine(debug=False)
     import deepspeed  # noqa: F401  # once for all ranks
+    from deepspeed.runtime.swap_tensor import optimizer_utils, partitioned_param_swapper
+
+    for module in (optimizer_utils, partitioned_param_swapper):
+        module.MIN_AIO_BYTES = 0  # else it offloads nothing to files that is smaller than 1 MiB
 
     for launch in json.loads(sys.argv[1]):
         children = [forked(rank, launch) for rank in range(launch["ranks"])]

@@ -57,6 +57,7 @@ RESUMED = {
 # Without dropout, for 20 steps: ZeRO stage, ranks, micro-batches accumulated, keys.
 CALM = {"hidden-dropout": 0.0, "attention-dropout": 0.0, "train-iters": 20, "save-interval": 10}
 CPU = {"device": "cpu"}
+HPZ = {"zero_hpz_partition_size": 2, "stage3_param_persistence_threshold": 100}
 EQUAL: dict[str, tuple[int, int, int, dict[str, object]]] = {
     "plain": (0, 1, 1, {}),
     "accumulated": (0, 1, 2, {}),
@@ -67,6 +68,7 @@ EQUAL: dict[str, tuple[int, int, int, dict[str, object]]] = {
     "zero-2-dealt": (2, 2, 1, {"round_robin_gradients": True, "offload_optimizer": CPU}),
     "zero-3": (3, 2, 1, {"stage3_param_persistence_threshold": 100}),
     "zero-3-groups": (3, 2, 2, {"sub_group_size": 2000, "stage3_gather_16bit_weights_on_model_save": True}),
+    "zero-3-hpz": (3, 2, 1, HPZ),
     "zero-3-offloaded": (3, 2, 1, {"offload_optimizer": CPU, "offload_param": CPU}),
 }
 # Resumed at step 10 from the checkpoint of another run, on another number of ranks or another stage.
@@ -79,7 +81,30 @@ MOVED = {
     "3-to-1-rank-z0": ("zero-3", 0, 1, 1),
     "3-to-1-rank-z3": ("zero-3", 3, 1, 1),
     "3-to-2": ("zero-3-groups", 2, 2, 1),
+    "3-to-hpz": ("zero-3", 3, 2, 1),
     "offloaded-to-1": ("zero-3-offloaded", 1, 2, 1),
+}
+
+COMPILED = Path(os.environ.get("TORCH_EXTENSIONS_DIR", Path.home() / ".cache/torch_extensions"))
+with_files = pytest.mark.skipif(
+    not any(COMPILED.glob("**/async_io.so")),
+    reason="DeepSpeed's async_io is not compiled: install libaio-dev, and train once with offload to nvme",
+)
+# State in files, for 6 steps: keys of the run, blocks of ZeRO 3 that are in files, keys of aio.
+FILED: dict[str, tuple[dict[str, object], tuple[str, ...], dict[str, object]]] = {
+    "none": ({}, (), {}),
+    "optimizer": ({}, ("offload_optimizer",), {"thread_count": 2, "single_submit": True}),
+    "weights": ({}, ("offload_param",), {"overlap_events": False, "queue_depth": 2}),
+    "both": ({}, ("offload_optimizer", "offload_param"), {}),
+    "both-bf16": ({"bf16": {"enabled": True}}, ("offload_optimizer", "offload_param"), {}),
+}
+# From the checkpoint of step 3 of one to the end as another, on so many ranks.
+REFILED = {
+    "both-again": ("both", "both", 2),
+    "both-bf16-again": ("both-bf16", "both-bf16", 2),
+    "none-to-both": ("none", "both", 2),
+    "both-to-none": ("both", "none", 2),
+    "both-to-1-rank": ("both", "both", 1),
 }
 
 
@@ -156,7 +181,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
         first[ranks].append(lab.plan(name, ranks, zero, accumulation, **CALM, **block))
     for name, (source, zero, ranks, accumulation) in MOVED.items():
         load = str(lab.folder / source / "step-00000010")
-        then[ranks].append(lab.plan(name, ranks, zero, accumulation, load=load, **CALM))
+        block = {"zero_optimization": {"stage": zero, **(HPZ if name == "3-to-hpz" else {})}}
+        then[ranks].append(lab.plan(name, ranks, zero, accumulation, load=load, **CALM, **block))
     lab.drive(launches + [lab.launch(ranks, files) for some in (first, then) for ranks, files in some.items()])
     return lab
 
@@ -215,6 +241,53 @@ def test_zero_1_shards(lab: Lab) -> None:
     sizes = [file.stat().st_size for file in (lab.folder / "zero" / "step-00000020").glob("*.optimizer.safetensors")]
     assert len(sizes) == 2
     assert max(sizes) < 1.3 * min(sizes)
+
+
+@pytest.fixture(scope="module")
+def filed(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """Runs on two ranks whose state is in files, written and read by DeepSpeed, and those that go on from them."""
+    lab = Lab(tmp_path_factory.mktemp("filed"))
+    (lab.folder / "disk").mkdir()
+
+    def plan(run: str, name: str, ranks: int, **more: object) -> Path:
+        keys, blocks, aio = FILED[name]
+        file = {"device": "nvme", "nvme_path": str(lab.folder / "disk")}
+        weights = {**file, "max_in_cpu": 0, "buffer_size": 4096}
+        zero = {block: weights if block == "offload_param" else file for block in blocks}
+        zero |= {"sub_group_size": 9000, "stage3_param_persistence_threshold": 100}
+        keys = {**CALM, "train-iters": 6, "save-interval": 3, **keys, **more} | (
+            {"aio": {"block_size": 1024, **aio}} if blocks else {}
+        )
+        return lab.plan(run, ranks, 3, 1, zero_optimization={"stage": 3, **zero}, **keys)
+
+    first = [plan(name, name, 2) for name in FILED]
+    then: dict[int, list[Path]] = {1: [], 2: []}
+    for run, (source, name, ranks) in REFILED.items():
+        then[ranks].append(plan(run, name, ranks, load=str(lab.folder / source / "step-00000003")))
+    lab.drive([lab.launch(2, first), *(lab.launch(ranks, files) for ranks, files in then.items())])
+    return lab
+
+
+@with_files
+@pytest.mark.parametrize("name", [name for name in (*FILED, *REFILED) if "bf16" not in name and name != "none"])
+def test_state_in_files_trains_the_same(filed: Lab, name: str) -> None:
+    _assert_close(filed.weights(name), filed.weights("none"))
+
+
+@with_files
+@pytest.mark.parametrize("name", ["both", "both-bf16"])
+def test_resuming_from_files_changes_no_bit(filed: Lab, name: str) -> None:
+    assert filed.sums(f"{name}-again") == filed.sums(name)
+    assert len(filed.sums(name)) == 6
+
+
+@with_files
+@pytest.mark.parametrize("name", ["optimizer", "weights", "both", "both-again"])
+def test_state_is_in_files(filed: Lab, name: str) -> None:
+    (own,) = (filed.folder / "disk").glob(f"neox-{name}-????????")
+    files = [file.name for file in own.rglob("*.swp") if file.stat().st_size]
+    assert any("exp_avg_sq" in file for file in files) == (name != "weights")
+    assert any("_param" in file for file in files) == (name != "optimizer")
 
 
 def _assert_close(weights: dict[str, Tensor], reference: dict[str, Tensor]) -> None:

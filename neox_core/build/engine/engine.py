@@ -22,6 +22,7 @@ from neox_core.build.engine.start import (
     steps_cut_copies,
     steps_parameters,
 )
+from neox_core.build.engine.swapped import at_hand, mend_buffers, new_state
 from neox_core.build.engine.weights import token_weights
 from neox_core.build.shards import Shard, find_shards, find_weights, group_contents, is_partitioned
 from neox_core.contracts.optim import AveragingOptimizer
@@ -50,6 +51,7 @@ def build_engine(
     """
     options = [plain_options(group) for group in optimizer.param_groups]
     engine = initialize(plan, model, optimizer, context.groups)
+    mend_buffers(engine.optimizer, model)
     recompute = plan.model.recompute
     if recompute is not None and recompute.deepspeed:
         model.recompute = build_recompute(recompute, context.groups)  # type: ignore[assignment]
@@ -249,6 +251,14 @@ class Engine:
         """Every weight by name, one after the other; each is whole until the next is asked for. Collective."""
         for name, weight in whole_weights(self.model):
             yield name, self._groups.tensor.whole(self._named[name], weight)
+
+    def at_hand(self) -> contextlib.AbstractContextManager[None]:
+        """Around reading or writing `shards`, `weights` and the optimizer's state: some of it may be in files."""
+        return at_hand(self._engine.optimizer, self.model)
+
+    def new_state(self, shard: Shard, state: str, dtype: torch.dtype) -> Tensor:
+        """Zeros for a state of the optimizer, laid out as `shard.stepped` is, and in a file where that is."""
+        return new_state(self._engine.optimizer, shard.stepped, state, dtype)
 
     def weights_changed(self) -> None:
         """To be called after writing into `weights`. Collective."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from neox_core.errors import ConfigError
+
 
 def cpu_adam(params: Iterable[dict[str, Any]], **options: Any) -> torch.optim.Optimizer:
     """DeepSpeed's vectorised Adam on the host, with its options. The first use on a machine compiles it.
@@ -16,3 +18,18 @@ def cpu_adam(params: Iterable[dict[str, Any]], **options: Any) -> torch.optim.Op
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 
     return DeepSpeedCPUAdam(params, **options)  # type: ignore[no-any-return]
+
+
+def async_io() -> Any:
+    """DeepSpeed's compiled reader and writer of files. The first use on a machine compiles it.
+
+    Raises ConfigError where it cannot be compiled.
+    """
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+
+    try:
+        return AsyncIOBuilder().load(verbose=False)
+    except (RuntimeError, OSError) as error:
+        raise ConfigError(
+            f"DeepSpeed's op async_io cannot be compiled: {error}", hint="install libaio-dev, g++ and ninja"
+        ) from error

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from neox_core.errors import ConfigError
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
@@ -21,6 +23,7 @@ def partition(model: nn.Module, config: dict[str, Any], groups: Groups, device: 
 
     deepspeed.init_distributed(dist_init_required=False)  # takes the process group that is there
     offload = config["zero_optimization"].get("offload_param", {})
+    _check_buffers(model, offload, groups)
     deepspeed.zero.Init(
         module=model,
         data_parallel_group=groups.data if groups.tensor.size > 1 else None,
@@ -31,6 +34,16 @@ def partition(model: nn.Module, config: dict[str, Any], groups: Groups, device: 
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             setattr(module, name, buffer.to(device))
+
+
+def _check_buffers(model: nn.Module, offload: dict[str, Any], groups: Groups) -> None:
+    largest = max(-(-parameter.numel() // groups.data_size) for parameter in model.parameters())
+    if offload.get("device") == "nvme" and largest > offload["buffer_size"]:
+        raise ConfigError(
+            f"zero_optimization.offload_param.buffer_size: a rank's part of the largest weight has {largest} elements,"
+            f" and a buffer {offload['buffer_size']}",
+            hint=f"buffer_size: {largest} or more",
+        )
 
 
 def whole_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -47,4 +60,5 @@ def refresh(wrapper: Any) -> None:
     kept = getattr(wrapper, "persistent_parameters", ())
     if kept:
         kept[0].partition(kept)
+        wrapper.invalidate_secondary_tensor()  # hpZ's second copy, of the weights as they were
         kept[0].all_gather(kept)

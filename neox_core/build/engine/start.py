@@ -8,7 +8,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
+from neox_core.build.engine.files import use_own_folders
 from neox_core.build.engine.measure import set_voice
 from neox_core.build.engine.partitioned import partition
 from neox_core.build.engine.place import Place
@@ -33,6 +35,7 @@ def initialize(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimizer
         _check_averaging(plan, groups)
         config["gradient_clipping"] = 0.0  # would be by the norm of one rank's gradient
     said = contextlib.nullcontext() if plan.debug else contextlib.redirect_stdout(io.StringIO())
+    use_own_folders(plan, config, dist.get_rank() if dist.is_initialized() else 0)
     with said:  # BF16_Optimizer prints memory figures past any logger
         if plan.optim.zero_stage == 3:
             partition(model, config, groups, torch.device(plan.cluster.device))
@@ -67,10 +70,11 @@ def prepare_import(plan: RunPlan) -> None:
 
 
 def forget_place() -> None:
-    """DeepSpeed keeps the last `mpu` for every engine that comes after it."""
+    """DeepSpeed keeps the last `mpu` and hpZ's group for every engine that comes after it."""
     import deepspeed.utils.groups
 
     deepspeed.utils.groups.mpu = None
+    deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None  # noqa: SLF001
 
 
 def engine_config(plan: RunPlan) -> dict[str, Any]:

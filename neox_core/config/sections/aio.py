@@ -1,9 +1,16 @@
 """Asynchronous access to files, for ZeRO's offload to NVMe."""
 
+from typing import Any
+
 from attrs import frozen
 
 from neox_core.config.checks import above
 from neox_core.config.setting import setting
+
+
+def _sectors(instance: Any, field: Any, value: int) -> None:
+    if value <= 0 or value % 512:
+        raise ValueError(f"must be a multiple of 512, a disk's sector, not {value}")
 
 
 @frozen
@@ -11,7 +18,12 @@ class AioBlock:
     """How the engine reads and writes the files of an offload."""
 
     block_size: int = setting(
-        1_048_576, help="Bytes of a request.", unit="bytes", check=above(0), changes="speed", origin="deepspeed"
+        1_048_576,
+        help="Bytes of a request, in whole sectors of the disk.",
+        unit="bytes",
+        check=_sectors,
+        changes="speed",
+        origin="deepspeed",
     )
     queue_depth: int = setting(8, help="Requests under way.", check=above(0), changes="speed", origin="deepspeed")
     intra_op_parallelism: int = setting(

@@ -1,22 +1,33 @@
 """Rules of ZeRO's offload to host memory and files."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from neox_core.config.problem import Problem
-from neox_core.config.sections.training import CheckpointSection
+from neox_core.config.sections.aio import AioSection
+from neox_core.config.sections.engine import EngineSection
+from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.sections.zero import ZeroBlock, ZeroSection
 from neox_core.config.structure import Config
-from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.cluster import ClusterShape, data_parallel
 from neox_core.plan.deepspeed.zero import uses_files
-from neox_core.plan.rules.rule import Rule, rule
+from neox_core.plan.rules.rule import Rule, enabled, rule
 
 PARAM, OPTIMIZER = "zero_optimization.offload_param", "zero_optimization.offload_optimizer"
 CPU_ADAM = "CPU_Adam"
 INCLUDES = ("/usr/include", "/usr/local/include")
 ADAM_NUMBERS = 4
 """Numbers of a parameter that travel to files: itself, its gradient and two moments."""
+
+_SMALLEST_FILE = 1 << 20
+"""Bytes of a weight on a rank: DeepSpeed leaves in memory what is smaller."""
+_ON_THE_SIDE = {
+    "aio.use_gds": "is not available: only reads and writes by libaio are checked",
+    f"{OPTIMIZER}.pipeline_read": "is not available: a checkpoint does not wait for reads that are under way",
+    f"{OPTIMIZER}.pipeline_write": "is not available: a checkpoint does not wait for writes that are under way",
+}
 
 
 def _zero(config: Config) -> ZeroBlock:
@@ -127,15 +138,34 @@ def files_need_libaio(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     yield config.problem("nvme needs libaio, and this machine has no libaio.h", f"{path}.device", "install libaio-dev")
 
 
-@rule(f"{PARAM}.device", f"{OPTIMIZER}.device", "save", "load")
-def files_are_not_saved(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """A checkpoint holds what is in memory, and not yet what is offloaded to files."""
-    checkpoint = config.section(CheckpointSection)
-    said = "is not available yet for a run that offloads to nvme: a checkpoint does not read the engine's files"
-    if uses_files(_zero(config)):
-        for key, value in (("save", checkpoint.save), ("load", checkpoint.load)):
-            if value is not None:
-                yield config.problem(said, key, "remove it, or offload with device: cpu")
+@rule("deepspeed_extra_args")
+def files_are_read_in_order(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """What DeepSpeed does with files on the side, a checkpoint would not see."""
+    extra: Any = config.section(EngineSection).deepspeed_extra_args
+    for key, reason in _ON_THE_SIDE.items():
+        *blocks, name = key.split(".")
+        block = extra
+        for each in blocks:
+            block = block.get(each) if isinstance(block, Mapping) else None
+        if isinstance(block, Mapping) and block.get(name):
+            yield config.problem(reason, f"deepspeed_extra_args.{key}", "remove it")
+
+
+@rule(f"{PARAM}.device", "zero_optimization.stage3_param_persistence_threshold", "aio.block_size", "bf16")
+def whole_weights_are_in_memory(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """DeepSpeed 0.19.8 mistakes the type of a weight that every rank keeps whole and whose parts are in files."""
+    zero = _zero(config)
+    if zero.offload_param is None or zero.offload_param.device != "nvme":
+        return
+    precision = config.section(PrecisionSection)
+    size = 2 if enabled(precision.fp16) or enabled(precision.bf16) else 4
+    in_files = max(_SMALLEST_FILE, config.section(AioSection).aio.block_size) // size * data_parallel(config, shape)
+    if zero.stage3_param_persistence_threshold >= in_files:
+        yield config.problem(
+            f"keeps weights whole on every rank that offload_param puts into files: those of {in_files} elements",
+            "zero_optimization.stage3_param_persistence_threshold",
+            f"less than {in_files}",
+        )
 
 
 def _libaio_is_here() -> bool:
@@ -160,6 +190,7 @@ RULES: tuple[Rule, ...] = (
     offload_collects_gradients,
     pinning_needs_gpu,
     files_need_libaio,
-    files_are_not_saved,
+    files_are_read_in_order,
+    whole_weights_are_in_memory,
     aio_has_files,
 )

@@ -65,7 +65,7 @@ TOP: dict[str, tuple[str, Any, Any, Any]] = {
     "train_batch_size": ("train_batch_size", 8, 8, 4),
     "train_micro_batch_size_per_gpu": ("train_micro_batch_size_per_gpu", 2, 2, 4),
     "gradient_accumulation_steps": ("gradient_accumulation_steps", 3, 3, 1),
-    "aio.block_size": ("aio_config.block_size", 9, 9, 1_048_576),
+    "aio.block_size": ("aio_config.block_size", 4096, 4096, 1_048_576),
     "aio.queue_depth": ("aio_config.queue_depth", 9, 9, 8),
     "aio.thread_count": ("aio_config.intra_op_parallelism", 9, 9, 1),
     "aio.intra_op_parallelism": ("aio_config.intra_op_parallelism", 9, 9, 1),

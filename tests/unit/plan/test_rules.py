@@ -583,7 +583,8 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
 
 
 # rules whose cases take more than `--set`: a test each in test_rules_offload.py, in test_blend.py, and below
-ELSEWHERE = {"one_offload", "files_need_libaio", "files_are_not_saved", "buffers_hold_a_parameter"} | {
+ELSEWHERE = {"one_offload", "files_need_libaio", "files_are_read_in_order", "buffers_hold_a_parameter"} | {
+    "whole_weights_are_in_memory",
     "one_dataset_or_several",
     "every_split_has_datasets",
     "weight_for_each_dataset",

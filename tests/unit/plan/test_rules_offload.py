@@ -64,14 +64,36 @@ def test_buffers_hold_a_parameter(check: Check) -> None:
 
 
 @pytest.mark.usefixtures("libaio")
-def test_files_are_not_saved(check: Check) -> None:
-    nvme = "zero_optimization={stage: 3, offload_param: {device: nvme}}"
-    (said,) = check(nvme, "save=out", "save-interval=5")
-    assert "save: is not available yet for a run that offloads to nvme" in said
-    assert "(remove it, or offload with device: cpu)" in said
-    (said,) = check(nvme, "load=in")
-    assert "load: is not available yet for a run that offloads to nvme" in said
-    assert check(nvme) == []
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "aio: {use_gds: true}",
+        "zero_optimization: {offload_optimizer: {pipeline_read: true}}",
+        "zero_optimization: {offload_optimizer: {pipeline_write: true}}",
+    ],
+)
+def test_files_are_read_in_order(check: Check, extra: str) -> None:
+    nvme = "zero_optimization={stage: 3, offload_optimizer: {device: nvme}}"
+    (said,) = check(nvme, f"deepspeed_extra_args={{{extra}}}")
+    key = extra.rpartition("{")[2].partition(":")[0]
+    assert f"{key}: is not available: " in said
+    assert (
+        check(
+            nvme, f"deepspeed_extra_args={{{extra.replace('true', 'false')}}}", "save=out", "save-interval=5", "load=in"
+        )
+        == []
+    )
+
+
+@pytest.mark.usefixtures("libaio")
+def test_whole_weights_are_in_memory(check: Check) -> None:
+    """One rank: DeepSpeed puts a weight of 2^18 elements of 4 bytes into a file, and none that is smaller."""
+    zero = "zero_optimization={stage: 3, offload_param: {device: nvme}, stage3_param_persistence_threshold: %d}"
+    ranks = "num_gpus=1"
+    assert check(zero % (2**18 - 1), ranks, "device=cpu") == []
+    (said,) = check(zero % 2**18, ranks, "device=cpu")
+    assert "stage3_param_persistence_threshold: keeps weights whole on every rank that offload_param puts" in said
+    assert check(zero % 2**18, ranks, "device=cpu", "aio.block_size=2097152") == []
 
 
 @pytest.mark.usefixtures("libaio")
@@ -84,7 +106,10 @@ def test_files_are_for_stage_3(check: Check) -> None:
     ("sets", "said"),
     [
         ("amp={enabled: true, opt_level: O2}", "amp.opt_level: O2 keeps weights in half precision, which amp does no"),
-        ("sparse_gradients=true", "sparse_gradients: true is what DeepSpeed 0.19.8 can do no longer"),
+        (
+            "sparse_gradients=true",
+            "sparse_gradients: true is what DeepSpeed 0.19.8 does only for an embedding with sparse gradients",
+        ),
         ("zero_optimization.grad_hooks=false", "zero_optimization.grad_hooks: false is not available"),
         (
             "zero_optimization.allgather_partitions=false",
@@ -96,6 +121,7 @@ def test_files_are_for_stage_3(check: Check) -> None:
         ("zero_optimization.reduce_bucket_size=0", "zero_optimization.reduce_bucket_size: must be greater than 0"),
         ("zero_optimization={stage: 1, offload_optimizer: {ratio: 1.1}}", "ratio: must be from 0 to 1, not 1.1"),
         ("zero_optimization={stage: 3, offload_param: {device: disk}}", "device: must be one of 'none', 'cpu', 'nvme'"),
+        ("aio.block_size=1000", "aio.block_size: must be a multiple of 512, a disk's sector, not 1000"),
         ("data_types.grad_accum_dtype=fp8", "data_types.grad_accum_dtype: must be one of 'fp32', 'fp16', 'bf16'"),
         ("fp16={enabled: false, loss_scale: -1}", "fp16.loss_scale: must be 0 or more, not -1.0"),
         ("fp16={enabled: false, loss_scale_window: 0}", "fp16.loss_scale_window: must be greater than 0, not 0"),
