@@ -75,10 +75,16 @@ def quantizer_there(config: Config, shape: ClusterShape) -> Iterator[Problem]:
         yield config.problem("needs reduce_scatter: true", f"{BLOCK}.zero_quantized_gradients")
 
 
-@rule(f"{BLOCK}.zero_hpz_partition_size")
+@rule(f"{BLOCK}.zero_hpz_partition_size", f"{BLOCK}.offload_param.device")
 def second_copy_fits(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """The second copy of the parameters is cut over a whole share of the ranks."""
-    size = _zero(config).zero_hpz_partition_size
+    """The second copy of the parameters is cut over a whole share of the ranks, and is in memory."""
+    size, offload = _zero(config).zero_hpz_partition_size, _zero(config).offload_param
+    if size > 1 and offload is not None and offload.device == "nvme":
+        yield config.problem(
+            "makes a second copy, which DeepSpeed 0.19.8 cannot put into files",
+            f"{BLOCK}.zero_hpz_partition_size",
+            "1, or offload_param: {device: cpu}",
+        )
     ranks = data_parallel(config, shape)
     if ranks % size:
         yield config.problem(f"{size} does not divide the {ranks} ranks", f"{BLOCK}.zero_hpz_partition_size")

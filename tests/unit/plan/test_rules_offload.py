@@ -97,6 +97,15 @@ def test_whole_weights_are_in_memory(check: Check) -> None:
 
 
 @pytest.mark.usefixtures("libaio")
+def test_the_second_copy_is_in_memory(check: Check) -> None:
+    zero = "zero_optimization={stage: 3, offload_param: {device: %s}, zero_hpz_partition_size: %d}"
+    (said,) = check(zero % ("nvme", 2), "num_gpus=2", "device=cpu")
+    assert "zero_hpz_partition_size: makes a second copy, which DeepSpeed 0.19.8 cannot put into files" in said
+    assert check(zero % ("nvme", 1), "num_gpus=2", "device=cpu") == []
+    assert check(zero % ("cpu", 2), "num_gpus=2", "device=cpu") == []
+
+
+@pytest.mark.usefixtures("libaio")
 def test_files_are_for_stage_3(check: Check) -> None:
     (said,) = check("zero_optimization={stage: 2, offload_optimizer: {device: nvme}}")
     assert "offload_optimizer.device: nvme needs stage 3, and the stage is 2" in said
