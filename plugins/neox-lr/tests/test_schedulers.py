@@ -9,7 +9,7 @@ from neox_core.contracts.optim import ScheduleShape
 from neox_core.testing import build, check_scheduler, load_only
 
 PEAK = 3e-3
-SHAPE = ScheduleShape(peak_lr=PEAK, min_lr=0.0, warmup_steps=0, decay_steps=50, total_steps=50)
+SHAPE = ScheduleShape(peak_lr=PEAK, min_lr=0.0, warmup_steps=0, decay_steps=30, total_steps=50)
 CASES = [
     ("WarmupLR", {"warmup_max_lr": 1e-3, "warmup_num_steps": 12}),
     ("WarmupLR", {"warmup_min_lr": 2e-4, "warmup_num_steps": 12, "warmup_type": "linear"}),
@@ -95,6 +95,7 @@ def test_what_is_left_out_follows_from_the_run():
     assert ours("WarmupDecayLR", warmup_num_steps=4)(51) == 0.0
     assert ours("WarmupDecayLR", warmup_num_steps=4)(50) > 0.0
     assert ours("WarmupCosineLR", warmup_num_steps=4, cos_min_ratio=0.5)(50) == PEAK / 2
+    assert ours("WarmupCosineLR", warmup_num_steps=4, cos_min_ratio=0.5)(49) > PEAK / 2
 
 
 @pytest.mark.parametrize(
