@@ -20,7 +20,7 @@ def schedule_shape(config: Config) -> ScheduleShape:
     return ScheduleShape(
         peak_lr=optimizer.settings.lr,
         min_lr=rate.min_lr,
-        warmup_steps=int(rate.warmup * decay_steps),
+        warmup_steps=round(rate.warmup * decay_steps),
         decay_steps=decay_steps,
         total_steps=total_steps,
     )
