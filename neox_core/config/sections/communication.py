@@ -26,7 +26,9 @@ class CommunicationSection:
     )
     sparse_gradients: bool = setting(
         False,
-        help="Send only the rows of the embedding that were used: the engine no longer can.",
-        check=only(False, why="what DeepSpeed 0.19.8 can do no longer"),
+        help="Send only the rows of the embedding that were used: not available.",
+        check=only(
+            False, why="what DeepSpeed 0.19.8 does only for an embedding with sparse gradients, which neox has not"
+        ),
         origin="deepspeed",
     )
