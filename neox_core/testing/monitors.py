@@ -13,10 +13,21 @@ from neox_core.testing.plugins import build
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog
 
+STEP = {  # what every log step has, see docs/monitors.md
+    "loss": 6.25,
+    "lr": 1e-3,
+    "grad_norm": 1.5,
+    "tokens_per_s": 1e6,
+    "step_s": 0.25,
+    "data_wait_s": 0.0,
+    "data_hash": float(2**48 - 1),
+    "memory_gib": 0.5,
+    "skipped_steps": 0.0,
+}
 LOGGED: tuple[tuple[int, dict[str, float]], ...] = (
     (1, {"startup_total_s": 2.5}),
-    (10, {"loss": 6.25, "lr": 1e-3, "tokens_per_s": 1e6}),
-    (20, {"loss": math.nan, "grad_norm": math.inf, "a_value_that_no_version_had": 0.0}),
+    (10, STEP),
+    (20, {**STEP, "loss": math.nan, "grad_norm": math.inf, "a_value_that_no_version_had": 0.0}),
     (20, {"valid_loss": 5.5, "valid_perplexity": 245.0}),
 )
 
@@ -41,7 +52,12 @@ def _use(monitor: Monitor, first_step: int) -> None:
         raise AssertionError(f"it has the methods log, say and close; it has no {missing[0]}")
     for step, values in LOGGED:
         given = dict(values)
-        _try(f"log() takes any names and values, such as {values}", monitor.log, first_step + step, given)
+        _try(
+            f"log() takes what a step says, and values unheard of, such as {values}",
+            monitor.log,
+            first_step + step,
+            given,
+        )
         if repr(given) != repr(values):
             raise AssertionError("log() leaves the values as they are: other monitors get them too")
     for message in ("saved checkpoints/step-00000010", "two\nlines, caf\u00e9"):

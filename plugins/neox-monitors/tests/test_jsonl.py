@@ -4,7 +4,7 @@ import math
 import pytest
 
 from neox_core.contracts.host import RunInfo
-from neox_core.testing import assert_light, build, load_only
+from neox_core.testing import assert_light, build, check_monitor, load_only
 
 VALUES = {"loss": 2.0, "lr": 0.1, "tokens_per_s": 10.0, "step_s": 0.5, "data_wait_s": 0.0, "memory_gib": 1.0}
 
@@ -63,3 +63,9 @@ def test_a_run_that_starts_anew_keeps_the_file_of_the_one_before(entry, tmp_path
     start(entry, tmp_path).log(5, VALUES)
     assert [line["step"] for line in read(tmp_path)] == [5]
     assert json.loads((tmp_path / "metrics.jsonl.1").read_text())["step"] == 10
+
+
+@pytest.mark.parametrize("name", ["console", "csv_monitor", "jsonl"])
+def test_the_contract(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where CSV files go by default
+    check_monitor(load_only("neox-monitors"), name)

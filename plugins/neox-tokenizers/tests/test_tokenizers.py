@@ -10,7 +10,7 @@ from neox_tokenizers.bpe import GPT2BPETokenizer
 from tokenizers import Tokenizer
 
 from neox_core.errors import ConfigError, DataError
-from neox_core.testing import assert_light, build, load_only
+from neox_core.testing import assert_light, build, check_tokenizer, load_only
 
 REFERENCE = Path(__file__).parent / "data" / "gpt2.json.xz"
 HARD = [
@@ -227,3 +227,8 @@ def test_what_is_no_tokenizer_json_is_refused(tmp_path):
         make("HFTokenizer", vocab_file=str(tmp_path / "tokenizer.json"))
     with pytest.raises(DataError, match="no such file"):
         make("HFTokenizer", vocab_file=str(tmp_path / "missing.json"))
+
+
+@pytest.mark.parametrize("name", ["CharLevelTokenizer", "GPT2BPETokenizer"])
+def test_the_contract(name):
+    check_tokenizer(load_only("neox-tokenizers"), name)

@@ -186,7 +186,7 @@ def test_a_sound_monitor_passes(offer: Offer) -> None:
     ("monitor", "clause"),
     [
         (OnlyOnce, "made for a run from step 20; it raises FileExistsError"),
-        (Picky, "takes any names and values, .*KeyError"),
+        (Picky, "takes what a step says, .*KeyError"),
         (Greedy, "leaves the values as they are"),
         (Ascii, "takes any text"),
         (Silent, "it has no say"),
