@@ -33,6 +33,7 @@ def use_own_folders(plan: RunPlan, config: dict[str, Any], rank: int) -> None:
     cannot use.
     """
     for block, path in _paths(plan):
+        _check_queues(config["aio"])
         folder = _own_folder(plan, path, rank)
         try:
             if not path.is_dir():
@@ -101,6 +102,20 @@ def _own_folder(plan: RunPlan, path: Path, rank: int) -> Path:
     """The same for a run that goes on: a run that is killed again and again leaves its files once."""
     run = Path(plan.run_dir).resolve()
     return path / f"neox-{run.name}-{sha256(str(run).encode()).hexdigest()[:8]}" / f"rank-{rank:05d}"
+
+
+def _check_queues(aio: Mapping[str, Any]) -> None:
+    """Where the kernel grants no more requests, DeepSpeed would abort. Its three handles have a queue per thread."""
+    try:
+        most, taken = (int(Path(f"/proc/sys/fs/aio-{name}").read_text()) for name in ("max-nr", "nr"))
+    except OSError:
+        return
+    wanted = 3 * aio["queue_depth"] * (aio["intra_op_parallelism"] + 1)
+    if wanted > most - taken:
+        raise ConfigError(
+            f"aio.queue_depth: a rank asks for {wanted} requests under way, and the kernel has {most - taken} left",
+            hint="lower queue_depth or thread_count, or raise fs.aio-max-nr by sysctl",
+        )
 
 
 def _try_out(path: Path, aio: Mapping[str, Any]) -> None:

@@ -97,6 +97,13 @@ def test_a_disk_that_loses_what_is_written(tmp_path: Path, handle: type[Handle])
         use_own_folders(plan, dict(plan.engine), 0)
 
 
+def test_more_requests_than_the_kernel_has(tmp_path: Path) -> None:
+    plan: Any = Plan(tmp_path / "run", tmp_path)
+    config = {**plan.engine, "aio": {**plan.engine["aio"], "queue_depth": 10**9}}
+    with pytest.raises(ConfigError, match=r"aio\.queue_depth: a rank asks for 12000000000 requests under way"):
+        use_own_folders(plan, config, 0)
+
+
 def test_room_is_reserved(tmp_path: Path) -> None:
     path = tmp_path / "some.swp"
     reserve(str(path), 4096)
