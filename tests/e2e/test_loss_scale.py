@@ -35,14 +35,14 @@ CASES: dict[str, tuple[int, dict[str, Any], list[int], list[int]]] = {
     "static": (1, {"loss_scale": 128}, [1, 2], [128] * 10),
 }
 SAVED = 2
-RESUMED = ("stage 0", "stage 1")  # before stage 3, which leaves its own matrix products in the process
+RESUMED = ("stage 0", "stage 1", "stage 3")
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[dict[str, Any]]]]:
     """What each rank saw after each step, by case."""
     out = tmp_path_factory.mktemp("scales")
-    cases = []
+    cases = []  # a resumed run right after its first part: ZeRO 3 leaves its own matrix products in a process
     for name, (zero, fp16, overflows, _) in CASES.items():
         case = {"name": name, "zero": zero, "fp16": fp16, "overflows": overflows}
         cases.append(case)

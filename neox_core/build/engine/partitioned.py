@@ -56,9 +56,12 @@ def whole_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def refresh(wrapper: Any) -> None:
-    """Bring the small parameters, which every rank keeps whole, up to the parts that were written. Collective."""
+    """Let go of the small parameters that every rank keeps whole: the next use gathers the parts that were written.
+
+    Not here: where they are whole before the first step and that step overflows, DeepSpeed 0.19.8 raises in the second,
+    whose fetches do not fit those that it has recorded.
+    """
     kept = getattr(wrapper, "persistent_parameters", ())
     if kept:
         kept[0].partition(kept)
         wrapper.invalidate_secondary_tensor()  # hpZ's second copy, of the weights as they were
-        kept[0].all_gather(kept)
