@@ -25,12 +25,16 @@ ROOT = Path(__file__).parents[1]
 GLOO = {"cuda_aware": False, "comm_backend_name": "gloo"}
 
 
-def settings(name: str, freeze: int) -> dict[str, Any]:
-    """What of an optimizer is its own."""
+def settings(name: str, steps: int, freeze: int) -> dict[str, Any]:
+    """What of an optimizer is its own.
+
+    Intervals of ZeroOneAdam double when the learning rate, a straight line to 0, has halved: so the paper sets them.
+    """
+    rare = (steps - freeze) * 2 // 5
     return {
         "Adam": {},
         "OneBitAdam": {"freeze_step": freeze} | GLOO,
-        "ZeroOneAdam": {"var_freeze_step": freeze, "local_step_scaler": freeze, "local_step_clipper": 4} | GLOO,
+        "ZeroOneAdam": {"var_freeze_step": freeze, "local_step_scaler": rare, "local_step_clipper": 4} | GLOO,
         "Lamb": {},
         "OneBitLamb": {"freeze_step": freeze} | GLOO,
     }[name]
@@ -41,7 +45,7 @@ def loss(name: str, seed: int, steps: int, freeze: int, folder: Path) -> float:
     config = yaml.safe_load((ROOT / "configs/quickstart.yml").read_text())
     for key in ("lr-decay-style", "min-lr", "warmup", "sample-prompt"):
         del config[key]
-    config["optimizer"] = {"type": name, "params": config["optimizer"]["params"] | settings(name, freeze)}
+    config["optimizer"] = {"type": name, "params": config["optimizer"]["params"] | settings(name, steps, freeze)}
     config |= {
         "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": steps // 20, "total_num_steps": steps}},
         "train_micro_batch_size_per_gpu": config["train_micro_batch_size_per_gpu"] // 2,
@@ -81,7 +85,7 @@ def main() -> None:
                 loss(name, seed, options.steps, options.freeze, Path(temporary, f"{name}-{seed}"))
                 for seed in options.seeds
             ]
-            one_bit = "freeze" in str(settings(name, options.freeze))
+            one_bit = "freeze" in str(settings(name, options.steps, options.freeze))
             case = f"{name}, frozen after {options.freeze}" if one_bit else name
             append_row("onebit_loss", f"quickstart, 2 ranks, {options.steps} steps: {case}", "nats a token", found)
 
