@@ -697,6 +697,10 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
             ("checkpoint-activations=true", "activation_checkpointing.number_checkpoints=2"),
             "warning: activation_checkpointing.number_checkpoints: does nothing without deepspeed-activation-checkp",
         ),
+        (
+            ("zero_optimization.stage=1", "prescale_gradients=true"),
+            "prescale_gradients: has no effect on ZeRO's reduce-scatter",
+        ),
         (("board.folder=x",), "warning: board: does nothing (set board.enabled: true)"),
         (("board={enabled: true, key: abc}",), "error: board.key: is a secret, which has no place in a config"),
         (("scheduler.type=Warmup",), "scheduler.type: no scheduler 'Warmup'; installed: WarmupLR"),

@@ -54,6 +54,9 @@ def test_every_term_of_a_schedule_tells_it_from_another(optim):
     others = [
         optim,
         evolve(scheduler, lr=0.4),
+        evolve(scheduler, min_lr=0.1),
+        evolve(scheduler, warmup_steps=7),
+        evolve(scheduler, decay_steps=7),
         evolve(scheduler, schedule=evolve(WARMUP, settings={"warmup_num_steps": 5})),
         evolve(scheduler, schedule=evolve(WARMUP, name="OneCycle", settings={"warmup_num_steps": 4})),
     ]
