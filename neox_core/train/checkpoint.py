@@ -169,6 +169,7 @@ class Checkpointer:
         if plan.load_optimizer:
             if not reader.manifest.has_optimizer:
                 raise CheckpointError(f"{folder}: written with no-save-optim", hint="set no-load-optim or finetune")
+            self._require_state_of_its_own(reader)
             restore_optimizer(engine, reader)
             self._restore_extras(stored)
             notes += restore_own(engine, reader, self._rank, self._world_size)
@@ -269,6 +270,15 @@ class Checkpointer:
                 hint="set override-lr-scheduler for the config's, use-checkpoint-lr-scheduler for the checkpoint's",
             )
         return self._plan.optim
+
+    def _require_state_of_its_own(self, reader: CheckpointReader) -> None:
+        """Optimizers of one plugin may share their state, such as Adam and CPU_Adam."""
+        then, now = reader.run()["optim"]["optimizer"], self._plan.optim.optimizer
+        if then["name"] != now.name and then["plugin"] != now.plugin:
+            raise CheckpointError(
+                f"{reader.folder}: holds the state of {then['name']}, and this run's optimizer is {now.name}",
+                hint="no-load-optim: true begins its state anew",
+            )
 
     def _changed_versions(self, then: dict[str, str]) -> list[str]:
         now = self._plan.plugins

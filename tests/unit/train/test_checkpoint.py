@@ -265,6 +265,17 @@ def test_what_is_computed_otherwise_is_said(plan: RunPlan) -> None:
     ]
 
 
+def test_another_optimizer_has_to_begin_anew(plan: RunPlan) -> None:
+    Run(plan).steps(1).save()
+    lion = ComponentRef(
+        "optimizer", "Lion", "neox-lion", "0.1.0", "neox_lion.optim:Lion", "neox_lion.plugin:LionSettings"
+    )
+    other = evolve(plan, optim=evolve(plan.optim, optimizer=lion))
+    with pytest.raises(CheckpointError, match="state of Adam, and this run's optimizer is Lion"):
+        Run(resuming(other)).load()
+    assert Run(resuming(other, load_optimizer=False)).load().state.step == 1
+
+
 def test_another_batch_size_is_refused(plan: RunPlan) -> None:
     Run(plan).steps(2).save()
     with pytest.raises(CheckpointError, match="2 samples in 2 steps; this run takes 4 a step"):
