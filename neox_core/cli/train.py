@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import click
 from neox_core.cli.notes import say
 from neox_core.cli.supervise import Supervisor, show
 from neox_core.contracts.host import LaunchCommand
-from neox_core.errors import PluginError
+from neox_core.errors import PluginError, UsageError
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan, write_runfile
 
@@ -51,10 +52,26 @@ def train(
         click.echo(summary(plan))
         click.echo(f"command    {show(command)}")
         return
+    _claim(run_file.parent)
     write_runfile(plan, run_file)
     for earlier in run_file.parent.glob("failure*.json"):
         earlier.unlink(missing_ok=True)
     raise SystemExit(Supervisor(command, run_file.parent).run())
+
+
+def _claim(folder: Path) -> None:
+    """Lock the folder until this process ends, however it ends: a second run would take its run.json, logs and reports.
+
+    Raises UsageError while another run holds it. A file system without locks is not protected.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fcntl.flock(os.open(folder / ".run.lock", os.O_RDWR | os.O_CREAT, 0o644), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        hint = "wait for it or stop it, or give this run a `save` or a --run-dir of its own"
+        raise UsageError(f"{folder}: another run is going on here", hint=hint) from None
+    except OSError:
+        return  # run.json will say it
 
 
 def summary(plan: RunPlan) -> str:

@@ -117,16 +117,10 @@ class Run:
         for each in (f"save={self.save}", *sets):
             command += ["--set", each]
         path = os.pathsep.join(filter(None, (str(toy / "plugin"), os.environ.get("PYTHONPATH"))))
+        self.how = {"args": command, "cwd": folder, "env": {**os.environ, "PYTHONPATH": path, **env}}
         with self.out.open("w") as out, self.err.open("w") as err:
             self.began = time.monotonic()
-            self.process = subprocess.Popen(
-                command,
-                stdout=out,
-                stderr=err,
-                cwd=folder,
-                start_new_session=True,
-                env={**os.environ, "PYTHONPATH": path, **env},
-            )
+            self.process = subprocess.Popen(**self.how, stdout=out, stderr=err, start_new_session=True)
 
     def end(self, timeout=120):
         code = self.process.wait(timeout)
@@ -233,6 +227,10 @@ def test_a_run_says_nothing_but_its_own(finished, ranks):
 def test_interrupted_saved_and_resumed(toy, tmp_path):
     run = Run(toy, tmp_path, *LONG)
     run.wait_for_step(10)
+    plan = (run.save / "run.json").stat().st_ino
+    second = subprocess.run(**run.how, capture_output=True, text=True, check=False)
+    assert (second.returncode, "another run is going on here" in second.stderr) == (2, True), second.stderr
+    assert (run.save / "run.json").stat().st_ino == plan
     os.killpg(run.process.pid, signal.SIGINT)  # what a terminal does
     code, out, err = run.end()
     assert code == 130, err
