@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neox_core.build.dataset import SPLITS
+from neox_core.build.records import digest_of, edge_hash_of, vocabulary_of
 from neox_core.plan.runfile import to_json
 
 if TYPE_CHECKING:
-    from neox_core.plan.runfile import RunPlan
+    from neox_core.contracts import DataBackend
+    from neox_core.plan.runfile import DataPlan, RunPlan
+
+Contents = dict[str, list[str]]
 
 _SAME_NUMBERS = {
+    "data": {"backend", "num_workers", "prefix", "tokenizer", *SPLITS},
     "model": {
         "compile",
         "init_method",
@@ -30,14 +38,53 @@ _SAME_NUMBERS = {
 
 def changes(then: Mapping[str, Any], now: RunPlan) -> list[str]:
     """A line for people, none where nothing has changed. then: run.json of the checkpoint."""
-    mine = json.loads(to_json(now))
+    then, mine = _with_weights(then), _with_weights(json.loads(to_json(now)))
     found = [
-        f"{path.removeprefix('optim.')}: {_shown(before)} there, {_shown(after)} here"
+        f"{path.removeprefix('optim.').removeprefix('data.')}: {_shown(before)} there, {_shown(after)} here"
         for part, others in _SAME_NUMBERS.items()
         for key in sorted(then.get(part, {}).keys() & mine[part].keys() - others)
         for path, before, after in _different(f"{part}.{key}", then[part][key], mine[part][key])
     ]
     return [f"goes on otherwise than the run that wrote the checkpoint: {'; '.join(found)}"] if found else []
+
+
+def contents_of(plan: DataPlan, backend: DataBackend) -> Contents:
+    """Hashes of what each dataset of the run holds, and of its tokenizer, wherever their files lie.
+
+    Of a file its length, beginning and end, so that it costs a run nothing: other texts differ there.
+    """
+    found = {split: [_content(backend, prefix) for prefix in named] for split, named in _prefixes(plan).items()}
+    return found if plan.tokenizer is None else {**found, "tokenizer": [vocabulary_of(plan.tokenizer)]}
+
+
+def other_contents(then: Contents, now: Contents, plan: DataPlan) -> list[str]:
+    """A line for people, none where nothing has changed or nothing is known. then, now: from `contents_of`."""
+    names = {**_prefixes(plan), "tokenizer": ["the tokenizer"]}
+    found = [
+        f"{name} ({part})" if part in SPLITS else name
+        for part in then.keys() & now.keys()
+        for name, before, after in zip_longest(names[part], then[part], now[part])
+        if after is not None and before != after
+    ]
+    return [f"other contents than when the checkpoint was written: {', '.join(sorted(found))}"] if found else []
+
+
+def _content(backend: DataBackend, prefix: str) -> str:
+    return digest_of(*(edge_hash_of(file) for file in backend.files(Path(prefix)) if file.is_file()))
+
+
+def _prefixes(plan: DataPlan) -> dict[str, list[str]]:
+    """The datasets of each split; a single one, which is split, counts as that of the training."""
+    if plan.prefix is not None and not plan.train:
+        return {"train": [plan.prefix]}
+    return {split: [each.prefix for each in getattr(plan, split)] for split in SPLITS}
+
+
+def _with_weights(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan with the weights of its datasets under names of their own."""
+    data = plan.get("data", {})
+    weights = {f"{split}-data-weights": [each["weight"] for each in data.get(split, ())] for split in SPLITS}
+    return {**plan, "data": {**data, **weights}}
 
 
 def _different(path: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:

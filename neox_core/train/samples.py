@@ -13,6 +13,7 @@ from neox_core.build.pack import Mark
 from neox_core.build.stream import open_streams
 from neox_core.build.trail import Trail
 from neox_core.errors import CheckpointError
+from neox_core.train.changes import contents_of, other_contents
 
 if TYPE_CHECKING:
     from neox_core.build.dataset import Samples
@@ -72,6 +73,7 @@ class _Ordered:
                     said = f"{split}: {part.prefix} is too small: an evaluation reads it {epochs:.1f} times"
                     self.notes.append(said)
         self._follow(open_split(plan, "train", vocab_size, curriculum=curriculum))
+        self._contents = contents_of(plan.data, build_backend(plan))
 
     def _follow(self, samples: Samples) -> None:
         self._trail = Trail(samples, self._plan.batch.train_batch)
@@ -93,6 +95,7 @@ class _Ordered:
             raise _other_samples(
                 path, state.step, "the datasets, their weights, split, seed or seq-length have changed"
             )
+        self.notes += other_contents(state.data_contents, self._contents, self._plan.data)
         state.data_rounds = self._rounds
 
     def batches(self, step: int) -> Reader:
@@ -106,6 +109,7 @@ class _Ordered:
 
     def note(self, state: TrainState) -> None:
         state.data_hash = self.trail(state.step) if state.step else None
+        state.data_contents = self._contents
 
 
 class _Streamed:

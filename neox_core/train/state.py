@@ -22,8 +22,9 @@ class TrainState:
     """step: finished optimizer steps. Samples and tokens are those of all ranks together, since the first step.
 
     data_hash: of the samples of all steps, where it is known: what a resumed run has to find there too. data_rounds:
-    for how many samples their order was made, and to how many it was made longer since. data_position: where the next
-    sample begins, of text that is read as it comes.
+    for how many samples their order was made, and to how many it was made longer since. data_contents: hashes of what
+    the datasets hold, which `data_hash` does not know. data_position: where the next sample begins, of text that is
+    read as it comes.
     """
 
     step: int = field(default=0, validator=v.ge(0))
@@ -31,6 +32,7 @@ class TrainState:
     consumed_tokens: int = field(default=0, validator=v.ge(0))
     data_hash: int | None = None
     data_rounds: tuple[int, ...] = ()
+    data_contents: dict[str, list[str]] = field(factory=dict)
     data_position: dict[str, Any] | None = None
 
     def advance(self, plan: RunPlan, tokens: int | None = None) -> None:

@@ -22,7 +22,7 @@ from neox_core.build.engine import Engine, build_engine
 from neox_core.build.optimizer import build_optimizer
 from neox_core.errors import CheckpointError
 from neox_core.parallel.groups import Groups
-from neox_core.plan.runfile import CheckpointPlan, ComponentRef, RunPlan
+from neox_core.plan.runfile import CheckpointPlan, ComponentRef, DataSource, RunPlan
 from neox_core.testing.plans import example_plan
 from neox_core.train.checkpoint import Checkpointer, Resumed, find_checkpoint, read_weights
 from neox_core.train.checkpoint_read import CheckpointReader
@@ -132,7 +132,7 @@ def test_what_a_checkpoint_holds(plan: RunPlan) -> None:
     assert set(reader.shapes("buffer")) == {"seen"}
     assert reader.states("norm.bias") == ["step", "exp_avg", "exp_avg_sq"]
     state = json.loads((folder / "state.json").read_text())
-    samples = {"data_hash": None, "data_rounds": [], "data_position": None}
+    samples = {"data_hash": None, "data_rounds": [], "data_contents": {}, "data_position": None}
     assert state["state"] == {"step": 2, "consumed_samples": 2, "consumed_tokens": 16, **samples}
 
 
@@ -256,8 +256,12 @@ def test_what_is_computed_otherwise_is_said(plan: RunPlan) -> None:
         model=evolve(plan.model, hidden_dropout=0.25, attention_softmax_in_fp32=True, compile=True, init_std=9.0),
         optim=evolve(optim, optimizer=adams[1], gradient_clipping=7.0),
     )
+    data = evolve(plan.data, prefix="moved", split=(0.5, 0.25, 0.25), valid=(DataSource("moved", 2.0),))
+    other = evolve(other, data=data)
     (note,) = Run(resuming(other)).load().notes
     assert note.partition(": ")[2].split("; ") == [
+        f"split: {json.dumps(plan.data.split)} there, [0.5, 0.25, 0.25] here",
+        "valid-data-weights: [] there, [2.0] here",
         f"model.attention_softmax_in_fp32: {json.dumps(plan.model.attention_softmax_in_fp32)} there, true here",
         f"model.hidden_dropout: {plan.model.hidden_dropout} there, 0.25 here",
         f"gradient_clipping: {optim.gradient_clipping} there, 7.0 here",

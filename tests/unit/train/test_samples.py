@@ -9,7 +9,7 @@ from attrs import evolve
 
 from neox_core.errors import CheckpointError, DataError
 from neox_core.parallel.groups import Groups
-from neox_core.plan.runfile import ComponentRef
+from neox_core.plan.runfile import ComponentRef, DataSource
 from neox_core.testing.plans import example_plan
 from neox_core.train.samples import open_samples
 from neox_core.train.state import TrainState
@@ -126,6 +126,36 @@ def test_a_run_on_other_samples_stops(plan, change):
         plan = evolve(plan, model=evolve(plan.model, seq_length=3))
     with pytest.raises(CheckpointError, match="its 6 steps were on other samples than this run has there"):
         go(plan, state, 1)
+
+
+@pytest.mark.parametrize("plan", ["Whole"], indirect=True)  # of a stream the identity tells
+def test_datasets_and_a_tokenizer_with_other_contents_are_said(plan, tmp_path):
+    """Documents of the same lengths are the same samples to `data_hash`; where the files lie does not matter."""
+    documents = json.loads((tmp_path / "tokens").read_text())
+    for name, more in (("tokens", 40), ("moved", 40), ("other", 41)):  # ids of two digits, so files of one length
+        (tmp_path / name).write_text(json.dumps([[token + more for token in each] for each in documents]))
+        (tmp_path / f"{name}.json").write_text(name)
+    (tmp_path / "tokens.json").write_text("moved")
+
+    def on(train, valid, vocab):
+        sources = ((DataSource(str(tmp_path / name), 1.0),) for name in (train, valid))
+        tokenizer = ComponentRef("tokenizer", "T", "t", "0", "t:T", None, {"vocab_file": str(tmp_path / vocab)})
+        data = evolve(plan.data, prefix=None, train=next(sources), valid=next(sources), tokenizer=tokenizer)
+        return longer(evolve(plan, data=data), 9)
+
+    def notes_of(plan):
+        return go(plan, evolve(state), 1)[1]
+
+    state = TrainState()
+    assert go(on("tokens", "tokens", "tokens.json"), state, 3)[1] == []
+    assert notes_of(on("tokens", "tokens", "tokens.json")) == []
+    assert notes_of(on("moved", "moved", "moved.json")) == []
+    said = "other contents than when the checkpoint was written: "
+    other = tmp_path / "other"
+    assert notes_of(on("other", "moved", "moved.json")) == [f"{said}{other} (train)"]
+    assert notes_of(on("tokens", "other", "other.json")) == [f"{said}{other} (valid), the tokenizer"]
+    state.data_contents = {}  # of a checkpoint that does not tell
+    assert notes_of(on("other", "moved", "moved.json")) == []
 
 
 def test_a_split_without_documents_is_said_before_the_first_step(plan):
