@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from pathlib import Path
 
 from neox_core.contracts.host import LaunchCommand
-from neox_core.errors import UsageError
+from neox_core.errors import ConfigError, UsageError
 from neox_core.plan.runfile import RunPlan
 from neox_launchers.environment import environment
 from neox_launchers.settings import LauncherSettings
@@ -28,8 +29,17 @@ def local(plan: RunPlan, run_file: Path, settings: LauncherSettings) -> LaunchCo
 
 
 def logs(run_file: Path, settings: LauncherSettings) -> Path:
-    """The folder for rank<N>.log."""
-    return Path(settings.log_dir) if settings.log_dir else run_file.parent / "logs"
+    """The folder for rank<N>.log, which is made later. Raises ConfigError where it cannot be."""
+    folder = Path(settings.log_dir) if settings.log_dir else run_file.parent / "logs"
+    parents = folder.parents if settings.log_dir else ()  # what is wrong with the folder of the run, run.json will say
+    there = next((each for each in (folder, *parents) if os.path.lexists(each)), None)
+    if there is not None and not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        fault = "cannot be written to" if there.is_dir() else "is not a folder"
+        raise ConfigError(
+            f"{folder}: no place for the logs of the ranks: {there} {fault}",
+            hint="move it away, or set log-dir to another folder",
+        )
+    return folder
 
 
 def is_here(host: str) -> bool:

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from neox_core.errors import UsageError
+from neox_core.errors import ConfigError, UsageError
 from neox_core.testing import assert_light, build, check_launcher, example_plan, load_only
 
 
@@ -42,3 +42,19 @@ def test_other_hosts_are_refused(catalog, tmp_path):
     entry = catalog.find("launcher", "local")
     with pytest.raises(UsageError, match="this machine only; the plan has 2 hosts"):
         entry.load()(example_plan(tmp_path, ranks=[2, 2]), tmp_path / "run.json", build(entry))
+
+
+@pytest.mark.parametrize("launcher", ["local", "pdsh"])
+@pytest.mark.parametrize("within", ["", "deeper/still"])
+def test_a_file_in_the_place_of_the_logs_is_said_before_a_process_starts(catalog, tmp_path, launcher, within):
+    (tmp_path / "mine").write_text("")
+    (tmp_path / "logs").symlink_to("nowhere")
+    entry, plan = (
+        catalog.find("launcher", launcher),
+        example_plan(tmp_path, ranks=[1] if launcher == "local" else [1, 1]),
+    )
+    for log_dir, place in ((tmp_path / "mine" / within, "mine"), (None, "logs")):
+        settings = build(entry, **({"log_dir": str(log_dir)} if log_dir else {}))
+        with pytest.raises(ConfigError, match=rf"no place for the logs of the ranks: \S+/{place} is not a folder"):
+            entry.load()(plan, tmp_path / "run.json", settings)
+    assert entry.load()(plan, tmp_path / "run" / "run.json", build(entry, log_dir=str(tmp_path / "new" / "deep")))
