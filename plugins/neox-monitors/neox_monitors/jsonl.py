@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from neox_core.contracts.host import RunInfo
+from neox_core.errors import ConfigError
+from neox_monitors.place import written_to
+
+WAY_OUT = "move it away, or give the run another folder: --run-dir"
 
 
 class JsonLines:
@@ -17,10 +21,14 @@ class JsonLines:
 
     def __init__(self, run: RunInfo, settings: None) -> None:
         path = run.run_dir / "metrics.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            _keep_until(path, run.first_step)
-        self._file = path.open("a", encoding="utf-8")
+        for each in (path, _before(path)):
+            if each.is_dir():
+                raise ConfigError(f"{each}: is a folder, and in its place the run writes a file", hint=WAY_OUT)
+        with written_to(path, WAY_OUT):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists():
+                _keep_until(path, run.first_step)
+            self._file = path.open("a", encoding="utf-8")
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         record = {"step": step, "time": round(time.time(), 3)}
@@ -40,14 +48,18 @@ def _keep_until(path: Path, step: int) -> None:
 
     A run that starts at step 0 begins a new file; the old one is kept beside it.
     """
-    old = path.with_name(f"{path.name}.1")
     if step == 0:
-        path.replace(old)
+        path.replace(_before(path))
         return
     temporary = path.with_name(f".{path.name}")
     with path.open(encoding="utf-8", errors="replace") as lines, temporary.open("w", encoding="utf-8") as kept:
         kept.writelines(f"{line.rstrip()}\n" for line in lines if _step(line) <= step)
     temporary.replace(path)
+
+
+def _before(path: Path) -> Path:
+    """Where the file of an earlier run is kept."""
+    return path.with_name(f"{path.name}.1")
 
 
 def _step(line: str) -> float:

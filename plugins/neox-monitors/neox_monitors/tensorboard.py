@@ -9,6 +9,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from neox_core.contracts.host import RunInfo
 from neox_monitors.events import events
+from neox_monitors.place import written_to
 from neox_monitors.settings import TensorBoardSettings
 
 
@@ -23,7 +24,8 @@ class TensorBoard:
         block = settings.tensorboard
         folder = settings.tensorboard_dir or str(Path(block.output_path or "") / block.job_name)
         forget = run.first_step * run.samples_per_step + 1 if run.first_step else None
-        self._writer = SummaryWriter(folder, purge_step=forget)
+        with written_to(Path(folder), "set tensorboard-dir, or tensorboard.output_path, to another folder"):
+            self._writer = SummaryWriter(folder, purge_step=forget)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in events(values).items():

@@ -10,6 +10,7 @@ import pytest
 from attrs import evolve
 
 from neox_core.contracts.host import RunInfo
+from neox_core.errors import ConfigError
 from neox_core.testing import build, load_only
 
 VALUES = {"loss": 2.5, "lr": 0.1, "loss_scale": 128.0, "elapsed_time_ms_forward": 12.5}
@@ -167,3 +168,10 @@ def test_comet_gets_an_experiment_with_a_value_of_each_name_every_so_many_sample
         ("Train/Samples/lr", 250, 0.5),
     ]
     assert "named" in json.dumps(messages)
+
+
+@pytest.mark.parametrize("name", ["csv_monitor", "tensorboard"])
+def test_a_file_in_the_place_of_their_folder_is_the_users_to_mend(run, tmp_path, name):
+    (tmp_path / "out").write_text("")
+    with pytest.raises(ConfigError, match=r"out/job: cannot be written to: Not a directory\n  set .*output_path"):
+        start(name, run, **{name: {"output_path": "out", "job_name": "job"}})

@@ -1,9 +1,13 @@
+import errno
 import json
 import math
+import os
+from pathlib import Path
 
 import pytest
 
 from neox_core.contracts.host import RunInfo
+from neox_core.errors import ConfigError
 from neox_core.testing import assert_light, build, check_monitor, load_only
 
 VALUES = {"loss": 2.0, "lr": 0.1, "tokens_per_s": 10.0, "step_s": 0.5, "data_wait_s": 0.0, "memory_gib": 1.0}
@@ -69,3 +73,21 @@ def test_a_run_that_starts_anew_keeps_the_file_of_the_one_before(entry, tmp_path
 def test_the_contract(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where CSV files go by default
     check_monitor(load_only("neox-monitors"), name)
+
+
+@pytest.mark.parametrize("first_step", [0, 25])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "metrics.jsonl.1"])
+def test_a_folder_in_its_place_is_the_users_to_mend(entry, tmp_path, name, first_step):
+    (tmp_path / name / "kept").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=rf"/{name}: is a folder, .* a file\n  move it away, .*--run-dir"):
+        start(entry, tmp_path, first_step)
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+    with pytest.raises(ConfigError, match="cannot be written to: No space left"):
+        start(entry, Full(tmp_path / "disk"))
+
+
+class Full(type(Path())):
+    """A folder on a disk without room."""
+
+    def mkdir(self, *args, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
