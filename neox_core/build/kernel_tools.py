@@ -6,19 +6,16 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from neox_core.build.context import DTYPES
 from neox_core.build.kernel_check import TOLERANCE, error_of, times_of
-from neox_core.build.kernels import architecture_of, choose
+from neox_core.build.kernels import architecture_of, choose, load_kernel, why_not
 from neox_core.errors import ConfigError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.plan.runfile import ComponentRef, KernelPlan
-
-if TYPE_CHECKING:
-    from neox_core.contracts import Kernel
 
 
 def listed(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: torch.dtype) -> Iterator[str]:
@@ -26,7 +23,7 @@ def listed(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: torch
     yield f"on {_name(device)}, {dtype_name(dtype)}:"
     for row in rows:
         offers = _offers(row)
-        shape = _shape(offers[0].load()[0], dtype) if offers else ()
+        shape = _shape(offers[0], dtype) if offers else ()
         choice = choose(KernelPlan(row["op"], "auto", "", offers), shape, dtype, device)
         yield f"{row['op']}: {choice.name}  ({', '.join(row['owners'])})"
         for name, reasons in choice.passed_over:
@@ -42,15 +39,16 @@ def checked(rows: Sequence[Mapping[str, Any]], device: torch.device) -> Iterator
     for row in rows:
         reference = load_path(row["reference"])
         for offer in _offers(row):
-            kernel = offer.load()[0]
+            kernel = load_kernel(offer)
             for dtype, limit in TOLERANCE.items():
                 title = f"{offer.name} {dtype_name(dtype)}"
-                reasons = kernel.why_not(_shape(kernel, dtype), dtype, device)
+                reasons = why_not(offer, kernel.why_not, _shape(offer, dtype), dtype, device)
                 if reasons:
                     yield None, f"{title}: cannot run: {', '.join(reasons)}"
                     continue
-                examples = kernel.examples(dtype, device, large=False)
-                error = max(error_of(kernel, reference, arguments) for arguments in examples)
+                with offer.blamed():
+                    examples = kernel.examples(dtype, device, large=False)
+                    error = max(error_of(kernel, reference, arguments) for arguments in examples)
                 yield (
                     error <= limit,
                     f"{title}: {'ok' if error <= limit else 'WRONG'}, off by {error:.1e} of {limit:.0e}",
@@ -63,14 +61,14 @@ def measured(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: tor
         raise ConfigError("kernels are measured on a GPU", hint="on a CPU they are interpreted, for tests alone")
     for row in rows:
         for offer in _offers(row):
-            kernel = offer.load()[0]
-            if reasons := kernel.why_not(_shape(kernel, dtype), dtype, device):
+            kernel = load_kernel(offer)
+            if reasons := why_not(offer, kernel.why_not, _shape(offer, dtype), dtype, device):
                 yield f"{offer.name}: cannot run: {', '.join(reasons)}"
                 continue
-            arguments = next(iter(kernel.examples(dtype, device, large=True)))
-            own, plain = (
-                statistics.median(times_of(each, arguments)) for each in (kernel, load_path(row["reference"]))
-            )
+            reference = load_path(row["reference"])
+            with offer.blamed():
+                arguments = next(iter(kernel.examples(dtype, device, large=True)))
+                own, plain = (statistics.median(times_of(each, arguments)) for each in (kernel, reference))
             yield f"{offer.name}: {own * 1e3:.3f} ms, reference {plain * 1e3:.3f} ms, {plain / own:.2f} times as fast"
 
 
@@ -82,9 +80,11 @@ def _offers(row: Mapping[str, Any]) -> tuple[ComponentRef, ...]:
     return tuple(ComponentRef(**each) for each in row["offers"])
 
 
-def _shape(kernel: Kernel, dtype: torch.dtype) -> tuple[int, ...]:
-    """Of the first tensor of its first large example, of which nothing is computed."""
-    return tuple(next(iter(kernel.examples(dtype, torch.device("meta"), large=True)))[0].shape)
+def _shape(offer: ComponentRef, dtype: torch.dtype) -> tuple[int, ...]:
+    """Of the first tensor of a kernel's first large example, of which nothing is computed."""
+    kernel = load_kernel(offer)
+    with offer.blamed():
+        return tuple(next(iter(kernel.examples(dtype, torch.device("meta"), large=True)))[0].shape)
 
 
 def _name(device: torch.device) -> str:

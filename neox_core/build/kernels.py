@@ -12,14 +12,14 @@ from torch import nn
 
 from neox_core.build.parts import load_position
 from neox_core.contracts import SparseUse
-from neox_core.errors import ConfigError
+from neox_core.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from neox_core.build.context import BuildContext
     from neox_core.contracts import Kernel
-    from neox_core.plan.runfile import KernelPlan, ModelPlan
+    from neox_core.plan.runfile import ComponentRef, KernelPlan, ModelPlan
 
 REFERENCE = "reference"
 
@@ -50,15 +50,15 @@ def choose(
     """The first offer that can run, and for `auto` was tested on the device; else for `auto` the reference.
 
     shape: of the op's first tensor, for one sample. use: of block-sparse attention. Raises ConfigError with all reasons
-    where a kernel was asked for and none can run, PluginError for an offer that cannot be imported.
+    where a kernel was asked for and none can run, PluginError for an offer that is none.
     """
     passed: list[tuple[str, tuple[str, ...]]] = []
     for offer in plan.offers:
-        kernel: Kernel = offer.load()[0]
-        reasons = kernel.why_not(shape, dtype, device)
+        kernel = load_kernel(offer)
+        reasons = why_not(offer, kernel.why_not, shape, dtype, device)
         if use is not None:
             why_not_for = getattr(kernel, "why_not_for", None)
-            reasons += ("it has no why_not_for",) if why_not_for is None else why_not_for(use)
+            reasons += ("it has no why_not_for",) if why_not_for is None else why_not(offer, why_not_for, use)
         architecture = architecture_of(device)
         if not reasons and plan.asked == "auto" and architecture not in kernel.tested:
             reasons = (f"not tested on {architecture}; ask for it to use it",)
@@ -72,6 +72,25 @@ def choose(
             hint=f"remove it, or kernels: {{{plan.op}: reference}}",
         )
     return Choice(plan.op, REFERENCE, None, tuple(passed))
+
+
+def load_kernel(offer: ComponentRef) -> Kernel:
+    """Raises PluginError for an offer that cannot be imported, or is not a kernel."""
+    kernel: Kernel = offer.load()[0]
+    lacks = [name for name in ("tested", "why_not", "examples", "__call__") if not hasattr(kernel, name)]
+    if isinstance(kernel, type) or lacks:
+        fault = "is a class, and has to be an instance of it" if isinstance(kernel, type) else f"has no {lacks[0]}"
+        raise PluginError(f"{offer.owner}: {offer.target} {fault}", hint=f"tell the author of {offer.plugin}")
+    return kernel
+
+
+def why_not(offer: ComponentRef, ask: Callable[..., Any], *about: Any) -> tuple[str, ...]:
+    """The kernel's reasons. Raises PluginError for a fault of its code, and for what are no reasons."""
+    with offer.blamed():
+        reasons = ask(*about)
+        if not isinstance(reasons, tuple) or not all(isinstance(each, str) for each in reasons):
+            raise TypeError(f"{ask.__name__} returns a tuple of texts, not {reasons!r}")
+    return reasons
 
 
 def use_kernels(

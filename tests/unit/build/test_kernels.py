@@ -16,7 +16,7 @@ from neox_core.build.kernel_check import TOLERANCE, error_of
 from neox_core.build.kernel_tools import checked, listed, measured
 from neox_core.build.kernels import Choice, choose, use_kernels
 from neox_core.contracts import SparseUse
-from neox_core.errors import ConfigError
+from neox_core.errors import ConfigError, PluginError
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, KernelPlan
 from neox_core.testing import example_plan
@@ -56,6 +56,18 @@ class Picky(Double):
 PICKY = Picky()
 GOOD, BAD, UNTESTED = Double(), Double(reasons=("too wide", "too old")), Double(tested=frozenset({"sm_90"}))
 WRONG = Double(factor=1.1)
+PLAIN = Double(reasons="too wide")  # type: ignore[arg-type]
+
+
+class Broken(Double):
+    def why_not(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:
+        raise KeyError("no such GPU")
+
+    def examples(self, dtype: torch.dtype, device: torch.device, *, large: bool) -> Iterable[tuple[Any, ...]]:
+        raise ValueError("no example")
+
+
+BROKEN = Broken()
 
 
 def plan(want: str, *names: str) -> KernelPlan:
@@ -68,7 +80,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     module = sys.modules.get(__name__) or type(sys)(__name__)
-    for name in ("GOOD", "BAD", "UNTESTED", "WRONG", "PICKY", "reference"):
+    for name in ("GOOD", "BAD", "UNTESTED", "WRONG", "PICKY", "PLAIN", "Double", "BROKEN", "reference"):
         setattr(module, name, globals()[name])
     monkeypatch.setitem(sys.modules, __name__, module)
 
@@ -203,3 +215,26 @@ def test_check_judges_each_kernel_in_each_dtype() -> None:
 def test_a_cpu_is_not_measured() -> None:
     with pytest.raises(ConfigError, match="measured on a GPU"):
         list(measured([row("GOOD")], CPU, torch.float32))
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "also"),
+    [
+        ("Double", f": {__name__}:Double is a class, and has to be an instance of it", None),
+        ("reference", f": {__name__}:reference has no tested", None),
+        ("PLAIN", " failed: TypeError: why_not returns a tuple of texts, not 'too wide'", None),
+        ("BROKEN", " failed: KeyError: 'no such GPU'", " failed: ValueError: no example"),
+    ],
+)
+def test_an_offer_that_is_no_kernel_is_its_authors_to_mend(name: str, fault: str, also: str | None) -> None:
+    def tell(found: pytest.ExceptionInfo[PluginError]) -> str:
+        assert found.value.hint.startswith("tell the author of p")
+        return found.value.message.partition(" (")[0].removeprefix(f"kernel p:square.{name} 1")
+
+    with pytest.raises(PluginError) as found:
+        choice("auto", name)
+    assert tell(found) == fault
+    for tool in (lambda: listed([row(name)], CPU, torch.float32), lambda: checked([row(name)], CPU)):
+        with pytest.raises(PluginError) as found:
+            list(tool())
+        assert tell(found) == (also or fault)
