@@ -11,7 +11,7 @@ import click
 from attrs import frozen
 
 from neox_core.errors import NeoxError, PluginError, nobody_reads
-from neox_core.hooks.component import load_path
+from neox_core.hooks.component import cause_of, load_path
 
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog
@@ -37,6 +37,9 @@ SUBCOMMANDS = {
     "kernels": Subcommand("neox_core.cli.kernels:kernels", "Show, check and measure what computes a model's ops here."),
     "plugins": Subcommand("neox_core.cli.plugins:plugins", "List, describe and check the installed plugins."),
 }
+
+OFFER = "neox_core.offer"
+"""Where a click context keeps the plugin's offer that its command is."""
 
 
 class NeoxGroup(click.Group):
@@ -64,7 +67,9 @@ class NeoxGroup(click.Group):
             catalog = load_plugins()
             if ":" not in cmd_name and not catalog.registry.offers("command", cmd_name):
                 self._refuse(ctx, cmd_name, catalog)
-            command = catalog.find("command", cmd_name).load()
+            entry = catalog.find("command", cmd_name)
+            command = entry.load()
+            ctx.meta[OFFER] = entry
         if not isinstance(command, click.Command):
             raise PluginError(f"command {cmd_name!r} is {command!r}, not a click command")
         return command
@@ -76,11 +81,23 @@ class NeoxGroup(click.Group):
         raise click.UsageError(f"no command {name!r}; {way_out}{failed}", ctx)
 
     def invoke(self, ctx: click.Context) -> None:
-        """As click's, for which what a command returns is no exit code, and a reader that leaves is code 1."""
+        """As click's, for which what a command returns is no exit code, and a reader that leaves is code 1.
+
+        What the code of a plugin's command raises names the plugin: PluginError, unless it is meant for the user.
+        """
         try:
             super().invoke(ctx)
         except BrokenPipeError:
             ctx.exit(nobody_reads())
+        except (NeoxError, click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except Exception as error:
+            entry: Entry | None = ctx.meta.get(OFFER)
+            if entry is None:
+                raise
+            cause = cause_of(error, entry.component.target)
+            hint = f"tell the author of {entry.plugin.id}; `neox --debug` shows the traceback"
+            raise PluginError(f"command {entry.qualified} {entry.plugin.version} failed: {cause}", hint=hint) from error
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any

@@ -125,6 +125,15 @@ def hello(times):
 def fail():
     raise DataError("no file")
 
+@click.command()
+@click.argument("how")
+def broken(how):
+    if how == "usage":
+        raise click.UsageError("not so")
+    if how == "leave":
+        click.get_current_context().exit(9)
+    {}["key"]
+
 other = 3
 """
 OFFERS = """
@@ -154,6 +163,20 @@ def test_plugins_add_commands(site: Any) -> None:
     assert (near["exit_code"], "did you mean 'hello'?" in near["stderr"]) == (2, True)
     assert "It can hello. (neox-a)" in help_text["stdout"]
     assert "use       neox hello" in lists["stdout"]
+
+
+def test_a_fault_in_a_command_of_a_plugin_names_it(site: Any) -> None:
+    offer_commands(site, "neox-a", "broken")
+    fault, usage, left, debug = site.neox_each(
+        ["broken", "x"], ["broken", "usage"], ["broken", "leave"], ["--debug", "broken", "x"]
+    )
+    assert fault["exit_code"] == debug["exit_code"] == 3
+    said, hint = fault["stderr"].splitlines()
+    assert said.startswith("error: command neox-a:broken 1.0 failed: KeyError: 'key' (neox_a.commands, line ")
+    assert "tell the author of neox-a; `neox --debug`" in hint
+    assert "Traceback" in debug["stderr"]
+    assert (usage["exit_code"], "Error: not so" in usage["stderr"]) == (2, True)
+    assert left["exit_code"] == 9
 
 
 def test_a_command_that_two_plugins_offer(site: Any) -> None:
