@@ -239,7 +239,7 @@ def _add_scalar(contents: RankContents, name: str, state: str, value: Any) -> No
 
 
 def _finite(tensor: Tensor) -> bool:
-    return tensor.numel() == 0 or all(math.isfinite(float(end)) for end in torch.aminmax(tensor))
+    return tensor.numel() == 0 or all(math.isfinite(float(end)) for end in torch.aminmax(tensor.detach()))
 
 
 _DIVERGED = "go on from an earlier checkpoint, with a lower learning rate or with gradient_clipping"
