@@ -57,7 +57,7 @@ class RankContents:
         have said nothing yet, and this checkpoint could be the one that the last good one is deleted for.
         """
         if kind in ("weight", "master") and not _finite(tensor):
-            raise CheckpointError(f"{name} has become nan or inf: this step is not saved", hint=_DIVERGED)
+            raise CheckpointError(f"{name} holds nan or inf: nothing is saved", hint=_DIVERGED)
         file = f"rank-{self.rank:05d}.{part}.safetensors"
         key = "/".join(filter(None, (kind, place.get("state"), name)))
         place.setdefault("shape", tuple(tensor.shape))
@@ -242,7 +242,7 @@ def _finite(tensor: Tensor) -> bool:
     return tensor.numel() == 0 or all(math.isfinite(float(end)) for end in torch.aminmax(tensor.detach()))
 
 
-_DIVERGED = "go on from an earlier checkpoint, with a lower learning rate or with gradient_clipping"
+_DIVERGED = "a run goes on from an earlier checkpoint, with a lower learning rate or with gradient_clipping"
 
 
 def _note(folder: Path, rank: int) -> Path:

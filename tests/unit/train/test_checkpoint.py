@@ -317,7 +317,7 @@ def test_weights_that_are_not_finite_are_not_saved_in_place_of_good_ones(plan: R
     name, weight = next(iter(run.engine.model.named_parameters()))
     with torch.no_grad():
         weight.view(-1)[-1] = bad
-    with pytest.raises(CheckpointError, match=f"{name} has become nan or inf"):
+    with pytest.raises(CheckpointError, match=f"{name} holds nan or inf"):
         run.save()
     assert sorted(path.name for path in good.parent.iterdir()) == ["latest", good.name]
 
