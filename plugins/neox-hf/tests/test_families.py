@@ -210,7 +210,7 @@ def broken(folder: Path, value: float) -> Path:
 
 
 def test_weights_that_are_not_finite_are_not_imported(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="up.weight holds nan or inf: nothing is saved"):
+    with pytest.raises(CheckpointError, match=r"up\.weight holds nan or inf: nothing is saved"):
         imported_to(broken(tmp_path / "theirs", torch.nan), tmp_path / "ours")
 
 
