@@ -40,6 +40,7 @@ def build_model(
     """
     parts = load_parts(plan, vocab_size, context, eod)
     model = _put_together(parts)
+    model.embedding.sparse_gradients = plan.sparse_gradients
     if weights is None:
         draw(model, parts, plan, context)
     else:

@@ -20,11 +20,13 @@ class Embedding(nn.Module):
     """Rows of a table, and what the position adds to them. Where embeddings are tied, the table is the head's too.
 
     A tensor-parallel rank holds some rows; with sequence parallelism it returns its positions only.
+    sparse_gradients: the table's gradient is a sparse tensor, of the rows that were used; not of a part of a table.
     """
 
     def __init__(self, vocab_size: int, hidden_size: int, dropout: float, tensor: TensorParallel = ALONE) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(tensor.share(vocab_size), hidden_size))
+        self.sparse_gradients = False
         self.dropout = dropout
         self.tensor = tensor
         self.cuts: dict[str, Cut] = {} if tensor.size == 1 else {"weight": tensor.cut(0, (vocab_size,))}
@@ -37,7 +39,7 @@ class Embedding(nn.Module):
 
     def _rows(self, tokens: Tensor) -> Tensor:
         if self.tensor.size == 1:
-            return F.embedding(tokens, self.weight)
+            return F.embedding(tokens, self.weight, sparse=self.sparse_gradients)
         index = tokens - self.tensor.rank * self.weight.shape[0]
         elsewhere = (index < 0) | (index >= self.weight.shape[0])
         rows = F.embedding(index.masked_fill(elsewhere, 0), self.weight)

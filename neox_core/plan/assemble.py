@@ -14,6 +14,7 @@ from neox_core.config.layers import layer_layouts, layouts_used, mode_of
 from neox_core.config.sections.activation_checkpointing import ActivationCheckpointingSection, option, segments
 from neox_core.config.sections.attention import AttentionSection
 from neox_core.config.sections.checkpoint import CheckpointEngineSection
+from neox_core.config.sections.communication import CommunicationSection
 from neox_core.config.sections.data import BlendSection
 from neox_core.config.sections.host import DataSection
 from neox_core.config.sections.model import ModelSection, RegularizationSection
@@ -141,6 +142,7 @@ def _model(config: Config) -> ModelPlan:
         reset_attention_mask=model.reset_attention_mask,
         eod_mask_loss=model.eod_mask_loss,
         compile=model.compile,
+        sparse_gradients=config.section(CommunicationSection).sparse_gradients,
         recompute=_recompute(config.section(ActivationCheckpointingSection), model.num_layers),
         layouts=tuple(map(reference, layouts)),
         layout_of_layer=_layout_of_layer(config, layouts, model.num_layers),

@@ -117,6 +117,7 @@ class ModelPlan:
 
     num_kv_heads None: as many as heads. num_unique_layers None: as many as layers. recompute None: keep activations.
     kernels: for each op that a kernel may compute; ops that are not named are computed by their references.
+    sparse_gradients: the embedding's gradient is sent as the rows that a step has used.
     layout_of_layer: for each layer its place in `layouts`, None where it sees all before it; empty: all layers do.
     """
 
@@ -151,6 +152,7 @@ class ModelPlan:
     reset_attention_mask: bool = False
     eod_mask_loss: bool = False
     compile: bool = False
+    sparse_gradients: bool = False
     recompute: RecomputePlan | None = None
     layouts: tuple[ComponentRef, ...] = ()
     layout_of_layer: tuple[int | None, ...] = ()

@@ -29,6 +29,7 @@ _SAME_NUMBERS = {
         "output_init_method",
         "padded_vocab_size",
         "recompute",
+        "sparse_gradients",
     },
     "optim": {"decay_steps", "lr", "min_lr", "schedule", "warmup_steps", "zero_stage"},
     "precision": set[str](),

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 CALLS: list[dict[str, Any]] = []
-SPIED = ("all_reduce", "reduce", "reduce_scatter_tensor", "all_gather_into_tensor", "broadcast")
+SPIED = ("all_reduce", "reduce", "reduce_scatter_tensor", "all_gather_into_tensor", "all_gather", "broadcast")
 
 
 def _spy(name: str) -> Callable[..., Any]:

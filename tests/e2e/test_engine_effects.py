@@ -44,6 +44,7 @@ def _zero(stage: int, **keys: object) -> dict[str, object]:
 
 BF16 = {"bf16": {"enabled": True}}
 ADDED: dict[str, object] = {**BF16, **_zero(1), "gradient_accumulation_steps": 2, "fp32_allreduce": True}
+UNTIED: dict[str, object] = {"no-weight-tying": True, "gradient_accumulation_steps": 2}
 RUNS: dict[str, dict[str, object]] = {
     "plain": {},
     "sent-bf16": {"communication_data_type": "bf16"},
@@ -51,6 +52,8 @@ RUNS: dict[str, dict[str, object]] = {
     "bf16-sent-fp32": {**BF16, "fp32_allreduce": True},
     "prescaled": {"prescale_gradients": True},
     "predivided": {"gradient_predivide_factor": 4.0},
+    "untied": UNTIED,
+    "rows": {**UNTIED, "sparse_gradients": True},
     "amp": {"amp": {"enabled": True, "opt_level": "O1"}},
     "amp-O0": {"amp": {"enabled": True, "opt_level": "O0"}},
     "1": _zero(1),
@@ -138,6 +141,19 @@ def test_gradients_divided_before_the_sum(seen: Seen, run: str, share: float) ->
     size, whole = (sum(call["size"] for call in _gradients(seen[each])) for each in (run, "plain"))
     assert size == pytest.approx(whole / share, rel=1e-5)
     assert seen[run]["norm"] == pytest.approx(seen["plain"]["norm"], rel=1e-5)
+
+
+def test_only_rows_that_were_used_are_sent(seen: Seen) -> None:
+    """Two samples a rank of 32 tokens use no more than 64 of the 128 rows."""
+    rows, whole = seen["rows"], seen["untied"]
+    table, width = 128 * 32, 32
+    summed, without = (sum(call["numel"] for call in _gradients(each)) for each in (whole, rows))
+    assert summed - without == table
+    sent = max(call["numel"] for call in rows["calls"] if call["name"] == "all_gather")
+    assert width <= sent <= 64 * width
+    assert sent % width == 0
+    assert rows["loss"] == pytest.approx(whole["loss"], rel=1e-6)
+    assert rows["norm"] == pytest.approx(whole["norm"], rel=1e-5)
 
 
 @pytest.mark.parametrize(

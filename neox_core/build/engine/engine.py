@@ -130,6 +130,7 @@ class Engine:
             self._clipped = [shard.stepped for shard in self.shards]
             for shard in self.shards:
                 copy_marks(self._named[shard.name], shard.stepped)
+        self._sparse = [self.model.embedding.weight] if plan.model.sparse_gradients else []
         if self._clips:
             optimizer.register_step_pre_hook(lambda *_: self._before_update())
         self.model.train()
@@ -320,6 +321,8 @@ class Engine:
         """Where DeepSpeed does not clip: called with all gradients averaged, before the optimizer uses them."""
         if self._norm is not None:  # torch calls again where a class's step calls that of a parent in use by itself
             return
+        for parameter in self._sparse:  # rows were sent; every optimizer and the clipping take what is whole
+            parameter.grad = parameter.grad.to_dense()
         self._norm = norm = self._clip(self._clipping)
         if self._looks and not torch.isfinite(norm):
             self._discarded += 1

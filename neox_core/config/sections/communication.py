@@ -4,7 +4,7 @@ from typing import Literal
 
 from attrs import frozen
 
-from neox_core.config.checks import above, only
+from neox_core.config.checks import above
 from neox_core.config.setting import setting
 
 
@@ -26,9 +26,6 @@ class CommunicationSection:
     )
     sparse_gradients: bool = setting(
         False,
-        help="Send only the rows of the embedding that were used: not available.",
-        check=only(
-            False, why="what DeepSpeed 0.19.8 does only for an embedding with sparse gradients, which neox has not"
-        ),
+        help="Send only the rows of the embedding that a step has used. Of a table that is not the head's too.",
         origin="deepspeed",
     )

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
 from neox_core.config.sections.communication import CommunicationSection
+from neox_core.config.sections.model import ModelSection
 from neox_core.config.sections.parallelism import ParallelismSection
+from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.sections.zero import ZeroBlock, ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape, data_parallel
-from neox_core.plan.rules.rule import Rule, rule
+from neox_core.plan.rules.rule import Rule, enabled, rule
 
 BLOCK = "zero_optimization"
 STAGE_OF_KEY: dict[str, tuple[int, ...]] = {
@@ -111,6 +113,44 @@ def one_scaling(config: Config, shape: ClusterShape) -> Iterator[Problem]:
         yield config.problem("does nothing beside prescale_gradients", "gradient_predivide_factor", "keep one")
 
 
+@rule(
+    "sparse_gradients",
+    f"{BLOCK}.stage",
+    "no_weight_tying",
+    "model_parallel_size",
+    "pipe_parallel_size",
+    "bf16.enabled",
+    "fp16.enabled",
+    "gradient_predivide_factor",
+)
+def rows_of_a_whole_table(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Rows are sent of an fp32 table that is whole on every rank, and whose gradient has not all rows anyway."""
+    communication, parallel = config.section(CommunicationSection), config.section(ParallelismSection)
+    precision, stage = config.section(PrecisionSection), _zero(config).stage
+    parts = parallel.model_parallel_size > 1 or parallel.pipe_parallel_size > 1
+    half = enabled(precision.bf16) or enabled(precision.fp16)
+    reasons = (
+        (
+            not config.section(ModelSection).no_weight_tying,
+            "the head's gradient has every row",
+            "no-weight-tying: true",
+        ),
+        (stage > 0, f"is not for ZeRO stage {stage}", "zero_optimization: {stage: 0}"),
+        (parts, "is for data parallelism alone", "model-parallel-size and pipe-parallel-size 1"),
+        (half, "is for a model in fp32", "torch_autocast: {enabled: true} has its products in bf16"),
+        (
+            communication.gradient_predivide_factor != 1.0,
+            "DeepSpeed 0.19.8 does not divide rows by gradient_predivide_factor",
+            "prescale_gradients: true divides all before the sum",
+        ),
+    )
+    if not communication.sparse_gradients:
+        return
+    yield from (config.problem(message, "sparse_gradients", hint) for wrong, message, hint in reasons if wrong)
+    if shape.num_ranks == 1:
+        yield config.problem("sends nothing on one rank", "sparse_gradients", severity="note")
+
+
 @rule(f"{BLOCK}.overlap_comm", "pipe_parallel_size")
 def no_overlap_in_a_pipeline(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """The pipeline engine reduces after the backward pass."""
@@ -135,6 +175,7 @@ RULES: tuple[Rule, ...] = (
     second_copy_fits,
     scaling_needs_all_reduce,
     one_scaling,
+    rows_of_a_whole_table,
     no_overlap_in_a_pipeline,
     checkpoints_are_elastic,
 )

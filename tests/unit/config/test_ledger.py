@@ -26,7 +26,7 @@ KEYS = all_keys(REGISTRY)
 STATES = states(KEYS)
 
 # Parameters and named features of the documents that this version does not have. Both may only go down.
-PARAMETERS_KNOWN_ONLY = 119
+PARAMETERS_KNOWN_ONLY = 118
 FEATURES_KNOWN_ONLY = 25
 
 # Where a name, a type or a default is not the documents', and why.

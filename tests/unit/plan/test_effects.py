@@ -96,6 +96,13 @@ EFFECTS: dict[str, Effect] = {
         "fp32",
     ),
     "prescale_gradients": (STAGE_1, ("prescale_gradients=true",), at("engine.prescale_gradients"), False, True),
+    "sparse_gradients": (
+        ("no-weight-tying=true",),
+        ("sparse_gradients=true",),
+        at("model.sparse_gradients"),
+        False,
+        True,
+    ),
     "gradient_predivide_factor": (
         STAGE_1,
         ("gradient_predivide_factor=2",),

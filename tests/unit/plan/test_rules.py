@@ -503,6 +503,12 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("prescale_gradients=true", "gradient_predivide_factor=1"),
         CPU,
     ),
+    "rows_of_a_whole_table": (
+        ("sparse_gradients=true",),
+        "error: sparse_gradients: the head's gradient has every row (no-weight-tying: true)",
+        ("sparse_gradients=true", "no-weight-tying=true"),
+        GPU,
+    ),
     "no_overlap_in_a_pipeline": (
         ("zero_optimization={stage: 1, overlap_comm: true}", "pipe-parallel-size=2"),
         "error: zero_optimization.overlap_comm: is not done in a pipeline (overlap_comm: false)",
@@ -701,6 +707,15 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
             ("zero_optimization.stage=1", "prescale_gradients=true"),
             "prescale_gradients: has no effect on ZeRO's reduce-scatter",
         ),
+        (("sparse_gradients=true", "zero_optimization.stage=1"), "sparse_gradients: is not for ZeRO stage 1"),
+        (("sparse_gradients=true", "bf16.enabled=true"), "sparse_gradients: is for a model in fp32"),
+        (("sparse_gradients=true", "num_gpus=2", "model-parallel-size=2"), "sparse_gradients: is for data parallelism"),
+        (("sparse_gradients=true", "num_gpus=2", "pipe-parallel-size=2"), "sparse_gradients: is for data parallelism"),
+        (
+            ("sparse_gradients=true", "gradient_predivide_factor=2"),
+            "sparse_gradients: DeepSpeed 0.19.8 does not divide",
+        ),
+        (("sparse_gradients=true", "num_gpus=1"), "note: sparse_gradients: sends nothing on one rank"),
         (("board.folder=x",), "warning: board: does nothing (set board.enabled: true)"),
         (("board={enabled: true, key: abc}",), "error: board.key: is a secret, which has no place in a config"),
         (("scheduler.type=Warmup",), "scheduler.type: no scheduler 'Warmup'; installed: WarmupLR"),

@@ -115,10 +115,6 @@ def test_files_are_for_stage_3(check: Check) -> None:
     ("sets", "said"),
     [
         ("amp={enabled: true, opt_level: O2}", "amp.opt_level: O2 keeps weights in half precision, which amp does no"),
-        (
-            "sparse_gradients=true",
-            "sparse_gradients: true is what DeepSpeed 0.19.8 does only for an embedding with sparse gradients",
-        ),
         ("zero_optimization.grad_hooks=false", "zero_optimization.grad_hooks: false is not available"),
         (
             "zero_optimization.allgather_partitions=false",
