@@ -12,7 +12,13 @@ from neox_core.parallel.groups import Groups
 from neox_core.train.claim import claim
 
 ALONE, CPU = Groups(world=None, data=None, data_rank=0, data_size=1), torch.device("cpu")
-HOLD = "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(); time.sleep(60)"
+HOLD = """
+import fcntl, sys, time
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(60)
+"""
 
 
 def test_a_folder_that_another_process_holds_is_refused_until_that_is_gone(tmp_path: Path) -> None:
