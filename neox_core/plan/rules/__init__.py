@@ -30,25 +30,29 @@ from neox_core.plan.rules import (
     schedule,
     zero,
 )
-from neox_core.plan.rules.rule import Rule, keys_of
+from neox_core.plan.rules.rule import Rule, keys_of, rules_in
 
-RULES: tuple[Rule, ...] = (
-    *model.RULES,
-    *attention.RULES,
-    *activation_checkpointing.RULES,
-    *parallelism.RULES,
-    *batch.RULES,
-    *optimization.RULES,
-    *precision.RULES,
-    *zero.RULES,
-    *offload.RULES,
-    *engine.RULES,
-    *checkpoint.RULES,
-    *data.RULES,
-    *profiling.RULES,
-    *schedule.RULES,
-    *monitors.RULES,
-    *launch.RULES,
+RULES: tuple[Rule, ...] = tuple(
+    each
+    for area in (
+        model,
+        attention,
+        activation_checkpointing,
+        parallelism,
+        batch,
+        optimization,
+        precision,
+        zero,
+        offload,
+        engine,
+        checkpoint,
+        data,
+        profiling,
+        schedule,
+        monitors,
+        launch,
+    )
+    for each in rules_in(area)
 )
 
 

@@ -13,7 +13,7 @@ from neox_core.config.sections.model import ModelSection
 from neox_core.config.sections.parallelism import ParallelismSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import Rule, rule
+from neox_core.plan.rules.rule import rule
 
 
 @rule(*SPELLINGS, *(f"activation_checkpointing.{inner}" for inner in SPELLINGS.values()))
@@ -145,16 +145,3 @@ def buffer_is_for_one_micro_batch(config: Config, shape: ClusterShape) -> Iterat
 def _spelled(config: Config, key: str) -> str:
     inner = f"activation_checkpointing.{SPELLINGS[key]}"
     return inner if config.is_set(inner) and not config.is_set(key) else key
-
-
-RULES: tuple[Rule, ...] = (
-    checkpointing_spellings_agree,
-    recomputing_is_on,
-    segment_fits_model,
-    options_are_deepspeeds,
-    contiguous_buffer_has_a_size,
-    partitions_have_ranks,
-    one_function_parts_inputs,
-    inputs_leave_the_device,
-    buffer_is_for_one_micro_batch,
-)

@@ -9,7 +9,7 @@ from neox_core.config.sections.host import DataSection
 from neox_core.config.sections.model import ModelSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import Rule, rule
+from neox_core.plan.rules.rule import rule
 
 
 @rule("attention_config", "sparsity")
@@ -63,6 +63,3 @@ def blocks_divide_sequence(config: Config, shape: ClusterShape) -> Iterator[Prob
         elif length % block:
             yield config.problem(f"{block} does not divide seq-length {length}", "sparse_attention.block")
             return
-
-
-RULES: tuple[Rule, ...] = (attention_said_once, attention_fits_layers, sparse_block_used, blocks_divide_sequence)

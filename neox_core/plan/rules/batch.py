@@ -7,7 +7,7 @@ from neox_core.config.sections.training import BatchSection
 from neox_core.config.structure import Config
 from neox_core.plan.batch import BatchError, solve_batch
 from neox_core.plan.cluster import ClusterShape, data_parallel
-from neox_core.plan.rules.rule import Rule, rule
+from neox_core.plan.rules.rule import rule
 
 
 @rule("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -23,6 +23,3 @@ def batch_fits(config: Config, shape: ClusterShape) -> Iterator[Problem]:
         )
     except BatchError as error:
         yield config.problem(error.message, error.key, error.hint)
-
-
-RULES: tuple[Rule, ...] = (batch_fits,)

@@ -7,7 +7,7 @@ from neox_core.config.sections.checkpoint import CheckpointEngineSection
 from neox_core.config.sections.training import CheckpointSection, TrainingSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import Rule, rule
+from neox_core.plan.rules.rule import rule
 
 
 @rule("save", "save_interval", "keep_last_n_checkpoints")
@@ -63,12 +63,3 @@ def local_storage_is_of_one_host(config: Config, shape: ClusterShape) -> Iterato
             "checkpoint.use_node_local_storage",
             "false, and save: a folder that they share",
         )
-
-
-RULES: tuple[Rule, ...] = (
-    extra_saves_can_be_made,
-    checkpoints_are_universal,
-    local_storage_is_of_one_host,
-    save_has_interval,
-    finetune_has_source,
-)

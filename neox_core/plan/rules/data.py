@@ -11,7 +11,7 @@ from neox_core.config.sections.host import DataSection
 from neox_core.config.sections.training import TrainingSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import Rule, rule
+from neox_core.plan.rules.rule import rule
 from neox_core.plan.split import SplitError, shares
 
 
@@ -134,15 +134,3 @@ def _any_file(prefix: Path) -> bool:
         )
     except OSError:
         return False
-
-
-RULES: tuple[Rule, ...] = (
-    vocabulary_known,
-    split_is_shares,
-    one_dataset_or_several,
-    every_split_has_datasets,
-    weight_for_each_dataset,
-    weights_from_one_place,
-    data_is_there,
-    files_are_there,
-)

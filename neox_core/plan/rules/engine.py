@@ -10,7 +10,7 @@ from neox_core.config.problem import Problem
 from neox_core.config.sections.engine import EngineSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import Rule, rule
+from neox_core.plan.rules.rule import rule
 
 EXTRA = "deepspeed_extra_args"
 ENGINE_KEYS = (
@@ -75,6 +75,3 @@ def _contradictions(config: Config, field: Field, value: Any, path: str) -> Iter
     inner = {key: each for each in fields_of(block) for key in each.keys}
     for key in value.keys() & inner.keys():
         yield from _contradictions(config, inner[key], value[key], f"{path}.{key}")
-
-
-RULES: tuple[Rule, ...] = (blocks_switched_on, extra_args_are_the_engines_own)

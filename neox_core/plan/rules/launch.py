@@ -7,7 +7,7 @@ from neox_core.config.sections.host import LaunchSection
 from neox_core.config.sections.parallelism import ParallelismSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import Rule, rule
+from neox_core.plan.rules.rule import rule
 
 
 @rule("include", "exclude")
@@ -38,10 +38,3 @@ def nvlink_pairs_share_layers(config: Config, shape: ClusterShape) -> Iterator[P
         yield config.problem("is for NVIDIA devices, and this run is on the CPU", "detect_nvlink_pairs")
     elif tensor != 2:
         yield config.problem(f"is for model-parallel-size 2, not {tensor}", "detect_nvlink_pairs", "remove it")
-
-
-RULES: tuple[Rule, ...] = (
-    one_host_filter,
-    filter_or_count,
-    nvlink_pairs_share_layers,
-)

@@ -8,7 +8,7 @@ from neox_core.config.sections.model import ModelSection
 from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import Rule, rule
+from neox_core.plan.rules.rule import rule
 
 
 @rule("hidden_size", "num_attention_heads")
@@ -114,18 +114,3 @@ def weights_are_drawn_on_the_cpu(config: Config, shape: ClusterShape) -> Iterato
         yield config.problem(
             "changes nothing: the first weights are always drawn there", "use_cpu_initialization", severity="note"
         )
-
-
-RULES: tuple[Rule, ...] = (
-    heads_divide_hidden,
-    one_residual,
-    sequence_fits_positions,
-    padding_agrees,
-    kv_heads_divide_heads,
-    unique_layers_divide_layers,
-    sharing_has_layers,
-    one_norm_for_parallel_residual,
-    layer_scaling_is_in_fp32,
-    documents_have_an_end,
-    weights_are_drawn_on_the_cpu,
-)

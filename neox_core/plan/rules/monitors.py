@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from neox_core.config.problem import Problem
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import Rule, rule
+from neox_core.plan.rules.rule import rule
 
 
 @rule("monitors")
@@ -26,9 +26,3 @@ def monitors_not_switched_off(config: Config, shape: ClusterShape) -> Iterator[P
         key = f"{chosen.entry.component.name}.enabled"
         if config.is_set(key) and not chosen.settings.enabled:
             yield config.problem(f"false contradicts monitors, which names {chosen.entry.component.name}", key)
-
-
-RULES: tuple[Rule, ...] = (
-    monitors_have_libraries,
-    monitors_not_switched_off,
-)

@@ -13,7 +13,7 @@ from neox_core.config.sections.zero import ZeroBlock, ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape, data_parallel
 from neox_core.plan.deepspeed.zero import uses_files
-from neox_core.plan.rules.rule import Rule, enabled, rule
+from neox_core.plan.rules.rule import enabled, rule
 
 PARAM, OPTIMIZER = "zero_optimization.offload_param", "zero_optimization.offload_optimizer"
 CPU_ADAM = "CPU_Adam"
@@ -178,19 +178,3 @@ def aio_has_files(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """Aio tunes the access to files, so it needs an offload to them."""
     if config.is_set("aio") and not uses_files(_zero(config)):
         yield config.problem("does nothing without an offload to nvme", "aio", severity="warning")
-
-
-RULES: tuple[Rule, ...] = (
-    offload_param_needs_stage_3,
-    offload_optimizer_needs_sharding,
-    partial_offload_fits,
-    forced_optimizer,
-    one_offload,
-    buffers_hold_a_parameter,
-    offload_collects_gradients,
-    pinning_needs_gpu,
-    files_need_libaio,
-    files_are_read_in_order,
-    whole_weights_are_in_memory,
-    aio_has_files,
-)

@@ -11,7 +11,7 @@ from neox_core.config.sections.training import LearningRateSection
 from neox_core.config.sections.zero import ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import Rule, enabled, number_is, rule
+from neox_core.plan.rules.rule import enabled, number_is, rule
 
 
 @rule("min_lr", "optimizer.params")
@@ -114,15 +114,3 @@ def weight_decay_agrees(config: Config, shape: ClusterShape) -> Iterator[Problem
         yield config.problem(
             f"differs from weight-decay {outer}", "optimizer.params.weight_decay", "keep one of the two"
         )
-
-
-RULES: tuple[Rule, ...] = (
-    floor_below_peak,
-    one_schedule_at_resume,
-    sharded_optimizer_tested,
-    optimizer_sees_whole_parameters,
-    optimizer_runs_on_device,
-    optimizer_suits_precision,
-    clipping_agrees,
-    weight_decay_agrees,
-)

@@ -10,7 +10,7 @@ from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.sections.zero import ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import Rule, enabled, rule
+from neox_core.plan.rules.rule import enabled, rule
 
 
 @rule("model_parallel_size", "pipe_parallel_size", "num_gpus")
@@ -110,14 +110,3 @@ def half_precision_is_sharded(config: Config, shape: ClusterShape) -> Iterator[P
             "zero_optimization.stage",
             "stage: 1",
         )
-
-
-RULES: tuple[Rule, ...] = (
-    ranks_make_whole_copies,
-    pipeline_keeps_gradients,
-    widths_divide,
-    partition_has_pipeline,
-    stages_have_layers,
-    positions_are_shared,
-    half_precision_is_sharded,
-)

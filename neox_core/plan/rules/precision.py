@@ -7,7 +7,7 @@ from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.sections.zero import ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import Rule, enabled, rule
+from neox_core.plan.rules.rule import enabled, rule
 
 
 @rule("fp16.enabled", "bf16.enabled", "amp.enabled", "torch_autocast.enabled")
@@ -69,13 +69,3 @@ def fp16_loss_needs_fp16(config: Config, shape: ClusterShape) -> Iterator[Proble
     precision = config.section(PrecisionSection)
     if precision.fp16_lm_cross_entropy and not enabled(precision.fp16):
         yield config.problem("needs fp16: {enabled: true}", "fp16-lm-cross-entropy")
-
-
-RULES: tuple[Rule, ...] = (
-    one_precision,
-    fp16_needs_gpu,
-    hysteresis_needs_zero,
-    amp_without_zero,
-    gradients_add_up_in_a_known_type,
-    fp16_loss_needs_fp16,
-)

@@ -7,7 +7,7 @@ from neox_core.config.sections.parallelism import ParallelismSection
 from neox_core.config.sections.profiling import ProfilingSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import Rule, rule
+from neox_core.plan.rules.rule import rule
 
 
 @rule("flops_profiler.enabled", "wall_clock_breakdown")
@@ -46,10 +46,3 @@ def pipelines_are_not_timed(config: Config, shape: ClusterShape) -> Iterator[Pro
         yield config.problem("the engine cannot profile a pipeline", "flops_profiler.enabled", hint)
     elif profiling.wall_clock_breakdown:
         yield config.problem("the engine cannot time a pipeline", "wall_clock_breakdown", hint)
-
-
-RULES: tuple[Rule, ...] = (
-    pipelines_are_not_timed,
-    profile_needs_timers,
-    timed_collectives_chosen_once,
-)

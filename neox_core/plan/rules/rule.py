@@ -1,6 +1,8 @@
 """What a rule is, and what several rules need."""
 
 from collections.abc import Callable, Iterator
+from inspect import isfunction
+from types import ModuleType
 from typing import Any
 
 from neox_core.config.problem import Problem
@@ -18,6 +20,11 @@ def rule(*keys: str) -> Callable[[Rule], Rule]:
         return each
 
     return mark
+
+
+def rules_in(module: ModuleType) -> Iterator[Rule]:
+    """What is marked in a module, in the order of its text."""
+    return (each for each in vars(module).values() if isfunction(each) and "keys" in vars(each))
 
 
 def keys_of(each: Rule) -> tuple[str, ...]:

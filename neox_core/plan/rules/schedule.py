@@ -10,7 +10,7 @@ from neox_core.config.sections.training import LearningRateSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rates import comes_with_optimizer, looked_at, rate_of, schedule_shape
-from neox_core.plan.rules.rule import Rule, rule
+from neox_core.plan.rules.rule import rule
 
 CURVE_KEYS = ("lr_decay_style", "lr_decay_iters", "min_lr", "warmup")
 
@@ -65,10 +65,3 @@ def schedule_of_the_optimizer(config: Config, shape: ClusterShape) -> Iterator[P
         yield config.problem(says, "lr_decay_style", "remove it, or write a `scheduler`")
     if rate.min_lr:
         yield config.problem(says, "min_lr", "remove it, or write a `scheduler`")
-
-
-RULES: tuple[Rule, ...] = (
-    one_schedule,
-    scheduler_reaches_the_peak,
-    schedule_of_the_optimizer,
-)

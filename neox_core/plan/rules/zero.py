@@ -10,7 +10,7 @@ from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.sections.zero import ZeroBlock, ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape, data_parallel
-from neox_core.plan.rules.rule import Rule, enabled, rule
+from neox_core.plan.rules.rule import enabled, rule
 
 BLOCK = "zero_optimization"
 STAGE_OF_KEY: dict[str, tuple[int, ...]] = {
@@ -165,17 +165,3 @@ def checkpoints_are_elastic(config: Config, shape: ClusterShape) -> Iterator[Pro
         yield config.problem(
             "changes nothing: checkpoints load on any number of ranks", f"{BLOCK}.elastic_checkpoint", severity="note"
         )
-
-
-RULES: tuple[Rule, ...] = (
-    keys_of_the_stage,
-    nothing_to_shard,
-    gathered_at_once,
-    quantizer_there,
-    second_copy_fits,
-    scaling_needs_all_reduce,
-    one_scaling,
-    rows_of_a_whole_table,
-    no_overlap_in_a_pipeline,
-    checkpoints_are_elastic,
-)
