@@ -16,7 +16,8 @@ import attrs
 from attrs import frozen
 
 from neox_core.config.problem import Problem
-from neox_core.config.setting import METADATA, SettingInfo
+from neox_core.config.setting import SettingInfo
+from neox_core.hooks.component import METADATA
 
 UNKNOWN_KEY = "unknown key"
 _INT_LIMIT = 2**63

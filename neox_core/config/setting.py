@@ -10,8 +10,6 @@ from attrs import NOTHING, field, frozen
 
 from neox_core.hooks.component import METADATA
 
-__all__ = ["METADATA", "Changes", "SettingInfo", "setting"]
-
 Changes = Literal["numerics", "speed", "output"]
 
 
@@ -50,7 +48,7 @@ def setting(
 ) -> Any:
     """A field of a settings class.
 
-    default: NOTHING makes the key required.
+    default: NOTHING makes the key required; `attrs.Factory(dict)` is for a value that is made anew each time.
     check: an attrs validator for the value; what it says becomes the error.
     origin: where the key comes from: neox, gpt-neox, megatron, deepspeed.
     """

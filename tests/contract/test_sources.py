@@ -12,7 +12,7 @@ import pytest
 from neox_core.config.checks import Only
 from neox_core.config.convert import block_of
 from neox_core.config.owners import find_owners
-from neox_core.config.setting import METADATA
+from neox_core.hooks.component import METADATA
 from neox_core.hooks.loader import load_plugins
 from neox_core.hooks.registry import Entry
 

@@ -2,10 +2,10 @@
 
 from typing import Any, Literal
 
-from attrs import field, frozen
+from attrs import Factory, frozen
 
 from neox_core.config.layers import pattern
-from neox_core.config.setting import METADATA, SettingInfo, setting
+from neox_core.config.setting import setting
 
 
 @frozen
@@ -20,16 +20,11 @@ class AttentionSection:
         help="Layers with sparse attention: none, all, or every second one, layers 1, 3, 5 counted from 0.",
         origin="gpt-neox",
     )
-    sparse_attention: dict[str, Any] = field(
-        factory=dict,
-        kw_only=True,
-        metadata={
-            METADATA: SettingInfo(
-                "The layout `mode`, by default fixed, and its settings.",
-                aliases=("sparsity_config",),
-                origin="deepspeed",
-            )
-        },
+    sparse_attention: dict[str, Any] = setting(
+        Factory(dict),
+        help="The layout `mode`, by default fixed, and its settings.",
+        aliases=("sparsity_config",),
+        origin="deepspeed",
     )
     attention_config: tuple[Any, ...] | None = setting(
         None,

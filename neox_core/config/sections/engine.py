@@ -2,17 +2,15 @@
 
 from typing import Any
 
-from attrs import field, frozen
+from attrs import Factory, frozen
 
-from neox_core.config.setting import METADATA, SettingInfo
+from neox_core.config.setting import setting
 
 
 @frozen
 class EngineSection:
     """Keys of DeepSpeed that neox has none for."""
 
-    deepspeed_extra_args: dict[str, Any] = field(
-        factory=dict,
-        kw_only=True,
-        metadata={METADATA: SettingInfo("Block of DeepSpeed's own keys, handed to it as they are.", origin="gpt-neox")},
+    deepspeed_extra_args: dict[str, Any] = setting(
+        Factory(dict), help="Block of DeepSpeed's own keys, handed to it as they are.", origin="gpt-neox"
     )

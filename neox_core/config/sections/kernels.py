@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from attrs import field, frozen
+from attrs import Factory, frozen
 
-from neox_core.config.setting import METADATA, SettingInfo, setting
+from neox_core.config.setting import setting
 
 SWITCHES = {
     "scaled_upper_triang_masked_softmax_fusion": "scaled_upper_triang_masked_softmax",
@@ -35,10 +35,6 @@ class KernelsSection:
     layernorm_fusion: bool | None = _switch("A fused LayerNorm", "gpt-neox")
     rmsnorm_fusion: bool | None = _switch("A fused RMSNorm", "gpt-neox")
     rope_fusion: bool | None = _switch("A fused rotary embedding", "gpt-neox")
-    kernels: dict[str, str] = field(
-        factory=dict,
-        kw_only=True,
-        metadata={
-            METADATA: SettingInfo("By op: auto, reference or the name of a kernel; `neox kernels list` shows them.")
-        },
+    kernels: dict[str, str] = setting(
+        Factory(dict), help="By op: auto, reference or the name of a kernel; `neox kernels list` shows them."
     )

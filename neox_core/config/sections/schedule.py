@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from attrs import field, frozen
+from attrs import Factory, frozen
 
-from neox_core.config.setting import METADATA, SettingInfo, setting
+from neox_core.config.setting import setting
 
 
 @frozen
@@ -12,9 +12,7 @@ class SchedulerBlock:
     """`params` are the settings of the chosen schedule: `neox plugins info NAME` lists them."""
 
     type: str = setting(help="Name of the schedule.", origin="deepspeed")
-    params: dict[str, Any] = field(
-        factory=dict, kw_only=True, metadata={METADATA: SettingInfo("Settings of the schedule.", origin="deepspeed")}
-    )
+    params: dict[str, Any] = setting(Factory(dict), help="Settings of the schedule.", origin="deepspeed")
 
 
 @frozen
