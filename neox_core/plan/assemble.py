@@ -13,13 +13,13 @@ from neox_core.config.convert import fields_of
 from neox_core.config.layers import layer_layouts, layouts_used, mode_of
 from neox_core.config.sections.activation_checkpointing import ActivationCheckpointingSection, option, segments
 from neox_core.config.sections.attention import AttentionSection
-from neox_core.config.sections.checkpoint import CheckpointEngineSection
+from neox_core.config.sections.checkpoint import CheckpointEngineSection, CheckpointSection
 from neox_core.config.sections.communication import CommunicationSection
-from neox_core.config.sections.data import BlendSection
-from neox_core.config.sections.host import DataSection
+from neox_core.config.sections.data import BlendSection, DataSection
 from neox_core.config.sections.model import ModelSection, RegularizationSection
 from neox_core.config.sections.precision import PrecisionSection
-from neox_core.config.sections.training import BatchSection, CheckpointSection, LearningRateSection, TrainingSection
+from neox_core.config.sections.schedule import LearningRateSection
+from neox_core.config.sections.training import BatchSection, TrainingSection
 from neox_core.config.sections.zero import ZeroSection
 from neox_core.config.structure import Chosen, Config
 from neox_core.hooks.component import path_of

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from attrs import evolve
 
-from neox_core.config.sections.schedule import SchedulerSection
-from neox_core.config.sections.training import LearningRateSection, TrainingSection
+from neox_core.config.sections.schedule import LearningRateSection, SchedulerSection
+from neox_core.config.sections.training import TrainingSection
 from neox_core.config.structure import Chosen, Config
 from neox_core.contracts.optim import ScheduleShape
 

@@ -10,8 +10,8 @@ from neox_core.config.legacy import modernise
 from neox_core.config.load import load
 from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError, errors, in_order
+from neox_core.config.sections.checkpoint import CheckpointSection
 from neox_core.config.sections.host import PluginsSection
-from neox_core.config.sections.training import CheckpointSection
 from neox_core.config.structure import Config, SectionInvalidError, structure
 from neox_core.errors import PluginError
 from neox_core.hooks.catalog import Catalog

@@ -3,11 +3,11 @@
 from neox_core.config.sections.activation_checkpointing import ActivationCheckpointingSection
 from neox_core.config.sections.aio import AioSection
 from neox_core.config.sections.attention import AttentionSection
-from neox_core.config.sections.checkpoint import CheckpointEngineSection
+from neox_core.config.sections.checkpoint import CheckpointEngineSection, CheckpointSection
 from neox_core.config.sections.communication import CommunicationSection
-from neox_core.config.sections.data import BlendSection
+from neox_core.config.sections.data import BlendSection, DataSection
 from neox_core.config.sections.engine import EngineSection
-from neox_core.config.sections.host import DataSection, LaunchSection, PluginsSection, ReportSection
+from neox_core.config.sections.host import LaunchSection, PluginsSection, ReportSection
 from neox_core.config.sections.kernels import KernelsSection
 from neox_core.config.sections.model import ModelSection, RegularizationSection
 from neox_core.config.sections.optimizer import OptimizerSection
@@ -15,13 +15,8 @@ from neox_core.config.sections.parallelism import ParallelismSection
 from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.sections.profiling import ProfilingSection
 from neox_core.config.sections.resting import RestingSection
-from neox_core.config.sections.schedule import SchedulerSection
-from neox_core.config.sections.training import (
-    BatchSection,
-    CheckpointSection,
-    LearningRateSection,
-    TrainingSection,
-)
+from neox_core.config.sections.schedule import LearningRateSection, SchedulerSection
+from neox_core.config.sections.training import BatchSection, TrainingSection
 from neox_core.config.sections.zero import ZeroSection
 from neox_core.hooks.component import ConfigSection
 

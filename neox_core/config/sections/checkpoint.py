@@ -1,10 +1,10 @@
-"""DeepSpeed's and later GPT-NeoX's keys of checkpoints."""
+"""What is saved, when and how, and what a run starts from."""
 
 from typing import Any, Literal
 
 from attrs import frozen
 
-from neox_core.config.checks import distinct, only
+from neox_core.config.checks import above, distinct, only
 from neox_core.config.setting import setting
 
 TagValidation = Literal["Ignore", "Warn", "Fail", "ignore", "warn", "fail", "IGNORE", "WARN", "FAIL"]
@@ -15,6 +15,44 @@ def _steps(instance: Any, field: Any, value: tuple[int, ...]) -> None:
     distinct(instance, field, value)
     if any(step < 0 for step in value):
         raise ValueError("must hold steps from 0 on")
+
+
+@frozen
+class CheckpointSection:
+    """What is saved and what a run starts from."""
+
+    save: str | None = setting(
+        None,
+        help="Folder for checkpoints, logs and metrics. Default: no checkpoints.",
+        changes="output",
+        origin="megatron",
+    )
+    save_interval: int | None = setting(
+        None,
+        help="Steps between checkpoints.",
+        unit="steps",
+        check=above(0),
+        changes="output",
+        aliases=("checkpoint_factor",),
+        origin="megatron",
+    )
+    load: str | None = setting(None, help="Folder whose newest checkpoint the run continues.", origin="megatron")
+    keep_last_n_checkpoints: int | None = setting(
+        None,
+        help="Checkpoints to keep; older ones are removed after each save. Default: all.",
+        check=above(0),
+        changes="output",
+        origin="gpt-neox",
+    )
+    finetune: bool = setting(False, help="Load weights only and count from step 0.", origin="megatron")
+    no_load_optim: bool = setting(False, help="Load weights, start the optimizer anew.", origin="megatron")
+    no_load_rng: bool = setting(False, help="Do not load the random generators.", origin="megatron")
+    no_save_optim: bool = setting(
+        False, help="Leave optimizer and schedule out of checkpoints.", changes="output", origin="megatron"
+    )
+    no_save_rng: bool = setting(
+        False, help="Leave random generators out of checkpoints.", changes="output", origin="megatron"
+    )
 
 
 @frozen

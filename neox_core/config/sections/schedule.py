@@ -1,10 +1,39 @@
-"""DeepSpeed's way to say a learning-rate schedule."""
+"""The learning rate over the run: as a curve, or as one of DeepSpeed's schedules."""
 
 from typing import Any
 
 from attrs import Factory, frozen
 
+from neox_core.config.checks import above, at_least, between
 from neox_core.config.setting import setting
+
+
+@frozen
+class LearningRateSection:
+    """The learning rate over the run. Its peak is `optimizer.params.lr`."""
+
+    lr_decay_style: str = setting("linear", help="Shape of the decay after the warm-up.", origin="megatron")
+    lr_decay_iters: int | None = setting(
+        None,
+        help="Step at which the decay ends. Default: train-iters.",
+        unit="steps",
+        check=above(0),
+        origin="megatron",
+    )
+    min_lr: float = setting(0.0, help="Where the decay ends.", check=at_least(0), origin="megatron")
+    warmup: float = setting(
+        0.01,
+        help="Share of the decay's steps that ramp the rate up from 0.",
+        unit="fraction",
+        check=between(0, 1),
+        origin="megatron",
+    )
+    override_lr_scheduler: bool = setting(
+        False, help="At resume, the schedule of the config holds, not that of the checkpoint.", origin="megatron"
+    )
+    use_checkpoint_lr_scheduler: bool = setting(
+        False, help="At resume, the schedule of the checkpoint holds, not that of the config.", origin="megatron"
+    )
 
 
 @frozen

@@ -1,10 +1,10 @@
-"""How long, how large a batch, how often."""
+"""How long a run is, how large its batch, and how often it validates and logs."""
 
 from typing import Literal
 
 from attrs import frozen
 
-from neox_core.config.checks import above, at_least, between
+from neox_core.config.checks import above, at_least
 from neox_core.config.setting import setting
 
 
@@ -78,70 +78,4 @@ class TrainingSection:
     )
     sample_prompt: str | None = setting(
         None, help="Text that the trained model continues at the end of the run.", changes="output"
-    )
-
-
-@frozen
-class LearningRateSection:
-    """The learning rate over the run. Its peak is `optimizer.params.lr`."""
-
-    lr_decay_style: str = setting("linear", help="Shape of the decay after the warm-up.", origin="megatron")
-    lr_decay_iters: int | None = setting(
-        None,
-        help="Step at which the decay ends. Default: train-iters.",
-        unit="steps",
-        check=above(0),
-        origin="megatron",
-    )
-    min_lr: float = setting(0.0, help="Where the decay ends.", check=at_least(0), origin="megatron")
-    warmup: float = setting(
-        0.01,
-        help="Share of the decay's steps that ramp the rate up from 0.",
-        unit="fraction",
-        check=between(0, 1),
-        origin="megatron",
-    )
-    override_lr_scheduler: bool = setting(
-        False, help="At resume, the schedule of the config holds, not that of the checkpoint.", origin="megatron"
-    )
-    use_checkpoint_lr_scheduler: bool = setting(
-        False, help="At resume, the schedule of the checkpoint holds, not that of the config.", origin="megatron"
-    )
-
-
-@frozen
-class CheckpointSection:
-    """What is saved and what a run starts from."""
-
-    save: str | None = setting(
-        None,
-        help="Folder for checkpoints, logs and metrics. Default: no checkpoints.",
-        changes="output",
-        origin="megatron",
-    )
-    save_interval: int | None = setting(
-        None,
-        help="Steps between checkpoints.",
-        unit="steps",
-        check=above(0),
-        changes="output",
-        aliases=("checkpoint_factor",),
-        origin="megatron",
-    )
-    load: str | None = setting(None, help="Folder whose newest checkpoint the run continues.", origin="megatron")
-    keep_last_n_checkpoints: int | None = setting(
-        None,
-        help="Checkpoints to keep; older ones are removed after each save. Default: all.",
-        check=above(0),
-        changes="output",
-        origin="gpt-neox",
-    )
-    finetune: bool = setting(False, help="Load weights only and count from step 0.", origin="megatron")
-    no_load_optim: bool = setting(False, help="Load weights, start the optimizer anew.", origin="megatron")
-    no_load_rng: bool = setting(False, help="Do not load the random generators.", origin="megatron")
-    no_save_optim: bool = setting(
-        False, help="Leave optimizer and schedule out of checkpoints.", changes="output", origin="megatron"
-    )
-    no_save_rng: bool = setting(
-        False, help="Leave random generators out of checkpoints.", changes="output", origin="megatron"
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from neox_core.config.layers import SPARSE, check_length, layouts_used, mode_of
 from neox_core.config.problem import Problem
 from neox_core.config.sections.attention import AttentionSection
-from neox_core.config.sections.host import DataSection
+from neox_core.config.sections.data import DataSection
 from neox_core.config.sections.model import ModelSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape

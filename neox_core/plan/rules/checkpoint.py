@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
-from neox_core.config.sections.checkpoint import CheckpointEngineSection
-from neox_core.config.sections.training import CheckpointSection, TrainingSection
+from neox_core.config.sections.checkpoint import CheckpointEngineSection, CheckpointSection
+from neox_core.config.sections.training import TrainingSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule

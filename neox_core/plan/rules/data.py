@@ -6,8 +6,7 @@ from pathlib import Path
 
 from neox_core.config.convert import fields_of, join
 from neox_core.config.problem import Problem
-from neox_core.config.sections.data import BlendSection
-from neox_core.config.sections.host import DataSection
+from neox_core.config.sections.data import BlendSection, DataSection
 from neox_core.config.sections.training import TrainingSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
-from neox_core.config.sections.host import DataSection
+from neox_core.config.sections.data import DataSection
 from neox_core.config.sections.model import ModelSection
 from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.structure import Config

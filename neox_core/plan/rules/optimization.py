@@ -7,7 +7,7 @@ from neox_core.config.sections.model import RegularizationSection
 from neox_core.config.sections.optimizer import OptimizerSection
 from neox_core.config.sections.parallelism import ParallelismSection
 from neox_core.config.sections.precision import PrecisionSection
-from neox_core.config.sections.training import LearningRateSection
+from neox_core.config.sections.schedule import LearningRateSection
 from neox_core.config.sections.zero import ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from attrs import evolve
 
 from neox_core.config.problem import Problem
-from neox_core.config.sections.training import LearningRateSection
+from neox_core.config.sections.schedule import LearningRateSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rates import comes_with_optimizer, looked_at, rate_of, schedule_shape
