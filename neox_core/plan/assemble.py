@@ -225,15 +225,11 @@ def _optim(config: Config) -> OptimPlan:
 
 
 def _precision(precision: PrecisionSection) -> PrecisionPlan:
-    fp16, bf16, autocast = precision.fp16, precision.bf16, precision.torch_autocast
-    dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
-    if fp16 is not None and fp16.enabled:
-        dtype = "fp16"
-    elif bf16 is not None and bf16.enabled:
-        dtype = "bf16"
-    amp = precision.amp is not None and precision.amp.enabled and precision.amp.opt_level == "O1"
-    cast = amp or (autocast is not None and autocast.enabled and autocast.dtype in ("bfloat16", "bf16"))
-    return PrecisionPlan(dtype, "bf16" if cast else None, precision.fp16_lm_cross_entropy)
+    amp, autocast = precision.amp, precision.torch_autocast
+    cast = (amp is not None and amp.enabled and amp.opt_level == "O1") or (
+        autocast is not None and autocast.enabled and autocast.dtype in ("bfloat16", "bf16")
+    )
+    return PrecisionPlan(precision.dtype, "bf16" if cast else None, precision.fp16_lm_cross_entropy)
 
 
 def _train(config: Config) -> TrainPlan:

@@ -140,8 +140,7 @@ def _wanted(launch: LaunchSection, pool: Pool) -> Pool:
 
 def data_parallel(config: Config, shape: ClusterShape) -> int:
     """Copies of the model: ranks / (model-parallel-size x pipeline stages), 1 at least; a rule sees to the rest."""
-    parallel = config.section(ParallelismSection)
-    return max(1, shape.num_ranks // (parallel.model_parallel_size * max(1, parallel.pipe_parallel_size)))
+    return max(1, shape.num_ranks // config.section(ParallelismSection).ranks_of_a_copy)
 
 
 def cluster_plan(config: Config, shape: ClusterShape) -> ClusterPlan:
@@ -159,7 +158,7 @@ def cluster_plan(config: Config, shape: ClusterShape) -> ClusterPlan:
         local_rank=launch.local_rank,
         nvlink_pairs=launch.detect_nvlink_pairs,
         tensor_parallel=parallel.model_parallel_size,
-        pipeline_parallel=max(1, parallel.pipe_parallel_size),
+        pipeline_parallel=parallel.stages,
         sequence_parallel=parallel.sequence_parallel,
         partition=parallel.pipe_partition_method,
     )

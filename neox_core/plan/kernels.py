@@ -108,7 +108,7 @@ def _why_not_in_this_model(config: Config, op: str, choice: str) -> tuple[str, s
         return f"at ZeRO 3 a bias is in parts where {op} needs it", "remove it, or take a lower stage"
     if op == "bias_gelu" and not model.use_bias_in_mlp:
         return "the MLP has no bias", "remove it, or use-bias-in-mlp: false"
-    if op == "cross_entropy" and max(parallel.model_parallel_size, parallel.pipe_parallel_size) > 1:
+    if op == "cross_entropy" and parallel.ranks_of_a_copy > 1:
         return "the kernels of cross_entropy are for a vocabulary and layers that one rank holds", "remove it"
     if op in SOFTMAXES:
         if choice == AUTO:
@@ -121,8 +121,7 @@ def _why_not_in_this_model(config: Config, op: str, choice: str) -> tuple[str, s
 
 
 def _why_not_in_this_optimizer(config: Config, op: str) -> tuple[str, str] | None:
-    offload = config.section(ZeroSection).zero_optimization.offload_optimizer
-    if offload is not None and offload.device != "none":
+    if config.section(ZeroSection).zero_optimization.updates_on_the_host:
         return f"offload_optimizer keeps {op} on the host", "remove it, or the offload"
     return None
 

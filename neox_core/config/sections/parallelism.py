@@ -56,3 +56,13 @@ class ParallelismSection:
         changes="speed",
         origin="gpt-neox",
     )
+
+    @property
+    def stages(self) -> int:
+        """Of the pipeline; 1: there is none."""
+        return max(1, self.pipe_parallel_size)
+
+    @property
+    def ranks_of_a_copy(self) -> int:
+        """How many ranks hold the model together."""
+        return self.model_parallel_size * self.stages

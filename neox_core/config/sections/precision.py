@@ -85,3 +85,10 @@ class PrecisionSection:
         False, help="Compute the softmax of attention in fp32.", origin="megatron"
     )
     fp16_lm_cross_entropy: bool = setting(False, help="Compute the loss in fp16.", origin="megatron")
+
+    @property
+    def dtype(self) -> Literal["fp32", "bf16", "fp16"]:
+        """Of the model's weights."""
+        if self.fp16 is not None and self.fp16.enabled:
+            return "fp16"
+        return "bf16" if self.bf16 is not None and self.bf16.enabled else "fp32"

@@ -112,6 +112,18 @@ class ZeroBlock:
     offload_param: OffloadParamBlock | None = _speed(None, help="Block: parameters wait elsewhere. Stage 3.")
     offload_optimizer: OffloadOptimizerBlock | None = _speed(None, help="Block: optimizer state waits elsewhere.")
 
+    @property
+    def updates_on_the_host(self) -> bool:
+        """Whether the optimizer's state is offloaded."""
+        return self.offload_optimizer is not None and self.offload_optimizer.device != "none"
+
+    @property
+    def uses_files(self) -> bool:
+        """Whether anything is offloaded to nvme."""
+        return any(
+            block is not None and block.device == "nvme" for block in (self.offload_param, self.offload_optimizer)
+        )
+
 
 @frozen
 class ZeroSection:

@@ -2,11 +2,9 @@
 
 from typing import Any
 
-from cattrs.preconf.json import make_converter
+from attrs import asdict
 
 from neox_core.config.sections.profiling import ProfilingSection
-
-_converter = make_converter()
 
 
 def profiling_json(profiling: ProfilingSection) -> dict[str, Any]:
@@ -21,8 +19,7 @@ def profiling_json(profiling: ProfilingSection) -> dict[str, Any]:
         "dump_state": profiling.dump_state,
     }
     if profiling.flops_profiler.enabled:
-        engine["flops_profiler"] = _converter.unstructure(profiling.flops_profiler)
+        engine["flops_profiler"] = asdict(profiling.flops_profiler)
     if profiling.comms_logger.enabled:
-        engine["comms_logger"] = {**_converter.unstructure(profiling.comms_logger)}
-        engine["comms_logger"]["prof_ops"] = list(profiling.comms_logger.prof_ops)
+        engine["comms_logger"] = asdict(profiling.comms_logger)
     return engine

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from attrs import asdict
+
 from neox_core.config.sections.aio import AioBlock
-from neox_core.config.sections.zero import OffloadOptimizerBlock, OffloadParamBlock, ZeroBlock
+from neox_core.config.sections.zero import ZeroBlock
 
 
 def zero_json(zero: ZeroBlock) -> dict[str, Any]:
@@ -30,45 +32,11 @@ def zero_json(zero: ZeroBlock) -> dict[str, Any]:
         "zero_quantized_weights": zero.zero_quantized_weights,
         "zero_quantized_gradients": zero.zero_quantized_gradients,
     }
-    offloads = {"offload_param": _param_json(zero.offload_param)} if zero.offload_param else {}
-    offloads |= {"offload_optimizer": _optimizer_json(zero.offload_optimizer)} if zero.offload_optimizer else {}
-    return block | {name: offload for name, offload in offloads.items() if offload["device"] != "none"}
-
-
-def uses_files(zero: ZeroBlock) -> bool:
-    """Whether anything goes to NVMe."""
-    return any(block is not None and block.device == "nvme" for block in (zero.offload_param, zero.offload_optimizer))
+    offloads = {"offload_param": zero.offload_param, "offload_optimizer": zero.offload_optimizer}
+    written = {name: asdict(offload) for name, offload in offloads.items() if offload is not None}
+    return block | {name: offload for name, offload in written.items() if offload["device"] != "none"}
 
 
 def aio_json(aio: AioBlock, zero: ZeroBlock) -> dict[str, Any]:
     """The block aio, where something is offloaded to files."""
-    block = {
-        "block_size": aio.block_size,
-        "queue_depth": aio.queue_depth,
-        "intra_op_parallelism": aio.intra_op_parallelism,
-        "single_submit": aio.single_submit,
-        "overlap_events": aio.overlap_events,
-    }
-    return {"aio": block} if uses_files(zero) else {}
-
-
-def _param_json(block: OffloadParamBlock) -> dict[str, Any]:
-    return {
-        "device": block.device,
-        "nvme_path": block.nvme_path,
-        "pin_memory": block.pin_memory,
-        "buffer_count": block.buffer_count,
-        "buffer_size": block.buffer_size,
-        "max_in_cpu": block.max_in_cpu,
-    }
-
-
-def _optimizer_json(block: OffloadOptimizerBlock) -> dict[str, Any]:
-    return {
-        "device": block.device,
-        "nvme_path": block.nvme_path,
-        "pin_memory": block.pin_memory,
-        "buffer_count": block.buffer_count,
-        "ratio": block.ratio,
-        "fast_init": block.fast_init,
-    }
+    return {"aio": asdict(aio)} if zero.uses_files else {}

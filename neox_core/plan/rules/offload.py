@@ -12,8 +12,7 @@ from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.sections.zero import ZeroBlock, ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape, data_parallel
-from neox_core.plan.deepspeed.zero import uses_files
-from neox_core.plan.rules.rule import enabled, rule
+from neox_core.plan.rules.rule import rule
 
 PARAM, OPTIMIZER = "zero_optimization.offload_param", "zero_optimization.offload_optimizer"
 CPU_ADAM = "CPU_Adam"
@@ -34,10 +33,6 @@ def _zero(config: Config) -> ZeroBlock:
     return config.section(ZeroSection).zero_optimization
 
 
-def _optimizer_is_offloaded(zero: ZeroBlock) -> bool:
-    return zero.offload_optimizer is not None and zero.offload_optimizer.device != "none"
-
-
 @rule(PARAM, "zero_optimization.stage")
 def offload_param_needs_stage_3(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """Parameters are offloaded where they are sharded: at stage 3."""
@@ -50,11 +45,9 @@ def offload_param_needs_stage_3(config: Config, shape: ClusterShape) -> Iterator
 def offload_optimizer_needs_sharding(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """The optimizer's state is offloaded where it is sharded: to host memory from stage 1 on, to files at stage 3."""
     zero = _zero(config)
-    if not _optimizer_is_offloaded(zero) or zero.offload_optimizer is None:
-        return
-    if zero.stage == 0:
+    if zero.updates_on_the_host and zero.stage == 0:
         yield config.problem("needs stage 1, 2 or 3, and the stage is 0", OPTIMIZER)
-    elif zero.offload_optimizer.device == "nvme" and zero.stage != 3:
+    elif zero.offload_optimizer is not None and zero.offload_optimizer.device == "nvme" and zero.stage != 3:
         yield config.problem(f"nvme needs stage 3, and the stage is {zero.stage}", f"{OPTIMIZER}.device", "cpu")
 
 
@@ -79,7 +72,7 @@ def forced_optimizer(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     (optimizer,) = config.components("optimizer")
     name = optimizer.entry.component.name
     forced = config.section(ZeroSection).zero_force_ds_cpu_optimizer
-    if forced and _optimizer_is_offloaded(_zero(config)) and name != CPU_ADAM:
+    if forced and _zero(config).updates_on_the_host and name != CPU_ADAM:
         yield config.problem(
             f"allows {CPU_ADAM} only, not {name}", "zero_force_ds_cpu_optimizer", "false, or remove it"
         )
@@ -88,7 +81,7 @@ def forced_optimizer(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 @rule(OPTIMIZER)
 def one_offload(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """cpu_offload is the old word for an offload_optimizer block, at stages 1 and 2."""
-    old = config.loaded.spelled(f"{OPTIMIZER}.device".replace("-", "_")).replace("-", "_").endswith(".cpu_offload")
+    old = config.loaded.spelled(f"{OPTIMIZER}.device").replace("-", "_").endswith(".cpu_offload")
     if not old:
         return
     if OPTIMIZER in config.loaded.places:
@@ -111,7 +104,7 @@ def buffers_hold_a_parameter(config: Config, shape: ClusterShape) -> Iterator[Pr
 def offload_collects_gradients(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """The engine copies gradients to one buffer before it moves them to the host."""
     zero = _zero(config)
-    if not zero.contiguous_gradients and _optimizer_is_offloaded(zero):
+    if not zero.contiguous_gradients and zero.updates_on_the_host:
         yield config.problem("cannot be false with offload_optimizer", "zero_optimization.contiguous_gradients", "true")
 
 
@@ -128,7 +121,7 @@ def pinning_needs_gpu(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 def files_need_libaio(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """Offload to files goes by libaio, against which DeepSpeed compiles its reader and writer."""
     zero = _zero(config)
-    if not uses_files(zero) or _libaio_is_here():
+    if not zero.uses_files or _libaio_is_here():
         return
     path = next(
         path
@@ -157,8 +150,7 @@ def whole_weights_are_in_memory(config: Config, shape: ClusterShape) -> Iterator
     zero = _zero(config)
     if zero.offload_param is None or zero.offload_param.device != "nvme":
         return
-    precision = config.section(PrecisionSection)
-    size = 2 if enabled(precision.fp16) or enabled(precision.bf16) else 4
+    size = 4 if config.section(PrecisionSection).dtype == "fp32" else 2
     in_files = max(_SMALLEST_FILE, config.section(AioSection).aio.block_size) // size * data_parallel(config, shape)
     if zero.stage3_param_persistence_threshold >= in_files:
         yield config.problem(
@@ -176,5 +168,5 @@ def _libaio_is_here() -> bool:
 @rule("aio", f"{PARAM}.device", f"{OPTIMIZER}.device")
 def aio_has_files(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """Aio tunes the access to files, so it needs an offload to them."""
-    if config.is_set("aio") and not uses_files(_zero(config)):
+    if config.is_set("aio") and not _zero(config).uses_files:
         yield config.problem("does nothing without an offload to nvme", "aio", severity="warning")

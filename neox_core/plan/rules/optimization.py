@@ -11,7 +11,7 @@ from neox_core.config.sections.schedule import LearningRateSection
 from neox_core.config.sections.zero import ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import enabled, number_is, rule
+from neox_core.plan.rules.rule import number_is, rule
 
 
 @rule("min_lr", "optimizer.params")
@@ -82,11 +82,10 @@ def optimizer_suits_precision(config: Config, shape: ClusterShape) -> Iterator[P
     """An optimizer goes with the precisions that its author names."""
     (optimizer,) = config.components("optimizer")
     component, precision = optimizer.entry.component, config.section(PrecisionSection)
-    name = "fp16" if enabled(precision.fp16) else "bf16" if enabled(precision.bf16) else "fp32"
-    if name not in component.precisions:
+    if precision.dtype not in component.precisions:
         suits = " or ".join(component.precisions)
         yield config.problem(
-            f"{component.name} does poorly in {name}", "optimizer.type", f"{suits} suits it", "warning"
+            f"{component.name} does poorly in {precision.dtype}", "optimizer.type", f"{suits} suits it", "warning"
         )
 
 

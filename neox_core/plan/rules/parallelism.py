@@ -10,17 +10,17 @@ from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.sections.zero import ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import enabled, rule
+from neox_core.plan.rules.rule import rule
 
 
 @rule("model_parallel_size", "pipe_parallel_size", "num_gpus")
 def ranks_make_whole_copies(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """The ranks are a whole number of copies of the model, each over model-parallel-size x pipe-parallel-size ranks."""
     parallel = config.section(ParallelismSection)
-    tensor, stages = parallel.model_parallel_size, max(1, parallel.pipe_parallel_size)
-    if shape.num_ranks % (tensor * stages):
+    tensor, stages, ranks = parallel.model_parallel_size, parallel.stages, parallel.ranks_of_a_copy
+    if shape.num_ranks % ranks:
         yield config.problem(
-            f"a copy of the model takes {tensor} x {stages} = {tensor * stages} ranks, and there are {shape.num_ranks}",
+            f"a copy of the model takes {tensor} x {stages} = {ranks} ranks, and there are {shape.num_ranks}",
             "model_parallel_size" if tensor > 1 else "pipe_parallel_size",
             "model-parallel-size x pipe-parallel-size has to divide the ranks",
         )
@@ -99,11 +99,10 @@ def positions_are_shared(config: Config, shape: ClusterShape) -> Iterator[Proble
 def half_precision_is_sharded(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """DeepSpeed's 16-bit optimizers below ZeRO stage 1 take the norm of a gradient in parts wrongly."""
     parallel, precision = config.section(ParallelismSection), config.section(PrecisionSection)
-    stages = parallel.pipe_parallel_size
-    cut = parallel.model_parallel_size * max(1, stages) > 1
+    cut, staged = parallel.ranks_of_a_copy > 1, parallel.stages > 1
     # Without a pipeline, neox takes the norm of bf16 itself. In one it cannot: DeepSpeed's optimizer for bf16 shards
     # the gradients there even at stage 0.
-    wrong = (cut and enabled(precision.fp16)) or (stages > 1 and enabled(precision.bf16))
+    wrong = cut if precision.dtype == "fp16" else staged and precision.dtype == "bf16"
     if wrong and config.section(ZeroSection).zero_optimization.stage == 0:
         yield config.problem(
             "0 takes the norm of a gradient wrongly where 16-bit models are cut over ranks",

@@ -53,11 +53,10 @@ def gradients_add_up_in_a_known_type(config: Config, shape: ClusterShape) -> Ite
     """Gradients add up in the type of the model, or where they are sharded in fp32."""
     precision, stage = config.section(PrecisionSection), config.section(ZeroSection).zero_optimization.stage
     dtype = precision.data_types.grad_accum_dtype
-    model = "fp16" if enabled(precision.fp16) else "bf16" if enabled(precision.bf16) else "fp32"
-    allowed = (model,) if stage == 0 else tuple(dict.fromkeys((model, "fp32")))
+    allowed = (precision.dtype,) if stage == 0 else tuple(dict.fromkeys((precision.dtype, "fp32")))
     if dtype is not None and dtype not in allowed:
         yield config.problem(
-            f"{dtype} does not go with a model in {model} at ZeRO stage {stage}",
+            f"{dtype} does not go with a model in {precision.dtype} at ZeRO stage {stage}",
             "data_types.grad_accum_dtype",
             " or ".join(allowed),
         )

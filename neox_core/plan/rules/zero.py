@@ -10,7 +10,7 @@ from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.sections.zero import ZeroBlock, ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape, data_parallel
-from neox_core.plan.rules.rule import enabled, rule
+from neox_core.plan.rules.rule import rule
 
 BLOCK = "zero_optimization"
 STAGE_OF_KEY: dict[str, tuple[int, ...]] = {
@@ -126,9 +126,9 @@ def one_scaling(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 def rows_of_a_whole_table(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """Rows are sent of an fp32 table that is whole on every rank, and whose gradient has not all rows anyway."""
     communication, parallel = config.section(CommunicationSection), config.section(ParallelismSection)
+    if not communication.sparse_gradients:
+        return
     precision, stage = config.section(PrecisionSection), _zero(config).stage
-    parts = parallel.model_parallel_size > 1 or parallel.pipe_parallel_size > 1
-    half = enabled(precision.bf16) or enabled(precision.fp16)
     reasons = (
         (
             not config.section(ModelSection).no_weight_tying,
@@ -136,16 +136,18 @@ def rows_of_a_whole_table(config: Config, shape: ClusterShape) -> Iterator[Probl
             "no-weight-tying: true",
         ),
         (stage > 0, f"is not for ZeRO stage {stage}", "zero_optimization: {stage: 0}"),
-        (parts, "is for data parallelism alone", "model-parallel-size and pipe-parallel-size 1"),
-        (half, "is for a model in fp32", "torch_autocast: {enabled: true} has its products in bf16"),
+        (parallel.ranks_of_a_copy > 1, "is for data parallelism alone", "model-parallel-size and pipe-parallel-size 1"),
+        (
+            precision.dtype != "fp32",
+            "is for a model in fp32",
+            "torch_autocast: {enabled: true} has its products in bf16",
+        ),
         (
             communication.gradient_predivide_factor != 1.0,
             "DeepSpeed 0.19.8 does not divide rows by gradient_predivide_factor",
             "prescale_gradients: true divides all before the sum",
         ),
     )
-    if not communication.sparse_gradients:
-        return
     yield from (config.problem(message, "sparse_gradients", hint) for wrong, message, hint in reasons if wrong)
     if shape.num_ranks == 1:
         yield config.problem("sends nothing on one rank", "sparse_gradients", severity="note")
