@@ -131,7 +131,7 @@ HALF: dict[str, Any] = {"position": "rotary", "dtype": "bf16", "accumulation": 2
 IN_HALF = {"tp2": {"tensor": 2}, "tp2sp": {"tensor": 2, "sequence_parallel": True}, "pp2z1": {"pipe": 2, "zero": 1}}
 
 # A run that changes its layout in the middle. Each writes halfway; the others go on from there, or write it again.
-HALFWAY, WHOLE = 6, 12
+HALFWAY, WHOLE = 4, 8
 SWAP: dict[str, Any] = {
     "position": "rotary",
     "activation": "swiglu",
@@ -169,8 +169,8 @@ AGAIN: list[tuple[str, str, int, dict[str, Any]]] = [
 def swap_cases(out: Path) -> dict[int, list[dict[str, Any]]]:
     """By number of ranks; the larger write what the smaller resume."""
     cases: dict[int, list[dict[str, Any]]] = {4: [], 2: [], 1: []}
-    half = {"name": "half-sparse", "steps": 10, **SPARSE["sparse"], "tensor": 2}
-    cases[2] += [half, {**half, "name": "swap-sparse", "steps": 20, "load": str(out / "2" / "half-sparse")}]
+    half = {"name": "half-sparse", "steps": HALFWAY, **SPARSE["sparse"], "tensor": 2}
+    cases[2] += [half, {**half, "name": "swap-sparse", "steps": WHOLE, "load": str(out / "2" / "half-sparse")}]
     for name, (ranks, layout) in HALVES.items():
         cases[ranks].append({"name": f"half-{name}", "steps": HALFWAY, **SWAP, **layout})
     cases[2].append({"name": "straight-tp2", "steps": WHOLE, "tensor": 2, **SWAP})
