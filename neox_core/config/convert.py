@@ -19,7 +19,8 @@ from neox_core.config.problem import Problem
 from neox_core.config.setting import SettingInfo
 from neox_core.hooks.component import METADATA
 
-UNKNOWN_KEY = "unknown key"
+UNKNOWN_KEY, REQUIRED = "unknown key", "is required"
+"""What is said of a key that nobody has, and (to begin with) of one that is missing: problems are told by it."""
 _INT_LIMIT = 2**63
 
 
@@ -91,7 +92,7 @@ def read_fields(cls: type, values: Mapping[str, Any], path: str, report: Callabl
         written = [key for key in field.keys if key in values]
         if not written:
             if field.required:
-                report(Problem("is required", join(path, field.name), field.info.help))
+                report(Problem(REQUIRED, join(path, field.name), field.info.help))
             else:
                 found[field.name] = field.default
             continue
@@ -141,7 +142,7 @@ def _field_value(field: Field, raw: Any, path: str, report: Callable[[Problem], 
     """The checked value, or nothing when it was reported."""
     if raw is None and not _takes_none(field.type):
         if field.required:
-            report(Problem("is required and may not be null", path, field.info.help))
+            report(Problem(f"{REQUIRED} and may not be null", path, field.info.help))
         else:
             yield field.default
         return

@@ -113,6 +113,8 @@ LEGACY: tuple[Legacy, ...] = (
     Moved("comet_project", "comet.project"),
     Moved("comet_experiment_name", "comet.experiment_name"),
 )
+SAYS_NOTHING = "says nothing any more"
+"""How the note on a key begins whose value asks for what happens anyway."""
 _BLOCKS = {"zero_optimization"}  # keys that were a switch, and are a block
 
 
@@ -217,7 +219,7 @@ class _Work:
             return
         harmless = any(same(raw, each) for each in rule.harmless)
         severity = "note" if harmless else "error"
-        said = "says nothing any more" if harmless else f"cannot be {shown(raw)}"
+        said = SAYS_NOTHING if harmless else f"cannot be {shown(raw)}"
         self.say(rule, f"{said}: {rule.why}", rule.hint, severity)
 
     def move(self, rule: Moved, raw: Any) -> None:

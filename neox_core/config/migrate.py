@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 
 from neox_core.config.convert import fields_of, same
 from neox_core.config.formats import flow
-from neox_core.config.legacy import GONE_KEYS, modernise, with_assumed
+from neox_core.config.legacy import GONE_KEYS, SAYS_NOTHING, modernise, with_assumed
 from neox_core.config.load import Loaded, load
 from neox_core.config.owners import Owners, find_owners
 from neox_core.config.problem import Problem
@@ -146,7 +146,7 @@ class _Work:
     def _dropped(self, entry: Entry) -> list[str]:
         """What stays of a key that has no line any more."""
         said = self.said.get(entry.where)
-        gone = said is not None and said.message.startswith("says nothing any more")
+        gone = said is not None and said.message.startswith(SAYS_NOTHING)
         reason = [f"# {entry.key}: {entry.text} {said.message}"] if said is not None and gone else []
         return [*entry.above, *([entry.beside] if entry.beside else []), *reason]
 

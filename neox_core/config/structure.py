@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from attrs import evolve, field, frozen
 
-from neox_core.config.convert import UNKNOWN_KEY, block_of, fields_of, join, make, read_fields, shown
+from neox_core.config.convert import REQUIRED, UNKNOWN_KEY, block_of, fields_of, join, make, read_fields, shown
 from neox_core.config.infer import INFER, data_backend
 from neox_core.config.layers import layouts_used, mode_of
 from neox_core.config.load import Loaded
@@ -142,9 +142,9 @@ def _spellings(classes: Iterable[type]) -> Iterator[tuple[str, tuple[str, ...]]]
 
 def _asked_by(entry: Entry, problem: Problem) -> Problem:
     """Of a key that is missing, also who needs it: it stands beside those of others."""
-    if problem.message != "is required":
+    if problem.message != REQUIRED:
         return problem
-    return evolve(problem, message=f"is required by {entry.kind} {entry.component.name}")
+    return evolve(problem, message=f"{REQUIRED} by {entry.kind} {entry.component.name}")
 
 
 def _value_at(values: Any, path: str) -> Any:

@@ -1,13 +1,14 @@
 """Config, machine and plugins to the plan of a run, with where each value came from."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attrs import evolve, frozen
 
+from neox_core.config.convert import REQUIRED
 from neox_core.config.legacy import modernise
-from neox_core.config.load import load
+from neox_core.config.load import Loaded, load
 from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError, errors, in_order
 from neox_core.config.sections.checkpoint import CheckpointSection
@@ -18,6 +19,7 @@ from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.assemble import Resume, assemble, run_dir
 from neox_core.plan.cluster import ClusterShape, Machine, cluster_shape, detect, imagined
+from neox_core.plan.hosts import Pool
 from neox_core.plan.kernels import plan_kernels
 from neox_core.plan.origins import find_origins
 from neox_core.plan.rules import check_rules, plugin_rules, unread_keys
@@ -60,23 +62,14 @@ def prepare_run(
     config, found, faults = structure(loaded, catalog)
     required = _requirements(config, catalog)
     problems = [*loaded.problems, *found, *required]
-    sections_valid = not errors(problems)
-    try:
-        shape = cluster_shape(config, machine, problems, pool)
-    except SectionInvalidError:
-        shape = ClusterShape("cpu", 1, "gloo", 1)
-    else:
-        if not written.unreadable:  # what it lacks may be in there
-            problems += check_rules(config, shape)
-    if sections_valid:
-        problems += plugin_rules(config, shape, catalog)
-    problems = [_settled(each, start) for each in problems]
+    shape, against_rules = _rules(config, catalog, machine, pool, valid=not errors(problems))
+    problems = [_settled(each, start) for each in (*problems, *against_rules)]
     kernels: tuple[KernelPlan, ...] = ()
     if not errors(problems):
         kernels, refused = plan_kernels(config, catalog.registry, shape.device)
         problems += refused
     if written.unreadable:  # it may have what is missing elsewhere
-        problems = [each for each in problems if not each.message.startswith("is required")]
+        problems = [each for each in problems if not each.message.startswith(REQUIRED)]
     if errors(problems):
         at_plugins = len(errors(problems)) == faults + len(required)
         problems += _gone(config, catalog) if faults else []
@@ -84,11 +77,38 @@ def prepare_run(
     problems += [Problem(line, severity="warning") for line in catalog.warnings()]
     folder = Path(run_dir(config)) if folder is None else folder
     plan = assemble(config, shape, _resume(resume, config), str(folder), debug, kernels)
-    unread = _unsaid(unread_keys(config, catalog), problems)
-    if unread:
-        by_plugins = all("nothing reads it in" in each.message for each in unread)
-        raise ProblemsError(written.with_values([*problems, *unread]), plugin_fault=by_plugins)
+    _refuse_unread(config, catalog, written, problems)
     return Resolved(plan, find_origins(config, plan), in_order(written.with_values(problems)))
+
+
+def _rules(
+    config: Config, catalog: Catalog, machine: Machine, pool: Pool | None, *, valid: bool
+) -> tuple[ClusterShape, list[Problem]]:
+    """The ranks of the run, and what the rules say; those of plugins are asked once every section is `valid`."""
+    problems: list[Problem] = []
+    try:
+        shape = cluster_shape(config, machine, problems, pool)
+    except SectionInvalidError:
+        shape = ClusterShape("cpu", 1, "gloo", 1)
+    else:
+        if not config.loaded.unreadable:  # what it lacks may be in there
+            problems += check_rules(config, shape)
+    if valid:
+        problems += plugin_rules(config, shape, catalog)
+    return shape, problems
+
+
+def _refuse_unread(config: Config, catalog: Catalog, written: Loaded, problems: Sequence[Problem]) -> None:
+    """Raises ProblemsError for keys that nothing has read, unless a warning says of them or of their block why."""
+    warned = {each.key for each in problems if each.severity == "warning"}
+    pairs = [
+        (problem, owner)
+        for problem, owner in unread_keys(config, catalog)
+        if not {problem.key, problem.key.partition(".")[0]} & warned
+    ]
+    if pairs:
+        unread, owners = zip(*pairs, strict=True)
+        raise ProblemsError(written.with_values([*problems, *unread]), plugin_fault=None not in owners)
 
 
 def _resume(resume: str, config: Config) -> Resume:
@@ -137,9 +157,3 @@ def _settled(problem: Problem, start: bool) -> Problem:
     if problem.severity != "start":
         return problem
     return evolve(problem, severity="error" if start else "warning")
-
-
-def _unsaid(unread: Iterable[Problem], problems: Sequence[Problem]) -> list[Problem]:
-    """Unread keys but those of which a warning says why they do nothing, for themselves or for their block."""
-    warned = {each.key for each in problems if each.severity == "warning"}
-    return [each for each in unread if not {each.key, each.key.partition(".")[0]} & warned]

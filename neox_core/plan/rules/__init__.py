@@ -11,6 +11,7 @@ from neox_core.config.problem import Problem
 from neox_core.config.structure import Config, SectionInvalidError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import cause_of
+from neox_core.hooks.registry import PluginInfo
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules import (
     activation_checkpointing,
@@ -93,20 +94,21 @@ def plugin_rules(config: Config, shape: ClusterShape, catalog: Catalog) -> list[
     return found
 
 
-def unread_keys(config: Config, catalog: Catalog) -> Iterator[Problem]:
+def unread_keys(config: Config, catalog: Catalog) -> Iterator[tuple[Problem, PluginInfo | None]]:
     """Keys of sections that are set, and that neither the plan nor a rule has read; asked once the plan is made.
 
-    Components' settings are not among them: they are in run.json as they are.
+    Each with the plugin whose section it is, None for the core's. Components' settings are not among them: they are in
+    run.json as they are.
     """
     owners = {section.settings: plugin for plugin, section in catalog.registry.sections}
     for cls in config.sections:
         for path in _unread(config.sections[cls], "", config):
             plugin = owners.get(cls)
             if plugin is None:
-                yield config.problem("nothing reads it", path, "remove it, and tell the authors of neox-core")
+                yield config.problem("nothing reads it", path, "remove it, and tell the authors of neox-core"), None
             else:
                 hint = f"remove it, or tell the author of {plugin.id}: what a rank needs belongs to a component"
-                yield config.problem(f"nothing reads it in {plugin.id} {plugin.version}", path, hint)
+                yield config.problem(f"nothing reads it in {plugin.id} {plugin.version}", path, hint), plugin
 
 
 def _unread(settings: Any, block: str, config: Config) -> Iterator[str]:
