@@ -68,6 +68,11 @@ class Only:
             raise ValueError(f"{shown(value)} is {status}, only {listed}{more}")
 
 
+def at_rest(check: Any) -> bool:
+    """Whether a key has one value only, which is what happens anyway."""
+    return isinstance(check, Only) and len(check.values) == 1
+
+
 def above(limit: float) -> Limits:
     """Greater than `limit`; None passes."""
     return Limits(above=limit)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from attrs import evolve, frozen
 
-from neox_core.config.checks import Only
+from neox_core.config.checks import at_rest
 from neox_core.config.convert import Field, block_of, fields_of
 from neox_core.config.known import KnownKey, known
 from neox_core.config.legacy import LEGACY, Legacy, Means
@@ -73,15 +73,7 @@ def all_keys(registry: Registry) -> tuple[Key, ...]:
     paths = {path for key in own for path in key.spellings}
     older = [_older(rule, own) for rule in LEGACY if rule.key not in paths]
     older += [
-        Key(
-            path,
-            "number",
-            f"Must agree with {to}, which clips.",
-            CORE,
-            "older spellings",
-            "optimizer",
-            "older spelling",
-        )
+        Key(path, "number", f"Must agree with {to}, which clips.", CORE, OLDER, "optimizer", "older spelling")
         for path, to in _AGREES.items()
     ]
     paths.update(key.path for key in older)
@@ -121,7 +113,7 @@ def keys_of(cls: type, path: str, owner: str, part: str, area: str) -> Iterator[
             owner=owner,
             part=part,
             area=area,
-            state="known only" if isinstance(check, Only) and len(check.values) == 1 else "implemented",
+            state="known only" if at_rest(check) else "implemented",
             default=default_of(field),
             allowed=allowed_in_words(check),
             unit=info.unit,

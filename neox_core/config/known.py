@@ -3,7 +3,7 @@
 Both tables are data files, read when something needs an explanation: a config without mistakes never opens them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,11 +74,7 @@ def known() -> Known:
     table = tomli.loads(KNOWN_KEYS.read_text(encoding="utf-8"))
     keys = {key.path: key for group in table["group"] for key in _keys(group)}
     spellings = {path: key.path for key in keys.values() for path in key.spellings}
-    components = {
-        kind: {name: distribution for distribution, names in offers.items() for name in names}
-        for kind, offers in table["components"].items()
-    }
-    return Known(keys, components, spellings)
+    return Known(keys, {kind: _by_name(offers) for kind, offers in table["components"].items()}, spellings)
 
 
 @cache
@@ -99,9 +95,9 @@ def _keys(group: Mapping[str, Any]) -> Iterator[KnownKey]:
 def packages() -> tuple[Mapping[str, str], Mapping[str, Mapping[str, str]]]:
     """packages.toml: the first-party package of each top-level key of a plugin, and of each name by kind."""
     table = tomli.loads(PACKAGES.read_text(encoding="utf-8"))
-    keys = {key: package for package, names in table["keys"].items() for key in names}
-    components = {
-        kind: {name: package for package, names in offers.items() for name in names}
-        for kind, offers in table["components"].items()
-    }
-    return keys, components
+    return _by_name(table["keys"]), {kind: _by_name(offers) for kind, offers in table["components"].items()}
+
+
+def _by_name(offers: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """Name -> package, from the names of each package."""
+    return {name: package for package, names in offers.items() for name in names}

@@ -62,7 +62,7 @@ class Loaded:
         """Problems with the values that their keys were given."""
         paths = {(place.where, place.spelled): path for path, place in self.places.items()}
         keys = [(problem.where, problem.key.partition("[")[0]) for problem in problems]
-        texts = {key: flow(_get(self.values, paths[key])) for key in set(keys) if key in paths}
+        texts = {key: flow(value_at(self.values, paths[key])) for key in set(keys) if key in paths}
         short = {key: text if len(text) <= MAX_VALUE else text[: MAX_VALUE - 3] + "..." for key, text in texts.items()}
         return [evolve(problem, value=short.get(key, "")) for problem, key in zip(problems, keys, strict=True)]
 
@@ -94,6 +94,13 @@ def load(files: Sequence[Path], sets: Sequence[str] = ()) -> Loaded:
     return Loaded(merged.values, merged.places, tuple(merged.problems), read, unreadable)
 
 
+def value_at(values: Any, path: str) -> Any:
+    """The value of a dotted path, None where there is none."""
+    for part in path.split("."):
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values
+
+
 class _Merge:
     """Values and places so far."""
 
@@ -111,7 +118,7 @@ class _Merge:
         alone = _Merge()
         alone.add(root)
         self.problems.extend(alone.problems)
-        value = _get(alone.values, path)
+        value = value_at(alone.values, path)
         if path in overridden and not same(overridden[path], value):
             spelled = alone.places[path].spelled
             self.problems.append(Problem("is given twice with different values", spelled, "keep one", COMMAND_LINE))
@@ -203,13 +210,6 @@ def _relocate(node: Node) -> Node:
     problems = tuple(evolve(problem, where=COMMAND_LINE) for problem in node.problems)
     items = tuple((key, _relocate(child)) for key, child in node.items)
     return evolve(node, where=COMMAND_LINE, items=items, problems=problems)
-
-
-def _get(values: Mapping[str, Any], path: str) -> Any:
-    value: Any = values
-    for part in path.split("."):
-        value = value[part]
-    return value
 
 
 def _put(values: dict[str, Any], path: str, value: Any) -> None:

@@ -4,16 +4,15 @@ What became of each key is asked of `modernise` and `structure`, by the place wh
 key by name. Lines that begin with `# neox: ` are written, and written anew, by this module.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from attrs import evolve, frozen
 
 from neox_core.config.convert import fields_of, same
 from neox_core.config.formats import flow
 from neox_core.config.legacy import GONE_KEYS, SAYS_NOTHING, modernise, with_assumed
-from neox_core.config.load import Loaded, load
+from neox_core.config.load import Loaded, load, value_at
 from neox_core.config.owners import Owners, find_owners
 from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError, errors, in_order, spell
@@ -102,8 +101,8 @@ class _Work:
     def _leaf(self, entry: Entry, path: str, now: str, into: list[Entry]) -> None:
         name = self._name(now)
         self.done.add(name)
-        value = _at(self.today.values, now)
-        unchanged = path in self.written.places and same(_at(self.written.values, path), value)
+        value = value_at(self.today.values, now)
+        unchanged = path in self.written.places and same(value_at(self.written.values, path), value)
         text = entry.text if unchanged else flow(value)
         head, key = name.rpartition(".")[0], self._spelled(name, entry)
         put = Entry(key, entry.where, [*entry.above, *self._words(entry, key)], entry.beside, text)
@@ -205,10 +204,3 @@ def _underscored(owners: Owners) -> Iterator[str]:
 def _gone(problem: Problem) -> bool:
     """Whether it is of a value that nothing can stand for any more; its key stays, for the user to decide."""
     return problem.key.replace("-", "_") in GONE_KEYS
-
-
-def _at(values: Mapping[str, Any], path: str) -> Any:
-    value: Any = values
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value

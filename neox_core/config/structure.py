@@ -12,7 +12,7 @@ from attrs import evolve, field, frozen
 from neox_core.config.convert import REQUIRED, UNKNOWN_KEY, block_of, fields_of, join, make, read_fields, shown
 from neox_core.config.infer import INFER, data_backend
 from neox_core.config.layers import layouts_used, mode_of
-from neox_core.config.load import Loaded
+from neox_core.config.load import Loaded, value_at
 from neox_core.config.owners import Owners, find_owners
 from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError, errors, spell
@@ -147,13 +147,6 @@ def _asked_by(entry: Entry, problem: Problem) -> Problem:
     return evolve(problem, message=f"{REQUIRED} by {entry.kind} {entry.component.name}")
 
 
-def _value_at(values: Any, path: str) -> Any:
-    """The value of a path, None where there is none."""
-    for part in path.split("."):
-        values = values.get(part) if isinstance(values, Mapping) else None
-    return values
-
-
 def _keys_of(entry: Entry) -> set[str]:
     cls = entry.component.settings
     return {key for each in fields_of(cls) for key in each.keys} if cls is not None else set()
@@ -174,7 +167,7 @@ class _Work:
     def report(self, problem: Problem) -> None:
         """Take a problem whose key is a normalised path, and give it its place and the user's spelling."""
         inner = problem.message == UNKNOWN_KEY and "." in problem.key
-        for each in explain_inner(problem, _value_at(self.loaded.values, problem.key)) if inner else (problem,):
+        for each in explain_inner(problem, value_at(self.loaded.values, problem.key)) if inner else (problem,):
             self.place(each)
 
     def place(self, problem: Problem) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import attrs
 
-from neox_core.config.checks import Only
-from neox_core.config.convert import Field, fields_of, join
+from neox_core.config.checks import at_rest
+from neox_core.config.convert import fields_of, join
 from neox_core.config.problem import Problem
 from neox_core.config.structure import Config, SectionInvalidError
 from neox_core.hooks.catalog import Catalog
@@ -119,11 +119,5 @@ def _unread(settings: Any, block: str, config: Config) -> Iterator[str]:
         if attrs.has(type(value)):
             if getattr(value, "enabled", True):
                 yield from _unread(value, path, config)
-        elif config.is_set(path) and path not in config.read and not _at_rest(each):
+        elif config.is_set(path) and path not in config.read and not at_rest(each.attribute.validator):
             yield path
-
-
-def _at_rest(field: Field) -> bool:
-    """Whether a key has one value only, which is what happens anyway."""
-    check = field.attribute.validator
-    return isinstance(check, Only) and len(check.values) == 1

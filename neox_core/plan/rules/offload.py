@@ -1,10 +1,10 @@
 """Rules of ZeRO's offload to host memory and files."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from neox_core.config.load import value_at
 from neox_core.config.problem import Problem
 from neox_core.config.sections.aio import AioSection
 from neox_core.config.sections.engine import EngineSection
@@ -134,13 +134,9 @@ def files_need_libaio(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 @rule("deepspeed_extra_args")
 def files_are_read_in_order(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """What DeepSpeed does with files on the side, a checkpoint would not see."""
-    extra: Any = config.section(EngineSection).deepspeed_extra_args
+    extra = config.section(EngineSection).deepspeed_extra_args
     for key, reason in _ON_THE_SIDE.items():
-        *blocks, name = key.split(".")
-        block = extra
-        for each in blocks:
-            block = block.get(each) if isinstance(block, Mapping) else None
-        if isinstance(block, Mapping) and block.get(name):
+        if value_at(extra, key):
             yield config.problem(reason, f"deepspeed_extra_args.{key}", "remove it")
 
 
