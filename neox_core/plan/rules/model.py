@@ -23,7 +23,7 @@ def heads_divide_hidden(config: Config, shape: ClusterShape) -> Iterator[Problem
 
 @rule("gpt_j_residual", "apply_residual_connection_post_layernorm")
 def one_residual(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """The parallel residual has one norm, so there is none to take the residual after."""
+    """The parallel residual has a norm for each sublayer, so there is none to take the residual after."""
     model = config.section(ModelSection)
     if model.gpt_j_residual and model.apply_residual_connection_post_layernorm:
         yield config.problem(
