@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neox_core.errors import DataError
+from neox_core.testing.clauses import hold
 from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
@@ -46,26 +47,26 @@ def check_data_backend(catalog: Catalog, name: str, **settings: Any) -> None:
 def _check_round_trip(backend: DataBackend, prefix: Path, vocab_size: int) -> None:
     documents = _documents(vocab_size)
     _write(backend, prefix, documents, vocab_size)
-    _require(backend.recognises(prefix), "recognises() is true of a dataset that it wrote")
-    _require(
+    hold(backend.recognises(prefix), "recognises() is true of a dataset that it wrote")
+    hold(
         backend.files(prefix) and all(file.is_file() for file in backend.files(prefix)),
         "files() names the files of the dataset, and all are there after close()",
     )
     source = backend.open(prefix)
-    _require(source.dtype.kind in "iu", f"dtype is an integer type, not {source.dtype}")
+    hold(source.dtype.kind in "iu", f"dtype is an integer type, not {source.dtype}")
     sizes = [len(document) for document in documents]
-    _require(
+    hold(
         list(source.sizes) == sizes,
         f"sizes holds the tokens of every document: {list(source.sizes)} instead of {sizes}",
     )
     for index, document in enumerate(documents):
         where = f"with a vocabulary of {vocab_size}, document {index}"
-        _require(list(source.read(index)) == list(document), f"read() gives the ids that were written ({where})")
+        hold(list(source.read(index)) == list(document), f"read() gives the ids that were written ({where})")
         for offset in range(0, len(document), max(1, len(document) // 3)):
             part = list(source.read(index, offset))
-            _require(part == list(document[offset:]), f"read(offset={offset}) begins there ({where})")
+            hold(part == list(document[offset:]), f"read(offset={offset}) begins there ({where})")
             part = list(source.read(index, offset, 1))
-            _require(part == list(document[offset : offset + 1]), f"read(offset={offset}, length=1) ({where})")
+            hold(part == list(document[offset : offset + 1]), f"read(offset={offset}, length=1) ({where})")
 
 
 def _check_foreign_ids(backend: DataBackend, prefix: Path) -> None:
@@ -79,19 +80,19 @@ def _check_foreign_ids(backend: DataBackend, prefix: Path) -> None:
 
 
 def _check_unfinished(backend: DataBackend, prefix: Path) -> None:
-    _require(not backend.recognises(prefix), "recognises() is false where there is nothing")
+    hold(not backend.recognises(prefix), "recognises() is false where there is nothing")
     _require_error(lambda: backend.open(prefix), "open() raises DataError where there is nothing", prefix)
     writer = backend.create(prefix, 1000)
     for document in _documents(1000):
         writer.add_document(document)
-        _require(
+        hold(
             not backend.recognises(prefix) and not backend.files(prefix)[-1].exists(),
             "nothing that looks finished exists before close() returns",
         )
     _require_error(lambda: backend.open(prefix), "open() raises DataError before close()")
     writer.abort()
     left = [path.name for path in prefix.parent.iterdir()] if prefix.parent.exists() else []
-    _require(not left, f"abort() removes what was written; left are {left}")
+    hold(not left, f"abort() removes what was written; left are {left}")
 
 
 def _check_replacing(backend: DataBackend, prefix: Path) -> None:
@@ -101,17 +102,15 @@ def _check_replacing(backend: DataBackend, prefix: Path) -> None:
         writer = backend.create(prefix, 1000)
         for document in new:
             writer.add_document(document)
-        _require(_same(backend.open(prefix), old), "the dataset that has the name stays whole until close()")
+        hold(_same(backend.open(prefix), old), "the dataset that has the name stays whole until close()")
         if finish:
             writer.close()
         else:
             writer.abort()
         expected = new if finish else old
-        _require(
-            _same(backend.open(prefix), expected), f"{'close() replaces' if finish else 'abort() keeps'} the old one"
-        )
+        hold(_same(backend.open(prefix), expected), f"{'close() replaces' if finish else 'abort() keeps'} the old one")
     left = {path for path in prefix.parent.rglob("*") if path.is_file()} - set(backend.files(prefix))
-    _require(not left, f"close() leaves no other files; left are {sorted(path.name for path in left)}")
+    hold(not left, f"close() leaves no other files; left are {sorted(path.name for path in left)}")
 
 
 def _check_reading_changes_nothing(backend: DataBackend, prefix: Path) -> None:
@@ -122,9 +121,9 @@ def _check_reading_changes_nothing(backend: DataBackend, prefix: Path) -> None:
     ids = source.read(0)
     if ids.flags.writeable:
         ids[:] = 0
-    _require(_same(source, documents), "what a caller does to ids it has read does not change what is read next")
+    hold(_same(source, documents), "what a caller does to ids it has read does not change what is read next")
     del source, ids
-    _require(_hashes(prefix.parent) == before, "reading changes nothing on disk")
+    hold(_hashes(prefix.parent) == before, "reading changes nothing on disk")
 
 
 def _check_damage(backend: DataBackend, prefix: Path) -> None:
@@ -147,7 +146,7 @@ def _check_damage(backend: DataBackend, prefix: Path) -> None:
         file.unlink()
         _require_error(lambda: backend.open(prefix), "a missing file is a DataError", file)
         shutil.copy(whole / file.name, file)
-    _require(_same(backend.open(prefix), documents), "a dataset that was put together again reads as before")
+    hold(_same(backend.open(prefix), documents), "a dataset that was put together again reads as before")
 
 
 def _documents(vocab_size: int) -> Documents:
@@ -180,16 +179,11 @@ def _hashes(folder: Path) -> dict[str, str]:
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def _require(holds: object, clause: str) -> None:
-    if not holds:
-        raise AssertionError(clause)
-
-
 def _require_error(call: Callable[[], object], clause: str, named: Path | None = None) -> None:
     try:
         call()
     except DataError as error:
-        _require(named is None or named.name in str(error), f"{clause} that names {named}: {error}")
+        hold(named is None or named.name in str(error), f"{clause} that names {named}: {error}")
     except Exception as error:
         raise AssertionError(f"{clause}, not {error!r}") from error
     else:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from neox_core.contracts.model import PositionShape
+from neox_core.testing.clauses import hold
 from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
@@ -26,18 +27,18 @@ def check_norm(catalog: Catalog, name: str, **settings: Any) -> None:
         _check_module(norm, "a norm")
         x = _random(4, 5, dim) * 3 + 1
         wide = norm.double()(x.clone())
-        _hold(wide.shape == x.shape, f"[..., dim] -> [..., dim]: {tuple(x.shape)} became {tuple(wide.shape)}")
-        _hold(norm(x[0, 0].clone()).shape == (dim,), "any number of leading dimensions, none too")
+        hold(wide.shape == x.shape, f"[..., dim] -> [..., dim]: {tuple(x.shape)} became {tuple(wide.shape)}")
+        hold(norm(x[0, 0].clone()).shape == (dim,), "any number of leading dimensions, none too")
         alone = torch.stack([torch.stack([norm(row.clone()) for row in sample]) for sample in x])
-        _hold(_near(alone, wide, 1e-9), "statistics are taken over the last dimension only")
+        hold(_near(alone, wide, 1e-9), "statistics are taken over the last dimension only")
         for dtype in (*DTYPES, torch.float16):
             _check_call(norm.to(dtype), (x * 0 + 1).to(dtype).normal_(generator=_generator(1)), "a norm")
         mixed = norm.float()(x.bfloat16())
-        _hold(mixed.dtype == torch.bfloat16, "same dtype: bfloat16 in with fp32 parameters gives bfloat16")
+        hold(mixed.dtype == torch.bfloat16, "same dtype: bfloat16 in with fp32 parameters gives bfloat16")
         zeros = torch.zeros(3, dim, dtype=torch.float64, requires_grad=True)
         out = norm.double()(zeros)
         (gradient,) = torch.autograd.grad(out.sum(), zeros)
-        _hold(bool(out.isfinite().all() and gradient.isfinite().all()), "zeros give finite values and gradients")
+        hold(bool(out.isfinite().all() and gradient.isfinite().all()), "zeros give finite values and gradients")
         _check_gradient(norm.double(), x[:2, :2])
     _check_statistics(make)
 
@@ -45,8 +46,8 @@ def check_norm(catalog: Catalog, name: str, **settings: Any) -> None:
 def check_activation(catalog: Catalog, name: str, **settings: Any) -> None:
     """Raises AssertionError naming the clause of `contracts.Activation` that the activation breaks."""
     activation = _maker(catalog, "activation", name, settings)()
-    _hold(isinstance(activation.gated, bool), "`gated` is True or False")
-    _hold(
+    hold(isinstance(activation.gated, bool), "`gated` is True or False")
+    hold(
         not (isinstance(activation, nn.Module) and activation.state_dict()),
         "an activation has no parameters and no state",
     )
@@ -54,7 +55,7 @@ def check_activation(catalog: Catalog, name: str, **settings: Any) -> None:
     inputs = 2 * width if activation.gated else width
     x = _random(3, 4, inputs) * 2
     before = activation(x.clone())
-    _hold(
+    hold(
         before.shape == (3, 4, width),
         f"{'[..., 2 * width]' if activation.gated else '[..., width]'} -> [..., width]: "
         f"{tuple(x.shape)} became {tuple(before.shape)}",
@@ -63,20 +64,20 @@ def check_activation(catalog: Catalog, name: str, **settings: Any) -> None:
     out = activation(given)
     jacobian = torch.stack([torch.autograd.grad(one, given, retain_graph=True)[0] for one in out])  # [width, inputs]
     own = torch.eye(width, dtype=torch.bool)
-    _hold(
+    hold(
         bool((jacobian.masked_fill(torch.cat((own, own), 1) if activation.gated else own, 0) == 0).all()),
         "elementwise: an output looks at the input of its own place, and its gate if it has one",
     )
     if activation.gated:
         value, gate = x[..., :width], x[..., width:]
         tripled = activation(torch.cat((value * 3, gate), -1))
-        _hold(_near(tripled, before * 3, 1e-9), "the value is the first half: the output is proportional to it")
+        hold(_near(tripled, before * 3, 1e-9), "the value is the first half: the output is proportional to it")
     for dtype in DTYPES:
         _check_call(activation, x.to(dtype), "an activation")
         large = activation(torch.full((2, inputs), -30.0, dtype=dtype))
-        _hold(bool(large.isfinite().all()), f"finite far from 0, in {dtype}")
+        hold(bool(large.isfinite().all()), f"finite far from 0, in {dtype}")
     activation(x * 5)
-    _hold(torch.equal(activation(x.clone()), before), "no state: an earlier call changes no later one")
+    hold(torch.equal(activation(x.clone()), before), "no state: an earlier call changes no later one")
     _check_gradient(activation, x[:1, :2])
 
 
@@ -96,8 +97,8 @@ def check_position(catalog: Catalog, name: str, **settings: Any) -> None:
         _check_call(partial(cast.embed, positions=positions), hidden.to(dtype), "`embed`")
         turned = _rotate(cast, query.to(dtype), key.to(dtype), positions)
         for got, given in zip(turned, (query, key), strict=True):
-            _hold(got.shape == given.shape, f"`rotate` keeps shapes: {tuple(given.shape)} became {tuple(got.shape)}")
-            _hold(got.dtype == dtype, f"`rotate` keeps dtypes: {dtype} became {got.dtype}")
+            hold(got.shape == given.shape, f"`rotate` keeps shapes: {tuple(given.shape)} became {tuple(got.shape)}")
+            hold(got.dtype == dtype, f"`rotate` keeps dtypes: {dtype} became {got.dtype}")
     position = position.double()
 
     def everything(at: Tensor, part: slice = slice(None)) -> tuple[Tensor, ...]:
@@ -107,23 +108,21 @@ def check_position(catalog: Catalog, name: str, **settings: Any) -> None:
         )
 
     whole = everything(positions)
-    _hold(_all(torch.equal, everything(positions), whole), "deterministic: two calls give the same bits")
+    hold(_all(torch.equal, everything(positions), whole), "deterministic: two calls give the same bits")
     by_sample = everything(positions.expand(batch, seq))
-    _hold(_all(_near, by_sample, whole, 1e-6), "positions [seq] and [batch, seq] are one thing")
+    hold(_all(_near, by_sample, whole, 1e-6), "positions [seq] and [batch, seq] are one thing")
     tail = everything(positions[7:], slice(7, None))
     full = (whole[0][:, 7:], whole[1][:, :, 7:], whole[2][:, :, 7:])
-    _hold(
-        _all(_near, tail, full, 1e-6), "`positions` says where a token is: a tail alone, with its offset, is the same"
-    )
+    hold(_all(_near, tail, full, 1e-6), "`positions` says where a token is: a tail alone, with its offset, is the same")
     mixed = torch.stack((positions, positions + 9))
     rows = [everything(at) for at in mixed]
     apart = tuple(torch.stack([row[part][index] for index, row in enumerate(rows)]) for part in range(3))
-    _hold(_all(_near, everything(mixed), apart, 1e-6), "each sample has its own positions where they are [batch, seq]")
+    hold(_all(_near, everything(mixed), apart, 1e-6), "each sample has its own positions where they are [batch, seq]")
 
     scores = whole[1] @ whole[2].transpose(2, 3)
     moved_query, moved_key = _rotate(position, query, key, positions + 20)
     moved = moved_query @ moved_key.transpose(2, 3)
-    _hold(_near(moved, scores, 1e-5), "`rotate` tells distance: moving all positions leaves the scores")
+    hold(_near(moved, scores, 1e-5), "`rotate` tells distance: moving all positions leaves the scores")
     _check_bias(position, shape.num_heads)
     _check_gradient(lambda x: position.embed(x, positions[:3]), hidden[:1, :3])
     _check_gradient(lambda x: _rotate(position, x, x, positions[:3])[0], query[:1, :1, :3])
@@ -143,18 +142,18 @@ def _check_bias(position: Any, heads: int) -> None:
         fits = found.dim() <= 3 and all(
             one in (1, all_) for one, all_ in zip(found.shape[::-1], (12, 12, heads), strict=False)
         )
-        _hold(
+        hold(
             found.is_floating_point() and fits,
             f"`score_bias` broadcasts with its arguments: they make {(heads, 12, 12)}, it is {tuple(found.shape)}",
         )
         return found.expand(heads, 12, 12).masked_fill(~seen, 0)
 
     whole = table(0)
-    _hold(bool(whole.isfinite().all()), "`score_bias` is finite where the key is not ahead of the query")
-    _hold(_near(table(20), whole, 1e-6), "`score_bias` tells distance: moving all positions leaves it")
+    hold(bool(whole.isfinite().all()), "`score_bias` is finite where the key is not ahead of the query")
+    hold(_near(table(20), whole, 1e-6), "`score_bias` tells distance: moving all positions leaves it")
     for row, column in ((11, 3), (5, 5), (7, 0)):
         alone = torch.stack([bias(*torch.tensor((one, row, column)).unbind()).reshape(()) for one in range(heads)])
-        _hold(_near(alone, whole[:, row, column], 1e-9), "`score_bias` of one score alone is that of the rows")
+        hold(_near(alone, whole[:, row, column], 1e-9), "`score_bias` of one score alone is that of the rows")
 
 
 def _rotate(position: Any, query: Tensor, key: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,7 +161,7 @@ def _rotate(position: Any, query: Tensor, key: Tensor, positions: Tensor) -> tup
     fused = torch.stack((query, key), dim=2)
     before = fused.clone()
     turned = position.rotate(fused[:, :, 0], fused[:, :, 1], position.prepare(positions, query.dtype))
-    _hold(torch.equal(fused, before), "`rotate` leaves its inputs as they are")
+    hold(torch.equal(fused, before), "`rotate` leaves its inputs as they are")
     return turned[0], turned[1]
 
 
@@ -173,21 +172,21 @@ def _maker(catalog: Catalog, kind: str, name: str, settings: dict[str, Any]) -> 
 
 
 def _check_module(module: Any, what: str) -> None:
-    _hold(isinstance(module, nn.Module), f"{what} is a torch.nn.Module")
+    hold(isinstance(module, nn.Module), f"{what} is a torch.nn.Module")
     declared = getattr(module, "no_weight_decay", None)
     if not isinstance(declared, frozenset):
-        raise AssertionError("broken: `no_weight_decay` is a frozenset of parameter names")
+        raise AssertionError("`no_weight_decay` is a frozenset of parameter names")
     own = {name for name, _ in module.named_parameters(recurse=False)}
-    _hold(declared <= own, f"`no_weight_decay` names the module's own parameters: {sorted(declared - own)} are not")
+    hold(declared <= own, f"`no_weight_decay` names the module's own parameters: {sorted(declared - own)} are not")
 
 
 def _check_call(function: Callable[[Tensor], Tensor], x: Tensor, what: str) -> None:
     """Dtype kept, input left alone, the same bits twice; looked at with training's dropout on and off alike."""
     given = x.clone()
     first = function(given)
-    _hold(torch.equal(given, x), f"{what} leaves its input as it is")
-    _hold(first.dtype == x.dtype, f"same dtype: {x.dtype} became {first.dtype}")
-    _hold(torch.equal(function(given), first), f"{what} is deterministic: two calls give the same bits")
+    hold(torch.equal(given, x), f"{what} leaves its input as it is")
+    hold(first.dtype == x.dtype, f"same dtype: {x.dtype} became {first.dtype}")
+    hold(torch.equal(function(given), first), f"{what} is deterministic: two calls give the same bits")
 
 
 def _check_statistics(make: Callable[..., Any]) -> None:
@@ -198,13 +197,13 @@ def _check_statistics(make: Callable[..., Any]) -> None:
         exact = make(dim).double()(x.double())
         got = make(dim).to(dtype)(x).double()
         error = ((got - exact).abs().amax() / exact.abs().amax()).item()
-        _hold(error < 2 * torch.finfo(dtype).eps, f"statistics in fp32 or better: off by {error:.1e} in {dtype}")
+        hold(error < 2 * torch.finfo(dtype).eps, f"statistics in fp32 or better: off by {error:.1e} in {dtype}")
 
 
 def _check_gradient(function: Callable[[Tensor], Tensor], x: Tensor) -> None:
     given = x.detach().clone().requires_grad_()
     same = torch.autograd.gradcheck(function, (given,), fast_mode=True, raise_exception=False)
-    _hold(same, "the gradient is that of the function, in fp64 for an input in fp64")
+    hold(same, "the gradient is that of the function, in fp64 for an input in fp64")
 
 
 def _wiggled(module: Any, seed: int) -> Any:
@@ -236,8 +235,3 @@ def _near(got: Tensor, wanted: Tensor, tolerance: float) -> bool:
 
 def _all(same: Callable[..., bool], got: tuple[Tensor, ...], wanted: tuple[Tensor, ...], *args: float) -> bool:
     return all(same(one, other, *args) for one, other in zip(got, wanted, strict=True))
-
-
-def _hold(condition: bool, clause: str) -> None:
-    if not condition:
-        raise AssertionError(f"broken: {clause}")

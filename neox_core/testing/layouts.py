@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from neox_core.contracts import LayoutShape
+from neox_core.testing.clauses import hold
 from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
@@ -25,22 +26,17 @@ def check_sparse_layout(catalog: Catalog, name: str, **settings: Any) -> None:
     entry = catalog.registry.find("sparse layout", name)
     target, chosen = entry.load(), build(entry, **settings)
     block = getattr(chosen, "block", None)
-    _hold(isinstance(block, int) and block > 0, "the settings have `block`, the side of a block in tokens")
+    hold(isinstance(block, int) and block > 0, "the settings have `block`, the side of a block in tokens")
     for shape in SHAPES:
         layout = target(shape, chosen)
         wanted = (shape.num_heads, shape.num_blocks, shape.num_blocks)
-        _hold(isinstance(layout, torch.Tensor) and layout.dtype == torch.bool, "a tensor of bool")
-        _hold(tuple(layout.shape) == wanted, f"[heads, query blocks, key blocks]: {wanted}, not {tuple(layout.shape)}")
-        _hold(layout.device.type == "cpu", "on the CPU")
-        _hold(not layout.triu(1).any(), "lower triangular where the shape is causal")
+        hold(isinstance(layout, torch.Tensor) and layout.dtype == torch.bool, "a tensor of bool")
+        hold(tuple(layout.shape) == wanted, f"[heads, query blocks, key blocks]: {wanted}, not {tuple(layout.shape)}")
+        hold(layout.device.type == "cpu", "on the CPU")
+        hold(not layout.triu(1).any(), "lower triangular where the shape is causal")
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(99)
             before = torch.random.get_rng_state()
             again = target(shape, chosen)
-            _hold(torch.equal(layout, again), "a pure function: what is random follows from (seed, layer, head)")
-            _hold(torch.equal(before, torch.random.get_rng_state()), "torch's own generator is left as it is")
-
-
-def _hold(holds: bool, clause: str) -> None:
-    if not holds:
-        raise AssertionError(clause)
+            hold(torch.equal(layout, again), "a pure function: what is random follows from (seed, layer, head)")
+            hold(torch.equal(before, torch.random.get_rng_state()), "torch's own generator is left as it is")

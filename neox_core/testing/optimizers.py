@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from neox_core.testing.clauses import hold
 from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def check_optimizer(catalog: Catalog, name: str, **settings: Any) -> None:
 def _check_step(make: Make) -> None:
     weights = _weights()
     optimizer = make(_group(weights))
-    _hold(isinstance(optimizer, torch.optim.Optimizer), "it is a torch.optim.Optimizer")
+    hold(isinstance(optimizer, torch.optim.Optimizer), "it is a torch.optim.Optimizer")
     idle = weights[-1]
     start = [weight.detach().clone() for weight in weights]
     for step in range(STEPS):
@@ -52,20 +53,20 @@ def _check_step(make: Make) -> None:
         _give(weights[:-1], gradients)
         held = [weight.grad for weight in weights]
         optimizer.step()
-        _hold(
+        hold(
             all(weight.grad is grad for weight, grad in zip(weights, held, strict=True)), "step() leaves .grad in place"
         )
         same = all(torch.equal(weight.grad, grad) for weight, grad in zip(weights[:-1], gradients, strict=False))  # type: ignore[arg-type]
-        _hold(same, "step() leaves the gradients as they are")
-    _hold(torch.equal(idle, start[-1]), "a parameter without a gradient is skipped: its weight stays")
+        hold(same, "step() leaves the gradients as they are")
+    hold(torch.equal(idle, start[-1]), "a parameter without a gradient is skipped: its weight stays")
     moved = all(not torch.equal(weight, first) for weight, first in zip(weights[:-1], start, strict=False))
-    _hold(moved, "step() moves the weights that have a gradient")
-    _hold(all(bool(weight.isfinite().all()) for weight in weights), "finite gradients leave finite weights")
+    hold(moved, "step() moves the weights that have a gradient")
+    hold(all(bool(weight.isfinite().all()) for weight in weights), "finite gradients leave finite weights")
     _give([idle], _gradients([idle], 0))
     optimizer.step()
-    _hold(not torch.equal(idle, start[-1]), "a parameter whose first gradient comes late is moved by it")
+    hold(not torch.equal(idle, start[-1]), "a parameter whose first gradient comes late is moved by it")
     optimizer.zero_grad()
-    _hold(all(weight.grad is None for weight in weights), "zero_grad() lets go of the gradients")
+    hold(all(weight.grad is None for weight in weights), "zero_grad() lets go of the gradients")
 
 
 def _check_determinism(make: Make) -> None:
@@ -76,7 +77,7 @@ def _check_determinism(make: Make) -> None:
         optimizer = make(_group(weights))
         _train(optimizer, weights, range(STEPS))
         runs.append(weights)
-    _hold(_equal(runs[0], runs[1]) and _equal(runs[0], runs[2]), "deterministic: the same gradients give the same bits")
+    hold(_equal(runs[0], runs[1]) and _equal(runs[0], runs[2]), "deterministic: the same gradients give the same bits")
 
 
 def _check_resume(make: Make) -> None:
@@ -92,7 +93,7 @@ def _check_resume(make: Make) -> None:
         resumed.load_state_dict(torch.load(stored, weights_only=True))
         _train(optimizer, weights, range(cut, STEPS))
         _train(resumed, resumed_weights, range(cut, STEPS))
-        _hold(
+        hold(
             _equal(weights, resumed_weights),
             f"the whole state is in state_dict(): saved after step {cut} and loaded, it goes on to the same bits",
         )
@@ -112,27 +113,27 @@ def _check_groups(make: Make, fields: set[str]) -> None:
         return weights
 
     peak = float(make(_group(_weights())).param_groups[0].get("lr", 0.0))
-    _hold(peak > 0, "its groups have an `lr`, above 0")
+    hold(peak > 0, "its groups have an `lr`, above 0")
     plain = outcome(_group)
     early, late = outcome(_group, {0: peak / 2}), outcome(_group, {STEPS - 1: peak / 2})
-    _hold(not _equal(plain, early) and not _equal(plain, late), "it reads `lr` from its groups at each step")
+    hold(not _equal(plain, early) and not _equal(plain, late), "it reads `lr` from its groups at each step")
     if "lr" in fields:
-        _hold(_equal(early, outcome(_group, lr=peak / 2)), "`lr` written into a group is the lr that counts")
+        hold(_equal(early, outcome(_group, lr=peak / 2)), "`lr` written into a group is the lr that counts")
         grouped = outcome(lambda weights: [{"params": weights, "weight_decay": 0.0, "lr": peak / 2}])
-        _hold(_equal(early, grouped), "an option in a group wins over the settings: lr")
+        hold(_equal(early, grouped), "an option in a group wins over the settings: lr")
     still = outcome(_group, {0: 0.0})
-    _hold(_equal(still, _weights()), "at lr 0 the weights stay")
+    hold(_equal(still, _weights()), "at lr 0 the weights stay")
 
     def decaying(weights: list[nn.Parameter]) -> Groups:
         return [{"params": weights[:1], "weight_decay": 0.5}, {"params": weights[1:], "weight_decay": 0.0}]
 
     mixed = outcome(decaying)
-    _hold(not torch.equal(mixed[0], plain[0]), "an option in a group wins over the settings: weight_decay")
-    _hold(_equal(mixed[1:], plain[1:]), "each group has its own options: weight_decay of one leaves the other alone")
+    hold(not torch.equal(mixed[0], plain[0]), "an option in a group wins over the settings: weight_decay")
+    hold(_equal(mixed[1:], plain[1:]), "each group has its own options: weight_decay of one leaves the other alone")
     if "weight_decay" in fields:
-        _hold(_equal(mixed, outcome(decaying, weight_decay=0.25)), "weight_decay of the settings yields to a group's")
+        hold(_equal(mixed, outcome(decaying, weight_decay=0.25)), "weight_decay of the settings yields to a group's")
         whole = outcome(lambda weights: [{"params": weights}], weight_decay=0.5)
-        _hold(torch.equal(whole[0], mixed[0]), "weight_decay of the settings holds for a group that has none")
+        hold(torch.equal(whole[0], mixed[0]), "weight_decay of the settings holds for a group that has none")
 
 
 def _check_state(make: Make, component: Component, *, counted: bool) -> None:
@@ -150,12 +151,12 @@ def _check_state(make: Make, component: Component, *, counted: bool) -> None:
         for state, value in optimizer.state[weight].items():
             shape = tuple(value.shape) if isinstance(value, Tensor) else ()
             fits = shape in shapes and isinstance(value, Tensor | int | float | bool | type(None))
-            _hold(fits, f"per-parameter state is a scalar or of the parameter's shape; {state!r} is not")
+            hold(fits, f"per-parameter state is a scalar or of the parameter's shape; {state!r} is not")
             numbers += value.numel() if isinstance(value, Tensor) and value.ndim else 0
         if counted and component.state_numbers is not None:
             element, side = component.state_numbers
             most = element * weight.numel() + side * sum(weight.shape)
-            _hold(numbers <= most, f"state_numbers: {most:g} at most for a {list(weight.shape)}; it has {numbers}")
+            hold(numbers <= most, f"state_numbers: {most:g} at most for a {list(weight.shape)}; it has {numbers}")
 
 
 def _check_slices(make: Make) -> None:
@@ -175,7 +176,7 @@ def _check_slices(make: Make) -> None:
         sliced.step()
     whole = torch.cat([weight.detach().reshape(-1) for weight in weights])
     near = torch.allclose(torch.cat([part.detach() for part in slices]), whole, rtol=1e-5, atol=1e-6)
-    _hold(near, "zero_stages names a sharded stage, so flat slices of the parameters give the same update")
+    hold(near, "zero_stages names a sharded stage, so flat slices of the parameters give the same update")
 
 
 def _weights() -> list[nn.Parameter]:
@@ -207,8 +208,3 @@ def _train(optimizer: torch.optim.Optimizer, weights: Sequence[nn.Parameter], st
 
 def _equal(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
     return all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
-
-
-def _hold(holds: bool, clause: str) -> None:
-    if not holds:
-        raise AssertionError(clause)

@@ -1,16 +1,15 @@
 """Loading one plugin as a test wants it, and the check that listing it stays light."""
 
-import subprocess
-import sys
 from importlib.metadata import entry_points
 from typing import Any
 
 from neox_core.config.structure import structure_settings
 from neox_core.errors import ConfigError
-from neox_core.hooks.guard import HEAVY
+from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.kinds import KIND_BY_NAME
-from neox_core.hooks.loader import GROUP, Catalog, load_plugins
+from neox_core.hooks.loader import GROUP, load_plugins
 from neox_core.hooks.registry import Entry, normalise
+from neox_core.testing.clauses import heavy_imports, hold
 
 
 def load_only(*plugin_ids: str) -> Catalog:
@@ -28,14 +27,8 @@ def load_only(*plugin_ids: str) -> Catalog:
 
 def assert_light(plugin_id: str) -> None:
     """Listing the plugin imports no heavy library; tried in a fresh process, since this one may have torch already."""
-    code = (
-        "import sys; from neox_core.testing import load_only; load_only(sys.argv[1]);"
-        "sys.exit(' '.join(sorted(set(sys.argv[2:]) & set(sys.modules))) or 0)"
-    )
-    command = [sys.executable, "-c", code, plugin_id, *sorted(HEAVY)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise AssertionError(f"listing {plugin_id} is not light: {done.stderr.strip()}")
+    heavy = heavy_imports("from neox_core.testing import load_only; load_only(sys.argv[1])", plugin_id)
+    hold(not heavy, f"listing {plugin_id} is not light: {heavy}")
 
 
 def build(entry: Entry, **settings: Any) -> Any:

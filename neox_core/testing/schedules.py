@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from neox_core.contracts.optim import LRSchedule, ScheduleShape
-from neox_core.hooks.guard import HEAVY
+from neox_core.testing.clauses import heavy_imports, hold
 from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
@@ -50,42 +49,30 @@ def _rates(make: Callable[[], LRSchedule], shape: ScheduleShape) -> list[float]:
     steps = range(2 * shape.total_steps + 2)
     schedule = make()
     rates = [schedule(step) for step in steps]
-    _hold(all(isinstance(rate, float) for rate in rates), "a float")
-    _hold(all(math.isfinite(rate) for rate in rates), "finite at every step, beyond the end of the run too")
-    _hold(all(rate >= 0 for rate in rates), "never negative")
+    hold(all(isinstance(rate, float) for rate in rates), "a float")
+    hold(all(math.isfinite(rate) for rate in rates), "finite at every step, beyond the end of the run too")
+    hold(all(rate >= 0 for rate in rates), "never negative")
     backwards = [schedule(step) for step in reversed(steps)][::-1]
-    _hold(backwards == rates, "a pure function of the step: asked backwards it says the same")
-    _hold([make()(step) for step in steps] == rates, "a pure function of the step: a new one needs no replay")
+    hold(backwards == rates, "a pure function of the step: asked backwards it says the same")
+    hold([make()(step) for step in steps] == rates, "a pure function of the step: a new one needs no replay")
     return rates
 
 
 def _check_curve(make: Callable[[], LRSchedule], shape: ScheduleShape) -> None:
     rates = _rates(make, shape)
     warmup, peak, slack = shape.warmup_steps, shape.peak_lr, 1e-9 * shape.peak_lr
-    _hold(all(rate <= peak + slack for rate in rates), "never above peak_lr")
+    hold(all(rate <= peak + slack for rate in rates), "never above peak_lr")
     ramp = [peak * step / warmup for step in range(warmup)]
     straight = all(abs(rate - right) <= slack for rate, right in zip(rates, ramp, strict=False))
-    _hold(straight, "a straight ramp from 0 over warmup_steps")
-    _hold(abs(rates[warmup] - peak) <= 0.05 * peak, "continuous at the end of the warm-up: it begins at peak_lr")
+    hold(straight, "a straight ramp from 0 over warmup_steps")
+    hold(abs(rates[warmup] - peak) <= 0.05 * peak, "continuous at the end of the warm-up: it begins at peak_lr")
     after = rates[max(warmup, 1) :]
-    _hold(all(rate >= shape.min_lr - slack for rate in after), "not below min_lr once the warm-up is over")
-    _hold(len(set(rates[max(warmup + 1, shape.decay_steps) :])) == 1, "the same from decay_steps on")
+    hold(all(rate >= shape.min_lr - slack for rate in after), "not below min_lr once the warm-up is over")
+    hold(len(set(rates[max(warmup + 1, shape.decay_steps) :])) == 1, "the same from decay_steps on")
 
 
 def _check_light(path: str) -> None:
-    """In a fresh process, since this one may have torch already."""
     if getattr(sys.modules[path.partition(":")[0]], "__file__", None) is None:
         return  # made by a test: no other process can import it
-    code = (
-        "import sys; from neox_core.hooks.component import load_path; load_path(sys.argv[1]);"
-        "sys.exit(' '.join(sorted(set(sys.argv[2:]) & set(sys.modules))) or None)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, path, *sorted(HEAVY)], capture_output=True, text=True, check=False
-    )
-    _hold(done.returncode == 0, f"it is imported on the host too, so it is light; it imports {done.stderr.strip()}")
-
-
-def _hold(holds: bool, clause: str) -> None:
-    if not holds:
-        raise AssertionError(clause)
+    heavy = heavy_imports("from neox_core.hooks.component import load_path; load_path(sys.argv[1])", path)
+    hold(not heavy, f"it is imported on the host too, so it is light; it imports {heavy}")

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neox_core.testing.clauses import hold
 from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
@@ -46,35 +47,30 @@ def _trained(entry: Entry, target: Any, folder: Path) -> dict[str, str]:
     for place in (folder / "one", folder / "other"):
         place.mkdir()
         files.append(target.train(iter(texts), VOCAB_SIZE, place))
-        _hold(isinstance(files[-1], dict), f"train() returns file names by settings field, not {files[-1]!r}")
+        hold(isinstance(files[-1], dict), f"train() returns file names by settings field, not {files[-1]!r}")
         missing = [name for name in files[-1].values() if not (place / name).is_file()]
-        _hold(not missing, f"train() names files that it wrote into the folder; {missing} are not there")
+        hold(not missing, f"train() names files that it wrote into the folder; {missing} are not there")
         contents.append([(place / name).read_bytes() for name in files[-1].values()])
-    _hold(files[0] == files[1] and contents[0] == contents[1], "train(): the same texts give the same files")
+    hold(files[0] == files[1] and contents[0] == contents[1], "train(): the same texts give the same files")
     paths = {field: str(folder / "one" / name) for field, name in files[0].items()}
     learnt = target(build(entry, **paths)).vocab_size
-    _hold(learnt <= VOCAB_SIZE, f"train() learns at most {VOCAB_SIZE} ids; it learnt {learnt}")
+    hold(learnt <= VOCAB_SIZE, f"train() learns at most {VOCAB_SIZE} ids; it learnt {learnt}")
     return paths
 
 
 def _check_tokenizer(tokenizer: Tokenizer, lossless: bool) -> None:
     size = tokenizer.vocab_size
-    _hold(isinstance(size, int) and size > 0, f"vocab_size is a number of ids, not {size!r}")
-    _hold(isinstance(tokenizer.eod, int) and 0 <= tokenizer.eod < size, f"eod is an id below {size}: {tokenizer.eod!r}")
+    hold(isinstance(size, int) and size > 0, f"vocab_size is a number of ids, not {size!r}")
+    hold(isinstance(tokenizer.eod, int) and 0 <= tokenizer.eod < size, f"eod is an id below {size}: {tokenizer.eod!r}")
     for text in TEXTS:
         ids = tokenizer.encode(text)
-        _hold(isinstance(ids, list), f"encode() returns a list, not {type(ids).__name__}")
+        hold(isinstance(ids, list), f"encode() returns a list, not {type(ids).__name__}")
         wrong = [token for token in ids if not (isinstance(token, int) and 0 <= token < size)]
-        _hold(not wrong, f"every id is an int from 0 to below vocab_size {size}; of {text!r} {wrong[:1]} is none")
-        _hold(tokenizer.encode(text) == ids, f"the same text gives the same ids: {text!r}")
+        hold(not wrong, f"every id is an int from 0 to below vocab_size {size}; of {text!r} {wrong[:1]} is none")
+        hold(tokenizer.encode(text) == ids, f"the same text gives the same ids: {text!r}")
         back = tokenizer.decode(iter(ids))
-        _hold(isinstance(back, str), f"decode() returns a str, not {type(back).__name__}")
-        _hold(not lossless or back == text, f"decode(encode(text)) == text: {text!r} became {back!r}")
+        hold(isinstance(back, str), f"decode() returns a str, not {type(back).__name__}")
+        hold(not lossless or back == text, f"decode(encode(text)) == text: {text!r} became {back!r}")
     alone = [tokenizer.encode(text) for text in TEXTS]
-    _hold(tokenizer.encode_batch(TEXTS) == alone, "encode_batch() gives for each text what encode() gives")
-    _hold(tokenizer.encode_batch([]) == [], "encode_batch() of no text is no ids")
-
-
-def _hold(holds: bool, clause: str) -> None:
-    if not holds:
-        raise AssertionError(clause)
+    hold(tokenizer.encode_batch(TEXTS) == alone, "encode_batch() gives for each text what encode() gives")
+    hold(tokenizer.encode_batch([]) == [], "encode_batch() of no text is no ids")

@@ -116,7 +116,7 @@ def test_sound_norm_passes(check: Check) -> None:
     ],
 )
 def test_faulty_norm_is_caught(check: Check, mutant: type, clause: str) -> None:
-    with pytest.raises(AssertionError, match=f"broken: .*({clause})"):
+    with pytest.raises(AssertionError, match=clause):
         check("norm", mutant)
 
 
@@ -220,7 +220,7 @@ def test_sound_activations_pass(check: Check) -> None:
     ],
 )
 def test_faulty_activation_is_caught(check: Check, mutant: type, clause: str) -> None:
-    with pytest.raises(AssertionError, match=f"broken: .*({clause})"):
+    with pytest.raises(AssertionError, match=clause):
         check("activation", mutant)
 
 
@@ -360,5 +360,5 @@ def test_sound_position_passes(check: Check) -> None:
     ],
 )
 def test_faulty_position_is_caught(check: Check, mutant: type, clause: str) -> None:
-    with pytest.raises(AssertionError, match=f"broken: .*({clause})"):
+    with pytest.raises(AssertionError, match=clause):
         check("position", mutant)
