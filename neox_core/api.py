@@ -1,8 +1,9 @@
 """All that a plugin's listing module imports. Light: importing it imports no torch."""
 
+from neox_core.config.moments import MomentSettings
 from neox_core.config.problem import Problem
 from neox_core.config.setting import setting
 from neox_core.hooks.component import Component, ConfigSection
 from neox_core.hooks.markers import hookimpl
 
-__all__ = ["Component", "ConfigSection", "Problem", "hookimpl", "setting"]
+__all__ = ["Component", "ConfigSection", "MomentSettings", "Problem", "hookimpl", "setting"]

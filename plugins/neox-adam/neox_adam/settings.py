@@ -3,29 +3,13 @@
 from typing import Any
 
 from attrs import frozen
-from attrs import validators as v
 
-from neox_core.api import setting
+from neox_core.api import MomentSettings, setting
 
 
 @frozen
-class CPUTorchAdamSettings:
-    lr: float = setting(1e-3, help="Peak learning rate.", check=v.ge(0), origin="deepspeed")
-    betas: tuple[float, float] = setting(
-        (0.9, 0.999),
-        help="Decay rates of the first and second moment estimates.",
-        check=v.deep_iterable(v.and_(v.ge(0), v.lt(1))),
-        origin="deepspeed",
-    )
-    eps: float = setting(
-        1e-8, help="Keeps the denominator of the update away from zero.", check=v.gt(0), origin="deepspeed"
-    )
-    weight_decay: float = setting(
-        0.01,
-        help="Weight decay of the parameters that do not declare themselves out of it.",
-        check=v.ge(0),
-        origin="deepspeed",
-    )
+class CPUTorchAdamSettings(MomentSettings):
+    pass
 
 
 @frozen

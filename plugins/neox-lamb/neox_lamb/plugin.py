@@ -3,21 +3,11 @@
 from attrs import frozen
 from attrs import validators as v
 
-from neox_core.api import Component, hookimpl, setting
+from neox_core.api import Component, MomentSettings, hookimpl, setting
 
 
 @frozen
-class LambSettings:
-    lr: float = setting(1e-3, help="Peak learning rate.", check=v.ge(0), origin="deepspeed")
-    betas: tuple[float, float] = setting(
-        (0.9, 0.999),
-        help="Decay rates of the first and second moment estimates.",
-        check=v.deep_iterable(v.and_(v.ge(0), v.lt(1))),
-        origin="deepspeed",
-    )
-    eps: float = setting(
-        1e-8, help="Keeps the denominator of the update away from zero.", check=v.gt(0), origin="deepspeed"
-    )
+class LambSettings(MomentSettings):
     weight_decay: float = setting(
         0.0,
         help="Weight decay of the parameters that do not declare themselves out of it.",

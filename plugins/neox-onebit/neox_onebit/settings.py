@@ -5,7 +5,7 @@ from typing import Any, Literal
 from attrs import frozen
 from attrs import validators as v
 
-from neox_core.api import setting
+from neox_core.api import MomentSettings, setting
 
 
 def _steps(default: int, help: str) -> Any:
@@ -13,25 +13,9 @@ def _steps(default: int, help: str) -> Any:
 
 
 @frozen
-class OneBitSettings:
+class OneBitSettings(MomentSettings):
     """What the three have in common."""
 
-    lr: float = setting(1e-3, help="Peak learning rate.", check=v.ge(0), origin="deepspeed")
-    betas: tuple[float, float] = setting(
-        (0.9, 0.999),
-        help="Decay rates of the first and second moment estimates.",
-        check=v.deep_iterable(v.and_(v.ge(0), v.lt(1))),
-        origin="deepspeed",
-    )
-    eps: float = setting(
-        1e-8, help="Keeps the denominator of the update away from zero.", check=v.gt(0), origin="deepspeed"
-    )
-    weight_decay: float = setting(
-        0.01,
-        help="Weight decay of the parameters that do not declare themselves out of it.",
-        check=v.ge(0),
-        origin="deepspeed",
-    )
     cuda_aware: bool = setting(
         False,
         help="Give device memory to the MPI library; false: by way of the host. Of comm_backend_name mpi.",
