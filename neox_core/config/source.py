@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import define, field
 
-from neox_core.config.formats import YamlReader, flow, plain
+from neox_core.config.formats import flow, plain
 
 
 @define
@@ -163,4 +163,6 @@ def _end(node: Any) -> int:
 
 
 def _plain(node: Any) -> Any:
+    from neox_core.config.yaml import YamlReader
+
     return plain(YamlReader("").read(node, ()))
