@@ -89,6 +89,7 @@ class Attention(nn.Module):
             prepared=scope.prepared,
             first_head=self.first_head,
             documents=scope.documents,
+            mask=scope.mask,
             positions=scope.positions,
             dropout=self.dropout,
             keys=scope.keys,

@@ -41,7 +41,7 @@ class DocumentRules:
 
     def counted(self, tokens: Tensor) -> Tensor:
         """int64 [batch, seq] -> how many of their labels count, an int64 scalar."""
-        return (tokens != self.eod).sum() if self.mask_loss else torch.tensor(tokens.numel(), device=tokens.device)
+        return (tokens != self.eod).sum() if self.mask_loss else torch.full((), tokens.numel(), device=tokens.device)
 
     def labels(self, tokens: Tensor, labels: Tensor) -> Tensor:
         """The labels that count; the others become -100."""

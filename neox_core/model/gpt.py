@@ -13,6 +13,7 @@ from neox_core.model.block import Block
 from neox_core.model.cache import KeyValueCache
 from neox_core.model.documents import DocumentRules
 from neox_core.model.embedding import Embedding
+from neox_core.model.flex import mask_of_pass
 from neox_core.model.linear import ColumnLinear
 from neox_core.model.loss import cross_entropy
 from neox_core.model.matmul import linear
@@ -120,7 +121,8 @@ class GPT(nn.Module):
         positions = positions if within is None else within
         routing = self.routing if self.training else None
         make = partial(prepare, self.position, self._matmul_dtype(self.embedding.weight), self.tensor)  # type: ignore[arg-type]
-        return positions, Scope(make(positions), keys, documents, within, cache, self.tables, routing, prepare=make)
+        mask = mask_of_pass(documents)
+        return positions, Scope(make(positions), keys, documents, within, cache, self.tables, routing, make, mask)
 
     @property
     def window(self) -> int:

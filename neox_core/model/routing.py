@@ -14,6 +14,7 @@ from attrs import evolve, frozen
 from torch import Tensor
 
 from neox_core.model.dropout import mix
+from neox_core.model.flex import mask_of_pass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +52,7 @@ def through_some(run: Callable[..., Tensor], x: Tensor, position: Position, scop
     within = torch.arange(seq, device=x.device).expand(batch, seq) if scope.positions is None else scope.positions
     within = within.gather(1, chosen)
     documents = None if scope.documents is None else scope.documents.gather(1, chosen)
-    inner = evolve(scope, prepared=scope.prepare(within), positions=within, documents=documents, routing=None)
+    changed = {"positions": within, "documents": documents, "mask": mask_of_pass(documents)}
+    inner = evolve(scope, prepared=scope.prepare(within), routing=None, **changed)
     index = chosen[..., None].expand(-1, -1, width)
     return x.scatter(1, index, run(x.gather(1, index), position, inner, layer).to(x.dtype))

@@ -44,7 +44,7 @@ class Scope:
     cache: keys and values of the tokens before these; with it, a sample is one document.
     tables: by layer, the blocks of keys that its queries see; all others see everything before them.
     routing: the layers that see some of the tokens, in training; None: all layers see all. prepare: positions, int64
-    [batch, tokens], to what is `prepared` for them.
+    [batch, tokens], to what is `prepared` for them. mask: `documents` as FlexAttention takes them, on a GPU.
     """
 
     prepared: Any = None
@@ -55,6 +55,7 @@ class Scope:
     tables: Mapping[int, BlockTable] = field(factory=dict)
     routing: Routing | None = None
     prepare: Callable[[Tensor], Any] = _nothing
+    mask: Any = None
 
 
 PLAIN = Scope()

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import math
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from neox_core.model.blocked import blocked_attention
 from neox_core.model.dropout import drop_probabilities
+from neox_core.model.flex import flex
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,9 +38,9 @@ class Request:
     """How queries and keys meet.
 
     scale: of the scores before the bias. bias_of: `score_bias` of the position, a function of what it `prepared`; its
-    heads begin at `first_head`. documents, positions: int64 [batch, keys] or None, see `model.scope.Scope`. dropout:
-    probability; it acts where `keys`, int64 [batch], is given, at `site` of `model.dropout`. blocks: the keys that a
-    query sees; None: all before it. causal_softmax, masked_softmax: kernels for the ops of `model.softmax`.
+    heads begin at `first_head`. documents, positions: int64 [batch, keys] or None, and mask: see `model.scope.Scope`.
+    dropout: probability; it acts where `keys`, int64 [batch], is given, at `site` of `model.dropout`. blocks: the keys
+    that a query sees; None: all before it. causal_softmax, masked_softmax: kernels for the ops of `model.softmax`.
     block_sparse: the kernel for attention by `blocks`.
     """
 
@@ -56,6 +57,7 @@ class Request:
     causal_softmax: Callable[..., Tensor] | None = None
     masked_softmax: Callable[..., Tensor] | None = None
     block_sparse: Callable[..., Tensor] | None = None
+    mask: Any = None
 
     @property
     def by_softmax(self) -> bool:
@@ -90,7 +92,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tenso
             query, key, value, is_causal=new == total, scale=request.scale, enable_gqa=grouped
         )
     if query.device.type == "cuda" and new == total and not request.drops:
-        return _flex(query, key, value, request)
+        return flex(query, key, value, request)
     return _by_rows(query, key, value, request)
 
 
@@ -151,50 +153,3 @@ def _weighted(probs: Tensor, value: Tensor, request: Request, first: int) -> Ten
     probs = drop_probabilities(probs, request.dropout, request.keys, request.site, request.first_head, first)
     probs = probs.to(value.dtype).view(batch, kv_heads, -1, seen)
     return (probs @ value).view(batch, heads, rows, -1)
-
-
-def _flex(query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tensor:
-    documents, positions, bias, first_head = request.documents, request.positions, request.bias, request.first_head
-
-    def biased(score: Tensor, sample: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        if bias is None:
-            return score
-        if positions is not None:
-            row, column = positions[sample, row], positions[sample, column]
-        return score + bias(head + first_head, row, column).to(score.dtype)
-
-    attention = _compiled_flex()
-    mask = _causal_mask(query.shape[2], query.device) if documents is None else _document_mask(documents)
-    score = None if bias is None else biased
-    grouped = query.shape[1] != key.shape[1]
-    result: Tensor = attention(
-        query, key, value, score_mod=score, block_mask=mask, scale=request.scale, enable_gqa=grouped
-    )
-    return result
-
-
-@cache
-def _compiled_flex() -> Any:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return torch.compile(flex_attention, dynamic=False)
-
-
-@cache
-def _causal_mask(seq: int, device: torch.device) -> Any:
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    def seen(sample: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        return column <= row
-
-    return create_block_mask(seen, None, None, seq, seq, device=device)
-
-
-def _document_mask(documents: Tensor) -> Any:
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    def seen(sample: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        return (column <= row) & (documents[sample, row] == documents[sample, column])
-
-    batch, seq = documents.shape
-    return create_block_mask(seen, batch, None, seq, seq, device=documents.device)

@@ -14,6 +14,7 @@ import torch
 from attrs import define
 from torch import Tensor, nn
 
+from neox_core.model.flex import mask_of_pass
 from neox_core.model.linear import ColumnLinear
 from neox_core.model.loss import cross_entropy
 from neox_core.model.recompute import run_layers
@@ -69,7 +70,8 @@ class Feed:
         positions = torch.arange(seq, device=x.device) if within is None else within
         keys, routing = self.keys(rest, training=training), self.routing if training else None
         make = partial(prepare, cast("Position", self.position), self.dtype, self.tensor)
-        return Scope(make(positions), keys, documents, within, None, self.tables, routing, prepare=make)
+        mask = mask_of_pass(documents)
+        return Scope(make(positions), keys, documents, within, None, self.tables, routing, make, mask)
 
     def keys(self, rest: Passed, *, training: bool) -> Tensor | None:
         return rest[-1] if self.sends_keys and training else None

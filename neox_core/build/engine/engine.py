@@ -154,7 +154,7 @@ class Engine:
         self.model.eval()
         weights: Sequence[Tensor] | None = None
         if self._weighing is not None:
-            batches = [batch.to(self.device) for batch in batches]
+            batches = [self._arrive(batch) for batch in batches]
             weights = token_weights(batches, self._weighing, self._groups)
         with torch.no_grad():
             losses = [self._loss(self._engine if self.partitioned else self.model, batch) for batch in batches]
@@ -281,7 +281,7 @@ class Engine:
         total = torch.zeros((), device=self.device)
         weights: Sequence[Tensor] | None = None
         if self._weighing is not None:
-            some = [batch.to(self.device) for batch in islice(batches, self._accumulation)]
+            some = [self._arrive(batch) for batch in islice(batches, self._accumulation)]
             weights, batches = token_weights(some, self._weighing, self._groups), iter(some)
         for micro_step in range(self._accumulation):
             if micro_step:
@@ -303,8 +303,14 @@ class Engine:
         first = self._consumed + (micro_step * groups.data_size + groups.data_rank) * micro_batch
         return (sample_keys(self._seed, first, micro_batch, self.device),)
 
+    def _arrive(self, batch: Tensor) -> Tensor:
+        """`batch` on the device. The host waits for a copy to a GPU unless it is from page-locked memory."""
+        if self.device.type == "cpu" or batch.device == self.device:
+            return batch
+        return batch.pin_memory().to(self.device, non_blocking=True)
+
     def _loss(self, model: Any, batch: Tensor, keys: tuple[Tensor, ...] = ()) -> Tensor:
-        batch = batch.to(self.device, non_blocking=True)
+        batch = self._arrive(batch)
         with torch.autocast(self.device.type, self._autocast, enabled=self._autocast is not None):
             loss: Tensor = model(batch[:, :-1], batch[:, 1:], *keys)
         return loss

@@ -228,7 +228,7 @@ class PipelineEngine(Engine):
         """The loss is the mean of all data-parallel ranks, the same on each."""
         self._set_lr(lr)
         self._route()
-        some = [batch.to(self.device) for batch in islice(batches, self._accumulation)]
+        some = [self._arrive(batch) for batch in islice(batches, self._accumulation)]
         pairs = self._pairs(some, [self._keys(index) for index in range(len(some))])
         length = pairs[0][0][0].shape[1]
         if self._length not in (None, length):
@@ -241,7 +241,7 @@ class PipelineEngine(Engine):
 
     def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
         """The mean of all batches of all data-parallel ranks, the same on each."""
-        some = [batch.to(self.device) for batch in batches]
+        some = [self._arrive(batch) for batch in batches]
         pairs = self._pairs(some, [self._no_keys(batch) for batch in some])
         self._engine.reset_activation_shape()
         mean = self._engine.eval_batch(iter(pairs), num_micro_batches=len(pairs))

@@ -23,7 +23,7 @@ class Alibi(NoPosition):
 
     def prepare(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
         """The slope of each head, [heads]."""
-        return torch.tensor(slopes(self.shape.num_heads), dtype=torch.float32, device=positions.device)
+        return slopes(self.shape.num_heads, positions.device)
 
     def score_bias(self, prepared: Any) -> ScoreBias:
         def bias(head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -33,9 +33,11 @@ class Alibi(NoPosition):
         return bias
 
 
-def slopes(num_heads: int) -> list[float]:
-    """What each head takes from a score for each token of distance."""
+def slopes(num_heads: int, device: torch.device | str = "cpu") -> Tensor:
+    """What each head takes from a score for each token of distance. Made on the device: copying numbers of the host to
+    a GPU would wait for it.
+    """
     lower = 2 ** math.floor(math.log2(num_heads))
-    first = [2.0 ** (-8 * (index + 1) / lower) for index in range(lower)]
-    between = [2.0 ** (-4 * (index + 1) / lower) for index in range(0, 2 * lower, 2)]
-    return first + between[: num_heads - lower]
+    head = torch.arange(num_heads, device=device, dtype=torch.float64)
+    exponent = torch.where(head < lower, 8 * (head + 1), 4 * (2 * (head - lower) + 1)) / lower
+    return torch.exp2(-exponent).float()

@@ -6,25 +6,22 @@ has no backward pass, and no dropout anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache, lru_cache
+from collections.abc import Iterator
+from copy import copy
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask
 
 from neox_core.contracts import SparseUse
+from neox_core.model.flex import TILE, flex_by, tile_lists
 from neox_core.model.scores import Request
 from neox_core.model.sparse import BlockTable
 
-TILE = 128
-"""Tokens on a side of what is skipped or computed."""
 _MASKS = 256
-
-Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""(sample, head, query, key) -> whether it is seen."""
 
 
 class Flex:
@@ -48,17 +45,10 @@ class Flex:
             raise ValueError("block-sparse attention needs a table")
         if reasons := self.why_not_for(SparseUse((table.block,), dropout=request.drops)):
             raise ValueError(f"not by FlexAttention: {', '.join(reasons)}")
-        mask = block_mask(table, query.shape[2]) if request.documents is None else _of_documents(table, request)
-        found: Tensor = _compiled()(
-            query.to(value.dtype),
-            key.to(value.dtype),
-            value,
-            score_mod=_biased(request),
-            block_mask=mask,
-            scale=request.scale,
-            enable_gqa=query.shape[1] != key.shape[1],
+        mask = (
+            block_mask(table, query.shape[2]) if request.documents is None else _of_documents(table, request.documents)
         )
-        return found
+        return flex_by(mask, query.to(value.dtype), key.to(value.dtype), value, request)
 
     def examples(self, dtype: torch.dtype, device: torch.device, *, large: bool) -> Iterator[tuple[Any, ...]]:
         """Grouped heads and an odd length; or a window of 512 tokens in a long sequence."""
@@ -72,66 +62,37 @@ class Flex:
             yield *drawn, Request(width**-0.5, blocks=BlockTable(seen, block, device))
 
 
+@torch._disable_dynamo  # noqa: SLF001  a compiled layer would make it anew, and copy the layout from the host
 @lru_cache(maxsize=_MASKS)
-def block_mask(table: BlockTable, seq: int) -> BlockMask:
-    """The table's mask for `seq` tokens; full tiles are those without a token that is not seen."""
+def block_mask(table: BlockTable, seq: int, *, full: bool = True) -> BlockMask:
+    """The table's mask for `seq` tokens. full: tiles without a token that is not seen are told apart."""
     layout, block = table.layout, table.block
 
     def seen(sample: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return layout[head, query // block, key // block] & (key <= query)
 
-    return _mask(table, seq, seen, full=True)
-
-
-def _of_documents(table: BlockTable, request: Request) -> BlockMask:
-    layout, block, documents = table.layout, table.block, request.documents
-    if documents is None:
-        raise ValueError("no documents")
-
-    def seen(sample: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        here = layout[head, query // block, key // block] & (key <= query)
-        return here & (documents[sample, query] == documents[sample, key])
-
-    return _mask(table, documents.shape[1], seen, full=False)
-
-
-def _mask(table: BlockTable, seq: int, rule: Rule, *, full: bool) -> BlockMask:
-    size = max(TILE, table.block)
-    per, tiles = size // table.block, -(-seq // size)
+    size = max(TILE, block)
+    per, tiles = size // block, -(-seq // size)
     padding = tiles * per - table.num_blocks
-    padded = (
-        F.pad(table.layout, (0, padding, 0, padding)) if padding > 0 else table.layout[:, : tiles * per, : tiles * per]
-    )
+    padded = F.pad(layout, (0, padding, 0, padding)) if padding > 0 else layout[:, : tiles * per, : tiles * per]
     parts = padded.view(table.num_heads, tiles, per, tiles, per)
     some, whole = parts.any(4).any(2), parts.all(4).all(2).tril(-1)
     if not full:
         whole = torch.zeros_like(whole)
-    lists = [each for tile in (some & ~whole, whole) for each in _lists(tile)]
-    return BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=size, mask_mod=rule, seq_lengths=(seq, seq))
+    lists = [each for tile in (some & ~whole, whole) for each in tile_lists(tile[None])]
+    return BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=size, mask_mod=seen, seq_lengths=(seq, seq))
 
 
-def _lists(tiles: Tensor) -> tuple[Tensor, Tensor]:
-    """[heads, queries, keys] -> how many of each row, [1, heads, queries], and which, these first."""
-    order = tiles.int().sort(dim=-1, descending=True, stable=True).indices
-    return tiles.sum(-1, dtype=torch.int32)[None], order.int()[None]
+def _of_documents(table: BlockTable, documents: Tensor) -> BlockMask:
+    of_table = block_mask(table, documents.shape[1], full=False)
 
+    def seen(sample: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        own = documents[sample, query] == documents[sample, key]
+        return own & of_table.mask_mod(sample, head, query, key)
 
-def _biased(request: Request) -> Callable[..., Tensor] | None:
-    bias, positions, first_head = request.bias, request.positions, request.first_head
-    if bias is None:
-        return None
-
-    def biased(score: Tensor, sample: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        if positions is not None:
-            row, column = positions[sample, row], positions[sample, column]
-        return score + bias(head + first_head, row, column).to(score.dtype)
-
-    return biased
-
-
-@cache
-def _compiled() -> Callable[..., Any]:
-    return torch.compile(flex_attention, dynamic=False)  # type: ignore[no-any-return]
+    mask = copy(of_table)
+    mask.mask_mod = seen
+    return mask
 
 
 KERNEL = Flex()

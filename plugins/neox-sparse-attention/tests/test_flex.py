@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from neox_sparse_attention import flex
 from neox_sparse_attention.flex import KERNEL, block_mask
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
 from neox_core.contracts import SparseUse
+from neox_core.model import flex
 from neox_core.model.blocked import blocked_attention
 from neox_core.model.scores import Request
 from neox_core.model.sparse import BlockTable
@@ -26,7 +26,7 @@ def table(heads: int, seq: int, block: int, density: float = 0.5) -> BlockTable:
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flex, "_compiled", lambda: flex_attention)
+    monkeypatch.setattr(flex, "compiled", lambda: flex_attention)
 
 
 @torch.no_grad()

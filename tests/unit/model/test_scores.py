@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask
 
 from neox_core.model import scores
 from neox_core.model.dropout import drop_probabilities, sample_keys
+from neox_core.model.flex import causal_mask, document_mask
 from neox_core.model.scores import Request, attend
 
 SEQ = 13
@@ -118,3 +120,13 @@ def test_the_fused_path_is_taken_where_it_can_be(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(scores, "_by_rows", None)
     query, key, value = (drawn(1, 2, 8, 4, seed=seed) for seed in range(3))
     attend(query, key, value, Request(scale=0.5, dropout=0.5))
+
+
+@pytest.mark.parametrize("seq", [1, 100, 128, 129, 512, 600])
+def test_the_masks_of_flex_attention_are_those_that_torch_makes_from_all_pairs(seq: int) -> None:
+    for density in (0.0, 0.002, 0.02, 0.5):
+        ends = (torch.rand(3, seq, generator=torch.Generator().manual_seed(seq)) < density).long()
+        for made, batch in ((document_mask(ends.cumsum(1) - ends), 3), (causal_mask(seq, torch.device("cpu")), None)):
+            wanted = create_block_mask(made.mask_mod, batch, None, seq, seq, device="cpu")
+            pairs = zip(made.as_tuple()[:-1], wanted.as_tuple()[:-1], strict=True)
+            assert all(torch.equal(*map(torch.as_tensor, pair)) for pair in pairs if pair != (None, None))
