@@ -11,8 +11,9 @@ from attrs import evolve, frozen
 
 from neox_core.config.convert import fields_of, same
 from neox_core.config.formats import flow
-from neox_core.config.legacy import GONE_KEYS, SAYS_NOTHING, modernise, with_assumed
+from neox_core.config.legacy import GONE_KEYS
 from neox_core.config.load import Loaded, load, value_at
+from neox_core.config.modernise import SAYS_NOTHING, modernise, with_assumed
 from neox_core.config.owners import Owners, find_owners
 from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError, errors, in_order, spell
@@ -43,7 +44,7 @@ def migrate(files: Sequence[Path], catalog: Catalog) -> Migrated:
         raise ProblemsError(today.problems)
     config, found, _ = structure(today, catalog)
     sources = [read_source(file) for file in files]
-    work = _Work(written, today, config, found, find_owners(catalog.registry))
+    work = _NewFile(written, today, config, found, find_owners(catalog.registry))
     for file, source in zip(files, sources, strict=True):
         if file != files[0] and source.entries:
             source.entries[0].above[:0] = ["", f"# from {file.name}"]
@@ -51,7 +52,7 @@ def migrate(files: Sequence[Path], catalog: Catalog) -> Migrated:
     return Migrated(write(work.out), in_order([*today.problems, *found]))
 
 
-class _Work:
+class _NewFile:
     """Takes entry after entry to where it belongs in the new file."""
 
     def __init__(

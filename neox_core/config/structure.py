@@ -123,7 +123,7 @@ def _normal(value: Any) -> Any:
 
 def structure(loaded: Loaded, catalog: Catalog) -> tuple[Config, tuple[Problem, ...], int]:
     """(config, problems, how many of them are plugins' faults). Raises PluginError when a key has two owners."""
-    work = _Work(loaded, catalog, find_owners(catalog.registry))
+    work = _Reading(loaded, catalog, find_owners(catalog.registry))
     work.read_sections()
     work.choose()
     work.read_rest()
@@ -152,7 +152,9 @@ def _keys_of(entry: Entry) -> set[str]:
     return {key for each in fields_of(cls) for key in each.keys} if cls is not None else set()
 
 
-class _Work:
+class _Reading:
+    """What has been made of the config so far: sections, chosen components, and the problems of both."""
+
     def __init__(self, loaded: Loaded, catalog: Catalog, owners: Owners) -> None:
         self.loaded = loaded
         self.catalog = catalog

@@ -7,8 +7,8 @@ from pathlib import Path
 from attrs import evolve, frozen
 
 from neox_core.config.convert import REQUIRED
-from neox_core.config.legacy import modernise
 from neox_core.config.load import Loaded, load
+from neox_core.config.modernise import modernise
 from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError, errors, in_order
 from neox_core.config.sections.checkpoint import CheckpointSection

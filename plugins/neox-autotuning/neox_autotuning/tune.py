@@ -15,8 +15,8 @@ from neox_autotuning.rules import BLOCK
 from neox_autotuning.settings import AutotuningBlock, AutotuningSettings
 from neox_autotuning.space import MICRO, OTHER_SPELLINGS, Space, Trial, search
 from neox_autotuning.trial import Bench, Result, SearchStoppedError, as_sets, score
-from neox_core.config.legacy import modernise
 from neox_core.config.load import Loaded, load
+from neox_core.config.modernise import modernise
 from neox_core.config.structure import structure_settings
 from neox_core.errors import ConfigError, RankError
 from neox_core.plan.resolve import prepare_run

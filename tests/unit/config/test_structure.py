@@ -9,8 +9,8 @@ from attrs import frozen
 
 from neox_core.api import Component, ConfigSection, hookimpl, setting
 from neox_core.config.known import gpt_neox_keys, known
-from neox_core.config.legacy import modernise
 from neox_core.config.load import load
+from neox_core.config.modernise import modernise
 from neox_core.config.owners import find_owners
 from neox_core.config.report import in_order, render
 from neox_core.config.sections.model import ModelSection

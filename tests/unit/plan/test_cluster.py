@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from neox_core.config.legacy import modernise
 from neox_core.config.load import load
+from neox_core.config.modernise import modernise
 from neox_core.config.problem import Problem
 from neox_core.config.report import errors
 from neox_core.config.structure import structure
