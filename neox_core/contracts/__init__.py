@@ -24,10 +24,11 @@ from neox_core.contracts.host import LaunchCommand, Launcher, Monitor, RunInfo
 from neox_core.contracts.interchange import CheckpointFormat
 from neox_core.contracts.kernel import Kernel, KernelUser
 from neox_core.contracts.model import Activation, Norm, Position, PositionShape, ScoreBias
-from neox_core.contracts.optim import LRSchedule, Optimizer, ScheduleShape
+from neox_core.contracts.optim import AveragingOptimizer, LRSchedule, Optimizer, ScheduleShape
 
 __all__ = [
     "Activation",
+    "AveragingOptimizer",
     "CheckpointFormat",
     "Curriculum",
     "CurriculumShape",
