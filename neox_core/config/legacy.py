@@ -27,7 +27,7 @@ class Means:
     @property
     def today(self) -> str:
         """What stands in its place, in words."""
-        return ", ".join(f"{in_text(raw)}: `{setting_text(*to)}`" for raw, to in self.cases.items() if to is not None)
+        return ", ".join(f"{_in_text(raw)}: `{setting_text(*to)}`" for raw, to in self.cases.items() if to is not None)
 
 
 @frozen
@@ -134,9 +134,9 @@ LEGACY_KEYS = frozenset(rule.key for rule in LEGACY if "." not in rule.key) - BL
 
 def setting_text(key: str, value: Any) -> str:
     """`key: value` as a message writes it."""
-    return f"{spell(key)}: {in_text(value)}"
+    return f"{spell(key)}: {_in_text(value)}"
 
 
-def in_text(value: Any) -> str:
+def _in_text(value: Any) -> str:
     """A value as a message writes it, text without quotes."""
     return value if isinstance(value, str) else shown(value)
