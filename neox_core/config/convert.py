@@ -68,6 +68,12 @@ def fields_of(cls: type) -> tuple[Field, ...]:
     )
 
 
+@cache
+def by_key(cls: type | None) -> Mapping[str, Field]:
+    """The settings of an attrs class by every spelling that a config may use; none of None."""
+    return {} if cls is None else {key: field for field in fields_of(cls) for key in field.keys}
+
+
 def block_of(kind: Any) -> type | None:
     """The attrs class of a field that is a block."""
     for member in (kind, *get_args(kind)):
@@ -81,7 +87,7 @@ def read_fields(cls: type, values: Mapping[str, Any], path: str, report: Callabl
 
     Keys of `values` that `cls` does not have are reported too, and an older name of one that it has as a note.
     """
-    known = {key: field for field in fields_of(cls) for key in field.keys}
+    known = by_key(cls)
     for key in values:
         if key not in known:
             near = get_close_matches(str(key), known, 1)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
-from neox_core.config.convert import fields_of
+from neox_core.config.convert import by_key
 from neox_core.config.legacy import LEGACY_KEYS
 from neox_core.config.sections import CORE_SECTIONS
 from neox_core.errors import PluginError
@@ -38,15 +38,15 @@ def find_owners(registry: Registry) -> Owners:
     sections += [(plugin.id, section) for plugin, section in registry.sections]
     for owner, section in sections:
         classes.append(section.settings)
-        for key in _keys(section.settings):
+        for key in by_key(section.settings):
             if key in section_of and not (owner == CORE and key in LEGACY_KEYS):
                 raise _two_owners(key, section_of[key], f"{owner} (section {section.name})")
             section_of[key] = f"{owner} (section {section.name})"
     components_of: dict[str, tuple[Entry, ...]] = {}
     for entry in registry.entries():
-        if entry.component.settings is None or KIND_BY_NAME[entry.kind].settings_at:
+        if KIND_BY_NAME[entry.kind].settings_at:
             continue
-        for key in _keys(entry.component.settings):
+        for key in by_key(entry.component.settings):
             others = components_of.get(key, ())
             if key in section_of:
                 raise _two_owners(key, section_of[key], _named(entry))
@@ -54,10 +54,6 @@ def find_owners(registry: Registry) -> Owners:
                 raise _two_owners(key, _named(others[0]), _named(entry))
             components_of[key] = (*others, entry)
     return Owners(tuple(classes), section_of, components_of)
-
-
-def _keys(cls: type) -> tuple[str, ...]:
-    return tuple(key for field in fields_of(cls) for key in field.keys)
 
 
 def _named(entry: Entry) -> str:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from neox_core.config.convert import fields_of
+from neox_core.config.convert import by_key
 from neox_core.config.known import PACKAGES
 from neox_core.hooks.kinds import KIND_BY_NAME
 from neox_core.hooks.loader import load_plugins
@@ -20,12 +20,12 @@ def document(registry: Registry) -> str:
     names: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for plugin, section in registry.sections:
         if first_party(plugin.id):
-            keys[plugin.id].update(key for field in fields_of(section.settings) for key in field.keys)
+            keys[plugin.id].update(by_key(section.settings))
     for entry in registry.entries():
         if first_party(entry.plugin.id):
             names[entry.kind][entry.plugin.id].append(entry.component.name)
             if entry.component.settings is not None and not KIND_BY_NAME[entry.kind].settings_at:
-                keys[entry.plugin.id].update(key for each in fields_of(entry.component.settings) for key in each.keys)
+                keys[entry.plugin.id].update(by_key(entry.component.settings))
     lines = [HEAD, "[keys]", *(_line(package, sorted(keys[package])) for package in sorted(keys))]
     for kind in sorted(names):
         lines += ["", f'[components."{kind}"]', *(_line(each, names[kind][each]) for each in sorted(names[kind]))]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from attrs import evolve, field, frozen
 
-from neox_core.config.convert import REQUIRED, UNKNOWN_KEY, block_of, fields_of, join, make, read_fields, shown
+from neox_core.config.convert import REQUIRED, UNKNOWN_KEY, block_of, by_key, fields_of, join, make, read_fields, shown
 from neox_core.config.infer import INFER, data_backend
 from neox_core.config.layers import layouts_used, mode_of
 from neox_core.config.load import Loaded, value_at
@@ -147,11 +147,6 @@ def _asked_by(entry: Entry, problem: Problem) -> Problem:
     return evolve(problem, message=f"{REQUIRED} by {entry.kind} {entry.component.name}")
 
 
-def _keys_of(entry: Entry) -> set[str]:
-    cls = entry.component.settings
-    return {key for each in fields_of(cls) for key in each.keys} if cls is not None else set()
-
-
 class _Reading:
     """What has been made of the config so far: sections, chosen components, and the problems of both."""
 
@@ -179,10 +174,9 @@ class _Reading:
 
     def _without_secrets(self, cls: type, values: Mapping[str, Any], path: str) -> dict[str, Any]:
         """The values, secrets refused: a config is copied and shared, and so are messages that show a value."""
-        fields = {key: field for field in fields_of(cls) for key in field.keys}
         kept: dict[str, Any] = {}
         for key, value in values.items():
-            field = fields.get(key)
+            field = by_key(cls).get(key)
             block = block_of(field.type) if field is not None else None
             if field is not None and field.info.secret and value is not None:
                 hint = "remove it, and use the environment variable of the service"
@@ -195,7 +189,7 @@ class _Reading:
 
     def read_sections(self) -> None:
         for cls in self.owners.sections:
-            mine = self._take(key for each in fields_of(cls) for key in each.keys)
+            mine = self._take(by_key(cls))
             found = read_fields(cls, self._without_secrets(cls, mine, ""), "", self.report)
             self.fields.update(found)
             instance = make(cls, found, "", self.report)
@@ -232,15 +226,16 @@ class _Reading:
         chosen = [self._chosen(kind, name, names) for name in names]
         if kind.many:
             chosen += self._switched_on(kind, {each.entry.component.name for each in chosen if each is not None})
+        sound = [each for each in chosen if each is not None]
         if not kind.key and len(chosen) > 1:
-            self._one_alone(kind, [each for each in chosen if each is not None])
-        if all(each is not None for each in chosen):
-            self.chosen[kind.name] = tuple(each for each in chosen if each is not None)
+            self._one_alone(kind, sound)
+        if len(sound) == len(chosen):
+            self.chosen[kind.name] = tuple(sound)
 
     def _one_alone(self, kind: Kind, chosen: Sequence[Chosen]) -> None:
         names = " and ".join(each.entry.component.name for each in chosen)
         for each in chosen[1:]:
-            key = next(key for key in _keys_of(each.entry) if key in self.loaded.values)
+            key = next(key for key in by_key(each.entry.component.settings) if key in self.loaded.values)
             self.report(Problem(f"a run has one {kind.name}, and {names} are switched on", key, "switch one off"))
 
     def _named(self, kind: Kind) -> Any:
@@ -285,8 +280,7 @@ class _Reading:
                 values = self._own(entry, names, values)
         else:
             path = ""
-            cls = entry.component.settings
-            values = self._take(key for each in fields_of(cls) for key in each.keys) if cls else {}
+            values = self._take(by_key(entry.component.settings))
         chosen = self._settings(entry, values, path)
         return None if chosen is None else evolve(chosen, path=kind.settings_at)
 
@@ -296,13 +290,16 @@ class _Reading:
         for name, cls in entries.items():
             if name in named or cls is None or not hasattr(cls, "enabled"):
                 continue
-            written = {key: each for each in fields_of(cls) for key in each.keys if key in self.loaded.values}
-            chosen = self._chosen(kind, name) if written else None
-            if written and (chosen is None or chosen.settings.enabled):
+            written = [key for key in by_key(cls) if key in self.loaded.values]
+            if not written:
+                continue
+            chosen = self._chosen(kind, name)
+            if chosen is None or chosen.settings.enabled:
                 yield chosen
-            for key, each in written.items() if chosen is not None and not chosen.settings.enabled else ():
+                continue
+            for key in written:
                 switch = f"{key}.enabled"
-                if self.loaded.values[key] and block_of(each.type) and switch not in self.loaded.places:
+                if self.loaded.values[key] and block_of(by_key(cls)[key].type) and switch not in self.loaded.places:
                     self.report(Problem("does nothing", key, f"set {switch}: true", severity="warning"))
 
     def _as_written(self, path: str) -> str:
@@ -315,8 +312,10 @@ class _Reading:
 
     def _own(self, entry: Entry, names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
         """Of the settings in a block that several components share, those that are not the others' alone."""
-        others = {key for name in names for each in self._offered(entry.kind, name) for key in _keys_of(each)}
-        return {key: value for key, value in values.items() if key in _keys_of(entry) or key not in others}
+        offered = (each for name in names for each in self._offered(entry.kind, name))
+        others = {key for each in offered for key in by_key(each.component.settings)}
+        mine = by_key(entry.component.settings)
+        return {key: value for key, value in values.items() if key in mine or key not in others}
 
     def _offered(self, kind: str, name: str) -> tuple[Entry, ...]:
         """What a name, qualified or not, stands for; nothing where that is an error, which is reported by itself."""
@@ -366,8 +365,7 @@ class _Reading:
         hint = f"installed: {', '.join(registry.names(kind.name)) or 'none'}"
         self.place(Problem(f"{name} {NOT_YET}: it will come with {package}", kind.key, hint))
         if kind.settings_at:
-            classes = (entry.component.settings for entry in registry.entries(kind.name))
-            others = {key for cls in classes if cls is not None for each in fields_of(cls) for key in each.keys}
+            others = {key for entry in registry.entries(kind.name) for key in by_key(entry.component.settings)}
             for problem in settings_of_unavailable(kind, self._params(kind), others):
                 self.place(problem)
 

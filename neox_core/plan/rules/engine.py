@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from neox_core.config.convert import Field, block_of, fields_of
+from neox_core.config.convert import Field, block_of, by_key
 from neox_core.config.known import known
 from neox_core.config.problem import Problem
 from neox_core.config.sections.engine import EngineSection
@@ -49,7 +49,7 @@ def blocks_switched_on(config: Config, shape: ClusterShape) -> Iterator[Problem]
 def extra_args_are_the_engines_own(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """deepspeed_extra_args holds keys of DeepSpeed that neox has none for."""
     extra = config.section(EngineSection).deepspeed_extra_args
-    ours = {key: field for section in config.sections for field in fields_of(section) for key in field.keys}
+    ours = {key: field for section in config.sections for key, field in by_key(section).items()}
     for key, value in extra.items():
         path = f"{EXTRA}.{key}"
         if key in ours:
@@ -72,6 +72,6 @@ def _contradictions(config: Config, field: Field, value: Any, path: str) -> Iter
         name = path.removeprefix(f"{EXTRA}.")
         yield config.problem("is a key of neox", path, f"set {name} itself, outside of {EXTRA}")
         return
-    inner = {key: each for each in fields_of(block) for key in each.keys}
+    inner = by_key(block)
     for key in value.keys() & inner.keys():
         yield from _contradictions(config, inner[key], value[key], f"{path}.{key}")
