@@ -4,45 +4,18 @@ from neox_core.api import Component, hookimpl
 from neox_launchers.settings import LauncherSettings
 
 
+def _offer(name: str, target: str, summary: str) -> Component:
+    return Component(name, f"neox_launchers.{target}", LauncherSettings, summary=summary, needs=("torch",))
+
+
 @hookimpl
-def neox_launchers():
+def neox_launchers() -> list[Component]:
     return [
-        Component(
-            "local",
-            "neox_launchers.local:local",
-            LauncherSettings,
-            summary="One process a rank on this machine, watched by torch's elastic agent",
-            needs=("torch",),
-        ),
-        Component(
-            "pdsh",
-            "neox_launchers.pdsh:pdsh",
-            LauncherSettings,
-            summary="The same on each host of a hostfile, over ssh",
-            needs=("torch",),
-        ),
-        Component(
-            "openmpi",
-            "neox_launchers.mpi:openmpi",
-            LauncherSettings,
-            summary="The same on each host of a hostfile, by mpirun",
-            needs=("torch",),
-        ),
-        *(
-            Component(
-                name,
-                "neox_launchers.mpi:hydra",
-                LauncherSettings,
-                summary=f"The same by the mpirun of {library}",
-                needs=("torch",),
-            )
-            for name, library in (("mvapich", "MVAPICH"), ("mpich", "MPICH"), ("impi", "Intel MPI"))
-        ),
-        Component(
-            "slurm",
-            "neox_launchers.slurm:slurm",
-            LauncherSettings,
-            summary="The same on each host of a Slurm allocation, by srun",
-            needs=("torch",),
-        ),
+        _offer("local", "local:local", "One process a rank on this machine, watched by torch's elastic agent"),
+        _offer("pdsh", "pdsh:pdsh", "The same on each host of a hostfile, over ssh"),
+        _offer("openmpi", "mpi:openmpi", "The same on each host of a hostfile, by mpirun"),
+        _offer("mvapich", "mpi:hydra", "The same by the mpirun of MVAPICH"),
+        _offer("mpich", "mpi:hydra", "The same by the mpirun of MPICH"),
+        _offer("impi", "mpi:hydra", "The same by the mpirun of Intel MPI"),
+        _offer("slurm", "slurm:slurm", "The same on each host of a Slurm allocation, by srun"),
     ]

@@ -13,40 +13,32 @@ OPS = (
 )
 
 
+def _offer(
+    name: str, target: str, settings: type, numbers: float, summary: str, scheduler: str | None = None
+) -> Component:
+    """numbers: of the state, for each element of a parameter."""
+    return Component(
+        name,
+        f"neox_onebit.{target}",
+        settings,
+        summary=summary,
+        whole_parameters=True,
+        precisions=("fp16",),
+        state_numbers=(numbers, 0.0),
+        scheduler=scheduler,
+        ops=OPS,
+    )
+
+
 @hookimpl
 def neox_optimizers() -> list[Component]:
+    adam = "Adam whose momenta travel as signs after a warm-up (arXiv:2102.02888)"
+    zero_one = "0/1 Adam: variances and exchanges ever more rarely, momenta as signs (arXiv:2202.06009)"
+    lamb = "LAMB whose momenta travel as signs after a warm-up (arXiv:2104.06069)"
     return [
-        Component(
-            "OneBitAdam",
-            "neox_onebit.adam:one_bit_adam",
-            OneBitAdamSettings,
-            summary="Adam whose momenta travel as signs after a warm-up (arXiv:2102.02888)",
-            whole_parameters=True,
-            precisions=("fp16",),
-            state_numbers=(3.0, 0.0),
-            scheduler="WarmupDecayLR",
-            ops=OPS,
-        ),
-        Component(
-            "ZeroOneAdam",
-            "neox_onebit.zeroone:zero_one_adam",
-            ZeroOneAdamSettings,
-            summary="0/1 Adam: variances and exchanges ever more rarely, momenta as signs (arXiv:2202.06009)",
-            whole_parameters=True,
-            precisions=("fp16",),
-            state_numbers=(5.0, 0.0),
-            ops=OPS,
-        ),
-        Component(
-            "OneBitLamb",
-            "neox_onebit.lamb:one_bit_lamb",
-            OneBitLambSettings,
-            summary="LAMB whose momenta travel as signs after a warm-up (arXiv:2104.06069)",
-            whole_parameters=True,
-            precisions=("fp16",),
-            state_numbers=(4.0, 0.0),
-            ops=OPS,
-        ),
+        _offer("OneBitAdam", "adam:one_bit_adam", OneBitAdamSettings, 3.0, adam, scheduler="WarmupDecayLR"),
+        _offer("ZeroOneAdam", "zeroone:zero_one_adam", ZeroOneAdamSettings, 5.0, zero_one),
+        _offer("OneBitLamb", "lamb:one_bit_lamb", OneBitLambSettings, 4.0, lamb),
     ]
 
 
