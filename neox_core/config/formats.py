@@ -12,6 +12,7 @@ from neox_core.config.problem import Problem
 
 MAX_NODES = 20_000
 MAX_DEPTH = 40
+_TOO_MUCH = "is nested too deeply, or holds a number that is too long or too close to 0"
 
 
 @frozen
@@ -31,6 +32,14 @@ class UnreadableError(Exception):
     def __init__(self, message: str, where: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.problem = Problem(message, hint=hint, where=where)
+
+
+def read_float(text: str) -> float:
+    """Raises ValueError for a number that a float cannot tell from 0, which nobody has written."""
+    value = float(text)
+    if value == 0 and re.search("[1-9]", text.lower().partition("e")[0]):
+        raise ValueError(f"{text} is too close to 0")
+    return value
 
 
 def plain(node: Node) -> Any:
@@ -60,11 +69,11 @@ def _scalar(value: Any) -> str:
 def parse_toml(text: str, name: str) -> Node:
     """Raises UnreadableError for broken syntax."""
     try:
-        values = tomli.loads(text.replace("\r\n", "\n"))
+        values = tomli.loads(text.replace("\r\n", "\n"), parse_float=read_float)
     except tomli.TOMLDecodeError as error:
         raise UnreadableError(f"is not valid TOML: {_without_position(error)}", _position(error, name)) from error
     except (RecursionError, ValueError) as error:
-        raise UnreadableError("is nested too deeply or holds a number that is too long", name) from error
+        raise UnreadableError(_TOO_MUCH, name) from error
     _measure(values, name)
     return _node(
         values, _Lines(text, name, r"^(?P<lead>\s*(?:\[+\s*)?(?:[\w-]+\s*\.\s*)*)[\"']?{key}[\"']?\s*(?:=|\]|\.)"), name
@@ -85,11 +94,11 @@ def parse_json(text: str, name: str) -> Node:
         return found
 
     try:
-        values = json.loads(text, object_pairs_hook=block)
+        values = json.loads(text, object_pairs_hook=block, parse_float=read_float)
     except json.JSONDecodeError as error:
         raise UnreadableError(f"is not valid JSON: {error.msg}", f"{name}:{error.lineno}:{error.colno}") from error
     except (RecursionError, ValueError) as error:
-        raise UnreadableError("is nested too deeply or holds a number that is too long", name) from error
+        raise UnreadableError(_TOO_MUCH, name) from error
     if not isinstance(values, dict):
         raise UnreadableError("must hold an object", name, hint='write {"key": value}')
     _measure(values, name)

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from neox_core.config.formats import MAX_DEPTH, MAX_NODES, Node, UnreadableError, plain
+from neox_core.config.formats import MAX_DEPTH, MAX_NODES, Node, UnreadableError, plain, read_float
 from neox_core.config.problem import Problem
 
 _YAML = "tag:yaml.org,2002:"
@@ -125,10 +125,11 @@ class YamlReader:
             if kind == "int":
                 return yaml_int(text)
             if kind == "float":
-                return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+                return read_float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
         except (ValueError, KeyError):
             what = "truth value" if kind == "bool" else "number"
-            self.problems.append(Problem(f"cannot read the {what} {text[:40]!r}", where=where))
+            hint = "it is too close to 0 for a float" if kind == "float" else ""
+            self.problems.append(Problem(f"cannot read the {what} {text[:40]!r}", where=where, hint=hint))
             return None
         if kind not in ("str", "timestamp", "value", "merge") or not isinstance(text, str):
             self.problems.append(

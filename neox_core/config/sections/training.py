@@ -4,7 +4,7 @@ from typing import Literal
 
 from attrs import frozen
 
-from neox_core.config.checks import above, at_least
+from neox_core.config.checks import above, at_least, between
 from neox_core.config.setting import setting
 
 
@@ -64,7 +64,10 @@ class TrainingSection:
         100, help="Steps between log lines.", unit="steps", check=above(0), changes="output", origin="megatron"
     )
     seed: int = setting(
-        1234, help="Of the weights, dropout and the order of the data.", check=above(0), origin="megatron"
+        1234,
+        help="Of the weights, dropout and the order of the data.",
+        check=between(1, 2**32 - 1),
+        origin="megatron",
     )
     on_nonfinite_loss: Literal["stop", "skip"] = setting(
         "stop", help="Stop the run at a loss that is no number, or leave out that step.", changes="output"

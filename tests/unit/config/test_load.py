@@ -92,6 +92,16 @@ def test_infinity_and_nan_are_read_and_left_to_the_type_to_refuse(tmp_path: Path
     assert values["c"] != values["c"]
 
 
+@pytest.mark.parametrize(("name", "text"), [("a.yml", "lr: {}"), ("a.toml", "lr = {}"), ("a.json", '{{"lr": {}}}')])
+def test_a_number_that_would_be_read_as_0_is_an_error(tmp_path: Path, name: str, text: str) -> None:
+    for number in ("1e-400", "-0.002e-321"):
+        (problem,) = load([write(tmp_path / name, text.format(number))]).problems
+        assert "too close to 0" in problem.message + problem.hint
+        assert problem.where.startswith(str(tmp_path / name))
+    for number in ("0.0", "0e-400", "1e-320"):
+        assert load([write(tmp_path / name, text.format(number))]).values == {"lr": float(number)}
+
+
 def test_toml_yaml_and_json_read_alike(tmp_path: Path) -> None:
     expected = {
         "num_layers": 2,

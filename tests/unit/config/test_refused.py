@@ -92,6 +92,7 @@ REFUSED: dict[str, tuple[str, tuple[str, ...], str, str, str]] = {
     "a quoted boolean": ('gpt-j-residual: "false"', (), "gpt-j-residual", "d.yml:1:1", "must be true or false"),
     "a fractional count": ("eval-iters: 3.9", (), "eval-iters", "d.yml:1:1", "must be a whole number, not 3.9"),
     "infinity": ("min-lr: .inf", (), "min-lr", "d.yml:1:1", "must be a finite number"),
+    "a seed of more than 32 bits": ("seed: 4294967296", (), "seed", "d.yml:1:1", "must be from 1 to 4294967295"),
     "a key inside sparse_attention": ("sparse_attention: {blok: 16}", (), "sparse_attention", "d.yml:1:", ""),
     "a key inside activation_checkpointing": (
         "activation_checkpointing: {partition_activationz: true}", (), "activation_checkpointing", "d.yml:1:", "",
