@@ -60,6 +60,19 @@ class RankError(NeoxError):
     exit_code = 6
 
 
+def about_a_file(error: BaseException) -> NeoxError | None:
+    """What the system says of a file, a folder or a program, as a message for the user; None for any other error."""
+    if not isinstance(error, OSError) or error.filename is None:
+        return None
+    names = " and ".join(
+        os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)
+    )
+    return UsageError(
+        f"{names}: {error.strerror}",
+        hint="move it away, or see to its permissions; `neox --debug` shows what asks for it",
+    )
+
+
 def run_main(main: Callable[[], int | None]) -> NoReturn:
     """Run the main function of a process and leave with its exit code.
 
@@ -78,11 +91,12 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
 def _run(main: Callable[[], int | None]) -> int:
     try:
         return main() or 0
-    except NeoxError as error:
-        if os.environ.get("NEOX_DEBUG") == "1":
+    except (NeoxError, OSError) as error:
+        told = error if isinstance(error, NeoxError) else about_a_file(error)
+        if told is None or os.environ.get("NEOX_DEBUG") == "1":
             raise
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
+        sys.stderr.write(f"error: {told}\n")
+        return told.exit_code
     except KeyboardInterrupt:
         return 130
 

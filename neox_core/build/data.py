@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader
 
 from neox_core.build.dataset import Samples, Split, build_backend, build_tokenizer, open_split
 from neox_core.build.stream import Layout, StreamBatches, open_streams
-from neox_core.errors import DataError
+from neox_core.errors import DataError, NeoxError
+from neox_core.hooks.component import blame
 from neox_core.model.shape import padded_vocab
 
 if TYPE_CHECKING:
@@ -96,15 +97,20 @@ class MicroBatches:
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, index: int) -> Tensor | DataError:
+    def __getitem__(self, index: int) -> Tensor | NeoxError:
         """int64 [micro_batch, length + 1]. An error is returned, since a worker would wrap one that it raises."""
         first = (index * self.data_size + self.data_rank) * self.micro_batch
         batch: NDArray[np.int64] = np.empty((self.micro_batch, self.samples.seq_length + 1), dtype=np.int64)
         try:
             for row, into in enumerate(batch, start=first):
                 self.samples.read(row, into)
-        except DataError as error:
+        except NeoxError as error:
             return error
+        except Exception as error:
+            blamed = blame(error)
+            if blamed is None:
+                raise
+            return blamed
         if self.curriculum is not None:
             length = self.curriculum.sequence_length(index // self.accumulation)
             batch = np.ascontiguousarray(batch[:, : length + 1])
@@ -151,7 +157,7 @@ class Reader:
                 f"a process that reads the data has died: {error}",
                 hint="it may have run out of memory; num-workers: 0 reads in the rank itself",
             ) from error
-        if isinstance(batch, DataError):
+        if isinstance(batch, NeoxError):
             self._batches = iter(())
             raise batch
         if isinstance(batch, tuple):

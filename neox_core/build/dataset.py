@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from neox_core.contracts import Curriculum, DataBackend, Tokenizer, TokenSource
-    from neox_core.plan.runfile import DataSource, RunPlan
+    from neox_core.plan.runfile import ComponentRef, DataSource, RunPlan
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 INDEX_FOLDER = ".neox-index"
+FIRST_DOCUMENTS = 1000
+"""Among which one that is not empty is looked for, to see what it is made of."""
 ALGORITHM = 1
 """Number of the way in which orders are made, in the name of their files: to be counted up with every change."""
 
@@ -98,10 +100,27 @@ def build_backend(plan: RunPlan) -> DataBackend:
     return backend
 
 
-def open_prepared(backend: DataBackend, prefix: Path) -> TokenSource:
-    """The dataset, whose files are those that were written together, as far as their folder tells."""
-    require_as_prepared(backend.files(prefix))
-    return backend.open(prefix)
+def open_source(backend: DataBackend, reference: ComponentRef, prefix: Path) -> TokenSource:
+    """The dataset, whose files are those that were written together, as far as their folder tells.
+
+    Raises PluginError for a source that is none: what it reads would be cast to ids without a word.
+    """
+    with reference.blamed():
+        files = backend.files(prefix)
+    if not isinstance(files, tuple) or not all(isinstance(each, Path) for each in files):
+        raise reference.fault(f"files() gives {files!r}, not a tuple of paths")
+    require_as_prepared(files)
+    with reference.blamed():
+        source = backend.open(prefix)
+        sizes, dtype = source.sizes, np.dtype(source.dtype)
+    if not isinstance(sizes, np.ndarray) or sizes.ndim != 1 or sizes.dtype.kind not in "iu":
+        raise reference.fault("`sizes` of what it opens is no array of whole numbers, [documents]")
+    some = np.flatnonzero(sizes[:FIRST_DOCUMENTS])
+    with reference.blamed():
+        ids = source.read(int(some[0]), 0, 1) if len(some) else np.empty(0, dtype)
+    if dtype.kind not in "iu" or not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iu":
+        raise reference.fault("what it opens does not hold ids of an integer type")
+    return source
 
 
 @frozen(eq=False)
@@ -149,6 +168,8 @@ class Samples:
             ids = part.source.read(document, offset, length)
             into[done : done + len(ids)] = ids
             done += len(ids)
+        if done != len(into):
+            raise DataError(f"{part.prefix}: sample {place}: its documents are shorter than their sizes say")
         if into.min() < 0 or into.max() >= self.vocab_size:
             raise self._outside(index)
 
@@ -189,7 +210,7 @@ def _open_share(plan: RunPlan, backend: DataBackend, split: Split, rounds: Seque
     """The documents that `split` gives to this split."""
     if plan.data.prefix is None:
         raise DataError("there is no dataset to read", hint="set data-path; `neox data prepare` makes a dataset")
-    source = open_prepared(backend, Path(plan.data.prefix))
+    source = open_source(backend, plan.data.backend, Path(plan.data.prefix))
     documents = split_documents(len(source.sizes), plan.data.split)[SPLITS.index(split)]
     if not documents:
         share = ", ".join(f"{share:g}" for share in plan.data.split)
@@ -209,7 +230,7 @@ def _open_blend(
         raise DataError(f"there is no dataset for {split}", hint=f"set {split}-data-paths")
     if len(named) > MOST_DATASETS:
         raise DataError(f"{len(named)} datasets for {split}: at most {MOST_DATASETS} can be blended")
-    sources = [open_prepared(backend, Path(each.prefix)) for each in named]
+    sources = [open_source(backend, plan.data.backend, Path(each.prefix)) for each in named]
     for each, source in zip(named, sources, strict=True):
         if not len(source.sizes):
             raise DataError(f"{each.prefix}: has no documents", hint=f"take it out of {split}-data-paths")

@@ -73,13 +73,19 @@ class Encoder:
 
 class _Work:
     def __init__(self, tokenizer: ComponentRef, ftfy: bool) -> None:
+        self.reference = tokenizer
         self.tokenizer: Tokenizer = tokenizer.make()
         self.mend = _mender() if ftfy else None
 
     def __call__(self, texts: Sequence[str]) -> list[NDArray[Any]]:
         if self.mend is not None:
             texts = [self.mend(text) for text in texts]
-        return [np.asarray(ids, dtype=np.int32) for ids in self.tokenizer.encode_batch(texts)]
+        with self.reference.blamed():
+            encoded = self.tokenizer.encode_batch(texts)
+        first = next((ids[0] for ids in encoded if len(ids)), 0)
+        if len(encoded) != len(texts) or not isinstance(first, int | np.integer):
+            raise self.reference.fault("encode_batch() does not give a list of whole numbers for each text")
+        return [np.asarray(ids, dtype=np.int32) for ids in encoded]
 
 
 def _start() -> None:

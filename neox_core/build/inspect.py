@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from attrs import frozen
 
+from neox_core.build.dataset import open_source
 from neox_core.build.order import build_order
 from neox_core.build.records import require_as_prepared
 from neox_core.errors import DataError, run_main
@@ -48,7 +49,7 @@ def inspect(prefix: Path, backend: ComponentRef, tokenizer: ComponentRef | None,
     when the dataset cannot be read, has no such document, or holds ids that the tokenizer does not have.
     """
     reader: DataBackend = backend.make()
-    source = reader.open(prefix)
+    source = open_source(reader, backend, prefix)
     told, sizes = require_as_prepared(reader.files(prefix)), source.sizes
     if not 0 <= shown.document < len(sizes):
         raise DataError(f"{prefix}: has no document {shown.document}", hint=f"it has {len(sizes)}, counted from 0")

@@ -12,7 +12,7 @@ from torch import nn
 
 from neox_core.build.parts import load_position
 from neox_core.contracts import SparseUse
-from neox_core.errors import ConfigError, PluginError
+from neox_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +80,7 @@ def load_kernel(offer: ComponentRef) -> Kernel:
     lacks = [name for name in ("tested", "why_not", "examples", "__call__") if not hasattr(kernel, name)]
     if isinstance(kernel, type) or lacks:
         fault = "is a class, and has to be an instance of it" if isinstance(kernel, type) else f"has no {lacks[0]}"
-        raise PluginError(f"{offer.owner}: {offer.target} {fault}", hint=f"tell the author of {offer.plugin}")
+        raise offer.fault(f"{offer.target} {fault}")
     return kernel
 
 

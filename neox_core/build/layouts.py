@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from neox_core.contracts.attention import LayoutShape
-from neox_core.errors import PluginError
 from neox_core.model.sparse import BlockTable
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def draw_layout(plan: ModelPlan, layer: int, seed: int) -> tuple[Tensor, int]:
     wanted = (plan.num_attention_heads, blocks, blocks)
     fits = isinstance(layout, torch.Tensor) and layout.dtype == torch.bool and tuple(layout.shape) == wanted
     if not fits or any(map(_ahead, _different(layout))):
-        raise PluginError(f"{reference.owner} makes no lower triangular layout of bool {list(wanted)}")
+        raise reference.fault(f"makes no lower triangular layout of bool {list(wanted)}")
     return layout, settings.block
 
 

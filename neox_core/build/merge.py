@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neox_core.build.dataset import open_source
 from neox_core.build.progress import progress
 from neox_core.build.records import MANIFEST, forget_files, note_files, read_json, require_as_prepared
 from neox_core.errors import DataError, run_main
@@ -35,7 +36,7 @@ def merge(prefixes: Sequence[Path], backends: Sequence[ComponentRef], out: Path,
         backend = _backend(ref)
         told = require_as_prepared(backend.files(prefix))  # else the manifest beside it is of other datasets
         found[read_json(prefix.parent / MANIFEST).get("vocabulary", "") if told else ""] = prefix
-        sources.append(backend.open(prefix))
+        sources.append(open_source(backend, ref, prefix))
     vocabulary = _common_vocabulary(found)
     vocab_size = NARROW if all(source.dtype.itemsize <= 2 for source in sources) else WIDE
     into = _backend(written_as)

@@ -44,7 +44,7 @@ def build_optimizer(
     exchange = {"group": data_parallel} if "group" in signature(target).parameters else {}
     optimizer = plan.optimizer.make(weight_decay_groups(model, plan.weight_decay), **exchange)
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise PluginError(f"{plan.optimizer.owner} is a {type(optimizer).__name__}, not a torch.optim.Optimizer")
+        raise plan.optimizer.fault(f"makes a {type(optimizer).__name__}, not a torch.optim.Optimizer")
     rates = [group.get("lr") for group in optimizer.param_groups]
     if not all(isinstance(rate, float | int | torch.Tensor) for rate in rates):
         raise PluginError(

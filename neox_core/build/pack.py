@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from neox_core.contracts import TokenStream
+    from neox_core.plan.runfile import ComponentRef
 
 GOLDEN = 0x9E3779B97F4A7C15  # of 2^64: its multiples are spread evenly (Knuth, TAOCP 3, 6.4)
 
@@ -78,9 +79,16 @@ class Packer:
     """
 
     def __init__(
-        self, name: str, stream: TokenStream, share: Share, seq_length: int, vocab_size: int, place: Place
+        self,
+        name: str,
+        stream: TokenStream,
+        share: Share,
+        seq_length: int,
+        vocab_size: int,
+        place: Place,
+        backend: ComponentRef,
     ) -> None:
-        self._name, self._stream, self._share = name, stream, share
+        self._name, self._stream, self._share, self._backend = name, stream, share, backend
         self._seq_length, self._vocab_size = seq_length, vocab_size
         self._held: deque[tuple[Place, NDArray[np.int32]]] = deque()
         self._documents = self._read(place)
@@ -113,6 +121,8 @@ class Packer:
             for file, record, number, ids in self._stream.documents(
                 (place.file, place.record), place.number, self._share.has
             ):
+                if not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iu":
+                    raise self._backend.fault("its stream does not hold ids of an integer type")
                 if len(ids) and (ids.min() < 0 or ids.max() >= self._vocab_size):
                     wrong = int(ids[(ids < 0) | (ids >= self._vocab_size)][0])
                     raise DataError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from neox_core.build.layouts import build_tables
+from neox_core.build.probe import build_activation, probe_parts
 from neox_core.contracts.model import PositionShape
 from neox_core.errors import ConfigError
 from neox_core.model.documents import DocumentRules
@@ -41,8 +42,11 @@ class Parts:
 
 
 def load_parts(plan: ModelPlan, vocab_size: int, context: BuildContext, eod: int | None) -> Parts:
-    """Raises PluginError for a component that cannot be loaded, ConfigError for numbers that make no model."""
-    activation = plan.activation.make()
+    """Raises PluginError for a component that cannot be loaded or breaks its contract, ConfigError for numbers that
+    make no model.
+    """
+    activation = build_activation(plan.activation)
+    probe_parts(plan, activation, _position_shape(plan), context)
     shape = build_shape(plan, vocab_size, gated=activation.gated)
     return Parts(
         shape=shape,
@@ -59,9 +63,12 @@ def load_parts(plan: ModelPlan, vocab_size: int, context: BuildContext, eod: int
 
 def load_position(plan: ModelPlan) -> Any:
     """A module that keeps `contracts.Position`, its weights still to be drawn."""
+    return plan.position.make(_position_shape(plan))
+
+
+def _position_shape(plan: ModelPlan) -> PositionShape:
     heads = plan.num_attention_heads
-    shape = PositionShape(plan.hidden_size, heads, plan.hidden_size // heads, plan.max_position_embeddings)
-    return plan.position.make(shape)
+    return PositionShape(plan.hidden_size, heads, plan.hidden_size // heads, plan.max_position_embeddings)
 
 
 def _recompute(plan: RecomputePlan, tensor: TensorParallel) -> Recompute:

@@ -19,14 +19,15 @@ from torch.utils.data import IterableDataset
 from neox_core.build.dataset import SPLITS, Split, more_documents
 from neox_core.build.pack import Mark, Mixer, Packer, Place, Share, share_of
 from neox_core.build.trail import link
-from neox_core.errors import DataError
+from neox_core.errors import DataError, NeoxError
+from neox_core.hooks.component import blame
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
     from neox_core.contracts import Curriculum, StreamingBackend, TokenStream
-    from neox_core.plan.runfile import RunPlan
+    from neox_core.plan.runfile import ComponentRef, RunPlan
 
 
 @frozen
@@ -46,6 +47,7 @@ class Streams:
     share: Share
     seq_length: int
     vocab_size: int
+    backend: ComponentRef
 
     @property
     def identity(self) -> str:
@@ -56,7 +58,7 @@ class Streams:
         """The samples from `start` on, None for the first. Raises DataError."""
         begin = start or Mark(0, 0, (0,) * len(self.sources), (Place(),) * len(self.sources))
         packers = [
-            Packer(each.name, each.stream, self.share, self.seq_length, self.vocab_size, place)
+            Packer(each.name, each.stream, self.share, self.seq_length, self.vocab_size, place, self.backend)
             for each, place in zip(self.sources, begin.places, strict=True)
         ]
         total = sum(each.weight for each in self.sources)
@@ -84,7 +86,7 @@ def open_streams(plan: RunPlan, split: Split, backend: StreamingBackend, vocab_s
         sources = [
             Source(f"{each.prefix} for {split}", backend.stream(Path(each.prefix)), each.weight) for each in named
         ]
-    return Streams(tuple(sources), share, plan.model.seq_length, vocab_size)
+    return Streams(tuple(sources), share, plan.model.seq_length, vocab_size, plan.data.backend)
 
 
 @frozen
@@ -120,12 +122,17 @@ class StreamBatches(IterableDataset[Any]):
         self._streams, self._layout, self._curriculum = streams, layout, curriculum
         self._start, self._first_step, self._steps = start, first_step, steps
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Mark | None] | DataError]:
+    def __iter__(self) -> Iterator[tuple[Tensor, Mark | None] | NeoxError]:
         """An error is the last that comes, since a worker would wrap one that it raises."""
         try:
             yield from self._batches()
-        except DataError as error:
+        except NeoxError as error:
             yield error
+        except Exception as error:
+            blamed = blame(error)
+            if blamed is None:
+                raise
+            yield blamed
 
     def _batches(self) -> Iterator[tuple[Tensor, Mark | None]]:
         samples, layout = self._streams.mixer(self._start), self._layout

@@ -17,7 +17,7 @@ from attrs import evolve
 from neox_core.build.corpus import Corpus, Tally, text_files
 from neox_core.build.progress import Advance, progress
 from neox_core.build.records import copy_file, digest_of, hashes_of, read_json, write_json
-from neox_core.errors import DataError, PluginError, run_main
+from neox_core.errors import DataError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.plan.runfile import ComponentRef
 
@@ -36,7 +36,7 @@ def open_corpus(corpus: ComponentRef, out: Path) -> Corpus:
     with corpus.blamed():
         found = named.open(out / CORPUS)
     if not isinstance(found, Corpus):
-        raise PluginError(f"{corpus.owner}: open() returns a Corpus, not a {type(found).__name__}")
+        raise corpus.fault(f"open() returns a Corpus, not a {type(found).__name__}")
     return found
 
 

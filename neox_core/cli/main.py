@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from attrs import frozen
 
-from neox_core.errors import NeoxError, PluginError, nobody_reads
+from neox_core.errors import NeoxError, PluginError, about_a_file, nobody_reads
 from neox_core.hooks.component import cause_of, load_path
 
 if TYPE_CHECKING:
@@ -106,11 +106,14 @@ class NeoxGroup(click.Group):
         extra["standalone_mode"] = False
         try:
             code = super().main(args, prog_name or "neox", **extra)
-        except NeoxError as error:
+        except (NeoxError, OSError) as error:
+            told = error if isinstance(error, NeoxError) else about_a_file(error)
+            if told is None:
+                raise
             if os.environ.get("NEOX_DEBUG") == "1":
                 traceback.print_exc()
-            click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
-            code = error.exit_code
+            click.echo(f"{click.style('error:', fg='red', bold=True)} {told}", err=True)
+            code = told.exit_code
         except click.ClickException as error:
             error.show()
             code = error.exit_code

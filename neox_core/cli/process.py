@@ -2,17 +2,40 @@
 
 import json
 import os
+import runpy
 import sys
+import traceback
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from neox_core.hooks.component import blame
+
 
 def exec_module(module: str, arguments: Mapping[str, Any]) -> NoReturn:
-    """Replace this process by `python -m MODULE JSON`, where JSON holds `arguments`.
+    """Replace this process by one that runs MODULE as `python -m MODULE JSON`, where JSON holds `arguments`.
 
     The terminal, the signals and the exit code are then the module's own; its main function goes through
-    `errors.run_main`. Under `--debug` it finds NEOX_DEBUG=1 in its environment.
+    `errors.run_main`. What else it raises names the plugin whose code it came through. Under `--debug` it finds
+    NEOX_DEBUG=1 in its environment.
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-m", module, json.dumps(arguments)])
+    os.execv(sys.executable, [sys.executable, "-m", __name__, module, json.dumps(arguments)])
+
+
+def main() -> None:
+    module = sys.argv.pop(1)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except Exception as error:
+        blamed = blame(error, module)
+        if blamed is None:
+            raise
+        if os.environ.get("NEOX_DEBUG") == "1":
+            traceback.print_exc()
+        sys.stderr.write(f"error: {blamed}\n")
+        sys.exit(blamed.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from attrs import frozen
 
-from neox_core.errors import PluginError
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -114,7 +112,7 @@ def planned_schedule(plan: OptimPlan, total_steps: int) -> LRSchedule:
         with plan.schedule.blamed():
             found = schedule(step)
         if not isinstance(found, float | int) or not 0 <= found < math.inf:
-            raise PluginError(f"{plan.schedule.owner}: the learning rate of step {step} is {found!r}, not 0 or more")
+            raise plan.schedule.fault(f"the learning rate of step {step} is {found!r}, not 0 or more")
         return found
 
     return rate

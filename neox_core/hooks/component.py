@@ -1,6 +1,7 @@
 """What a plugin offers: a name, the import path of the code, and its settings. Making an offer imports nothing."""
 
 from importlib import import_module
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from traceback import walk_tb
 from typing import Any
@@ -10,6 +11,8 @@ from attrs import validators as v
 
 from neox_core.errors import NeoxError, PluginError
 
+GROUP = "neox.plugins"
+"""Of the entry points by which plugins are found."""
 METADATA = "neox"
 """Where a field that is made by `setting()` keeps what is known of it."""
 
@@ -125,6 +128,34 @@ def place_of(error: BaseException, path: str) -> str:
     modules = [(frame.f_globals.get("__name__", ""), line) for frame, line in walk_tb(error.__traceback__)]
     places = [f"{name}, line {line}" for name, line in modules if name.partition(".")[0] == package]
     return places[-1] if places else ""
+
+
+def culprit_of(error: BaseException, module: str = "") -> str:
+    """The plugin whose code an error came through last, its version, and the place there; "" where there is none.
+
+    module: one that was run, and is to blame where it did not come to that.
+    """
+    owners = {point.module.partition(".")[0]: point.dist for point in entry_points(group=GROUP) if point.dist}
+    for frame, line in reversed(list(walk_tb(error.__traceback__))):
+        name = frame.f_globals.get("__name__", "")
+        owner = owners.get(name.partition(".")[0])
+        if owner is not None:
+            return f"{owner.name} {owner.version}: {name}, line {line}"
+    owner = owners.get(module.partition(".")[0])
+    return f"{owner.name} {owner.version}: {module}" if owner else ""
+
+
+def blame(error: BaseException, module: str = "") -> PluginError | None:
+    """What the code of a plugin has raised, as an error that names it; None where it came through none.
+
+    module: as of `culprit_of`.
+    """
+    culprit = culprit_of(error, module)
+    if not culprit:
+        return None
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    hint = f"tell the author of {culprit.partition(' ')[0]}; `neox --debug` shows the traceback"
+    return PluginError(f"{said} (in {culprit})", hint=hint)
 
 
 def path_of(cls: type) -> str:

@@ -18,7 +18,7 @@ from attrs import field, frozen
 from neox_core.errors import PluginError
 from neox_core.hooks import specs
 from neox_core.hooks.catalog import Catalog, Report
-from neox_core.hooks.component import Component, ConfigSection
+from neox_core.hooks.component import GROUP, Component, ConfigSection
 from neox_core.hooks.guard import no_heavy_imports
 from neox_core.hooks.kinds import KINDS
 from neox_core.hooks.markers import PROJECT
@@ -27,7 +27,6 @@ from neox_core.hooks.switches import disabled_plugins
 
 __all__ = ["API", "GROUP", "Catalog", "Report", "disabled_plugins", "load_plugins", "normalise"]
 
-GROUP = "neox.plugins"
 API = "1"
 
 

@@ -20,6 +20,8 @@ from neox_core.errors import ConfigError, NeoxError, PluginError
 from neox_core.hooks.component import cause_of, load_path
 
 FORMAT = 1
+UNFINISHED = ".unfinished"
+"""Beside run.json while a run goes on: the first rank removes it at its end, for which no disk is too full."""
 
 
 @frozen
@@ -67,6 +69,10 @@ class ComponentRef:
         target, settings = self.load()
         with self.blamed():
             return target(*args, settings, **named)
+
+    def fault(self, message: str) -> PluginError:
+        """That the component does not do what its contract says."""
+        return PluginError(f"{self.owner}: {message}", hint=f"tell the author of {self.plugin}")
 
     @contextmanager
     def blamed(self) -> Iterator[None]:

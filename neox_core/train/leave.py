@@ -12,23 +12,20 @@ from pathlib import Path
 from typing import NoReturn
 
 from neox_core.errors import NeoxError, PluginError
-from neox_core.hooks.component import place_of
-from neox_core.plan.runfile import RunPlan, components_of
+from neox_core.hooks.component import culprit_of
 
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL", "Timed out waiting")
 
 
-def write_failure(run_dir: Path, rank: int, error: BaseException, plan: RunPlan | None) -> None:
-    """failure.rank<N>.json: rank, message, hint, when, whether it is a user's mistake, whether only a peer was lost.
-
-    plan: None where the error is that it cannot be read.
-    """
+def write_failure(run_dir: Path, rank: int, error: BaseException) -> None:
+    """failure.rank<N>.json: rank, message, hint, when, whether it is a user's mistake, whether only a peer was lost."""
     mistake = isinstance(error, NeoxError)
+    culprit = "" if mistake else culprit_of(error)
     text = str(error.message if isinstance(error, NeoxError) else error)
     report = {
         "rank": rank,
         "exit_code": exit_code_of(error),
-        "message": text if mistake else f"{type(error).__name__}: {text}{_in_plugin(error, plan)}",
+        "message": text if mistake else f"{type(error).__name__}: {text}{f' (in {culprit})' if culprit else ''}",
         "hint": error.hint if isinstance(error, NeoxError) else "",
         "time": time.time(),
         "users_mistake": mistake,
@@ -37,15 +34,6 @@ def write_failure(run_dir: Path, rank: int, error: BaseException, plan: RunPlan 
     temporary = run_dir / f".failure.rank{rank}.json"
     temporary.write_text(json.dumps(report), encoding="utf-8")
     temporary.replace(run_dir / f"failure.rank{rank}.json")
-
-
-def _in_plugin(error: BaseException, plan: RunPlan | None) -> str:
-    """The plugin whose code an error came through, and where: a traceback alone does not name it."""
-    for component in components_of(plan):
-        place = place_of(error, component.target)
-        if place:
-            return f" (in {component.plugin} {component.version}: {place})"
-    return ""
 
 
 def exit_code_of(error: BaseException) -> int:

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from neox_core.errors import UsageError
-from neox_core.plan.runfile import read_runfile
+from neox_core.errors import UsageError, about_a_file
+from neox_core.plan.runfile import UNFINISHED, read_runfile
 from neox_core.train.leave import exit_code_of, explain, leave, leave_with_parent, write_failure
 from neox_core.train.startup import Startup
 
@@ -32,7 +32,7 @@ def main() -> NoReturn:
     startup = Startup(float(os.environ.get("NEOX_STARTED_AT", ready)))
     startup.mark("host", at=ready)
     startup.mark("launch", at=entered)
-    debug, plan = os.environ.get("NEOX_DEBUG") == "1", None
+    debug = os.environ.get("NEOX_DEBUG") == "1"
     try:
         plan = read_runfile(run_file)
         debug = plan.debug
@@ -46,13 +46,16 @@ def main() -> NoReturn:
 
         startup.mark("imports")
         run(plan, startup)
+        if rank == 0:
+            (run_file.parent / UNFINISHED).unlink(missing_ok=True)
     except KeyboardInterrupt:
         leave(130)
     except BaseException as error:  # noqa: BLE001  whatever it is: the launcher must know, and this process must end
-        for report in (partial(explain, error, debug), partial(write_failure, run_file.parent, rank, error, plan)):
+        told = about_a_file(error) or error
+        for report in (partial(explain, error, debug), partial(write_failure, run_file.parent, rank, told)):
             with suppress(OSError):  # such as for the full disk that the error is about
                 report()
-        leave(exit_code_of(error))
+        leave(exit_code_of(told))
     leave(0)
 
 

@@ -14,11 +14,13 @@ from torch.utils.data import DataLoader
 from neox_core.build.pack import Mark, Share, share_of
 from neox_core.build.stream import Layout, Source, StreamBatches, Streams
 from neox_core.errors import DataError
+from neox_core.plan.runfile import ComponentRef
 from neox_core.testing import assert_light, build, load_only
 
 TEXTS = ["one", "caf\u00e9 \u6f22\u5b57", "a\nb", "x" * 300, "last"]
 EXPECTED = [[*text.encode(), 256] for text in TEXTS]
 SEQ = 7
+BACKEND = ComponentRef("data backend", "text", "neox-data-text", "0", "nowhere:Nothing")
 
 
 class Bytes:
@@ -156,7 +158,7 @@ def test_without_tokenizer_or_for_picking_or_writing(tmp_path):
 
 
 def batches(sources, layout=(2, 1, 0, 1), steps=20, start=None, first_step=0, share=None, vocab_size=257):
-    streams = Streams(tuple(sources), share or Share(), SEQ, vocab_size)
+    streams = Streams(tuple(sources), share or Share(), SEQ, vocab_size, BACKEND)
     return StreamBatches(streams, Layout(*layout), start=start, first_step=first_step, steps=steps)
 
 

@@ -20,7 +20,7 @@ from neox_core.build.index_data import index_data
 from neox_core.build.order import build_order
 from neox_core.build.records import edge_hash_of
 from neox_core.build.trail import Trail
-from neox_core.errors import DataError
+from neox_core.errors import DataError, PluginError
 from neox_core.plan.runfile import BatchPlan, ComponentRef, DataPlan, DataSource
 from neox_core.testing.plans import example_plan
 
@@ -49,6 +49,26 @@ class JsonBackend:
 
     def files(self, prefix):
         return (prefix,)
+
+
+ODD = {
+    "files": (JsonBackend, {"files": lambda self, prefix: [str(prefix)]}),
+    "sizes": (JsonSource, {"sizes": property(lambda self: [1.0], lambda self, sizes: None)}),
+    "float sizes": (JsonSource, {"sizes": property(lambda self: np.ones(9), lambda self, sizes: None)}),
+    "ids": (JsonSource, {"read": lambda self, *where: JsonSource.read(self, *where) + 0.5}),
+    "list": (JsonSource, {"read": lambda self, *where: JsonSource.read(self, *where).tolist()}),
+    "raises": (JsonSource, {"__init__": lambda self, prefix: {}["key"]}),
+}
+
+
+class OddBackend(JsonBackend):
+    odd = ""
+
+    def __init__(self, settings) -> None:
+        base, methods = ODD[self.odd]
+        made = type("Odd", (base,), methods)
+        self.open = made if base is JsonSource else JsonSource
+        self.files = JsonBackend.files.__get__(self) if base is JsonSource else methods["files"].__get__(self)
 
 
 class Words:
@@ -462,3 +482,35 @@ def test_a_validation_that_needs_more_samples_than_there_are_reads_them_again(pr
     assert epochs > 1
     assert len(samples) >= 80
     assert len(read(plan, "valid")) == 40
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        ("files", "files() gives ["),
+        ("sizes", "`sizes` of what it opens is no array of whole numbers"),
+        ("float sizes", "`sizes` of what it opens is no array of whole numbers"),
+        ("ids", "does not hold ids of an integer type"),
+        ("list", "does not hold ids of an integer type"),
+        ("raises", "failed: KeyError: 'key'"),
+    ],
+)
+def test_a_backend_that_breaks_its_contract_is_named(tmp_path, monkeypatch, odd, said):
+    """Ids with a half would be cast without a word."""
+    (tmp_path / "docs").write_text(json.dumps([[1, 2, 3]] * 9))
+    plan = make_plan(tmp_path / "docs")
+    monkeypatch.setattr(OddBackend, "odd", odd)
+    reference = evolve(plan.data.backend, target=f"{__name__}:OddBackend")
+    with pytest.raises(PluginError) as caught:
+        open_split(evolve(plan, data=evolve(plan.data, backend=reference)), "train")
+    assert caught.value.message.startswith("data backend test:json 0")
+    assert said in caught.value.message
+
+
+def test_a_document_that_ends_before_its_size_is_an_error(tmp_path, monkeypatch):
+    """Else what was in memory before would be trained on."""
+    (tmp_path / "docs").write_text(json.dumps([[1, 2, 3]] * 9))
+    monkeypatch.setattr(JsonSource, "read", lambda self, *where: np.array([], dtype=np.int64))
+    samples = open_split(make_plan(tmp_path / "docs"), "train")
+    with pytest.raises(DataError, match="docs: sample 0: its documents are shorter than their sizes say"):
+        samples.read(0, np.zeros(SEQ + 1, dtype=np.int64))

@@ -224,6 +224,42 @@ def test_a_module_takes_the_place_of_the_command(site: Any) -> None:
     assert (debug, done.returncode) == ("1\n", 5)
 
 
+def test_a_fault_in_the_module_of_a_command_names_its_plugin(site: Any) -> None:
+    commands = """
+    import click
+    from neox_core.cli.process import exec_module
+
+    @click.command()
+    @click.argument("module")
+    def run(module):
+        exec_module(module, {})
+    """
+    modules = {"deep": "{}['key']", "heavy": "import neox_a.deep", "files": "open('/no/such.file')"}
+    files = {f"neox_a/{name}.py": text for name, text in modules.items()}
+    site.install(
+        "neox-a",
+        OFFERS.replace("PACKAGE", "neox_a").replace("NAMES", "['run']"),
+        {"neox_a/commands.py": commands, **files},
+    )
+    heavy, absent, debug = (
+        site.neox(*argv, "run", module)
+        for *argv, module in (["neox_a.heavy"], ["neox_a.absent"], ["--debug", "neox_a.heavy"])
+    )
+    assert heavy.returncode == absent.returncode == debug.returncode == 3
+    assert heavy.stderr.splitlines()[0] == "error: KeyError: 'key' (in neox-a 1.0: neox_a.deep, line 1)"
+    assert "tell the author of neox-a; `neox --debug`" in heavy.stderr
+    assert "No module named neox_a.absent (in neox-a 1.0: neox_a.absent)" in absent.stderr
+    assert ("Traceback" in heavy.stderr + absent.stderr, "Traceback" in debug.stderr) == (False, True)
+
+
+def test_what_the_system_says_of_a_file_is_no_traceback(raising: Any) -> None:
+    result = raising(IsADirectoryError(21, "Is a directory", "/run/stop"))
+    assert (result.exit_code, result.stderr.splitlines()[0]) == (2, "error: /run/stop: Is a directory")
+    result = raising(OSError(18, "Invalid cross-device link", "/a", None, "/b"))
+    assert "/a and /b: Invalid cross-device link" in result.stderr
+    assert isinstance(raising(OSError(9, "Bad file descriptor")).exception, OSError)
+
+
 def test_ctrl_c_in_a_real_process(site: Any, tmp_path: Path) -> None:
     commands = f"""
     import click, pathlib, time
