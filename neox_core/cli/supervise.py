@@ -16,7 +16,8 @@ from typing import Any
 import click
 
 from neox_core.contracts.host import LaunchCommand
-from neox_core.errors import NeoxError, RankError
+from neox_core.errors import NeoxError, PluginError, RankError
+from neox_core.plan.runfile import UNFINISHED
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STARTED_AT = time.time() - time.process_time()
@@ -27,17 +28,22 @@ LAST_LINES = 20
 
 
 class Supervisor:
-    """One launcher process in a session of its own, so that a Ctrl-C in the terminal reaches this process only."""
+    """One launcher process in a session of its own, so that a Ctrl-C in the terminal reaches this process only.
 
-    def __init__(self, command: LaunchCommand, run_dir: Path) -> None:
+    owner: of the command, for messages.
+    """
+
+    def __init__(self, command: LaunchCommand, run_dir: Path, owner: str = "the launcher") -> None:
         self.command = command
         self.run_dir = run_dir
+        self.owner = owner
         self.asked_at: float | None = None
         self.passed_on = False
         self.process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
         """Start, wait, judge: 0 when every rank ended well, 130 when asked to stop. Raises what a rank reported."""
+        (self.run_dir / UNFINISHED).write_bytes(b"")
         with self._signals():
             try:
                 env = {**os.environ, **self.command.env}
@@ -45,7 +51,7 @@ class Supervisor:
                 env["NEOX_SUPERVISOR"] = str(os.getpid())  # for the launcher to see whether it is still there
                 self.process = subprocess.Popen(list(self.command.argv), env=env, start_new_session=True)
             except OSError as error:
-                raise RankError(f"cannot start {self.command.argv[0]}: {error.strerror}") from error
+                raise RankError(f"{self.owner}: cannot start {self.command.argv[0]}: {error.strerror}") from error
             if self.asked_at is not None:  # while it was being started
                 self._pass_on()
             code = self.process.wait()
@@ -54,8 +60,11 @@ class Supervisor:
             raise failed(failure)
         if self.asked_at is not None:
             return 130
+        hint = f"its command: {show(self.command)}"
         if code != 0:
-            raise RankError(f"the launcher ended with exit code {code}", hint=f"its command: {show(self.command)}")
+            raise RankError(f"{self.owner} ended with exit code {code}", hint=hint)
+        if (self.run_dir / UNFINISHED).exists():
+            raise PluginError(f"{self.owner} ended with exit code 0, but no rank has come to its end", hint=hint)
         return 0
 
     @contextmanager

@@ -10,8 +10,8 @@ import click
 
 from neox_core.cli.notes import say
 from neox_core.cli.supervise import Supervisor, show
-from neox_core.contracts.host import LaunchCommand
-from neox_core.errors import PluginError, UsageError
+from neox_core.contracts.host import launch_fault
+from neox_core.errors import UsageError
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan, write_runfile
 
@@ -46,8 +46,9 @@ def train(
     plan = resolved.plan
     run_file = Path(plan.run_dir) / "run.json"
     command = plan.launcher.make(plan, run_file)
-    if not isinstance(command, LaunchCommand):
-        raise PluginError(f"{plan.launcher.owner} returns a LaunchCommand, not {command!r}")
+    fault = launch_fault(command)
+    if fault:
+        raise plan.launcher.fault(fault)
     if dry_run:
         click.echo(summary(plan))
         click.echo(f"command    {show(command)}")
@@ -56,7 +57,7 @@ def train(
     write_runfile(plan, run_file)
     for earlier in run_file.parent.glob("failure*.json"):
         earlier.unlink(missing_ok=True)
-    raise SystemExit(Supervisor(command, run_file.parent).run())
+    raise SystemExit(Supervisor(command, run_file.parent, plan.launcher.owner).run())
 
 
 def _claim(folder: Path) -> None:
@@ -64,14 +65,19 @@ def _claim(folder: Path) -> None:
 
     Raises UsageError while another run holds it. A file system without locks is not protected.
     """
+    hint = "make room, or set `save` or --run-dir to a folder that can be written"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        fcntl.flock(os.open(folder / ".run.lock", os.O_RDWR | os.O_CREAT, 0o644), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = os.open(folder / ".run.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise UsageError(f"{error.filename}: cannot be written: {error.strerror}", hint=hint) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         hint = "wait for it or stop it, or give this run a `save` or a --run-dir of its own"
         raise UsageError(f"{folder}: another run is going on here", hint=hint) from None
     except OSError:
-        return  # run.json will say it
+        return
 
 
 def summary(plan: RunPlan) -> str:

@@ -20,13 +20,28 @@ class LaunchCommand:
     env: Mapping[str, str] = field(factory=dict)
 
 
+def launch_fault(command: object) -> str:
+    """What is wrong with what a launcher returned; "" where nothing is."""
+    if not isinstance(command, LaunchCommand):
+        return f"a launcher returns a LaunchCommand, not {command!r}"
+    if not isinstance(command.argv, tuple) or not command.argv:
+        return f"argv is a tuple of one string or more, not {command.argv!r}"
+    if not all(isinstance(word, str) for word in command.argv):
+        return f"every word of argv is a string: {command.argv!r}"
+    env = command.env
+    if not isinstance(env, Mapping) or not all(isinstance(part, str) for pair in env.items() for part in pair):
+        return f"env holds strings: {command.env!r}"
+    return ""
+
+
 class Launcher(Protocol):
     """`target(plan: RunPlan, run_file: Path, settings) -> LaunchCommand`; imported on the host, so it is light.
 
     A pure function: the same plan gives the same command, and nothing is started or written. Hosts, ranks and the
     address where they meet are in `plan.cluster`, a ClusterPlan. The core runs the command in a session of its own,
     sends it SIGTERM to stop the ranks in good order (it passes that on, once, to each rank and not to the rank's
-    workers), kills it at a second Ctrl-C, and judges by its exit code: 0 when every rank ended well.
+    workers), kills it at a second Ctrl-C, and judges by its exit code: 0 when every rank ended well. It stays
+    until they have: 0 before the first rank has come to its end is an error.
 
     Each rank is `python -m neox_core.train.rank RUN_FILE` with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
     set, and leaves when its parent is gone. stdout of rank 0 is the terminal; stderr of each rank goes to a log of its

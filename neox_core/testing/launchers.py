@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neox_core.contracts.host import LaunchCommand
+from neox_core.contracts.host import LaunchCommand, launch_fault
 from neox_core.hooks.guard import HEAVY
 from neox_core.plan.runfile import RunPlan, write_runfile
 from neox_core.testing.plans import example_plan
@@ -49,18 +49,15 @@ def check_launcher(catalog: Catalog, name: str, plan: RunPlan | None = None, **s
     return first
 
 
-def _check_command(command: Any, run_file: str) -> None:
-    _clause(isinstance(command, LaunchCommand), f"a launcher returns a LaunchCommand, not {command!r}")
+def _check_command(command: LaunchCommand, run_file: str) -> None:
+    fault = launch_fault(command)
+    _clause(not fault, fault)
     argv = command.argv
-    _clause(isinstance(argv, tuple) and bool(argv), f"argv is a tuple of one string or more, not {argv!r}")
-    _clause(all(isinstance(word, str) for word in argv), f"every word of argv is a string: {argv!r}")
     program = Path(argv[0]).name
     shell = program in SHELLS and any(word.startswith("-") and word.endswith("c") for word in argv[1:])
     _clause(not shell, f"no shell between the core and the ranks: {argv!r}")
     _clause(any(run_file in word for word in argv), f"the command is told of the run file: {argv!r}")
-    pairs = dict(command.env).items()
-    _clause(all(isinstance(part, str) for pair in pairs for part in pair), f"env holds strings: {command.env!r}")
-    said = " ".join([*argv, *(value for _, value in pairs)])
+    said = " ".join([*argv, *command.env.values()])
     _clause(SECRET not in said, "no secret of the environment in argv or env: the ranks inherit the environment")
 
 

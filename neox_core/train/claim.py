@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 
 from neox_core.errors import CheckpointError
+from neox_core.train.checkpoint_write import cannot_write
 from neox_core.train.together import agree
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ def _lock(folder: Path, deadline: float) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)  # left open
-    except OSError:
-        return  # the first save will say it
+    except OSError as error:
+        raise cannot_write(folder, error) from error
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -34,7 +34,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from neox_core.errors import UsageError, run_main
 from neox_core.plan.runfile import ClusterPlan, RunPlan, read_runfile
 from neox_launchers.environment import visible_devices
-from neox_launchers.failure import FAILED, SHUTDOWN_S, STOP, Exit, clear_failures, write_exits, write_failure
+from neox_launchers.failure import FAILED, SHUTDOWN_S, STOP, Exit, clear_failures, telling, write_exits, write_failure
 from neox_launchers.nvlink import read_topology
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -233,4 +233,5 @@ def _leave_later(agent: LocalElasticAgent) -> None:
 
 
 if __name__ == "__main__":
-    run_main(main)
+    alone = len(sys.argv) == 3  # else the first machine hears it, in hosts.log
+    run_main((lambda: telling(main, Path(sys.argv[1]).parent)) if alone else main)

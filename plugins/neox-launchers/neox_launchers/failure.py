@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from attrs import asdict, frozen
+
+from neox_core.errors import NeoxError, about_a_file
 
 SHUTDOWN_S = 20
 """How long ranks may take to stop once one of them has failed."""
@@ -26,6 +28,22 @@ class Exit:
     rank: int
     exit_code: int
     noticed_at: float
+
+
+def telling(main: Callable[[], int], run_dir: Path) -> int:
+    """Run the process that starts ranks. What a user can mend goes to failure.json, for `neox train` to say it."""
+    try:
+        return main()
+    except (NeoxError, OSError) as error:
+        told = error if isinstance(error, NeoxError) else about_a_file(error)
+        if told is None:
+            raise
+        failure = {"exit_code": told.exit_code, "message": told.message, "hint": told.hint, "users_mistake": True}
+        try:
+            write_whole(run_dir / "failure.json", json.dumps(failure))
+        except OSError:
+            raise error from None
+        return told.exit_code
 
 
 def clear_failures(run_dir: Path) -> None:

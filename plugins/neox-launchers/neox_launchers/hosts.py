@@ -23,6 +23,7 @@ from neox_launchers.failure import (
     STOP,
     clear_failures,
     read_exits,
+    telling,
     write_failure,
     write_whole,
 )
@@ -49,13 +50,16 @@ def main() -> int:
     for signum in STOP_SIGNALS:
         signal.signal(signum, ask)
     log_dir.mkdir(parents=True, exist_ok=True)
-    try:
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
-    except OSError as error:
-        raise RankError(f"cannot start {argv[0]}: {error.strerror}", hint=f"install {argv[0]}") from error
-    with (log_dir / "hosts.log").open("w", encoding="utf-8") as log, process:
+    with (log_dir / "hosts.log").open("w", encoding="utf-8") as log, _start(argv) as process:
         lost, said = _listen(cast("IO[str]", process.stderr), log, run_dir)
     return _judge(plan, run_dir, log_dir, process.returncode, lost, said)
+
+
+def _start(argv: list[str]) -> subprocess.Popen[str]:
+    try:
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
+    except OSError as error:
+        raise RankError(f"cannot start {argv[0]}: {error.strerror}", hint=f"install {argv[0]}") from error
 
 
 def _listen(stderr: IO[str], log: IO[str], run_dir: Path) -> tuple[str | None, list[str]]:
@@ -95,4 +99,4 @@ def _judge(plan: RunPlan, run_dir: Path, log_dir: Path, code: int, lost: str | N
 
 
 if __name__ == "__main__":
-    run_main(main)
+    run_main(lambda: telling(main, Path(sys.argv[1]).parent))

@@ -280,6 +280,18 @@ def test_a_host_that_slurm_loses_is_named(tmp_path, said, host, rank):
     assert (failure["message"], failure["rank"]) == (f"host {host}: {said}", rank)
 
 
+@pytest.mark.parametrize("place", ["logs/hosts.log", "stop"])
+def test_a_folder_in_the_place_of_a_file_is_one_error_and_starts_nothing(tmp_path, place):
+    write_runfile(example_plan(tmp_path, ranks=[2, 1]), tmp_path / "run.json")
+    (tmp_path / place).mkdir(parents=True)
+    argv = [sys.executable, "-m", "neox_launchers.hosts", "run.json", "logs", "touch", "started"]
+    done = subprocess.run(argv, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "")
+    failure = json.loads((tmp_path / "failure.json").read_text())
+    assert (failure["message"], failure["users_mistake"]) == (f"{place}: Is a directory", True)
+    assert not (tmp_path / "started").exists()
+
+
 def test_a_folder_that_a_host_does_not_see_is_said(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     argv = [sys.executable, "-m", "neox_launchers.elastic", "run.json", "logs", "1"]

@@ -36,7 +36,7 @@ def neox_activations():
 
 @hookimpl
 def neox_launchers():
-    return offers("local")
+    return [*offers("local"), Component("odd", "neox_all.parts:odd")]
 
 @hookimpl
 def neox_data_backends():
@@ -51,6 +51,9 @@ from neox_core.contracts import LaunchCommand
 
 def launch(plan, run_file, settings):
     return LaunchCommand(("true",))
+
+def odd(plan, run_file, settings):
+    return LaunchCommand(("python", run_file))
 """
 CONFIG = """\
 num-layers: 2
@@ -165,3 +168,15 @@ def test_without_any_plugin_every_choice_is_told(site: Any) -> None:
         assert done["exit_code"] == 3
         for kind in ("optimizer", "norm", "position", "activation", "launcher", "monitor"):
             assert f"no {kind} " in done["stderr"]
+
+
+def test_a_launcher_that_starts_nothing_or_what_is_no_command_is_named(site: Any) -> None:
+    prepare(site)
+    (site.work / "odd").mkdir()
+    (site.work / "odd" / ".run.lock").mkdir()
+    runs = ["train", "run.yml"], ["train", "run.yml", "--set", "launcher=odd"], ["train", "run.yml", "--run-dir", "odd"]
+    nothing, no_command, taken = site.neox_each(*runs)
+    assert nothing["exit_code"] == no_command["exit_code"] == 3
+    assert "launcher neox-all:local 1.0 ended with exit code 0, but no rank has come to its end" in nothing["stderr"]
+    assert "launcher neox-all:odd 1.0: every word of argv is a string: " in no_command["stderr"]
+    assert (taken["exit_code"], "odd/.run.lock: cannot be written: Is a directory" in taken["stderr"]) == (2, True)

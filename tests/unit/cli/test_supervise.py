@@ -12,7 +12,10 @@ import pytest
 
 from neox_core.cli.supervise import Supervisor, last_lines
 from neox_core.contracts.host import LaunchCommand
-from neox_core.errors import NeoxError, RankError
+from neox_core.errors import NeoxError, PluginError, RankError
+
+ENDED = "import pathlib; pathlib.Path({!r}, '.unfinished').unlink();"
+"""What the first rank does at its end."""
 
 
 def run(tmp_path, script):
@@ -20,12 +23,23 @@ def run(tmp_path, script):
 
 
 def test_a_launch_that_ends_well_is_0(tmp_path):
-    assert run(tmp_path, "") == 0
+    assert run(tmp_path, ENDED.format(str(tmp_path))) == 0
+
+
+def test_a_launcher_that_ends_well_before_a_rank_has_is_named(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("of an earlier run")
+    supervisor = Supervisor(LaunchCommand((sys.executable, "-c", "")), tmp_path, "launcher neox-a:odd 1.0")
+    with pytest.raises(PluginError, match=r"launcher neox-a:odd 1\.0 ended with exit code 0, but no rank") as caught:
+        supervisor.run()
+    assert sys.executable in caught.value.hint
 
 
 def test_its_environment_is_added_to_the_hosts(tmp_path, monkeypatch):
     monkeypatch.setenv("THEIRS", "1")
-    script = "import os, sys; sys.exit(not (os.environ['THEIRS'] == '1' and os.environ['OURS'] == '2'))"
+    script = (
+        ENDED.format(str(tmp_path))
+        + "import os, sys; sys.exit(not (os.environ['THEIRS'] == '1' and os.environ['OURS'] == '2'))"
+    )
     command = LaunchCommand((sys.executable, "-c", script), {"OURS": "2"})
     assert Supervisor(command, tmp_path).run() == 0
 

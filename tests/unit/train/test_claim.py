@@ -36,7 +36,12 @@ def test_a_folder_that_another_process_holds_is_refused_until_that_is_gone(tmp_p
         claim(str(save), ALONE, CPU, patience_s=0)
 
 
-def test_a_place_that_takes_no_lock_is_left_to_the_first_save(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    claim(str(tmp_path / "file"), ALONE, CPU, patience_s=0)
+@pytest.mark.parametrize("name", ["save", "save/.lock"])
+def test_a_place_that_cannot_be_written_is_refused_before_the_first_step(tmp_path: Path, name: str) -> None:
+    if name == "save":
+        (tmp_path / "save").write_text("")
+    else:
+        (tmp_path / name).mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"save: cannot write the checkpoint: (File exists|Is a directory)"):
+        claim(str(tmp_path / "save"), ALONE, CPU, patience_s=0)
     claim(None, ALONE, CPU)
