@@ -15,6 +15,7 @@ from neox_core.plan.runfile import ComponentRef
 
 READ_AT_ONCE = 1 << 20
 EDGE_BYTES = 1 << 16
+BLOCK_BYTES = 1 << 12
 MANIFEST = "prepared.json"
 
 
@@ -67,6 +68,26 @@ def edge_hash_of(path: Path) -> str:
             file.seek(start)
             known.update(file.read(EDGE_BYTES))
     return known.hexdigest()
+
+
+def spread_hash_of(path: Path, blocks: int) -> str:
+    """SHA-256 of the length of a file and of blocks that are spread evenly over it, the first and the last included.
+
+    So little that a start can read it, and enough to tell tokens that were made anew, wherever their file lies.
+    """
+    with path.open("rb") as file:
+        length = file.seek(0, os.SEEK_END)
+        known = hashlib.sha256(f"{length} ".encode())
+        last = max(0, length - BLOCK_BYTES)
+        for start in dict.fromkeys(last * place // (blocks - 1) for place in range(blocks)):
+            file.seek(start)
+            known.update(file.read(BLOCK_BYTES))
+    return known.hexdigest()
+
+
+def prepared_hash_of(path: Path) -> str:
+    """SHA-256 of a whole file as its folder's manifest tells of it; "" where it does not."""
+    return str(read_json(path.parent / MANIFEST).get("sha256", {}).get(path.name, ""))
 
 
 def note_files(files: Sequence[Path], vocabulary: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neox_core.build.dataset import SPLITS
-from neox_core.build.records import digest_of, edge_hash_of, vocabulary_of
+from neox_core.build.records import digest_of, prepared_hash_of, spread_hash_of, vocabulary_of
 from neox_core.plan.runfile import to_json
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from neox_core.plan.runfile import DataPlan, RunPlan
 
 Contents = dict[str, list[str]]
+BLOCKS, FEWEST_BLOCKS = 256, 4
+"""Of all files of a dataset, and of each where there are many: 1 MiB of a dataset of two files."""
 
 _SAME_NUMBERS = {
     "data": {"backend", "num_workers", "prefix", "tokenizer", *SPLITS},
@@ -52,7 +54,8 @@ def changes(then: Mapping[str, Any], now: RunPlan) -> list[str]:
 def contents_of(plan: DataPlan, backend: DataBackend) -> Contents:
     """Hashes of what each dataset of the run holds, and of its tokenizer, wherever their files lie.
 
-    Of a file its length, beginning and end, so that it costs a run nothing: other texts differ there.
+    Of a file some blocks that are spread over it, so that it costs a run nothing, and behind a space what the manifest
+    of a prepared dataset tells of the whole of it.
     """
     found = {split: [_content(backend, prefix) for prefix in named] for split, named in _prefixes(plan).items()}
     return found if plan.tokenizer is None else {**found, "tokenizer": [vocabulary_of(plan.tokenizer)]}
@@ -65,13 +68,24 @@ def other_contents(then: Contents, now: Contents, plan: DataPlan) -> list[str]:
         f"{name} ({part})" if part in SPLITS else name
         for part in then.keys() & now.keys()
         for name, before, after in zip_longest(names[part], then[part], now[part])
-        if after is not None and before != after
+        if after is not None and _differ(before, after)
     ]
     return [f"other contents than when the checkpoint was written: {', '.join(sorted(found))}"] if found else []
 
 
 def _content(backend: DataBackend, prefix: str) -> str:
-    return digest_of(*(edge_hash_of(file) for file in backend.files(Path(prefix)) if file.is_file()))
+    files = [file for file in backend.files(Path(prefix)) if file.is_file()]
+    blocks = max(FEWEST_BLOCKS, BLOCKS // max(1, len(files)))
+    told = [prepared_hash_of(file) for file in files]
+    spread = digest_of(*(spread_hash_of(file, blocks) for file in files))
+    return f"{spread} {digest_of(*told)}" if all(told) else spread
+
+
+def _differ(before: str | None, after: str) -> bool:
+    """What is told of the whole files counts where it is told both times: a manifest may have been left behind."""
+    if before is None:
+        return True
+    return any(then != now for then, now in zip(before.split(), after.split(), strict=False))
 
 
 def _prefixes(plan: DataPlan) -> dict[str, list[str]]:

@@ -120,6 +120,7 @@ class _Streamed:
         for split in _evaluated(plan):
             open_streams(plan, split, backend, vocab_size).mixer(None).mark(0, 0)  # reads its first documents
         self._identity = open_streams(plan, "train", backend, vocab_size).identity
+        self._contents, self._plan = contents_of(plan.data, backend), plan
         self._curriculum, self._read = curriculum, read
         self._start: Mark | None = None
         self._reader: Reader | None = None
@@ -134,6 +135,7 @@ class _Streamed:
                 path, state.step, "the texts, their weights, split, seq-length or the tokenizer have changed"
             )
         self._start = Mark.of(position)
+        self.notes += other_contents(state.data_contents, self._contents, self._plan.data)
 
     def batches(self, step: int) -> Reader:
         self._reader = self._read("train", first_step=step, curriculum=self._curriculum, start=self._start)
@@ -149,7 +151,7 @@ class _Streamed:
     def note(self, state: TrainState) -> None:
         mark = self._mark()
         if mark is not None and mark.step == state.step:
-            state.data_hash = mark.trail
+            state.data_hash, state.data_contents = mark.trail, self._contents
             state.data_position = {"identity": self._identity, **mark.plain()}
 
     def _mark(self) -> Mark | None:

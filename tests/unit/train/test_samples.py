@@ -11,6 +11,7 @@ from neox_core.errors import CheckpointError, DataError
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, DataSource
 from neox_core.testing.plans import example_plan
+from neox_core.train.changes import BLOCKS, contents_of, other_contents
 from neox_core.train.samples import open_samples
 from neox_core.train.state import TrainState
 
@@ -48,7 +49,7 @@ class Whole:
         return (prefix,)
 
 
-class Streamed:
+class Streamed(Whole):
     def __init__(self, settings):
         self.stream = Stream
 
@@ -128,7 +129,7 @@ def test_a_run_on_other_samples_stops(plan, change):
         go(plan, state, 1)
 
 
-@pytest.mark.parametrize("plan", ["Whole"], indirect=True)  # of a stream the identity tells
+@pytest.mark.parametrize("plan", ["Whole"], indirect=True)  # another text, or tokenizer, is an error to a stream
 def test_datasets_and_a_tokenizer_with_other_contents_are_said(plan, tmp_path):
     """Documents of the same lengths are the same samples to `data_hash`; where the files lie does not matter."""
     documents = json.loads((tmp_path / "tokens").read_text())
@@ -156,6 +157,44 @@ def test_datasets_and_a_tokenizer_with_other_contents_are_said(plan, tmp_path):
     assert notes_of(on("tokens", "other", "other.json")) == [f"{said}{other} (valid), the tokenizer"]
     state.data_contents = {}  # of a checkpoint that does not tell
     assert notes_of(on("other", "moved", "moved.json")) == []
+
+
+def test_another_validation_set_is_said_of_whatever_kind(plan, tmp_path):
+    text = (tmp_path / "tokens").read_text()
+    (tmp_path / "other").write_text(text.replace("7", "8"))
+    (tmp_path / "moved").write_text(text)
+
+    def on(valid):
+        sources = ((DataSource(str(tmp_path / name), 1.0),) for name in ("tokens", valid))
+        return evolve(plan, data=evolve(plan.data, prefix=None, train=next(sources), valid=next(sources)))
+
+    state = TrainState()
+    go(on("tokens"), state, 3)
+    assert go(on("moved"), evolve(state), 1)[1] == []
+    (note,) = go(on("other"), evolve(state), 1)[1]
+    assert note == f"other contents than when the checkpoint was written: {tmp_path / 'other'} (valid)"
+
+
+def test_what_is_noticed_of_files_of_one_length(tmp_path):
+    """Tokens that were made anew; of a prepared dataset one token too, unless its manifest was left behind."""
+    plan = evolve(example_plan(tmp_path).data, prefix="tokens")
+
+    def contents(name, first=0, last=0, told=""):
+        folder = tmp_path / name
+        folder.mkdir()
+        tokens = bytearray(4 * BLOCKS * 4096)
+        tokens[first:last] = b"x" * (last - first)
+        (folder / "tokens").write_bytes(tokens)
+        if told:
+            (folder / "prepared.json").write_text(json.dumps({"sha256": {"tokens": told}}))
+        return contents_of(evolve(plan, prefix=str(folder / "tokens")), Whole(None))
+
+    whole, other = contents("whole"), contents("other", 1_500_000, 1_600_000)
+    prepared, anew = contents("prepared", told="a"), contents("anew", 1_500_000, 1_500_001, told="b")
+    assert other_contents(whole, contents("moved"), plan) == []
+    assert len(other_contents(whole, other, plan)) == 1
+    assert len(other_contents(prepared, anew, plan)) == 1
+    assert other_contents(prepared, whole, plan) == other_contents(whole, prepared, plan) == []
 
 
 def test_a_split_without_documents_is_said_before_the_first_step(plan):
