@@ -1,6 +1,6 @@
 """What the engine measures and prints of itself. All of it costs time, and all of it is off by default."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from attrs import frozen
 
@@ -34,39 +34,25 @@ Collective = Literal[
 """The operations of `deepspeed.comm` that are timed."""
 
 
+def _output(default: Any, *, help: str, **more: Any) -> Any:
+    """A setting of what is printed."""
+    return setting(default, help=help, changes="output", origin="deepspeed", **more)
+
+
 @frozen
 class FlopsProfilerBlock:
     """Parameters, multiply-accumulates and latency of each module, once."""
 
     enabled: bool = setting(False, help="Profile one step.", changes="speed", origin="deepspeed")
-    profile_step: int = setting(
-        1,
-        help="The step to profile: the one after this many have been done.",
-        unit="steps",
-        check=at_least(0),
-        changes="output",
-        origin="deepspeed",
+    profile_step: int = _output(
+        1, help="The step to profile: the one after this many have been done.", unit="steps", check=at_least(0)
     )
-    module_depth: int = setting(
-        -1,
-        help="Depth of the modules that are added up; -1: the innermost.",
-        check=at_least(-1),
-        changes="output",
-        origin="deepspeed",
+    module_depth: int = _output(
+        -1, help="Depth of the modules that are added up; -1: the innermost.", check=at_least(-1)
     )
-    top_modules: int = setting(
-        1, help="How many of the largest modules are listed.", check=above(0), changes="output", origin="deepspeed"
-    )
-    detailed: bool = setting(
-        True, help="Print the figures of every module, not only the sums.", changes="output", origin="deepspeed"
-    )
-    output_file: str | None = setting(
-        None,
-        help="File for the profile. Default: the terminal.",
-        check=not_empty,
-        changes="output",
-        origin="deepspeed",
-    )
+    top_modules: int = _output(1, help="How many of the largest modules are listed.", check=above(0))
+    detailed: bool = _output(True, help="Print the figures of every module, not only the sums.")
+    output_file: str | None = _output(None, help="File for the profile. Default: the terminal.", check=not_empty)
 
 
 @frozen
@@ -76,9 +62,9 @@ class CommsLoggerBlock:
     enabled: bool = setting(
         False, help="Time collectives; each then waits for the device.", changes="speed", origin="deepspeed"
     )
-    verbose: bool = setting(False, help="Print a line for every collective.", changes="output", origin="deepspeed")
+    verbose: bool = _output(False, help="Print a line for every collective.")
     prof_all: bool = setting(True, help="Time every kind of collective.", changes="speed", origin="deepspeed")
-    debug: bool = setting(False, help="Name the caller of each collective.", changes="output", origin="deepspeed")
+    debug: bool = _output(False, help="Name the caller of each collective.")
     prof_ops: tuple[Collective, ...] = setting(
         (), help="The kinds to time when prof_all is false.", changes="speed", origin="deepspeed"
     )
@@ -88,13 +74,11 @@ class CommsLoggerBlock:
 class ProfilingSection:
     """What the engine measures and prints of itself."""
 
-    steps_per_print: int | None = setting(
+    steps_per_print: int | None = _output(
         None,
         help="Steps between the engine's own lines of step, skipped, lr and momentum. Default: none.",
         unit="steps",
         check=above(0),
-        changes="output",
-        origin="deepspeed",
     )
     wall_clock_breakdown: bool = setting(
         False,
@@ -102,9 +86,7 @@ class ProfilingSection:
         changes="speed",
         origin="deepspeed",
     )
-    dump_state: bool = setting(
-        False, help="Print the engine's attributes when it has started.", changes="output", origin="deepspeed"
-    )
+    dump_state: bool = _output(False, help="Print the engine's attributes when it has started.")
     flops_profiler: FlopsProfilerBlock = setting(
         FlopsProfilerBlock(), help="Block of the profile of one step.", changes="speed", origin="deepspeed"
     )

@@ -1,6 +1,6 @@
 """Blocks of settings, one a monitor. `enabled` of a settings class says whether its block switches the monitor on."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from attrs import frozen
 from attrs import validators as v
@@ -8,22 +8,23 @@ from attrs import validators as v
 from neox_core.api import setting
 
 
+def _output(default: Any, *, help: str, **more: Any) -> Any:
+    """A setting of DeepSpeed's documents; none of a monitor changes what is computed."""
+    return setting(default, help=help, changes="output", origin="deepspeed", **more)
+
+
 @frozen
 class TensorBoardBlock:
     """Event files for TensorBoard."""
 
-    enabled: bool = setting(False, help="Write event files.", changes="output", origin="deepspeed")
-    output_path: str | None = setting(
-        None, help="Folder around job_name. Default: where the run is started.", changes="output", origin="deepspeed"
-    )
-    job_name: str = setting("DeepSpeedJobName", help="Folder of the event files.", changes="output", origin="deepspeed")
+    enabled: bool = _output(False, help="Write event files.")
+    output_path: str | None = _output(None, help="Folder around job_name. Default: where the run is started.")
+    job_name: str = _output("DeepSpeedJobName", help="Folder of the event files.")
 
 
 @frozen
 class TensorBoardSettings:
-    tensorboard: TensorBoardBlock = setting(
-        TensorBoardBlock(), help="Block of the monitor for TensorBoard.", changes="output", origin="deepspeed"
-    )
+    tensorboard: TensorBoardBlock = _output(TensorBoardBlock(), help="Block of the monitor for TensorBoard.")
     tensorboard_dir: str | None = setting(
         None, help="Write event files for TensorBoard to this very folder.", changes="output", origin="gpt-neox"
     )
@@ -37,18 +38,14 @@ class TensorBoardSettings:
 class CsvBlock:
     """A CSV file for each value."""
 
-    enabled: bool = setting(False, help="Write CSV files.", changes="output", origin="deepspeed")
-    output_path: str | None = setting(
-        None, help="Folder around job_name. Default: where the run is started.", changes="output", origin="deepspeed"
-    )
-    job_name: str = setting("DeepSpeedJobName", help="Folder of the CSV files.", changes="output", origin="deepspeed")
+    enabled: bool = _output(False, help="Write CSV files.")
+    output_path: str | None = _output(None, help="Folder around job_name. Default: where the run is started.")
+    job_name: str = _output("DeepSpeedJobName", help="Folder of the CSV files.")
 
 
 @frozen
 class CsvSettings:
-    csv_monitor: CsvBlock = setting(
-        CsvBlock(), help="Block of the monitor for CSV files.", changes="output", origin="deepspeed"
-    )
+    csv_monitor: CsvBlock = _output(CsvBlock(), help="Block of the monitor for CSV files.")
 
     @property
     def enabled(self) -> bool:
@@ -59,22 +56,15 @@ class CsvSettings:
 class WandbBlock:
     """Weights & Biases."""
 
-    enabled: bool = setting(False, help="Send values to Weights & Biases.", changes="output", origin="deepspeed")
-    group: str | None = setting(None, help="Group of runs.", changes="output", origin="deepspeed")
-    team: str | None = setting(
-        None,
-        help="Team that the run belongs to. Default: the account's.",
-        changes="output",
-        origin="deepspeed",
-    )
-    project: str = setting("deepspeed", help="Project of the run.", changes="output", origin="deepspeed")
+    enabled: bool = _output(False, help="Send values to Weights & Biases.")
+    group: str | None = _output(None, help="Group of runs.")
+    team: str | None = _output(None, help="Team that the run belongs to. Default: the account's.")
+    project: str = _output("deepspeed", help="Project of the run.")
 
 
 @frozen
 class WandbSettings:
-    wandb: WandbBlock = setting(
-        WandbBlock(), help="Block of the monitor for Weights & Biases.", changes="output", origin="deepspeed"
-    )
+    wandb: WandbBlock = _output(WandbBlock(), help="Block of the monitor for Weights & Biases.")
 
     @property
     def enabled(self) -> bool:
@@ -85,55 +75,33 @@ class WandbSettings:
 class CometBlock:
     """Comet."""
 
-    enabled: bool = setting(False, help="Send values to Comet.", changes="output", origin="deepspeed")
-    workspace: str | None = setting(
-        None, help="Workspace. Default: the account's.", changes="output", origin="deepspeed"
-    )
-    project: str | None = setting(None, help="Project. Default: Comet's.", changes="output", origin="deepspeed")
-    samples_log_interval: int = setting(
+    enabled: bool = _output(False, help="Send values to Comet.")
+    workspace: str | None = _output(None, help="Workspace. Default: the account's.")
+    project: str | None = _output(None, help="Project. Default: Comet's.")
+    samples_log_interval: int = _output(
         100,
         help="Samples between two values of one name; those in between are left out.",
         unit="samples",
         check=v.gt(0),
-        changes="output",
-        origin="deepspeed",
     )
-    experiment_name: str | None = setting(
-        None, help="Name of the experiment. Default: one of Comet's.", changes="output", origin="deepspeed"
+    experiment_name: str | None = _output(None, help="Name of the experiment. Default: one of Comet's.")
+    api_key: str | None = _output(
+        None, help="Refused in a config, which is copied and shared: set COMET_API_KEY in the environment.", secret=True
     )
-    api_key: str | None = setting(
-        None,
-        help="Refused in a config, which is copied and shared: set COMET_API_KEY in the environment.",
-        changes="output",
-        origin="deepspeed",
-        secret=True,
-    )
-    experiment_key: str | None = setting(
+    experiment_key: str | None = _output(
         None,
         help="Key of the experiment, 32 to 50 letters and digits. Default: a new one.",
         check=v.optional(v.matches_re(r"[A-Za-z0-9]{32,50}")),
-        changes="output",
-        origin="deepspeed",
     )
-    online: bool | None = setting(
-        None,
-        help="false: into an archive on disk, to be uploaded later. Default: true.",
-        changes="output",
-        origin="deepspeed",
-    )
-    mode: Literal["get", "create", "get_or_create"] | None = setting(
-        None,
-        help="Continue the experiment of experiment_key, begin one, or either. Default: get_or_create.",
-        changes="output",
-        origin="deepspeed",
+    online: bool | None = _output(None, help="false: into an archive on disk, to be uploaded later. Default: true.")
+    mode: Literal["get", "create", "get_or_create"] | None = _output(
+        None, help="Continue the experiment of experiment_key, begin one, or either. Default: get_or_create."
     )
 
 
 @frozen
 class CometSettings:
-    comet: CometBlock = setting(
-        CometBlock(), help="Block of the monitor for Comet.", changes="output", origin="deepspeed"
-    )
+    comet: CometBlock = _output(CometBlock(), help="Block of the monitor for Comet.")
 
     @property
     def enabled(self) -> bool:
