@@ -62,11 +62,14 @@ def prepare_import(plan: RunPlan) -> None:
     """Import DeepSpeed the way that every later import of it finds it."""
     os.environ["DS_ACCELERATOR"] = plan.cluster.device  # read once, when deepspeed is imported
     import deepspeed.ops
+    import deepspeed.runtime.compiler
 
     # DeepSpeed compiles an op for shared-memory all-reduce at the first start of a process group on a CPU: about 45 s,
     # for a collective that only its inference calls. This table is where it looks whether an op can be built here;
     # filled in beforehand, it also saves the compiler probes of all other ops.
     deepspeed.ops.__compatible_ops__ = {"deepspeed_shm_comm": False}
+    # Only its Muon is decorated so, which no plan has, and which it imports with ZeRO: 2 s for all of torch's compiler.
+    deepspeed.runtime.compiler.compile = lambda: lambda function: function
 
 
 def forget_place() -> None:
