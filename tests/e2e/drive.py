@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from layouts import warm_up
 from torch import Tensor
 
 from neox_core.build.context import build_context
@@ -22,7 +23,6 @@ from neox_core.build.data import build_batches
 from neox_core.build.engine import Engine, build_engine
 from neox_core.build.model import build_model
 from neox_core.build.optimizer import build_optimizer
-from neox_core.build.quiet import quiet_engine
 from neox_core.model.shape import padded_vocab
 from neox_core.parallel.groups import build_groups
 from neox_core.plan.runfile import RunPlan, read_runfile
@@ -126,10 +126,7 @@ def forked(rank: int, launch: dict[str, Any]) -> int:
 
 
 def main() -> None:
-    torch.set_num_threads(1)
-    os.environ["DS_ACCELERATOR"] = "cpu"
-    quiet_engine(debug=False)
-    import deepspeed  # noqa: F401  # once for all ranks
+    warm_up()
     from deepspeed.runtime.swap_tensor import optimizer_utils, partitioned_param_swapper
 
     for module in (optimizer_utils, partitioned_param_swapper):
@@ -141,6 +138,8 @@ def main() -> None:
         wanted = 0 if launch["kill_after"] is None else -signal.SIGKILL
         if ended != [wanted] * len(children):
             sys.exit(f"ranks ended with {ended}, not {wanted}: {launch}")
+    sys.stdout.flush()
+    os._exit(0)  # without what libraries say of themselves when they are torn down
 
 
 if __name__ == "__main__":

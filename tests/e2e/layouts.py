@@ -1,6 +1,5 @@
 """Tiny models trained in several layouts, one after the other: `python layouts.py OUT {RANKS: CASES}` in JSON.
 
-With RANK and WORLD_SIZE in the environment it is one rank, and the JSON its list of cases; else it makes the ranks.
 Each case is a dict: its name, what of the model, the layout and the optimizer differs from the form that it names, and
 optionally a checkpoint to start from, and a step to save at besides the last. It leaves OUT/<ranks>/<name>: checkpoints
 and `losses.json`, the mean loss of each step over the samples of the step, as the first rank knows it.
@@ -140,7 +139,6 @@ WARM = (
     "deepspeed",
     "deepspeed.runtime.zero.stage_1_and_2",
     "deepspeed.runtime.zero.stage3",
-    "deepspeed.runtime.zero.muon.muon_optimizer",
     "deepspeed.runtime.pipe.engine",
     "torch._dynamo",
 )
@@ -337,23 +335,24 @@ def run_ranks(world: int, out: Path, cases: list[dict[str, Any]], act: Act = run
             sys.exit(f"a rank of {world} failed")
 
 
-def main() -> None:
+def warm_up() -> None:
+    """Import for all ranks that are forked from here, on one thread each."""
     torch.set_num_threads(1)
     os.environ["DS_ACCELERATOR"] = "cpu"
     quiet_engine(debug=False)
-    import cpuinfo
-
     for module in WARM:
         import_module(module)
+    cpuinfo = import_module("cpuinfo")
+    cpuinfo.get_cpu_info = cache(cpuinfo.get_cpu_info)  # DeepSpeed asks for it whenever it makes an Adam: a second
     gc.collect()
     gc.freeze()
-    cpuinfo.get_cpu_info = cache(cpuinfo.get_cpu_info)  # DeepSpeed asks for it whenever it makes an Adam: a second
+
+
+def main() -> None:
+    warm_up()
     out, cases = Path(sys.argv[1]), json.loads(sys.argv[2])
-    if "RANK" in os.environ:
-        rank_main(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), out, cases)
-    else:
-        for world, some in cases.items():
-            run_ranks(int(world), out / world, some)
+    for world, some in cases.items():
+        run_ranks(int(world), out / world, some)
     sys.stdout.flush()
     os._exit(0)  # gloo's threads, and what libraries say of themselves when they are torn down
 

@@ -6,22 +6,19 @@ step, the loss scale and skipped steps after it, a sum over the weights.
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from attrs import evolve
-from layouts import EOD, VOCAB, batches, make_plan, run_ranks
+from layouts import EOD, VOCAB, batches, make_plan, run_ranks, warm_up
 from torch import Tensor
 
 from neox_core.build.context import build_context
 from neox_core.build.engine import build_engine
 from neox_core.build.model import build_model
 from neox_core.build.optimizer import build_optimizer
-from neox_core.build.quiet import quiet_engine
 from neox_core.parallel.groups import build_groups
 from neox_core.plan.runfile import PrecisionPlan
 from neox_core.train.checkpoint import Checkpointer
@@ -61,9 +58,7 @@ def run_case(case: dict[str, Any], out: Path) -> None:
 
 
 def main() -> None:
-    torch.set_num_threads(1)
-    os.environ["DS_ACCELERATOR"] = "cpu"
-    quiet_engine(debug=False)
+    warm_up()
     from deepspeed.accelerator import get_accelerator
 
     # DeepSpeed advises against fp16 on a CPU, which is slow at it and right: enough to see where the scale goes.

@@ -1,12 +1,11 @@
-"""A rank that trains the quickstart's model, scaled down, with one optimizer after the other: `OUT NAMES_JSON`.
+"""Two ranks that train the quickstart's model, scaled down, with one optimizer after the other: `OUT NAMES_JSON`.
 
-It leaves OUT/losses.json: the mean loss over the validation samples after the last step by optimizer, and at the start.
+They leave OUT/2/<name>.json: the mean loss over the validation samples at the start and at the end.
 """
 
 import argparse
 import inspect
 import json
-import os
 import statistics
 import sys
 import textwrap
@@ -16,14 +15,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from attrs import evolve
-from layouts import make_plan
+from layouts import make_plan, run_ranks, warm_up
 from torch import Tensor
 
 from neox_core.build.context import build_context
 from neox_core.build.engine import build_engine
 from neox_core.build.model import build_model
 from neox_core.build.optimizer import build_optimizer
-from neox_core.build.quiet import quiet_engine
 from neox_core.parallel.groups import Groups, build_groups
 from neox_core.plan.runfile import RunPlan
 
@@ -99,31 +97,24 @@ def _mean(losses: list[Tensor]) -> float:
     return float(mean) / dist.get_world_size()
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    quiet_engine(debug=False)
-    out, names = Path(sys.argv[1]), json.loads(sys.argv[2])
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", init_method=f"file://{out}/.store", rank=rank, world_size=world)
+def run_case(case: dict[str, str], out: Path) -> None:
+    name = case["name"]
     source = "".join(map(inspect.getsource, SOURCES)).encode("ascii", "ignore")
     text = torch.tensor(list(source), dtype=torch.int64)
     cut = len(text) * 9 // 10
-    losses = {}
-    for name in names:
-        case = {
-            **MODEL,
-            "name": name,
-            "optimizer": name,
-            "optimizer_settings": {**SETTINGS[name]},
-        }
-        plan = make_plan(case, out, world)
-        plan = evolve(plan, optim=evolve(plan.optim, gradient_clipping=1.0))
-        losses["start"], losses[name] = trained(plan, text[:cut], text[cut:])
-    if rank == 0:
-        (out / "losses.json").write_text(json.dumps(losses))
-    dist.barrier()
-    sys.stdout.flush()
-    os._exit(0)
+    plan = make_plan(
+        {**MODEL, "name": name, "optimizer": name, "optimizer_settings": SETTINGS[name]}, out, dist.get_world_size()
+    )
+    plan = evolve(plan, optim=evolve(plan.optim, gradient_clipping=1.0))
+    start, end = trained(plan, text[:cut], text[cut:])
+    if dist.get_rank() == 0:
+        (out / f"{name}.json").write_text(json.dumps({"start": start, "end": end}))
+
+
+def main() -> None:
+    warm_up()
+    out, names = Path(sys.argv[1]), json.loads(sys.argv[2])
+    run_ranks(2, out / "2", [{"name": name} for name in names], run_case)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,6 @@ All cases of one number of ranks run in one group of processes; each is compared
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -117,15 +114,6 @@ CASES = [
 ]
 
 
-def run(out: Path, cases: dict[int, list[dict[str, Any]]]) -> None:
-    """All cases, the larger groups of ranks first."""
-    argv = [sys.executable, str(Path(__file__).with_name("layouts.py")), str(out), json.dumps(cases)]
-    done = subprocess.run(
-        argv, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True, timeout=400, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-
-
 # In bf16 the order of summation shows, so these are near one process, no more.
 HALF: dict[str, Any] = {"position": "rotary", "dtype": "bf16", "accumulation": 2}
 IN_HALF = {"tp2": {"tensor": 2}, "tp2sp": {"tensor": 2, "sequence_parallel": True}, "pp2z1": {"pipe": 2, "zero": 1}}
@@ -184,7 +172,7 @@ def swap_cases(out: Path) -> dict[int, list[dict[str, Any]]]:
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def out(tmp_path_factory: pytest.TempPathFactory, start: Any) -> Path:
     """A folder per number of ranks, with a folder of each case in it."""
     out = tmp_path_factory.mktemp("layouts")
     cases: dict[int, list[dict[str, Any]]] = {1: [{"name": form, **changes} for form, changes in FORMS.items()]}
@@ -193,7 +181,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cases.setdefault(ranks, []).append(case)
     cases[1].append({"name": "half", **HALF})
     cases[2] += [{"name": f"half-{layout}-bf16", **HALF, **changes} for layout, changes in IN_HALF.items()]
-    run(out, {ranks: cases[ranks] + some for ranks, some in swap_cases(out).items()})
+    start("layouts.py", out, {ranks: cases[ranks] + some for ranks, some in swap_cases(out).items()})
     return out
 
 

@@ -4,10 +4,6 @@ A run that is resumed between two overflows goes on as the one that was not inte
 """
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,7 +35,7 @@ RESUMED = ("stage 0", "stage 1", "stage 3")
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[dict[str, Any]]]]:
+def seen(tmp_path_factory: pytest.TempPathFactory, start: Any) -> dict[str, list[list[dict[str, Any]]]]:
     """What each rank saw after each step, by case."""
     out = tmp_path_factory.mktemp("scales")
     cases = []  # a resumed run right after its first part: ZeRO 3 leaves its own matrix products in a process
@@ -49,10 +45,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[dict[s
         if name in RESUMED:
             half = str(out / "ranks" / name / f"step-{SAVED:08d}")
             cases.append({**case, "name": f"{name} on", "load": half})
-    argv = [sys.executable, str(Path(__file__).with_name("loss_scale.py")), str(out), json.dumps(cases)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(argv, env=env, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    start("loss_scale.py", out, cases)
     left = out / "ranks"
     names = [case["name"] for case in cases]
     return {name: [json.loads((left / f"{name}-{rank}.json").read_text()) for rank in range(2)] for name in names}

@@ -3,10 +3,6 @@
 All cases of one number of ranks run in one group of processes (layouts.py).
 """
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +40,8 @@ def case(name: str, optimizer: str, **changes: Any) -> dict[str, Any]:
     return {"name": name, "optimizer": optimizer, "lr": 1e-3, **MODEL, **OPTIMIZERS[optimizer], **changes}
 
 
-def run(out: Path, cases: dict[int, list[dict[str, Any]]]) -> None:
-    """All cases, by number of ranks."""
-    argv = [sys.executable, str(Path(__file__).with_name("layouts.py")), str(out), json.dumps(cases)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(argv, env=env, stderr=subprocess.PIPE, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-
-
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def out(tmp_path_factory: pytest.TempPathFactory, start: Any) -> Path:
     out = tmp_path_factory.mktemp("optimizers")
 
     def half_of(name: str) -> str:
@@ -69,7 +57,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         two.append(case(f"{name}-bf16-on", name, dtype="bf16", load=half_of(f"{name}-bf16-0")))
     two += [case(f"{name}-pipeline", name, pipe=2, accumulation=2) for name in WHOLE]
     two.append(case("SM3-slices", "SM3", zero=1))
-    run(out, {1: [case(name, name) for name in OPTIMIZERS], 2: two})
+    start("layouts.py", out, {1: [case(name, name) for name in OPTIMIZERS], 2: two})
     return out
 
 
