@@ -13,37 +13,28 @@ def _sectors(instance: Any, field: Any, value: int) -> None:
         raise ValueError(f"must be a multiple of 512, a disk's sector, not {value}")
 
 
+def _speed(default: Any, *, help: str, **more: Any) -> Any:
+    """A setting of how files are accessed."""
+    return setting(default, help=help, changes="speed", origin="deepspeed", **more)
+
+
 @frozen
 class AioBlock:
     """How the engine reads and writes the files of an offload."""
 
-    block_size: int = setting(
-        1_048_576,
-        help="Bytes of a request, in whole sectors of the disk.",
-        unit="bytes",
-        check=_sectors,
-        changes="speed",
-        origin="deepspeed",
+    block_size: int = _speed(
+        1_048_576, help="Bytes of a request, in whole sectors of the disk.", unit="bytes", check=_sectors
     )
-    queue_depth: int = setting(8, help="Requests under way.", check=above(0), changes="speed", origin="deepspeed")
-    intra_op_parallelism: int = setting(
-        1,
-        help="Threads that share one read or write.",
-        check=above(0),
-        changes="speed",
-        aliases=("thread_count",),
-        origin="deepspeed",
+    queue_depth: int = _speed(8, help="Requests under way.", check=above(0))
+    intra_op_parallelism: int = _speed(
+        1, help="Threads that share one read or write.", check=above(0), aliases=("thread_count",)
     )
-    single_submit: bool = setting(
-        False, help="Submit requests one by one, not as a batch.", changes="speed", origin="deepspeed"
-    )
-    overlap_events: bool = setting(
-        True, help="Submit without waiting for requests before.", changes="speed", origin="deepspeed"
-    )
+    single_submit: bool = _speed(False, help="Submit requests one by one, not as a batch.")
+    overlap_events: bool = _speed(True, help="Submit without waiting for requests before.")
 
 
 @frozen
 class AioSection:
     """Asynchronous access to files (libaio). Acts where ZeRO offloads to nvme."""
 
-    aio: AioBlock = setting(AioBlock(), help="Block of file access settings.", changes="speed", origin="deepspeed")
+    aio: AioBlock = _speed(AioBlock(), help="Block of file access settings.")

@@ -9,41 +9,45 @@ from neox_core.config.convert import shown
 from neox_core.config.setting import setting
 
 
+def _deepspeed(default: Any, *, help: str, **more: Any) -> Any:
+    """A setting of DeepSpeed's blocks."""
+    return setting(default, help=help, origin="deepspeed", **more)
+
+
 @frozen
 class Fp16Block:
     """Half precision with loss scaling."""
 
-    enabled: bool = setting(False, help="Train in fp16.", aliases=("fp16",), origin="deepspeed")
-    auto_cast: bool = setting(False, help="Cast inputs that are numbers, not tokens, to fp16.", origin="deepspeed")
-    loss_scale: float = setting(0.0, help="Factor of the loss; 0: dynamic.", check=at_least(0), origin="deepspeed")
-    initial_scale_power: int = setting(
+    enabled: bool = _deepspeed(False, help="Train in fp16.", aliases=("fp16",))
+    auto_cast: bool = _deepspeed(False, help="Cast inputs that are numbers, not tokens, to fp16.")
+    loss_scale: float = _deepspeed(0.0, help="Factor of the loss; 0: dynamic.", check=at_least(0))
+    initial_scale_power: int = _deepspeed(
         16,
         help="The dynamic scale begins at 2 to this power.",
         check=at_least(0),
         aliases=("initial_loss_scale_power",),
-        origin="deepspeed",
     )
-    loss_scale_window: int = setting(
-        1000, help="Steps without overflow until the scale doubles.", unit="steps", check=above(0), origin="deepspeed"
+    loss_scale_window: int = _deepspeed(
+        1000, help="Steps without overflow until the scale doubles.", unit="steps", check=above(0)
     )
-    hysteresis: int = setting(2, help="Overflows until the scale falls.", check=above(0), origin="deepspeed")
-    consecutive_hysteresis: bool = setting(False, help="Only overflows in a row count.", origin="deepspeed")
-    min_loss_scale: int = setting(1, help="Least dynamic scale.", check=above(0), origin="deepspeed")
+    hysteresis: int = _deepspeed(2, help="Overflows until the scale falls.", check=above(0))
+    consecutive_hysteresis: bool = _deepspeed(False, help="Only overflows in a row count.")
+    min_loss_scale: int = _deepspeed(1, help="Least dynamic scale.", check=above(0))
 
 
 @frozen
 class Bf16Block:
     """bfloat16 without loss scaling."""
 
-    enabled: bool = setting(False, help="Train in bf16: weights and matmuls, with fp32 masters.", origin="deepspeed")
+    enabled: bool = _deepspeed(False, help="Train in bf16: weights and matmuls, with fp32 masters.")
 
 
 @frozen
 class AutocastBlock:
     """Weights stay fp32, matmuls run in the lower precision."""
 
-    enabled: bool = setting(False, help="Switch autocast on.", origin="deepspeed")
-    dtype: Literal["bfloat16", "bf16"] = setting("bfloat16", help="Precision of the matmuls.", origin="deepspeed")
+    enabled: bool = _deepspeed(False, help="Switch autocast on.")
+    dtype: Literal["bfloat16", "bf16"] = _deepspeed("bfloat16", help="Precision of the matmuls.")
 
 
 def _opt_level(instance: Any, field: Any, value: str) -> None:
@@ -57,18 +61,16 @@ def _opt_level(instance: Any, field: Any, value: str) -> None:
 class AmpBlock:
     """Apex' mixed precision, done by torch.autocast in bfloat16. O0 is fp32."""
 
-    enabled: bool = setting(False, help="Run matmuls in half precision.", origin="deepspeed")
-    opt_level: str = setting(
-        "O1", help="O1: weights stay fp32, matmuls are cast; O0: nothing is.", check=_opt_level, origin="deepspeed"
-    )
+    enabled: bool = _deepspeed(False, help="Run matmuls in half precision.")
+    opt_level: str = _deepspeed("O1", help="O1: weights stay fp32, matmuls are cast; O0: nothing is.", check=_opt_level)
 
 
 @frozen
 class DataTypesBlock:
     """Types of what is neither weight nor activation."""
 
-    grad_accum_dtype: Literal["fp32", "fp16", "bf16"] | None = setting(
-        None, help="Type in which gradients add up. Default: the model's.", origin="deepspeed"
+    grad_accum_dtype: Literal["fp32", "fp16", "bf16"] | None = _deepspeed(
+        None, help="Type in which gradients add up. Default: the model's."
     )
 
 
@@ -76,11 +78,11 @@ class DataTypesBlock:
 class PrecisionSection:
     """Precision of weights and matmuls. At most one of the four blocks may be enabled; none: fp32."""
 
-    fp16: Fp16Block | None = setting(None, help="Half precision.", origin="deepspeed")
-    bf16: Bf16Block | None = setting(None, help="bfloat16.", aliases=("bfloat16",), origin="deepspeed")
-    torch_autocast: AutocastBlock | None = setting(None, help="torch.autocast around the model.", origin="deepspeed")
-    amp: AmpBlock | None = setting(None, help="Mixed precision as Apex had it.", origin="deepspeed")
-    data_types: DataTypesBlock = setting(DataTypesBlock(), help="Types of other numbers.", origin="deepspeed")
+    fp16: Fp16Block | None = _deepspeed(None, help="Half precision.")
+    bf16: Bf16Block | None = _deepspeed(None, help="bfloat16.", aliases=("bfloat16",))
+    torch_autocast: AutocastBlock | None = _deepspeed(None, help="torch.autocast around the model.")
+    amp: AmpBlock | None = _deepspeed(None, help="Mixed precision as Apex had it.")
+    data_types: DataTypesBlock = _deepspeed(DataTypesBlock(), help="Types of other numbers.")
     attention_softmax_in_fp32: bool = setting(
         False, help="Compute the softmax of attention in fp32.", origin="megatron"
     )

@@ -18,89 +18,68 @@ def _indices(instance: Any, field: Any, value: tuple[int, ...]) -> None:
         raise ValueError(f"must be a list of different block numbers, counted from 0, not {list(value)}")
 
 
+def _key(default: Any, *, help: str, **more: Any) -> Any:
+    """A key of DeepSpeed's block."""
+    return setting(default, help=help, origin="deepspeed", **more)
+
+
 def _direction() -> Any:
-    return setting(
-        "unidirectional",
-        help="Whether a block sees only what is before it, as a decoder must, or everything.",
-        origin="deepspeed",
-    )
+    return _key("unidirectional", help="Whether a block sees only what is before it, as a decoder must, or everything.")
 
 
 def _per_head() -> Any:
-    return setting(False, help="Let the heads have layouts of their own.", origin="deepspeed")
+    return _key(False, help="Let the heads have layouts of their own.")
 
 
 def _horizontal() -> Any:
-    return setting(
-        False, help="Global blocks also look at every block; only with attention: bidirectional.", origin="deepspeed"
-    )
+    return _key(False, help="Global blocks also look at every block; only with attention: bidirectional.")
 
 
 def _global_indices() -> Any:
-    return setting(
-        (0,), help="Numbers of the blocks that every block looks at.", unit="blocks", check=_indices, origin="deepspeed"
-    )
+    return _key((0,), help="Numbers of the blocks that every block looks at.", unit="blocks", check=_indices)
 
 
 def _global_ends() -> Any:
-    return setting(
-        None,
-        help="Ends, not included, that make each of global_block_indices a range of blocks.",
-        unit="blocks",
-        origin="deepspeed",
+    return _key(
+        None, help="Ends, not included, that make each of global_block_indices a range of blocks.", unit="blocks"
     )
 
 
 def _sliding(*aliases: str) -> Any:
-    return setting(
+    return _key(
         3,
         help="Width of the window around each block: itself and half of the others on either side.",
         unit="blocks",
         check=v.ge(1),
         aliases=aliases,
-        origin="deepspeed",
     )
 
 
 @frozen
 class DenseSettings:
-    block: int = setting(
-        16, help="Side of a square block of the attention matrix.", unit="tokens", check=v.ge(1), origin="deepspeed"
-    )
+    block: int = _key(16, help="Side of a square block of the attention matrix.", unit="tokens", check=v.ge(1))
 
 
 @frozen
 class FixedSettings(DenseSettings):
     different_layout_per_head: bool = _per_head()
-    num_local_blocks: int = setting(
-        4, help="Blocks of a local window.", unit="blocks", check=v.ge(1), origin="deepspeed"
-    )
-    num_global_blocks: int = setting(
-        1,
-        help="Blocks in a row, in each window, that later blocks look at.",
-        unit="blocks",
-        check=v.ge(1),
-        origin="deepspeed",
+    num_local_blocks: int = _key(4, help="Blocks of a local window.", unit="blocks", check=v.ge(1))
+    num_global_blocks: int = _key(
+        1, help="Blocks in a row, in each window, that later blocks look at.", unit="blocks", check=v.ge(1)
     )
     attention: Literal["unidirectional", "bidirectional"] = _direction()
     horizontal_global_attention: bool = _horizontal()
-    num_different_global_patterns: int = setting(
-        1, help="Places in a window that the heads' global blocks take turns in.", check=v.ge(1), origin="deepspeed"
+    num_different_global_patterns: int = _key(
+        1, help="Places in a window that the heads' global blocks take turns in.", check=v.ge(1)
     )
 
 
 @frozen
 class VariableSettings(DenseSettings):
     different_layout_per_head: bool = _per_head()
-    num_random_blocks: int = setting(
-        0, help="Blocks drawn at random for each block.", unit="blocks", check=v.ge(0), origin="deepspeed"
-    )
-    local_window_blocks: tuple[int, ...] = setting(
-        (4,),
-        help="Sizes of the local windows in turn; the last one repeats.",
-        unit="blocks",
-        check=_counts,
-        origin="deepspeed",
+    num_random_blocks: int = _key(0, help="Blocks drawn at random for each block.", unit="blocks", check=v.ge(0))
+    local_window_blocks: tuple[int, ...] = _key(
+        (4,), help="Sizes of the local windows in turn; the last one repeats.", unit="blocks", check=_counts
     )
     global_block_indices: tuple[int, ...] = _global_indices()
     global_block_end_indices: tuple[int, ...] | None = _global_ends()
@@ -111,16 +90,10 @@ class VariableSettings(DenseSettings):
 @frozen
 class BigBirdSettings(DenseSettings):
     different_layout_per_head: bool = _per_head()
-    num_random_blocks: int = setting(
-        1, help="Blocks drawn at random for each block.", unit="blocks", check=v.ge(0), origin="deepspeed"
-    )
+    num_random_blocks: int = _key(1, help="Blocks drawn at random for each block.", unit="blocks", check=v.ge(0))
     num_sliding_window_blocks: int = _sliding()
-    num_global_blocks: int = setting(
-        1,
-        help="Blocks at the beginning that see all and are seen by all.",
-        unit="blocks",
-        check=v.ge(0),
-        origin="deepspeed",
+    num_global_blocks: int = _key(
+        1, help="Blocks at the beginning that see all and are seen by all.", unit="blocks", check=v.ge(0)
     )
 
 
