@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from neox_core.contracts import Curriculum
-    from neox_core.plan.runfile import RunPlan
+    from neox_core.plan.runfile import ComponentRef, RunPlan
 
 
 def build_curriculum(plan: RunPlan) -> Curriculum | None:
@@ -23,6 +23,12 @@ def build_curriculum(plan: RunPlan) -> Curriculum | None:
     curriculum: Curriculum = plan.curriculum.make(
         CurriculumShape(plan.model.num_layers, plan.model.seq_length, plan.batch.train_batch, plan.train.train_iters)
     )
+    for step in (0, plan.train.train_iters - 1):
+        with plan.curriculum.blamed():
+            length, kept = curriculum.sequence_length(step), curriculum.kept_tokens(step)
+        whole = isinstance(length, int | np.integer) and isinstance(kept, int | np.integer)
+        if not whole or not 1 <= length <= plan.model.seq_length:
+            raise plan.curriculum.fault(f"step {step} reads {length!r} tokens of a sample, its layers {kept!r}")
     return curriculum
 
 
@@ -36,8 +42,8 @@ def tokens_of_steps(plan: RunPlan, curriculum: Curriculum | None) -> Callable[[i
 class Chosen:
     """Which samples, of the `pool` that there are, a run reads at each index of its own order."""
 
-    def __init__(self, curriculum: Curriculum, per_step: int, pool: int) -> None:
-        self._curriculum, self._per_step, self._pool = curriculum, per_step, pool
+    def __init__(self, curriculum: Curriculum, per_step: int, pool: int, reference: ComponentRef | None) -> None:
+        self._curriculum, self._per_step, self._pool, self._reference = curriculum, per_step, pool, reference
         self._last: tuple[int, NDArray[np.int64]] | None = None
 
     def at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -51,5 +57,11 @@ class Chosen:
 
     def _samples(self, step: int) -> NDArray[np.int64]:
         if self._last is None or self._last[0] != step:
-            self._last = step, self._curriculum.samples(step, self._pool)
+            chosen = self._curriculum.samples(step, self._pool)
+            whole = isinstance(chosen, np.ndarray) and chosen.shape == (self._per_step,) and chosen.dtype.kind in "iu"
+            if self._reference is not None and not (whole and chosen.min() >= 0 and chosen.max() < self._pool):
+                raise self._reference.fault(
+                    f"its samples of step {step} are not {self._per_step} whole numbers below {self._pool}"
+                )
+            self._last = step, chosen
         return self._last[1]

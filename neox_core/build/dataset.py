@@ -46,6 +46,9 @@ def build_tokenizer(plan: RunPlan) -> Tokenizer | None:
     if plan.data.tokenizer is None:
         return None
     tokenizer: Tokenizer = plan.data.tokenizer.make()
+    size = getattr(tokenizer, "vocab_size", None)
+    if not isinstance(size, int) or size < 1:
+        raise plan.data.tokenizer.fault(f"its vocab_size is {size!r}, not a number of ids")
     return tokenizer
 
 
@@ -86,7 +89,7 @@ def open_split(
         blend, parts = None, (_open_share(plan, backend, split, rounds),)
     chosen = None
     if curriculum is not None and chooses:
-        chosen = Chosen(curriculum, plan.batch.train_batch, len(parts[0].order))
+        chosen = Chosen(curriculum, plan.batch.train_batch, len(parts[0].order), plan.curriculum)
     return Samples(parts, blend, wanted, plan.model.seq_length, vocab_size, chosen)
 
 

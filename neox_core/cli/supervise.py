@@ -62,7 +62,7 @@ class Supervisor:
             return 130
         hint = f"its command: {show(self.command)}"
         if code != 0:
-            raise RankError(f"{self.owner} ended with exit code {code}", hint=hint)
+            raise RankError(f"{self.owner} {_ended(code)}", hint=hint)
         if (self.run_dir / UNFINISHED).exists():
             raise PluginError(f"{self.owner} ended with exit code 0, but no rank has come to its end", hint=hint)
         return 0
@@ -90,6 +90,13 @@ class Supervisor:
             self._pass_on()
         elif self.process is not None and signum == signal.SIGINT and now - self.asked_at > SAME_KEYSTROKE_S:
             os.killpg(self.process.pid, signal.SIGKILL)  # the ranks see that their parent is gone, and leave
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    why = "; the kernel does this to a process when memory runs out" if code == -signal.SIGKILL else ""
+    return f"was killed by signal {-code} ({signal.strsignal(-code)}){why}"
 
 
 def read_failure(run_dir: Path) -> dict[str, Any] | None:

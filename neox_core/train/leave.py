@@ -25,7 +25,7 @@ def write_failure(run_dir: Path, rank: int, error: BaseException) -> None:
     report = {
         "rank": rank,
         "exit_code": exit_code_of(error),
-        "message": text if mistake else f"{type(error).__name__}: {text}{f' (in {culprit})' if culprit else ''}",
+        "message": text if mistake else f"{type(error).__name__}: {text}{culprit and f' (in {culprit})'}",
         "hint": error.hint if isinstance(error, NeoxError) else "",
         "time": time.time(),
         "users_mistake": mistake,

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from neox_core.contracts.host import Monitor, RunInfo
 from neox_core.errors import RankError
+from neox_core.hooks.component import culprit_of
 from neox_core.train.rng import undisturbed
 
 if TYPE_CHECKING:
@@ -217,5 +218,7 @@ class Report:
             except Exception as error:  # noqa: BLE001  a monitor, whatever it does, must not stop a run
                 self.monitors.remove(monitor)
                 name = type(monitor).__name__
-                self.say(f"monitor {name} failed and is left out from here on: {type(error).__name__}: {error}")
-                sys.stderr.write(f"monitor {name} failed: {error!r}\n")
+                culprit = culprit_of(error, type(monitor).__module__)
+                said = f"{type(error).__name__}: {error}{culprit and f' (in {culprit})'}"
+                self.say(f"monitor {name} failed and is left out from here on: {said}")
+                sys.stderr.write(f"monitor {name} failed: {said}\n")

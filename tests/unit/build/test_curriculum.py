@@ -12,6 +12,7 @@ from attrs import evolve
 from neox_core.build.curriculum import build_curriculum, tokens_of_steps
 from neox_core.build.data import build_batches, open_split
 from neox_core.build.trail import Trail
+from neox_core.errors import PluginError
 from neox_core.plan.runfile import BatchPlan, ComponentRef, RunPlan
 from neox_core.testing.plans import example_plan
 
@@ -61,6 +62,26 @@ class Descending:
 class Whole(Descending):
     chooses = False
     num_workers = None
+
+
+class TooLong(Descending):
+    def sequence_length(self, step: int) -> int:
+        return SEQ + step
+
+
+class Halves(Descending):
+    def kept_tokens(self, step: int) -> Any:
+        return 0.5
+
+
+class TooFew(Descending):
+    def samples(self, step: int, pool: int) -> Any:
+        return np.arange(BATCH - 1)
+
+
+class Beyond(Descending):
+    def samples(self, step: int, pool: int) -> Any:
+        return np.arange(BATCH) + pool - 1
 
 
 def make_plan(tmp_path: Path, curriculum: str | None, layout: tuple[int, int, int] = (8, 1, 1)) -> RunPlan:
@@ -132,3 +153,19 @@ def test_tokens_of_a_step_are_those_that_it_reads(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, "Whole")
     assert [tokens_of_steps(plan, build_curriculum(plan))(step) for step in (0, 3)] == [2 * BATCH, 5 * BATCH]
     assert tokens_of_steps(plan, None)(3) == SEQ * BATCH
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("TooLong", "step 5 reads 13 tokens of a sample, its layers 1"),
+        ("Halves", "step 0 reads 2 tokens of a sample, its layers 0.5"),
+        ("TooFew", "its samples of step 0 are not 8 whole numbers below 40"),
+        ("Beyond", "its samples of step 0 are not 8 whole numbers below 40"),
+    ],
+)
+def test_a_curriculum_that_breaks_its_contract_is_named(tmp_path: Path, name: str, said: str) -> None:
+    plan = make_plan(tmp_path, name)
+    with pytest.raises(PluginError) as caught:
+        open_split(plan, "train", curriculum=build_curriculum(plan)).who(0, 1)
+    assert caught.value.message == f"curriculum test:test 0: {said}"
