@@ -21,3 +21,12 @@ def heavy_imports(statements: str, argument: str) -> str:
     command = [sys.executable, "-c", code, argument, *sorted(HEAVY)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stderr.strip() if done.returncode else ""
+
+
+def check_light(target: str) -> None:
+    """The clause of every kind whose target is imported on the host too."""
+    module = target.partition(":")[0]
+    if module in sys.modules and getattr(sys.modules[module], "__file__", None) is None:
+        return  # made by a test: no other process can import it
+    heavy = heavy_imports("from importlib import import_module; import_module(sys.argv[1])", module)
+    hold(not heavy, f"{module} is imported on the host too and must be light; it imports {heavy}")

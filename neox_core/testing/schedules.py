@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from neox_core.contracts.optim import LRSchedule, ScheduleShape
-from neox_core.testing.clauses import heavy_imports, hold
+from neox_core.testing.clauses import check_light, hold
 from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def check_lr_schedule(catalog: Catalog, name: str, **settings: Any) -> None:
     """Raises AssertionError naming the clause of `contracts.LRSchedule` that the schedule breaks."""
     entry = catalog.find("lr schedule", name)
     target = entry.load()
-    _check_light(entry.component.target)
+    check_light(entry.component.target)
     for shape in SHAPES:
         try:
             _check_curve(lambda shape=shape: target(shape, build(entry, **settings)), shape)
@@ -39,7 +38,7 @@ def check_scheduler(catalog: Catalog, name: str, **settings: Any) -> None:
     """The same for a scheduler, which may have peaks and lengths of its own."""
     entry = catalog.find("scheduler", name)
     target = entry.load()
-    _check_light(entry.component.target)
+    check_light(entry.component.target)
     for shape in SHAPES:
         _rates(lambda shape=shape: target(shape, build(entry, **settings)), shape)
 
@@ -69,10 +68,3 @@ def _check_curve(make: Callable[[], LRSchedule], shape: ScheduleShape) -> None:
     after = rates[max(warmup, 1) :]
     hold(all(rate >= shape.min_lr - slack for rate in after), "not below min_lr once the warm-up is over")
     hold(len(set(rates[max(warmup + 1, shape.decay_steps) :])) == 1, "the same from decay_steps on")
-
-
-def _check_light(path: str) -> None:
-    if getattr(sys.modules[path.partition(":")[0]], "__file__", None) is None:
-        return  # made by a test: no other process can import it
-    heavy = heavy_imports("from neox_core.hooks.component import load_path; load_path(sys.argv[1])", path)
-    hold(not heavy, f"it is imported on the host too, so it is light; it imports {heavy}")

@@ -149,5 +149,5 @@ def test_a_heavy_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "heavy_schedule.py").write_text("import numpy\n\ndef target(shape, settings):\n    return float\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(AssertionError, match=r"so it is light; it imports numpy"):
+    with pytest.raises(AssertionError, match=r"must be light; it imports numpy"):
         _check("heavy_schedule:target")
