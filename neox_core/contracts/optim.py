@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from attrs import frozen
@@ -64,9 +64,6 @@ class AveragingOptimizer(Protocol):
         As many ranks go on bit for bit. Called after the parameters and `state_dict()` are loaded.
         """
         ...
-
-
-OptimizerTarget = Callable[[Iterable[Mapping[str, "Tensor | float"]], Any], Optimizer]
 
 
 @frozen

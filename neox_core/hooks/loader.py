@@ -25,8 +25,6 @@ from neox_core.hooks.markers import PROJECT
 from neox_core.hooks.registry import Entry, PluginInfo, Registry, normalise
 from neox_core.hooks.switches import disabled_plugins
 
-__all__ = ["API", "GROUP", "Catalog", "Report", "disabled_plugins", "load_plugins", "normalise"]
-
 API = "1"
 
 
@@ -75,7 +73,7 @@ class _Plugin:
     points: list[EntryPoint] = field(factory=list)
 
     def info(self, point: EntryPoint) -> PluginInfo:
-        return PluginInfo(self.id, self.version, point.name, point.value.partition(":")[0].strip())
+        return PluginInfo(self.id, self.version, point.value.partition(":")[0].strip())
 
 
 def _plugins(points: Iterable[EntryPoint]) -> list[_Plugin]:

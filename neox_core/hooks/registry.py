@@ -24,11 +24,10 @@ class UnknownComponentError(PluginError):
 
 @frozen
 class PluginInfo:
-    """Where a plugin comes from. `id` is the normalised name of its distribution."""
+    """Where a plugin comes from: the normalised name of its distribution, its version, and its listing module."""
 
     id: str
     version: str
-    entry_point: str
     module: str
 
 

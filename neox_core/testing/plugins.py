@@ -6,8 +6,9 @@ from typing import Any
 from neox_core.config.structure import structure_settings
 from neox_core.errors import ConfigError
 from neox_core.hooks.catalog import Catalog
+from neox_core.hooks.component import GROUP
 from neox_core.hooks.kinds import KIND_BY_NAME
-from neox_core.hooks.loader import GROUP, load_plugins
+from neox_core.hooks.loader import load_plugins
 from neox_core.hooks.registry import Entry, normalise
 from neox_core.testing.clauses import heavy_imports, hold
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from neox_core.errors import ConfigError
-from neox_core.hooks.loader import GROUP, load_plugins
+from neox_core.hooks.component import GROUP
+from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
 

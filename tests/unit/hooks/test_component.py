@@ -42,7 +42,7 @@ def test_whatever_a_target_does_is_an_error_with_its_path(module: Any, text: str
         load_path(path)
     assert path in error.value.message
     assert said in error.value.message
-    entry = Entry("norm", Component("n", path, needs=("no_such_library",)), PluginInfo("neox-a", "1.0", "a", "a"))
+    entry = Entry("norm", Component("n", path, needs=("no_such_library",)), PluginInfo("neox-a", "1.0", "a"))
     with pytest.raises(PluginError, match=r"norm neox-a:n 1\.0: cannot load") as error:
         entry.load()
     assert error.value.hint == "install what it needs: no_such_library"

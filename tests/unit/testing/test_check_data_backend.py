@@ -72,7 +72,7 @@ def check(backend: type) -> None:
     registry = Registry()
     globals()["Checked"] = backend
     component = Component("checked", f"{__name__}:Checked")
-    registry.add(Entry("data backend", component, PluginInfo("checked", "0", "checked", __name__)))
+    registry.add(Entry("data backend", component, PluginInfo("checked", "0", __name__)))
     check_data_backend(Catalog(pluggy.PluginManager("neox"), registry, ()), "checked")
 
 

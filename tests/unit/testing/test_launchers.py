@@ -5,8 +5,8 @@ import textwrap
 import pluggy
 import pytest
 
+from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import Component
-from neox_core.hooks.loader import Catalog
 from neox_core.hooks.registry import Entry, PluginInfo, Registry
 from neox_core.testing import check_launcher
 
@@ -56,7 +56,7 @@ def catalog(tmp_path, monkeypatch):
     (tmp_path / "heavy_launcher.py").write_text("import numpy\n" + LAUNCHERS)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    registry, plugin = Registry(), PluginInfo("some-launchers", "1", "some", "some")
+    registry, plugin = Registry(), PluginInfo("some-launchers", "1", "some")
     for name in (
         "good",
         "a_list",

@@ -28,7 +28,7 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Check:
         module.target = target
         monkeypatch.setitem(sys.modules, "neox_mutants", module)
         registry = Registry()
-        plugin = PluginInfo("neox-mutants", "0.1.0", "mutants", "neox_mutants")
+        plugin = PluginInfo("neox-mutants", "0.1.0", "neox_mutants")
         registry.add(Entry(kind, Component("mutant", "neox_mutants:target"), plugin))
         checks = {"norm": check_norm, "activation": check_activation, "position": check_position}
         checks[kind](Catalog(pluggy.PluginManager("neox"), registry, ()), "mutant")

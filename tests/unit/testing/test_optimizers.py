@@ -218,7 +218,7 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Check:
         monkeypatch.setitem(sys.modules, "neox_mutants", module)
         registry = Registry()
         component = Component("mutant", "neox_mutants:target", Settings, zero_stages=zero_stages, **declared)
-        registry.add(Entry("optimizer", component, PluginInfo("neox-mutants", "0.1.0", "mutants", "neox_mutants")))
+        registry.add(Entry("optimizer", component, PluginInfo("neox-mutants", "0.1.0", "neox_mutants")))
         check_optimizer(Catalog(pluggy.PluginManager("neox"), registry, ()), "mutant")
 
     return run

@@ -116,7 +116,7 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
 
 def _check(target: str) -> None:
     registry = Registry()
-    plugin = PluginInfo("neox-mutants", "0.1.0", "mutants", "neox_mutants")
+    plugin = PluginInfo("neox-mutants", "0.1.0", "neox_mutants")
     registry.add(Entry("lr schedule", Component("mutant", target), plugin))
     check_lr_schedule(Catalog(pluggy.PluginManager("neox"), registry, ()), "mutant")
 

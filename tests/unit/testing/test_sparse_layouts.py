@@ -62,7 +62,7 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setitem(sys.modules, "neox_mutants", module)
         registry = Registry()
         component = Component("mine", "neox_mutants:target", settings)
-        registry.add(Entry("sparse layout", component, PluginInfo("neox-mutants", "0.1.0", "mutants", "neox_mutants")))
+        registry.add(Entry("sparse layout", component, PluginInfo("neox-mutants", "0.1.0", "neox_mutants")))
         check_sparse_layout(Catalog(pluggy.PluginManager("neox"), registry, ()), "mine")
 
     return run

@@ -86,7 +86,7 @@ class Settings:
 
 
 def entry(kind: str, settings: type | None) -> Entry:
-    return Entry(kind, Component("C", "math:floor", settings), PluginInfo("neox-x", "1.0", "x", "x"))
+    return Entry(kind, Component("C", "math:floor", settings), PluginInfo("neox-x", "1.0", "x"))
 
 
 def test_build_is_strict_and_complete() -> None:

@@ -26,7 +26,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
         module.target = target
         monkeypatch.setitem(sys.modules, "neox_mutants", module)
         registry = Registry()
-        plugin = PluginInfo("neox-mutants", "0.1.0", "mutants", "neox_mutants")
+        plugin = PluginInfo("neox-mutants", "0.1.0", "neox_mutants")
         registry.add(Entry(kind, Component("mutant", "neox_mutants:target", settings), plugin))
         return Catalog(pluggy.PluginManager("neox"), registry, ())
 
