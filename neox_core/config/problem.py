@@ -1,4 +1,4 @@
-"""One thing that is wrong with a config, and where."""
+"""One thing that is wrong with a config, and where; and the error of a function that knows the key, not the place."""
 
 from attrs import field, frozen
 from attrs import validators as v
@@ -23,3 +23,13 @@ class Problem:
     where: str = ""
     severity: str = field(default="error", validator=v.in_(("error", "start", "warning", "note")))
     value: str = ""
+
+
+class MisfitError(ValueError):
+    """What keys ask for does not fit together, or not the machine; `key` is the one to look at."""
+
+    def __init__(self, message: str, key: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.key = key
+        self.hint = hint

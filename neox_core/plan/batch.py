@@ -1,28 +1,19 @@
 """The arithmetic of a batch."""
 
+from neox_core.config.problem import MisfitError
 from neox_core.plan.runfile import BatchPlan
-
-
-class BatchError(ValueError):
-    """The three numbers do not fit together; `key` is the one to look at."""
-
-    def __init__(self, message: str, key: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.key = key
-        self.hint = hint
 
 
 def solve_batch(
     train_batch: int | None, micro_batch: int | None, accumulation: int | None, data_parallel: int
 ) -> BatchPlan:
-    """train_batch = micro_batch * accumulation * data_parallel, from what is given. Raises BatchError.
+    """train_batch = micro_batch * accumulation * data_parallel, from what is given. Raises MisfitError.
 
     At least one of train_batch and micro_batch is needed. Accumulation is 1 unless it is given or follows.
     """
     if micro_batch is None:
         if train_batch is None:
-            raise BatchError("is required", "train_micro_batch_size_per_gpu", "or train_batch_size")
+            raise MisfitError("is required", "train_micro_batch_size_per_gpu", "or train_batch_size")
         micro_batch = _share(train_batch, (accumulation or 1) * data_parallel, accumulation, data_parallel)
     if train_batch is None:
         steps = accumulation or 1
@@ -31,7 +22,7 @@ def solve_batch(
         accumulation = _share(train_batch, micro_batch * data_parallel, None, data_parallel, micro_batch)
     if micro_batch * accumulation * data_parallel != train_batch:
         product = micro_batch * accumulation * data_parallel
-        raise BatchError(
+        raise MisfitError(
             f"is {train_batch}, but {_product(micro_batch, accumulation, data_parallel)} = {product}",
             "train_batch_size",
             f"leave one of the three out, or set it to {product}",
@@ -41,7 +32,7 @@ def solve_batch(
 
 def _share(train: int, by: int, accumulation: int | None, data_parallel: int, micro: int | None = None) -> int:
     if train % by:
-        raise BatchError(
+        raise MisfitError(
             f"{train} cannot be divided by {_product(micro, accumulation, data_parallel)} = {by}",
             "train_batch_size",
             f"{max(1, round(train / by)) * by} can",

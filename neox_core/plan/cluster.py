@@ -8,12 +8,12 @@ from typing import Literal
 
 from attrs import frozen
 
-from neox_core.config.problem import Problem
+from neox_core.config.problem import MisfitError, Problem
 from neox_core.config.sections.host import LaunchSection
 from neox_core.config.sections.parallelism import ParallelismSection
 from neox_core.config.structure import Config
 from neox_core.errors import UsageError
-from neox_core.plan.hosts import DEFAULT_HOSTFILE, HostError, Pool, exclude, first, include, read_hostfile
+from neox_core.plan.hosts import DEFAULT_HOSTFILE, Pool, exclude, first, include, read_hostfile
 from neox_core.plan.runfile import ClusterPlan, Host
 
 Device = Literal["cpu", "cuda"]
@@ -94,7 +94,7 @@ def cluster_shape(
         pool = _this_machine(config, launch, device, machine, problems)
     try:
         pool = _wanted(launch, pool) if imagined is None else first(pool, launch.num_nodes, launch.num_gpus)
-    except HostError as error:
+    except MisfitError as error:
         problems.append(config.problem(error.message, error.key, error.hint))
     backend = launch.distributed_backend or ("nccl" if device == "cuda" else "gloo")
     if backend == "nccl" and device == "cpu":

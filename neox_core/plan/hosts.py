@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from neox_core.config.problem import Problem
+from neox_core.config.problem import MisfitError, Problem
 
 DEFAULT_HOSTFILE = "/job/hostfile"
 
@@ -17,16 +17,6 @@ Pool = Mapping[str, tuple[int, ...]]
 
 MAX_SLOTS = 1024
 _LINE = re.compile(r"(?P<host>[^\s:@,#]+)\s+slots=(?P<slots>\d+)")
-
-
-class HostError(ValueError):
-    """The pool cannot give what a key asks for; `key` is the one to look at."""
-
-    def __init__(self, message: str, key: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.key = key
-        self.hint = hint
 
 
 def read_hostfile(path: Path) -> tuple[Pool, list[Problem]]:
@@ -59,29 +49,29 @@ def read_hostfile(path: Path) -> tuple[Pool, list[Problem]]:
 
 
 def include(pool: Pool, text: str) -> Pool:
-    """What a filter names of the pool. Raises HostError for what the pool does not have."""
+    """What a filter names of the pool. Raises MisfitError for what the pool does not have."""
     named = _named(pool, text, "include")
     return {host: named[host] for host in pool if host in named}
 
 
 def exclude(pool: Pool, text: str) -> Pool:
-    """What a filter leaves of the pool. Raises HostError for what the pool does not have, and when nothing is left."""
+    """What a filter leaves of the pool. Raises MisfitError for what the pool does not have, and if nothing is left."""
     named = _named(pool, text, "exclude")
     rest = {host: tuple(each for each in slots if each not in named.get(host, ())) for host, slots in pool.items()}
     left = {host: slots for host, slots in rest.items() if slots}
     if not left:
-        raise HostError("leaves no slot to run on", "exclude")
+        raise MisfitError("leaves no slot to run on", "exclude")
     return left
 
 
 def first(pool: Pool, num_nodes: int, num_gpus: int) -> Pool:
-    """The first hosts and the first slots of each; -1 is all of them. Raises HostError when there are fewer."""
+    """The first hosts and the first slots of each; -1 is all of them. Raises MisfitError when there are fewer."""
     if num_nodes == 0 or num_nodes > len(pool):
-        raise HostError(f"must be -1, or from 1 to {len(pool)}, the hosts there are; not {num_nodes}", "num_nodes")
+        raise MisfitError(f"must be -1, or from 1 to {len(pool)}, the hosts there are; not {num_nodes}", "num_nodes")
     chosen = dict(list(pool.items())[: num_nodes if num_nodes > 0 else None])
     for host, slots in chosen.items():
         if num_gpus > len(slots):
-            raise HostError(f"{host} has {len(slots)} slots, not {num_gpus}", "num_gpus")
+            raise MisfitError(f"{host} has {len(slots)} slots, not {num_gpus}", "num_gpus")
     return {host: slots[: num_gpus if num_gpus > 0 else None] for host, slots in chosen.items()}
 
 
@@ -92,9 +82,9 @@ def _named(pool: Pool, text: str, key: str) -> dict[str, tuple[int, ...]]:
         host, colon, listed = item.strip().partition(":")
         if host not in pool:
             known = ", ".join(pool)
-            raise HostError(f"names host {host!r}, which is not one of {known}", key, "items are joined by @")
+            raise MisfitError(f"names host {host!r}, which is not one of {known}", key, "items are joined by @")
         if host in found:
-            raise HostError(f"names host {host} twice", key, f"list its slots once, such as {host}:0,1")
+            raise MisfitError(f"names host {host} twice", key, f"list its slots once, such as {host}:0,1")
         found[host] = _slots(pool, host, listed, key) if colon else pool[host]
     return found
 
@@ -103,6 +93,6 @@ def _slots(pool: Pool, host: str, listed: str, key: str) -> tuple[int, ...]:
     wanted = set()
     for slot in map(str.strip, listed.split(",")):
         if not slot.isdecimal() or int(slot) not in pool[host]:
-            raise HostError(f"names slot {slot!r} of {host}, which has slots 0 to {len(pool[host]) - 1}", key)
+            raise MisfitError(f"names slot {slot!r} of {host}, which has slots 0 to {len(pool[host]) - 1}", key)
         wanted.add(int(slot))
     return tuple(sorted(wanted))

@@ -3,24 +3,24 @@
 import math
 from collections.abc import Sequence
 
+from neox_core.config.problem import MisfitError
 
-class SplitError(ValueError):
-    """The shares cannot be read."""
+KEY, HINT = "split", "such as 969, 30, 1"
 
 
 def shares(split: str | Sequence[float]) -> tuple[float, float, float]:
     """Three shares that add up to 1, from "969, 30, 1", "90/10" or a list; a share that is left out is 0.
 
-    Raises SplitError.
+    Raises MisfitError.
     """
     try:
         parts = [float(part) for part in (split.replace("/", ",").split(",") if isinstance(split, str) else split)]
     except ValueError:
-        raise SplitError("must be one to three numbers") from None
+        raise MisfitError("must be one to three numbers", KEY, HINT) from None
     if not 1 <= len(parts) <= 3:
-        raise SplitError(f"must be one to three numbers, not {len(parts)}")
+        raise MisfitError(f"must be one to three numbers, not {len(parts)}", KEY, HINT)
     if not all(math.isfinite(part) and part >= 0 for part in parts) or sum(parts) <= 0:
-        raise SplitError("must be shares of 0 or more that do not all vanish")
+        raise MisfitError("must be shares of 0 or more that do not all vanish", KEY, HINT)
     total = sum(parts)
     train, valid, test = (part / total for part in (*parts, 0.0, 0.0)[:3])
     return train, valid, test

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from neox_core.config.problem import Problem
+from neox_core.config.problem import MisfitError, Problem
 from neox_core.config.sections.training import BatchSection
 from neox_core.config.structure import Config
-from neox_core.plan.batch import BatchError, solve_batch
+from neox_core.plan.batch import solve_batch
 from neox_core.plan.cluster import ClusterShape, data_parallel
 from neox_core.plan.rules.rule import rule
 
@@ -21,5 +21,5 @@ def batch_fits(config: Config, shape: ClusterShape) -> Iterator[Problem]:
             batch.gradient_accumulation_steps,
             data_parallel(config, shape),
         )
-    except BatchError as error:
+    except MisfitError as error:
         yield config.problem(error.message, error.key, error.hint)

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from neox_core.config.convert import fields_of, join
-from neox_core.config.problem import Problem
+from neox_core.config.problem import MisfitError, Problem
 from neox_core.config.sections.data import BlendSection, DataSection
 from neox_core.config.sections.training import TrainingSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
-from neox_core.plan.split import SplitError, shares
+from neox_core.plan.split import shares
 
 
 @rule("tokenizer_type", "padded_vocab_size")
@@ -27,8 +27,8 @@ def split_is_shares(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """The split is one to three shares that are not negative and not all 0."""
     try:
         shares(config.section(DataSection).split)
-    except SplitError as error:
-        yield config.problem(str(error), "split", "such as 969, 30, 1")
+    except MisfitError as error:
+        yield config.problem(error.message, error.key, error.hint)
 
 
 def _named(config: Config) -> list[tuple[str, tuple[str, ...], tuple[float, ...] | None]]:

@@ -7,7 +7,8 @@ from deepspeed.launcher import runner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neox_core.plan.hosts import HostError, exclude, first, include, read_hostfile
+from neox_core.config.problem import MisfitError
+from neox_core.plan.hosts import exclude, first, include, read_hostfile
 
 # DeepSpeed accepts more: text behind `slots=N`, a host in a filter twice, more hosts or
 # slots than there are; neox refuses these: tests/unit/plan/test_hosts.py.
@@ -47,7 +48,7 @@ def test_filters_as_deepspeed_reads_them(pool: dict[str, int], text: str, inclus
     except ValueError:
         theirs = {}
     if not theirs:  # it refuses, or goes on without any host
-        with pytest.raises(HostError):
+        with pytest.raises(MisfitError):
             (include if inclusive else exclude)(mine, text)
     else:
         assert plain((include if inclusive else exclude)(mine, text)) == plain(theirs)

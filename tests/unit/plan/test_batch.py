@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neox_core.config.problem import MisfitError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.loader import load_plugins
-from neox_core.plan.batch import BatchError, solve_batch
+from neox_core.plan.batch import solve_batch
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
 
@@ -68,7 +69,7 @@ def test_accumulation_is_one_when_nothing_else_follows() -> None:
 def test_what_does_not_fit(
     train: int | None, micro: int | None, steps: int | None, ranks: int, key: str, said: str
 ) -> None:
-    with pytest.raises(BatchError) as caught:
+    with pytest.raises(MisfitError) as caught:
         solve_batch(train, micro, steps, ranks)
     assert caught.value.message == said
     assert caught.value.key == key
@@ -78,7 +79,7 @@ def test_what_does_not_fit(
 def test_the_hint_names_a_batch_that_fits(train: int, micro: int, ranks: int) -> None:
     try:
         solve_batch(train, micro, None, ranks)
-    except BatchError as error:
+    except MisfitError as error:
         better = int(error.hint.split()[0])
         assert better > 0
         assert solve_batch(better, micro, None, ranks).train_batch == better

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from neox_core.plan.hosts import HostError, Pool, exclude, first, include, read_hostfile
+from neox_core.config.problem import MisfitError
+from neox_core.plan.hosts import Pool, exclude, first, include, read_hostfile
 
 POOL: Pool = {"worker-0": (0, 1, 2, 3), "worker-1": (0, 1, 2, 3), "worker-2": (0, 1)}
 
@@ -75,7 +76,7 @@ def test_filters(choose: Callable[[Pool, str], Pool], text: str, left: Pool) -> 
     ],
 )
 def test_filters_name_what_there_is(choose: Callable[[Pool, str], Pool], text: str, said: str) -> None:
-    with pytest.raises(HostError) as caught:
+    with pytest.raises(MisfitError) as caught:
         choose(POOL, text)
     assert caught.value.message == said
     assert caught.value.key == choose.__name__
@@ -97,6 +98,6 @@ def test_the_first_hosts_and_slots() -> None:
     ],
 )
 def test_no_more_than_there_is(num_nodes: int, num_gpus: int, key: str, said: str) -> None:
-    with pytest.raises(HostError) as caught:
+    with pytest.raises(MisfitError) as caught:
         first(POOL, num_nodes, num_gpus)
     assert (caught.value.key, caught.value.message) == (key, said)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from neox_core.plan.split import SplitError, shares
+from neox_core.config.problem import MisfitError
+from neox_core.plan.split import shares
 
 
 @pytest.mark.parametrize(
@@ -22,5 +23,5 @@ def test_shares(written: object, expected: tuple[float, float, float]) -> None:
 
 @pytest.mark.parametrize("written", ["", "a,b", "1,2,3,4", "0,0", "-1,2", "inf,1", "nan", (), (1.0, -1.0)])
 def test_what_are_no_shares(written: object) -> None:
-    with pytest.raises(SplitError):
+    with pytest.raises(MisfitError):
         shares(written)  # type: ignore[arg-type]
