@@ -1,5 +1,6 @@
 """What a user is told when something is wrong: one message, one way out, one exit code."""
 
+import errno
 import os
 import signal
 import sys
@@ -62,7 +63,11 @@ class RankError(NeoxError):
 
 def about_a_file(error: BaseException) -> NeoxError | None:
     """What the system says of a file, a folder or a program, as a message for the user; None for any other error."""
-    if not isinstance(error, OSError) or error.filename is None:
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
+        return UsageError(f"a file cannot be written: {error.strerror}", hint="make room")
+    if error.filename is None:
         return None
     names = " and ".join(
         os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)

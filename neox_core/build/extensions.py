@@ -23,14 +23,14 @@ def bound_waits() -> None:
 
 
 def _wait(baton: "FileBaton") -> None:
-    lock, began, said = Path(baton.lock_file_path), time.time(), False
+    lock, began, said = Path(baton.lock_file_path), time.monotonic(), False
     while (age := _age(lock)) is not None:
         if age > LONGEST_S:
             raise ConfigError(
                 f"{lock}: its compilation began {age / 60:,.0f} minutes ago and has not ended: it was probably killed",
                 hint="delete this file, and start again",
             )
-        if not said and time.time() - began > SAID_AFTER_S:
+        if not said and time.monotonic() - began > SAID_AFTER_S:
             sys.stderr.write(f"waiting for another process to compile an op; if there is none, delete {lock}\n")
             sys.stderr.flush()
             said = True

@@ -8,13 +8,26 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from neox_core.errors import NeoxError, PluginError
+from neox_core.errors import NeoxError, PluginError, RankError, about_a_file
 from neox_core.hooks.component import culprit_of
 
+_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+"""As torch says it of a GPU, and of the host under Linux and elsewhere."""
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL", "Timed out waiting")
+
+
+def for_the_user(error: BaseException, rank: int) -> BaseException:
+    """What can be mended in words for the one who can, whatever raised it; any other error as it is."""
+    if isinstance(error, MemoryError | RuntimeError):
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        if isinstance(error, MemoryError) or any(words in said for words in _NO_MEMORY):
+            hint = "a smaller train_micro_batch_size_per_gpu, checkpoint-activations: true, or a higher ZeRO stage"
+            return RankError(f"rank {rank} is out of memory: {said}", hint=hint)
+    return about_a_file(error) or error
 
 
 def write_failure(run_dir: Path, rank: int, error: BaseException) -> None:
@@ -50,8 +63,9 @@ def explain(error: BaseException, debug: bool) -> None:
 
 def leave(code: int) -> NoReturn:
     """Flush and be gone. Threads of gloo or NCCL that are still there abort an ordinary exit now and then."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # such as of a full disk
+            stream.flush()
     os._exit(code)
 
 

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from neox_core.errors import UsageError, about_a_file
+from neox_core.errors import UsageError
 from neox_core.plan.runfile import UNFINISHED, read_runfile
-from neox_core.train.leave import exit_code_of, explain, leave, leave_with_parent, write_failure
+from neox_core.train.leave import exit_code_of, explain, for_the_user, leave, leave_with_parent, write_failure
 from neox_core.train.startup import Startup
 
 REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -51,7 +51,7 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         leave(130)
     except BaseException as error:  # noqa: BLE001  whatever it is: the launcher must know, and this process must end
-        told = about_a_file(error) or error
+        told = for_the_user(error, rank)
         for report in (partial(explain, error, debug), partial(write_failure, run_file.parent, rank, told)):
             with suppress(OSError):  # such as for the full disk that the error is about
                 report()

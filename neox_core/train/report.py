@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -221,4 +222,5 @@ class Report:
                 culprit = culprit_of(error, type(monitor).__module__)
                 said = f"{type(error).__name__}: {error}{culprit and f' (in {culprit})'}"
                 self.say(f"monitor {name} failed and is left out from here on: {said}")
-                sys.stderr.write(f"monitor {name} failed: {said}\n")
+                with suppress(OSError):  # the log may be on the disk that is full
+                    sys.stderr.write(f"monitor {name} failed: {said}\n")

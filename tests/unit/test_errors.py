@@ -1,8 +1,14 @@
 """How a process ends."""
 
+import errno
 import os
 import subprocess
 import sys
+
+import pytest
+
+from neox_core.errors import RankError, UsageError
+from neox_core.train.leave import for_the_user
 
 ENDLESS = """
 from neox_core.errors import run_main
@@ -39,3 +45,26 @@ def test_what_is_left_to_write_beside_a_mistake_is_no_error_either() -> None:
     done = subprocess.run(command, stdout=written, stderr=subprocess.PIPE, text=True, env=env, check=False)
     os.close(written)
     assert (done.stderr, done.returncode) == ("error: mistake\n", 141)
+
+
+OUT_OF_MEMORY = (
+    "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 1 GiB",
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8",
+    "[enforce fail at alloc_cpu.cpp:100] data. DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes.",
+)
+
+
+@pytest.mark.parametrize("error", [*map(RuntimeError, OUT_OF_MEMORY), MemoryError("Unable to allocate 8 GiB")])
+def test_a_rank_without_memory_says_what_helps(error: Exception) -> None:
+    told = for_the_user(error, 3)
+    assert isinstance(told, RankError)
+    assert told.message.startswith(f"rank 3 is out of memory: {type(error).__name__}: ")
+    assert "train_micro_batch_size_per_gpu" in told.hint
+
+
+def test_a_full_disk_is_said_and_other_errors_stay_what_they_are() -> None:
+    full = for_the_user(OSError(errno.ENOSPC, "No space left on device"), 0)
+    assert isinstance(full, UsageError)
+    assert "No space left on device" in full.message
+    for error in (RuntimeError("expected 2"), OSError(errno.EBADF, "Bad file descriptor"), KeyError("key")):
+        assert for_the_user(error, 0) is error

@@ -2,6 +2,7 @@
 
 import math
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -172,6 +173,17 @@ def test_a_monitor_that_raises_is_reported_once_and_left_out(capsys):
     assert capsys.readouterr().err.count("disk full") == 1
     report.close()
     assert (kept.closed, broken.closed) == (1, 0)
+
+
+def test_a_log_on_a_full_disk_does_not_stop_a_run(monkeypatch):
+    def full(text):
+        raise OSError("disk full")
+
+    kept = Kept()
+    report = make(Broken(), kept)
+    monkeypatch.setattr(sys.stderr, "write", full)
+    feed(report, [1] * 8)
+    assert [step for step, _ in kept.logged] == [4, 8]
 
 
 def test_a_monitor_that_draws_random_numbers_changes_no_run():
