@@ -1,4 +1,6 @@
-"""Config files to a `Config`, and what is known of every key. Module by module, in the order that a config takes:
+"""Config files to a `Config`, and what is known of every key.
+
+Module by module, in the order that a config takes:
 
 * setting, checks, moments: how a key is declared; sections: the core's keys; watch: notes which of them are read
 * formats, yaml: a text to nodes with their places; load: files and `--set` to one mapping
