@@ -13,7 +13,7 @@ from neox_core.config.convert import fields_of
 from neox_core.config.layers import layer_layouts, layouts_used, mode_of
 from neox_core.config.sections.activation_checkpointing import ActivationCheckpointingSection, option, segments
 from neox_core.config.sections.attention import AttentionSection
-from neox_core.config.sections.checkpoint import CheckpointEngineSection, CheckpointSection
+from neox_core.config.sections.checkpoint import CheckpointSection, CheckpointWritingSection
 from neox_core.config.sections.communication import CommunicationSection
 from neox_core.config.sections.data import BlendSection, DataSection
 from neox_core.config.sections.model import ModelSection, RegularizationSection
@@ -250,7 +250,7 @@ def _train(config: Config) -> TrainPlan:
 def _checkpoint(config: Config, resume: Resume) -> CheckpointPlan:
     checkpoint, rate = config.section(CheckpointSection), config.section(LearningRateSection)
     zero = config.section(ZeroSection).zero_optimization
-    extra = config.section(CheckpointEngineSection)
+    extra = config.section(CheckpointWritingSection)
     tag: Literal["ignore", "warn", "fail"] = extra.checkpoint.tag_validation.lower()  # type: ignore[assignment]
     schedule_from: Literal["must-match", "config", "checkpoint"] = "must-match"
     if rate.override_lr_scheduler:

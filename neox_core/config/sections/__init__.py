@@ -3,7 +3,7 @@
 from neox_core.config.sections.activation_checkpointing import ActivationCheckpointingSection
 from neox_core.config.sections.aio import AioSection
 from neox_core.config.sections.attention import AttentionSection
-from neox_core.config.sections.checkpoint import CheckpointEngineSection, CheckpointSection
+from neox_core.config.sections.checkpoint import CheckpointSection, CheckpointWritingSection
 from neox_core.config.sections.communication import CommunicationSection
 from neox_core.config.sections.data import BlendSection, DataSection
 from neox_core.config.sections.engine import EngineSection
@@ -42,7 +42,7 @@ CORE_SECTIONS: tuple[ConfigSection, ...] = tuple(
         ("communication", CommunicationSection),
         ("engine", EngineSection),
         ("checkpoint", CheckpointSection),
-        ("checkpoint format", CheckpointEngineSection),
+        ("checkpoint writing", CheckpointWritingSection),
         ("launch", LaunchSection),
         ("report", ReportSection),
         ("profiling", ProfilingSection),

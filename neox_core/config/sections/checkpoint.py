@@ -95,7 +95,7 @@ class CheckpointBlock:
 
 
 @frozen
-class CheckpointEngineSection:
+class CheckpointWritingSection:
     """How checkpoints are written, and further steps to save at."""
 
     checkpoint: CheckpointBlock = setting(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
-from neox_core.config.sections.checkpoint import CheckpointEngineSection, CheckpointSection
+from neox_core.config.sections.checkpoint import CheckpointSection, CheckpointWritingSection
 from neox_core.config.sections.training import TrainingSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
@@ -34,7 +34,7 @@ def finetune_has_source(config: Config, shape: ClusterShape) -> Iterator[Problem
 @rule("extra_save_iters", "save", "train_iters")
 def extra_saves_can_be_made(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """Steps to save at lie within the run, and there is a folder to save to."""
-    extra = config.section(CheckpointEngineSection).extra_save_iters
+    extra = config.section(CheckpointWritingSection).extra_save_iters
     if extra and config.section(CheckpointSection).save is None:
         yield config.problem("does nothing without save", "extra_save_iters", "save: a folder for the checkpoints")
     last = config.section(TrainingSection).train_iters
@@ -45,7 +45,7 @@ def extra_saves_can_be_made(config: Config, shape: ClusterShape) -> Iterator[Pro
 @rule("checkpoint.load_universal", "checkpoint.parallel_write.pipeline_stage")
 def checkpoints_are_universal(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """Checkpoints load on any layout, and all ranks write them: neither can be switched off."""
-    block = config.section(CheckpointEngineSection).checkpoint
+    block = config.section(CheckpointWritingSection).checkpoint
     for key, value, always in (
         ("load_universal", block.load_universal, "checkpoints load on any number of ranks"),
         ("parallel_write.pipeline_stage", block.parallel_write.pipeline_stage, "every rank writes its share"),
@@ -57,7 +57,7 @@ def checkpoints_are_universal(config: Config, shape: ClusterShape) -> Iterator[P
 @rule("checkpoint.use_node_local_storage", "hostfile")
 def local_storage_is_of_one_host(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """The ranks of a run write one folder, so a disk of a host serves a run on that host."""
-    if config.section(CheckpointEngineSection).checkpoint.use_node_local_storage and len(shape.hosts) > 1:
+    if config.section(CheckpointWritingSection).checkpoint.use_node_local_storage and len(shape.hosts) > 1:
         yield config.problem(
             f"the {len(shape.hosts)} hosts of this run write one folder, which all of them have to see",
             "checkpoint.use_node_local_storage",
