@@ -31,7 +31,7 @@ def check_data_backend(catalog: Catalog, name: str, **settings: Any) -> None:
 
     Raises AssertionError with the clause that does not hold.
     """
-    entry = catalog.registry.find("data backend", name)
+    entry = catalog.find("data backend", name)
     backend: DataBackend = entry.load()(build(entry, **settings))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

@@ -166,7 +166,7 @@ def _rotate(position: Any, query: Tensor, key: Tensor, positions: Tensor) -> tup
 
 
 def _maker(catalog: Catalog, kind: str, name: str, settings: dict[str, Any]) -> Callable[..., Any]:
-    entry = catalog.registry.find(kind, name)
+    entry = catalog.find(kind, name)
     target, built = entry.load(), build(entry, **settings)
     return lambda *args: target(*args, built)
 

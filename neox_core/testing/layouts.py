@@ -23,7 +23,7 @@ SHAPES = (  # the largest first: there two draws cannot be the same by chance
 
 def check_sparse_layout(catalog: Catalog, name: str, **settings: Any) -> None:
     """Raises AssertionError naming the clause of `contracts.SparseLayout` that the layout breaks."""
-    entry = catalog.registry.find("sparse layout", name)
+    entry = catalog.find("sparse layout", name)
     target, chosen = entry.load(), build(entry, **settings)
     block = getattr(chosen, "block", None)
     hold(isinstance(block, int) and block > 0, "the settings have `block`, the side of a block in tokens")

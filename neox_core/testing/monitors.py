@@ -37,7 +37,7 @@ def check_monitor(catalog: Catalog, name: str, **settings: Any) -> None:
 
     It is asked for a run, and for a second one in the same folder that resumes the first.
     """
-    entry = catalog.registry.find("monitor", name)
+    entry = catalog.find("monitor", name)
     target, built = entry.load(), build(entry, **settings)
     with tempfile.TemporaryDirectory() as folder:
         for first_step in (0, 20):

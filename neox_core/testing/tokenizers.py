@@ -31,7 +31,7 @@ def check_tokenizer(catalog: Catalog, name: str, *, lossless: bool = True, **set
     One that can be trained is trained first, with these settings, unless they are all that it needs. lossless: whether
     it gives every text back.
     """
-    entry = catalog.registry.find("tokenizer", name)
+    entry = catalog.find("tokenizer", name)
     target = entry.load()
     with tempfile.TemporaryDirectory() as folder:
         if hasattr(target, "train"):
