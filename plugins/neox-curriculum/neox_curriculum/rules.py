@@ -34,8 +34,7 @@ def problems(config: Any) -> Iterator[Problem]:
             yield from kept_tokens_grow(config, block.data_routing.random_ltd)
             yield from layers_are_a_decoders(config, block.data_routing.random_ltd)
     if older is not None and older.enabled:
-        if older.curriculum_type is None:
-            yield Problem("is required", f"{OLDER}.curriculum_type", "curriculum_type: seqlen")
+        yield from _required(older, OLDER, "curriculum_type", hint="curriculum_type: seqlen")
         yield from schedule_is_whole(older, OLDER)
         yield from lengths_fit(config, older, OLDER)
 
@@ -71,9 +70,7 @@ def metrics_are_whole(config: Any, block: Any) -> Iterator[Problem]:
 
 def schedule_is_whole(terms: Any, path: str) -> Iterator[Problem]:
     """A schedule has a lowest and a highest difficulty and the numbers of its type, and no others."""
-    for key in ("min_difficulty", "max_difficulty", "schedule_type"):
-        if getattr(terms, key) is None:
-            yield Problem("is required", f"{path}.{key}")
+    yield from _required(terms, path, "min_difficulty", "max_difficulty", "schedule_type")
     low, high, config = terms.min_difficulty, terms.max_difficulty, terms.schedule_config
     if low is not None and high is not None and low > high:
         yield Problem(f"{low} is above max_difficulty {high}", f"{path}.min_difficulty")
@@ -130,15 +127,13 @@ def seqlen_reads_no_index(metric: Any, path: str) -> Iterator[Problem]:
 
 def index_is_there(metric: Any, path: str) -> Iterator[Problem]:
     """A metric that chooses samples reads an index of them; one by value reads that of the values too."""
-    if metric.difficulty_type is None:
-        yield Problem("is required", f"{path}.difficulty_type", "value or percentile")
+    yield from _required(metric, path, "difficulty_type", hint="value or percentile")
     if metric.clustering_type != "schedule_based":
         yield Problem(
             f"must be schedule_based: without an index only {SEQLEN} does something", f"{path}.clustering_type"
         )
-    if metric.index_to_sample_path is None:
-        yield Problem("is required", f"{path}.index_to_sample_path")
-    elif metric.difficulty_type == "value" and "percentile_merged" in metric.index_to_sample_path:
+    yield from _required(metric, path, "index_to_sample_path")
+    if metric.difficulty_type == "value" and "percentile_merged" in (metric.index_to_sample_path or ""):
         yield Problem("a merged index has no values: difficulty_type: percentile", f"{path}.index_to_sample_path")
     if metric.difficulty_type == "value" and metric.index_to_metric_path is None:
         yield Problem("is required by difficulty_type: value", f"{path}.index_to_metric_path")
@@ -196,12 +191,8 @@ def layers_agree(config: Any, ltd: Any) -> Iterator[Problem]:
 def kept_tokens_grow(config: Any, ltd: Any) -> Iterator[Problem]:
     """Kept tokens grow from one or more to the whole sequence."""
     path, terms = f"{LTD}.random_ltd_schedule", ltd.random_ltd_schedule
-    for key in ("min_value", "max_value", "schedule_type"):
-        if getattr(terms, key) is None:
-            yield Problem("is required", f"{path}.{key}")
-    for key in ("require_steps", "seq_per_step"):
-        if getattr(terms.schedule_config, key) is None:
-            yield Problem("is required", f"{path}.schedule_config.{key}")
+    yield from _required(terms, path, "min_value", "max_value", "schedule_type")
+    yield from _required(terms.schedule_config, f"{path}.schedule_config", "require_steps", "seq_per_step")
     low, high, grain = terms.min_value, terms.max_value, terms.schedule_config.seq_per_step
     seq_length = config.value("seq_length")
     if high not in (None, seq_length):
@@ -222,6 +213,11 @@ def layers_are_a_decoders(config: Any, ltd: Any) -> Iterator[Problem]:
         said = "does nothing: layers have no mask argument, what a token sees follows from its place"
         yield Problem(said, f"{LTD}.model_mask_name", "remove it", severity="warning")
     yield from _whole_sequences(config, f"{LTD}.enabled")
+
+
+def _required(block: Any, path: str, *keys: str, hint: str = "") -> Iterator[Problem]:
+    """The keys of a block that have to be there and are not."""
+    yield from (Problem("is required", f"{path}.{key}", hint) for key in keys if getattr(block, key) is None)
 
 
 def _whole_sequences(config: Any, path: str) -> Iterator[Problem]:
