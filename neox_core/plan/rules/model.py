@@ -33,6 +33,17 @@ def one_residual(config: Config, shape: ClusterShape) -> Iterator[Problem]:
         )
 
 
+@rule("intermediate_size", "hidden_size")
+def width_is_no_sum(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """`intermediate-size` is the width after the gate; GPT-NeoX takes a third of it where the activation has one."""
+    model = config.section(ModelSection)
+    width = model.intermediate_size
+    if width is not None and width > 8 * model.hidden_size:
+        hint = f"{width // 3} is what GPT-NeoX makes of it with a gated activation"
+        message = f"{width} is more than 8 times hidden-size {model.hidden_size}"
+        yield config.problem(message, "intermediate-size", hint, severity="warning")
+
+
 @rule("seq_length", "max_position_embeddings")
 def sequence_fits_positions(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """A sample is no longer than the positions of the model."""

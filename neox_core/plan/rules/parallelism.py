@@ -60,7 +60,8 @@ def widths_divide(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     }
     for key, width in widths.items():
         if width is not None and width % tensor:
-            yield config.problem(f"{width} cannot be divided by model-parallel-size {tensor}", key)
+            hint = f"{width * tensor}, which is what GPT-NeoX pads to" if key == "make_vocab_size_divisible_by" else ""
+            yield config.problem(f"{width} cannot be divided by model-parallel-size {tensor}", key, hint)
 
 
 @rule("pipe_partition_method", "pipe_parallel_size")

@@ -97,6 +97,12 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("gpt-j-residual=false", "apply-residual-connection-post-layernorm=true"),
         CPU,
     ),
+    "width_is_no_sum": (
+        ("hidden-size=64", "intermediate-size=516"),
+        "warning: intermediate-size: 516 is more than 8 times hidden-size 64 (172 is what GPT-NeoX makes of it",
+        ("hidden-size=64", "intermediate-size=512"),
+        CPU,
+    ),
     "kv_heads_divide_heads": (
         ("num-kv-heads=3",),
         "error: num-kv-heads: num-attention-heads 4 cannot be divided by 3",
