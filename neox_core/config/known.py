@@ -77,10 +77,28 @@ def known() -> Known:
     return Known(keys, {kind: _by_name(offers) for kind, offers in table["components"].items()}, spellings)
 
 
+@frozen
+class Foreign:
+    """A key of later GPT-NeoX which neither this version nor a planned one has.
+
+    part: what it is for. rests: the value at which it asks for nothing, () where there is none.
+    """
+
+    part: str
+    hint: str
+    rests: tuple[Any, ...] = ()
+
+
 @cache
-def gpt_neox_keys() -> frozenset[str]:
-    """gpt_neox.toml: keys of later GPT-NeoX which neither this version nor a planned one has."""
-    return frozenset(tomli.loads(GPT_NEOX.read_text(encoding="utf-8"))["keys"])
+def gpt_neox() -> tuple[Mapping[str, Foreign], Mapping[str, Mapping[str, str]]]:
+    """gpt_neox.toml: keys, and by kind the hint for each name that a key of GPT-NeoX may choose."""
+    table = tomli.loads(GPT_NEOX.read_text(encoding="utf-8"))
+    keys: dict[str, Foreign] = {}
+    for group in table["group"]:
+        said = (group["part"], group.get("hint", "remove it"))
+        keys |= {key: Foreign(*said) for key in group.get("keys", ())}
+        keys |= {key: Foreign(*said, (value,)) for key, value in group.get("at_rest", {}).items()}
+    return keys, table["names"]
 
 
 def _keys(group: Mapping[str, Any]) -> Iterator[KnownKey]:

@@ -47,11 +47,14 @@ class Moved:
 
 @frozen
 class Gone:
-    """A key without successor. A `harmless` value asks for what happens anyway; any other is an error."""
+    """A key without successor. A `harmless` value asks for what happens anyway; any other is an error.
+
+    harmless: None where every value is.
+    """
 
     key: str
     why: str
-    harmless: tuple[Any, ...] = ()
+    harmless: tuple[Any, ...] | None = ()
     hint: str = "remove it"
 
     @property
@@ -66,6 +69,25 @@ Legacy = Means | Moved | Gone
 def _switch(key: str, to: str, value: Any, also: tuple[str, ...] = ()) -> Means:
     return Means(key, {True: (to, value), False: None}, also)
 
+
+_IDLE = {
+    "GPT-NeoX sets it by itself": ("world_size", "global_num_gpus", "rank", "is_pipe_parallel", "save_iters"),
+    "train-iters and eval-iters say it": ("do_train", "do_valid", "do_test"),
+    "other keys say which types are used": ("params_dtype", "dynamic_loss_scale"),
+    "rotary-pct says it": ("rotary_ndims", "rotary_save_freqs_buffer"),
+    "bf16 has no loss scale": (
+        "bf16.loss_scale",
+        "bf16.loss_scale_window",
+        "bf16.initial_scale_power",
+        "bf16.hysteresis",
+        "bf16.min_loss_scale",
+    ),
+    "`kernels` chooses what computes it": ("use_flashattn_swiglu",),
+    "every log step has the norm of the gradient": ("log_grad_norm",),
+    "a host that cannot be reached is named at the start": ("no_ssh_check",),
+    "what is installed is written to the folder of the run": ("git_hash",),
+}
+"""Why -> keys of later GPT-NeoX, each of whose values is met."""
 
 LEGACY: tuple[Legacy, ...] = (
     _switch("geglu", "activation", "geglu"),
@@ -86,10 +108,13 @@ LEGACY: tuple[Legacy, ...] = (
     Means("precision", {"fp16": ("fp16.enabled", True), "bfloat16": ("bf16.enabled", True), "fp32": None}),
     Gone("fp16.type", "chooses another precision than its block", ("fp16",), "bf16: {enabled: true} is bfloat16"),
     Gone("deepspeed_mpi", "the launcher tells the ranks their places", (False,), "launcher: openmpi starts by mpirun"),
+    _switch("deepspeed_slurm", "launcher", "slurm", also=("SLURM", "Slurm")),
     Gone("lazy_mpu_init", "there is no outside caller that could complete the set-up", (False,)),
     Gone("DDP_impl", "DeepSpeed averages the gradients", ("local", "torch")),
     _switch("onnx_safe", "activation", "erf-gelu", also=("openai-gelu",)),
     Moved("batch_size", "train_micro_batch_size_per_gpu"),
+    Moved("gas", "gradient_accumulation_steps"),
+    Moved("clip_grad", "gradient_clipping"),
     Moved("lr", "optimizer.params.lr"),
     Moved("adam_beta1", "optimizer.params.betas", 0, (0.9, 0.999)),
     Moved("adam_beta2", "optimizer.params.betas", 1, (0.9, 0.999)),
@@ -98,6 +123,7 @@ LEGACY: tuple[Legacy, ...] = (
     Moved("loss_scale_window", "fp16.loss_scale_window"),
     Moved("min_scale", "fp16.min_loss_scale"),
     Moved("hysteresis", "fp16.hysteresis"),
+    Moved("bf16.bf16", "bf16.enabled"),
     Moved("contigious_checkpointing", "contiguous_checkpointing"),
     _switch("use_wandb", "wandb.enabled", True),
     Moved("wandb_project", "wandb.project"),
@@ -110,6 +136,7 @@ LEGACY: tuple[Legacy, ...] = (
     Moved("comet_workspace", "comet.workspace"),
     Moved("comet_project", "comet.project"),
     Moved("comet_experiment_name", "comet.experiment_name"),
+    *(Gone(key, why, None) for why, keys in _IDLE.items() for key in keys),
 )
 BLOCKS = {"zero_optimization"}  # keys that were a switch, and are a block
 

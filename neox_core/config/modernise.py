@@ -98,7 +98,7 @@ class _Rewriting:
         self.forget(rule)
         if raw is None:
             return
-        harmless = any(same(raw, each) for each in rule.harmless)
+        harmless = rule.harmless is None or any(same(raw, each) for each in rule.harmless)
         severity = "note" if harmless else "error"
         said = SAYS_NOTHING if harmless else f"cannot be {shown(raw)}"
         self.say(rule, f"{said}: {rule.why}", rule.hint, severity)

@@ -236,8 +236,9 @@ def _older(root: Schema, rule: Legacy) -> None:
         known["type"] = [*known["type"], "boolean"]
         return
     made: Schema = {"deprecated": True, "description": f"Older spelling; now {rule.today}."}
-    if isinstance(rule, Means | Gone):
-        made["enum"] = [*(rule.cases if isinstance(rule, Means) else rule.harmless), None]
+    allowed = rule.cases if isinstance(rule, Means) else rule.harmless if isinstance(rule, Gone) else None
+    if allowed is not None:
+        made["enum"] = [*allowed, None]
     else:
         made["type"] = ["number", "string", "boolean", "null"]
     parent["properties"][name] = made

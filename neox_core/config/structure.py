@@ -20,6 +20,7 @@ from neox_core.config.unknown import (
     NOT_YET,
     explain_inner,
     explain_unknown,
+    foreign_name,
     missing_package,
     settings_of_unavailable,
     unavailable,
@@ -352,18 +353,29 @@ class _Reading:
     def _not_found(self, kind: Kind, name: str, error: PluginError) -> None:
         hint = error.hint
         if isinstance(error, UnknownComponentError):
-            package = unavailable(kind, name)
+            package, foreign = unavailable(kind, name), foreign_name(kind, name)
             if package:
                 self._not_yet(kind, name, package)
                 return
+            if foreign is not None:
+                message = f"{name} is a name of GPT-NeoX that this version does not have"
+                self.place(Problem(message, self._chooser(kind, name), foreign or self._installed(kind)))
+                return
             hint = missing_package(kind, name, self.catalog) or hint
-        self.report(Problem("; ".join(error.message.split("\n  ")), kind.key, hint))
+        self.report(Problem("; ".join(error.message.split("\n  ")), self._chooser(kind, name), hint))
         self.plugin_faults += 1
+
+    def _chooser(self, kind: Kind, name: str) -> str:
+        """The key that has named a component."""
+        named = kind.name == "sparse layout" and name != mode_of(self.fields["sparse_attention"])
+        return "attention_config" if named else kind.key
+
+    def _installed(self, kind: Kind) -> str:
+        return f"installed: {', '.join(self.catalog.registry.names(kind.name)) or 'none'}"
 
     def _not_yet(self, kind: Kind, name: str, package: str) -> None:
         registry = self.catalog.registry
-        hint = f"installed: {', '.join(registry.names(kind.name)) or 'none'}"
-        self.place(Problem(f"{name} {NOT_YET}: it will come with {package}", kind.key, hint))
+        self.place(Problem(f"{name} {NOT_YET}: it will come with {package}", kind.key, self._installed(kind)))
         if kind.settings_at:
             others = {key for entry in registry.entries(kind.name) for key in by_key(entry.component.settings)}
             for problem in settings_of_unavailable(kind, self._params(kind), others):

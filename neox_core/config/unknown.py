@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from neox_core.config.convert import UNKNOWN_KEY, join
-from neox_core.config.known import gpt_neox_keys, known, packages
+from neox_core.config.convert import UNKNOWN_KEY, join, same
+from neox_core.config.known import gpt_neox, known, packages
 from neox_core.config.owners import Owners
 from neox_core.config.problem import Problem
 from neox_core.config.report import spell
@@ -36,9 +36,8 @@ def explain_unknown(
         yield Problem(f"belongs to {package}, {status}", key, hint)
     elif known().find(key):
         yield from _not_yet(key, value)
-    elif key in gpt_neox_keys():
-        if value is not None:
-            yield Problem("is a key of GPT-NeoX that this version does not have", key, "remove it")
+    elif key in gpt_neox()[0]:
+        yield from _foreign(key, value)
     else:
         near = get_close_matches(key, (*owners.keys(), *known().names_in("")), 1)
         suspects = "".join(f"; not loaded, and may own it: {report.line}" for report in catalog.failed())
@@ -70,6 +69,16 @@ def _not_yet(path: str, value: Any) -> Iterator[Problem]:
         yield Problem(f"{NOT_YET}: it will come with {key.distribution}", path, "remove it")
 
 
+def _foreign(key: str, value: Any) -> Iterator[Problem]:
+    """A key of GPT-NeoX alone; at rest it is a note, since it asks for nothing."""
+    what = gpt_neox()[0][key]
+    message = f"is a key of GPT-NeoX that this version does not have: {what.part}"
+    if any(same(value, each) for each in what.rests):
+        yield Problem(f"asks for nothing; it {message}", key, severity="note")
+    elif value is not None:
+        yield Problem(message, key, what.hint)
+
+
 def _near(path: str) -> str:
     block, _, name = path.rpartition(".")
     outer = known().find(block)
@@ -81,6 +90,11 @@ def _near(path: str) -> str:
 def unavailable(kind: Kind, name: str) -> str:
     """The package that a later version will have a component in; "" for a name that nobody knows."""
     return known().components.get(kind.name, {}).get(name.rpartition(":")[2], "")
+
+
+def foreign_name(kind: Kind, name: str) -> str | None:
+    """What to do about a name of GPT-NeoX that this version does not have; None for a name that nobody knows."""
+    return gpt_neox()[1].get(kind.name, {}).get(name)
 
 
 def settings_of_unavailable(kind: Kind, values: Mapping[str, Any], others: Iterable[str]) -> Iterator[Problem]:

@@ -62,6 +62,8 @@ def test_an_older_spelling_at_rest_says_nothing(read: Any, written: str) -> None
         "adam-beta1: 0.8\noptimizer: {params: {betas: [0.9, 0.95]}}",
         "batch-size: 4\ntrain_micro_batch_size_per_gpu: 8",
         "hysteresis: 3\nfp16: {hysteresis: 2}",
+        "deepspeed_slurm: true\nlauncher: openmpi",
+        "clip_grad: 1.0\ngradient_clipping: 0.5",
     ],
 )
 def test_a_contradiction_names_both_places(read: Any, tmp_path: Path, written: str) -> None:
@@ -142,6 +144,13 @@ def test_a_block_that_is_no_block_is_left_to_its_reader(read: Any) -> None:
         ("comet_workspace: us", {"comet": {"workspace": "us"}}),
         ("comet_project: neox", {"comet": {"project": "neox"}}),
         ("comet_experiment_name: one", {"comet": {"experiment_name": "one"}}),
+        ("deepspeed_slurm: true", {"launcher": "slurm"}),
+        ("gas: 4", {"gradient_accumulation_steps": 4}),
+        ("clip-grad: 0.5", {"gradient_clipping": 0.5}),
+        ("bf16: {bf16: true}", {"bf16": {"enabled": True}}),
+        ("bf16: {loss_scale: 0}", {}),
+        ("do_train: false", {}),
+        ("world_size: 4", {}),
     ],
 )
 def test_more_older_spellings(read: Any, written: str, values: Any) -> None:

@@ -8,7 +8,8 @@ import pytest
 from attrs import frozen
 
 from neox_core.api import Component, ConfigSection, hookimpl, setting
-from neox_core.config.known import gpt_neox_keys, known
+from neox_core.config.known import gpt_neox, known
+from neox_core.config.legacy import LEGACY_KEYS
 from neox_core.config.load import load
 from neox_core.config.modernise import modernise
 from neox_core.config.owners import find_owners
@@ -289,14 +290,41 @@ def test_a_broken_plugin_is_named_where_it_is_missed(read: Read, plugins: Any, e
         assert "other unknown is broken: RuntimeError: the disk is on fire" in problems[0]
 
 
-def test_keys_of_gpt_neox_alone_are_named_as_such(read: Read) -> None:
-    _, problems = read("use_mup: true\nmoe-num-experts: 8\nte_mha:\n")
-    assert [line.partition("error: ")[2] for line in problems] == [
-        "use_mup: is a key of GPT-NeoX that this version does not have (remove it)",
-        "moe-num-experts: is a key of GPT-NeoX that this version does not have (remove it)",
+def test_keys_of_gpt_neox_alone_are_named_with_what_they_are_for(read: Read) -> None:
+    _, problems = read("use_mup: true\nmoe-num-experts: 8\nte_mha:\nexpansion_factor: 2\n")
+    said = [
+        line.partition("error: ")[2].replace("is a key of GPT-NeoX that this version does not have", "...")
+        for line in problems
+    ]
+    assert said == [
+        "use_mup: ...: muP (remove it)",
+        "moe-num-experts: ...: mixture of experts (remove it)",
+        "expansion_factor: ...: its own width of the MLP (write that width: intermediate-size, see docs/migrating.md)",
     ]
 
 
+def test_a_key_of_gpt_neox_at_rest_is_a_note(read: Read) -> None:
+    config, problems = read("use_mup: false\nmoe_num_experts: 1\ntrain-impl: normal\n")
+    assert config is not None
+    assert ["error" in line for line in problems] == [False] * 3
+    assert all("asks for nothing" in line for line in problems)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "hint"),
+    [
+        ("activation: silu\n", "activation", "with mlp_type: llama write activation: swiglu"),
+        ("norm: te_rmsnorm\n", "norm", "norm: rmsnorm"),
+        ("attention-config: [[[mamba], all]]\n", "attention-config", "installed: "),
+    ],
+)
+def test_a_name_of_gpt_neox_alone_is_no_typo(read: Read, text: str, key: str, hint: str) -> None:
+    _, problems = read(text)
+    (line,) = [line for line in problems if "is a name of GPT-NeoX" in line]
+    assert f"error: {key}: " in line
+    assert hint in line
+
+
 def test_keys_of_gpt_neox_alone_have_no_owner() -> None:
-    owned = set(find_owners(load_plugins().registry).keys()) | set(known().names_in(""))
-    assert sorted(gpt_neox_keys() & owned) == []
+    owned = set(find_owners(load_plugins().registry).keys()) | set(known().names_in("")) | LEGACY_KEYS
+    assert sorted(gpt_neox()[0].keys() & owned) == []
