@@ -9,7 +9,7 @@ from typing import get_args, get_type_hints
 import attrs
 import pytest
 
-from neox_core.config.checks import Only
+from neox_core.config.checks import at_rest
 from neox_core.config.convert import block_of
 from neox_core.config.owners import find_owners
 from neox_core.hooks.component import METADATA
@@ -87,11 +87,6 @@ def read_by(package: str) -> set[str] | None:
     return asked
 
 
-def held(field: "attrs.Attribute[object]") -> bool:
-    """Whether a setting has one value only."""
-    return isinstance(field.validator, Only) and len(field.validator.values) == 1
-
-
 REGISTRY = load_plugins().registry
 WITH_SETTINGS = [entry for entry in REGISTRY.entries() if entry.component.settings and entry.plugin.id != "neox-core"]
 
@@ -104,7 +99,7 @@ def test_every_setting_of_a_component_is_asked_for_in_its_package(entry: Entry) 
         cls = pending.pop()
         for field in attrs.fields(cls):
             block = block_of(get_type_hints(cls)[field.name])
-            if not field.metadata[METADATA].secret and not held(field):
+            if not field.metadata[METADATA].secret and not at_rest(field.validator):
                 names.add(field.name)
             pending += [block] if block is not None else []
     for name in names - READ_BY_THE_CORE - REFUSED if asked is not None else ():

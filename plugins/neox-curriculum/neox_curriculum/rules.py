@@ -34,7 +34,8 @@ def problems(config: Any) -> Iterator[Problem]:
             yield from kept_tokens_grow(config, block.data_routing.random_ltd)
             yield from layers_are_a_decoders(config, block.data_routing.random_ltd)
     if older is not None and older.enabled:
-        yield from _required(older, OLDER, "curriculum_type", hint="curriculum_type: seqlen")
+        if older.curriculum_type is None:
+            yield Problem("is required", f"{OLDER}.curriculum_type", "curriculum_type: seqlen")
         yield from schedule_is_whole(older, OLDER)
         yield from lengths_fit(config, older, OLDER)
 
