@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ def find_peak(given_tflops: float | None, precision: PrecisionPlan, device: torc
         return Peak(given_tflops * 1e12, f"{given_tflops:g} TFLOP/s a rank, as given by peak-tflops")
     if device.type == "cuda":
         gpu = torch.cuda.get_device_name(device)
-        known = next((peaks for part, peaks in KNOWN.items() if part in gpu), None)
+        known = next((peaks for part, peaks in KNOWN.items() if re.search(rf"\b{part}\b", gpu)), None)
         if known is None:
             return Peak(None, f"unknown for {gpu}: set peak-tflops to see MFU")
         tflops = known[1] if name == "fp32" else known[0]

@@ -12,6 +12,7 @@ import torch
 from neox_core.contracts.host import RunInfo
 from neox_core.errors import RankError
 from neox_core.parallel.groups import Groups
+from neox_core.plan.runfile import PrecisionPlan
 from neox_core.train.peak import Peak, find_peak
 from neox_core.train.report import Report
 from neox_core.train.startup import Startup
@@ -253,3 +254,13 @@ def test_the_peak_says_where_it_comes_from():
         left @ left
     rate = 10 * 2 * 256**3 / (time.perf_counter() - began)
     assert measured.flops > 0.1 * rate
+
+
+@pytest.mark.parametrize(
+    ("name", "tflops"),
+    [("NVIDIA H100 80GB HBM3", 989), ("NVIDIA H100 PCIe", 756), ("NVIDIA L4", 121), ("NVIDIA L40", None)],
+)
+def test_the_peak_of_a_gpu_is_that_of_its_whole_name(name, tflops, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    found = find_peak(None, PrecisionPlan("bf16", None), torch.device("cuda"))
+    assert found.flops == (None if tflops is None else tflops * 1e12)
