@@ -132,7 +132,7 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
             ("tokenizer-type=GPT2BPETokenizer", "vocab-file=/dev/null", "merge-file=/dev/null"),
         ),
     ),
-    15: (Said(("seed=0",), "seed: must be greater than 0", ("seed=1",)),),
+    15: (Said(("seed=0",), "seed: must be from 1 to 4294967295", ("seed=1",)),),
     16: (Said(("onnx-safe=true", "bias-gelu-fusion=true"), "bias-gelu-fusion: ", ("onnx-safe=true",)),),
     # launch
     17: ("one_host_filter", "filter_or_count"),
