@@ -733,6 +733,10 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
         (("num_gpus=3", "model-parallel-size=3"), "num-attention-heads: 4 cannot be divided by model-parallel-size 3"),
         (("num_gpus=3", "model-parallel-size=3"), "hidden-size: 64 cannot be divided by model-parallel-size 3"),
         (("num_gpus=3", "model-parallel-size=3"), "padded-vocab-size: 256 cannot be divided by model-parallel-size 3"),
+        (
+            ("num_gpus=4", "model-parallel-size=4", "padded-vocab-size=null", "make-vocab-size-divisible-by=1"),
+            "make-vocab-size-divisible-by: 1 cannot be divided by model-parallel-size 4 (4, which is what GPT-NeoX",
+        ),
         (("detect_nvlink_pairs=true", "device=cpu"), "detect_nvlink_pairs: is for NVIDIA devices"),
         (("exclude=localhost:1", "num_gpus=1"), "num_gpus: contradicts exclude, which says it by name"),
         (("include=localhost:0", "num_nodes=1", "num_gpus=1"), "num_gpus: contradicts include"),
