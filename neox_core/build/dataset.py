@@ -21,6 +21,7 @@ from neox_core.build.blend import (
     weights_by_documents,
 )
 from neox_core.build.curriculum import Chosen
+from neox_core.build.encode import encode_batch, load_tokenizer
 from neox_core.build.order import LongerOrder, SampleOrder, build_order, count_epochs, count_tokens, split_documents
 from neox_core.build.records import digest_of, require_as_prepared
 from neox_core.errors import DataError
@@ -45,11 +46,7 @@ def build_tokenizer(plan: RunPlan) -> Tokenizer | None:
     """The tokenizer of the run, None when it names none. Raises DataError when its files cannot be read."""
     if plan.data.tokenizer is None:
         return None
-    tokenizer: Tokenizer = plan.data.tokenizer.make()
-    size = getattr(tokenizer, "vocab_size", None)
-    if not isinstance(size, int) or size < 1:
-        raise plan.data.tokenizer.fault(f"its vocab_size is {size!r}, not a number of ids")
-    return tokenizer
+    return load_tokenizer(plan.data.tokenizer)
 
 
 def rounds_of(stored: Sequence[int], plan: RunPlan) -> tuple[int, ...]:
@@ -96,10 +93,10 @@ def open_split(
 def build_backend(plan: RunPlan) -> DataBackend:
     """The backend of the run, with its tokenizer where it reads text."""
     backend: DataBackend = plan.data.backend.make()
-    if hasattr(backend, "use"):
-        tokenizer = build_tokenizer(plan)
-        if tokenizer is not None:
-            backend.use(tokenizer, digest_of(plan.data.tokenizer))
+    if hasattr(backend, "use") and plan.data.tokenizer is not None:
+        tokenizer = load_tokenizer(plan.data.tokenizer)
+        encode_batch(plan.data.tokenizer, tokenizer, ["neox"])  # what it gives, before the backend relies on it
+        backend.use(tokenizer, digest_of(plan.data.tokenizer))
     return backend
 
 

@@ -31,6 +31,25 @@ AHEAD = 3
 """Batches for each process that are being worked on, or wait to be written."""
 
 
+def load_tokenizer(reference: ComponentRef) -> Tokenizer:
+    """Raises DataError for files that cannot be read, PluginError for what is no `contracts.Tokenizer`."""
+    tokenizer: Tokenizer = reference.make()
+    size = getattr(tokenizer, "vocab_size", None)
+    if not isinstance(size, int) or size < 1:
+        raise reference.fault(f"its vocab_size is {size!r}, not a number of ids")
+    return tokenizer
+
+
+def encode_batch(reference: ComponentRef, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """The ids of each text. Raises PluginError for a fault of the tokenizer: a half would be cut off without a word."""
+    with reference.blamed():
+        encoded = tokenizer.encode_batch(texts)
+        first = next((ids[0] for ids in encoded if len(ids)), 0)
+    if len(encoded) != len(texts) or not isinstance(first, int | np.integer):
+        raise reference.fault("encode_batch() does not give a list of whole numbers for each text")
+    return encoded
+
+
 @define
 class Encoder:
     """Encodes batches of texts. ftfy: mend text that was decoded wrongly, with the library of that name.
@@ -74,17 +93,13 @@ class Encoder:
 class _Work:
     def __init__(self, tokenizer: ComponentRef, ftfy: bool) -> None:
         self.reference = tokenizer
-        self.tokenizer: Tokenizer = tokenizer.make()
+        self.tokenizer = load_tokenizer(tokenizer)
         self.mend = _mender() if ftfy else None
 
     def __call__(self, texts: Sequence[str]) -> list[NDArray[Any]]:
         if self.mend is not None:
             texts = [self.mend(text) for text in texts]
-        with self.reference.blamed():
-            encoded = self.tokenizer.encode_batch(texts)
-        first = next((ids[0] for ids in encoded if len(ids)), 0)
-        if len(encoded) != len(texts) or not isinstance(first, int | np.integer):
-            raise self.reference.fault("encode_batch() does not give a list of whole numbers for each text")
+        encoded = encode_batch(self.reference, self.tokenizer, texts)
         return [np.asarray(ids, dtype=np.int32) for ids in encoded]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from attrs import frozen
 
 from neox_core.build.dataset import open_source
+from neox_core.build.encode import load_tokenizer
 from neox_core.build.order import build_order
 from neox_core.build.records import require_as_prepared
 from neox_core.errors import DataError, run_main
@@ -55,7 +56,7 @@ def inspect(prefix: Path, backend: ComponentRef, tokenizer: ComponentRef | None,
         raise DataError(f"{prefix}: has no document {shown.document}", hint=f"it has {len(sizes)}, counted from 0")
     decoder: Tokenizer | None = None
     if tokenizer is not None:
-        decoder = tokenizer.make()
+        decoder = load_tokenizer(tokenizer)
     ids = source.read(shown.document)
     more = ", the first of them:" if len(ids) > SHOWN else ""
     lines = [

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import Factory, asdict, frozen
 
 from neox_core.build.corpus import Corpus, text_files
+from neox_core.build.encode import load_tokenizer
 from neox_core.build.records import (
     MANIFEST,
     copy_file,
@@ -95,7 +96,7 @@ def prepare(request: Request) -> None:
         tokenizer_ref, trained = train_vocabulary(
             corpus, request.tokenizer, request.vocab_size, out / TRAINED, anew=request.force
         )
-    tokenizer: Tokenizer = tokenizer_ref.make()
+    tokenizer = load_tokenizer(tokenizer_ref)
     backend: DataBackend = request.backend.make()
 
     how = (request.name, request.append_eod, request.ftfy)

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from neox_core.build.encode import load_tokenizer
 from neox_core.build.progress import progress
 from neox_core.build.records import MANIFEST, read_json, sha256_of
 from neox_core.errors import DataError, run_main
 from neox_core.plan.runfile import ComponentRef
 
 if TYPE_CHECKING:
-    from neox_core.contracts import DataBackend, Tokenizer, TokenSource
+    from neox_core.contracts import DataBackend, TokenSource
 
 
 def verify(prefix: Path, backend: ComponentRef, tokenizer: ComponentRef | None, vocab_size: int | None) -> list[str]:
@@ -27,8 +28,7 @@ def verify(prefix: Path, backend: ComponentRef, tokenizer: ComponentRef | None, 
     source = reader.open(prefix)
     lines = [f"{prefix}: {len(source.sizes):,} documents, {int(source.sizes.sum(dtype=np.int64)):,} tokens: whole"]
     if tokenizer is not None:
-        decoder: Tokenizer = tokenizer.make()
-        vocab_size = decoder.vocab_size
+        vocab_size = load_tokenizer(tokenizer).vocab_size
     highest, empty = _check_ids(prefix, source, vocab_size)
     below = f", all below {vocab_size}" if vocab_size is not None else ""
     lines.append(f"ids: 0 to {highest}{below}; {empty:,} documents are empty")

@@ -57,7 +57,8 @@ def contents_of(plan: DataPlan, backend: DataBackend) -> Contents:
     Of a file some blocks that are spread over it, so that it costs a run nothing, and behind a space what the manifest
     of a prepared dataset tells of the whole of it.
     """
-    found = {split: [_content(backend, prefix) for prefix in named] for split, named in _prefixes(plan).items()}
+    with plan.backend.blamed():
+        found = {split: [_content(backend, prefix) for prefix in named] for split, named in _prefixes(plan).items()}
     return found if plan.tokenizer is None else {**found, "tokenizer": [vocabulary_of(plan.tokenizer)]}
 
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from neox_core.build.blend import build_blend
 from neox_core.build.data import build_batches, build_tokenizer, open_split
-from neox_core.build.dataset import INDEX_FOLDER, rounds_of
+from neox_core.build.dataset import INDEX_FOLDER, build_backend, rounds_of
+from neox_core.build.encode import Encoder
 from neox_core.build.index_data import index_data
 from neox_core.build.order import build_order
 from neox_core.build.records import edge_hash_of
@@ -69,6 +70,23 @@ class OddBackend(JsonBackend):
         made = type("Odd", (base,), methods)
         self.open = made if base is JsonSource else JsonSource
         self.files = JsonBackend.files.__get__(self) if base is JsonSource else methods["files"].__get__(self)
+
+
+class Tokenizing(JsonBackend):
+    def use(self, tokenizer, identity) -> None: ...
+
+
+class NoWords:
+    vocab_size, eod = None, 0
+
+    def __init__(self, settings) -> None: ...
+
+
+class Halves(NoWords):
+    vocab_size = 9
+
+    def encode_batch(self, texts):
+        return [[0.5, 1.5] for _ in texts]
 
 
 class Words:
@@ -514,3 +532,16 @@ def test_a_document_that_ends_before_its_size_is_an_error(tmp_path, monkeypatch)
     samples = open_split(make_plan(tmp_path / "docs"), "train")
     with pytest.raises(DataError, match="docs: sample 0: its documents are shorter than their sizes say"):
         samples.read(0, np.zeros(SEQ + 1, dtype=np.int64))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("NoWords", "its vocab_size is None"), ("Halves", "does not give a list of whole numbers")]
+)
+def test_a_tokenizer_that_breaks_its_contract_is_named(name, said):
+    reference = ComponentRef("tokenizer", "odd", "neox-odd", "1.0", f"{__name__}:{name}")
+    with pytest.raises(PluginError, match=f"tokenizer neox-odd:odd 1[.]0: .*{said}"):
+        list(Encoder(reference).batches([("label", ["a", "b"])]))
+    plan = make_plan(None)
+    backend = evolve(plan.data.backend, target=f"{__name__}:Tokenizing")
+    with pytest.raises(PluginError, match=said):
+        build_backend(evolve(plan, data=evolve(plan.data, backend=backend, tokenizer=reference)))
