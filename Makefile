@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := pyproject.toml constraints.txt requirements/core.txt requirements/plugins-editable.txt $(wildcard plugins/*/pyproject.toml)
+SOURCES := pyproject.toml constraints.txt requirements/core.txt $(wildcard plugins/*/pyproject.toml)
 
 .PHONY: setup train test generated clean
 
@@ -30,7 +30,7 @@ $(BIN)/tox: | $(BIN)/python
 $(VENV)/.installed: $(SOURCES) | $(BIN)/python
 	@echo "Installing torch, DeepSpeed and neox into $(VENV) (a minute or two, once)"
 	$(BIN)/python -m pip install -q -c constraints.txt -r requirements/core.txt
-	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e . -r requirements/plugins-editable.txt
+	$(BIN)/python requirements/install_here.py
 	@touch $@
 
 clean:  # what is made again by the others; never a run

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import tomli
+from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,8 +40,7 @@ def run(*argv: str | Path, cwd: Path = ROOT) -> None:
 def build_wheel(source: Path, wheels: Path) -> Path:
     """The wheel of a distribution, unpacked in a folder of its own: pure Python needs no more to be importable."""
     folder = wheels / source.name
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=source)
-    (wheel,) = folder.glob("*.whl")
+    (wheel,) = WheelBuilder(str(source)).build(directory=str(folder), versions=["standard"])
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "unpacked")
     return folder
@@ -91,9 +91,7 @@ def main() -> None:
     outside = work / "outside"  # nothing is importable from the checkout by accident
     outside.mkdir(parents=True, exist_ok=True)
     sources = {"neox-core": ROOT, **{name: ROOT / "plugins" / name for name in plugins}}
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        folders = pool.map(lambda source: build_wheel(source, work / "wheels"), sources.values())
-        built = dict(zip(sources, folders, strict=True))
+    built = {name: build_wheel(source, work / "wheels") for name, source in sources.items()}
     run(*PIP, "uninstall", "-y", *built)
 
     def test(name: str) -> None:
