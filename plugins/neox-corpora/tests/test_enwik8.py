@@ -36,7 +36,7 @@ def server():
         def log_message(self, *args): ...
 
     listening = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=listening.serve_forever, daemon=True)
+    thread = threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     state.url = f"http://127.0.0.1:{listening.server_address[1]}/file"
     yield state
