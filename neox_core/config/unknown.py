@@ -20,9 +20,11 @@ def explain_unknown(
 ) -> Iterator[Problem]:
     """A top-level key that nobody has read: of a component that is not chosen, of a missing package, or of nobody.
 
-    Of a block of a later version each key is named.
+    Of a block of a later version each key is named. `null` sets nothing of a component that is not chosen.
     """
     belongs = owners.components_of.get(key)
+    if belongs and value is None:
+        return
     if belongs:
         kind = KIND_BY_NAME[belongs[0].kind]
         names = " or ".join(dict.fromkeys(entry.component.name for entry in belongs))

@@ -105,6 +105,7 @@ def test_settings_of_a_component_that_is_not_chosen(read: Read) -> None:
         "rms-norm-epsilon: belongs to norm rmsnorm, and this config has norm: layernorm "
         "(set norm: rmsnorm, or remove rms-norm-epsilon)"
     )
+    assert read("rms-norm-epsilon: null\n")[1] == []
 
 
 def test_a_key_that_several_components_of_a_kind_share(read: Read) -> None:
