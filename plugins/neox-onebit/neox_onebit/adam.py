@@ -54,6 +54,7 @@ class OneBitAdam(Averaging):
                 if not state:
                     state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
                     state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+                state["step"] = state["step"].to(parameter.device)  # a loaded one is on the host
             states = [self.state[parameter] for parameter in parameters]
             adamw(
                 parameters,
@@ -83,6 +84,7 @@ class OneBitAdam(Averaging):
             state["exp_avg"].copy_(momenta[parameter])
             state["compressed"] = state.get("compressed", 0) + 1
             beta1, beta2 = group["betas"]
+            state["step"] = state["step"].cpu()  # once: reading it from a GPU in each step would wait for it
             updates = float(state["step"])
             rate, root = group["lr"] / (1 - beta1 ** (updates + state["compressed"])), (1 - beta2**updates) ** -0.5
             kept = 1 - group["lr"] * group["weight_decay"]

@@ -51,13 +51,14 @@ class Exchange:
         self.share = -(-self.rows // wire.size)  # of a server
         self.worker_error = torch.zeros(self.share * wire.size, self.block, device=device)
         self.server_error = torch.zeros(self.share, self.block, device=device)
+        self._latest: tuple[tuple[bool, ...], Tensor] = (), torch.empty(0)
 
     def mean(self, values: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Of each vector its mean over the ranks, as far as it arrives; None takes no part, on any rank. Collective."""
         for value, flat in self._parts(self.worker_error, values):
             if value is not None:
                 flat.add_(value.detach().reshape(-1))
-        used = self._used(values)
+        used = self._used(tuple(value is not None for value in values))
         got = self._sent(used) if self._wire.size > 1 else self._kept(used)
         return [None if value is None else flat.view_as(value) for value, flat in self._parts(got, values)]
 
@@ -109,15 +110,17 @@ class Exchange:
             first += rows * self.block
         return found
 
-    def _used(self, values: Sequence[Tensor | None]) -> Tensor:
-        """How many elements of each block take part: fp32 [share * size, 1]."""
-        used, end = torch.zeros(len(self.worker_error), 1), 0
-        for value, rows, size in zip(values, self._rows, self._sizes, strict=True):
-            end += rows
-            if value is not None and size:
-                used[end - rows : end] = self.block
-                used[end - 1] = size - (rows - 1) * self.block
-        return used.to(self.worker_error.device)
+    def _used(self, takes_part: tuple[bool, ...]) -> Tensor:
+        """How many elements of each block take part: fp32 [share * size, 1]; kept, since a copy waits for a GPU."""
+        if takes_part != self._latest[0]:
+            used, end = torch.zeros(len(self.worker_error), 1), 0
+            for takes, rows, size in zip(takes_part, self._rows, self._sizes, strict=True):
+                end += rows
+                if takes and size:
+                    used[end - rows : end] = self.block
+                    used[end - 1] = size - (rows - 1) * self.block
+            self._latest = takes_part, used.to(self.worker_error.device)
+        return self._latest[1]
 
     def _sent(self, used: Tensor) -> Tensor:
         """What arrives of the workers' errors, which have the vectors in them."""

@@ -39,13 +39,12 @@ def pack(blocks: Tensor, used: Tensor, kernels: Kernels = REFERENCES) -> Tensor:
         packed = torch.empty(rows, block // 8 + _SCALE, dtype=torch.uint8, device=blocks.device)
         if _compiled("pack", (blocks, used, packed), c_long(rows), c_long(block)):
             return packed
-    short = ((used > 0) & (used < block)).squeeze(1)
-    counts = torch.arange(block, device=blocks.device) < used[short]
-    blocks[short] *= counts
-    packed = kernels.get("onebit_compress", compress)(blocks, used)
-    packed[(used == 0).squeeze(1)] = 0
+    none = used == 0
+    counts = (torch.arange(block, device=blocks.device) < used) | none  # choosing the short rows waits for a GPU
+    blocks *= counts
+    packed = kernels.get("onebit_compress", compress)(blocks, used).masked_fill_(none, 0)
     blocks -= kernels.get("onebit_decompress", decompress)(packed)
-    blocks[short] *= counts
+    blocks *= counts
     return packed
 
 
