@@ -71,12 +71,12 @@ class BlockTable:
     @cached_property
     def by_row(self) -> tuple[Tensor, Tensor]:
         """(starts, columns), int32: block r of head h sees columns[starts[i]:starts[i + 1]], i = h * blocks + r."""
-        return self._placed(_lists(self.layout))
+        return self._placed(_lists(self._on_host(0, self.num_blocks)))
 
     @cached_property
     def by_column(self) -> tuple[Tensor, Tensor]:
         """The same for key blocks: the query blocks that see them."""
-        return self._placed(_lists(self.layout.mT))
+        return self._placed(_lists(self._on_host(0, self.num_blocks).mT))
 
     def first(self, num_blocks: int) -> BlockTable:
         """The table of the first blocks of the sequence."""
@@ -85,7 +85,7 @@ class BlockTable:
         if num_blocks not in self._shorter:
             if len(self._shorter) == _SHORTER:
                 del self._shorter[next(iter(self._shorter))]
-            layout = self._between(0, num_blocks)[:, :, :num_blocks]
+            layout = self._on_host(0, num_blocks)[:, :, :num_blocks]
             self._shorter[num_blocks] = BlockTable(layout, self.block, self.device)
         return self._shorter[num_blocks]
 
@@ -105,13 +105,16 @@ class BlockTable:
 
     def _between(self, first: int, last: int) -> Tensor:
         """Rows of the layout: bool [heads, last - first, blocks]."""
+        return self._on_host(first, last).to(self.device)
+
+    def _on_host(self, first: int, last: int) -> Tensor:
         rows = torch.zeros(self.num_heads, last - first, self.num_blocks, dtype=torch.bool)
         for heads, (starts, columns) in zip(self._heads, self._seen, strict=True):
             row = torch.arange(last - first).repeat_interleave(starts[first : last + 1].diff())
             one = torch.zeros_like(rows[0])
             one[row, columns[starts[first] : starts[last]]] = True
             rows[heads] = one
-        return rows.to(self.device)
+        return rows
 
     def _placed(self, lists: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         starts, columns = lists
