@@ -1,4 +1,7 @@
-"""The training loop. It waits for the device at log steps and before a save, inside of `report`, and nowhere else."""
+"""The training loop. It waits for the device at log steps, after an evaluation and before a save, inside of `report`.
+
+Nowhere else, beside what DeepSpeed itself looks at: see `build.engine.Engine.train_step`.
+"""
 
 from __future__ import annotations
 
