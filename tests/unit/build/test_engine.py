@@ -264,7 +264,7 @@ def test_an_optimizer_can_tell_tables() -> None:
 def test_an_optimizer_must_be_one() -> None:
     plan = make_plan()
     wrong = evolve(plan.optim, optimizer=evolve(ADAM, target="operator:is_", settings_class=None))
-    with pytest.raises(PluginError, match="is a bool, not a torch"):
+    with pytest.raises(PluginError, match="makes a bool, not a torch"):
         build_optimizer(wrong, Tiny())
     torchs = evolve(plan.optim, optimizer=evolve(ADAM, target=f"{__name__}:LikeTorchs"))
     with pytest.raises(PluginError, match=r"optimizer neox-adam:Adam 0\.1\.0: `lr` in its groups is AdamSettings"):
