@@ -41,7 +41,7 @@ def explain_unknown(
     elif key in gpt_neox()[0]:
         yield from _foreign(key, value)
     else:
-        near = get_close_matches(key, (*owners.keys(), *known().names_in("")), 1)
+        near = get_close_matches(key, (*owners.keys(), *known().names_in("")), 1, 0.7)
         suspects = "".join(f"; not loaded, and may own it: {report.line}" for report in catalog.failed())
         hint = f"did you mean {spell(near[0])}?" if near else "no key is like it"
         yield Problem(f"{UNKNOWN_KEY}{suspects}", key, hint)

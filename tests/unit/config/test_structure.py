@@ -326,6 +326,11 @@ def test_a_name_of_gpt_neox_alone_is_no_typo(read: Read, text: str, key: str, hi
     assert hint in line
 
 
+@pytest.mark.parametrize("key", ["gd_retain_weight", "use_named_train_datasets", "norm_activation_type"])
+def test_a_key_of_somebody_elses_gpt_neox_is_no_typo(read: Read, key: str) -> None:
+    assert read(f"{key}: 1\n")[1][0].endswith("unknown key (no key is like it)")
+
+
 def test_keys_of_gpt_neox_alone_have_no_owner() -> None:
     owned = set(find_owners(load_plugins().registry).keys()) | set(known().names_in("")) | LEGACY_KEYS
     assert sorted(gpt_neox()[0].keys() & owned) == []
