@@ -18,9 +18,9 @@ class Shard:
     """A run of elements of one parameter, counted in the flattened parameter and in what the optimizer steps.
 
     name, shape: the whole parameter as the model has it. first, count: elements [first, first + count) of it.
-    stepped: the tensor in the optimizer's groups that holds them, from element `offset` of it on. replicated: whether
-    every data-parallel rank holds the whole parameter, in its own shape; else `stepped` is a flat partition. cut: how
-    the parameter lies in the one that the ranks of a tensor group hold together; None: it is the whole.
+    stepped: the tensor in the optimizer's groups that holds them, from element `offset` of it on. whole: whether it has
+    the whole parameter, in its own shape; else it is a flat partition. cut: how the parameter lies in the one that the
+    ranks of a tensor group hold together; None: it is the whole. owned: whether no other data-parallel rank steps it.
     """
 
     name: str
@@ -29,8 +29,9 @@ class Shard:
     count: int
     stepped: Tensor
     offset: int
-    replicated: bool
+    whole: bool
     cut: Cut | None = None
+    owned: bool = False
 
     @property
     def whole_shape(self) -> tuple[int, ...]:
@@ -45,15 +46,17 @@ class Shard:
 def find_shards(model: nn.Module, wrapper: Any, optimizer: torch.optim.Optimizer, data_rank: int) -> tuple[Shard, ...]:
     """The shards of every trainable parameter, in the order of the model.
 
-    wrapper: what DeepSpeed put around `optimizer`, or the optimizer itself. Four layouts are known: the parameters
-    themselves, an fp32 copy of each (fp16 and bf16 at ZeRO 0), flat fp32 partitions of whole groups (ZeRO 1 and 2 and
-    BF16_Optimizer), where a parameter may be here in part or not at all, and flat partitions of each parameter
-    (ZeRO 3), of which the last ranks may have none.
+    wrapper: what DeepSpeed put around `optimizer`, or the optimizer itself. Five layouts are known: the parameters
+    themselves, an fp32 copy of each (fp16 and bf16 at ZeRO 0), either of those that this rank owns (ZeRO 1 of whole
+    parameters), flat fp32 partitions of whole groups (ZeRO 1 and 2 and BF16_Optimizer), where a parameter may be here
+    in part or not at all, and flat partitions of each parameter (ZeRO 3), of which the last ranks may have none.
     """
     if is_partitioned(model):
         layout = dict(_partitions(model, wrapper, data_rank))
     elif hasattr(wrapper, "round_robin_bit16_groups"):
         layout = dict(_flat_partitions(model, wrapper, data_rank))
+    elif hasattr(wrapper, "owned"):
+        layout = dict(_owned(model, wrapper))
     else:
         layout = dict(_shards(model, wrapper, optimizer))
     return tuple(evolve(layout[name], cut=cut_of(each)) for name, each in model.named_parameters() if name in layout)
@@ -124,6 +127,13 @@ def _flat_partitions(model: nn.Module, wrapper: Any, data_rank: int) -> Iterator
             if low < high:
                 name = names[id(parameter)]
                 yield name, Shard(name, tuple(parameter.shape), low - offset, high - low, flat, low - begin, False)
+
+
+def _owned(model: nn.Module, wrapper: Any) -> Iterator[tuple[str, Shard]]:
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for weight, stepped in wrapper.owned:
+        name = names[id(weight)]
+        yield name, Shard(name, tuple(weight.shape), 0, weight.numel(), stepped, 0, True, owned=True)
 
 
 def _shards(model: nn.Module, wrapper: Any, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Shard]]:

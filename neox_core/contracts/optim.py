@@ -24,9 +24,10 @@ class Optimizer(Protocol):
     changes no bit of what follows. `step()` leaves the gradients as they are, skips parameters without one, and is
     deterministic. Per-parameter state is either of the parameter's shape (sliced with it under ZeRO) or a scalar; with
     `Component.whole_parameters` it may also be one number for each index of a dimension, in a tensor that broadcasts
-    to the parameter: [d1, 1] and [1, d2] of a [d1, d2]. Such an optimizer is not run on parts of parameters. Under
-    ZeRO 1 and above an optimizer sees flat fp32 slices instead of parameters: see `Component.zero_stages`. A
-    parameter with an attribute `is_table` that is True is a vocabulary's: an embedding, or the head.
+    to the parameter: [d1, 1] and [1, d2] of a [d1, d2]. Such an optimizer is not run on parts of parameters: at
+    ZeRO 1 its groups are left the parameters that the rank owns, which may be none, after it is made of all. Any other
+    sees flat fp32 slices instead of parameters under ZeRO 1 and above: see `Component.zero_stages`. A parameter with an
+    attribute `is_table` that is True is a vocabulary's: an embedding, or the head.
     """
 
     param_groups: list[dict[str, Any]]

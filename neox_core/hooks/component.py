@@ -53,9 +53,9 @@ class Component:
     summary: one line for `neox plugins list`, with the source (paper, document).
     needs: top-level modules that the target imports beyond the plugin's hard dependencies.
     zero_stages: optimizers only: the ZeRO stages its author has tested. A sharded stage hands the optimizer
-        flat fp32 slices of the parameters, so an optimizer that looks at shapes must not list any but 0.
+        flat fp32 slices of the parameters, so an optimizer that looks at shapes must not list any but 0 and 1.
     whole_parameters: optimizers only: it looks at a parameter's shape or at all of it, so a tensor-parallel part of
-        one will not do.
+        one will not do, and at ZeRO 1 each rank's optimizer has whole parameters, those that the rank owns.
     devices, precisions: optimizers only: what it runs on, and the precisions of a model that it suits.
     state_numbers: optimizers only: how many numbers its state has at most for each element of a parameter, and besides
         for each row and column (each index of each dimension); None: it does not say. At the default settings.

@@ -221,6 +221,7 @@ def _optim(config: Config) -> OptimPlan:
         weight_decay=decay,
         gradient_clipping=rest.gradient_clipping,
         zero_stage=config.section(ZeroSection).zero_optimization.stage,
+        whole_parameters=optimizer.entry.component.whole_parameters,
     )
 
 

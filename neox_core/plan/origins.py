@@ -34,6 +34,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "optim.lr": ("optimizer.params.lr",),
     "optim.decay_steps": ("lr_decay_iters",),
     "optim.zero_stage": ("zero_optimization.stage",),
+    "optim.whole_parameters": ("optimizer.type",),
     "precision.dtype": ("fp16.enabled", "bf16.enabled"),
     "precision.autocast": ("torch_autocast.enabled", "amp.enabled"),
     "checkpoint.keep_last": ("keep_last_n_checkpoints",),

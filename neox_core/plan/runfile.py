@@ -208,7 +208,7 @@ class DataPlan:
 
 @frozen
 class OptimPlan:
-    """Steps are optimizer steps. `zero_stage` from 0 to 3."""
+    """Steps are optimizer steps. `zero_stage` from 0 to 3. whole_parameters: what the optimizer looks at."""
 
     optimizer: ComponentRef
     schedule: ComponentRef
@@ -219,6 +219,12 @@ class OptimPlan:
     weight_decay: float
     gradient_clipping: float
     zero_stage: int
+    whole_parameters: bool = False
+
+    @property
+    def owns_parameters(self) -> bool:
+        """Whether a rank steps whole parameters of its own, in place of a slice of all."""
+        return self.whole_parameters and self.zero_stage == 1
 
 
 @frozen

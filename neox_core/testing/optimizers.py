@@ -38,7 +38,10 @@ def check_optimizer(catalog: Catalog, name: str, **settings: Any) -> None:
     _check_resume(make)
     _check_groups(make, fields)
     _check_state(make, entry.component, counted=set(settings) <= {"lr"})
-    if any(stage > 0 for stage in entry.component.zero_stages):
+    stages, whole = entry.component.zero_stages, entry.component.whole_parameters
+    if whole and 1 in stages:
+        _check_shares(make)
+    if any(stage > int(whole) for stage in stages):
         _check_slices(make)
 
 
@@ -157,6 +160,25 @@ def _check_state(make: Make, component: Component, *, counted: bool) -> None:
             element, side = component.state_numbers
             most = element * weight.numel() + side * sum(weight.shape)
             hold(numbers <= most, f"state_numbers: {most:g} at most for a {list(weight.shape)}; it has {numbers}")
+
+
+def _check_shares(make: Make) -> None:
+    """What ZeRO 1 does with whole parameters: on each rank the groups are left some of theirs, or none."""
+    whole, shared = _weights(), _weights()
+    optimizers = [
+        make([{"params": weights[:1], "weight_decay": 0.5}, {"params": weights[1:], "weight_decay": 0.0}])
+        for weights in (whole, shared, shared, shared)
+    ]
+    for optimizer, mine in zip(optimizers[1:], (shared[:2], shared[2:], []), strict=True):
+        for group in optimizer.param_groups:
+            group["params"] = [each for each in group["params"] if any(each is one for one in mine)]
+    for step in range(STEPS):
+        for weights in (whole, shared):
+            _give(weights, _gradients(whole, step))
+        for optimizer in optimizers:
+            optimizer.step()
+    same = _equal(whole, shared)
+    hold(same, "zero_stages names 1 beside whole_parameters, so a parameter moves alike when others leave the groups")
 
 
 def _check_slices(make: Make) -> None:

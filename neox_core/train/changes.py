@@ -33,7 +33,7 @@ _SAME_NUMBERS = {
         "recompute",
         "sparse_gradients",
     },
-    "optim": {"decay_steps", "lr", "min_lr", "schedule", "warmup_steps", "zero_stage"},
+    "optim": {"decay_steps", "lr", "min_lr", "schedule", "warmup_steps", "whole_parameters", "zero_stage"},
     "precision": set[str](),
 }
 """Of these parts of the plan, what changes no number of a step, or is compared elsewhere."""

@@ -188,12 +188,12 @@ def _fill_optimizer(engine: Engine, reader: CheckpointReader) -> None:
         held = states[order[id(shard.stepped)]]
         for state in reader.states(shard.name):
             shape = reader.tensor_shape("state", shard.name, state)
-            if shape == () or (shard.replicated and shard.cut is None):
+            if shape == () or (shard.whole and shard.cut is None):
                 _same_value(held, state, reader.tensor("state", shard.name, state), shard.name)
             elif shape == shard.whole_shape:
                 place = shard.cut, shard.first, shard.first + shard.count
                 values = reader.part("state", shard.name, state, *place)
-                if shard.replicated:
+                if shard.whole:
                     held[state] = values.view(shard.shape)
                     continue
                 if state not in held:

@@ -71,7 +71,7 @@ class RankContents:
         """The elements of `shard` in a tensor that is laid out as `shard.stepped` is."""
         if shard.cut is not None:
             self._add_cut(part, kind, shard, shard.cut, shard.part_of(tensor), state)
-        elif shard.replicated:
+        elif shard.whole:
             self.add(part, kind, shard.name, tensor, state=state)
         else:
             place = {"shape": shard.shape, "flat_range": (shard.first, shard.first + shard.count)}
@@ -110,7 +110,7 @@ def collect(engine: Engine, rank: int, groups: Groups, *, optimizer: bool, whole
                 contents.add("weights", "weight", name, tensor.clone())
     else:
         for index, shard in enumerate(engine.weights):
-            if engine.stores(shard.name) and (not shard.replicated or index % data_size == data_rank):
+            if engine.stores(shard.name) and (not shard.whole or index % data_size == data_rank):
                 contents.add_shard("weights", "weight", shard, shard.stepped)
     if not optimizer:
         return contents
@@ -119,7 +119,7 @@ def collect(engine: Engine, rank: int, groups: Groups, *, optimizer: bool, whole
             contents.add("optimizer", "own", f"{rank}/{name}", tensor, rank=rank)
     dtypes = {name: parameter.dtype for name, parameter in engine.model.named_parameters()}
     for index, shard in enumerate(engine.shards):
-        mine = index % data_size == data_rank if shard.replicated else True
+        mine = shard.owned or not shard.whole or index % data_size == data_rank
         if not (mine and engine.stores(shard.name)):
             continue
         speaks = groups.tensor.rank == 0 or shard.cut is None  # for a number that all parts of a parameter share
@@ -129,7 +129,7 @@ def collect(engine: Engine, rank: int, groups: Groups, *, optimizer: bool, whole
             if not isinstance(value, Tensor) or value.ndim == 0:
                 if shard.first == 0 and speaks:  # of a parameter in parts, the part with its beginning speaks for all
                     _add_scalar(contents, shard.name, state, value)
-            elif value.shape == shard.stepped.shape or (shard.replicated and shard.cut is None):
+            elif value.shape == shard.stepped.shape or (shard.whole and shard.cut is None):
                 contents.add_shard("optimizer", "state", shard, value, state)
             else:
                 raise CheckpointError(

@@ -93,7 +93,7 @@ def run(plan: RunPlan) -> None:
 
 
 def _kind(engine: Engine) -> str:
-    return "replicated" if all(shard.replicated for shard in engine.shards) else "sharded"
+    return "replicated" if all(shard.whole for shard in engine.shards) else "sharded"
 
 
 def rank_main(rank: int, launch: dict[str, Any]) -> None:

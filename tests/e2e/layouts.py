@@ -2,7 +2,8 @@
 
 Each case is a dict: its name, what of the model, the layout and the optimizer differs from the form that it names, and
 optionally a checkpoint to start from, and a step to save at besides the last. It leaves OUT/<ranks>/<name>: checkpoints
-and `losses.json`, the mean loss of each step over the samples of the step, as the first rank knows it.
+and `losses.json`: the mean loss of each step over the samples of the step, as the first rank knows it, and how many
+numbers of the optimizer's state each rank has held.
 """
 
 import contextlib
@@ -133,6 +134,8 @@ OPTIMIZERS |= {
     for name in ("SGD", "Adagrad", "RMSprop", "Adadelta", "Adamax", "NAdam", "RAdam")
 }
 
+WHOLE = ("SM3", "Lamb", "Muon")
+
 
 # What ranks would each import by themselves, once forked.
 WARM = (
@@ -226,6 +229,7 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
             weight_decay=0.1,
             gradient_clipping=CLIPPING,
             zero_stage=zero,
+            whole_parameters=optimizer.name in WHOLE,
             lr=lr,
         ),
         train=evolve(plan.train, train_iters=steps),
@@ -291,8 +295,11 @@ def run_case(case: dict[str, Any], out: Path) -> None:
     (valid,) = engine.evaluate([held_out])
     checkpointer.save(state)
     engine.close()
+    mine = sum(each.numel() for each in tree_leaves(dict(engine.optimizer.state)) if isinstance(each, Tensor))
+    held = [0] * world
+    dist.all_gather_object(held, mine)
     if dist.get_rank() == 0:
-        told = {"losses": losses, "norms": norms, "valid": float(valid), "sent": sent}
+        told = {"losses": losses, "norms": norms, "valid": float(valid), "sent": sent, "held": held}
         (out / case["name"] / "losses.json").write_text(json.dumps(told))
 
 

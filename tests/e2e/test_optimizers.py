@@ -3,6 +3,8 @@
 All cases of one number of ranks run in one group of processes (layouts.py).
 """
 
+import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from neox_core.train.checkpoint_read import CheckpointReader
 from neox_core.train.manifest import find_checkpoint
 
 STEPS, HALF = 8, 4
+CLIPPING = 0.5
 # A key's bias has no gradient but rounding, which adaptive steps would divide by itself: the model has no such biases.
 MODEL: dict[str, Any] = {"position": "rotary", "attention_bias": False, "steps": STEPS}
 EPS = {"optimizer_settings": {"eps": 1e-5}}
@@ -51,13 +54,20 @@ def out(tmp_path_factory: pytest.TempPathFactory, start: Any) -> Path:
     for name in OPTIMIZERS:
         two.append(case(f"{name}-0", name, save_at=HALF))
         two.append(case(f"{name}-on", name, load=half_of(f"{name}-0")))
-    two += [case(f"{name}-{stage}", name, zero=stage) for name, stage in SHARDED]
-    for name in MASTERS:
-        two.append(case(f"{name}-bf16-0", name, dtype="bf16", save_at=HALF))
-        two.append(case(f"{name}-bf16-on", name, dtype="bf16", load=half_of(f"{name}-bf16-0")))
+    two += [case(f"{name}-{stage}", name, zero=stage, save_at=HALF) for name, stage in SHARDED]
+    for name, stage in product(MASTERS, (0, 1)):
+        two.append(case(f"{name}-bf16-{stage}", name, dtype="bf16", zero=stage, save_at=HALF))
+        two.append(
+            case(f"{name}-bf16-{stage}-on", name, dtype="bf16", zero=stage, load=half_of(f"{name}-bf16-{stage}"))
+        )
+    for there, here in ((0, 1), (1, 0)):
+        two.append(case(f"Muon-{here}-from-{there}", "Muon", zero=here, load=half_of(f"Muon-{there}")))
     two += [case(f"{name}-pipeline", name, pipe=2, accumulation=2) for name in WHOLE]
-    two.append(case("SM3-slices", "SM3", zero=1))
-    start("layouts.py", out, {1: [case(name, name) for name in OPTIMIZERS], 2: two})
+    two.append(case("SM3-slices", "SM3", zero=2))
+    one = [case(name, name) for name in OPTIMIZERS] + [case("Muon-fewer", "Muon", load=half_of("Muon-1"))]
+    stages = {"pipe": 2, "zero": 1, "accumulation": 2}
+    four = [case("SM3-stages", "SM3", **stages), case("SM3-bf16-stages", "SM3", dtype="bf16", **stages)]
+    start("layouts.py", out, {2: two, 1: one, 4: four})
     return out
 
 
@@ -78,6 +88,17 @@ def furthest(some: dict[Any, Tensor], others: dict[Any, Tensor], kind: str) -> t
     return max((float((some[key].double() - others[key].double()).abs().max()), key) for key in mine)
 
 
+def told(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "losses.json").read_text())
+    return found
+
+
+def assert_same(some: dict[Any, Tensor], others: dict[Any, Tensor]) -> None:
+    assert set(some) == set(others)
+    assert {key[0] for key in some} >= {"weight", "state"}
+    assert [key for key, tensor in some.items() if not torch.equal(tensor, others[key])] == []
+
+
 @pytest.mark.parametrize(
     ("name", "layout"), [*((name, "0") for name in OPTIMIZERS), *((name, "pipeline") for name in WHOLE)]
 )
@@ -92,12 +113,56 @@ def test_sharded_equals_whole(out: Path, name: str, stage: int) -> None:
     assert far < 1e-6, key
 
 
-@pytest.mark.parametrize("name", [*OPTIMIZERS, *(f"{name}-bf16" for name in MASTERS)])
-def test_resumed_goes_on_to_the_bit(out: Path, name: str) -> None:
-    straight, resumed = stored(out / "2" / f"{name}-0"), stored(out / "2" / f"{name}-on")
-    assert set(straight) == set(resumed)
-    assert {key[0] for key in straight} >= {"weight", "state"}
-    assert [key for key, tensor in straight.items() if not torch.equal(tensor, resumed[key])] == []
+@pytest.mark.parametrize(
+    ("straight", "resumed"),
+    [
+        *((f"{name}-0", f"{name}-on") for name in OPTIMIZERS),
+        *((f"{name}-bf16-{stage}", f"{name}-bf16-{stage}-on") for name in MASTERS for stage in (0, 1)),
+    ],
+)
+def test_resumed_goes_on_to_the_bit(out: Path, straight: str, resumed: str) -> None:
+    assert_same(stored(out / "2" / straight), stored(out / "2" / resumed))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_ranks_that_own_whole_parameters_step_as_those_that_have_all(out: Path, name: str) -> None:
+    assert_same(stored(out / "2" / f"{name}-0"), stored(out / "2" / f"{name}-1"))
+    norms, others = (told(out / "2" / f"{name}-{stage}")["norms"] for stage in (0, 1))
+    assert norms == others
+    assert max(norms) > CLIPPING
+
+
+@pytest.mark.parametrize("name", MASTERS)
+def test_ranks_that_own_copies_step_as_those_that_have_all(out: Path, name: str) -> None:
+    """DeepSpeed rounds the norm another way, by which a weight is sometimes rounded to another bf16 number."""
+    tensors = stored(out / "2" / f"{name}-bf16-1")
+    far, key = furthest(stored(out / "2" / f"{name}-bf16-0"), tensors, "master")
+    assert far < 5e-3, key
+    rounded = {name: tensor.bfloat16() for (kind, name, _), tensor in tensors.items() if kind == "master"}
+    assert all(torch.equal(tensors["weight", name, None], copy) for name, copy in rounded.items())
+
+
+@pytest.mark.parametrize("name", [*WHOLE, *(f"{name}-bf16" for name in MASTERS)])
+def test_ranks_that_own_whole_parameters_share_the_state(out: Path, name: str) -> None:
+    all_of_it, other = told(out / "2" / f"{name}-0")["held"]
+    assert all_of_it == other
+    shares = told(out / "2" / f"{name}-1")["held"]
+    assert sum(shares) == all_of_it
+    assert max(shares) < 0.55 * all_of_it
+
+
+@pytest.mark.parametrize(("resumed", "straight"), [("Muon-1-from-0", "Muon-1"), ("Muon-0-from-1", "Muon-0")])
+def test_another_stage_goes_on_to_the_bit(out: Path, resumed: str, straight: str) -> None:
+    assert_same(stored(out / "2" / straight), stored(out / "2" / resumed))
+
+
+def test_other_numbers_of_ranks_go_on(out: Path) -> None:
+    """One rank from the checkpoint of two owners; and two owners for each of two stages of a pipeline."""
+    for other, name in ((out / "1" / "Muon-fewer", "Muon"), (out / "4" / "SM3-stages", "SM3")):
+        far, key = furthest(stored(other), stored(out / "1" / name), "weight")
+        assert far < TOLERANCES.get(name, 1e-5), key
+    losses, others = (told(out / each)["losses"] for each in ("4/SM3-bf16-stages", "2/SM3-bf16-1"))
+    assert losses == pytest.approx(others, rel=2e-3)
 
 
 def test_a_checkpoint_of_sm3_has_a_number_for_each_row_and_column(out: Path) -> None:
@@ -123,7 +188,7 @@ def test_masters_have_the_state_of_parameters(out: Path, name: str) -> None:
 
 
 def test_sm3_on_slices_has_a_number_for_each_element(out: Path) -> None:
-    """At ZeRO 1, where a config must allow it; there are no rows and columns in a slice."""
+    """At ZeRO 2, where a config must allow it; there are no rows and columns in a slice."""
     tensors = stored(out / "2" / "SM3-slices")
     for (kind, name, state), tensor in tensors.items():
         if kind == "state" and state == "bound_0":

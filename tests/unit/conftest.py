@@ -93,7 +93,14 @@ class Everything:
     def neox_optimizers(self) -> list[Component]:
         return [
             component("Adam", AdamSettings, zero_stages=(0, 1)),
-            component("Rowwise", AdamSettings, whole_parameters=True, devices=("cpu",), precisions=("fp32", "fp16")),
+            component(
+                "Rowwise",
+                AdamSettings,
+                zero_stages=(0, 1),
+                whole_parameters=True,
+                devices=("cpu",),
+                precisions=("fp32", "fp16"),
+            ),
             component("AnyStage", AdamSettings, zero_stages=(0, 1, 2, 3)),
             component("CPU_Adam", AdamSettings, zero_stages=(0, 1, 2, 3)),
             component("Fixed"),

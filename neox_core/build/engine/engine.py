@@ -16,6 +16,7 @@ from neox_core.build.engine.partitioned import refresh, whole_weights
 from neox_core.build.engine.recompute import build_recompute
 from neox_core.build.engine.start import (
     autocast_dtype,
+    clips_itself,
     forget_place,
     initialize,
     plain_options,
@@ -79,8 +80,8 @@ class Engine:
 
     model: the module; its parameters are the weights in the planned dtype. optimizer: the planned optimizer, which
     holds what DeepSpeed lets it step. An update whose gradient is not finite is not made and counts as skipped; where
-    that would cost a wait for the device at every step (fp32 at ZeRO 0 on a GPU, unless `on_nonfinite_loss` is
-    "skip"), the loss of the step is made NaN instead, so that whoever reads it stops the run.
+    that would cost a wait for the device at every step (on a GPU, in fp32 at ZeRO 0 or with owned parameters, unless
+    `on_nonfinite_loss` is "skip"), the loss of the step is made NaN instead, so that whoever reads it stops the run.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Engine:
         self._needs_keys = needs_keys(plan)
         self._consumed = 0
         self._clipping = plan.optim.gradient_clipping
-        self._clips = steps_parameters(plan) or steps_cut_copies(plan)
+        self._clips = clips_itself(plan)
         self._autocast = autocast_dtype(plan)
         # To leave out an update the host must know that the gradient is not finite, which waits for the device; on a
         # CPU it costs nothing.
@@ -130,6 +131,7 @@ class Engine:
             self._clipped = [shard.stepped for shard in self.shards]
             for shard in self.shards:
                 copy_marks(self._named[shard.name], shard.stepped)
+        self._scaled = [shard.stepped for shard in self.shards] if plan.optim.owns_parameters else self._clipped
         self._sparse = [self.model.embedding.weight] if plan.model.sparse_gradients else []
         if self._clips:
             optimizer.register_step_pre_hook(lambda *_: self._before_update())
@@ -221,7 +223,7 @@ class Engine:
         """Make the weights of the model the fp32 copies, rounded; where each rank has whole copies."""
         for shard in self.shards:
             weight = self._named[shard.name]
-            if shard.replicated and shard.stepped is not weight:
+            if shard.whole and shard.stepped is not weight:
                 weight.detach().copy_(shard.stepped.detach())
 
     @contextlib.contextmanager
@@ -333,7 +335,7 @@ class Engine:
         self._norm = norm = self._clip(self._clipping)
         if self._looks and not torch.isfinite(norm):
             self._discarded += 1
-            for parameter in self._clipped:
+            for parameter in self._scaled:
                 parameter.grad = None
 
     def _after_update(self, loss: Tensor, scale: float = 1.0) -> Tensor:
@@ -347,7 +349,7 @@ class Engine:
 
     def _clip(self, largest: float) -> Tensor:
         own = self._averaging is not None and self._groups.data_size > 1 and not self._averaging.needs_average()
-        return clip(self._clipped, largest, self._groups, own=own)
+        return clip(self._clipped, self._scaled, largest, self._groups, own=own)
 
     def _set_lr(self, lr: float) -> None:
         for group in self.optimizer.param_groups:

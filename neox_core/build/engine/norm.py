@@ -13,15 +13,19 @@ if TYPE_CHECKING:
     from neox_core.parallel.groups import Groups
 
 
-def clip(parameters: Sequence[nn.Parameter], largest: float, groups: Groups, *, own: bool = False) -> Tensor:
-    """Scale the gradients so that the norm of all of them is `largest` at most; 0: leave them. Returns the norm before.
+def clip(
+    parameters: Sequence[nn.Parameter], scaled: Sequence[Tensor], largest: float, groups: Groups, *, own: bool = False
+) -> Tensor:
+    """Scale gradients so that the norm of those of `parameters` is `largest` at most; 0: leave them. Returns that norm.
 
     Collective over the ranks that hold one copy of the model: a parameter that is cut counts with all its parts, one
     that several of them hold whole counts once. own: each data-parallel rank has gradients of its own, and the norm is
-    the root mean square of theirs: collective over these too.
+    the root mean square of theirs: collective over these too. scaled: those whose gradients this rank's optimizer uses.
     """
     if groups.model is None and not own and parameters[0].dtype == torch.float32:
-        return nn.utils.clip_grad_norm_(parameters, largest or float("inf"), foreach=True)
+        norm = nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None], foreach=True)
+        nn.utils.clip_grads_with_norm_(scaled, largest or float("inf"), norm, foreach=True)
+        return norm
     mine = [each.grad for each in parameters if each.grad is not None and counts_here(each, groups)]
     square = _square(mine, parameters[0].device)
     if groups.model is not None:
@@ -31,7 +35,7 @@ def clip(parameters: Sequence[nn.Parameter], largest: float, groups: Groups, *, 
         square /= groups.data_size
     norm = square.sqrt()
     if largest:
-        nn.utils.clip_grads_with_norm_(parameters, largest, norm, foreach=True)
+        nn.utils.clip_grads_with_norm_(scaled, largest, norm, foreach=True)
     return norm
 
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from neox_core.build.engine.files import use_own_folders
 from neox_core.build.engine.measure import set_voice
+from neox_core.build.engine.owned import Owned
 from neox_core.build.engine.partitioned import partition
 from neox_core.build.engine.place import Place
 from neox_core.contracts.optim import AveragingOptimizer
@@ -41,7 +42,7 @@ def initialize(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimizer
             partition(model, config, groups, torch.device(plan.cluster.device))
         engine, *_ = deepspeed.initialize(
             model=model,
-            optimizer=optimizer,
+            optimizer=Owned(optimizer, groups) if plan.optim.owns_parameters else optimizer,
             mpu=Place(groups) if groups.tensor.size > 1 and groups.pipe_size == 1 else None,
             config=config,
             dist_init_required=False,
@@ -88,9 +89,19 @@ def engine_config(plan: RunPlan) -> dict[str, Any]:
     if plan.cluster.pipeline_parallel > 1:
         # Spreading what is sent between stages over a tensor group asks that its ranks hold the same.
         config["pipeline"] = {"pipe_partitioned": False, "grad_partitioned": False}
-    if steps_parameters(plan) or steps_cut_copies(plan):
-        config["gradient_clipping"] = 0.0  # its clipping keeps the norm to itself, or takes it wrongly
+    if plan.optim.owns_parameters:
+        _leave_copies(config)
+    if clips_itself(plan):
+        config["gradient_clipping"] = 0.0  # DeepSpeed's clipping keeps the norm to itself, or takes it wrongly
     return config
+
+
+def _leave_copies(config: dict[str, Any]) -> None:
+    """Have DeepSpeed average gradients in the model's type, as at stage 0, with no optimizer of its own around ours."""
+    config["zero_optimization"] = {**config["zero_optimization"], "stage": 0}
+    config.pop("data_types", None)
+    if config.pop("bf16", None) and config.get("communication_data_type") is None:
+        config["communication_data_type"] = "bf16"
 
 
 def autocast_dtype(plan: RunPlan) -> torch.dtype | None:
@@ -110,6 +121,11 @@ def steps_cut_copies(plan: RunPlan) -> bool:
     """
     cut = plan.cluster.tensor_parallel > 1 and plan.cluster.pipeline_parallel == 1
     return cut and plan.optim.zero_stage == 0 and plan.precision.dtype == "bf16"
+
+
+def clips_itself(plan: RunPlan) -> bool:
+    """Whether neox clips gradients, and not DeepSpeed."""
+    return steps_parameters(plan) or steps_cut_copies(plan) or plan.optim.owns_parameters
 
 
 def plain_options(group: dict[str, Any]) -> dict[str, Any]:

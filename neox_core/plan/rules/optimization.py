@@ -11,7 +11,7 @@ from neox_core.config.sections.schedule import LearningRateSection
 from neox_core.config.sections.zero import ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import number_is, rule
+from neox_core.plan.rules.rule import number_is, owns_parameters, rule
 
 
 @rule("min_lr", "optimizer.params")
@@ -47,10 +47,32 @@ def sharded_optimizer_tested(config: Config, shape: ClusterShape) -> Iterator[Pr
         return
     tested = ", ".join(map(str, component.zero_stages))
     said = f"{component.name} is tested at ZeRO stage {tested} only, not at {stage}"
-    if component.whole_parameters:
+    if component.whole_parameters and stage > 1:
         said += ", where it gets flat slices in place of the whole parameters that it looks at"
     hint = f"stage {tested}; zero-allow-untested-optimizer: true runs it anyway"
     yield config.problem(said, "zero_optimization.stage", hint)
+
+
+@rule("optimizer.type", "zero_optimization.stage", "zero_optimization.offload_optimizer", "fp16.enabled")
+def owners_step_what_they_own(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Ranks that own whole parameters step them where they are, in fp32 or beside weights in bf16."""
+    if not owns_parameters(config):
+        return
+    (optimizer,) = config.components("optimizer")
+    offload = config.section(ZeroSection).zero_optimization.offload_optimizer
+    if offload is not None and offload.device != "none":
+        yield config.problem(
+            f"is of slices, and at stage 1 ranks own whole parameters of {optimizer.entry.component.name}",
+            "zero_optimization.offload_optimizer",
+            "remove it",
+        )
+    if config.section(PrecisionSection).dtype == "fp16":
+        yield config.problem(
+            f"1 has whole parameters of {optimizer.entry.component.name} on each rank, and fp16's loss scale goes with"
+            " DeepSpeed's copies of all parameters",
+            "zero_optimization.stage",
+            "stage: 0, or bf16: {enabled: true}",
+        )
 
 
 @rule("optimizer.type", "model_parallel_size")

@@ -7,7 +7,7 @@ from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.sections.zero import ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import enabled, rule
+from neox_core.plan.rules.rule import enabled, owns_parameters, rule
 
 
 @rule("fp16.enabled", "bf16.enabled", "amp.enabled", "torch_autocast.enabled")
@@ -48,12 +48,13 @@ def amp_without_zero(config: Config, shape: ClusterShape) -> Iterator[Problem]:
         yield config.problem(f"is not for ZeRO stage {stage}", "amp.enabled", "torch_autocast: {enabled: true} is")
 
 
-@rule("data_types.grad_accum_dtype", "zero_optimization.stage", "bf16.enabled", "fp16.enabled")
+@rule("data_types.grad_accum_dtype", "zero_optimization.stage", "optimizer.type", "bf16.enabled", "fp16.enabled")
 def gradients_add_up_in_a_known_type(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Gradients add up in the type of the model, or where they are sharded in fp32."""
+    """Gradients add up in the type of the model, or where DeepSpeed shards in fp32."""
     precision, stage = config.section(PrecisionSection), config.section(ZeroSection).zero_optimization.stage
     dtype = precision.data_types.grad_accum_dtype
-    allowed = (precision.dtype,) if stage == 0 else tuple(dict.fromkeys((precision.dtype, "fp32")))
+    sharded = stage > 0 and not owns_parameters(config)
+    allowed = tuple(dict.fromkeys((precision.dtype, "fp32"))) if sharded else (precision.dtype,)
     if dtype is not None and dtype not in allowed:
         yield config.problem(
             f"{dtype} does not go with a model in {precision.dtype} at ZeRO stage {stage}",

@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from neox_core.config.problem import Problem
+from neox_core.config.sections.zero import ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
 
@@ -35,6 +36,12 @@ def keys_of(each: Rule) -> tuple[str, ...]:
 def enabled(block: Any) -> bool:
     """Whether a block is there and switched on."""
     return block is not None and bool(block.enabled)
+
+
+def owns_parameters(config: Config) -> bool:
+    """Whether ranks own whole parameters: ZeRO 1 for an optimizer that looks at them. DeepSpeed then shards nothing."""
+    (optimizer,) = config.components("optimizer")
+    return optimizer.entry.component.whole_parameters and config.section(ZeroSection).zero_optimization.stage == 1
 
 
 def number_is(value: Any, other: float) -> bool:

@@ -10,7 +10,7 @@ from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.sections.zero import ZeroBlock, ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape, data_parallel
-from neox_core.plan.rules.rule import rule
+from neox_core.plan.rules.rule import owns_parameters, rule
 
 BLOCK = "zero_optimization"
 STAGE_OF_KEY: dict[str, tuple[int, ...]] = {
@@ -46,19 +46,23 @@ def keys_of_the_stage(config: Config, shape: ClusterShape) -> Iterator[Problem]:
             yield config.problem(f"acts at stage {listed} only, and the stage is {zero.stage}", path, "remove it")
 
 
-@rule(f"{BLOCK}.stage", *(f"{BLOCK}.{key}" for key in _SHARDED))
+@rule(f"{BLOCK}.stage", "optimizer.type", *(f"{BLOCK}.{key}" for key in (*_SHARDED, "round_robin_gradients")))
 def nothing_to_shard(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """At stage 0 nothing is sharded, so how shards travel does not matter."""
-    written = [f"{BLOCK}.{key}" for key in _SHARDED if config.is_set(f"{BLOCK}.{key}")]
-    if written and _zero(config).stage == 0:
-        yield config.problem("does nothing at stage 0", written[0], severity="note")
+    """Where nothing is cut into slices, at stage 0 or with ranks that own whole parameters, no slice travels."""
+    owned = owns_parameters(config)
+    keys = (*_SHARDED, "round_robin_gradients") if owned else _SHARDED
+    written = [f"{BLOCK}.{key}" for key in keys if config.is_set(f"{BLOCK}.{key}")]
+    if written and (owned or _zero(config).stage == 0):
+        where = "where ranks own whole parameters" if owned else "at stage 0"
+        yield config.problem(f"does nothing {where}", written[0], severity="note")
 
 
 @rule(f"{BLOCK}.allgather_bucket_size")
 def gathered_at_once(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """DeepSpeed gathers each group of parameters at once where torch can, which is everywhere since torch 1.13."""
     zero = _zero(config)
-    if zero.stage > 0 and zero.allgather_bucket_size != ZeroBlock().allgather_bucket_size:
+    sliced = zero.stage > 0 and not owns_parameters(config)
+    if sliced and zero.allgather_bucket_size != ZeroBlock().allgather_bucket_size:
         yield config.problem(
             "DeepSpeed 0.19.8 gathers each group of parameters at once all the same",
             f"{BLOCK}.allgather_bucket_size",
@@ -96,7 +100,7 @@ def second_copy_fits(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 def scaling_needs_all_reduce(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """With ZeRO's reduce-scatter the engine scales gradients its own way."""
     zero, communication = _zero(config), config.section(CommunicationSection)
-    if zero.stage == 0 or not zero.reduce_scatter:
+    if zero.stage == 0 or not zero.reduce_scatter or owns_parameters(config):
         return
     hint = "zero_optimization: {reduce_scatter: false}, or remove it"
     if communication.prescale_gradients:

@@ -37,6 +37,7 @@ def neox_optimizers() -> list[Component]:
             "neox_lamb.optim:Lamb",
             LambSettings,
             summary="Adam with a trust ratio for each parameter, for large batches (arXiv:1904.00962)",
+            zero_stages=(0, 1),
             whole_parameters=True,
             state_numbers=(2, 0),
         )

@@ -38,6 +38,7 @@ def neox_optimizers() -> list[Component]:
             "neox_muon.optim:MatrixAndRest",
             MuonSettings,
             summary="Orthogonalised momentum for matrices, AdamW for the rest (arXiv:2502.16982)",
+            zero_stages=(0, 1),
             whole_parameters=True,
             state_numbers=(2, 0),
         )

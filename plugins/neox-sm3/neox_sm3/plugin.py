@@ -40,6 +40,7 @@ def neox_optimizers() -> list[Component]:
             "neox_sm3.optim:SM3",
             SM3Settings,
             summary="Adagrad in the memory of rows and columns (arXiv:1901.11150)",
+            zero_stages=(0, 1),
             whole_parameters=True,
             precisions=("fp32", "bf16"),
             state_numbers=(0, 1),

@@ -112,7 +112,7 @@ def test_a_gradient_whose_square_is_no_number_moves_little(entry: Entry) -> None
 
 def test_what_it_declares_is_in_the_rules(entry: Entry) -> None:
     declared = entry.component
-    assert (declared.zero_stages, declared.whole_parameters, declared.precisions) == ((0,), True, ("fp32", "bf16"))
+    assert (declared.zero_stages, declared.whole_parameters, declared.precisions) == ((0, 1), True, ("fp32", "bf16"))
 
 
 def test_bad_settings_are_reported_together(entry: Entry) -> None:

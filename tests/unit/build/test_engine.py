@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from neox_core.build.context import BuildContext
 from neox_core.build.engine import Engine, build_engine
+from neox_core.build.engine.start import engine_config
 from neox_core.build.optimizer import build_optimizer, weight_decay_groups
 from neox_core.errors import PluginError
 from neox_core.parallel.groups import Groups
@@ -51,9 +52,12 @@ class Tiny(nn.Module):
 
 
 def make_plan(
-    dtype: str = "fp32", zero: int = 0, accumulation: int = 1, autocast: str | None = None, **train: Any
+    dtype: str = "fp32", zero: int | str = 0, accumulation: int = 1, autocast: str | None = None, **train: Any
 ) -> RunPlan:
-    """dtype "bf16+": bf16 with gradients added up in fp32, another optimizer of DeepSpeed's."""
+    """dtype "bf16+": bf16 with gradients added up in fp32, another optimizer of DeepSpeed's. zero "owned": stage 1 of
+    whole parameters.
+    """
+    zero, owned = (1, True) if zero == "owned" else (int(zero), False)
     plan = example_plan(Path("unused"), ranks=(1,))
     engine: dict[str, Any] = {
         "train_batch_size": accumulation,
@@ -73,7 +77,12 @@ def make_plan(
     return evolve(
         plan,
         optim=evolve(
-            plan.optim, optimizer=ADAM, weight_decay=WEIGHT_DECAY, gradient_clipping=CLIPPING, zero_stage=zero
+            plan.optim,
+            optimizer=ADAM,
+            weight_decay=WEIGHT_DECAY,
+            gradient_clipping=CLIPPING,
+            zero_stage=zero,
+            whole_parameters=owned,
         ),
         batch=evolve(plan.batch, gradient_accumulation=accumulation),
         precision=PrecisionPlan(dtype.rstrip("+"), autocast),
@@ -144,9 +153,11 @@ def reference(
         ("fp32", 0, "bf16"),
         ("bf16", 0, None),
         ("bf16", 1, None),
+        ("fp32", "owned", "bf16"),
+        ("bf16", "owned", None),
     ],
 )
-def test_equals_a_plain_loop(dtype: str, zero: int, autocast: str | None, accumulation: int) -> None:
+def test_equals_a_plain_loop(dtype: str, zero: int | str, autocast: str | None, accumulation: int) -> None:
     engine = make_engine(make_plan(dtype, zero, accumulation, autocast))
     assert engine.grad_norm() is None
     stream = iter(batches(len(LRS) * accumulation))
@@ -195,8 +206,8 @@ def test_fp16_equals_a_plain_loop_and_backs_off(zero: int, monkeypatch: pytest.M
     assert (engine.loss_scale(), engine.skipped_steps()) == (512.0, 1)
 
 
-@pytest.mark.parametrize(("dtype", "zero"), [("fp32", 1), ("bf16", 0), ("bf16", 1), ("bf16+", 1)])
-def test_masters_begin_as_the_weights(dtype: str, zero: int) -> None:
+@pytest.mark.parametrize(("dtype", "zero"), [("fp32", 1), ("bf16", 0), ("bf16", 1), ("bf16+", 1), ("bf16", "owned")])
+def test_masters_begin_as_the_weights(dtype: str, zero: int | str) -> None:
     """DeepSpeed has its optimizers allocate their state by a step, which would decay the masters."""
     engine = make_engine(make_plan(dtype, zero))
     weights = dict(engine.model.named_parameters())
@@ -207,9 +218,10 @@ def test_masters_begin_as_the_weights(dtype: str, zero: int) -> None:
         assert shard.stepped.dtype == torch.float32
 
 
-@pytest.mark.parametrize(("dtype", "zero"), [("fp32", 0), ("fp32", 1), ("bf16", 0), ("bf16", 1)])
+@pytest.mark.parametrize("zero", [0, 1, "owned"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("policy", ["stop", "skip"])
-def test_a_gradient_gone_bad_moves_no_weight(dtype: str, zero: int, policy: str) -> None:
+def test_a_gradient_gone_bad_moves_no_weight(dtype: str, zero: int | str, policy: str) -> None:
     engine = make_engine(make_plan(dtype, zero, on_nonfinite_loss=policy))
     stream = iter(batches(5))
     engine.train_step(stream, 0.01)
@@ -223,6 +235,16 @@ def test_a_gradient_gone_bad_moves_no_weight(dtype: str, zero: int, policy: str)
     moved = [not torch.equal(weight, before[name]) for name, weight in engine.model.named_parameters()]
     assert all(moved)
     assert engine.skipped_steps() == 1
+
+
+def test_deepspeed_only_averages_where_ranks_own_parameters() -> None:
+    plan = make_plan("bf16", "owned")
+    config = engine_config(plan)
+    assert config["zero_optimization"]["stage"] == 0
+    assert (config["communication_data_type"], config["gradient_clipping"]) == ("bf16", 0.0)
+    assert "bf16" not in config
+    config = engine_config(evolve(plan, engine={**plan.engine, "communication_data_type": "fp32"}))
+    assert config["communication_data_type"] == "fp32"
 
 
 def test_evaluation_is_calm_and_changes_nothing() -> None:

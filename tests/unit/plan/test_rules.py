@@ -290,9 +290,15 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         GPU,
     ),
     "sharded_optimizer_tested": (
-        ("optimizer.type=Rowwise", "zero_optimization.stage=1"),
-        "error: zero_optimization.stage: Rowwise is tested at ZeRO stage 0 only, not at 1",
-        ("optimizer.type=Rowwise", "zero_optimization.stage=1", "zero-allow-untested-optimizer=true"),
+        ("optimizer.type=Rowwise", "zero_optimization.stage=2"),
+        "error: zero_optimization.stage: Rowwise is tested at ZeRO stage 0, 1 only, not at 2, where it gets flat",
+        ("optimizer.type=Rowwise", "zero_optimization.stage=2", "zero-allow-untested-optimizer=true"),
+        CPU,
+    ),
+    "owners_step_what_they_own": (
+        ("optimizer.type=Rowwise", "zero_optimization={stage: 1, offload_optimizer: {device: cpu}}"),
+        "error: zero_optimization.offload_optimizer: is of slices, and at stage 1 ranks own whole parameters of",
+        ("optimizer.type=Rowwise", "zero_optimization={stage: 1, offload_optimizer: {device: none}}"),
         CPU,
     ),
     "optimizer_sees_whole_parameters": (
@@ -713,6 +719,23 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
             ("zero_optimization.stage=1", "prescale_gradients=true"),
             "prescale_gradients: has no effect on ZeRO's reduce-scatter",
         ),
+        (
+            ("optimizer.type=Rowwise", "device=cuda", "zero_optimization.stage=1", "fp16.enabled=true"),
+            "zero_optimization.stage: 1 has whole parameters of Rowwise on each rank, and fp16's loss scale",
+        ),
+        (
+            ("optimizer.type=Rowwise", "zero_optimization={stage: 1, round_robin_gradients: true}"),
+            "note: zero_optimization.round_robin_gradients: does nothing where ranks own whole parameters",
+        ),
+        (
+            (
+                "optimizer.type=Rowwise",
+                "zero_optimization.stage=1",
+                "bf16.enabled=true",
+                "data_types.grad_accum_dtype=fp32",
+            ),
+            "data_types.grad_accum_dtype: fp32 does not go with a model in bf16 at ZeRO stage 1 (bf16)",
+        ),
         (("sparse_gradients=true", "zero_optimization.stage=1"), "sparse_gradients: is not for ZeRO stage 1"),
         (("sparse_gradients=true", "bf16.enabled=true"), "sparse_gradients: is for a model in fp32"),
         (("sparse_gradients=true", "num_gpus=2", "model-parallel-size=2"), "sparse_gradients: is for data parallelism"),
@@ -746,6 +769,13 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
 )
 def test_more_that_is_said(check: Check, sets: tuple[str, ...], said: str) -> None:
     assert any(said in line for line in check(*sets, machine=GPU))
+
+
+def test_owners_of_whole_parameters_average_as_at_stage_0(check: Check) -> None:
+    owned = ("optimizer.type=Rowwise", "zero_optimization.stage=1")
+    assert check(*owned, "prescale_gradients=true", "num_gpus=2", "pipe-parallel-size=2") == []
+    (said,) = check(*owned, "zero_optimization.allgather_bucket_size=1e6")
+    assert "does nothing where ranks own whole parameters" in said
 
 
 def test_rules_run_where_other_sections_are_wrong(check: Check) -> None:

@@ -198,6 +198,27 @@ class WholeNorm(Sound):
         super().move(weight, grad / grad.norm(), state, group)
 
 
+class NormOfAll(Sound):
+    """Looks at all parameters together, so a share of them moves otherwise."""
+
+    def move(self, weight: Any, grad: Any, state: Any, group: Any) -> None:
+        every = [w.grad.norm() for some in self.param_groups for w in some["params"] if w.grad is not None]
+        super().move(weight, grad / torch.stack(every).norm(), state, group)
+
+
+class KeepsAll(Sound):
+    """Steps the parameters of its start, whatever the groups hold."""
+
+    def __init__(self, params: Any, settings: Settings) -> None:
+        super().__init__(params, settings)
+        self.first = [list(group["params"]) for group in self.param_groups]
+
+    def step(self) -> None:
+        for group, params in zip(self.param_groups, self.first, strict=True):
+            group["params"] = params
+        super().step()
+
+
 class Idle(Sound):
     def move(self, weight: Any, grad: Any, state: Any, group: Any) -> None:
         return
@@ -259,6 +280,16 @@ def test_each_fault_is_named(check: Check, mutant: type, clause: str) -> None:
 
 def test_slices_matter_at_sharded_stages_only(check: Check) -> None:
     check(WholeNorm, zero_stages=(0,))
+
+
+def test_a_share_of_whole_parameters_moves_as_among_all(check: Check) -> None:
+    check(WholeNorm, whole_parameters=True)
+    for mutant in (NormOfAll, KeepsAll):
+        check(mutant, zero_stages=(0,), whole_parameters=True)
+        with pytest.raises(AssertionError, match="moves alike when others leave the groups"):
+            check(mutant, whole_parameters=True)
+    with pytest.raises(AssertionError, match="flat slices"):
+        check(WholeNorm, zero_stages=(0, 1, 2), whole_parameters=True)
 
 
 def test_numbers_for_rows_are_for_those_that_see_whole_parameters(check: Check) -> None:
