@@ -123,5 +123,5 @@ def test_shared_keys_and_shared_layers(plan: ModelPlan) -> None:
 
 def test_a_layout_that_looks_ahead_is_refused() -> None:
     wrong = component("sparse layout", "ahead", f"{__name__}:ahead", "neox_sparse_attention.settings:DenseSettings")
-    with pytest.raises(PluginError, match=r"ahead \S+ makes no lower triangular layout"):
+    with pytest.raises(PluginError, match=r"ahead \S+: makes no lower triangular layout"):
         build_tables(evolve(PLAN, layouts=(wrong,), layout_of_layer=(0, None)), CONTEXT)
