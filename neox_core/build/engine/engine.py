@@ -141,8 +141,8 @@ class Engine:
         """Forward and backward over one step's micro-batches, then the update at learning rate `lr`.
 
         batches: int64 [micro_batch, seq + 1] each. Returns this rank's mean loss, a scalar on the device, without
-        waiting for it. Where DeepSpeed holds copies of the weights (all but fp32 at ZeRO 0), it waits a few times in
-        each update, to see whether the gradient is finite.
+        waiting for it. Where DeepSpeed holds copies of the weights (neither in fp32 at ZeRO 0 nor where ranks own whole
+        parameters), it waits a few times in each update, to see whether the gradient is finite.
         """
         self._route()
         if self._averaging is not None and self._groups.data_size > 1:
