@@ -15,28 +15,51 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class GeGLU:
-    """`value * GELU(gate)`."""
+class Gated:
+    """What all have in common."""
 
     gated = True
 
     def __init__(self, settings: None) -> None:
         self.kernels: Mapping[str, Callable[..., Any]] = {}
+
+
+class GeGLU(Gated):
+    """`value * GELU(gate)`."""
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.kernels.get("geglu", geglu)(x)  # type: ignore[no-any-return]
 
 
-class SwiGLU:
+class SwiGLU(Gated):
     """`value * SiLU(gate)`, SiLU(x) = x * sigmoid(x)."""
-
-    gated = True
-
-    def __init__(self, settings: None) -> None:
-        self.kernels: Mapping[str, Callable[..., Any]] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.kernels.get("swiglu", swiglu)(x)  # type: ignore[no-any-return]
+
+
+class ReGLU(Gated):
+    """`value * max(gate, 0)`."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        value, gate = x.chunk(2, dim=-1)
+        return value * F.relu(gate)
+
+
+class SigmoidGLU(Gated):
+    """`value * sigmoid(gate)`, the first of its kind (arXiv:1612.08083)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        value, gate = x.chunk(2, dim=-1)
+        return value * gate.sigmoid()
+
+
+class Bilinear(Gated):
+    """`value * gate`."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        value, gate = x.chunk(2, dim=-1)
+        return value * gate
 
 
 def geglu(x: Tensor) -> Tensor:

@@ -26,4 +26,11 @@ def neox_activations() -> list[Component]:
             summary="value * SiLU(gate) (arXiv:2002.05202)",
             ops=(("swiglu", "neox_activations.gated:swiglu"),),
         ),
+        Component("reglu", "neox_activations.gated:ReGLU", summary="value * max(gate, 0) (arXiv:2002.05202)"),
+        Component("glu", "neox_activations.gated:SigmoidGLU", summary="value * sigmoid(gate) (arXiv:1612.08083)"),
+        Component("bilinear", "neox_activations.gated:Bilinear", summary="value * gate (arXiv:2002.05202)"),
+        Component("relu", "neox_activations.pointwise:ReLU", summary="max(x, 0)"),
+        Component("silu", "neox_activations.pointwise:SiLU", summary="x * sigmoid(x) (arXiv:1702.03118)"),
+        Component("mish", "neox_activations.pointwise:Mish", summary="x * tanh(ln(1 + e^x)) (arXiv:1908.08681)"),
+        Component("softsign", "neox_activations.pointwise:Softsign", summary="x / (1 + |x|)"),
     ]

@@ -4,8 +4,10 @@ import math
 
 import pytest
 import torch
-from neox_activations.gated import GeGLU, SwiGLU
+from neox_activations.gated import Bilinear, GeGLU, ReGLU, SigmoidGLU, SwiGLU
 from neox_activations.gelu import ErfGelu, Gelu, TanhGelu
+from neox_activations.plugin import neox_activations
+from neox_activations.pointwise import Mish, ReLU, SiLU, Softsign
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from transformers.activations import ACT2FN
@@ -17,7 +19,7 @@ def test_listing_is_light() -> None:
     assert_light("neox-activations")
 
 
-@pytest.mark.parametrize("name", ["gelu", "openai-gelu", "erf-gelu", "geglu", "swiglu"])
+@pytest.mark.parametrize("name", [each.name for each in neox_activations()])
 def test_keeps_the_contract(name: str) -> None:
     check_activation(load_only("neox-activations"), name)
 
@@ -51,7 +53,34 @@ def test_openai_gelu_is_by_tanh(x: Tensor) -> None:
     assert 1e-5 < (out - Gelu(None)(x)).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize(("gated", "gate_function"), [(GeGLU, by_erf), (SwiGLU, ACT2FN["silu"])])
+def sigmoid(v: float) -> float:
+    return 1 / (1 + math.exp(-v))
+
+
+POINTWISE = {
+    ReLU: lambda v: v if v > 0 else 0.0,
+    SiLU: lambda v: v * sigmoid(v),
+    Mish: lambda v: v * math.tanh(math.log1p(math.exp(v))),
+    Softsign: lambda v: v / (1 + abs(v)),
+}
+
+
+@pytest.mark.parametrize("kind", POINTWISE)
+def test_the_closed_form(kind: type, x: Tensor) -> None:
+    expected = torch.tensor([POINTWISE[kind](v) for v in x.tolist()], dtype=x.dtype)
+    torch.testing.assert_close(kind(None)(x), expected, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("gated", "gate_function"),
+    [
+        (GeGLU, by_erf),
+        (SwiGLU, ACT2FN["silu"]),
+        (ReGLU, lambda gate: gate.clamp(min=0)),
+        (SigmoidGLU, lambda gate: gate.new_tensor([sigmoid(v) for v in gate.tolist()])),
+        (Bilinear, lambda gate: gate),
+    ],
+)
 def test_gated_is_value_times_activated_gate(gated: type, gate_function, x: Tensor) -> None:
     value, gate = x.view(2, 20, 10)
     expected = value * gate_function(gate.flatten()).view(20, 10)

@@ -314,7 +314,7 @@ def test_a_key_of_gpt_neox_at_rest_is_a_note(read: Read) -> None:
 @pytest.mark.parametrize(
     ("text", "key", "hint"),
     [
-        ("activation: silu\n", "activation", "with mlp_type: llama write activation: swiglu"),
+        ("activation: swish\n", "activation", "activation: silu is the same"),
         ("norm: te_rmsnorm\n", "norm", "norm: rmsnorm"),
         ("attention-config: [[[mamba], all]]\n", "attention-config", "installed: "),
     ],
