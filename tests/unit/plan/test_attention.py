@@ -55,7 +55,7 @@ def test_each_layer_has_its_own_layout(tmp_path: Path, text: str, catalog: Any, 
         (("sparsity=all", "sparse_attention.window=8"), "sparse_attention.window: unknown key"),
         (("sparsity=all", "sparse_attention.mode=3"), "sparse_attention.mode: must be text, not 3"),
         (("sparsity=all", "sparse_attention.mode=fixd"), "sparse_attention.mode: no sparse layout 'fixd'"),
-        (("attention-config=[[[fixd], all]]",), "sparse_attention.mode: no sparse layout 'fixd'"),
+        (("attention-config=[[[fixd], all]]",), "attention-config: no sparse layout 'fixd'"),
         (("attention-config=[[global, 1]]",), "attention-config: must be a list of names"),
         (
             ("attention-config=[[[local], all]]", "sparse_attention.mode=fixed"),
