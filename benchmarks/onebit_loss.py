@@ -2,11 +2,11 @@
 
     .venv/bin/neox data prepare stdlib --out data/stdlib
     .venv/bin/python benchmarks/onebit_loss.py [--optimizers Adam OneBitAdam ZeroOneAdam Lamb OneBitLamb]
-        [--seeds 1234 1235] [--steps 500] [--freeze 100]
+        [--seeds 1234 1235] [--steps 500] [--freeze 100] [--params lr=0.01 factor_max=1]
 
-Everything is configs/quickstart.yml's, but for the length, two ranks with half a batch each, and the schedule, which is
-WarmupDecayLR for all. Variances freeze after `--freeze` steps. A run takes about two minutes on two cores. Rows,
-with a run for each seed, are appended to benchmarks/results.csv.
+Everything is configs/quickstart.yml's, but for the length, two ranks with half a batch each, the schedule, which is
+WarmupDecayLR for all, and `--params`, settings of the optimizers. Variances freeze after `--freeze` steps. A run takes
+about two minutes on two cores. Rows, with a run for each seed, are appended to benchmarks/results.csv.
 """
 
 import argparse
@@ -40,12 +40,13 @@ def settings(name: str, steps: int, freeze: int) -> dict[str, Any]:
     }[name]
 
 
-def loss(name: str, seed: int, steps: int, freeze: int, folder: Path) -> float:
+def loss(name: str, seed: int, steps: int, freeze: int, more: dict[str, float], folder: Path) -> float:
     """The validation loss after the last step."""
     config = yaml.safe_load((ROOT / "configs/quickstart.yml").read_text())
     for key in ("lr-decay-style", "min-lr", "warmup", "sample-prompt"):
         del config[key]
-    config["optimizer"] = {"type": name, "params": config["optimizer"]["params"] | settings(name, steps, freeze)}
+    params = config["optimizer"]["params"] | settings(name, steps, freeze) | more
+    config["optimizer"] = {"type": name, "params": params}
     config |= {
         "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": steps // 20, "total_num_steps": steps}},
         "train_micro_batch_size_per_gpu": config["train_micro_batch_size_per_gpu"] // 2,
@@ -76,17 +77,20 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1234, 1235])
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--freeze", type=int, default=100)
+    parser.add_argument("--params", nargs="+", default=[], metavar="NAME=NUMBER")
     options = parser.parse_args()
+    more = {name: float(value) for name, value in (each.split("=") for each in options.params)}
     if len(options.seeds) < 2:
         parser.error("percentiles need 2 seeds")
     with tempfile.TemporaryDirectory() as temporary:
         for name in options.optimizers:
             found = [
-                loss(name, seed, options.steps, options.freeze, Path(temporary, f"{name}-{seed}"))
+                loss(name, seed, options.steps, options.freeze, more, Path(temporary, f"{name}-{seed}"))
                 for seed in options.seeds
             ]
             one_bit = "freeze" in str(settings(name, options.steps, options.freeze))
             case = f"{name}, frozen after {options.freeze}" if one_bit else name
+            case = ", ".join([case, *(f"{key} {value:g}" for key, value in more.items())])
             append_row("onebit_loss", f"quickstart, 2 ranks, {options.steps} steps: {case}", "nats a token", found)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from neox_onebit.averaging import Averaging, require_variance
+from neox_onebit.averaging import Averaging, freeze, require_variance
 from neox_onebit.wire import Wire
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class OneBitLamb(Averaging):
         """One update by a momentum that all ranks have."""
         beta1, beta2 = group["betas"]
         if "fresh" not in state:
+            freeze(state["exp_avg_sq"], self._settings.variance_floor)
             state["fresh"] = state["exp_avg_sq"].clone()
             state["frozen_step"], state["factor"] = state["step"], torch.ones((), device=parameter.device)
         implied = (momentum - beta1 * state["exp_avg"]) / (1 - beta1)

@@ -28,10 +28,7 @@ class OneBitSettings(MomentSettings):
         changes="speed",
         origin="deepspeed",
     )
-
-
-def _floor() -> Any:
-    return setting(
+    variance_floor: float = setting(
         0.003,
         help="Least a frozen variance may be, as a share of its parameter's mean; 0: whatever it is, as in the papers.",
         check=v.and_(v.ge(0), v.le(1)),
@@ -41,14 +38,12 @@ def _floor() -> Any:
 @frozen
 class OneBitAdamSettings(OneBitSettings):
     freeze_step: int = _steps(100_000, "Steps of plain Adam before momenta are compressed.")
-    variance_floor: float = _floor()
 
 
 @frozen
 class ZeroOneAdamSettings(OneBitSettings):
     bias_correction: bool = setting(True, help="Correct the moments for starting at zero.", origin="deepspeed")
     var_freeze_step: int = _steps(100_000, "Last step at which the variance may be updated.")
-    variance_floor: float = _floor()
     var_update_scaler: int = setting(
         16, help="Updates of the variance until their interval doubles.", check=v.ge(1), origin="deepspeed"
     )

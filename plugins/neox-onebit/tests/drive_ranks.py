@@ -44,7 +44,10 @@ CASES = {
             "bias_correction": False,
         },
     ),
-    "lamb": ("OneBitLamb", {"freeze_step": 12, "max_coeff": 2.0, "coeff_beta": 0.8, "factor_threshold": 0.05}),
+    "lamb": (
+        "OneBitLamb",
+        {"freeze_step": 12, "variance_floor": 0.1, "max_coeff": 2.0, "coeff_beta": 0.8, "factor_threshold": 0.05},
+    ),
 }
 
 

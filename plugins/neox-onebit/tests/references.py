@@ -109,8 +109,11 @@ def zero_one_adam(steps, ranks, freeze, scaler, meets, floor, *, corrected):
     return weights
 
 
-def one_bit_lamb(steps, ranks, freeze_step, beta3, bounds, threshold):
-    """Algorithm 1 of arXiv:2104.06069 over LAMB (arXiv:1904.00962) with corrections for the start."""
+def one_bit_lamb(steps, ranks, freeze_step, floor, beta3, bounds, threshold):
+    """Algorithm 1 of arXiv:2104.06069 over LAMB (arXiv:1904.00962) with corrections for the start.
+
+    Frozen variances are at least `floor` of their mean.
+    """
     found, factors = [], []
     for index, weight in enumerate(start()):
         x = weight.detach().double()
@@ -123,6 +126,9 @@ def one_bit_lamb(steps, ranks, freeze_step, beta3, bounds, threshold):
                 m, v = BETA1 * m + (1 - BETA1) * mean, BETA2 * v + (1 - BETA2) * mean**2
                 frozen = (v / (1 - BETA2**step)).sqrt() + EPS
             else:
+                if step == freeze_step + 1:
+                    v = v.clamp(min=floor * float(v.mean()))
+                    frozen = (v / (1 - BETA2**freeze_step)).sqrt() + EPS
                 before, m = m, errors.exchange([BETA1 * m + (1 - BETA1) * each for each in g])
                 v = BETA2 * v + (1 - BETA2) * ((m - BETA1 * before) / (1 - BETA1)) ** 2
             direction = m / (1 - BETA1**step) / frozen

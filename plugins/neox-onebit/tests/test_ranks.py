@@ -70,7 +70,7 @@ def test_zero_one_adam_is_the_papers(ranks, case):
 
 def test_one_bit_lamb_is_the_papers(ranks):
     size, seen, _ = ranks
-    expected, factors = one_bit_lamb(STEPS, size, 12, 0.8, (0.01, 2.0), 0.05)
+    expected, factors = one_bit_lamb(STEPS, size, 12, 0.1, 0.8, (0.01, 2.0), 0.05)
     assert all(map(is_as_expected, last(seen, "lamb"), expected))
     mine = [[float(after["states"][index]["factor"]) for after in seen["lamb"][0][12:]] for index in range(3)]
     for one, other in zip(mine, factors, strict=True):
