@@ -45,7 +45,7 @@ def sharded_optimizer_tested(config: Config, shape: ClusterShape) -> Iterator[Pr
     component = optimizer.entry.component
     if stage in component.zero_stages or allowed:
         return
-    tested = ", ".join(map(str, component.zero_stages))
+    tested = " or ".join(map(str, component.zero_stages))
     said = f"{component.name} is tested at ZeRO stage {tested} only, not at {stage}"
     if component.whole_parameters and stage > 1:
         said += ", where it gets flat slices in place of the whole parameters that it looks at"
