@@ -10,17 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from attrs import evolve
-from neox_launchers.environment import exported
-from neox_launchers.pdsh import remote
 
 import neox_core
 from neox_core.plan.runfile import Host, write_runfile
-from neox_core.testing import assert_light, build, check_launcher, example_plan, load_only
+from neox_core.testing import build, example_plan, load_only
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 
@@ -311,99 +308,3 @@ def test_the_ranks_end_when_nobody_is_there_any_more(tmp_path, monkeypatch):
     while time.monotonic() < deadline and not all((run.folder / f"left{rank}").exists() for rank in range(3)):
         time.sleep(0.05)
     assert all((run.folder / f"left{rank}").read_text() == "1" for rank in range(3))
-
-
-def test_listing_is_light_and_the_contract_is_kept(tmp_path):
-    assert_light("neox-launchers")
-    catalog = load_only("neox-launchers")
-    command = check_launcher(catalog, "pdsh", example_plan(tmp_path, ranks=[2, 2]))
-    assert command.argv[1:3] == ("-m", "neox_launchers.hosts")
-    alone = check_launcher(catalog, "pdsh", example_plan(tmp_path, ranks=[2]))
-    assert alone.argv[1:3] == ("-m", "neox_launchers.elastic")
-
-
-def test_mpirun_starts_one_agent_a_host_with_the_environment(tmp_path, monkeypatch):
-    monkeypatch.setenv("NCCL_NOTE", "a b")
-    plan = example_plan(tmp_path, ranks=[2, 2])
-    argv = check_launcher(load_only("neox-launchers"), "openmpi", plan).argv
-    mpirun = argv[argv.index("mpirun") :]
-    assert mpirun[mpirun.index("-n") + 1] == "2"
-    assert mpirun[mpirun.index("--host") + 1] == "localhost,host1"
-    variables = {pair for mark, pair in pairwise(mpirun) if mark == "-x"}
-    assert {"NCCL_NOTE=a b", "DS_ACCELERATOR=cpu"} <= variables
-    assert mpirun[-1] == "mpi"
-    alone = check_launcher(load_only("neox-launchers"), "openmpi", example_plan(tmp_path, ranks=[2]))
-    assert "mpirun" not in alone.argv
-
-
-@pytest.mark.parametrize("launcher", ["mvapich", "mpich", "impi"])
-def test_hydra_starts_one_agent_a_host_with_the_environment(tmp_path, monkeypatch, launcher):
-    monkeypatch.setenv("NCCL_NOTE", "a b")
-    plan = example_plan(tmp_path, ranks=[2, 2])
-    argv = check_launcher(load_only("neox-launchers"), launcher, plan).argv
-    mpirun = argv[argv.index("mpirun") :]
-    assert mpirun[1:7] == ("-n", "2", "-ppn", "1", "-hosts", "localhost,host1")
-    assert mpirun[mpirun.index("NCCL_NOTE") - 1 :][:3] == ("-genv", "NCCL_NOTE", "a b")
-    assert mpirun[-1] == "mpi"
-    alone = check_launcher(load_only("neox-launchers"), launcher, example_plan(tmp_path, ranks=[2]))
-    assert "mpirun" not in alone.argv
-
-
-def test_srun_starts_one_agent_a_host_and_lets_the_others_save(tmp_path):
-    command = check_launcher(load_only("neox-launchers"), "slurm", example_plan(tmp_path, ranks=[2, 2]))
-    srun = command.argv[command.argv.index("srun") :]
-    options = dict(pairwise(srun))
-    assert (options["--nodes"], options["--ntasks-per-node"], options["--nodelist"]) == ("2", "1", "localhost,host1")
-    assert "--kill-on-bad-exit=0" in srun
-    assert srun[-1] == "slurm"
-    assert command.env["DS_ACCELERATOR"] == "cpu"
-    alone = check_launcher(load_only("neox-launchers"), "slurm", example_plan(tmp_path, ranks=[2]))
-    assert "srun" not in alone.argv
-
-
-def test_a_host_that_slurm_calls_otherwise_is_named(tmp_path):
-    write_runfile(example_plan(tmp_path, ranks=[2, 1]), tmp_path / "run.json")
-    done = subprocess.run(
-        [sys.executable, "-m", "neox_launchers.elastic", "run.json", "logs", "slurm"],
-        cwd=tmp_path, env=os.environ | {"SLURMD_NODENAME": "node-7"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "Slurm has started an agent on node-7, and the hosts of the plan are localhost, host1" in done.stderr
-
-
-def test_pdsh_is_called_as_deepspeed_calls_it(tmp_path):
-    from argparse import Namespace
-
-    from deepspeed.launcher.multinode_runner import PDSHRunner
-
-    args = Namespace(
-        user_script="train.py", user_args=[], ssh_port=None, launcher_args="", venv_script=None, no_python=False,
-        module=False, no_local_rank=False, save_pid=False, enable_each_rank_log=None, master_addr="h", master_port=1,
-    )  # fmt: skip
-    theirs, _, env = PDSHRunner(args, "e30=").get_cmd({}, {"localhost": [0, 1], "host1": [0, 1]})
-    options = theirs[: theirs.index("-w") + 2]
-    mine = check_launcher(load_only("neox-launchers"), "pdsh", example_plan(tmp_path, ranks=[2, 2])).argv
-    assert set(options) <= set(mine[mine.index("pdsh") :])
-    assert mine[mine.index("-w") + 1] == theirs[theirs.index("-w") + 1] == "localhost,host1"
-    assert mine[mine.index("-f") + 1] == theirs[theirs.index("-f") + 1]
-    assert mine[mine.index("-R") + 1] == env["PDSH_RCMD_TYPE"]
-    assert "--node_rank=%n" in theirs
-    assert mine[-1] == "%n"
-
-
-@pytest.mark.parametrize(
-    "word", ["a b", "it's", "$HOME", "100%", "%n", "`id`", "a;b", "*", "", "-x", 'say "hi"', "a\nb"]
-)
-def test_no_word_is_anything_to_a_shell(tmp_path, word):
-    """What a host's shell makes of the words is the very argv and environment that was meant."""
-    script = "import os, sys, json; print(json.dumps([sys.argv[1:], os.environ['NOTE'], os.getcwd()]))"
-    words = remote((sys.executable, "-c", script, word), {"NOTE": word}, str(tmp_path))
-    text = " ".join(words).replace("%%", "%")  # as pdsh does; a single % would be its own mark
-    assert "%" not in " ".join(words).replace("%%", "")
-    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == [[word], word, str(tmp_path)]
-
-
-def test_other_hosts_get_how_to_communicate_and_no_secret():
-    environ = {"NCCL_DEBUG": "INFO", "PYTHONPATH": "/x", "WANDB_API_KEY": "s", "HOME": "/root", "LD_LIBRARY_PATH": "/l"}
-    assert set(exported(environ)) == {"NCCL_DEBUG", "PYTHONPATH", "LD_LIBRARY_PATH"}
