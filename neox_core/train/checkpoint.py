@@ -15,6 +15,7 @@ from attrs import evolve, frozen
 from neox_core.contracts.optim import planned_schedule
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import read_runfile, to_json
+from neox_core.plan.saved import RUN, STATE, find_checkpoint
 from neox_core.train.changes import changes
 from neox_core.train.checkpoint_read import (
     CheckpointReader,
@@ -35,7 +36,6 @@ from neox_core.train.checkpoint_write import (
     write_manifest,
     write_rank,
 )
-from neox_core.train.manifest import RUN, STATE, find_checkpoint
 from neox_core.train.rng import read_rng, write_rng
 from neox_core.train.schedule import schedule_terms
 from neox_core.train.state import StoredState, TrainState, stored_from_plain, stored_to_plain

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from neox_core.contracts.optim import AveragingOptimizer
 from neox_core.errors import CheckpointError
-from neox_core.train.manifest import RUN, STATE, Kind, Piece, find_checkpoint, read_json, read_manifest
+from neox_core.plan.saved import RUN, STATE, find_checkpoint
+from neox_core.train.manifest import Kind, Piece, read_json, read_manifest
 from neox_core.train.regions import fit_together
 from neox_core.train.tensorfile import check_seal, read_part
 

@@ -16,19 +16,8 @@ from torch import Tensor
 
 from neox_core.contracts.optim import AveragingOptimizer
 from neox_core.errors import CheckpointError
-from neox_core.train.manifest import (
-    LATEST,
-    MANIFEST,
-    RUN,
-    STATE,
-    Kind,
-    Manifest,
-    Piece,
-    pieces_from_plain,
-    pieces_to_plain,
-    step_folders,
-    to_text,
-)
+from neox_core.plan.saved import LATEST, MANIFEST, RUN, STATE, step_folders
+from neox_core.train.manifest import Kind, Manifest, Piece, pieces_from_plain, pieces_to_plain, to_text
 from neox_core.train.regions import regions
 from neox_core.train.tensorfile import DTYPES, Seal, write_tensors, write_text
 

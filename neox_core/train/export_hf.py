@@ -20,10 +20,10 @@ from neox_core.errors import CheckpointError, ConfigError, NeoxError, UsageError
 from neox_core.hooks.component import load_path
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import read_runfile
+from neox_core.plan.saved import RUN, find_checkpoint
 from neox_core.train.checkpoint_read import CheckpointReader
 from neox_core.train.hf_files import Published, write_published
 from neox_core.train.import_hf import read_weights
-from neox_core.train.manifest import RUN, find_checkpoint
 
 if TYPE_CHECKING:
     from neox_core.contracts.family import ModelFamily

@@ -17,8 +17,8 @@ from neox_core.errors import CheckpointError, UsageError, run_main
 from neox_core.model.shape import padded_vocab
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import read_runfile
+from neox_core.plan.saved import RUN, find_checkpoint
 from neox_core.train.checkpoint_read import read_weights
-from neox_core.train.manifest import RUN, find_checkpoint
 from neox_core.train.sampling import Sampling, draw
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,11 +23,10 @@ from cattrs.errors import BaseValidationError
 from cattrs.preconf.json import make_converter
 
 from neox_core.errors import CheckpointError
+from neox_core.plan.saved import MANIFEST, RUN, STATE
 from neox_core.train.tensorfile import DTYPES, Seal
 
 FORMAT = 1
-MANIFEST, RUN, STATE, LATEST = "manifest.json", "run.json", "state.json", "latest"
-STEP_FOLDER = re.compile(r"step-(\d{8,})")
 _FILE = r"rank-\d{5,}\.(weights|optimizer|rng)\.safetensors|run\.json|state\.json"
 
 Kind = Literal["weight", "buffer", "master", "state", "own", "rng"]
@@ -134,34 +132,3 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise CheckpointError(f"{path}: not a JSON object")
     return raw
-
-
-def find_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint that `folder` stands for: itself if it is one, else the one its file `latest` names.
-
-    Should that one be gone, or `latest` not be there since the first save was killed just before it, the newest
-    checkpoint in the folder: it gets its name when all that is in it is on disk. None when there is none. Raises
-    CheckpointError when `latest` is not a name that we write.
-    """
-    if (folder / MANIFEST).is_file():
-        return folder
-    try:
-        name = (folder / LATEST).read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        return next(iter(step_folders(folder)), None)
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{folder / LATEST}: cannot be read: {error}") from error
-    if not STEP_FOLDER.fullmatch(name):
-        hint = f"delete {LATEST}: without it the newest checkpoint is taken"
-        raise CheckpointError(f"{folder / LATEST}: {name[:80]!r} is no checkpoint's name", hint=hint)
-    if (folder / name / MANIFEST).is_file():
-        return folder / name
-    return next(iter(step_folders(folder)), None)
-
-
-def step_folders(folder: Path) -> list[Path]:
-    """The checkpoints in `folder`, newest first; none when there is no such folder."""
-    if not folder.is_dir():
-        return []
-    found = [path for path in folder.iterdir() if STEP_FOLDER.fullmatch(path.name) and (path / MANIFEST).is_file()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from neox_core.plan.saved import find_checkpoint
 from neox_core.train.checkpoint_read import CheckpointReader
-from neox_core.train.manifest import find_checkpoint
 
 STEPS, HALF, FREEZE = 10, 6, 4
 GLOO = {"eps": 1e-5, "comm_backend_name": "gloo"}

@@ -23,10 +23,10 @@ from neox_core.build.optimizer import build_optimizer
 from neox_core.errors import CheckpointError
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import CheckpointPlan, ComponentRef, DataSource, RunPlan
+from neox_core.plan.saved import step_folders
 from neox_core.testing.plans import example_plan
 from neox_core.train.checkpoint import Checkpointer, Resumed, find_checkpoint, read_weights
 from neox_core.train.checkpoint_read import CheckpointReader
-from neox_core.train.manifest import step_folders
 from neox_core.train.rng import seed_rank
 from neox_core.train.state import TrainState
 
