@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,7 +45,7 @@ class Supervisor:
     def run(self) -> int:
         """Start, wait, judge: 0 when every rank ended well, 130 when asked to stop. Raises what a rank reported."""
         (self.run_dir / UNFINISHED).write_bytes(b"")
-        with self._signals():
+        with self._signals(), _terminal():
             try:
                 env = {**os.environ, **self.command.env}
                 env |= {"NEOX_STARTED_AT": f"{STARTED_AT:.3f}", "NEOX_HOST_READY_AT": f"{time.time():.3f}"}
@@ -90,6 +91,19 @@ class Supervisor:
             self._pass_on()
         elif self.process is not None and signum == signal.SIGINT and now - self.asked_at > SAME_KEYSTROKE_S:
             os.killpg(self.process.pid, signal.SIGKILL)  # the ranks see that their parent is gone, and leave
+
+
+@contextmanager
+def _terminal() -> Iterator[None]:
+    """Says in a terminal what is done until rank 0 writes there. In the end the cursor is back, which a bar hides."""
+    shown = sys.stdout.isatty()
+    if shown:
+        click.echo("  starting the ranks\r", nl=False)
+    try:
+        yield
+    finally:
+        if shown:
+            click.echo("\x1b[?25h", nl=False)  # a rank that was killed could not
 
 
 def _ended(code: int) -> str:

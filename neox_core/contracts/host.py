@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 if TYPE_CHECKING:
     from neox_core.plan.runfile import RunPlan
@@ -55,9 +56,36 @@ class Launcher(Protocol):
     def __call__(self, plan: RunPlan, run_file: Path, settings: Any) -> LaunchCommand: ...
 
 
+@define(eq=False)
+class Progress:
+    """How far a run has come, for a monitor to look at whenever it likes and from any thread; it costs the run nothing.
+
+    step: optimizer steps that were handed to the device, which may still be at an earlier one. doing: what the run does
+    when it is not training, such as "saving"; "" otherwise.
+    """
+
+    step: int = 0
+    doing: str = ""
+
+    def reached(self, step: int) -> None:
+        self.step = step
+
+    def now(self, doing: str) -> None:
+        self.doing = doing
+
+    @contextmanager
+    def during(self, doing: str) -> Iterator[None]:
+        """Inside, the run does this; then again what it did before."""
+        before, self.doing = self.doing, doing
+        try:
+            yield
+        finally:
+            self.doing = before
+
+
 @frozen
 class RunInfo:
-    """What a monitor knows of the run. Steps are optimizer steps."""
+    """What a monitor knows of the run. Steps are optimizer steps. `progress` changes; all else stays as it is."""
 
     run_dir: Path
     first_step: int
@@ -67,10 +95,13 @@ class RunInfo:
     tokens_per_step: int
     device: str
     samples_per_step: int
+    progress: Progress = field(factory=Progress)
 
 
 class Monitor(Protocol):
     """`target(run: RunInfo, settings) -> Monitor`; lives in rank 0 and is called at log steps only.
+
+    What it wants to show between two logs it reads from `run.progress`, in a thread of its own.
 
     A monitor must not stop a run: the core reports what it raises once, and goes on without it. It may refuse to start:
     what its constructor raises ends the run before the first step.

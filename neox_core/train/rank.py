@@ -32,6 +32,8 @@ def main() -> NoReturn:
     startup = Startup(float(os.environ.get("NEOX_STARTED_AT", ready)))
     startup.mark("host", at=ready)
     startup.mark("launch", at=entered)
+    if rank == 0:
+        startup.show()
     debug = os.environ.get("NEOX_DEBUG") == "1"
     try:
         plan = read_runfile(run_file)
@@ -49,8 +51,10 @@ def main() -> NoReturn:
         if rank == 0:
             (run_file.parent / UNFINISHED).unlink(missing_ok=True)
     except KeyboardInterrupt:
+        startup.hide()
         leave(130)
     except BaseException as error:  # noqa: BLE001  whatever it is: the launcher must know, and this process must end
+        startup.hide()
         told = for_the_user(error, rank)
         for report in (partial(explain, error, debug), partial(write_failure, run_file.parent, rank, told)):
             with suppress(OSError):  # such as for the full disk that the error is about

@@ -104,6 +104,7 @@ class Report:
 
     def step(self, step: int, loss: Tensor, lr: float, engine: EngineState) -> None:
         """After an update. step: finished steps, this one included. loss: this rank's mean of the step, a scalar."""
+        self.run.progress.reached(step)
         self._unread.append((step, loss.detach()))
         self._steps += 1
         self._tokens += self.run.tokens_per_step if self._tokens_of is None else self._tokens_of(step - 1)

@@ -23,7 +23,7 @@ from neox_core.build.engine import build_engine, build_stage, print_collectives,
 from neox_core.build.kernels import use_kernels
 from neox_core.build.model import build_model, compile_layers
 from neox_core.build.optimizer import build_optimizer
-from neox_core.contracts.host import Monitor, RunInfo
+from neox_core.contracts.host import Monitor, Progress, RunInfo
 from neox_core.model.shape import flops_per_token, padded_vocab
 from neox_core.parallel.groups import Groups, build_groups
 from neox_core.train.checkpoint import Checkpointer, Resumed
@@ -70,11 +70,9 @@ def run(plan: RunPlan, startup: Startup) -> None:
     samples = open_samples(plan, groups, vocab_size, curriculum)
     startup.mark("data")
     model = _build_model(plan, vocab_size, context, tokenizer)
-    optimizer = build_optimizer(plan.optim, model, groups.data)
-    dtype = torch.bfloat16 if plan.precision.autocast else context.dtype
-    record = Path(plan.run_dir) / "kernels.json" if rank == 0 else None
-    kernels = use_kernels(model, plan.model, context, dtype, record, optimizer)
     startup.mark("model")
+    optimizer, kernels = _build_optimizer(plan, model, context)
+    startup.mark("compile")
     engine = build_engine(plan, model, optimizer, context, curriculum)
     size = sum(map(prod, engine.shapes().values()))
     startup.mark("engine")
@@ -92,13 +90,13 @@ def run(plan: RunPlan, startup: Startup) -> None:
     try:
         with StopSignal(groups) as stop:
             batches = report.timed(samples.batches(state.step), stop.alive)
-            valid = partial(_alive, partial(samples.valid, "valid"), stop)
-            saver = _Patient(checkpointer, stop, samples)
+            valid = partial(_alive, partial(samples.valid, "valid"), stop, startup.progress)
+            saver = _Patient(checkpointer, stop, samples, startup.progress)
             finished = train(
                 engine, batches, valid, schedule, report, saver, stop, state, plan, tokens_of_steps(plan, curriculum)
             )
             if finished:
-                _evaluate(plan, engine, report, state, samples, stop)
+                _evaluate(plan, engine, report, state, samples, stop, startup.progress)
             else:
                 _say_where_it_stops(plan, report, state)
         if finished and plan.train.sample_prompt is not None and tokenizer is not None:
@@ -136,6 +134,14 @@ def _build_model(plan: RunPlan, vocab_size: int, context: BuildContext, tokenize
     return model
 
 
+def _build_optimizer(plan: RunPlan, model: Any, context: BuildContext) -> tuple[torch.optim.Optimizer, tuple[str, ...]]:
+    """The optimizer, and what is to be said of the kernels that it and the model were given."""
+    optimizer = build_optimizer(plan.optim, model, context.groups.data)
+    dtype = torch.bfloat16 if plan.precision.autocast else context.dtype
+    record = Path(plan.run_dir) / "kernels.json" if dist.get_rank() == 0 else None
+    return optimizer, tuple(use_kernels(model, plan.model, context, dtype, record, optimizer))
+
+
 def _say_where_it_begins(report: Report, resumed: Resumed, notes: Sequence[str]) -> None:
     if resumed.path is not None:
         report.say(f"resumed from {resumed.path}, at step {resumed.state.step}")
@@ -163,7 +169,10 @@ def _build_report(
         tokens_per_step=plan.batch.train_batch * plan.model.seq_length,
         device=plan.cluster.device,
         samples_per_step=plan.batch.train_batch,
+        progress=startup.progress,
     )
+    startup.progress.reached(state.step)
+    startup.hide()
     monitors: list[Monitor] = []
     if dist.get_rank() == 0:
         for reference in plan.monitors:
@@ -193,17 +202,19 @@ class _Patient:
     checkpointer: Checkpointer
     stop: StopSignal
     samples: TrainingSamples
+    progress: Progress
 
     def save(self, state: TrainState) -> Path | None:
         self.samples.note(state)
-        with self.stop.busy():
+        with self.stop.busy(), self.progress.during("saving"):
             return self.checkpointer.save(state)
 
 
-def _alive(batches: Callable[[], Iterator[Tensor]], stop: StopSignal) -> Iterator[Tensor]:
-    for batch in batches():
-        stop.alive()
-        yield batch
+def _alive(batches: Callable[[], Iterator[Tensor]], stop: StopSignal, progress: Progress) -> Iterator[Tensor]:
+    with progress.during("evaluating"):
+        for batch in batches():
+            stop.alive()
+            yield batch
 
 
 def _evaluate(
@@ -213,6 +224,7 @@ def _evaluate(
     state: TrainState,
     samples: TrainingSamples,
     stop: StopSignal,
+    progress: Progress,
 ) -> None:
     """After the last step: the validation split unless it was evaluated there, and the test split if there is one."""
     if not plan.train.eval_iters:
@@ -223,7 +235,7 @@ def _evaluate(
     if plan.data.has_test:
         wanted.append("test")
     for split in wanted:
-        report.validation(state.step, engine.evaluate(_alive(partial(samples.valid, split), stop)), split)
+        report.validation(state.step, engine.evaluate(_alive(partial(samples.valid, split), stop, progress)), split)
 
 
 def _whole_model(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -222,6 +223,29 @@ def test_a_run_says_nothing_but_its_own(finished, ranks):
     assert [line for line in out.splitlines() if not EXPECTED.match(line)] == []
     for rank in range(ranks):
         assert (run.save / "logs" / f"rank{rank}.log").read_text() == ""
+
+
+def test_a_terminal_sees_the_start_and_every_stretch_of_steps(toy, tmp_path):
+    """Between two logs too: no step here is a log step but the last."""
+    sets = ("num_gpus=1", "train-iters=300", "log-interval=1000", "eval-interval=100", "save-interval=200")
+    command = [*NEOX, "train", str(toy / "config.yml"), "--run-dir", str(tmp_path / "run")]
+    command += [part for each in (*sets, f"save={tmp_path / 'save'}") for part in ("--set", each)]
+    here, there = os.openpty()
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "140"}
+    process = subprocess.Popen(command, cwd=tmp_path, env=env, stdin=there, stdout=there, stderr=there)
+    os.close(there)
+    seen = b""
+    with suppress(OSError):  # the other end is closed: the run is over
+        while part := os.read(here, 65536):
+            seen += part
+    os.close(here)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode())
+    assert process.wait(60) == 0, text
+    for doing in ("starting the ranks", "importing torch", "opening the data", "building the model", "engine"):
+        assert doing in text
+    steps = {int(step) for step in re.findall(r"step +(\d+)/300", text)}
+    assert len(steps - {0, 1, 100, 200, 300}) > 1, sorted(steps)
+    assert seen.rindex(b"\x1b[?25h") > seen.rindex(b"\x1b[?25l")  # the cursor is back
 
 
 def test_interrupted_saved_and_resumed(toy, tmp_path):

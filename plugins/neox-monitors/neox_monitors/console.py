@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 
 from rich.console import Console as RichConsole
+from rich.console import ConsoleRenderable, RichCast
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from neox_core.contracts.host import RunInfo
@@ -15,8 +16,31 @@ from neox_monitors.curve import draw
 MOST_POINTS = 2000
 
 
+class Bar(Progress):
+    """A bar that follows the run by itself: its thread looks at `run.progress`, so it moves at every step."""
+
+    def __init__(self, run: RunInfo, console: RichConsole) -> None:
+        self.run, self.step, self.values = run, run.first_step, ""
+        text = TextColumn("{task.description}", markup=False)
+        columns = TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=24), text
+        keep = {"redirect_stdout": False, "redirect_stderr": False}
+        super().__init__(*columns, console=console, refresh_per_second=4, **keep)
+        self.add_task("", total=run.last_step, completed=run.first_step)
+
+    def logged(self, step: int, values: str) -> None:
+        self.step, self.values = step, values
+
+    def get_renderable(self) -> ConsoleRenderable | RichCast | str:
+        """As it is when the bar is drawn, several times a second."""
+        now = self.run.progress
+        text = "  ".join(filter(None, (now.doing, self.values)))
+        for task in self.task_ids:
+            self.update(task, completed=max(now.step, self.step), description=text)
+        return super().get_renderable()
+
+
 class Console:
-    """Writes to stdout of rank 0. In a terminal the bar shows the newest values, and other lines scroll above it."""
+    """Writes to stdout of rank 0. In a terminal a bar shows the step and the newest values, below other lines."""
 
     def __init__(self, run: RunInfo, settings: None) -> None:
         self.run = run
@@ -25,24 +49,14 @@ class Console:
         self.latest = run.first_step
         self.first_log: tuple[float, int] | None = None  # (time, step), for the time left
         self.console = RichConsole(file=sys.stdout, highlight=False, markup=False, emoji=False)
-        self.bar: Progress | None = None
+        self.bar: Bar | None = None
         self.say(
             f"{run.num_parameters / 1e6:.2f} M parameters on {run.num_ranks} {run.device} "
             f"rank{'s' if run.num_ranks > 1 else ''}, {run.tokens_per_step:,} tokens a step, "
             f"steps {run.first_step + 1} to {run.last_step}"
         )
         if self.console.is_terminal:
-            self.bar = Progress(
-                TextColumn("step"),
-                MofNCompleteColumn(),
-                BarColumn(bar_width=24),
-                TextColumn("{task.description}"),
-                console=self.console,
-                refresh_per_second=2,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
-            self.task = self.bar.add_task("starting", total=run.last_step, completed=run.first_step)
+            self.bar = Bar(run, self.console)
             self.bar.start()
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -60,7 +74,7 @@ class Console:
         if self.bar is None:
             self.say(f"step {step}/{self.run.last_step}  {text}")
         else:
-            self.bar.update(self.task, completed=step, description=text)
+            self.bar.logged(step, text)
 
     def say(self, message: str) -> None:
         self.console.print(message, soft_wrap=True)

@@ -75,6 +75,20 @@ def test_a_terminal_gets_a_bar_that_ends_with_the_cursor_back(make):
     assert text.rindex("\x1b[?25h") > text.index("\x1b[?25l")  # the cursor was hidden, and is shown again
 
 
+def test_the_bar_moves_between_two_logs_and_tells_what_the_run_does(make):
+    out = Terminal()
+    console = make(out, last=5000)
+    console.log(10, VALUES)
+    for step, doing in ((1234, ""), (1235, "saving"), (1236, "[/red]")):
+        console.run.progress.reached(step)
+        console.run.progress.now(doing)
+        out.truncate(0)
+        console.bar.refresh()  # as its thread does several times a second
+        assert f"{step}/5000" in out.getvalue()
+        assert f"{doing}  loss 2.3457" in out.getvalue() or not doing
+    console.close()
+
+
 def test_trouble_is_in_the_line(make):
     out = io.StringIO()
     make(out).log(10, {**VALUES, "skipped_steps": 3.0, "data_wait_s": 0.2})
