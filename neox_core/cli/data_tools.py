@@ -15,6 +15,7 @@ from neox_core.cli.data_components import backend_of, component, files, named_co
 from neox_core.cli.notes import say
 from neox_core.cli.process import exec_module
 from neox_core.hooks.loader import load_plugins
+from neox_core.interpreter import python
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import write_runfile
 
@@ -147,7 +148,8 @@ def index(config_files: tuple[Path, ...], sets: tuple[str, ...]) -> None:
     os.close(handle)
     write_runfile(resolved.plan, Path(name))
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "neox_core.build.index_data", name])
+    argv = python("neox_core.build.index_data", name)
+    os.execv(argv[0], argv)
 
 
 def _dataset(prefix: str, data_impl: str, tokenizer_type: str | None, given: dict[str, Any]) -> dict[str, Any]:

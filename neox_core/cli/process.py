@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from neox_core.hooks.component import blame
+from neox_core.interpreter import python
 
 
 def exec_module(module: str, arguments: Mapping[str, Any]) -> NoReturn:
@@ -20,7 +21,8 @@ def exec_module(module: str, arguments: Mapping[str, Any]) -> NoReturn:
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-m", __name__, module, json.dumps(arguments)])
+    argv = python(__name__, module, json.dumps(arguments))
+    os.execv(argv[0], argv)
 
 
 def main() -> None:

@@ -50,6 +50,7 @@ class Supervisor:
                 env = {**os.environ, **self.command.env}
                 env |= {"NEOX_STARTED_AT": f"{STARTED_AT:.3f}", "NEOX_HOST_READY_AT": f"{time.time():.3f}"}
                 env["NEOX_SUPERVISOR"] = str(os.getpid())  # for the launcher to see whether it is still there
+                env["PYTHONSAFEPATH"] = "1"  # for Python processes that a launcher or a library starts in its own way
                 self.process = subprocess.Popen(list(self.command.argv), env=env, start_new_session=True)
             except OSError as error:
                 raise RankError(f"{self.owner}: cannot start {self.command.argv[0]}: {error.strerror}") from error

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from neox_core.errors import NeoxError
 from neox_core.hooks.component import load_path
 from neox_core.hooks.guard import no_heavy_imports
+from neox_core.interpreter import python
 
 
 def import_errors(targets: Sequence[tuple[str, bool]]) -> dict[str, str]:
@@ -25,9 +26,7 @@ def import_errors(targets: Sequence[tuple[str, bool]]) -> dict[str, str]:
     left = sorted(dict(targets).items(), key=lambda target: (not target[1], target[0]))
     errors: dict[str, str] = {}
     while left:
-        done = subprocess.run(
-            [sys.executable, "-m", __name__], input=json.dumps(left), capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(python(__name__), input=json.dumps(left), capture_output=True, text=True, check=False)
         results = [json.loads(line) for line in done.stdout.splitlines()]
         errors.update((path, error) for path, error in results)
         left = left[len(results) :]

@@ -44,13 +44,14 @@ class Launcher(Protocol):
     workers), kills it at a second Ctrl-C, and judges by its exit code: 0 when every rank ended well. It stays
     until they have: 0 before the first rank has come to its end is an error.
 
-    Each rank is `python -m neox_core.train.rank RUN_FILE` with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
-    set, and leaves when its parent is gone. stdout of rank 0 is the terminal; stderr of each rank goes to a log of its
-    own (ranks other than 0 send their stdout there too). A rank that fails says why in failure.rank<N>.json beside
-    run.json if it still can, and ends with a code that is not 0; the command then stops the others within 30 s. Of the
-    ranks that could not say why (killed for want of memory, say) the command may: in `failure.json` beside run.json,
-    which counts for more, {"rank": int, "exit_code": int, "message": str, "hint": str, "users_mistake": bool, "log":
-    path of its log}.
+    Each rank is the command `neox_core.interpreter.python("neox_core.train.rank", RUN_FILE)`: that is `python -m`, and
+    nothing is imported from the current folder. It has RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set,
+    and leaves when its parent is gone. stdout of rank 0 is the terminal; stderr of each rank goes to a log of its own
+    (ranks other than 0 send their stdout there too). A rank that fails says why in failure.rank<N>.json beside run.json
+    if it still can, and ends with a code that is not 0; the command then stops the others within 30 s. Of the ranks
+    that could not say why (killed for want of memory, say) the command may: in `failure.json` beside run.json, which
+    counts for more, {"rank": int, "exit_code": int, "message": str, "hint": str, "users_mistake": bool, "log": path of
+    its log}.
     """
 
     def __call__(self, plan: RunPlan, run_file: Path, settings: Any) -> LaunchCommand: ...

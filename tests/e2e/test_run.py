@@ -20,7 +20,7 @@ from attrs import evolve
 from neox_core.plan.runfile import read_runfile, write_runfile
 from neox_core.testing import build, load_only
 
-NEOX = [sys.executable, "-m", "neox_core"]
+NEOX = [str(Path(sys.executable).with_name("neox"))]
 VOCAB = 64
 
 CONFIG = """
@@ -158,7 +158,10 @@ def finished(toy, tmp_path_factory):
     runs = {}
     for ranks, micro_batch in ((1, 8), (2, 4)):
         sets = (f"num_gpus={ranks}", f"train_micro_batch_size_per_gpu={micro_batch}", "save-interval=20")
-        run = Run(toy, tmp_path_factory.mktemp(f"ranks{ranks}"), *sets)
+        folder = tmp_path_factory.mktemp(f"ranks{ranks}")
+        for name in ("torch", "numpy", "json", "neox_core"):  # beside the config, and none of them is what it says
+            (folder / f"{name}.py").write_text(f"raise SystemExit('{name}.py of the current folder is run')\n")
+        run = Run(toy, folder, *sets)
         runs[ranks] = (run, run.end())
     return runs
 

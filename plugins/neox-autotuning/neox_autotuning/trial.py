@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from attrs import asdict, frozen
 from neox_autotuning.settings import AutotuningBlock
 from neox_autotuning.space import Trial
 from neox_core.errors import ConfigError
+from neox_core.interpreter import python
 
 STOPPED = 130
 SAID = 12
@@ -87,7 +87,7 @@ class Bench:
         sets = [*self.sets, *as_sets(changed)]
         files = [str(file) for file in self.files]
         run_dir = ["--run-dir", str(folder)]
-        return [sys.executable, "-m", "neox_core", "train", *files, *_flags(sets), *run_dir]
+        return [*python("neox_core", "train"), *files, *_flags(sets), *run_dir]
 
     def _read(self, folder: Path, trial: Trial) -> Result | None:
         """What came of the same trial, by the same metric."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from neox_core.config.load import Loaded, load
 from neox_core.config.modernise import modernise
 from neox_core.config.structure import structure_settings
 from neox_core.errors import ConfigError, RankError
+from neox_core.interpreter import python
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan
 
@@ -63,9 +63,7 @@ def tune(files: tuple[Path, ...], sets: tuple[str, ...], train: bool) -> None:
     config = write_best(files, sets, best, folder / "best.yml")
     click.echo(f"best: {best.name}\n`neox train {config}` trains with it")
     if train:
-        raise SystemExit(
-            subprocess.run([sys.executable, "-m", "neox_core", "train", str(config)], check=False).returncode
-        )
+        raise SystemExit(subprocess.run(python("neox_core", "train", str(config)), check=False).returncode)
 
 
 def _block(loaded: Loaded) -> AutotuningBlock:

@@ -49,7 +49,7 @@ def test_a_trial_saves_and_tells_nothing_and_ends_after_the_last_measured_step(t
     bench = Bench([Path("a.yml")], ["save-interval=7", "seed=3"], frozenset({"save", "save_interval", "wandb"}), block)
     command = bench.command(Trial("t", 1, 4, {"zero_optimization.stage": 1}), tmp_path)
     sets = [value for flag, value in pairwise(command) if flag == "--set"]
-    assert command[1:5] == ["-m", "neox_core", "train", "a.yml"]
+    assert command[command.index("neox_core") :][:3] == ["neox_core", "train", "a.yml"]
     assert set(sets) >= {
         "save=null",
         "save_interval=null",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from neox_core.contracts.host import LaunchCommand
+from neox_core.interpreter import python
 from neox_core.plan.runfile import RunPlan
 from neox_launchers.local import is_here, local, logs
 from neox_launchers.settings import LauncherSettings
@@ -30,8 +30,8 @@ def one_each(
     if len(hosts) == 1 and is_here(hosts[0]):
         return local(plan, run_file, settings)
     files = (str(run_file), str(logs(run_file, settings)))
-    here = (sys.executable, "-m", "neox_launchers.hosts", *files)
-    return LaunchCommand((*here, *start((sys.executable, "-m", "neox_launchers.elastic", *files))), env or {})
+    here, agent = python("neox_launchers.hosts", *files), python("neox_launchers.elastic", *files)
+    return LaunchCommand((*here, *start(agent)), env or {})
 
 
 def names(plan: RunPlan) -> list[str]:

@@ -32,6 +32,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from neox_core.errors import UsageError, run_main
+from neox_core.interpreter import python
 from neox_core.plan.runfile import ClusterPlan, RunPlan, read_runfile
 from neox_launchers.environment import visible_devices
 from neox_launchers.failure import FAILED, SHUTDOWN_S, STOP, Exit, clear_failures, telling, write_exits, write_failure
@@ -137,11 +138,12 @@ def _agent(cluster: ClusterPlan, run_file: Path, log_dir: Path, node: int | None
         rank=node or 0,
         timeout=60,
     )
+    rank = python("neox_core.train.rank", str(run_file))
     spec = WorkerSpec(
         role="rank",
         local_world_size=host.slots,
-        entrypoint=sys.executable,
-        args=("-m", "neox_core.train.rank", str(run_file)),
+        entrypoint=rank[0],
+        args=rank[1:],
         rdzv_handler=get_rendezvous_handler(rendezvous),
         max_restarts=0,
         monitor_interval=0.1,

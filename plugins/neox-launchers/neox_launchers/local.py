@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from pathlib import Path
 
 from neox_core.contracts.host import LaunchCommand
 from neox_core.errors import ConfigError, UsageError
+from neox_core.interpreter import python
 from neox_core.plan.runfile import RunPlan
 from neox_launchers.environment import environment
 from neox_launchers.settings import LauncherSettings
@@ -24,7 +24,7 @@ def local(plan: RunPlan, run_file: Path, settings: LauncherSettings) -> LaunchCo
             else f"the local launcher starts ranks on this machine only, which is not {others[0]}",
             hint="set `launcher: pdsh`, or leave out `hostfile`",
         )
-    argv = (sys.executable, "-m", "neox_launchers.elastic", str(run_file), str(logs(run_file, settings)))
+    argv = python("neox_launchers.elastic", str(run_file), str(logs(run_file, settings)))
     return LaunchCommand(argv, environment(plan))
 
 

@@ -56,7 +56,7 @@ words = sys.argv[1:]
 env = dict(pair.split("=", 1) for mark, pair in zip(words, words[1:]) if mark == "-x")
 env |= {{name: value for mark, name, value in zip(words, words[1:], words[2:]) if mark == "-genv"}}
 number = "PMI_RANK" if "-genv" in words else "OMPI_COMM_WORLD_RANK"
-agent = words[words.index("-m") - 1 :]
+agent = words[words.index(sys.executable) :]
 running = [
     subprocess.Popen(agent, env={{**os.environ, **env, number: str(each)}}, stdin=subprocess.DEVNULL)
     for each in range(int(words[words.index("-n") + 1]))

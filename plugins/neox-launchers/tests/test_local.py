@@ -17,7 +17,7 @@ def test_listing_is_light():
 
 def test_keeps_the_contract(catalog, tmp_path):
     command = check_launcher(catalog, "local")
-    assert command.argv[1:3] == ("-m", "neox_launchers.elastic")
+    assert "neox_launchers.elastic" in command.argv
     elsewhere = check_launcher(catalog, "local", log_dir=str(tmp_path / "mine"))
     assert elsewhere.argv[-1] == str(tmp_path / "mine")
 
