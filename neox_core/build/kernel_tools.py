@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from neox_core.build.context import DTYPES
-from neox_core.build.kernel_check import TOLERANCE, error_of, times_of
+from neox_core.build.kernel_check import TOLERANCE, Verdict, compare, times_of
 from neox_core.build.kernels import architecture_of, choose, load_kernel, why_not
 from neox_core.errors import ConfigError, run_main
 from neox_core.hooks.component import load_path
@@ -48,11 +48,20 @@ def checked(rows: Sequence[Mapping[str, Any]], device: torch.device) -> Iterator
                     continue
                 with offer.blamed():
                     examples = kernel.examples(dtype, device, large=False)
-                    error = max(error_of(kernel, reference, arguments) for arguments in examples)
-                yield (
-                    error <= limit,
-                    f"{title}: {'ok' if error <= limit else 'WRONG'}, off by {error:.1e} of {limit:.0e}",
-                )
+                    verdicts = [compare(kernel, reference, arguments) for arguments in examples]
+                yield _judged(title, verdicts, limit)
+
+
+def _judged(title: str, verdicts: Sequence[Verdict], limit: float) -> tuple[bool, str]:
+    """(right or wrong, a line) of a kernel by its examples."""
+    if not verdicts:
+        return False, f"{title}: WRONG: it has no examples"
+    worst = max(verdicts, key=lambda each: each.error)
+    if worst.faults:
+        return False, f"{title}: WRONG: {'; '.join(worst.faults)}"
+    if worst.error <= limit:
+        return True, f"{title}: ok, off by {worst.error:.1e} of {limit:.0e}"
+    return False, f"{title}: WRONG, off by {worst.error:.1e} of {limit:.0e} in {worst.where}"
 
 
 def measured(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: torch.dtype) -> Iterator[str]:

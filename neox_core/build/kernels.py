@@ -49,6 +49,7 @@ def choose(
 ) -> Choice:
     """The first offer that can run, and for `auto` was tested on the device; else for `auto` the reference.
 
+    For `auto` a CPU takes the reference, whatever is offered: `plan.kernels` asks its ranks for none.
     shape: of the op's first tensor, for one sample. use: of block-sparse attention. Raises ConfigError with all reasons
     where a kernel was asked for and none can run, PluginError for an offer that is none.
     """
@@ -59,10 +60,11 @@ def choose(
         if use is not None:
             why_not_for = getattr(kernel, "why_not_for", None)
             reasons += ("it has no why_not_for",) if why_not_for is None else why_not(offer, why_not_for, use)
-        architecture = architecture_of(device)
-        if not reasons and plan.asked == "auto" and architecture not in kernel.tested:
-            reasons = (f"not tested on {architecture}; ask for it to use it",)
+        if not reasons and plan.asked == "auto":
+            reasons = _why_not_unasked(kernel, architecture_of(device))
         if not reasons:
+            rest = plan.offers[plan.offers.index(offer) + 1 :]
+            passed += [(each.name, (f"{offer.name} comes first",)) for each in rest]
             return Choice(plan.op, offer.name, kernel, tuple(passed))
         passed.append((offer.name, reasons))
     if plan.asked != "auto":
@@ -72,6 +74,12 @@ def choose(
             hint=f"remove it, or kernels: {{{plan.op}: reference}}",
         )
     return Choice(plan.op, REFERENCE, None, tuple(passed))
+
+
+def _why_not_unasked(kernel: Kernel, architecture: str) -> tuple[str, ...]:
+    if architecture == "cpu":
+        return ("a CPU takes the reference; ask for it to use it",)
+    return () if architecture in kernel.tested else (f"not tested on {architecture}; ask for it to use it",)
 
 
 def load_kernel(offer: ComponentRef) -> Kernel:

@@ -15,10 +15,18 @@ class Kernel(Protocol):
     The op and its reference are named by `Component.ops` of the part that owns it, or by `hooks.ops.CORE_OPS`. Equal to
     the reference to the tolerance that its documentation states, forward and backward; deterministic: the same
     arguments on the same device give the same bits, so nothing is tuned by the clock.
+
+    `neox kernels check` asks for the rest of it: results have the dtypes and shapes of the reference's; every argument
+    that the reference gives a gradient gets one, also where the gradient of the result is strided; arguments that the
+    reference leaves alone are left alone, those that it changes in place have their versions raised
+    (`torch.autograd.graph.increment_version`); no result has the memory of an argument unless the reference's has.
     """
 
     tested: frozenset[str]
-    """Devices that its tests have passed on, such as "sm_90" or "gfx942". On others it runs only when asked for."""
+    """Devices that its tests have passed on, such as "sm_90" or "gfx942". On others it runs only when asked for.
+
+    On a CPU every kernel runs only when asked for, since `auto` takes the references there.
+    """
 
     def why_not(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:
         """The reasons why it cannot run; empty: it can. It looks at nothing but its arguments and what is installed.
@@ -30,7 +38,11 @@ class Kernel(Protocol):
     def __call__(self, *args: Any) -> Any: ...
 
     def examples(self, dtype: torch.dtype, device: torch.device, *, large: bool) -> Iterable[tuple[Any, ...]]:
-        """Arguments to compare it on with its reference; large: to measure it on. The meta device is among them."""
+        """Arguments to compare it on with its reference; large: to measure it on. The meta device is among them.
+
+        `neox kernels check` takes every gradient that the reference has; `neox kernels bench` those of arguments that
+        require one.
+        """
         ...
 
 

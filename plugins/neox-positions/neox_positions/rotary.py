@@ -54,8 +54,9 @@ class Rotary(NoPosition):
 def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """The op: x [batch, heads, seq, head_dim], cos and sin [(batch, 1,) seq, turned], turned even -> as x.
 
-    The sine carries the sign of rotate-half: it is negative in the first half.
+    The sine carries the sign of rotate-half: it is negative in the first half. The tables get no gradient.
     """
+    cos, sin = cos.detach(), sin.detach()
     turned = cos.shape[-1]
     head = x[..., :turned]
     result = (head * cos + head.roll(turned // 2, dims=-1) * sin).to(x.dtype)

@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from neox_triton.choices import COLUMN_WARPS, COLUMNS
 from neox_triton.examples import WIDTH, draw
@@ -84,6 +85,7 @@ def adam_step(
         BLOCK=COLUMNS,
         warps=COLUMN_WARPS,
     )
+    increment_version((weight, mean, square))
     return weight, mean, square
 
 

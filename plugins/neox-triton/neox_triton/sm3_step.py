@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from neox_triton.choices import COLUMN_WARPS, TILE_COLUMNS, TILE_ROWS
 from neox_triton.examples import WIDTH, draw
@@ -107,16 +108,16 @@ def sm3_step(
     )
     rows.copy_(grown[0])
     columns.copy_(grown[1])
-    return (weight, rows, columns) if moved is None else (weight, rows, columns, moved)
+    changed = (weight,) if moved is None else (weight, moved)
+    increment_version(changed)
+    return weight, rows, columns, *changed[1:]
 
 
 def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
     height, width = (WIDTH, 4 * WIDTH) if large else (5, 123)
     for beta, momentum in ((0.0, 0.0), (0.9, 0.5)):
         weight, grad, moved = (draw(height, width + more, dtype=dtype, device=device).detach() for more in (0, 1, 2))
-        bounds = [
-            draw(*shape, dtype=torch.float32, device=device).detach().square() for shape in ((height, 1), (1, width))
-        ]
+        bounds = [draw(*shape, dtype=dtype, device=device).detach().square() for shape in ((height, 1), (1, width))]
         last = moved[:, 2:].contiguous() if momentum else None
         yield weight, grad[:, 1:], *bounds, 0.1, beta, 1e-30, 0.01, momentum, last
 

@@ -11,6 +11,7 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor
 
+from neox_core.build.consumed import require_consumed
 from neox_core.build.context import BuildContext
 from neox_core.build.kernel_check import TOLERANCE, error_of
 from neox_core.build.kernel_tools import checked, listed, measured
@@ -21,7 +22,7 @@ from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, KernelPlan
 from neox_core.testing import example_plan
 
-CPU = torch.device("cpu")
+CPU, META = torch.device("cpu"), torch.device("meta")
 
 
 def reference(x: Tensor) -> Tensor:
@@ -34,7 +35,7 @@ class Double:
 
     factor: float = 1.0
     reasons: tuple[str, ...] = ()
-    tested: frozenset[str] = frozenset({"cpu"})
+    tested: frozenset[str] = frozenset({"meta"})
 
     def why_not(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:
         return self.reasons
@@ -86,7 +87,8 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def choice(want: str, *names: str) -> Choice:
-    return choose(plan(want, *names), (1, 7), torch.float32, CPU)
+    """On the meta device, the one here that is not a CPU."""
+    return choose(plan(want, *names), (1, 7), torch.float32, META)
 
 
 def test_the_first_that_can_run() -> None:
@@ -97,8 +99,23 @@ def test_the_first_that_can_run() -> None:
 
 def test_auto_takes_only_what_was_tested_here() -> None:
     assert choice("auto", "UNTESTED").kernel is None
-    assert choice("auto", "UNTESTED").line.startswith("square: reference; not square.UNTESTED: not tested on cpu")
+    assert choice("auto", "UNTESTED").line.startswith("square: reference; not square.UNTESTED: not tested on meta")
     assert choice("fused", "UNTESTED").kernel is UNTESTED
+
+
+def test_a_cpu_takes_a_kernel_only_when_asked() -> None:
+    found = choose(plan("auto", "GOOD"), (1, 7), torch.float32, CPU)
+    assert found.line == "square: reference; not square.GOOD: a CPU takes the reference; ask for it to use it"
+    assert choose(plan("fused", "GOOD"), (1, 7), torch.float32, CPU).kernel is GOOD
+
+
+@pytest.mark.parametrize("want", ["fused", "auto"])
+def test_of_two_kernels_one_is_taken_and_the_other_is_no_fault(want: str) -> None:
+    offered = plan(want, "GOOD", "WRONG", "BAD")
+    found = choose(offered, (1, 7), torch.float32, META)
+    assert found.kernel is GOOD
+    assert found.passed_over == tuple((f"square.{name}", ("square.GOOD comes first",)) for name in ("WRONG", "BAD"))
+    require_consumed(offered)  # type: ignore[arg-type]
 
 
 def test_asked_for_and_unable_is_an_error_with_the_reasons() -> None:
@@ -163,7 +180,7 @@ def test_a_model_is_given_what_was_chosen_and_the_choice_is_kept(tmp_path: Path)
         "square": {"chosen": "square.GOOD", "passed_over": {"square.BAD": ["too wide", "too old"]}},
         "cube": {
             "chosen": "reference",
-            "passed_over": {"square.UNTESTED": ["not tested on cpu; ask for it to use it"]},
+            "passed_over": {"square.UNTESTED": ["a CPU takes the reference; ask for it to use it"]},
         },
     }
 
@@ -196,8 +213,9 @@ def test_list_says_what_is_chosen_and_why_not_the_others() -> None:
     lines = list(listed([row("BAD", "GOOD"), row()], CPU, torch.float32))
     assert lines == [
         "on the CPU (cpu), fp32:",
-        "square: square.GOOD  (core)",
+        "square: reference  (core)",
         "    not square.BAD: too wide, too old",
+        "    not square.GOOD: a CPU takes the reference; ask for it to use it",
         "    not p:square.far: needs moon",
         "square: reference  (core)",
         "    not p:square.far: needs moon",
