@@ -28,7 +28,6 @@ _AREA_OF_KIND = {
     "sparse layout": "sparse attention",
 }
 OLDER = "older spellings"
-_AGREES = {"optimizer.params.max_grad_norm": "gradient_clipping"}  # what no optimizer has, and the core compares
 
 
 @frozen
@@ -72,10 +71,6 @@ def all_keys(registry: Registry) -> tuple[Key, ...]:
     own = [_choosing(key, registry) for key in own_keys(registry)]
     paths = {path for key in own for path in key.spellings}
     older = [_older(rule, own) for rule in LEGACY if rule.key not in paths]
-    older += [
-        Key(path, "number", f"Must agree with {to}, which clips.", CORE, OLDER, "optimizer", "older spelling")
-        for path, to in _AGREES.items()
-    ]
     paths.update(key.path for key in older)
     later = [_later(key) for key in known().keys.values() if key.path not in paths]
     return (*own, *older, *later)

@@ -115,6 +115,7 @@ LEGACY: tuple[Legacy, ...] = (
     Moved("batch_size", "train_micro_batch_size_per_gpu"),
     Moved("gas", "gradient_accumulation_steps"),
     Moved("clip_grad", "gradient_clipping"),
+    Moved("optimizer.params.max_grad_norm", "gradient_clipping"),
     Moved("lr", "optimizer.params.lr"),
     Moved("adam_beta1", "optimizer.params.betas", 0, (0.9, 0.999)),
     Moved("adam_beta2", "optimizer.params.betas", 1, (0.9, 0.999)),

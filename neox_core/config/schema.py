@@ -203,8 +203,8 @@ def _choose(root: Schema, kind: Kind, registry: Registry) -> None:
             here = f"{pointer}/allOf/{len(cases)}/then/properties/{at}"
             cls = entry.component.settings
             settings = block(cls, here) if cls else _object()
-            if kind.name == "optimizer":
-                settings["properties"]["max_grad_norm"] = {"type": "number", "deprecated": True}
+            for rule in (each for each in LEGACY if each.key.rpartition(".")[0] == kind.settings_at):
+                settings["properties"][rule.key.rpartition(".")[2]] = _made_of(rule)
             case: Schema = {"properties": {name: {"enum": [each, entry.qualified]}}, "required": [name]}
             cases.append({"if": case, "then": {"properties": {at: settings}}})
     parent["allOf"] = cases
@@ -230,18 +230,25 @@ def _older(root: Schema, rule: Legacy) -> None:
     parent = root
     for part in outer:
         parent = parent["properties"][spell(part)]
+    if "properties" not in parent:  # settings of a component, which `_choose` has written for each
+        return
     name = name if outer else spell(name)
     if name in parent["properties"]:
         known = parent["properties"][name]  # a block that was a switch: what is said of its keys holds for objects only
         known["type"] = [*known["type"], "boolean"]
         return
+    made = _made_of(rule)
+    parent["properties"][name] = made
+    pattern = "[-_]".join(rule.key.rpartition(".")[2].split("_"))
+    if pattern != name:
+        parent["patternProperties"][f"^(?!{name}$){pattern}$"] = made
+
+
+def _made_of(rule: Legacy) -> Schema:
     made: Schema = {"deprecated": True, "description": f"Older spelling; now {rule.today}."}
     allowed = rule.cases if isinstance(rule, Means) else rule.harmless if isinstance(rule, Gone) else None
     if allowed is not None:
         made["enum"] = [*allowed, None]
     else:
         made["type"] = ["number", "string", "boolean", "null"]
-    parent["properties"][name] = made
-    pattern = "[-_]".join(rule.key.rpartition(".")[2].split("_"))
-    if pattern != name:
-        parent["patternProperties"][f"^(?!{name}$){pattern}$"] = made
+    return made

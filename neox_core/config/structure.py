@@ -331,7 +331,6 @@ class _Reading:
         for part in rest:
             value = getattr(value, part, {})
         params = dict(value or {})
-        params.pop("max_grad_norm", None)  # says what gradient_clipping says: compared in plan.rules
         if kind.key.startswith(f"{kind.settings_at}."):
             params.pop(kind.key.removeprefix(f"{kind.settings_at}."), None)  # the name is no setting
         return params

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
 from neox_core.config.sections.model import RegularizationSection
-from neox_core.config.sections.optimizer import OptimizerSection
 from neox_core.config.sections.parallelism import ParallelismSection
 from neox_core.config.sections.precision import PrecisionSection
 from neox_core.config.sections.schedule import LearningRateSection
@@ -108,19 +107,6 @@ def optimizer_suits_precision(config: Config, shape: ClusterShape) -> Iterator[P
         suits = " or ".join(component.precisions)
         yield config.problem(
             f"{component.name} does poorly in {precision.dtype}", "optimizer.type", f"{suits} suits it", "warning"
-        )
-
-
-@rule("gradient_clipping", "optimizer.params")
-def clipping_agrees(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """max_grad_norm is another word for gradient-clipping."""
-    params = config.section(OptimizerSection).optimizer.params
-    clip = config.section(RegularizationSection).gradient_clipping
-    if "max_grad_norm" in params and not number_is(params["max_grad_norm"], clip):
-        yield config.problem(
-            f"differs from gradient-clipping {clip}",
-            "optimizer.params.max_grad_norm",
-            "gradient-clipping is the key that counts: remove this one",
         )
 
 

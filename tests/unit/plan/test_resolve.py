@@ -65,10 +65,11 @@ def test_one_weight_decay_everywhere(prepare: Prepare, sets: tuple[str, ...], de
     assert optim.optimizer.settings["weight_decay"] == decay
 
 
-def test_max_grad_norm_that_agrees_is_not_handed_on(prepare: Prepare) -> None:
-    plan = prepare("optimizer.params.max_grad_norm=1").plan
+@pytest.mark.parametrize("beside", [(), ("gradient_clipping=0.5",)])
+def test_max_grad_norm_sets_the_clipping(prepare: Prepare, beside: tuple[str, ...]) -> None:
+    plan = prepare("optimizer.params.max_grad_norm=0.5", *beside).plan
     assert "max_grad_norm" not in plan.optim.optimizer.settings
-    assert plan.optim.gradient_clipping == 1.0
+    assert plan.optim.gradient_clipping == plan.engine["gradient_clipping"] == 0.5
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
     ),
     23: ("sharded_optimizer_tested",),
     24: ("optimizer_suits_precision",),
-    25: ("clipping_agrees", "weight_decay_agrees"),
+    25: ("weight_decay_agrees",),
     26: (
         Said(
             one_bit("OneBitLamb", "coeff_beta: 0.9, freeze_step: 9"),
