@@ -40,7 +40,7 @@ LIGHT_LIBRARIES = (
 WITH_RANKS = (
     "unit/parallel/test_groups.py",
     "unit/train/test_stop.py",
-    "unit/train/test_tag.py",
+    "unit/train/test_together.py",
     *(
         f"e2e/test_{name}.py"
         for name in (

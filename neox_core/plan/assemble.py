@@ -252,7 +252,6 @@ def _checkpoint(config: Config, resume: Resume) -> CheckpointPlan:
     checkpoint, rate = config.section(CheckpointSection), config.section(LearningRateSection)
     zero = config.section(ZeroSection).zero_optimization
     extra = config.section(CheckpointWritingSection)
-    tag: Literal["ignore", "warn", "fail"] = extra.checkpoint.tag_validation.lower()  # type: ignore[assignment]
     schedule_from: Literal["must-match", "config", "checkpoint"] = "must-match"
     if rate.override_lr_scheduler:
         schedule_from = "config"
@@ -273,5 +272,4 @@ def _checkpoint(config: Config, resume: Resume) -> CheckpointPlan:
         whole_weights=zero.stage3_gather_16bit_weights_on_model_save,
         load_masters=zero.load_from_fp32_weights,
         extra_save=extra.extra_save_iters,
-        tag_validation=tag,
     )

@@ -47,7 +47,6 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "checkpoint.load_masters": ("zero_optimization.load_from_fp32_weights",),
     "checkpoint.resume": (),
     "checkpoint.extra_save": ("extra_save_iters",),
-    "checkpoint.tag_validation": ("checkpoint.tag_validation",),
     "cluster.hosts": ("include", "exclude", "num_nodes", "num_gpus", "hostfile"),
     "cluster.backend": ("distributed_backend",),
     "cluster.nvlink_pairs": ("detect_nvlink_pairs",),

@@ -258,8 +258,7 @@ class CheckpointPlan:
     load: where to resume from; with "auto" it is `save` where the config names no other folder.
 
     whole_weights: store a weight in one piece also where ranks hold parts of it. load_masters: resume from fp32 copies
-    of weights, not from the rounded ones. extra_save: steps to save at besides those of the interval. tag_validation:
-    what to do when ranks are about to save different steps.
+    of weights, not from the rounded ones. extra_save: steps to save at besides those of the interval.
     """
 
     save: str | None
@@ -276,7 +275,6 @@ class CheckpointPlan:
     whole_weights: bool = False
     load_masters: bool = True
     extra_save: tuple[int, ...] = ()
-    tag_validation: Literal["ignore", "warn", "fail"] = "warn"
 
 
 @frozen

@@ -46,6 +46,12 @@ def step_folders(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
 
 
+def step_of(folder: Path) -> int:
+    """The step of a checkpoint, by its name; 0 of one that has been given another."""
+    named = STEP_FOLDER.fullmatch(folder.name)
+    return int(named[1]) if named is not None else 0
+
+
 def refuse_foreign(folder: Path) -> None:
     """Raises CheckpointError for a checkpoint of GPT-NeoX or transformers, or a folder of such, with the way to it."""
     steps = [path for path in folder.glob("global_step*") if _NEOX_STEP.fullmatch(path.name)] if folder.is_dir() else []

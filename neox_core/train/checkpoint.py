@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from attrs import evolve, frozen
 from neox_core.contracts.optim import planned_schedule
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import read_runfile, to_json
-from neox_core.plan.saved import RUN, STATE, find_checkpoint
+from neox_core.plan.saved import RUN, STATE, find_checkpoint, step_of
 from neox_core.train.changes import changes
 from neox_core.train.checkpoint_read import (
     CheckpointReader,
@@ -39,8 +38,7 @@ from neox_core.train.checkpoint_write import (
 from neox_core.train.rng import read_rng, write_rng
 from neox_core.train.schedule import schedule_terms
 from neox_core.train.state import StoredState, TrainState, stored_from_plain, stored_to_plain
-from neox_core.train.tag import agreed_step
-from neox_core.train.together import agree
+from neox_core.train.together import agree, agree_on_step
 
 if TYPE_CHECKING:
     from neox_core.build.context import BuildContext
@@ -74,7 +72,6 @@ class Checkpointer:
         self._rank = 0 if context.groups.world is None else dist.get_rank()
         self._world_size = plan.cluster.world_size
         self._saved_step: int | None = None
-        self.say: Callable[[str], None] = _to_log  # where warnings go, until there is a report
 
     def save(self, state: TrainState) -> Path | None:
         """Write a checkpoint of `state` and return its folder; None when there is nowhere to save, or it is there.
@@ -85,8 +82,7 @@ class Checkpointer:
         if plan.save is None or self._saved_step == state.step:
             return None
         folder = Path(plan.save)
-        step = agreed_step(state.step, plan.tag_validation, self._groups, self._device, self.say)
-        final = folder / f"step-{step:08d}"
+        final = folder / f"step-{state.step:08d}"
         written = folder / f".{final.name}.tmp"
         try:
             self._together(lambda: _empty_folder(written) if self._rank == 0 else None)
@@ -109,8 +105,10 @@ class Checkpointer:
         plan = self._plan.checkpoint
         if self._rank == 0 and plan.save is not None:
             remove_leftovers(Path(plan.save))
-        own = self._own()
-        folder = find_checkpoint(Path(plan.load)) if own is None and plan.load is not None else own
+        places: list[tuple[Path | None, Path | None]] = []
+        self._together(lambda: places.append(self._find()))
+        ((own, folder),) = places
+        agree_on_step(-1 if folder is None else step_of(folder), self._groups, self._device)
         if folder is None:
             if plan.load is None or plan.resume == "auto":
                 return Resumed(TrainState(), self._schedule(self._plan.optim), None, self._in_the_way())
@@ -132,6 +130,11 @@ class Checkpointer:
         return (
             f"{last} is of an earlier run; this one begins anew and replaces checkpoints of the same steps ({again})",
         )
+
+    def _find(self) -> tuple[Path | None, Path | None]:
+        """(what this run has saved itself, the checkpoint to start from)."""
+        own, load = self._own(), self._plan.checkpoint.load
+        return own, find_checkpoint(Path(load)) if own is None and load is not None else own
 
     def _own(self) -> Path | None:
         """With `--resume auto`, what this run has saved itself, where it began from a checkpoint of another folder."""
@@ -299,10 +302,6 @@ class Checkpointer:
         except CheckpointError as error:
             failure = error
         agree(failure, self._groups, self._device)
-
-
-def _to_log(message: str) -> None:
-    sys.stderr.write(f"{message}\n")
 
 
 def _empty_folder(folder: Path) -> None:

@@ -81,7 +81,6 @@ def run(plan: RunPlan, startup: Startup) -> None:
     state, schedule = resumed.state, resumed.schedule
     samples.resume(state, resumed.path)
     report = _build_report(plan, model, size, context, state, startup, samples.trail, tokens_of_steps(plan, curriculum))
-    checkpointer.say = report.say
     _say_where_it_begins(report, resumed, (*kernels, *samples.notes))
     if rank == 0:
         require_consumed(plan)

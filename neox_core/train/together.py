@@ -26,3 +26,20 @@ def agree(failure: CheckpointError | None, groups: Groups, device: torch.device)
     rank = int(failed)
     if rank >= 0:
         raise CheckpointError(f"rank {rank} could not finish the checkpoint", hint="its log says why")
+
+
+def agree_on_step(step: int, groups: Groups, device: torch.device) -> None:
+    """Raises CheckpointError on every rank where ranks are about to start from different steps; -1: from none."""
+    if groups.world is None:
+        return
+    mine = torch.tensor([step], device=device)
+    steps = [torch.empty_like(mine) for _ in range(dist.get_world_size(groups.world))]
+    dist.all_gather(steps, mine, group=groups.world)
+    named = [int(each) for each in steps]
+    if len(set(named)) > 1:
+        first = {each: named.index(each) for each in named}  # of many ranks, one for each step
+        listed = ", ".join(f"rank {rank}: {'none' if each < 0 else each}" for each, rank in first.items())
+        raise CheckpointError(
+            f"ranks found checkpoints of different steps: {listed}",
+            hint="let all hosts see one folder under the path of `load` and `save`",
+        )

@@ -46,12 +46,17 @@ class CheckpointSection:
     )
     finetune: bool = setting(False, help="Load weights only and count from step 0.", origin="megatron")
     no_load_optim: bool = setting(False, help="Load weights, start the optimizer anew.", origin="megatron")
-    no_load_rng: bool = setting(False, help="Do not load the random generators.", origin="megatron")
+    no_load_rng: bool = setting(
+        False, help="Do not load the random generators. No loss depends on them.", origin="megatron"
+    )
     no_save_optim: bool = setting(
         False, help="Leave optimizer and schedule out of checkpoints.", changes="output", origin="megatron"
     )
     no_save_rng: bool = setting(
-        False, help="Leave random generators out of checkpoints.", changes="output", origin="megatron"
+        False,
+        help="Leave random generators out of checkpoints. No loss depends on them.",
+        changes="output",
+        origin="megatron",
     )
 
 
@@ -73,7 +78,7 @@ class CheckpointBlock:
 
     tag_validation: TagValidation = setting(
         "Warn",
-        help="What to do when ranks are about to save different steps: not look, save under the first rank's, or stop.",
+        help="What to do when ranks name a checkpoint differently. They cannot: a start stops ranks that find others.",
         changes="output",
         origin="deepspeed",
     )

@@ -42,24 +42,37 @@ def extra_saves_can_be_made(config: Config, shape: ClusterShape) -> Iterator[Pro
         yield config.problem(f"{max(extra)} is after train-iters {last}", "extra_save_iters")
 
 
-@rule("checkpoint.load_universal", "checkpoint.parallel_write.pipeline_stage")
-def checkpoints_are_universal(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Checkpoints load on any layout, and all ranks write them: neither can be switched off."""
-    block = config.section(CheckpointWritingSection).checkpoint
-    for key, value, always in (
-        ("load_universal", block.load_universal, "checkpoints load on any number of ranks"),
-        ("parallel_write.pipeline_stage", block.parallel_write.pipeline_stage, "every rank writes its share"),
-    ):
-        if config.is_set(f"checkpoint.{key}") and not value:
-            yield config.problem(f"{always} all the same", f"checkpoint.{key}", "remove it", "warning")
+SETTLED = {
+    "checkpoint.load_universal": "checkpoints load on any number of ranks",
+    "checkpoint.parallel_write.pipeline_stage": "every rank writes its share",
+    "checkpoint.tag_validation": "ranks start from one checkpoint, which is checked, and count steps together",
+    "no_load_rng": "weights, dropout and the order of the data follow from the seed; saved generators serve plugins",
+    "no_save_rng": "weights, dropout and the order of the data follow from the seed; saved generators serve plugins",
+}
+"""Key -> how it always is, whatever the key says."""
+
+
+@rule(*SETTLED)
+def settled_for_all_runs(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Checkpoints load on any layout, all ranks write them, and no loss depends on a random generator."""
+    for cls in (CheckpointSection, CheckpointWritingSection):
+        config.section(cls)
+    for key, always in SETTLED.items():
+        config.read.add(key)
+        if config.is_set(key):
+            yield config.problem(f"changes no number of the run: {always}", key, severity="note")
 
 
 @rule("checkpoint.use_node_local_storage", "hostfile")
 def local_storage_is_of_one_host(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """The ranks of a run write one folder, so a disk of a host serves a run on that host."""
-    if config.section(CheckpointWritingSection).checkpoint.use_node_local_storage and len(shape.hosts) > 1:
+    key = "checkpoint.use_node_local_storage"
+    local = config.section(CheckpointWritingSection).checkpoint.use_node_local_storage
+    if local and len(shape.hosts) > 1:
         yield config.problem(
             f"the {len(shape.hosts)} hosts of this run write one folder, which all of them have to see",
-            "checkpoint.use_node_local_storage",
+            key,
             "false, and save: a folder that they share",
         )
+    elif config.is_set(key):
+        yield config.problem("changes nothing: save names the folder, on any disk", key, severity="note")

@@ -120,8 +120,9 @@ def documents_have_an_end(config: Config, shape: ClusterShape) -> Iterator[Probl
 
 @rule("use_cpu_initialization")
 def weights_are_drawn_on_the_cpu(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """The first weights are drawn on the CPU, also where a config says otherwise."""
-    if config.is_set("use_cpu_initialization") and not config.section(ModelSection).use_cpu_initialization:
+    """The first weights are drawn on the CPU, whatever a config says."""
+    config.read.add("use_cpu_initialization")
+    if config.is_set("use_cpu_initialization"):
         yield config.problem(
             "changes nothing: the first weights are always drawn there", "use_cpu_initialization", severity="note"
         )

@@ -142,7 +142,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     "weights_are_drawn_on_the_cpu": (
         ("use-cpu-initialization=false",),
         "note: use-cpu-initialization: changes nothing: the first weights are always drawn there",
-        ("use-cpu-initialization=true",),
+        (),
         CPU,
     ),
     "buffer_is_for_one_micro_batch": (
@@ -332,10 +332,10 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("extra-save-iters=[5, 100]", "save=out", "save-interval=50"),
         CPU,
     ),
-    "checkpoints_are_universal": (
-        ("checkpoint.load_universal=false",),
-        "warning: checkpoint.load_universal: checkpoints load on any number of ranks all the same",
-        ("checkpoint.load_universal=true", "checkpoint.parallel_write.pipeline_stage=true"),
+    "settled_for_all_runs": (
+        ("checkpoint.load_universal=true",),
+        "note: checkpoint.load_universal: changes no number of the run: checkpoints load on any number of ranks",
+        (),
         CPU,
     ),
     "one_schedule": (
@@ -660,8 +660,9 @@ def test_a_disk_of_a_host_serves_a_run_on_one_host(check: Check, tmp_path: Path)
     (tmp_path / "hosts").write_text("a slots=1\nb slots=1\n")
     sets = (f"hostfile={tmp_path}/hosts", "checkpoint.use_node_local_storage=true")
     (said,) = check(*sets)
-    assert "checkpoint.use_node_local_storage: the 2 hosts of this run write one folder" in said
-    assert check(*sets, "num_nodes=1") == []
+    assert "error: checkpoint.use_node_local_storage: the 2 hosts of this run write one folder" in said
+    (said,) = check(*sets, "num_nodes=1")
+    assert "note: checkpoint.use_node_local_storage: changes nothing" in said
 
 
 def test_the_base_config_has_no_problem(check: Check) -> None:
@@ -686,8 +687,11 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
         ),
         (
             ("checkpoint.parallel_write.pipeline_stage=false",),
-            "warning: checkpoint.parallel_write.pipeline_stage: every",
+            "note: checkpoint.parallel_write.pipeline_stage: changes no number of the run: every",
         ),
+        (("checkpoint.tag_validation=Fail",), "note: checkpoint.tag_validation: changes no number of the run: ranks"),
+        (("no-save-rng=true",), "note: no-save-rng: changes no number of the run: weights, dropout and the order"),
+        (("use-cpu-initialization=true",), "note: use-cpu-initialization: changes nothing"),
         (
             ("tokenizer-type=GPT2BPETokenizer", "vocab-file=a", f"merge-file={300 * 'b'}"),
             "merge-file: there is no file",
