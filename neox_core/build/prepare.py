@@ -21,6 +21,7 @@ from neox_core.build.records import (
     copy_file,
     digest_of,
     edge_hash_of,
+    forget_files,
     hashes_of,
     read_json,
     vocabulary_of,
@@ -127,11 +128,12 @@ def _write(
 ) -> Prepared:
     """Write the datasets; `publish`: files that have to appear with them, from where to where."""
     out = Path(request.out)
-    journal = Journal(out / ".preparing.json", digest, request.sync_mb * 1_000_000)
+    journal = Journal(out / f".{request.name}.preparing.json", digest, request.sync_mb * 1_000_000)
     files = [file for prefix in request.prefixes for file in backend.files(prefix)]
 
     def before_closing() -> None:
-        for old in (out / MANIFEST, *reversed(files)):
+        forget_files(files)
+        for old in reversed(files):
             old.unlink(missing_ok=True)  # never the old datasets beside the new vocabulary
         for made, place in publish.items():
             copy_file(made, place)
@@ -154,9 +156,19 @@ def _write(
     done = Prepared(
         digest, written, corpus.num_bytes, tokenizer.vocab_size, hashes, edges, vocabulary_of(tokenizer_ref)
     )
-    write_json(out / MANIFEST, asdict(done))
+    _note(out / MANIFEST, done)
     journal.remove()
     return done
+
+
+def _note(manifest: Path, done: Prepared) -> None:
+    """What was made, beside what the manifest tells of other datasets in its folder."""
+    before = read_json(manifest)
+    others = {key: before.get(key) or {} for key in ("sha256", "edges")}
+    alone = not others["sha256"].keys() - done.sha256.keys()
+    same = alone or before.get("vocabulary") == done.vocabulary
+    merged = {key: {**others[key], **getattr(done, key)} for key in others}
+    write_json(manifest, {**asdict(done), **merged, "vocabulary": done.vocabulary if same else ""})
 
 
 def _finished(out: Path, digest: str, backend: DataBackend, prefixes: tuple[Path, ...]) -> Prepared | None:

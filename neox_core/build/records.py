@@ -105,13 +105,16 @@ def forget_files(files: Sequence[Path]) -> None:
     """What a manifest tells of files that are about to be replaced. Raises OSError."""
     place = files[0].parent / MANIFEST
     record = read_json(place)
-    if not {file.name for file in files} & record.get("sha256", {}).keys():
+    if not {file.name for file in files} & (record.get("sha256") or {}).keys():
         return
     for file in files:
         record["sha256"].pop(file.name, None)
         record.get("edges", {}).pop(file.name, None)
     record.pop("digest", None)  # `neox data prepare` would take what replaces them for its own, finished work
-    write_json(place, record)
+    if record["sha256"]:
+        write_json(place, record)
+    else:
+        place.unlink()
 
 
 def require_as_prepared(files: Sequence[Path]) -> int:

@@ -8,6 +8,7 @@ import click
 
 from neox_core.cli.data_components import component, files, named_corpus
 from neox_core.cli.data_tools import index, inspect, merge, train_tokenizer, verify
+from neox_core.cli.neox_arguments import ReadsNeoxArguments
 from neox_core.cli.process import exec_module
 from neox_core.errors import UsageError
 from neox_core.hooks.loader import load_plugins
@@ -20,9 +21,10 @@ def data() -> None:
     """Turn text into datasets of tokens."""
 
 
-@data.command()
+@data.command(cls=ReadsNeoxArguments)
 @click.argument("sources", nargs=-1, required=True)
 @click.option("--out", required=True, type=click.Path(file_okay=False), help="Folder for dataset and vocabulary.")
+@click.option("--name", help="Name of the dataset in it, instead of the folder's own: for several in one folder.")
 @click.option("--vocab-size", type=click.IntRange(min=257), help="Tokens to learn (8192), from 1 KiB of text each.")
 @click.option("--vocab-file", type=click.Path(), help="Use this vocabulary instead of learning one.")
 @click.option("--merge-file", type=click.Path(), help="The merges that belong to it.")
@@ -52,6 +54,7 @@ def data() -> None:
 def prepare(
     sources: tuple[str, ...],
     out: str,
+    name: str | None,
     vocab_size: int | None,
     vocab_file: str | None,
     merge_file: str | None,
@@ -73,6 +76,8 @@ def prepare(
 
     Without --vocab-file a tokenizer is trained on the text. Needs no more memory for a larger corpus; a run that is
     killed leaves nothing that looks finished.
+
+    The arguments of GPT-NeoX's preprocess_data.py are read too, and a note says what they are here.
     """
     if resume and force:
         raise UsageError("--force makes everything again, and --resume goes on", hint="leave one out")
@@ -82,13 +87,20 @@ def prepare(
     if given and vocab_size is not None:
         raise UsageError("--vocab-size is for learning a vocabulary, and --vocab-file gives one", hint="leave one out")
     learnt = not given and catalog.find("tokenizer", tokenizer_type).component.settings is not None
+    if name is not None and (not name or "/" in name):
+        raise UsageError(f"--name {name!r} is not the name of a file", hint="--out takes the folder")
+    if name is not None and learnt:
+        raise UsageError(
+            "--name is for a dataset that shares its folder, and a vocabulary is learnt for one dataset only",
+            hint="give --vocab-file, or leave out --name",
+        )
     exec_module(
         "neox_core.build.prepare",
         {
             "sources": () if corpus else sources,
             "corpus": corpus.plain() if corpus else None,
             "out": out,
-            "name": corpus.name if corpus else Path(out).resolve().name,
+            "name": name or (corpus.name if corpus else Path(out).resolve().name),
             "backend": component(catalog, "data backend", data_impl, {}).plain(),
             "tokenizer": component(catalog, "tokenizer", tokenizer_type, given, complete=not learnt).plain(),
             "train": learnt,

@@ -137,6 +137,23 @@ def test_a_vocabulary_that_is_there_is_used(corpus, tmp_path):
     assert source.read(0).tolist() == dataset(tmp_path / "out")[1][0]
 
 
+def test_datasets_that_share_a_folder_keep_their_checksums(corpus, tmp_path):
+    prepare(corpus, "--vocab-size", 300, cwd=tmp_path)
+    files = ("--vocab-file", "out/vocab.json", "--merge-file", "out/merges.txt", "--out", "both")
+    for name in ("one", "other", "one"):
+        neox("prepare", corpus, *files, "--name", name, "--force", cwd=tmp_path)
+    manifest = json.loads((tmp_path / "both" / "prepared.json").read_text())
+    assert set(manifest["sha256"]) == {"one.bin", "one.idx", "other.bin", "other.idx"}
+    assert manifest["vocabulary"]
+    assert "checksums" in neox("verify", "both/other", cwd=tmp_path).stdout
+    (tmp_path / "both" / "other.bin").write_bytes((tmp_path / "both" / "other.bin").read_bytes()[::-1])
+    assert "is not what was written" in neox("verify", "both/other", cwd=tmp_path, code=4).stderr
+    tokens = ("--input", corpus / "b.jsonl", "--output-prefix", "both/one", "--append-eod", *files[:4])
+    neox("prepare", *tokens, cwd=tmp_path)  # in the words of GPT-NeoX
+    source = component("neox-data-indexed", "data backend", "mmap").open(tmp_path / "both" / "one_text_document")
+    assert source.read(0).tolist() == dataset(tmp_path / "out")[1][1]
+
+
 def test_a_broken_line_stops_it_and_the_old_dataset_stays(corpus, tmp_path):
     prepare(corpus, "--vocab-size", 300, cwd=tmp_path)
     with (corpus / "b.jsonl").open("a") as file:
@@ -254,7 +271,7 @@ def test_a_run_that_was_killed_and_then_ran_out_of_disk_is_gone_on_with(large, t
     here = [*args, "--sync-mb", "1", "--out", str(out)]
     running = subprocess.Popen(here, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not (out / ".preparing.json").exists() and time.monotonic() < deadline:
+    while not (out / ".out.preparing.json").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     running.kill()
     assert running.wait() == -signal.SIGKILL

@@ -98,6 +98,74 @@ def test_preparing_hands_over_how_it_is_done(handed_over):
     assert (request["workers"], request["skip_bad"], request["ftfy"], request["resume"]) == (3, True, False, False)
 
 
+NEOX = ["--input", "a.jsonl,b/c.jsonl.zst", "--output-prefix", "data/mine"]
+VOCABULARY = ["--vocab", "v.json", "--merge-file", "m.txt"]  # --vocab: as in GPT-NeoX's README
+
+
+def test_the_command_line_of_gpt_neox_writes_what_gpt_neox_would(handed_over, capsys):
+    """As its README and its tools/datasets/corpora.py call it."""
+    more = ["--dataset-impl", "cached", "--tokenizer-type", "GPT2BPETokenizer", "--append-eod", "--workers", "4"]
+    assert run("prepare", *NEOX, *VOCABULARY, *more, "--num-docs", "1000", "--ftfy", "--log-interval=7") == 0
+    ((_, request),) = handed_over
+    assert request["sources"] == ["a.jsonl", "b/c.jsonl.zst"]
+    assert (request["out"], request["name"], request["json_keys"]) == ("data", "mine_text_document", [])
+    assert request["backend"]["name"] == "cached"
+    assert request["tokenizer"]["settings"] == {"vocab_file": "v.json", "merge_file": "m.txt"}
+    assert (request["append_eod"], request["workers"], request["ftfy"]) == (True, 4, True)
+    read, *unused = capsys.readouterr().err.splitlines()
+    assert "read as: neox data prepare a.jsonl b/c.jsonl.zst --out data --vocab-file v.json" in read
+    assert [line.split(": ")[1] for line in unused] == ["--num-docs", "--log-interval"]
+
+
+def test_gpt_neox_appends_no_token_unless_it_is_asked_to(handed_over, capsys):
+    run("prepare", *NEOX, *VOCABULARY)
+    run("prepare", "a.jsonl", "--out", "data/mine", "--dataset-impl", "mmap")
+    assert [request["append_eod"] for _, request in handed_over] == [False, True]
+    assert "note: --append-eod: is not given: no token ends a document" in capsys.readouterr().err
+
+
+def test_keys_of_gpt_neox_are_words_of_their_own(handed_over):
+    run("prepare", *NEOX, "--jsonl-keys", "title", "body", *VOCABULARY)
+    run("prepare", *NEOX, *VOCABULARY, "--jsonl-keys", "body")
+    assert [(request["json_keys"], request["name"]) for _, request in handed_over] == [
+        (["title", "body"], "mine"),  # each has its key in the name
+        (["body"], "mine_body_document"),
+    ]
+
+
+def test_a_line_in_todays_words_is_left_alone(handed_over, capsys):
+    run("prepare", "a.jsonl", "--out", "out", "--name", "mine", "--vocab-file", "v.json", "--merge-file", "m.txt")
+    assert handed_over[0][1]["name"] == "mine"
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ([*NEOX], "give --vocab-file"),  # a vocab.json learnt for it would lie among others' files
+        ([*NEOX, "--mask-before-token", "0,1"], "datasets of labels are not in this version"),
+        ([*NEOX, "--tokenizer-path", "there"], "--vocab-file FOLDER/tokenizer.json"),
+        ([*NEOX, "--only-last"], "write each conversation as one text"),
+        (["--input"], "--input needs a value"),
+        (["--input", "a.jsonl", "--output-prefix", "data/"], "--name"),
+        (
+            ["a.jsonl", "--out", "o", "--name", "../x", "--vocab-file", "v", "--merge-file", "m"],
+            "not the name of a file",
+        ),
+        ([*NEOX, *VOCABULARY, "--inputs", "b"], "No such option"),
+    ],
+)
+def test_what_gpt_neox_takes_and_this_does_not_says_what_to_write(handed_over, capsys, args, says):
+    assert run("prepare", *args) == 2
+    assert says in capsys.readouterr().err
+    assert not handed_over
+
+
+def test_an_input_of_gpt_neox_is_a_path_and_never_a_corpus(handed_over):
+    run("prepare", "--input", "enwik8", "--output-prefix", "data/mine", *VOCABULARY)
+    assert (handed_over[0][1]["corpus"], handed_over[0][1]["sources"]) == (None, ["./enwik8"])
+
+
 def test_a_corpus_has_a_name_and_stands_alone(handed_over, capsys):
     run("prepare", "enwik8", "--out", "out")
     ((_, request),) = handed_over
