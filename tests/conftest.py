@@ -82,6 +82,7 @@ class Site:
         self.folder = root / "site"
         self.wheels = root / "wheels"
         self.work = root / "work"
+        self.cache = root / "cache"
         self.libraries = libraries
         for folder in (self.folder, self.wheels, self.work):
             folder.mkdir()
@@ -128,7 +129,13 @@ class Site:
         return subprocess.run(
             [sys.executable, "-S", *argv],
             cwd=self.work,
-            env={**clean, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})},
+            env={
+                **clean,
+                "PYTHONPATH": paths,
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "XDG_CACHE_HOME": str(self.cache),
+                **(env or {}),
+            },
             capture_output=True,
             text=True,
             timeout=60,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import platform
 import shutil
 import subprocess
@@ -16,6 +15,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from neox_core.files import cache_folder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,7 +54,7 @@ def native(source: Path, *more_flags: str) -> ctypes.CDLL | None:
     flags = (*FLAGS, *more_flags)
     name = f"{source.stem}-{_key(source, compiler, flags)}.so"
     try:
-        library = _folder() / name
+        library = cache_folder() / name
         if not library.is_file():
             _compile(compiler, flags, source, library)
         return ctypes.CDLL(str(library))
@@ -68,12 +69,6 @@ def _compile(compiler: str, flags: Sequence[str], source: Path, library: Path) -
         argv = [compiler, *flags, str(source), "-o", str(built)]
         subprocess.run(argv, check=True, capture_output=True, timeout=120)
         built.replace(library)
-
-
-def _folder() -> Path:
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "neox"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _key(source: Path, compiler: str, flags: Sequence[str]) -> str:

@@ -99,7 +99,7 @@ def check(ctx: click.Context) -> None:
     """Import everything that plugins offer, and say what is broken, incompatible or clashing: exit code 3 if any is."""
     from neox_core.cli.plugin_check import check_plugins
 
-    catalog = load_plugins()
+    catalog = load_plugins(again=True)
     faults = 0
     for finding in check_plugins(catalog):
         label = click.style("fault:", fg="red", bold=True) if finding.fault else click.style("note:", fg="yellow")

@@ -2,8 +2,10 @@
 
 Reads a JSON list of [path, light] from stdin; for each writes a JSON line [path, error or ""] to stdout as soon as it
 is known. What the imported modules print goes to stderr. `light` targets are imported with heavy libraries refused.
+One that takes longer than the limit of seconds that is the argument ends the process.
 """
 
+import faulthandler
 import json
 import os
 import subprocess
@@ -16,29 +18,46 @@ from neox_core.hooks.component import load_path
 from neox_core.hooks.guard import no_heavy_imports
 from neox_core.interpreter import python
 
+IMPORT_S = 120.0
+"""torch is imported within seconds, and in a minute from a cold disk."""
 
-def import_errors(targets: Sequence[tuple[str, bool]]) -> dict[str, str]:
+
+def import_errors(targets: Sequence[tuple[str, bool]], seconds: float = IMPORT_S) -> dict[str, str]:
     """Import every (path, light) in other processes: path -> what went wrong, "" when nothing did.
 
-    Light ones come first, while no heavy library is there. A target that ends its process is at fault, and the rest
-    goes on in a new one.
+    Light ones come first, while no heavy library is there. A target that ends its process, or takes longer than
+    `seconds`, is at fault, and the rest is imported by a new one.
     """
     left = sorted(dict(targets).items(), key=lambda target: (not target[1], target[0]))
     errors: dict[str, str] = {}
     while left:
-        done = subprocess.run(python(__name__), input=json.dumps(left), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            python(__name__, str(seconds)),
+            input=json.dumps(left),
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+        )
         results = [json.loads(line) for line in done.stdout.splitlines()]
         errors.update((path, error) for path, error in results)
         left = left[len(results) :]
         if left:
-            lines = done.stderr.strip().splitlines()
-            ended = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-            errors[left.pop(0)[0]] = f"ends the process that imports it ({ended}){': ' + lines[-1] if lines else ''}"
+            errors[left.pop(0)[0]] = _fault(done.returncode, done.stderr.strip().splitlines(), seconds)
     return errors
 
 
-def _attempts(targets: Sequence[tuple[str, bool]]) -> Iterator[tuple[str, str]]:
+def _fault(code: int, said: list[str], seconds: float) -> str:
+    if any(line.startswith("Timeout (") for line in said):  # of faulthandler, with the places after it
+        place = next((line.strip() for line in said if line.startswith("  File ")), "")
+        return f"takes longer than {seconds:g} s to be imported: {place}"
+    ended = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return f"ends the process that imports it ({ended}){': ' + said[-1] if said else ''}"
+
+
+def _attempts(targets: Sequence[tuple[str, bool]], seconds: float) -> Iterator[tuple[str, str]]:
     for path, light in targets:
+        faulthandler.dump_traceback_later(seconds, exit=True)
         try:
             with no_heavy_imports(path) if light else nullcontext():
                 load_path(path)
@@ -52,9 +71,10 @@ def main() -> None:
     targets = json.loads(sys.stdin.read())
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    for path, error in _attempts(targets):
+    for path, error in _attempts(targets, float(sys.argv[1])):
         results.write(json.dumps([path, error]) + "\n")
         results.flush()
+    os._exit(0)  # whatever threads the targets have left
 
 
 if __name__ == "__main__":

@@ -1,18 +1,42 @@
-"""Listing plugins must stay light: an import of a heavy library is refused, and the culprit is named."""
+"""Listing a plugin makes offers and does nothing else: what would slow down, hang or end the process is refused.
 
+The culprit is named. What a plugin catches and hides is raised all the same once its part is over.
+"""
+
+import os
+import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FrameType, ModuleType
+from typing import Any, NoReturn
 
 from neox_core.errors import PluginError
 
 HEAVY = frozenset({"torch", "deepspeed", "triton", "numpy", "transformers", "tokenizers", "jax", "tensorflow"})
+LISTING_S = 5.0
+"""A plugin is listed within milliseconds; a cold network file system takes a second or two."""
 
 
 class HeavyImportError(PluginError):
     """A listing module imported a heavy library. Not an ImportError, so `except ImportError` cannot hide it."""
+
+
+class RefusedError(PluginError):
+    """A listing module did what no process survives that only wants to know its offers."""
+
+
+class SlowListingError(RefusedError):
+    """A listing module did not come to an end in time."""
+
+
+@contextmanager
+def only_listing(culprit: str) -> Iterator[None]:
+    """All that is refused while a plugin is listed, for the time of the block."""
+    with in_time(culprit), no_lasting_effects(culprit), no_heavy_imports(culprit):
+        yield
 
 
 class _Refuse:
@@ -47,3 +71,75 @@ def no_heavy_imports(culprit: str) -> Iterator[None]:
         sys.meta_path.remove(finder)
     if finder.refused is not None:
         raise finder.refused
+
+
+_FORBIDDEN: tuple[tuple[Any, str, str], ...] = (
+    (threading.Thread, "start", "starts a thread"),
+    (os, "_exit", "ends the process by os._exit"),
+    (os, "fork", "forks the process"),
+)
+
+
+@contextmanager
+def no_lasting_effects(culprit: str) -> Iterator[None]:
+    """Refuse inside the block, for this thread, what would hang or end the process.
+
+    What goes past Python (a signal, a crash in C) cannot be refused: see `suspects`.
+    """
+    refused: list[RefusedError] = []
+    mine = threading.get_ident()
+
+    def refuse(call: Callable[..., Any], what: str) -> Callable[..., Any]:
+        def instead(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != mine:
+                return call(*args, **kwargs)
+            refused.append(RefusedError(f"{culprit} {what} while it is being listed", hint=_DO_IT_LATER))
+            raise refused[-1]
+
+        return instead
+
+    before = [(place, name, getattr(place, name)) for place, name, _ in _FORBIDDEN if hasattr(place, name)]
+    for place, name, what in _FORBIDDEN:
+        if hasattr(place, name):
+            setattr(place, name, refuse(getattr(place, name), what))
+    try:
+        yield
+    finally:
+        for place, name, call in before:
+            setattr(place, name, call)
+    if refused:
+        raise refused[0]
+
+
+_DO_IT_LATER = "do it in what Component(target=...) names, which only a process that uses it imports"
+
+
+@contextmanager
+def in_time(culprit: str) -> Iterator[None]:
+    """Interrupt the block when it takes longer than LISTING_S, again each second should it continue.
+
+    Does nothing outside of the main thread, which alone can be interrupted.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+    late = SlowListingError(f"{culprit} takes longer than {LISTING_S:g} s to be listed", hint=_DO_IT_LATER)
+    rang = False
+
+    def ring(signum: int, frame: FrameType | None) -> NoReturn:
+        nonlocal rang
+        rang = True
+        raise late
+
+    handler = signal.signal(signal.SIGALRM, ring)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, LISTING_S, 1.0)
+    try:
+        yield
+    finally:
+        with suppress(SlowListingError):  # should it ring just now
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, left, interval)  # somebody else's, who now waits a little longer
+    if rang:
+        raise late

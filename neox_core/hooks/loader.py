@@ -7,9 +7,12 @@ name in silence, so the loading is done here.
 import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from difflib import get_close_matches
 from importlib.metadata import Distribution, EntryPoint, entry_points
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pluggy
@@ -19,26 +22,40 @@ from neox_core.errors import PluginError
 from neox_core.hooks import specs
 from neox_core.hooks.catalog import Catalog, Report
 from neox_core.hooks.component import GROUP, Component, ConfigSection
-from neox_core.hooks.guard import no_heavy_imports
+from neox_core.hooks.guard import SlowListingError, only_listing
 from neox_core.hooks.kinds import KINDS
 from neox_core.hooks.markers import PROJECT
 from neox_core.hooks.registry import Entry, PluginInfo, Registry, normalise
+from neox_core.hooks.suspects import Watch, watch
 from neox_core.hooks.switches import disabled_plugins
 
 API = "1"
+MOST_FILES = 2000
 
 
-def load_plugins(points: Iterable[EntryPoint] | None = None, disabled: Mapping[str, str] | None = None) -> Catalog:
+def load_plugins(
+    points: Iterable[EntryPoint] | None = None, disabled: Mapping[str, str] | None = None, *, again: bool = False
+) -> Catalog:
     """Load every installed plugin, or those of `points`. Never raises for a plugin's fault: the report has it.
 
     disabled: plugin id -> who switches it off; by default what the environment and pyproject.toml say.
+    again: try plugins too of which it is remembered that they hang or end the process that lists them.
     """
+    if points is not None:
+        return _load_all(points, disabled, Watch(), again=again)
+    with watch() as watching:
+        return _load_all(entry_points(group=GROUP), disabled, watching, again=again)
+
+
+def _load_all(
+    points: Iterable[EntryPoint], disabled: Mapping[str, str] | None, watching: Watch, *, again: bool
+) -> Catalog:
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(specs)
     registry = Registry()
     reports: list[Report] = []
     off = disabled_plugins() if disabled is None else disabled
-    for plugin in _plugins(entry_points(group=GROUP) if points is None else points):
+    for plugin in _plugins(points):
         info = plugin.info(plugin.points[0])
         if info.id in off:
             reports.append(Report(info, "disabled", PluginError(f"switched off by {off[info.id]}")))
@@ -47,10 +64,19 @@ def load_plugins(points: Iterable[EntryPoint] | None = None, disabled: Mapping[s
         if wrong_api:
             reports.append(Report(info, "incompatible", PluginError(wrong_api)))
             continue
+        fault = watching.fault(plugin.id, plugin.state, again=again)
+        if fault:
+            reports.append(Report(info, "broken", fault))
+            continue
+        watching.begin(plugin.id)
         try:
             offers = _load(manager, plugin)
         except KeyboardInterrupt:
             raise
+        except SlowListingError as error:
+            watching.remember(plugin.id, plugin.state(), "slow")
+            reports.append(Report(info, "broken", error))
+            continue
         except BaseException as error:  # noqa: BLE001 - whatever a plugin does (sys.exit too), the others must load
             reports.append(Report(info, "broken", error))
             continue
@@ -74,6 +100,19 @@ class _Plugin:
 
     def info(self, point: EntryPoint) -> PluginInfo:
         return PluginInfo(self.id, self.version, point.value.partition(":")[0].strip())
+
+    def state(self) -> str:
+        """A digest that changes with the version of the plugin and with the files of its packages."""
+        import hashlib  # 10 ms that only a suspect costs
+
+        known = hashlib.sha256(f"{self.id} {self.version}".encode("utf-8", "replace"))
+        for package in sorted({self.info(point).module.partition(".")[0] for point in self.points}):
+            spec = find_spec(package) if package.isidentifier() else None
+            folders = (spec.submodule_search_locations if spec else None) or ()
+            for file in islice((each for folder in folders for each in Path(folder).rglob("*.py")), MOST_FILES):
+                with suppress(OSError):
+                    known.update(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}".encode("utf-8", "replace"))
+        return known.hexdigest()
 
 
 def _plugins(points: Iterable[EntryPoint]) -> list[_Plugin]:
@@ -118,7 +157,7 @@ def _load(manager: pluggy.PluginManager, plugin: _Plugin) -> list[tuple[PluginIn
             info = plugin.info(point)
             name = f"{plugin.id}/{point.name}"
             # What a plugin prints must not end up in the output of `--json`.
-            with no_heavy_imports(plugin.id), redirect_stdout(sys.stderr):
+            with only_listing(plugin.id), redirect_stdout(sys.stderr):
                 module = point.load()
                 _check_marks(module)
                 if manager.is_registered(module):

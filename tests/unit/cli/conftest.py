@@ -62,6 +62,34 @@ FAILING = {
     "raises another BaseException": Situation(
         broken("raise GeneratorExit('gone')"), "broken", "GeneratorExit: gone", "author"
     ),
+    "leaves a thread": Situation(
+        broken("import threading, time; threading.Thread(target=time.sleep, args=(1e6,)).start()"),
+        "broken",
+        "neox-bad starts a thread while it is being listed",
+        "Component(target=...)",
+    ),
+    "leaves a thread and hides that it may not": Situation(
+        broken(
+            "import threading, time\n"
+            "try: threading.Thread(target=time.sleep, args=(1e6,)).start()\n"
+            "except BaseException: pass"
+        ),
+        "broken",
+        "neox-bad starts a thread while it is being listed",
+        "Component(target=...)",
+    ),
+    "calls os._exit": Situation(
+        broken("import os; os._exit(0)"),
+        "broken",
+        "neox-bad ends the process by os._exit while it is being listed",
+        "Component(target=...)",
+    ),
+    "forks": Situation(
+        broken("import os; os.fork()"),
+        "broken",
+        "neox-bad forks the process while it is being listed",
+        "Component(target=...)",
+    ),
     "imports torch while listed": Situation(
         broken("import torch"), "broken", "neox-bad imports torch while it is being listed", "Component(target=...)"
     ),

@@ -1,0 +1,188 @@
+"""Plugins that hang or end the process that lists them, past all that `guard` can refuse: a crash in C, for example.
+
+A process notes whom it lists in a file of its own, which it locks, and removes in the end. A file that nobody holds
+any more, or that is held for too long, names a suspect: another process lists that plugin then, within a time limit,
+and what came of it is remembered for a while. All of this is in the user's cache folder; where that cannot be written,
+nothing is noticed. What is read there is compared with what is installed, and not believed beyond that.
+"""
+
+import fcntl
+import os
+import signal
+import sys
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import entry_points
+from itertools import islice
+from pathlib import Path
+
+from neox_core.errors import PluginError
+from neox_core.files import cache_folder, read_bytes
+from neox_core.hooks.component import GROUP
+from neox_core.hooks.guard import LISTING_S
+from neox_core.interpreter import python
+
+SAID = {
+    "slow": f"takes longer than {LISTING_S:g} s to be listed",
+    "hung": "hangs the process that lists it",
+    "died": "ends the process that lists it",
+}
+REMEMBERED_S = 600.0
+TRIED_S = 2 * LISTING_S
+_NOTE_BYTES = 512
+_MOST_FILES = 1000
+_LISTED = 83
+"""The exit code of a process that came to the end of a listing by itself."""
+
+
+class Watch:
+    """What this process notes, and what earlier ones left behind. folder None: nothing, and nothing is noted."""
+
+    def __init__(self, folder: Path | None = None, note: int = -1) -> None:
+        self._folder, self._note = folder, note
+        self._left: dict[str, list[Path]] = defaultdict(list)
+        self._verdicts: set[str] = set()
+        with suppress(OSError):
+            self._look_around()
+
+    def begin(self, plugin: str) -> None:
+        """From now on this process lists the plugin."""
+        if self._folder is not None:
+            with suppress(OSError):
+                os.pwrite(self._note, _bytes_of(plugin).ljust(_NOTE_BYTES), 0)
+
+    def fault(self, plugin: str, state: Callable[[], str], *, again: bool) -> PluginError | None:
+        """Why the plugin may not be listed here. state: of its files; again: try it, whatever is remembered."""
+        if self._folder is None or (plugin not in self._left and _name(plugin) not in self._verdicts):
+            return None
+        verdict = "" if again else self._remembered(plugin, state())
+        if not verdict:
+            verdict = _try(plugin)
+            self.remember(plugin, state(), verdict)
+        for note in self._left.pop(plugin, ()):
+            with suppress(OSError):
+                note.unlink()
+        if not verdict:
+            return None
+        hint = f"tell its author; NEOX_PLUGINS_DISABLE={plugin} switches it off, `neox plugins check` tries it again"
+        return PluginError(SAID[verdict], hint=hint)
+
+    def remember(self, plugin: str, state: str, verdict: str) -> None:
+        """verdict: of SAID; "" for a plugin that can be listed."""
+        if self._folder is None:
+            return
+        place = self._folder / _name(plugin)
+        temporary = place.with_name(f"{place.name}.{os.getpid()}")
+        with suppress(OSError):
+            if verdict:
+                temporary.write_text(f"{verdict} {state}", encoding="utf-8")
+                temporary.replace(place)
+            else:
+                place.unlink(missing_ok=True)
+
+    def _remembered(self, plugin: str, state: str) -> str:
+        place = (self._folder or Path()) / _name(plugin)
+        try:
+            age = time.time() - place.stat().st_mtime
+            verdict, _, of = read_bytes(place, _NOTE_BYTES).decode("utf-8", "replace").partition(" ")
+        except OSError:
+            return ""
+        return verdict if verdict in SAID and of == state and 0 <= age < REMEMBERED_S else ""
+
+    def _look_around(self) -> None:
+        if self._folder is None:
+            return
+        with os.scandir(self._folder) as entries:
+            for entry in islice(entries, _MOST_FILES):
+                if entry.name.startswith("verdict-"):
+                    self._verdicts.add(entry.name)
+                elif not os.path.samestat(entry.stat(follow_symlinks=False), os.fstat(self._note)):
+                    with suppress(OSError):
+                        plugin = _abandoned(Path(entry.path))
+                        if plugin:
+                            self._left[plugin].append(Path(entry.path))
+
+
+@contextmanager
+def watch() -> Iterator[Watch]:
+    """The notes of this process while it lists plugins."""
+    try:
+        folder = cache_folder() / "listing" / f"{zlib.crc32(os.fsencode(sys.prefix)):08x}"
+        folder.mkdir(parents=True, exist_ok=True)
+        mine = folder / f"process-{os.getpid()}-{time.time_ns()}"
+        note = os.open(mine, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield Watch()
+        return
+    try:
+        with suppress(OSError):  # a file system without locks: every note looks abandoned, and is tried
+            fcntl.flock(note, fcntl.LOCK_EX)
+        yield Watch(folder, note)
+    finally:
+        with suppress(OSError):
+            mine.unlink()
+        os.close(note)
+
+
+def _abandoned(note: Path) -> str:
+    """The plugin that a note names, if the process that wrote it is gone, or has been at it for too long; else ""."""
+    age = time.time() - note.lstat().st_mtime
+    file = os.open(note, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        gone = True
+    except BlockingIOError:
+        gone = False
+    finally:
+        os.close(file)
+    plugin = read_bytes(note, _NOTE_BYTES).decode("utf-8", "replace").strip()
+    if gone and (age > REMEMBERED_S or (not plugin and age > TRIED_S)):
+        note.unlink()
+        return ""
+    return plugin if gone or age > TRIED_S else ""
+
+
+def _try(plugin: str) -> str:
+    """What comes of listing a plugin in another process: of SAID, or "" where that came to its end."""
+    import subprocess  # 5 ms that only a suspect costs
+
+    nowhere = subprocess.DEVNULL
+    try:
+        process = subprocess.Popen(
+            python(__name__, plugin), stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True
+        )
+    except (OSError, ValueError):
+        return ""
+    try:
+        return "" if process.wait(TRIED_S) == _LISTED else "died"
+    except subprocess.TimeoutExpired:
+        return "hung"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _name(plugin: str) -> str:
+    return f"verdict-{zlib.crc32(_bytes_of(plugin)):08x}"
+
+
+def _bytes_of(plugin: str) -> bytes:
+    return plugin.encode("utf-8", "replace")[:_NOTE_BYTES]
+
+
+def main() -> None:
+    """`python -m neox_core.hooks.suspects ID`: list one plugin."""
+    from neox_core.hooks.loader import load_plugins
+    from neox_core.hooks.registry import normalise
+
+    wanted = [point for point in entry_points(group=GROUP) if point.dist and normalise(point.dist.name) == sys.argv[1]]
+    load_plugins(wanted)
+    os._exit(_LISTED)
+
+
+if __name__ == "__main__":
+    main()

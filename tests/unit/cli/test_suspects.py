@@ -1,0 +1,141 @@
+"""A plugin that ends or hangs the process that lists it is known to the next command, and named by it."""
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neox_core.cli.try_imports import import_errors
+from neox_core.hooks import suspects
+from neox_core.hooks.suspects import watch
+
+DIES = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+HANGS = "import signal, time; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM}); time.sleep(1e6)"
+
+
+def listed(site: Any, **env: str) -> dict[str, str]:
+    done = site.neox("plugins", "list", env=env)
+    assert done.returncode == 0, done.stderr
+    return {row[2]: f"{row[4]}: {row[5]}" for row in (line.split("\t") for line in done.stdout.splitlines())}
+
+
+def notes(site: Any) -> list[str]:
+    return sorted(file.name.partition("-")[0] for file in site.cache.rglob("*-*"))
+
+
+def test_one_that_dies_is_named_from_then_on_until_it_is_mended(good: Any, install: Any) -> None:
+    install(good, "neox-bad", "Bad", f"open('tried', 'a').write('.'); {DIES}")
+    tried = good.work / "tried"
+    assert good.neox("plugins", "list").returncode == -9
+    assert notes(good) == ["process"]
+    said = {"neox-good": "ok: made for a test", "neox-bad": "broken: ends the process that lists it"}
+    assert listed(good) == said
+    assert listed(good) == said
+    assert tried.read_text() == "..", "once by the first command, once to make sure"
+    check = good.neox("plugins", "check")
+    assert check.returncode == 3
+    assert "fault: plugin neox-bad 1.0 is broken: ends the process that lists it" in check.stdout
+    assert "NEOX_PLUGINS_DISABLE=neox-bad" in check.stdout
+    assert tried.read_text() == "...", "which tries again"
+    install(good, "neox-bad", "Mended")
+    assert listed(good)["neox-bad"] == "ok: made for a test"
+    assert notes(good) == []
+
+
+def test_one_that_is_slow_is_waited_for_once(good: Any, install: Any) -> None:
+    install(good, "neox-bad", "Bad", "open('tried', 'a').write('.')\nwhile True: pass")
+    short = "import neox_core.hooks.guard as g; g.LISTING_S = 0.1; from neox_core.cli.main import neox; "
+    for _ in range(2):
+        done = good.python("-c", f"{short}neox.main(['plugins', 'list'])")
+        assert "neox-bad" in done.stdout
+        assert "to be listed" in done.stdout
+    assert (good.work / "tried").read_text() == "."
+
+
+def test_a_process_that_was_killed_by_chance_accuses_nobody_for_long(good: Any, install: Any) -> None:
+    install(good, "neox-bad", "Bad", f"import os\nif not os.path.exists('later'):\n    open('later', 'w'); {DIES}")
+    assert good.neox("plugins", "list").returncode == -9
+    assert listed(good)["neox-bad"] == "ok: made for a test"
+    assert notes(good) == []
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with watch():
+        pass
+    (place,) = (tmp_path / "neox" / "listing").iterdir()
+    return place
+
+
+def test_a_process_that_hangs_is_noticed_while_it_does(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verdicts = iter(["hung"])
+    monkeypatch.setattr(suspects, "_try", lambda plugin: next(verdicts))
+    with watch() as one:
+        one.begin("neox-a")
+        with watch() as other:
+            assert other.fault("neox-a", str, again=False) is None, "it has only begun"
+        (note,) = folder.glob("process-*")
+        os.utime(note, (0, time.time() - 60))
+        with watch() as other:
+            assert other.fault("neox-b", str, again=False) is None
+            assert "hangs" in str(other.fault("neox-a", str, again=False))
+        with watch() as other:
+            assert "hangs" in str(other.fault("neox-a", str, again=False))
+
+
+def test_a_plugin_that_hangs_past_all_limits_is_given_up(
+    good: Any, install: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(good, "neox-bad", "Bad", HANGS)
+    monkeypatch.setattr(suspects, "TRIED_S", 2.0)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (good.folder, good.libraries))))
+    assert suspects._try("neox-bad") == "hung"
+    assert suspects._try("neox-good") == ""
+
+
+def test_what_lies_in_the_cache_is_not_believed(good: Any, tmp_path: Path) -> None:
+    listed(good)
+    (folder,) = (good.cache / "neox" / "listing").iterdir()
+    (folder / suspects._name("neox-good")).write_text("died 0123")
+    (folder / "process-1-1").mkdir()
+    os.mkfifo(folder / "process-2-2")
+    (folder / "process-3-3").symlink_to("/dev/zero")
+    (folder / "process-4-4").write_bytes(b"neox-good\x1b[31m" + b"\xff" * 1_000_000)
+    (folder / "process-5-5").write_text("neox-good")
+    (folder / "process-6-6").write_text("")
+    os.utime(folder / "process-6-6", (0, 0))
+    assert listed(good) == {"neox-good": "ok: made for a test"}
+    assert not (folder / suspects._name("neox-good")).exists()
+
+
+@pytest.mark.parametrize("home", ["/dev/null", "/proc", "/nowhere/at/all", "relative"])
+def test_without_a_place_for_notes_plugins_are_listed_all_the_same(good: Any, home: str) -> None:
+    assert listed(good, XDG_CACHE_HOME=home, HOME="/dev/null") == {"neox-good": "ok: made for a test"}
+
+
+def test_a_file_system_without_locks_is_enough(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with watch() as one:
+        one.begin("neox-a")
+        with watch() as other:
+            assert other.fault("neox-a", str, again=False) is None
+    assert list(folder.iterdir()) == []
+
+
+def test_an_import_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hangs.py").write_text("import time\ntime.sleep(1e6)\n")
+    (tmp_path / "stays.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(1e6,)).start()\nx = 1\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    said = import_errors([("hangs:x", True), ("stays:x", True)], 3.0)
+    assert said["stays:x"] == ""
+    assert "takes longer than 3 s to be imported" in said["hangs:x"]
+    assert "hangs.py" in said["hangs:x"]
