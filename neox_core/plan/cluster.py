@@ -101,10 +101,6 @@ def cluster_shape(
         problems.append(
             config.problem("nccl needs NVIDIA devices, and this run is on the CPU", "distributed-backend", "gloo")
         )
-    if backend == "mpi":
-        problems.append(
-            config.problem("mpi is known, but not available in this version yet", "distributed-backend", "nccl or gloo")
-        )
     hosts = tuple(Host(name, len(slots), slots) for name, slots in pool.items())
     return ClusterShape(device, sum(host.slots for host in hosts), backend, machine.num_cores, hosts)
 

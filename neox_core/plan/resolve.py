@@ -99,8 +99,8 @@ def _rules(
 
 
 def _refuse_unread(config: Config, catalog: Catalog, written: Loaded, problems: Sequence[Problem]) -> None:
-    """Raises ProblemsError for keys that nothing has read, unless a warning says of them or of their block why."""
-    warned = {each.key for each in problems if each.severity == "warning"}
+    """Raises ProblemsError for keys that nothing has read, unless a warning or note on them or their block says why."""
+    warned = {each.key for each in problems if each.severity in ("warning", "note")}
     pairs = [
         (problem, owner)
         for problem, owner in unread_keys(config, catalog)

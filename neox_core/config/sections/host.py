@@ -39,8 +39,11 @@ class LaunchSection:
     device: Literal["auto", "cpu", "cuda"] = setting(
         "auto", help="Kind of device; auto: cuda where this machine has one, else cpu.", changes="speed"
     )
-    distributed_backend: Literal["nccl", "gloo", "mpi"] | None = setting(
-        None, help="Communication library. Default: nccl on cuda, gloo on cpu.", changes="speed", origin="megatron"
+    distributed_backend: Literal["nccl", "gloo"] | None = setting(
+        None,
+        help="Communication library. Default: nccl on cuda, gloo on cpu, also where mpirun starts the ranks.",
+        changes="speed",
+        origin="megatron",
     )
     master_addr: str | None = _speed(
         None,

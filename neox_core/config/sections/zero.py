@@ -47,6 +47,10 @@ class OffloadOptimizerBlock:
     fast_init: bool = _speed(False, help="Write the first state to files in batches.")
 
 
+OF_FILES = ("nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "fast_init")
+"""Keys of both blocks that act with device nvme alone."""
+
+
 @frozen
 class ZeroBlock:
     """What is sharded over data-parallel ranks, and how it travels."""

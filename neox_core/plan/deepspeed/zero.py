@@ -5,7 +5,7 @@ from typing import Any
 from attrs import asdict
 
 from neox_core.config.sections.aio import AioBlock
-from neox_core.config.sections.zero import ZeroBlock
+from neox_core.config.sections.zero import OF_FILES, ZeroBlock
 
 
 def zero_json(zero: ZeroBlock) -> dict[str, Any]:
@@ -33,8 +33,11 @@ def zero_json(zero: ZeroBlock) -> dict[str, Any]:
         "zero_quantized_gradients": zero.zero_quantized_gradients,
     }
     offloads = {"offload_param": zero.offload_param, "offload_optimizer": zero.offload_optimizer}
-    written = {name: asdict(offload) for name, offload in offloads.items() if offload is not None}
-    return block | {name: offload for name, offload in written.items() if offload["device"] != "none"}
+    written = {name: asdict(each) for name, each in offloads.items() if each is not None and each.device != "none"}
+    return block | {
+        name: {key: value for key, value in each.items() if each["device"] == "nvme" or key not in OF_FILES}
+        for name, each in written.items()
+    }
 
 
 def aio_json(aio: AioBlock, zero: ZeroBlock) -> dict[str, Any]:

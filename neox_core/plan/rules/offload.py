@@ -4,12 +4,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from neox_core.config.convert import fields_of
 from neox_core.config.load import value_at
 from neox_core.config.problem import Problem
 from neox_core.config.sections.aio import AioSection
 from neox_core.config.sections.engine import EngineSection
 from neox_core.config.sections.precision import PrecisionSection
-from neox_core.config.sections.zero import ZeroBlock, ZeroSection
+from neox_core.config.sections.zero import OF_FILES, ZeroBlock, ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape, data_parallel
 from neox_core.plan.rules.rule import rule
@@ -106,6 +107,31 @@ def offload_collects_gradients(config: Config, shape: ClusterShape) -> Iterator[
     zero = _zero(config)
     if not zero.contiguous_gradients and zero.updates_on_the_host:
         yield config.problem("cannot be false with offload_optimizer", "zero_optimization.contiguous_gradients", "true")
+
+
+@rule(f"{PARAM}.device", f"{OPTIMIZER}.device", *(f"{path}.nvme_path" for path in (PARAM, OPTIMIZER)))
+def keys_of_the_device(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """What says how things lie in files acts with device nvme, and with device none nothing acts."""
+    zero = _zero(config)
+    for path, block in ((PARAM, zero.offload_param), (OPTIMIZER, zero.offload_optimizer)):
+        if block is None or block.device == "nvme":
+            continue
+        for each in fields_of(block.__class__):
+            key, idle = f"{path}.{each.name}", each.name in OF_FILES or block.device == "none"
+            if idle and each.name != "device" and config.is_set(key):
+                hint = "remove it, or device: nvme" if each.name in OF_FILES else "remove it"
+                yield config.problem(f"does nothing with device {block.device}", key, hint, "note")
+
+
+@rule(f"{OPTIMIZER}.fast_init", f"{PARAM}.device")
+def fast_start_reads_files(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """fast_init reads the first weights from files in batches, so they have to be there."""
+    zero = _zero(config)
+    param, optimizer = zero.offload_param, zero.offload_optimizer
+    from_files = param is not None and param.device == "nvme"
+    if optimizer is not None and optimizer.device == "nvme" and optimizer.fast_init and not from_files:
+        said = "does nothing unless the parameters are in files too"
+        yield config.problem(said, f"{OPTIMIZER}.fast_init", "offload_param: {device: nvme}, or remove it", "note")
 
 
 @rule(f"{PARAM}.pin_memory", f"{OPTIMIZER}.pin_memory", "device")

@@ -39,6 +39,13 @@ def backend_is_the_one_in_use(config: Any, cluster: Any, name: str, settings: An
         )
 
 
+def no_mpi_library_is_told(config: Any, cluster: Any, name: str, settings: Any) -> Iterator[Problem]:
+    """cuda_aware is about an MPI library, and the exchange goes over nccl or gloo."""
+    if settings.cuda_aware:
+        said = f"does nothing: it is for an MPI library, and the exchange goes over {settings.comm_backend_name}"
+        yield Problem(said, "optimizer.params.cuda_aware", "cuda_aware: false", severity="note")
+
+
 def lamb_bounds_are_in_order(config: Any, cluster: Any, name: str, settings: Any) -> Iterator[Problem]:
     """Lower bounds are below upper ones, and the running trust ratio has time to settle."""
     if name != "OneBitLamb":
@@ -61,5 +68,6 @@ RULES = (
     keys_are_there,
     exchange_is_between_whole_copies,
     backend_is_the_one_in_use,
+    no_mpi_library_is_told,
     lamb_bounds_are_in_order,
 )

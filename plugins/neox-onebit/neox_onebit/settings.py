@@ -18,11 +18,11 @@ class OneBitSettings(MomentSettings):
 
     cuda_aware: bool = setting(
         False,
-        help="Give device memory to the MPI library; false: by way of the host. Of comm_backend_name mpi.",
+        help="Give device memory to the MPI library. Does nothing: nccl takes device memory, gloo the host's.",
         changes="speed",
         origin="deepspeed",
     )
-    comm_backend_name: Literal["nccl", "gloo", "mpi", "hccl"] = setting(
+    comm_backend_name: Literal["nccl", "gloo"] = setting(
         "nccl",
         help="Library that carries the exchange: that of the process group, which is checked.",
         changes="speed",

@@ -23,9 +23,7 @@ class Wire:
         self._group = group
         self.rank = 0 if group is None else dist.get_rank(group)
         self.size = 1 if group is None else dist.get_world_size(group)
-        self._by_host = settings.comm_backend_name == "gloo" or (
-            settings.comm_backend_name == "mpi" and not settings.cuda_aware
-        )
+        self._by_host = settings.comm_backend_name == "gloo"
         if group is not None:
             _check_backend(settings.comm_backend_name, group)
 

@@ -156,6 +156,16 @@ def test_the_backend_is_compared(tmp_path):
     assert resolved(tmp_path, adam(GIVEN.replace("gloo", "nccl")), machine=gpu).plan.cluster.backend == "nccl"
 
 
+def test_cuda_aware_is_for_a_library_that_carries_nothing_here(tmp_path):
+    def noted(text):
+        return [problem.message for problem in resolved(tmp_path, adam(text)).notes if "cuda_aware" in problem.key]
+
+    assert noted(GIVEN) == []
+    (said,) = noted(GIVEN.replace("cuda_aware: false", "cuda_aware: true"))
+    assert said == "does nothing: it is for an MPI library, and the exchange goes over gloo"
+    assert "must be one of 'nccl', 'gloo'" in refusal(tmp_path, adam(GIVEN.replace("gloo", "hccl")))
+
+
 def test_other_precisions_than_fp16_are_warned_of(tmp_path):
     def warned(text, machine=CPU):
         kind = GIVEN if machine is CPU else GIVEN.replace("gloo", "nccl")

@@ -86,7 +86,6 @@ def test_ranks_by_devices(ranks: Any, more: str, num_cuda: int, expected: tuple[
             0,
             "distributed-backend: nccl needs NVIDIA devices, and this run is on the CPU",
         ),
-        ("distributed-backend: mpi\n", 0, "distributed-backend: mpi is known, but not available in this version yet"),
         ("device: cuda\n", 0, "device: this machine has no NVIDIA device that may be used"),
         ("num_gpus: 0\n", 0, "num_gpus: must be -1, or 1 or more"),
         ("num_gpus: 3\n", 2, "num_gpus: this machine has 2 devices, not 3"),

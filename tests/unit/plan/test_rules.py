@@ -602,6 +602,8 @@ ELSEWHERE = {"one_offload", "files_need_libaio", "files_are_read_in_order", "buf
     "weight_for_each_dataset",
     "weights_from_one_place",
     "local_storage_is_of_one_host",
+    "keys_of_the_device",
+    "fast_start_reads_files",
 }
 
 
@@ -696,6 +698,7 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
             ("tokenizer-type=GPT2BPETokenizer", "vocab-file=a", f"merge-file={300 * 'b'}"),
             "merge-file: there is no file",
         ),
+        (("distributed-backend=mpi",), "distributed-backend: must be one of 'nccl', 'gloo', not 'mpi'"),
         (("adlr-autoresume=true",), "adlr-autoresume: true is for one cluster of NVIDIA's"),
         (("adlr-autoresume-interval=5",), "adlr-autoresume-interval: 5 is not available"),
         (("comms_logger={enabled: true, prof_all: false}",), "error: comms_logger: times nothing"),

@@ -16,15 +16,15 @@ Check = Callable[..., list[str]]
 
 @pytest.fixture
 def check(tmp_path: Path, text: str, catalog: Any) -> Check:
-    """The errors of the base config with `--set`s, at ZeRO's stage 3 unless they say another."""
+    """The errors of the base config with `--set`s, or where there are none its notes."""
 
     def _check(*sets: str) -> list[str]:
         (tmp_path / "c.yml").write_text(text.replace("type: Adam", "type: AnyStage"))
         try:
-            prepare_run([tmp_path / "c.yml"], sets, catalog=catalog, machine=Machine(0, 4))
+            notes = prepare_run([tmp_path / "c.yml"], sets, catalog=catalog, machine=Machine(0, 4)).notes
         except ProblemsError as error:
-            return [render([each]) for each in errors(error.problems)]
-        return []
+            notes = tuple(errors(error.problems))
+        return [render([each]) for each in notes if "is the old spelling" not in each.message]
 
     return _check
 
@@ -103,6 +103,40 @@ def test_the_second_copy_is_in_memory(check: Check) -> None:
     assert "zero_hpz_partition_size: makes a second copy, which DeepSpeed 0.19.8 cannot put into files" in said
     assert check(zero % ("nvme", 1), "num_gpus=2", "device=cpu") == []
     assert check(zero % ("cpu", 2), "num_gpus=2", "device=cpu") == []
+
+
+@pytest.mark.usefixtures("libaio")
+@pytest.mark.parametrize("device", ["cpu", "none", "nvme"])
+@pytest.mark.parametrize(
+    ("block", "setting"),
+    [
+        ("offload_param", "nvme_path: /tmp"),
+        ("offload_param", "buffer_count: 6"),
+        ("offload_param", "buffer_size: 4096"),
+        ("offload_param", "max_in_cpu: 5"),
+        ("offload_optimizer", "nvme_path: /tmp"),
+        ("offload_optimizer", "buffer_count: 6"),
+        ("offload_optimizer", "fast_init: true"),
+    ],
+)
+def test_keys_of_files_need_files(check: Check, device: str, block: str, setting: str) -> None:
+    said = check(f"zero_optimization={{stage: 3, {block}: {{device: {device}, {setting}}}}}")
+    key = setting.partition(":")[0]
+    if device != "nvme":
+        (said,) = said
+        assert f"note: zero_optimization.{block}.{key}: does nothing with device {device}" in said
+    elif key == "fast_init":
+        (said,) = said
+        assert f"{block}.fast_init: does nothing unless the parameters are in files too" in said
+        both = f"zero_optimization={{stage: 3, offload_param: {{device: nvme}}, {block}: {{device: nvme, {setting}}}}}"
+        assert check(both) == []
+    else:
+        assert said == []
+
+
+def test_nothing_acts_with_device_none(check: Check) -> None:
+    (said,) = check("zero_optimization={stage: 3, offload_optimizer: {device: none, pin_memory: false}}")
+    assert "offload_optimizer.pin_memory: does nothing with device none (remove it)" in said
 
 
 @pytest.mark.usefixtures("libaio")
