@@ -12,7 +12,7 @@ import click
 from neox_core.cli.config_keys import coverage, docs, explain, schema
 from neox_core.cli.diff import diff
 from neox_core.cli.migrate import migrate
-from neox_core.cli.notes import ON, say
+from neox_core.cli.notes import ON, RESUME, say
 from neox_core.cli.process import exec_module
 from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError, as_list, render, wants_colour
@@ -42,22 +42,27 @@ for command in (explain, schema, coverage, docs):
 @_FILES
 @_SETS
 @ON
+@RESUME
 @click.option("--json", "as_json", is_flag=True, help="The problems as a JSON list, for editors.")
-def check(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
-    """Report every problem of FILE... at once, each with its place; exit 2 when there is an error."""
+def check(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None, resume: str, as_json: bool) -> None:
+    """Report every problem of FILE... at once, each with its place; exit as `neox train` would when there is an error.
+
+    Also what `neox train` would find before the ranks start: a launcher that does not reach the hosts, and a checkpoint
+    in `load` that is not there or does not fit.
+    """
     if as_json:
-        raise SystemExit(_check_as_json(files, sets, cluster))
-    resolved = prepare_run(files, sets, start=False, cluster=cluster)
+        raise SystemExit(_check_as_json(files, sets, cluster, resume))
+    resolved = prepare_run(files, sets, resume=resume, start=False, cluster=cluster, checked=True)
     say(resolved.notes)
     click.echo(f"ok: {', '.join(map(str, files))}: {in_one_line(resolved.plan)}")
 
 
-def _check_as_json(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None) -> int:
+def _check_as_json(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None, resume: str) -> int:
     """Prints the list, empty when nothing is to be said, and returns the exit code."""
     problems: tuple[Problem, ...]
     code = 0
     try:
-        problems = prepare_run(files, sets, start=False, cluster=cluster).notes
+        problems = prepare_run(files, sets, resume=resume, start=False, cluster=cluster, checked=True).notes
     except NeoxError as error:
         code = error.exit_code
         problems = error.problems if isinstance(error, ProblemsError) else (Problem(error.message, hint=error.hint),)

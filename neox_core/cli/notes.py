@@ -1,4 +1,4 @@
-"""What commands about plans share: notes and warnings on stderr, where they leave the output alone, and an option."""
+"""What commands about plans share: notes and warnings on stderr, where they leave the output alone, and options."""
 
 import sys
 from collections.abc import Iterable
@@ -10,6 +10,15 @@ from neox_core.config.report import render, wants_colour
 
 ON = click.option(
     "--on", "cluster", metavar="HOSTSxGPUS", help="As if on such a cluster, 12x8, instead of on this machine."
+)
+
+RESUME = click.option(
+    "--resume",
+    type=click.Choice(["must", "auto"]),
+    default="must",
+    show_default=True,
+    help="must: `load`, where it is set, must hold a checkpoint. auto: resume from what the run has saved in `save`, "
+    "else from `load`; start anew when both hold none.",
 )
 
 

@@ -8,26 +8,19 @@ from pathlib import Path
 
 import click
 
-from neox_core.cli.notes import say
+from neox_core.cli.notes import RESUME, say
 from neox_core.cli.supervise import Supervisor, show
-from neox_core.contracts.host import launch_fault
 from neox_core.errors import UsageError
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan, write_runfile
+from neox_core.plan.start import launch_command
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a key on top of the files.")
 @click.option("--dry-run", is_flag=True, help="Show what would run, and run nothing.")
-@click.option(
-    "--resume",
-    type=click.Choice(["must", "auto"]),
-    default="must",
-    show_default=True,
-    help="must: `load`, where it is set, must hold a checkpoint. auto: resume from what the run has saved in `save`, "
-    "else from `load`; start anew when both hold none.",
-)
+@RESUME
 @click.option(
     "--run-dir",
     type=click.Path(path_type=Path, file_okay=False),
@@ -41,14 +34,11 @@ def train(
     if debug:
         os.environ["NEOX_DEBUG"] = "1"  # as `neox --debug train` does
     debug = os.environ.get("NEOX_DEBUG") == "1"
-    resolved = prepare_run(files, sets, resume=resume, debug=debug, start=not dry_run, folder=run_dir)
+    resolved = prepare_run(files, sets, resume=resume, debug=debug, start=not dry_run, folder=run_dir, checked=True)
     say(resolved.notes)
     plan = resolved.plan
     run_file = Path(plan.run_dir) / "run.json"
-    command = plan.launcher.make(plan, run_file)
-    fault = launch_fault(command)
-    if fault:
-        raise plan.launcher.fault(fault)
+    command = launch_command(plan)
     if dry_run:
         click.echo(summary(plan))
         click.echo(f"command    {show(command)}")

@@ -18,14 +18,15 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 class ProblemsError(ConfigError):
     """A config with problems; `problems` holds them in the order of the report.
 
-    The exit code is a plugin's (3) when `plugin_fault` says that plugins are to blame for every error.
+    The exit code is a plugin's (3) when `plugin_fault` says that plugins are to blame for every error, or `exit_code`.
     """
 
-    def __init__(self, problems: Iterable[Problem], *, plugin_fault: bool = False) -> None:
+    def __init__(
+        self, problems: Iterable[Problem], *, plugin_fault: bool = False, exit_code: int = ConfigError.exit_code
+    ) -> None:
         self.problems = in_order(problems)
         super().__init__(summary(self.problems) + "\n" + render(self.problems[:MAX_LINES]) + self._rest())
-        if plugin_fault:
-            self.exit_code = PluginError.exit_code
+        self.exit_code = PluginError.exit_code if plugin_fault else exit_code
 
     def __str__(self) -> str:
         shown = render(self.problems[:MAX_LINES], colour=wants_colour(sys.stderr))

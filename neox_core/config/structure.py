@@ -100,10 +100,14 @@ class Config:
         except KeyError:
             raise SectionInvalidError(kind) from None
 
+    def spelled(self, key: str) -> str:
+        """A key as the config writes it, or would."""
+        path = self._path(key)
+        return self.loaded.spelled(path) or spell(path)
+
     def problem(self, message: str, key: str, hint: str = "", severity: str = "error") -> Problem:
         """A problem at the place of a key, spelled as the user wrote it."""
-        path = self._path(key)
-        return Problem(message, self.loaded.spelled(path) or spell(path), hint, self.loaded.where(path), severity)
+        return Problem(message, self.spelled(key), hint, self.loaded.where(self._path(key)), severity)
 
 
 def structure_settings(cls: type[T], values: Mapping[str, Any], path: str = "") -> T:

@@ -24,6 +24,7 @@ from neox_core.plan.kernels import plan_kernels
 from neox_core.plan.origins import find_origins
 from neox_core.plan.rules import check_rules, plugin_rules, unread_keys
 from neox_core.plan.runfile import KernelPlan, RunPlan
+from neox_core.plan.start import exit_code_of, hindrances
 
 
 @frozen
@@ -46,12 +47,14 @@ def prepare_run(
     start: bool = True,
     cluster: str | None = None,
     folder: Path | None = None,
+    checked: bool = False,
 ) -> Resolved:
     """Files and `--set` to a plan. Raises ConfigError with every problem of every file in one report.
 
     start: False when the run is only looked at; a dataset that is not there yet is then a warning.
     cluster: resolve as if on so many hosts of so many GPUs, "12x8", instead of on this machine or the hostfile's.
     folder: of the run; None: `save`, else runs/<name of the first file>.
+    checked: also ask the launcher, and look at the checkpoint that the run would load.
     """
     machine, pool = (machine or detect(), None) if cluster is None else imagined(cluster)
     catalog = load_plugins() if catalog is None else catalog
@@ -59,9 +62,9 @@ def prepare_run(
     loaded = modernise(written)
     if not written.values:
         raise ProblemsError(loaded.problems or [Problem("no config file is given")])
-    config, found, faults = structure(loaded, catalog)
+    config, ill, faults = structure(loaded, catalog)
     required = _requirements(config, catalog)
-    problems = [*loaded.problems, *found, *required]
+    problems = [*loaded.problems, *ill, *required]
     shape, against_rules = _rules(config, catalog, machine, pool, valid=not errors(problems))
     problems = [_settled(each, start) for each in (*problems, *against_rules)]
     kernels: tuple[KernelPlan, ...] = ()
@@ -78,6 +81,11 @@ def prepare_run(
     folder = Path(run_dir(config)) if folder is None else folder
     plan = assemble(config, shape, _resume(resume, config), str(folder), debug, kernels)
     _refuse_unread(config, catalog, written, problems)
+    if checked:
+        found = list(hindrances(config, plan, imagined=cluster is not None))
+        problems += [each.problem for each in found]
+        if exit_code_of(found):
+            raise ProblemsError(written.with_values(problems), exit_code=exit_code_of(found))
     return Resolved(plan, find_origins(config, plan), in_order(written.with_values(problems)))
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import stat
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from neox_core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from neox_core.plan.runfile import CheckpointPlan
 
 MANIFEST, RUN, STATE, LATEST = "manifest.json", "run.json", "state.json", "latest"
 STEP_FOLDER = re.compile(r"step-(\d{8,})")
@@ -13,6 +19,29 @@ _NEOX_STEP = re.compile(r"global_step\d+")
 _NEOX_FILES = ("mp_rank_*_model_states.pt", "layer_*-model_*-model_states.pt")
 _LONGEST_NAME = 4096
 """Bytes of `latest` that are read: a name is far shorter."""
+MOST_BYTES = 64 * 2**20
+"""Of a JSON file of a checkpoint that the host reads."""
+
+
+def checkpoint_to_load(plan: CheckpointPlan) -> tuple[Path | None, bool]:
+    """What a run begins from, None for a fresh start, and whether it is its own, which it goes on from as it is.
+
+    With `--resume auto` what the run has saved comes before `load`. Raises CheckpointError as `find_checkpoint`.
+    """
+    apart = plan.save is not None and plan.load is not None and Path(plan.load).resolve() != Path(plan.save).resolve()
+    own = find_checkpoint(Path(plan.save)) if plan.resume == "auto" and plan.save is not None and apart else None
+    if own is not None:
+        return own, True
+    return None if plan.load is None else find_checkpoint(Path(plan.load)), False
+
+
+def require_checkpoint(plan: CheckpointPlan, folder: Path | None) -> None:
+    """Raises CheckpointError where `folder`, what a run begins from, is none and must be one."""
+    if folder is None and plan.load is not None and plan.resume != "auto":
+        raise CheckpointError(
+            f"{plan.load}: no checkpoint to resume from",
+            hint="use `--resume auto` to start anew when there is none, or take `load` out of the config",
+        )
 
 
 def find_checkpoint(folder: Path) -> Path | None:
@@ -52,6 +81,23 @@ def step_of(folder: Path) -> int:
     return int(named[1]) if named is not None else 0
 
 
+def read_object(path: Path, most: int = MOST_BYTES) -> dict[str, Any]:
+    """A JSON object of a file of `most` bytes or fewer. Raises CheckpointError for anything else."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise CheckpointError(f"{path}: cannot be read: it is not a file")
+        if found.st_size > most:
+            raise CheckpointError(f"{path}: has {found.st_size} bytes, more than the {most} that such a file may have")
+        with path.open("rb") as file:
+            raw = json.loads(file.read(most))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(raw, dict):
+        raise CheckpointError(f"{path}: not a JSON object")
+    return raw
+
+
 def refuse_foreign(folder: Path) -> None:
     """Raises CheckpointError for a checkpoint of GPT-NeoX or transformers, or a folder of such, with the way to it."""
     steps = [path for path in folder.glob("global_step*") if _NEOX_STEP.fullmatch(path.name)] if folder.is_dir() else []
@@ -75,7 +121,7 @@ def _latest(folder: Path) -> str | None:
     path = folder / LATEST
     try:
         if path.exists() and not path.is_file():
-            raise CheckpointError(f"{path}: is not a file", hint="move it away")
+            raise CheckpointError(f"{path}: cannot be read: it is not a file", hint="move it away")
         with path.open("rb") as file:
             return file.read(_LONGEST_NAME).decode("utf-8").strip()
     except (FileNotFoundError, NotADirectoryError):

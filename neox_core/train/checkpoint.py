@@ -14,7 +14,8 @@ from attrs import evolve, frozen
 from neox_core.contracts.optim import planned_schedule
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import read_runfile, to_json
-from neox_core.plan.saved import RUN, STATE, find_checkpoint, step_of
+from neox_core.plan.saved import RUN, STATE, checkpoint_to_load, find_checkpoint, require_checkpoint, step_of
+from neox_core.plan.schedule import schedule_terms
 from neox_core.train.changes import changes
 from neox_core.train.checkpoint_read import (
     CheckpointReader,
@@ -36,7 +37,6 @@ from neox_core.train.checkpoint_write import (
     write_rank,
 )
 from neox_core.train.rng import read_rng, write_rng
-from neox_core.train.schedule import schedule_terms
 from neox_core.train.state import StoredState, TrainState, stored_from_plain, stored_to_plain
 from neox_core.train.together import agree, agree_on_step
 
@@ -105,19 +105,15 @@ class Checkpointer:
         plan = self._plan.checkpoint
         if self._rank == 0 and plan.save is not None:
             remove_leftovers(Path(plan.save))
-        places: list[tuple[Path | None, Path | None]] = []
-        self._together(lambda: places.append(self._find()))
-        ((own, folder),) = places
+        places: list[tuple[Path | None, bool]] = []
+        self._together(lambda: places.append(checkpoint_to_load(plan)))
+        ((folder, own),) = places
         agree_on_step(-1 if folder is None else step_of(folder), self._groups, self._device)
+        require_checkpoint(plan, folder)
         if folder is None:
-            if plan.load is None or plan.resume == "auto":
-                return Resumed(TrainState(), self._schedule(self._plan.optim), None, self._in_the_way())
-            raise CheckpointError(
-                f"{plan.load}: no checkpoint to resume from",
-                hint="use `--resume auto` to start anew when there is none, or take `load` out of the config",
-            )
+            return Resumed(TrainState(), self._schedule(self._plan.optim), None, self._in_the_way())
         found: list[Resumed] = []
-        self._together(lambda: found.append(self._read(folder, own=own is not None)))
+        self._together(lambda: found.append(self._read(folder, own=own)))
         return found[0]
 
     def _in_the_way(self) -> tuple[str, ...]:
@@ -130,20 +126,6 @@ class Checkpointer:
         return (
             f"{last} is of an earlier run; this one begins anew and replaces checkpoints of the same steps ({again})",
         )
-
-    def _find(self) -> tuple[Path | None, Path | None]:
-        """(what this run has saved itself, the checkpoint to start from)."""
-        own, load = self._own(), self._plan.checkpoint.load
-        return own, find_checkpoint(Path(load)) if own is None and load is not None else own
-
-    def _own(self) -> Path | None:
-        """With `--resume auto`, what this run has saved itself, where it began from a checkpoint of another folder."""
-        plan = self._plan.checkpoint
-        if plan.resume != "auto" or plan.save is None or plan.load is None:
-            return None
-        if Path(plan.load).resolve() == Path(plan.save).resolve():
-            return None
-        return find_checkpoint(Path(plan.save))
 
     def _read(self, folder: Path, *, own: bool) -> Resumed:
         engine, plan = self._engine, self._plan.checkpoint

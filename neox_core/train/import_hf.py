@@ -16,9 +16,9 @@ from neox_core.errors import CheckpointError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.model.shape import padded_vocab
 from neox_core.plan.runfile import read_runfile, to_json
+from neox_core.plan.schedule import schedule_terms
 from neox_core.train.checkpoint_write import RankContents, cannot_write, publish, write_manifest, write_rank
 from neox_core.train.hf_files import Published
-from neox_core.train.schedule import schedule_terms
 from neox_core.train.state import StoredState, TrainState, stored_to_plain
 
 if TYPE_CHECKING:

@@ -283,6 +283,20 @@ def test_interrupted_saved_and_resumed(toy, tmp_path):
     assert "were on other samples than this run has there" in err
 
 
+def test_more_ranks_are_refused_before_they_start_with_the_words_that_mend_it(toy, finished, tmp_path):
+    load = f"load={finished[1].save}"
+    more = ("num_gpus=2", "train-iters=42", "lr-decay-iters=40", load)
+    run = Run(toy, tmp_path, *more)
+    code, _, err = run.end()
+    assert code == 5
+    assert "4 samples a step on 1 rank, and this run takes 8 on 2 ranks" in err
+    assert not run.save.exists()
+    words = re.search(r"`([^`]*)` keeps the batch", err)[1].removeprefix("--set ").split(" --set ")
+    code, out, err = Run(toy, tmp_path, *more, *words).end()
+    assert code == 0, err
+    assert "at step 40" in out
+
+
 def test_a_rank_killed_is_named_and_the_others_are_stopped(toy, tmp_path):
     run = Run(toy, tmp_path, *LONG)
     run.wait_for_step(5)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from attrs import frozen
 from attrs import validators as v
+from neox_launchers.settings import LauncherSettings
 from neox_lr.settings import WarmupSettings
 
 from neox_core.api import Component, ConfigSection, Problem, hookimpl, setting
@@ -137,7 +138,7 @@ class Everything:
 
     @hookimpl
     def neox_launchers(self) -> list[Component]:
-        return [component("local")]
+        return [Component("local", "neox_launchers.local:local", LauncherSettings)]
 
     @hookimpl
     def neox_data_backends(self) -> list[Component]:

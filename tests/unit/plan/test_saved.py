@@ -55,7 +55,7 @@ def test_latest_of_another_form_is_refused(tmp_path: Path, content: str) -> None
 
 def test_latest_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / LATEST)
-    with pytest.raises(CheckpointError, match="is not a file"):
+    with pytest.raises(CheckpointError, match="it is not a file"):
         find_checkpoint(tmp_path)
 
 

@@ -1,0 +1,151 @@
+"""What a resumed run must have in common with its checkpoint, told on the host: the ranks look at the tensors."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from neox_core.config.problem import MisfitError, Problem
+from neox_core.config.sections.training import BatchSection
+from neox_core.config.structure import Config
+from neox_core.errors import CheckpointError
+from neox_core.plan.batch import solve_batch
+from neox_core.plan.runfile import RunPlan
+from neox_core.plan.saved import RUN, STATE, checkpoint_to_load, read_object, require_checkpoint
+from neox_core.plan.schedule import schedule_terms
+
+ANEW = "`--set finetune=true` starts at step 0 from its weights"
+MOST = 2**63 - 1
+"""Steps and samples that a run can have."""
+SHOWN, LONGEST = 8, 80
+"""Changes of a schedule that a message lists, and letters of a value from a file."""
+
+
+@frozen
+class Saved:
+    """Facts of a checkpoint. samples: of all ranks, in `step` steps. run: the plan of the run that wrote it."""
+
+    folder: Path
+    step: int
+    samples: int
+    schedule: Mapping[str, Any]
+    run: Mapping[str, Any]
+
+
+def read_saved(folder: Path) -> Saved:
+    """Raises CheckpointError for what no run has written; checksums are left to the ranks."""
+    stored, run = read_object(folder / STATE), read_object(folder / RUN)
+    state, schedule = stored.get("state"), stored.get("schedule")
+    if not isinstance(state, dict) or not isinstance(schedule, dict):
+        raise CheckpointError(f"{folder / STATE}: not the state of a run")
+    step, samples = state.get("step"), state.get("consumed_samples")
+    if not isinstance(step, int) or not isinstance(samples, int) or not (0 <= step <= MOST and 0 <= samples <= MOST):
+        raise CheckpointError(f"{folder / STATE}: holds no number of steps and samples")
+    if run.get("format") != 1:
+        raise CheckpointError(f"{folder / RUN}: not a run file of format 1")
+    return Saved(folder, step, samples, schedule, run)
+
+
+def resume_problems(config: Config, plan: RunPlan) -> Iterator[Problem]:
+    """Why the ranks would refuse to resume, and a warning where nothing would be left to train."""
+    key = "load" if config.is_set("load") or not config.is_set("save") else "save"
+    try:
+        folder, own = checkpoint_to_load(plan.checkpoint)
+        require_checkpoint(plan.checkpoint, folder)
+        saved = None if folder is None else read_saved(folder)
+    except CheckpointError as error:
+        yield config.problem(error.message, key, error.hint)
+        return
+    if saved is None or (plan.checkpoint.finetune and not own):
+        return
+    if saved.samples != saved.step * plan.batch.train_batch:
+        yield _other_batch(config, plan, saved, key)
+    has_optimizer = _at(saved.run, "checkpoint", "save_optimizer", True)
+    if plan.checkpoint.load_optimizer and not has_optimizer:
+        message = f"{saved.folder} was written with no-save-optim"
+        yield config.problem(message, key, f"`--set no-load-optim=true` begins its state anew; {ANEW}")
+    elif plan.checkpoint.load_optimizer or (own and has_optimizer):
+        yield from (config.problem(*each) for each in _optimizer_faults(plan, saved, key))
+    if saved.step >= plan.train.train_iters:
+        message = f"leaves nothing to train: {saved.folder} is of step {saved.step}"
+        hint = f"`--set train-iters=` a number above {saved.step} trains on"
+        yield config.problem(message, "train_iters", hint, "warning")
+
+
+def _other_batch(config: Config, plan: RunPlan, saved: Saved, key: str) -> Problem:
+    then, ranks = saved.samples / max(1, saved.step), _ranks(saved.run)
+    there = f"{then:g} samples a step" + (f" on {_counted(ranks)}" if ranks else "")
+    here = f"{plan.batch.train_batch} on {_counted(plan.cluster.world_size)}"
+    message = f"{saved.folder} was written with {there}, and this run takes {here}: its place in the data would be lost"
+    sets = batch_sets(config, plan, int(then)) if then == int(then) else None
+    ways = [ANEW] if sets is None else [f"`{sets}` keeps the batch", ANEW]
+    if sets is None and then >= 1:
+        copy = plan.cluster.tensor_parallel * plan.cluster.pipeline_parallel
+        ways.insert(0, f"take a number of ranks that divides {int(then) * copy}")
+    return config.problem(message, key, "; ".join(ways))
+
+
+def batch_sets(config: Config, plan: RunPlan, train_batch: int) -> str | None:
+    """The `--set` with which this run has a batch of so many samples and no larger micro-batch; None: none does."""
+    written = config.section(BatchSection)
+    dp, most = plan.batch.data_parallel, plan.batch.micro_batch
+    if train_batch < 1 or train_batch % dp:
+        return None
+    share = train_batch // dp
+    micro = max(size for size in range(1, min(share, most) + 1) if share % size == 0)
+    wanted = {
+        "train_batch_size": train_batch,
+        "train_micro_batch_size_per_gpu": micro,
+        "gradient_accumulation_steps": share // micro,
+    }
+    for count in range(1, len(wanted) + 1):
+        sets = dict(list(wanted.items())[:count])
+        try:
+            train, micro_batch, steps = (sets.get(key, getattr(written, key)) for key in wanted)
+            solved = solve_batch(train, micro_batch, steps, dp)
+        except MisfitError:
+            continue
+        if solved.micro_batch <= most:
+            return " ".join(f"--set {config.spelled(key)}={value}" for key, value in sets.items())
+    return None
+
+
+def _optimizer_faults(plan: RunPlan, saved: Saved, key: str) -> Iterator[tuple[str, str, str]]:
+    """(message, key, hint) of each."""
+    name, plugin = (_at(saved.run, "optim", "optimizer", each, None) for each in ("name", "plugin"))
+    mine = plan.optim.optimizer
+    if name != mine.name and plugin != mine.plugin:
+        message = f"{saved.folder} holds the state of {_short(name)}, and this run's optimizer is {mine.name}"
+        yield message, key, "`--set no-load-optim=true` begins its state anew"
+    now, stored = json.loads(json.dumps(schedule_terms(plan.optim))), saved.schedule
+    if plan.checkpoint.schedule_from == "must-match" and now != stored:
+        keys = sorted(each for each in {*now, *stored} if now.get(each) != stored.get(each))
+        changes = "; ".join(f"{each}: {_short(stored.get(each))} there, {now.get(each)} here" for each in keys[:SHOWN])
+        hint = "`--set override-lr-scheduler=true` takes the config's"
+        hint += ", `--set use-checkpoint-lr-scheduler=true` the checkpoint's"
+        yield f"{saved.folder} has another learning-rate schedule: {changes}", key, hint
+
+
+def _ranks(run: Mapping[str, Any]) -> int | None:
+    hosts = _at(run, "cluster", "hosts", None)
+    slots = [_at(host, "slots", 0) for host in hosts] if isinstance(hosts, list) else []
+    return sum(slots) if slots and all(type(each) is int for each in slots) else None
+
+
+def _at(value: Any, *path: Any) -> Any:
+    """The value at the keys of `path`, the last item of which is what stands for a missing one."""
+    *keys, default = path
+    for key in keys:
+        value = value.get(key, default) if isinstance(value, Mapping) else default
+    return value
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def _counted(ranks: int) -> str:
+    return "1 rank" if ranks == 1 else f"{ranks} ranks"
