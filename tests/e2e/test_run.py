@@ -284,12 +284,11 @@ def test_interrupted_saved_and_resumed(toy, tmp_path):
 
 
 def test_more_ranks_are_refused_before_they_start_with_the_words_that_mend_it(toy, finished, tmp_path):
-    load = f"load={finished[1].save}"
-    more = ("num_gpus=2", "train-iters=42", "lr-decay-iters=40", load)
-    run = Run(toy, tmp_path, *more)
+    more = ("num_gpus=2", "train-iters=42", "lr-decay-iters=40", f"load={finished[1][0].save}")
+    run = Run(toy, tmp_path, *more, "train_micro_batch_size_per_gpu=8")
     code, _, err = run.end()
     assert code == 5
-    assert "4 samples a step on 1 rank, and this run takes 8 on 2 ranks" in err
+    assert "8 samples a step on 1 rank, and this run takes 16 on 2 ranks" in err
     assert not run.save.exists()
     words = re.search(r"`([^`]*)` keeps the batch", err)[1].removeprefix("--set ").split(" --set ")
     code, out, err = Run(toy, tmp_path, *more, *words).end()
