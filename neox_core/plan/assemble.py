@@ -243,6 +243,7 @@ def _train(config: Config) -> TrainPlan:
         log_interval=train.log_interval,
         seed=train.seed,
         on_nonfinite_loss=train.on_nonfinite_loss,
+        max_skipped_steps=train.max_skipped_steps,
         peak_tflops=train.peak_tflops,
         sample_prompt=train.sample_prompt,
     )

@@ -238,7 +238,7 @@ class PrecisionPlan:
 
 @frozen
 class TrainPlan:
-    """Lengths and intervals in optimizer steps."""
+    """Lengths and intervals in optimizer steps. max_skipped_steps: in a row, where steps may be left out at all."""
 
     train_iters: int
     exit_interval: int | None
@@ -247,6 +247,7 @@ class TrainPlan:
     log_interval: int
     seed: int
     on_nonfinite_loss: Literal["stop", "skip"]
+    max_skipped_steps: int
     peak_tflops: float | None
     sample_prompt: str | None
 

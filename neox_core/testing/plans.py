@@ -67,6 +67,7 @@ def example_plan(run_dir: Path, *, ranks: Sequence[int] = (2,), device: str = "c
             log_interval=1,
             seed=1,
             on_nonfinite_loss="stop",
+            max_skipped_steps=40,
             peak_tflops=None,
             sample_prompt=None,
         ),

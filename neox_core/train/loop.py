@@ -24,7 +24,7 @@ class Reporter(Protocol):
     """What the loop tells of itself; `neox_core.train.report.Report` is one."""
 
     def step(self, step: int, loss: Tensor, lr: float, engine: Engine) -> None:
-        """After every update; reads numbers back at log steps. Raises RankError for a loss that is not finite."""
+        """After every update; reads numbers back at log steps. Raises RankError for numbers that are not finite."""
         ...
 
     def validation(self, step: int, losses: Sequence[Tensor]) -> float: ...

@@ -16,6 +16,7 @@ from neox_core.contracts.host import Monitor, RunInfo
 from neox_core.errors import RankError
 from neox_core.hooks.component import culprit_of
 from neox_core.train.rng import undisturbed
+from neox_core.train.skipped import SkippedSteps
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,14 +45,18 @@ class EngineState(Protocol):
         """`elapsed_time_ms_<part>` of the last step; empty when the engine does not time it."""
         ...
 
+    def made_update(self) -> bool | Tensor:
+        """Whether the last step's gradient was finite; a scalar on the device where the host does not know."""
+        ...
+
 
 class Report:
     """Collects losses on the device; at each log step reduces them over the ranks and calls the monitors of rank 0.
 
     log_interval: in optimizer steps. flops_per_token: forward and backward, of the whole model. Raises RankError
-    from `step` and `check` when a loss is not finite and `stop_on_nonfinite` is set. data_hash: of the samples of a
-    step, by the number of finished steps; it fits into a float. tokens_of: what a step reads, by its number from 0;
-    None: run.tokens_per_step.
+    from `step` and `check` when a loss is not finite and `stop_on_nonfinite` is set, and for gradients that are not.
+    skipped: what ends a run of steps that are left out. data_hash: of the samples of a step, by the number of finished
+    steps; it fits into a float. tokens_of: what a step reads, by its number from 0; None: run.tokens_per_step.
     """
 
     def __init__(
@@ -65,6 +70,7 @@ class Report:
         flops_per_token: float,
         peak: Peak,
         stop_on_nonfinite: bool,
+        skipped: SkippedSteps | None = None,
         startup: Startup | None = None,
         data_hash: Callable[[int], int] | None = None,
         tokens_of: Callable[[int], int] | None = None,
@@ -77,11 +83,12 @@ class Report:
         self.flops_per_token = flops_per_token
         self.peak = peak
         self.stop_on_nonfinite = stop_on_nonfinite
+        self._skipped = skipped or SkippedSteps(most=0)
         self._startup = startup
         self._data_hash = data_hash
         self._tokens_of = tokens_of
         self._tokens = 0  # since the last log, of all ranks
-        self._unread: list[tuple[int, Tensor]] = []  # (step, loss on the device), not yet looked at
+        self._unread: list[tuple[int, Tensor, bool | Tensor]] = []  # (step, loss, update made), not yet looked at
         self._means: list[float] = []  # losses since the last log, reduced over the ranks
         self._steps = 0
         self._train_s = 0.0
@@ -105,7 +112,12 @@ class Report:
     def step(self, step: int, loss: Tensor, lr: float, engine: EngineState) -> None:
         """After an update. step: finished steps, this one included. loss: this rank's mean of the step, a scalar."""
         self.run.progress.reached(step)
-        self._unread.append((step, loss.detach()))
+        made = engine.made_update()
+        self._unread.append((step, loss.detach(), made))
+        self._skipped.note(step, made=made is not False)
+        if self._skipped.too_many:
+            self._read_losses()  # a loss that is not finite is the better news of the two
+            self._skipped.fail()
         self._steps += 1
         self._tokens += self.run.tokens_per_step if self._tokens_of is None else self._tokens_of(step - 1)
         if self._steps == 1 and self._startup is not None:
@@ -155,15 +167,17 @@ class Report:
     def _read_losses(self) -> None:
         if not self._unread:
             return
-        steps = [step for step, _ in self._unread]
-        mine = torch.stack([loss.float().reshape(()) for _, loss in self._unread])  # [steps]
+        steps = [step for step, *_ in self._unread]
+        numbers = [loss.float().reshape(()) for _, loss, _ in self._unread]
+        numbers += [made.logical_not().float() for *_, made in self._unread if isinstance(made, torch.Tensor)]
+        mine = torch.stack(numbers)  # [steps, or twice as many]: losses, then 1 for an update that spoilt the weights
         self._unread = []
         if self.groups.world is None:
             ranks = mine[None]
         else:
             gathered = [torch.empty_like(mine) for _ in range(dist.get_world_size(self.groups.world))]
             dist.all_gather(gathered, mine, group=self.groups.world)
-            ranks = torch.stack(gathered)  # [ranks, steps]
+            ranks = torch.stack(gathered)  # [ranks, as above]
         table = ranks.tolist()
         for column, step in enumerate(steps):
             losses = [row[column] for row in table]
@@ -174,6 +188,8 @@ class Report:
                     hint="go on from an earlier checkpoint, the last but one if the last leads here again; lower the "
                     "learning rate or clip gradients, or set on-nonfinite-loss: skip",
                 )
+            if any(row[column + len(steps)] for row in table if len(row) > len(steps)):
+                raise self._skipped.error(step)
             if not bad:
                 self._means.append(sum(losses) / len(losses))
 

@@ -35,6 +35,7 @@ from neox_core.train.peak import find_peak
 from neox_core.train.report import Report
 from neox_core.train.rng import seed_rank, undisturbed
 from neox_core.train.samples import TrainingSamples, open_samples
+from neox_core.train.skipped import SkippedSteps, most_skipped
 from neox_core.train.stop import StopSignal
 
 if TYPE_CHECKING:
@@ -80,7 +81,9 @@ def run(plan: RunPlan, startup: Startup) -> None:
     resumed = checkpointer.load()
     state, schedule = resumed.state, resumed.schedule
     samples.resume(state, resumed.path)
-    report = _build_report(plan, model, size, context, state, startup, samples.trail, tokens_of_steps(plan, curriculum))
+    report = _build_report(
+        plan, model, size, context, state, startup, samples.trail, tokens_of_steps(plan, curriculum), engine
+    )
     _say_where_it_begins(report, resumed, (*kernels, *samples.notes))
     if rank == 0:
         require_consumed(plan)
@@ -157,6 +160,7 @@ def _build_report(
     startup: Startup,
     data_hash: Callable[[int], int],
     tokens_of: Callable[[int], int],
+    engine: Engine,
 ) -> Report:
     peak = find_peak(plan.train.peak_tflops, plan.precision, context.device)
     info = RunInfo(
@@ -186,6 +190,7 @@ def _build_report(
         flops_per_token=flops_per_token(model.shape, plan.model.seq_length),
         peak=peak,
         stop_on_nonfinite=plan.train.on_nonfinite_loss == "stop",
+        skipped=SkippedSteps(most_skipped(plan), engine.find_nonfinite, context.groups),
         startup=startup,
         data_hash=data_hash,
         tokens_of=tokens_of,

@@ -2,7 +2,7 @@
 
 A case: its name, ZeRO stage, the engine's `fp16` block, the steps at which the gradient of rank 1 overflows, and
 optionally a checkpoint to start from; others save after SAVED steps. It leaves OUT/ranks/<name>-<rank>.json: of each
-step, the loss scale and skipped steps after it, a sum over the weights.
+step, the loss scale and skipped steps after it, a sum over the weights; of a last one that overflows, what is to blame.
 """
 
 import json
@@ -53,6 +53,8 @@ def run_case(case: dict[str, Any], out: Path) -> None:
         state.advance(plan)
         if state.step == SAVED and "load" not in case:
             checkpointer.save(state)
+    if not engine.made_update():
+        seen[-1]["found"] = engine.find_nonfinite()
     engine.close()
     (out / f"{case['name']}-{dist.get_rank()}.json").write_text(json.dumps(seen))
 

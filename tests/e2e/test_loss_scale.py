@@ -29,6 +29,13 @@ CASES: dict[str, tuple[int, dict[str, Any], list[int], list[int]]] = {
         [256, 128, 100, 100, 100, 100, 200, 200, 200, 400],
     ),
     "static": (1, {"loss_scale": 128}, [1, 2], [128] * 10),
+    "lost": (
+        1,
+        {**DYNAMIC, "initial_scale_power": 2, "hysteresis": 1},
+        [*range(5, 10)],
+        [4, 4, 4, 8, 8, 4, 2, 1, 1, 1],
+    ),
+    "lost at stage 3": (3, {"loss_scale": 128}, [*range(5, 10)], [128] * 10),
 }
 SAVED = 2
 RESUMED = ("stage 0", "stage 1", "stage 3")
@@ -60,6 +67,11 @@ def test_scale_and_steps_after_an_overflow_on_one_rank(seen: dict[str, Any], nam
         weights = [step["weights"] for step in rank]
         still = [step for step in range(1, 10) if weights[step] == weights[step - 1]]
         assert still == overflows
+
+
+@pytest.mark.parametrize("name", ["lost", "lost at stage 3"])
+def test_the_rank_and_the_parameter_that_overflow_are_found(seen: dict[str, Any], name: str) -> None:
+    assert [rank[-1]["found"] for rank in seen[name]] == [[], ["embedding.weight"]]
 
 
 @pytest.mark.parametrize("name", RESUMED)

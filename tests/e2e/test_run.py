@@ -70,7 +70,10 @@ def faulty(settings):
                     raise ZeroDivisionError("planted in the activation")
                 if os.environ["FAULT"] == "segfault":
                     ctypes.string_at(0)
-            return torch.nn.functional.gelu(x)
+            out = torch.nn.functional.gelu(x)
+            if self.calls >= 20 and os.environ["RANK"] == "1" and os.environ["FAULT"] == "infinite gradient":
+                out.register_hook(lambda gradient: gradient * float("inf"))
+            return out
 
     return Faulty()
 '''
@@ -332,6 +335,33 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_its_step(toy, tmp_path):
     assert 2 <= step <= 7
     assert "Traceback" not in err
     assert "saved" not in out
+
+
+def test_a_gradient_that_is_not_finite_is_an_error_with_its_rank_and_parameter(toy, tmp_path):
+    """The loss is finite and stays so, since no update is made: the run would end with 0, having computed nothing."""
+    sets = ("activation=faulty", "log-interval=40", "save-interval=5")
+    run = Run(toy, tmp_path, *sets, FAULT="infinite gradient")
+    code, out, err = run.end()
+    assert code == 6, out
+    found = re.search(
+        r"error: the gradient is not finite at step (\d+) on rank 1: of layers\.1\.mlp\.\S+ and \d+ more\n", err
+    )
+    assert found, err
+    assert "on-nonfinite-loss: skip" in err
+    assert "Traceback" not in err
+    saved = [int(step) for step in re.findall(r"saved \S*step-(\d+)", out)]
+    assert all(step < int(found[1]) for step in saved)
+
+
+def test_a_run_that_computes_nothing_ends_with_an_error(toy, tmp_path):
+    sets = ("optimizer.params.lr=1.0e+6", "gradient_clipping=0", "on-nonfinite-loss=skip")
+    run = Run(toy, tmp_path, *sets, "max-skipped-steps=7", "save-interval=3", "log-interval=40", "num_gpus=1")
+    code, out, err = run.end()
+    assert code == 6, out
+    assert re.search(
+        r"error: no update was made in 8 steps in a row: .* not finite since step \d+ on rank 0: of ", err
+    ), err
+    assert "max-skipped-steps is 7" in err
 
 
 def test_an_error_in_the_data_is_said_once_with_its_exit_code(toy, tmp_path):

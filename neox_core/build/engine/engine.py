@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
+from attrs import frozen
 from torch import Tensor, nn
 
 from neox_core.build.engine.measure import counted, forget_forward, timings
@@ -75,13 +77,22 @@ def needs_keys(plan: RunPlan) -> bool:
     return plan.model.hidden_dropout > 0 or plan.model.attention_dropout > 0 or plan.curriculum is not None
 
 
+@frozen
+class _Began:
+    """A step as it began. batches: those that it has read; consumed: samples of the run before it."""
+
+    batches: list[Tensor]
+    consumed: int
+    loss_scale: float | None
+
+
 class Engine:
     """One rank's model and optimizer in training.
 
     model: the module; its parameters are the weights in the planned dtype. optimizer: the planned optimizer, which
     holds what DeepSpeed lets it step. An update whose gradient is not finite is not made and counts as skipped; where
     that would cost a wait for the device at every step (on a GPU, in fp32 at ZeRO 0 or with owned parameters, unless
-    `on_nonfinite_loss` is "skip"), the loss of the step is made NaN instead, so that whoever reads it stops the run.
+    `on_nonfinite_loss` is "skip"), it is made, and `made_update` says on the device that it should not have been.
     """
 
     def __init__(
@@ -107,6 +118,9 @@ class Engine:
         # CPU it costs nothing.
         self._looks = context.device.type == "cpu" or plan.train.on_nonfinite_loss == "skip"
         self._discarded = 0
+        self._finite: bool | Tensor = True
+        self._began = _Began([], 0, None)
+        self._left_out: _Began | None = None  # the first of the steps in a row that are left out
         self._fp16 = plan.precision.dtype == "fp16"
         self._scales_loss = self._fp16 and plan.optim.zero_stage == 0
         self.device = context.device
@@ -114,6 +128,10 @@ class Engine:
         self.optimizer = optimizer
         self._averaging = optimizer if isinstance(optimizer, AveragingOptimizer) else None
         self._options = [plain_options(group) for group in optimizer.param_groups]
+        if self._fp16:
+            self.loss_scaler().raise_error_at_min_scale = (
+                False  # the run ends after max_skipped_steps, with more to say
+            )
         self._norm: Tensor | float | None = None
         self._profile_step: int | None = plan.engine.get("flops_profiler", {}).get("profile_step")
         data_rank = context.groups.data_rank
@@ -147,7 +165,39 @@ class Engine:
         self._route()
         if self._averaging is not None and self._groups.data_size > 1:
             self._engine.enable_backward_allreduce = self._averaging.needs_average()
-        return self._update(self._forward_backward(batches), lr)
+        return self._update(self._forward_backward(self._kept(batches)), lr)
+
+    def made_update(self) -> bool | Tensor:
+        """Whether the last step's gradient was finite, so that its update was made.
+
+        A scalar on the device where the host does not look at it; the weights are spoilt then if it is False.
+        """
+        return bool(self._engine.was_step_applied()) and self._finite
+
+    def find_nonfinite(self) -> list[str]:
+        """The parameters whose gradient was not finite, this rank's own before any average, last layer first.
+
+        Of the first in the row of steps that ends with the last one, none of which made an update. Repeats that step,
+        so nothing can be trained or saved afterwards. Collective.
+        """
+        if self._left_out is None:
+            return []
+        found: dict[str, None] = {}
+
+        def look(name: str, gradient: Tensor) -> None:
+            values = gradient.coalesce().values() if gradient.is_sparse else gradient
+            if not torch.isfinite(values).all():
+                found[name] = None
+
+        hooks = [each.register_hook(partial(look, name)) for name, each in self._named.items() if each.requires_grad]
+        again, scaler = self._left_out, self.loss_scaler()
+        self._consumed = again.consumed
+        if scaler is not None:
+            scaler.cur_scale = again.loss_scale
+        self.train_step(iter(again.batches), lr=0.0)
+        for hook in hooks:
+            hook.remove()
+        return list(found)
 
     def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
         """This rank's loss of each batch, without dropout: scalars on the device.
@@ -273,6 +323,16 @@ class Engine:
         self._engine.destroy()
         forget_place()
 
+    def _kept(self, batches: Iterator[Tensor]) -> Iterator[Tensor]:
+        """`batches`, of which those of this step are kept, and where it began, in case it has to be repeated."""
+        self._began = began = _Began([], self._consumed, self.loss_scale())
+
+        def keep(batch: Tensor) -> Tensor:
+            began.batches.append(batch)
+            return batch
+
+        return map(keep, batches)
+
     def _route(self) -> None:
         """Tell the model which tokens its layers see in this step."""
         if self._curriculum is not None and self._curriculum.routed_layers:
@@ -320,11 +380,13 @@ class Engine:
 
     def _update(self, loss: Tensor, lr: float) -> Tensor:
         self._set_lr(lr)
+        self._finite = True
         scale = self._engine.optimizer.loss_scale if self._scales_loss else 1.0
         averages = self._averaging is not None and not self._clips
         self._norm = self._clip(self._clipping * scale) / scale if averages else None
         self._engine.step()
-        return self._after_update(loss, scale)
+        self._after_update(scale)
+        return loss
 
     def _before_update(self) -> None:
         """Where DeepSpeed does not clip: called with all gradients averaged, before the optimizer uses them."""
@@ -333,19 +395,22 @@ class Engine:
         for parameter in self._sparse:  # rows were sent; every optimizer and the clipping take what is whole
             parameter.grad = parameter.grad.to_dense()
         self._norm = norm = self._clip(self._clipping)
-        if self._looks and not torch.isfinite(norm):
+        finite = torch.isfinite(norm)
+        self._finite = bool(finite) if self._looks else finite
+        if self._finite is False:
             self._discarded += 1
             for parameter in self._scaled:
                 parameter.grad = None
 
-    def _after_update(self, loss: Tensor, scale: float = 1.0) -> Tensor:
-        """The loss of the step, NaN for an update that should not have been made. scale: of DeepSpeed's norm."""
+    def _after_update(self, scale: float = 1.0) -> None:
+        """scale: of DeepSpeed's norm."""
         if self._norm is None:
             norm = self._engine.get_global_grad_norm()
             self._norm = None if norm is None else norm / scale
-        elif self._clips and not self._looks:
-            loss = torch.where(torch.isfinite(torch.as_tensor(self._norm)), loss, torch.nan)
-        return loss
+        if self.made_update() is not False:
+            self._left_out = None
+        elif self._left_out is None:
+            self._left_out = self._began
 
     def _clip(self, largest: float) -> Tensor:
         own = self._averaging is not None and self._groups.data_size > 1 and not self._averaging.needs_average()

@@ -228,16 +228,17 @@ class PipelineEngine(Engine):
         """The loss is the mean of all data-parallel ranks, the same on each."""
         self._set_lr(lr)
         self._route()
-        some = [self._arrive(batch) for batch in islice(batches, self._accumulation)]
+        some = [self._arrive(batch) for batch in islice(self._kept(batches), self._accumulation)]
         pairs = self._pairs(some, [self._keys(index) for index in range(len(some))])
         length = pairs[0][0][0].shape[1]
         if self._length not in (None, length):
             self._engine.reset_activation_shape()
         self._length = length
         self._consumed += self._batch.train_batch
-        self._norm = None
+        self._norm, self._finite = None, True
         mean: Tensor = self._engine.train_batch(iter(pairs)).detach().clone()
-        return self._after_update(mean)
+        self._after_update()
+        return mean
 
     def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
         """The mean of all batches of all data-parallel ranks, the same on each."""

@@ -70,7 +70,18 @@ class TrainingSection:
         origin="megatron",
     )
     on_nonfinite_loss: Literal["stop", "skip"] = setting(
-        "stop", help="Stop the run at a loss that is no number, or leave out that step.", changes="output"
+        "stop",
+        help="Stop the run at a loss or gradient that is not finite, or leave out that step. "
+        "In fp16 a step whose gradient overflows is always left out.",
+        changes="output",
+    )
+    max_skipped_steps: int = setting(
+        40,
+        help="Steps in a row that may be left out before the run ends with an error. Finding the loss scale of fp16 "
+        "takes about 20.",
+        unit="steps",
+        check=at_least(1),
+        changes="output",
     )
     peak_tflops: float | None = setting(
         None,

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
 from neox_core.config.sections.precision import PrecisionSection
+from neox_core.config.sections.training import TrainingSection
 from neox_core.config.sections.zero import ZeroSection
 from neox_core.config.structure import Config
 from neox_core.plan.cluster import ClusterShape
@@ -69,3 +70,16 @@ def fp16_loss_needs_fp16(config: Config, shape: ClusterShape) -> Iterator[Proble
     precision = config.section(PrecisionSection)
     if precision.fp16_lm_cross_entropy and not enabled(precision.fp16):
         yield config.problem("needs fp16: {enabled: true}", "fp16-lm-cross-entropy")
+
+
+@rule("max_skipped_steps", "on_nonfinite_loss", "fp16.enabled")
+def steps_that_are_skipped_have_a_bound(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A bound of skipped steps acts where a step may be skipped: in fp16, or where the config allows it."""
+    stops = config.section(TrainingSection).on_nonfinite_loss == "stop"
+    if config.is_set("max_skipped_steps") and stops and not enabled(config.section(PrecisionSection).fp16):
+        yield config.problem(
+            "does nothing: the first gradient that is not finite ends the run",
+            "max_skipped_steps",
+            "on-nonfinite-loss: skip allows steps to be skipped",
+            "note",
+        )

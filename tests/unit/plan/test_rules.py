@@ -283,6 +283,12 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("fp16.enabled=true", "fp16.hysteresis=2", "zero_optimization.stage=1"),
         GPU,
     ),
+    "steps_that_are_skipped_have_a_bound": (
+        ("max-skipped-steps=5",),
+        "note: max-skipped-steps: does nothing: the first gradient that is not finite ends the run",
+        ("max-skipped-steps=5", "on-nonfinite-loss=skip"),
+        CPU,
+    ),
     "fp16_loss_needs_fp16": (
         ("fp16-lm-cross-entropy=true",),
         "error: fp16-lm-cross-entropy: needs fp16: {enabled: true}",

@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import PrecisionPlan
 from neox_core.train.peak import Peak, find_peak
 from neox_core.train.report import Report
+from neox_core.train.skipped import SkippedSteps
 from neox_core.train.startup import Startup
 
 ALONE = Groups(world=None, data=None, data_rank=0, data_size=1)
@@ -38,6 +40,20 @@ class Engine:
     def timings(self):
         return {}
 
+    def made_update(self):
+        return True
+
+
+class Spoilt(Engine):
+    """From its third step on, gradients are not finite. made: how the engine says so."""
+
+    def __init__(self, made):
+        self.steps, self.made = 0, made
+
+    def made_update(self):
+        self.steps += 1
+        return self.made(self.steps < 3)
+
 
 class Kept:
     """A monitor that keeps what it gets."""
@@ -60,7 +76,7 @@ class Broken(Kept):
         raise OSError("disk full")
 
 
-def make(*monitors, log_interval=4, last_step=100, peak=None, on_nonfinite="stop", startup=None):
+def make(*monitors, log_interval=4, last_step=100, peak=None, on_nonfinite="stop", startup=None, skipped=None):
     info = RunInfo(Path(), 0, last_step, 10, 2, tokens_per_step=1000, device="cpu", samples_per_step=4)
     return Report(
         info,
@@ -71,6 +87,7 @@ def make(*monitors, log_interval=4, last_step=100, peak=None, on_nonfinite="stop
         flops_per_token=6e6,
         peak=Peak(peak, "given"),
         stop_on_nonfinite=on_nonfinite == "stop",
+        skipped=skipped,
         startup=startup,
     )
 
@@ -98,7 +115,7 @@ def test_asks_the_device_nothing_between_log_steps():
         next(report.timed(iter([torch.zeros(1)])))
         report.step(step, loss, 0.1, engine)
     assert engine.asked == 1
-    assert not any(loss.requires_grad for _, loss in report._unread)  # no graph is kept alive
+    assert not any(loss.requires_grad for _, loss, _ in report._unread)  # no graph is kept alive
 
 
 def test_rates_follow_from_the_time_in_steps_alone(monkeypatch):
@@ -139,6 +156,49 @@ def test_a_loss_that_is_not_finite_names_its_step_and_rank(bad):
         feed(make(), [1, 1, bad, 1])
     assert caught.value.exit_code == 6
     assert "on-nonfinite-loss: skip" in caught.value.hint
+
+
+def test_a_gradient_that_is_not_finite_stops_at_once_where_the_host_knows():
+    engine = Spoilt(bool)
+    skipped = SkippedSteps(0, lambda: ["layers.1.mlp.out.weight", "embedding.weight", "layers.0.norm.weight"])
+    said = r"^the gradient is not finite at step 3 on rank 0: of layers\.1\.mlp\.out\.weight and 2 more\n"
+    with pytest.raises(RankError, match=said) as caught:
+        feed(make(log_interval=1000, skipped=skipped), [1] * 9, engine=engine)
+    assert engine.steps == 3
+    assert "on-nonfinite-loss: skip" in caught.value.hint
+
+
+def test_a_gradient_that_is_not_finite_is_found_at_the_next_look_where_the_device_knows():
+    report, engine = make(log_interval=1000), Spoilt(torch.tensor)
+    feed(report, [1] * 9, engine=engine)
+    assert engine.steps == 9, "nothing has looked"
+    with pytest.raises(RankError, match=r"^the gradient is not finite at step 3\n"):
+        report.check()
+
+
+def test_a_loss_that_is_not_finite_is_said_before_its_gradient():
+    with pytest.raises(RankError, match=r"the loss is nan at step 3 on rank 0"):
+        feed(make(), [1, 1, math.nan, 1], engine=Spoilt(bool))
+
+
+def test_skipped_steps_in_a_row_have_a_bound():
+    engine = Spoilt(bool)
+    report = make(log_interval=1000, on_nonfinite="skip", skipped=SkippedSteps(4, list))
+    said = (
+        r"^no update was made in 5 steps in a row: the gradient is not finite since step 3, .*max-skipped-steps is 4$"
+    )
+    with pytest.raises(RankError, match=re.compile(said, re.DOTALL)):
+        feed(report, [1, 1, math.nan, 1, 1, 1, 1, 1, 1], engine=engine)
+    assert engine.steps == 7
+
+
+def test_an_update_ends_the_row_of_skipped_steps():
+    skipped = SkippedSteps(2)
+    for step, made in enumerate((True, False, False, True, False, False), start=1):
+        skipped.note(step, made=made)
+        assert not skipped.too_many
+    skipped.note(7, made=False)
+    assert skipped.too_many
 
 
 def test_it_is_found_before_a_checkpoint_between_two_logs():

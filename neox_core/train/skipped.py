@@ -1,0 +1,81 @@
+"""Steps that are left out since their gradient is not finite, and the error where too many follow one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
+
+import torch.distributed as dist
+
+from neox_core.errors import RankError
+from neox_core.parallel.groups import Groups
+
+if TYPE_CHECKING:
+    from neox_core.plan.runfile import RunPlan
+
+_ALONE = Groups(world=None, data=None, data_rank=0, data_size=1)
+
+
+def most_skipped(plan: RunPlan) -> int:
+    """How many steps in a row may be left out: none, unless fp16 seeks its loss scale or the config allows it."""
+    allowed = plan.precision.dtype == "fp16" or plan.train.on_nonfinite_loss == "skip"
+    return plan.train.max_skipped_steps if allowed else 0
+
+
+class SkippedSteps:
+    """Counts the steps without an update since the last one that made one; all ranks count the same.
+
+    most: how many of them may follow one another. find: this rank's parameters whose gradient was not finite in the
+    first of them, last layer first. Collective.
+    """
+
+    def __init__(self, most: int, find: Callable[[], list[str]] = list, groups: Groups = _ALONE) -> None:
+        self.most = most
+        self._find = find
+        self._groups = groups
+        self._first: int | None = None
+        self._last = 0
+
+    def note(self, step: int, *, made: bool) -> None:
+        """step: finished steps, this one included. made: whether it made an update."""
+        self._last = step
+        if made:
+            self._first = None
+        elif self._first is None:
+            self._first = step
+
+    @property
+    def too_many(self) -> bool:
+        return self._first is not None and self._last - self._first >= self.most
+
+    def fail(self) -> NoReturn:
+        """Raise RankError with the first step in the row, its ranks and parameter. Collective."""
+        first = self._last if self._first is None else self._first
+        if self.most == 0:
+            raise self.error(first, self._where())
+        raise RankError(
+            f"no update was made in {self._last - first + 1} steps in a row: "
+            f"the gradient is not finite since step {first}{self._where()}",
+            hint=f"lower the learning rate or clip gradients; max-skipped-steps is {self.most}",
+        )
+
+    def error(self, step: int, where: str = "") -> RankError:
+        """Of a step whose gradient is not finite, in a run that leaves out none."""
+        return RankError(
+            f"the gradient is not finite at step {step}{where}",
+            hint="lower the learning rate or clip gradients, and continue from an earlier checkpoint; or set "
+            "on-nonfinite-loss: skip, which leaves out such steps" + ("" if where else " and finds the parameter"),
+        )
+
+    def _where(self) -> str:
+        found: list[tuple[int, list[str]]] = [(self._groups.pipe_rank, self._find())]
+        if self._groups.world is not None:
+            mine, found = found[0], [(0, [])] * dist.get_world_size(self._groups.world)
+            dist.all_gather_object(found, mine, group=self._groups.world)
+        bad = [rank for rank, (_, names) in enumerate(found) if names]
+        if not bad:
+            return ", once the ranks have added up theirs"
+        _, names = max((found[rank] for rank in bad), key=lambda each: each[0])  # the backward pass begins there
+        others = {name for rank in bad for name in found[rank][1]} - {names[0]}
+        more = f" and {len(others)} more" if others else ""
+        return f" on rank {', '.join(map(str, bad))}: of {names[0]}{more}"
