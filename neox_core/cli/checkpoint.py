@@ -12,6 +12,7 @@ import click
 from neox_core.cli.process import exec_module
 from neox_core.errors import CheckpointError, UsageError
 from neox_core.hooks.catalog import Catalog
+from neox_core.hooks.install import how_to_install
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import write_runfile
@@ -88,7 +89,7 @@ def export_hf(load: Path, out: Path, family: str | None) -> None:
     catalog = load_plugins()
     names = (family,) if family else catalog.registry.names("model family")
     if not names:
-        raise UsageError("no plugin offers a model family", hint="pip install neox-hf")
+        raise UsageError("no plugin offers a model family", hint=how_to_install("neox-hf"))
     families = {name: catalog.find("model family", name).component.target for name in names}
     exec_module("neox_core.train.export_hf", {"load": str(load), "out": str(out), "families": families})
 

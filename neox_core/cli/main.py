@@ -77,7 +77,7 @@ class NeoxGroup(click.Group):
     def _refuse(self, ctx: click.Context, name: str, catalog: "Catalog") -> NoReturn:
         near = get_close_matches(name, [*SUBCOMMANDS, *_offered(catalog)], 1)
         way_out = f"did you mean {near[0]!r}?" if near else "`neox --help` lists all commands"
-        failed = "".join(f"\n  not loaded, and may offer it: {warning}" for warning in catalog.warnings())
+        failed = "".join(f"\n  not loaded, and may offer it: plugin {report.line}" for report in catalog.failed())
         raise click.UsageError(f"no command {name!r}; {way_out}{failed}", ctx)
 
     def invoke(self, ctx: click.Context) -> None:

@@ -8,12 +8,14 @@ from attrs import frozen
 from neox_core.cli.main import SUBCOMMANDS
 from neox_core.cli.try_imports import import_errors
 from neox_core.config.declared import settings_faults
-from neox_core.config.owners import find_owners
-from neox_core.errors import PluginError
+from neox_core.config.owners import contested, two_owners
+from neox_core.config.report import spell
 from neox_core.hooks.catalog import Catalog
+from neox_core.hooks.install import how_to_get
 from neox_core.hooks.kinds import KIND_BY_NAME, KINDS
 from neox_core.hooks.ops import installed_ops
 from neox_core.hooks.registry import Entry
+from neox_core.plan.try_rules import rule_faults
 
 
 @frozen
@@ -36,16 +38,17 @@ def check_plugins(catalog: Catalog) -> Iterator[Finding]:
     for plugin, section in catalog.registry.sections:
         yield from _settings(f"config section {plugin.id}:{section.name}", section.settings)
     yield from _kernels_without_op(catalog)
+    for problem in rule_faults(catalog):
+        yield Finding(problem.message, problem.hint)
     yield from _imports(list(catalog.registry.entries()))
 
 
 def _switched_off(catalog: Catalog) -> Iterator[Finding]:
-    installed = {report.plugin.id for report in catalog.reports}
-    for plugin, switch in sorted(catalog.off.items()):
-        if plugin in installed:
-            yield Finding(f"plugin {plugin} is switched off by {switch}", fault=False)
-        else:
-            yield Finding(f"{switch} switches off {plugin}, which is not installed", fault=False)
+    for report in catalog.reports:
+        if report.status == "disabled":
+            yield Finding(f"plugin {report.plugin.id} is {report.cause}", fault=False)
+    for said, hint in catalog.misnamed():
+        yield Finding(said, hint, fault=False)
 
 
 def _clashes(catalog: Catalog) -> Iterator[Finding]:
@@ -62,17 +65,17 @@ def _clashes(catalog: Catalog) -> Iterator[Finding]:
 
 
 def _key_clashes(catalog: Catalog) -> Iterator[Finding]:
-    """Keys with two owners: among the plugins' sections all of them, else the first that the config itself refuses."""
-    contested = list(catalog.registry.key_clashes())
-    for key, sections in contested:
+    """Keys with two owners. Where a config can mean either, it is a fault only of what can never be meant."""
+    by_sections = dict(catalog.registry.key_clashes())
+    for key, sections in by_sections.items():
         named = " and ".join(f"{plugin.id} {plugin.version} (section {section.name})" for plugin, section in sections)
         way_out = f"NEOX_PLUGINS_DISABLE={sections[-1][0].id} switches one off"
         yield Finding(f"config key {key!r} is owned by {named}", way_out)
-    if not contested:
-        try:
-            find_owners(catalog.registry)
-        except PluginError as error:
-            yield Finding(error.message, error.hint)
+    for key, names, dead in contested(catalog.registry):
+        if dead or key not in by_sections:
+            blocks = "uninstall one of the two, or switch it off with NEOX_PLUGINS_DISABLE"
+            hint = blocks if dead else f"{blocks}; a component's settings may be in a block of its name"
+            yield Finding(f"the config key {spell(key)} {two_owners(names)}", hint, fault=dead)
 
 
 def _settings(owner: str, settings: type | None) -> Iterator[Finding]:
@@ -100,8 +103,9 @@ def _imports(entries: list[Entry]) -> Iterator[Finding]:
     ready = []
     for entry in entries:
         if entry.component.missing():
-            missing = ", ".join(entry.component.missing())
-            yield Finding(f"{entry.kind} {entry.qualified} needs {missing}", f"pip install {missing}", fault=False)
+            missing = entry.component.missing()
+            hint = how_to_get(missing, entry.plugin.id)
+            yield Finding(f"{entry.kind} {entry.qualified} needs {', '.join(missing)}", hint, fault=False)
         else:
             ready.append(entry)
     errors = import_errors([(entry.component.target, KIND_BY_NAME[entry.kind].light) for entry in ready])

@@ -60,12 +60,14 @@ def list_plugins(kind: str | None, as_json: bool) -> None:
     """
     catalog = load_plugins()
     rows = [row for row in _rows(catalog) if kind is None or row.kind in ("", kind)]
+    for said, hint in catalog.misnamed():
+        click.echo(f"warning: {said}; {hint}", err=True)
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=1))
     elif not rows:
         click.echo("no plugins" if kind is None else f"no plugin offers a {kind}", err=True)
         if not catalog.reports:
-            click.echo("pip install 'neox-core[all]' brings the first-party ones", err=True)
+            click.echo("`pip install ./plugins/neox-*` in the repository of neox brings the first-party ones", err=True)
     elif sys.stdout.isatty():
         _print_table(rows)
     else:
@@ -85,7 +87,7 @@ def info(name: str) -> None:
         names = {entry.component.name for entry in catalog.registry.entries()}
         names |= {report.plugin.id for report in catalog.reports}
         near = get_close_matches(name, sorted(names), 1) or [known for known in names if known.lower() == name.lower()]
-        failed = "".join(f"\n  not loaded, and may offer it: {warning}" for warning in catalog.warnings())
+        failed = "".join(f"\n  not loaded, and may offer it: plugin {report.line}" for report in catalog.failed())
         raise PluginError(
             f"nothing is called {name!r}{failed}",
             hint=f"did you mean {near[0]!r}?" if near else "`neox plugins list` shows all there is",

@@ -9,6 +9,7 @@ from neox_core.config.known import packages
 from neox_core.config.legacy import LEGACY, Legacy, Means, Moved
 from neox_core.config.report import spell
 from neox_core.errors import UsageError
+from neox_core.hooks.install import how_to_install
 
 
 def find_keys(name: str, keys: Sequence[Key]) -> tuple[Key, ...]:
@@ -43,7 +44,7 @@ def _targets(rule: Legacy) -> tuple[str, ...]:
 def _unknown(spelled: str, name: str, keys: Sequence[Key]) -> UsageError:
     package = packages()[0].get(name.partition(".")[0])
     if package and all(key.owner != package for key in keys):
-        return UsageError(f"{spelled} belongs to {package}, which is not installed", hint=f"pip install {package}")
+        return UsageError(f"{spelled} belongs to {package}, which is not installed", hint=how_to_install(package))
     return UsageError(f"no key {spelled!r}", hint=_near(name, keys))
 
 

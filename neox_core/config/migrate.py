@@ -198,7 +198,7 @@ def _names(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _underscored(owners: Owners) -> Iterator[str]:
-    for section in owners.sections:
+    for section in (each.settings for _, each in owners.sections):
         yield from (each.name for each in fields_of(section) if each.info.origin == "deepspeed")
 
 

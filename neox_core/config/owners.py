@@ -1,13 +1,13 @@
 """Who owns each top-level key."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attrs import frozen
 
-from neox_core.config.convert import by_key
+from neox_core.config.convert import block_of, by_key, fields_of
 from neox_core.config.legacy import LEGACY_KEYS
 from neox_core.config.sections import CORE_SECTIONS
-from neox_core.errors import PluginError
+from neox_core.hooks.component import ConfigSection
 from neox_core.hooks.kinds import KIND_BY_NAME
 from neox_core.hooks.registry import Entry, Registry
 
@@ -16,52 +16,88 @@ CORE = "neox-core"
 
 @frozen
 class Owners:
-    """Sections in the order they are read, and the components that each flat key belongs to."""
+    """Sections in the order they are read, and the components that each flat key belongs to.
 
-    sections: tuple[type, ...]
+    A key may have several owners; what a config makes of it is settled when it writes the key.
+    sections: (id of the plugin, or CORE, section). section_of: the first section of each key.
+    blocks: the components whose settings a block of that name may hold: `xpos: {...}`.
+    """
+
+    sections: tuple[tuple[str, ConfigSection], ...]
     section_of: Mapping[str, str]
     components_of: Mapping[str, tuple[Entry, ...]]
+    blocks: Mapping[str, tuple[Entry, ...]]
 
     def keys(self) -> tuple[str, ...]:
         """Every key that can be written in this environment."""
-        return (*self.section_of, *self.components_of)
+        return (*self.section_of, *self.components_of, *self.blocks)
+
+    def of(self, key: str) -> tuple[Entry, ...]:
+        """The components that a flat key, or the block of that name, belongs to."""
+        return self.components_of.get(key) or self.blocks.get(key, ())
 
 
 def find_owners(registry: Registry) -> Owners:
-    """Raises PluginError naming both when two own one key.
-
-    Components of one kind may share a key, since a config chooses one of them; components of two kinds may not.
-    """
-    section_of: dict[str, str] = dict.fromkeys(LEGACY_KEYS, f"{CORE} (old spelling)")
-    classes: list[type] = []
+    """The owners of every key."""
     sections = [(CORE, section) for section in CORE_SECTIONS]
     sections += [(plugin.id, section) for plugin, section in registry.sections]
+    section_of: dict[str, str] = dict.fromkeys(LEGACY_KEYS, f"{CORE} (old spelling)")
     for owner, section in sections:
-        classes.append(section.settings)
         for key in by_key(section.settings):
-            if key in section_of and not (owner == CORE and key in LEGACY_KEYS):
-                raise _two_owners(key, section_of[key], f"{owner} (section {section.name})")
-            section_of[key] = f"{owner} (section {section.name})"
+            if key not in section_of or key in LEGACY_KEYS:
+                section_of[key] = named_section(owner, section)
+    flat = [each for each in registry.entries() if each.component.settings and not KIND_BY_NAME[each.kind].settings_at]
     components_of: dict[str, tuple[Entry, ...]] = {}
-    for entry in registry.entries():
-        if KIND_BY_NAME[entry.kind].settings_at:
-            continue
+    for entry in flat:
         for key in by_key(entry.component.settings):
-            others = components_of.get(key, ())
-            if key in section_of:
-                raise _two_owners(key, section_of[key], _named(entry))
-            if others and others[0].kind != entry.kind:
-                raise _two_owners(key, _named(others[0]), _named(entry))
-            components_of[key] = (*others, entry)
-    return Owners(tuple(classes), section_of, components_of)
+            components_of[key] = (*components_of.get(key, ()), entry)
+    blocks: dict[str, tuple[Entry, ...]] = {}
+    for entry in flat:
+        name = block_name(entry)
+        if "." not in name and name not in section_of and name not in components_of:
+            blocks[name] = (*blocks.get(name, ()), entry)
+    return Owners(tuple(sections), section_of, components_of, blocks)
 
 
-def _named(entry: Entry) -> str:
+def block_name(entry: Entry) -> str:
+    """The key of the block that may hold the settings of a component."""
+    return entry.component.name.replace("-", "_")
+
+
+def contested(registry: Registry) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+    """(key, its owners in words, whether one of them can never read it) of each key with owners that may both act.
+
+    A config chooses one of the components of a kind, so these may share a key.
+    """
+    owners = find_owners(registry)
+    for key in dict.fromkeys((*owners.section_of, *owners.components_of)):
+        sections = [(owner, section) for owner, section in owners.sections if key in by_key(section.settings)]
+        core = [owner for owner, _ in sections if owner == CORE] or [CORE] * (key in LEGACY_KEYS)
+        names = [named_section(*each) for each in sections] or [f"{CORE} (old spelling)"] * len(core)
+        kinds = {entry.kind: named(entry) for entry in reversed(owners.components_of.get(key, ()))}
+        if len(names) + len(kinds) > 1:
+            yield key, (*names, *reversed(kinds.values())), bool(core and any(owner != CORE for owner, _ in sections))
+
+
+def named(entry: Entry) -> str:
+    """The owner of a component's settings, for messages."""
     return f"{entry.plugin.id} ({entry.kind} {entry.component.name})"
 
 
-def _two_owners(key: str, one: str, other: str) -> PluginError:
-    return PluginError(
-        f"the config key {key.replace('_', '-')} has two owners: {one} and {other}",
-        hint="uninstall one of the two, or switch it off with NEOX_PLUGINS_DISABLE",
-    )
+def named_section(owner: str, section: ConfigSection) -> str:
+    """The owner of a section's keys, for messages."""
+    return f"{owner} (section {section.name})"
+
+
+def two_owners(names: Sequence[str]) -> str:
+    """What is said of a key with several owners."""
+    return f"has {'two' if len(names) == 2 else len(names)} owners: {' and '.join(names)}"
+
+
+def spellings(classes: Iterable[type]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Dotted path -> all paths that say the same."""
+    for each in (one for cls in classes for one in fields_of(cls)):
+        yield each.name, each.keys
+        block = block_of(each.type)
+        for inner, paths in spellings([block] if block else ()):
+            yield f"{each.name}.{inner}", tuple(f"{outer}.{path}" for outer in each.keys for path in paths)

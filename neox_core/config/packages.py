@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from neox_core.config.convert import by_key
-from neox_core.config.known import PACKAGES
+from neox_core.hooks.install import PACKAGES
 from neox_core.hooks.kinds import KIND_BY_NAME
 from neox_core.hooks.loader import load_plugins
 from neox_core.hooks.registry import Registry

@@ -10,6 +10,7 @@ from neox_core.config.owners import Owners
 from neox_core.config.problem import Problem
 from neox_core.config.report import spell
 from neox_core.hooks.catalog import Catalog
+from neox_core.hooks.install import how_to_install
 from neox_core.hooks.kinds import KIND_BY_NAME, Kind
 
 NOT_YET = "is known, but not available in this version yet"
@@ -22,12 +23,12 @@ def explain_unknown(
 
     Of a block of a later version each key is named. `null` sets nothing of a component that is not chosen.
     """
-    belongs = owners.components_of.get(key)
+    belongs = owners.of(key)
     if belongs and value is None:
         return
     if belongs:
         kind = KIND_BY_NAME[belongs[0].kind]
-        names = " or ".join(dict.fromkeys(entry.component.name for entry in belongs))
+        names = " or ".join(dict.fromkeys(each.component.name for each in belongs if each.kind == kind.name))
         chooser = kind.key.replace("_", "-")
         chosen = fields.get(kind.key.partition(".")[0])
         now = f"this config has {chooser}: {_shown(chosen)}"
@@ -111,7 +112,7 @@ def missing_package(kind: Kind, name: str, catalog: Catalog) -> str:
     """How to install the first-party package that has a component, or the name of a later version that it is like."""
     package = packages()[1].get(kind.name, {}).get(name, "")
     if package and catalog.report(package) is None:
-        return f"pip install {package}"
+        return how_to_install(package)
     names = (*catalog.registry.names(kind.name), *known().components.get(kind.name, {}))
     near = get_close_matches(name, names, 1)
     return f"did you mean {near[0]!r}?" if near else ""
@@ -120,9 +121,9 @@ def missing_package(kind: Kind, name: str, catalog: Catalog) -> str:
 def _status(package: str, catalog: Catalog) -> tuple[str, str]:
     report = catalog.report(package)
     if report is None:
-        return "which is not installed", f"pip install {package}"
+        return "which is not installed", how_to_install(package)
     if report.status == "ok":
-        return f"but version {report.plugin.version} does not have it", f"pip install --upgrade {package}"
+        return f"but version {report.plugin.version} does not have it", how_to_install(package)
     return f"which is {report.status}" + (f": {report.cause}" if report.cause else ""), report.hint
 
 

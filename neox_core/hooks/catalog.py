@@ -1,6 +1,7 @@
 """What this environment offers, and what became of each plugin: the answer to every question about plugins."""
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Literal
 
 import pluggy
@@ -8,6 +9,7 @@ from attrs import field, frozen
 
 from neox_core.errors import NeoxError, PluginError
 from neox_core.hooks.component import cause_of
+from neox_core.hooks.install import how_to_install
 from neox_core.hooks.registry import Entry, PluginInfo, Registry, UnknownComponentError, normalise
 
 Status = Literal["ok", "broken", "disabled", "incompatible"]
@@ -40,7 +42,7 @@ class Report:
         if isinstance(self.error, ModuleNotFoundError) and self.error.name:
             return f"install {self.error.name.partition('.')[0]}"
         if self.status == "incompatible":
-            return f"install another version of {self.plugin.id}"
+            return f"another version of {self.plugin.id} may do: {how_to_install(self.plugin.id)}"
         if self.status == "broken":
             return f"tell the author of {self.plugin.id}; NEOX_PLUGINS_DISABLE={self.plugin.id} switches it off"
         return ""
@@ -76,9 +78,21 @@ class Catalog:
         """The broken and the incompatible plugins."""
         return tuple(report for report in self.reports if report.status in ("broken", "incompatible"))
 
+    def misnamed(self) -> tuple[tuple[str, str], ...]:
+        """(what is said, hint) of each name that is switched off and that no installed plugin has."""
+        ids = [report.plugin.id for report in self.reports]
+        found = []
+        for name, switch in sorted(self.off.items()):
+            if name not in ids:
+                near = get_close_matches(name, ids, 1)
+                hint = f"did you mean {near[0]!r}?" if near else "`neox plugins list` shows the plugins"
+                found.append((f"{switch} switches off {name}, which is not installed", hint))
+        return tuple(found)
+
     def warnings(self) -> tuple[str, ...]:
-        """One line for each failed plugin, for a command that does not need it."""
-        return tuple(f"plugin {report.line}" for report in self.failed())
+        """One line for each failed plugin, for a command that does not need it, and for each of `misnamed`."""
+        failed = (f"plugin {report.line}" for report in self.failed())
+        return (*failed, *(f"{said}; {hint}" for said, hint in self.misnamed()))
 
     def find(self, kind: str, use: str) -> Entry:
         """The offer that `use` names, as `Registry.find`.
@@ -107,7 +121,7 @@ class Catalog:
             report = self.report(name)
             if report is None:
                 faults.append(f"plugin {normalise(name)} is required and not installed")
-                hints.append(f"pip install {normalise(name)}")
+                hints.append(how_to_install(name))
             elif report.status != "ok":
                 faults.append(f"plugin {report.line}, and is required")
                 hints.append(report.hint)

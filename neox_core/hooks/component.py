@@ -1,5 +1,10 @@
 """What a plugin offers: a name, the import path of the code, and its settings. Making an offer imports nothing."""
 
+import math
+import os
+import re
+import traceback
+from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -43,6 +48,52 @@ def _fault(setting: "Attribute[Any]") -> str:
     return ""
 
 
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuple, value)) if isinstance(value, list | tuple) else value
+
+
+def _tuple_of(
+    holds: Callable[[Any], object], what: str, length: int | None = None
+) -> Callable[[Any, "Attribute[Any]", Any], None]:
+    """A check of a field of an offer: a tuple whose members `holds` is true of. what: these members, in words."""
+
+    def check(offer: Any, attribute: "Attribute[Any]", value: Any) -> None:
+        sound = isinstance(value, tuple) and all(map(holds, value)) and length in (None, len(value))
+        if not sound:
+            raise TypeError(f"{offer.name}: {attribute.name} has to be a tuple of {what}, not {value!r}")
+
+    return check
+
+
+def _an(kind: type) -> Callable[[Any, "Attribute[Any]", Any], None]:
+    def check(offer: Any, attribute: "Attribute[Any]", value: Any) -> None:
+        if not isinstance(value, kind):
+            raise TypeError(f"{offer.name}: {attribute.name} has to be a {kind.__name__}, not {value!r}")
+
+    return check
+
+
+def _one_of(*allowed: object) -> Callable[[Any, "Attribute[Any]", Any], None]:
+    def holds(value: object) -> bool:
+        return not isinstance(value, bool) and value in allowed
+
+    return _tuple_of(holds, f"{', '.join(map(str, allowed[:-1]))} or {allowed[-1]}")
+
+
+def _is_op(value: Any) -> bool:
+    if not isinstance(value, tuple) or len(value) != 2 or not all(isinstance(part, str) for part in value):
+        return False
+    return bool(re.fullmatch(r"\w+", value[0]) and re.fullmatch(IMPORT_PATH, value[1]))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
 @frozen
 class Component:
     """An offer of one kind.
@@ -67,15 +118,29 @@ class Component:
     name: str = field(validator=v.matches_re(r"[A-Za-z0-9][A-Za-z0-9_.+-]*"))
     target: str = field(validator=v.matches_re(IMPORT_PATH))
     settings: type | None = field(default=None, validator=v.optional(_attrs_class))
-    summary: str = ""
-    needs: tuple[str, ...] = ()
-    zero_stages: tuple[int, ...] = (0,)
-    whole_parameters: bool = False
-    devices: tuple[str, ...] = ("cpu", "cuda")
-    precisions: tuple[str, ...] = ("fp32", "bf16", "fp16")
-    state_numbers: tuple[float, float] | None = None
-    ops: tuple[tuple[str, str], ...] = ()
-    scheduler: str | None = None
+    summary: str = field(default="", validator=_an(str))
+    needs: tuple[str, ...] = field(
+        default=(),
+        converter=_tuple,
+        validator=_tuple_of(
+            lambda name: isinstance(name, str) and name.isidentifier(), "names of top-level modules such as ('yaml',)"
+        ),
+    )
+    zero_stages: tuple[int, ...] = field(default=(0,), converter=_tuple, validator=_one_of(0, 1, 2, 3))
+    whole_parameters: bool = field(default=False, validator=_an(bool))
+    devices: tuple[str, ...] = field(default=("cpu", "cuda"), converter=_tuple, validator=_one_of("cpu", "cuda"))
+    precisions: tuple[str, ...] = field(
+        default=("fp32", "bf16", "fp16"), converter=_tuple, validator=_one_of("fp32", "bf16", "fp16")
+    )
+    state_numbers: tuple[float, float] | None = field(
+        default=None, converter=_tuple, validator=v.optional(_tuple_of(_is_count, "two numbers of 0 or more", 2))
+    )
+    ops: tuple[tuple[str, str], ...] = field(
+        default=(),
+        converter=_tuples,
+        validator=_tuple_of(_is_op, "pairs such as ('rms_norm', 'package.module:reference')"),
+    )
+    scheduler: str | None = field(default=None, validator=v.optional(_an(str)))
 
     def missing(self) -> tuple[str, ...]:
         """The needed modules that are not installed; looks for them and imports none."""
@@ -90,9 +155,9 @@ class ConfigSection:
     settings: attrs class of `setting()` fields, each a top-level key; a field whose type is an attrs class is a block.
     """
 
-    name: str
+    name: str = field(validator=_an(str))
     settings: type = field(validator=_attrs_class)
-    summary: str = ""
+    summary: str = field(default="", validator=_an(str))
 
 
 def load_path(path: str) -> Any:
@@ -156,6 +221,12 @@ def blame(error: BaseException, module: str = "") -> PluginError | None:
     said = " ".join(f"{type(error).__name__}: {error}".split())
     hint = f"tell the author of {culprit.partition(' ')[0]}; `neox --debug` shows the traceback"
     return PluginError(f"{said} (in {culprit})", hint=hint)
+
+
+def show_traceback(error: BaseException) -> None:
+    """Under `--debug`: what the code of a plugin has raised, for its author, on stderr."""
+    if os.environ.get("NEOX_DEBUG") == "1":
+        traceback.print_exception(error)
 
 
 def path_of(cls: type) -> str:

@@ -21,7 +21,7 @@ from attrs import field, frozen
 from neox_core.errors import PluginError
 from neox_core.hooks import specs
 from neox_core.hooks.catalog import Catalog, Report
-from neox_core.hooks.component import GROUP, Component, ConfigSection
+from neox_core.hooks.component import GROUP, Component, ConfigSection, show_traceback
 from neox_core.hooks.guard import SlowListingError, only_listing
 from neox_core.hooks.kinds import KINDS
 from neox_core.hooks.markers import PROJECT
@@ -74,10 +74,12 @@ def _load_all(
         except KeyboardInterrupt:
             raise
         except SlowListingError as error:
+            show_traceback(error)
             watching.remember(plugin.id, plugin.state(), "slow")
             reports.append(Report(info, "broken", error))
             continue
         except BaseException as error:  # noqa: BLE001 - whatever a plugin does (sys.exit too), the others must load
+            show_traceback(error)
             reports.append(Report(info, "broken", error))
             continue
         for owner, offer in offers:
@@ -211,7 +213,11 @@ def _offers(manager: pluggy.PluginManager, module: object, info: PluginInfo) -> 
 
 def _call(manager: pluggy.PluginManager, module: object, hook: str, expected: type) -> Iterator[Any]:
     others = [plugin for plugin in manager.get_plugins() if plugin is not module]
-    for offers in manager.subset_hook_caller(hook, others)():  # one plugin at a time, so every offer has an owner
+    caller = manager.subset_hook_caller(hook, others)  # one plugin at a time, so every offer has an owner
+    returned = caller()
+    if len(returned) < len(caller.get_hookimpls()):  # pluggy drops None
+        raise PluginError(f"{hook} returned None; it returns a list of {expected.__name__}", hint="return the list")
+    for offers in returned:
         for offer in offers if isinstance(offers, Iterable) else [offers]:
             if not isinstance(offer, expected) or offer is offers:
                 raise PluginError(f"{hook} returned {offers!r}; it returns a list of {expected.__name__}")

@@ -6,6 +6,7 @@ Whether a kernel can run is seen by the ranks, which have the device; what canno
 from collections.abc import Iterator
 from typing import Any
 
+from neox_core.config.known import packages_of_kernels
 from neox_core.config.problem import Problem
 from neox_core.config.sections.attention import AttentionSection
 from neox_core.config.sections.kernels import SWITCHES, KernelsSection
@@ -13,6 +14,7 @@ from neox_core.config.sections.model import ModelSection
 from neox_core.config.sections.parallelism import ParallelismSection
 from neox_core.config.sections.zero import ZeroSection
 from neox_core.config.structure import Config
+from neox_core.hooks.install import how_to_get, how_to_install
 from neox_core.hooks.ops import CORE_OPS, installed_ops
 from neox_core.hooks.registry import Entry, Registry
 from neox_core.plan.runfile import ComponentRef, KernelPlan
@@ -88,13 +90,13 @@ def _why_not(
     if reason := _why_not_in_this_model(config, op, choice):
         return reason
     if not offers:
-        return f"no installed plugin offers a kernel for {op}", "pip install neox-triton"
+        return f"no installed plugin offers a kernel for {op}", how_to_install(*packages_of_kernels(op)) or "remove it"
     named = [each for each in offers if matches(each, op, choice)]
     if not named:
         return f"no kernel {choice!r} for {op}", f"offered: {', '.join(_names(offers, op))}, reference, auto"
     if all(each.component.missing() for each in named):
         missing = sorted({name for each in named for name in each.component.missing()})
-        return f"the kernels of {op} need {', '.join(missing)}", f"pip install {' '.join(missing)}"
+        return f"the kernels of {op} need {', '.join(missing)}", how_to_get(missing, named[0].plugin.id)
     return None
 
 

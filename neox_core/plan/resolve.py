@@ -16,13 +16,15 @@ from neox_core.config.sections.host import PluginsSection
 from neox_core.config.structure import Config, SectionInvalidError, structure
 from neox_core.errors import PluginError
 from neox_core.hooks.catalog import Catalog
+from neox_core.hooks.install import how_to_install
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.assemble import Resume, assemble, run_dir
 from neox_core.plan.cluster import ClusterShape, Machine, cluster_shape, detect, imagined
 from neox_core.plan.hosts import Pool
 from neox_core.plan.kernels import plan_kernels
 from neox_core.plan.origins import find_origins
-from neox_core.plan.rules import check_rules, plugin_rules, unread_keys
+from neox_core.plan.plugin_rules import plugin_rules
+from neox_core.plan.rules import check_rules, unread_keys
 from neox_core.plan.runfile import KernelPlan, RunPlan
 from neox_core.plan.start import exit_code_of, hindrances
 
@@ -65,16 +67,21 @@ def prepare_run(
     config, ill, faults = structure(loaded, catalog)
     required = _requirements(config, catalog)
     problems = [*loaded.problems, *ill, *required]
-    shape, against_rules = _rules(config, catalog, machine, pool, valid=not errors(problems))
+    valid = not errors(problems)
+    shape, against_rules = _rules(config, machine, pool)
     problems = [_settled(each, start) for each in (*problems, *against_rules)]
     kernels: tuple[KernelPlan, ...] = ()
     if not errors(problems):
         kernels, refused = plan_kernels(config, catalog.registry, shape.device)
         problems += refused
+    failed = 0
+    if valid:
+        of_plugins, failed = plugin_rules(config, shape, catalog, kernels)
+        problems += [_settled(each, start) for each in of_plugins]
     if written.unreadable:  # it may have what is missing elsewhere
         problems = [each for each in problems if not each.message.startswith(REQUIRED)]
     if errors(problems):
-        at_plugins = len(errors(problems)) == faults + len(required)
+        at_plugins = len(errors(problems)) == faults + len(required) + failed
         problems += _gone(config, catalog) if faults else []
         raise ProblemsError(written.with_values(problems), plugin_fault=at_plugins)
     problems += [Problem(line, severity="warning") for line in catalog.warnings()]
@@ -89,10 +96,8 @@ def prepare_run(
     return Resolved(plan, find_origins(config, plan), in_order(written.with_values(problems)))
 
 
-def _rules(
-    config: Config, catalog: Catalog, machine: Machine, pool: Pool | None, *, valid: bool
-) -> tuple[ClusterShape, list[Problem]]:
-    """The ranks of the run, and what the rules say; those of plugins are asked once every section is `valid`."""
+def _rules(config: Config, machine: Machine, pool: Pool | None) -> tuple[ClusterShape, list[Problem]]:
+    """The ranks of the run, and what the core's rules say."""
     problems: list[Problem] = []
     try:
         shape = cluster_shape(config, machine, problems, pool)
@@ -101,8 +106,6 @@ def _rules(
     else:
         if not config.loaded.unreadable:  # what it lacks may be in there
             problems += check_rules(config, shape)
-    if valid:
-        problems += plugin_rules(config, shape, catalog)
     return shape, problems
 
 
@@ -156,7 +159,7 @@ def _gone(config: Config, catalog: Catalog) -> list[Problem]:
             continue
         if gone:
             message = f"the run in {config.value(key)} used {', '.join(gone)}: not installed here"
-            found.append(config.problem(message, key, f"pip install {' '.join(gone.values())}", "note"))
+            found.append(config.problem(message, key, how_to_install(*gone.values()), "note"))
     return found
 
 

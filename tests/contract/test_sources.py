@@ -134,7 +134,7 @@ def test_nothing_runs_what_it_reads(file: Path) -> None:
 def settings_classes() -> set[type]:
     """Of the core's sections, the plugins' and their components', nested blocks included."""
     registry = load_plugins().registry
-    pending: list[type] = [*find_owners(registry).sections]
+    pending: list[type] = [section.settings for _, section in find_owners(registry).sections]
     pending += [entry.component.settings for entry in registry.entries() if entry.component.settings]
     found: set[type] = set()
     while pending:

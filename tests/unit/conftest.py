@@ -177,7 +177,7 @@ class Plugins:
 
     def __call__(self, **plugins: Any) -> Any:
         """A catalogue of the given plugins, by name."""
-        return load_plugins([self._point(name, plugin) for name, plugin in plugins.items()], frozenset())
+        return load_plugins([self._point(name, plugin) for name, plugin in plugins.items()], {})
 
     def _point(self, name: str, plugin: Any) -> EntryPoint:
         module = ModuleType(f"neox_test_{name}")

@@ -10,7 +10,6 @@ from neox_core.config.convert import fields_of, join
 from neox_core.config.problem import Problem
 from neox_core.config.structure import Config, SectionInvalidError
 from neox_core.hooks.catalog import Catalog
-from neox_core.hooks.component import cause_of
 from neox_core.hooks.registry import PluginInfo
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules import (
@@ -18,6 +17,7 @@ from neox_core.plan.rules import (
     attention,
     batch,
     checkpoint,
+    components,
     data,
     engine,
     launch,
@@ -50,6 +50,7 @@ RULES: tuple[Rule, ...] = tuple(
         data,
         profiling,
         schedule,
+        components,
         monitors,
         launch,
     )
@@ -73,25 +74,6 @@ def check_rules(config: Config, shape: ClusterShape) -> Iterator[Problem]:
             yield from each(config, shape)
         except SectionInvalidError:
             continue
-
-
-def plugin_rules(config: Config, shape: ClusterShape, catalog: Catalog) -> list[Problem]:
-    """What the plugins' `neox_check_config` find; asked once every section is valid. A rule that raises is an error."""
-    found: list[Problem] = []
-    plugins = catalog.manager.get_plugins()
-    for plugin in sorted(plugins, key=lambda each: str(catalog.manager.get_name(each))):
-        hook = catalog.manager.subset_hook_caller("neox_check_config", [each for each in plugins if each is not plugin])
-        try:
-            said = [problem for problems in hook(config=config, cluster=shape) for problem in problems]
-            wrong = next((each for each in said if not isinstance(each, Problem)), None)
-            if wrong is not None:
-                raise TypeError(f"neox_check_config returned {wrong!r} in place of a Problem")
-            found += [config.problem(each.message, each.key, each.hint, each.severity) for each in said]
-        except (Exception, SystemExit) as error:  # noqa: BLE001 a plugin may raise anything
-            name = str(catalog.manager.get_name(plugin)).partition("/")[0]
-            cause = cause_of(error, getattr(plugin, "__name__", ""))
-            found.append(Problem(f"the rules of plugin {name} failed: {cause}", hint="tell its author"))
-    return found
 
 
 def unread_keys(config: Config, catalog: Catalog) -> Iterator[tuple[Problem, PluginInfo | None]]:

@@ -9,17 +9,6 @@ from neox_core.plan.rules.rule import rule
 
 
 @rule("monitors")
-def monitors_have_libraries(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """What a monitor imports is installed."""
-    for chosen in config.components("monitor"):
-        name, missing = chosen.entry.component.name, chosen.entry.component.missing()
-        if missing:
-            key = f"{name}.enabled" if config.is_set(f"{name}.enabled") else "monitors"
-            packages = " ".join(each.replace("_", "-") for each in missing)
-            yield config.problem(f"{name} needs {', '.join(missing)}, not installed", key, f"pip install {packages}")
-
-
-@rule("monitors")
 def monitors_not_switched_off(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """A monitor that is named is not switched off by its own block."""
     for chosen in config.components("monitor"):

@@ -75,7 +75,7 @@ def test_notes_go_to_stderr_and_stop_nothing(run: Run) -> None:
 def test_a_missing_plugin_has_exit_3(run: Run) -> None:
     result = run("check", "c.yml", "--set", "norm=scalenorm")
     assert result.exit_code == 3
-    assert "pip install neox-norms" in result.stderr
+    assert "pip install ./plugins/neox-norms` in the repository of neox" in result.stderr
 
 
 def test_no_file_is_a_usage_error(run: Run) -> None:

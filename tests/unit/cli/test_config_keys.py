@@ -95,7 +95,7 @@ def test_a_key_of_a_package_that_is_not_installed() -> None:
     core = [key for key in KEYS if key.owner != "neox-positions"]
     with pytest.raises(UsageError, match="rotary-pct belongs to neox-positions, which is not installed") as caught:
         find_keys("rotary-pct", core)
-    assert caught.value.hint == "pip install neox-positions"
+    assert caught.value.hint == "`pip install ./plugins/neox-positions` in the repository of neox"
 
 
 def test_every_key_is_found_by_each_of_its_spellings() -> None:

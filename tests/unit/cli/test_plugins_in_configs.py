@@ -147,8 +147,11 @@ def test_a_key_with_two_owners_is_an_error(site: Any) -> None:
     for name in ("neox-a", "neox-b"):
         site.install(name, section)
     for done in site.neox_each(*commands("run.yml")):
+        assert done["exit_code"] == 0, "no key that both have is written"
+    using(site, "Fine", "speed: 2\n")
+    for done in site.neox_each(*commands("run.yml")):
         assert done["exit_code"] == 3
-        assert "speed has two owners: neox-a (section pace) and neox-b (section pace)" in done["stderr"]
+        assert "speed: has two owners: neox-a (section pace) and neox-b (section pace)" in done["stderr"]
 
 
 def test_a_plugin_that_is_switched_off_cannot_be_used(good: Any) -> None:

@@ -70,7 +70,7 @@ def test_no_plugin_at_all(site: Any) -> None:
     plain = site.neox("plugins", "list")
     assert (plain.returncode, plain.stdout) == (0, "")
     assert "no plugins" in plain.stderr
-    assert "neox-core[all]" in plain.stderr
+    assert "in the repository of neox" in plain.stderr
     info = site.neox("plugins", "info", "Adam")
     assert info.returncode == 3
     assert "nothing is called 'Adam'" in info.stderr

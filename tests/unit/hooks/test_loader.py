@@ -95,6 +95,16 @@ Untyped = make_class("Untyped", {"x": setting(1, help="X.")}, frozen=True)
         ({"neox_norms": lambda: Component("one", "math:floor")}, "returns a list of Component"),
         ({"neox_norms": lambda: ["one"]}, "returns a list of Component"),
         ({"neox_norms": lambda: 3}, "returns a list of Component"),
+        ({"neox_norms": lambda: None}, "neox_norms returned None; it returns a list of Component"),
+        ({"neox_config_sections": lambda: None}, "neox_config_sections returned None; it returns a list of Config"),
+        ({"neox_optimizers": offer("one", zero_stages=1)}, "zero_stages has to be a tuple of 0, 1, 2 or 3, not 1"),
+        ({"neox_optimizers": offer("one", zero_stages=(4,))}, "zero_stages has to be a tuple of 0, 1, 2 or 3"),
+        ({"neox_optimizers": offer("one", devices="cpu")}, "devices has to be a tuple of cpu or cuda, not 'cpu'"),
+        ({"neox_optimizers": offer("one", state_numbers=2)}, "state_numbers has to be a tuple of two numbers"),
+        ({"neox_norms": offer("one", needs="yaml")}, "needs has to be a tuple of names of top-level modules"),
+        ({"neox_norms": offer("one", needs=("a.b",))}, "needs has to be a tuple of names of top-level modules"),
+        ({"neox_norms": offer("one", ops=("rms_norm", "a:b"))}, "ops has to be a tuple of pairs"),
+        ({"neox_norms": offer("one", summary=None)}, "summary has to be a str, not None"),
         ({"neox_config_sections": lambda: [Component("one", "math:floor")]}, "returns a list of ConfigSection"),
         ({"neox_norms": offer("one", "one")}, "offers norm 'one' twice"),
         ({"neox_norms": offer("two words")}, "name"),
@@ -128,6 +138,27 @@ def test_a_wrong_offer_breaks_the_whole_plugin(point: Any, hooks: dict[str, Any]
     assert [entry.qualified for entry in catalog.registry.entries()] == ["neox-good:good"]
     assert catalog.registry.sections == []
     assert len(catalog.manager.get_plugins()) == 1
+
+
+def test_a_list_is_as_good_as_a_tuple(point: Any) -> None:
+    """And hashable, as an offer that is a member of a set has to be."""
+    given = {"zero_stages": [0, 1], "needs": ["math"], "ops": [["norm", "a:b"]]}
+    (entry,) = load_plugins([point("neox-a", neox_optimizers=offer("one", **given))], {}).registry.entries()
+    assert entry.component.zero_stages == (0, 1)
+    assert {entry.component} == {
+        Component("one", "math:floor", zero_stages=(0, 1), needs=("math",), ops=(("norm", "a:b"),))
+    }
+
+
+def test_debug_shows_the_authors_traceback(point: Any, monkeypatch: Any, capsys: Any) -> None:
+    def broken() -> list[Component]:
+        raise ValueError("within the plugin")
+
+    load_plugins([point("neox-a", neox_norms=broken)], {})
+    assert "Traceback" not in capsys.readouterr().err
+    monkeypatch.setenv("NEOX_DEBUG", "1")
+    load_plugins([point("neox-a", neox_norms=broken)], {})
+    assert 'raise ValueError("within the plugin")' in capsys.readouterr().err
 
 
 def test_ctrl_c_while_listing_is_not_a_plugins_fault(point: Any) -> None:

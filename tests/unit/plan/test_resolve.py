@@ -258,7 +258,7 @@ def test_a_plugin_that_is_gone_since_the_run_was_saved_is_named(tmp_path: Path, 
         prepare("norm=gonenorm", f"save={tmp_path}")
     said = f"the run in {tmp_path} used neox-gone 0.3.0: not installed here"
     assert [(each.severity, each.hint) for each in error.value.problems if each.message == said] == [
-        ("note", "pip install neox-gone")
+        ("note", "install neox-gone from its author")
     ]
     for sets in (
         ("norm=gonenorm",),

@@ -354,7 +354,7 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
     66: (compression("layer_reduction.teacher_layer=[1]", "layer_reduction.keep_number_layer=1"),),
     # monitors, profiling, autotuning
     67: (
-        "monitors_have_libraries",
+        "components_have_libraries",
         Said(("comet.experiment_key=short",), "experiment_key: must"),
         Said(("comet.api_key=secret",), "api_key: is a secret"),
     ),

@@ -1,0 +1,68 @@
+"""How to get what is not installed.
+
+On a package index a name may be anybody's. So a plugin of neox is named with its place, a third-party one with the
+address that its own metadata gives, and a module only as a requirement that the plugin itself declares.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import PackageNotFoundError, metadata, requires
+from pathlib import Path
+
+import tomli
+
+from neox_core.hooks.registry import normalise
+
+PACKAGES = Path(__file__).parents[1] / "config" / "packages.toml"
+"""The names and keys of each first-party package."""
+
+_ADDRESS = re.compile(r"https?://[!-~]{1,200}")
+_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@cache
+def first_party_plugins() -> frozenset[str]:
+    """The ids of the plugins in neox's own repository that a config can need."""
+    table = tomli.loads(PACKAGES.read_text(encoding="utf-8"))
+    return frozenset(table["keys"]).union(*table["components"].values())
+
+
+def how_to_install(*plugins: str) -> str:
+    """What to do to get plugins that are not here, or another version of them."""
+    ids = tuple(dict.fromkeys(map(normalise, plugins)))
+    ours = [f"./plugins/{each}" for each in ids if each in first_party_plugins()]
+    found = [f"`pip install {' '.join(ours)}` in the repository of neox"] if ours else []
+    found += [f"install {each} from {_home(each) or 'its author'}" for each in ids if each not in first_party_plugins()]
+    return "; ".join(found)
+
+
+def how_to_get(modules: Iterable[str], plugin: str) -> str:
+    """What to do about modules that a plugin needs and that are not here."""
+    declared = {normalise(each): each for each in (*_requirements("neox-core"), *_requirements(plugin))}
+    names = {module: declared.get(normalise(module), "") for module in modules}
+    known = [name for name in names.values() if name]
+    found = [f"pip install {' '.join(known)}"] if known else []
+    others = [module for module, name in names.items() if not name]
+    if others:
+        found.append(f"install {', '.join(others)} as {_home(plugin) or f'the author of {plugin}'} says")
+    return "; ".join(found)
+
+
+def _home(plugin: str) -> str:
+    """The address in the metadata of an installed distribution; "" where there is none."""
+    try:
+        said = metadata(plugin)
+    except (PackageNotFoundError, ValueError):
+        return ""
+    urls = [said["Home-page"] or "", *(each.partition(",")[2].strip() for each in said.get_all("Project-URL") or ())]
+    return next((url for url in urls if _ADDRESS.fullmatch(url)), "")
+
+
+def _requirements(plugin: str) -> tuple[str, ...]:
+    """The distributions that an installed one requires, those of its extras too."""
+    try:
+        found = requires(plugin) or []
+    except (PackageNotFoundError, ValueError):
+        return ()
+    return tuple(match[0] for match in map(_REQUIREMENT.match, found) if match)

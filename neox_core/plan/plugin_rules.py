@@ -1,0 +1,80 @@
+"""The rules of plugins: whose are asked, and what becomes of one that fails."""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from neox_core.config.problem import Problem
+from neox_core.config.sections.host import PluginsSection
+from neox_core.config.structure import Config
+from neox_core.hooks.catalog import Catalog
+from neox_core.hooks.component import cause_of, show_traceback
+from neox_core.hooks.registry import normalise
+from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.runfile import KernelPlan
+
+
+def plugin_rules(
+    config: Config, shape: ClusterShape, catalog: Catalog, kernels: Iterable[KernelPlan] = ()
+) -> tuple[list[Problem], int]:
+    """(what the `neox_check_config` of the plugins in use find, how many of them are plugins' faults).
+
+    Asked once every section is valid. A rule that raises, or returns no list of problems, is an error.
+    """
+    found: list[Problem] = []
+    faults = 0
+    used = used_plugins(config, catalog, kernels)
+    for name, ask in rules_of_plugins(catalog):
+        if name not in used:
+            continue
+        try:
+            said = ask(config.seen_by(name), shape)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 a plugin may raise anything
+            show_traceback(error)
+            found.append(fault_of_rules(name, error, catalog))
+            faults += 1
+        else:
+            found += [config.problem(each.message, each.key, each.hint, each.severity) for each in said]
+    return found, faults
+
+
+def rules_of_plugins(catalog: Catalog) -> Iterator[tuple[str, Callable[[Config, ClusterShape], list[Problem]]]]:
+    """(id of a plugin, its rules), in the order of the ids; asking them may raise anything."""
+    plugins = catalog.manager.get_plugins()
+    for plugin in sorted(plugins, key=lambda each: str(catalog.manager.get_name(each))):
+        hook = catalog.manager.subset_hook_caller("neox_check_config", [each for each in plugins if each is not plugin])
+        if any(impl.plugin is plugin for impl in hook.get_hookimpls()):
+            yield str(catalog.manager.get_name(plugin)).partition("/")[0], partial(_ask, hook)
+
+
+def _ask(hook: Any, config: Config, shape: ClusterShape) -> list[Problem]:
+    answers = hook(config=config, cluster=shape)
+    if not answers:  # pluggy drops None
+        raise TypeError("neox_check_config returned None; it returns a list of problems, [] where all is well")
+    said = [problem for problems in answers for problem in problems]
+    for each in said:
+        texts = isinstance(each, Problem) and (each.message, each.key, each.hint)
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"neox_check_config returned {each!r} in place of a Problem")
+    return said
+
+
+def fault_of_rules(name: str, error: BaseException, catalog: Catalog) -> Problem:
+    """That the rules of a plugin have raised something."""
+    report = catalog.report(name)
+    cause = cause_of(error, report.plugin.module if report else "")
+    hint = f"tell the author of {name}; NEOX_PLUGINS_DISABLE={name} switches it off"
+    return Problem(f"the rules of plugin {name} failed: {cause}", hint=hint)
+
+
+def used_plugins(config: Config, catalog: Catalog, kernels: Iterable[KernelPlan] = ()) -> set[str]:
+    """The plugins that a run has to do with, by id.
+
+    Those of a chosen component, of a kernel that may be taken, or of a key that is written; those that
+    `plugins.require` names; and those that offer nothing but rules, such as the rules of a site.
+    """
+    used = {*config.in_use, *(offer.plugin for each in kernels for offer in each.offers)}
+    used |= {normalise(name) for name in config.section(PluginsSection).plugins.require}
+    offering = {entry.plugin.id for entry in catalog.registry.entries()}
+    offering |= {plugin.id for plugin, _ in catalog.registry.sections}
+    return used | {report.plugin.id for report in catalog.reports if report.plugin.id not in offering}
