@@ -48,7 +48,7 @@ def rule_faults(catalog: Catalog) -> Iterator[Problem]:
                 break
 
 
-def _choice(entry: Entry) -> Mapping[str, Any]:
+def _choice(entry: Entry) -> dict[str, Any]:
     kind = KIND_BY_NAME[entry.kind]
     if not kind.key or not kind.used or kind.name == "sparse layout":
         return {}
