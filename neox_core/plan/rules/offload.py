@@ -116,7 +116,8 @@ def keys_of_the_device(config: Config, shape: ClusterShape) -> Iterator[Problem]
     for path, block in ((PARAM, zero.offload_param), (OPTIMIZER, zero.offload_optimizer)):
         if block is None or block.device == "nvme":
             continue
-        for each in fields_of(block.__class__):
+        cls: type = block.__class__
+        for each in fields_of(cls):
             key, idle = f"{path}.{each.name}", each.name in OF_FILES or block.device == "none"
             if idle and each.name != "device" and config.is_set(key):
                 hint = "remove it, or device: nvme" if each.name in OF_FILES else "remove it"

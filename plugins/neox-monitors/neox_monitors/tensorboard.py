@@ -8,9 +8,12 @@ from pathlib import Path
 from torch.utils.tensorboard import SummaryWriter
 
 from neox_core.contracts.host import RunInfo
-from neox_monitors.events import events
+from neox_monitors.events import TRAIN, events
 from neox_monitors.place import written_to
 from neox_monitors.settings import TensorBoardSettings
+
+DATA_HASH = f"{TRAIN}/data_hash"
+"""48 bits, of which a scalar of TensorBoard, in fp32, keeps 24: it is written as text."""
 
 
 class TensorBoard:
@@ -28,8 +31,12 @@ class TensorBoard:
             self._writer = SummaryWriter(folder, purge_step=forget)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
+        sample = step * self._samples_per_step
         for name, value in events(values).items():
-            self._writer.add_scalar(name, value, step * self._samples_per_step)
+            if name == DATA_HASH:
+                self._writer.add_text(name, str(int(value)), sample)
+            else:
+                self._writer.add_scalar(name, value, sample)
         self._writer.flush()
 
     def say(self, message: str) -> None:

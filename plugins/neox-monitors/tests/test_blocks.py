@@ -99,6 +99,24 @@ def test_tensorboard_reads_what_was_logged(run, tmp_path, settings, folder):
     assert read == {name: [(40, pytest.approx(value)), (80, pytest.approx(value))] for name, value in EVENTS.items()}
 
 
+def test_tensorboard_keeps_every_bit_of_the_hash_of_the_data(run, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util import tensor_util
+
+    monitor = start("tensorboard", run, tensorboard_dir="events")
+    hashes = [float(2**48 - 1), float(2**47 + 1)]
+    for step, value in enumerate(hashes, 1):
+        monitor.log(step, {"data_hash": value, "lr": 1.0})
+    monitor.close()
+    accumulator = EventAccumulator(str(tmp_path / "events"))
+    accumulator.Reload()
+    assert accumulator.Tags()["scalars"] == ["Train/Samples/lr"]
+    written = accumulator.Tensors("Train/Samples/data_hash/text_summary")
+    texts = [tensor_util.make_ndarray(each.tensor_proto)[0].decode() for each in written]
+    assert [float(text) for text in texts] == hashes
+    assert [each.step for each in written] == [8, 16]
+
+
 def test_tensorboard_forgets_what_a_resumed_run_does_again(run, tmp_path):
     first = start("tensorboard", run, tensorboard_dir="events")
     for step in (10, 20, 30):
