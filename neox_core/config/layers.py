@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-DEFAULT_MODE = "fixed"
+BLOCKS_MODE, DEFAULT_MODE = "fixed", "variable"
+"""The layout of a block without `mode`, which DeepSpeed's documents say, and without a block, which GPT-NeoX builds."""
+
 SPARSE = "sparse"
 """In `attention-config`: the layout that `sparse_attention.mode` names."""
 
@@ -54,7 +56,8 @@ def check_length(num_layers: int, attention_config: Sequence[Any]) -> None:
 def mode_of(block: Mapping[str, Any]) -> Any:
     """What the block says, unchecked."""
     mode = block.get("mode")
-    return DEFAULT_MODE if mode is None else mode
+    default = BLOCKS_MODE if block else DEFAULT_MODE
+    return default if mode is None else mode
 
 
 def _layout(name: str, mode: str) -> str | None:

@@ -134,7 +134,11 @@ class Everything:
 
     @hookimpl
     def neox_sparse_layouts(self) -> list[Component]:
-        return [component("fixed", LayoutSettings), component("local", WindowSettings)]
+        return [
+            component("fixed", LayoutSettings),
+            component("local", WindowSettings),
+            component("variable", LayoutSettings),
+        ]
 
     @hookimpl
     def neox_launchers(self) -> list[Component]:

@@ -22,7 +22,7 @@ class AttentionSection:
     )
     sparse_attention: dict[str, Any] = setting(
         Factory(dict),
-        help="The layout `mode`, by default fixed, and its settings.",
+        help="The layout `mode`, by default fixed, and its settings. Without the block: variable, as in GPT-NeoX.",
         aliases=("sparsity_config",),
         origin="deepspeed",
     )

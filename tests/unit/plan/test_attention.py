@@ -7,6 +7,7 @@ import pytest
 
 from neox_core.api import Component, hookimpl
 from neox_core.config.report import ProblemsError, render
+from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import ModelPlan
@@ -22,11 +23,28 @@ def test_no_layer_is_sparse_unless_one_is_asked_for(tmp_path: Path, text: str, c
     assert (made.layouts, made.layout_of_layer) == ((), ())
 
 
+def test_sparsity_without_a_block_is_what_gpt_neox_builds(tmp_path: Path, text: str) -> None:
+    """Its VariableSparsityConfig(num_heads, attention="unidirectional"), with DeepSpeed's defaults for the rest."""
+    made = plan(tmp_path, text, load_plugins(), "sparsity=all", "seq-length=32")
+    (layout,) = made.layouts
+    assert layout.name == "variable"
+    assert layout.settings == {
+        "block": 16,
+        "different_layout_per_head": False,
+        "num_random_blocks": 0,
+        "local_window_blocks": [4],
+        "global_block_indices": [0],
+        "global_block_end_indices": None,
+        "attention": "unidirectional",
+        "horizontal_global_attention": False,
+    }
+
+
 def test_sparsity_takes_the_layout_of_the_block(tmp_path: Path, text: str, catalog: Any) -> None:
     made = plan(tmp_path, text, catalog, "sparsity=interspersed", "sparse_attention={mode: local, window: 3}")
     assert [(each.name, each.settings) for each in made.layouts] == [("local", {"block": 16, "window": 3})]
     assert made.layout_of_layer == (None, 0)
-    assert plan(tmp_path, text, catalog, "sparsity=all").layouts[0].name == "fixed"
+    assert plan(tmp_path, text, catalog, "sparsity=all", "sparse_attention.block=16").layouts[0].name == "fixed"
 
 
 @pytest.mark.parametrize("local", ["local", "everything:local"])
