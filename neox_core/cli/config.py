@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -17,8 +16,9 @@ from neox_core.cli.process import exec_module
 from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError, as_list, render, wants_colour
 from neox_core.errors import NeoxError
+from neox_core.plan.flat import flat, in_words
 from neox_core.plan.resolve import prepare_run
-from neox_core.plan.runfile import ComponentRef, RunPlan, to_json
+from neox_core.plan.runfile import RunPlan, to_plain
 
 WIDEST = 60
 """Columns of a value beside which the origins are lined up; a longer value pushes its own aside."""
@@ -74,7 +74,7 @@ def _check_as_json(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str 
 @_FILES
 @_SETS
 @ON
-@click.option("--json", "as_json", is_flag=True, help="Plan, origins and notes as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Plan, plugins' sections, origins and notes as one JSON object.")
 @click.option("--plot-lr", is_flag=True, help="Draw the learning rate by step instead (with plotext).")
 @click.option("--attention", is_flag=True, help="Draw which blocks each layer's attention sees instead.")
 @click.option(
@@ -89,13 +89,13 @@ def show(
     attention: bool,
     out: Path | None,
 ) -> None:
-    """Show the plan of a run on this machine, and where each of its values came from."""
+    """Show the plan of a run on this machine, with the sections of plugins, and where each value came from."""
     if out is not None and not attention:
         raise click.UsageError("--out is for the picture of --attention")
     resolved = prepare_run(files, sets, start=False, cluster=cluster)
     if attention:
         say(resolved.notes)
-        model = json.loads(to_json(resolved.plan))["model"]
+        model = to_plain(resolved.plan)["model"]
         picture = None if out is None else str(out)
         exec_module("neox_core.build.draw_layouts", {"model": model, "seed": resolved.plan.train.seed, "out": picture})
     if plot_lr:
@@ -104,13 +104,19 @@ def show(
         say(resolved.notes)
         click.echo("\n".join(plot_rate(resolved.plan)))
         return
+    written = [each for each in resolved.sections if each.written]
     if as_json:
         notes = [render([note]) for note in resolved.notes]
-        plan = json.loads(to_json(resolved.plan))
-        click.echo(json.dumps({"plan": plan, "origins": dict(resolved.origins), "notes": notes}, indent=1))
+        plan = to_plain(resolved.plan)
+        sections = {key: value for each in written for key, value in each.values.items()}
+        origins = {**resolved.origins, **{key: origin for each in written for key, origin in each.origins.items()}}
+        click.echo(json.dumps({"plan": plan, "sections": sections, "origins": origins, "notes": notes}, indent=1))
         return
     say(resolved.notes)
-    rows = [(path, _text(_at(resolved.plan, path)), origin) for path, origin in resolved.origins.items()]
+    values = flat(to_plain(resolved.plan))
+    rows = [(path, in_words(values[path]), origin) for path, origin in resolved.origins.items()]
+    for section in written:
+        rows += [(key, in_words(value), section.origins[key]) for key, value in section.values.items()]
     path_width = max(len(path) for path, _, _ in rows)
     value_width = max(len(value) for _, value, _ in rows if len(value) <= WIDEST)
     for path, value, origin in rows:
@@ -127,22 +133,3 @@ def in_one_line(plan: RunPlan) -> str:
         f"{model.num_layers} layers of width {model.hidden_size}, {plan.train.train_iters:,} steps of {tokens:,} "
         f"tokens, {plan.precision.dtype}, {ranks} on {cluster.device}"
     )
-
-
-def _at(plan: RunPlan, path: str) -> Any:
-    value: Any = plan
-    for part in path.split("."):
-        value = value[part] if isinstance(value, dict) else getattr(value, part)
-    return value
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, ComponentRef):
-        return f"{value.name} ({value.plugin} {value.version})"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_text(each) for each in value) + "]"
-    if isinstance(value, str | bool) or value is None:
-        return json.dumps(value)
-    if hasattr(value, "slots"):
-        return f"{value.name} x {value.slots}"
-    return str(value)

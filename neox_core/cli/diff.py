@@ -12,8 +12,9 @@ from attrs import frozen
 from neox_core.cli.notes import ON
 from neox_core.config.report import wants_colour
 from neox_core.errors import ConfigError
+from neox_core.plan.flat import flat, in_words
 from neox_core.plan.resolve import prepare_run
-from neox_core.plan.runfile import to_json
+from neox_core.plan.runfile import to_plain
 
 RUN_FILE = "run.json"
 OWN = frozenset(
@@ -23,10 +24,14 @@ OWN = frozenset(
 
 @frozen
 class Resolution:
-    """Dotted plan path -> value and where that came from."""
+    """Dotted plan path -> value and where that came from.
+
+    sections: those of `values` that are keys of plugins' sections; None of a run, whose run.json does not tell them.
+    """
 
     values: Mapping[str, Any]
     origins: Mapping[str, str]
+    sections: frozenset[str] | None = None
 
     def origin(self, path: str) -> str:
         """Where the value of a path, or of the block around it, came from."""
@@ -48,6 +53,7 @@ def diff(one: str, other: str, cluster: str | None, as_json: bool) -> None:
     """
     a, b = resolution(one, cluster), resolution(other, cluster)
     paths = [path for path in dict.fromkeys((*a.values, *b.values)) if a.values.get(path) != b.values.get(path)]
+    untold = OWN if a.sections is not None and b.sections is not None else OWN.union(a.sections or (), b.sections or ())
     rows = [
         {
             "path": path,
@@ -57,7 +63,7 @@ def diff(one: str, other: str, cluster: str | None, as_json: bool) -> None:
             "b_origin": b.origin(path) if path in b.values else "not there",
         }
         for path in paths
-        if path not in OWN
+        if path not in untold
     ]
     if as_json:
         click.echo(json.dumps(rows, indent=1))
@@ -73,10 +79,14 @@ def resolution(name: str, cluster: str | None = None) -> Resolution:
     if path.is_dir():
         path /= RUN_FILE
     if path.name == RUN_FILE:
-        values = _flat(_stored(path))
+        values = flat(_stored(path))
         return Resolution(values, dict.fromkeys(values, str(path)))
     resolved = prepare_run([Path(each) for each in name.split(",")], start=False, cluster=cluster)
-    return Resolution(_flat(json.loads(to_json(resolved.plan))), resolved.origins)
+    values, origins = flat(to_plain(resolved.plan)), dict(resolved.origins)
+    for section in resolved.sections:
+        values |= section.values
+        origins |= section.origins
+    return Resolution(values, origins, frozenset(key for each in resolved.sections for key in each.values))
 
 
 def _stored(path: Path) -> Any:
@@ -91,23 +101,10 @@ def _stored(path: Path) -> Any:
     return plan
 
 
-def _flat(value: Any, path: str = "") -> dict[str, Any]:
-    """Plain values by dotted path; a component is its name, its package and its settings."""
-    if not isinstance(value, dict) or not value:
-        return {path: value}
-    if {"kind", "target", "settings"} <= value.keys():
-        named = {path: f"{value['name']} ({value['plugin']} {value['version']})"}
-        return named | {f"{path}.settings.{key}": inner for key, inner in value["settings"].items()}
-    found: dict[str, Any] = {}
-    for key, inner in value.items():
-        found |= _flat(inner, f"{path}.{key}" if path else key)
-    return found
-
-
 def _row(row: Mapping[str, Any]) -> str:
     lines = [row["path"]]
     for side, colour in (("a", "red"), ("b", "green")):
-        text = f"  {'-' if side == 'a' else '+'} {json.dumps(row[side])}"
+        text = f"  {'-' if side == 'a' else '+'} {in_words(row[side])}"
         text = click.style(text, fg=colour) if wants_colour(sys.stdout) else text
         lines.append(f"{text}  ({row[f'{side}_origin']})")
     return "\n".join(lines)

@@ -85,9 +85,7 @@ def reference(chosen: Chosen, **changed: Any) -> ComponentRef:
     entry, component = chosen.entry, chosen.entry.component
     settings: dict[str, Any] = {}
     if component.settings is not None:
-        secret = {each.name for each in fields_of(component.settings) if each.info.secret}
-        plain = json.loads(json.dumps(_converter.unstructure(chosen.settings)))
-        settings = {key: value for key, value in plain.items() if key not in secret}
+        settings = plain_settings(chosen.settings)
     return ComponentRef(
         kind=entry.kind,
         name=component.name,
@@ -97,6 +95,14 @@ def reference(chosen: Chosen, **changed: Any) -> ComponentRef:
         settings_class=path_of(component.settings) if component.settings is not None else None,
         settings=settings | changed,
     )
+
+
+def plain_settings(settings: Any) -> dict[str, Any]:
+    """An instance of a class of settings as plain values, without secrets."""
+    cls: type = type(settings)
+    secret = {each.name for each in fields_of(cls) if each.info.secret}
+    plain = json.loads(json.dumps(_converter.unstructure(settings)))
+    return {key: value for key, value in plain.items() if key not in secret}
 
 
 def run_dir(config: Config) -> str:

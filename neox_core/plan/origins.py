@@ -3,11 +3,14 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import attrs
+from attrs import frozen
 
 from neox_core.config.problem import COMMAND_LINE
 from neox_core.config.structure import Config
-from neox_core.plan.runfile import ComponentRef, RunPlan
+from neox_core.hooks.registry import Registry
+from neox_core.plan.assemble import plain_settings
+from neox_core.plan.flat import flat
+from neox_core.plan.runfile import RunPlan, to_plain
 
 # plan path -> the config keys it can be written with; the first that is written counts. Others are written as named.
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -82,33 +85,43 @@ DERIVED: Mapping[str, str] = {
 }
 
 
+@frozen
+class SectionRows:
+    """Values and origins of a plugin's section by key, and whether the config writes any of them."""
+
+    values: Mapping[str, Any]
+    origins: Mapping[str, str]
+    written: bool
+
+
 def find_origins(config: Config, plan: RunPlan) -> dict[str, str]:
     """Dotted plan path -> its origin, for every value of the plan."""
-    return {path: _origin(config, path) for path in _paths(plan, "")}
+    kernels = {f"model.kernels.{each.op}": (f"kernels.{each.op}", each.key) for each in plan.model.kernels}
+    return {path: _origin(config, path, kernels.get(path)) for path in flat(to_plain(plan))}
 
 
-def _paths(value: Any, path: str) -> Iterator[str]:
-    if isinstance(value, ComponentRef):
-        yield path
-        yield from (f"{path}.settings.{key}" for key in value.settings)
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _paths(inner, f"{path}.{key}")
-    elif attrs.has(type(value)):
-        for each in attrs.fields(type(value)):
-            yield from _paths(getattr(value, each.name), f"{path}.{each.name}" if path else each.name)
-    else:
-        yield path
+def section_rows(config: Config, registry: Registry) -> Iterator[SectionRows]:
+    """The keys of each section of a plugin."""
+    for _, section in registry.sections:
+        rows = flat(plain_settings(config.sections[section.settings]))
+        origins = {path: _written(config, (path,)) for path in rows}
+        yield SectionRows(rows, {path: origin or "default" for path, origin in origins.items()}, any(origins.values()))
 
 
-def _origin(config: Config, path: str) -> str:
+def _origin(config: Config, path: str, keys: tuple[str, ...] | None = None) -> str:
+    """keys: with which it can be written, where the path does not tell."""
     block = path.partition(".")[0]
     derived = DERIVED.get(path) or DERIVED.get(block)
-    if block not in DERIVED or path in KEYS:
-        for key in _keys(path):
-            if config.is_set(key):
-                return "set by --set" if config.origin(key) == COMMAND_LINE else f"set in {config.origin(key)}"
-    return f"derived from {derived}" if derived else "default"
+    written = "" if block in DERIVED and path not in KEYS else _written(config, keys or _keys(path))
+    return written or (f"derived from {derived}" if derived else "default")
+
+
+def _written(config: Config, keys: tuple[str, ...]) -> str:
+    """Where the first of the keys that is written is; "" where none is."""
+    for key in keys:
+        if key and config.is_set(key):
+            return "set by --set" if config.origin(key) == COMMAND_LINE else f"set in {config.origin(key)}"
+    return ""
 
 
 def _keys(path: str) -> tuple[str, ...]:

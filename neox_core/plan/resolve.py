@@ -22,7 +22,7 @@ from neox_core.plan.assemble import Resume, assemble, run_dir
 from neox_core.plan.cluster import ClusterShape, Machine, cluster_shape, detect, imagined
 from neox_core.plan.hosts import Pool
 from neox_core.plan.kernels import plan_kernels
-from neox_core.plan.origins import find_origins
+from neox_core.plan.origins import SectionRows, find_origins, section_rows
 from neox_core.plan.plugin_rules import plugin_rules
 from neox_core.plan.rules import check_rules, unread_keys
 from neox_core.plan.runfile import KernelPlan, RunPlan
@@ -31,11 +31,15 @@ from neox_core.plan.start import exit_code_of, hindrances
 
 @frozen
 class Resolved:
-    """A plan that can be started. `origins`: dotted plan path -> where the value came from; notes stop nothing."""
+    """A plan that can be started. `origins`: dotted plan path -> where the value came from; notes stop nothing.
+
+    sections: of plugins, which are no part of the plan.
+    """
 
     plan: RunPlan
     origins: Mapping[str, str]
     notes: tuple[Problem, ...]
+    sections: tuple[SectionRows, ...]
 
 
 def prepare_run(
@@ -93,7 +97,12 @@ def prepare_run(
         problems += [each.problem for each in found]
         if exit_code_of(found):
             raise ProblemsError(written.with_values(problems), exit_code=exit_code_of(found))
-    return Resolved(plan, find_origins(config, plan), in_order(written.with_values(problems)))
+    return Resolved(
+        plan,
+        find_origins(config, plan),
+        in_order(written.with_values(problems)),
+        tuple(section_rows(config, catalog.registry)),
+    )
 
 
 def _rules(config: Config, machine: Machine, pool: Pool | None) -> tuple[ClusterShape, list[Problem]]:

@@ -362,6 +362,12 @@ def to_json(plan: RunPlan) -> str:
     return json.dumps(_converter.unstructure(plan), indent=1, sort_keys=True)
 
 
+def to_plain(plan: RunPlan) -> dict[str, Any]:
+    """What run.json holds, in the order of the fields."""
+    plain: dict[str, Any] = json.loads(json.dumps(_converter.unstructure(plan)))
+    return plain
+
+
 def digest(plan: RunPlan) -> str:
     """SHA-256 of the plan; ranks compare it before they build anything."""
     return hashlib.sha256(to_json(plan).encode()).hexdigest()

@@ -80,8 +80,8 @@ def test_what_differs_with_where_it_came_from(run: Run) -> None:
         "  - 256  (derived from 4 x hidden-size)",
         "  + 100  (set in d.yml:2:1)",
         "model.norm",
-        '  - "layernorm (everything unknown)"  (default)',
-        '  + "rmsnorm (everything unknown)"  (set in d.yml:1:1)',
+        "  - layernorm (everything unknown)  (default)",
+        "  + rmsnorm (everything unknown)  (set in d.yml:1:1)",
         "model.norm.settings.layernorm_epsilon",
         "  - 1e-05  (default)",
         "  + null  (not there)",
@@ -91,6 +91,19 @@ def test_what_differs_with_where_it_came_from(run: Run) -> None:
     ]
     rows = json.loads(run("diff", "c.yml", "c.yml,d.yml", "--json").stdout)
     assert [(row["path"], row["a"], row["b"]) for row in rows][:1] == [("model.intermediate_size", 256, 100)]
+
+
+def test_sections_of_plugins_are_shown_and_compared(run: Run) -> None:
+    Path("d.yml").write_text("extra-level: 3\n")
+    assert run("diff", "c.yml", "c.yml,d.yml").stdout.splitlines() == [
+        "extra_level",
+        "  - 1  (default)",
+        "  + 3  (set in d.yml:1:1)",
+    ]
+    assert "extra_level" not in run("show", "c.yml").stdout
+    (row,) = [line for line in run("show", "c.yml", "d.yml").stdout.splitlines() if line.startswith("extra_level ")]
+    assert row.split() == ["extra_level", "3", "set", "in", "d.yml:1:1"]
+    assert json.loads(run("show", "c.yml", "d.yml", "--json").stdout)["sections"] == {"extra_level": 3}
 
 
 def test_a_config_against_a_run(run: Run, catalog: Any) -> None:
