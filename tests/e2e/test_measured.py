@@ -87,7 +87,7 @@ def out(folder):
 
 
 def rows(folder, name):
-    with (folder / "DeepSpeedJobName" / f"{name}.csv").open(newline="") as file:
+    with (folder / "save/DeepSpeedJobName" / f"{name}.csv").open(newline="") as file:
         return list(csv.reader(file))
 
 
@@ -160,12 +160,11 @@ def test_steps_to_save_at_add_to_the_interval(folder, out):
 
 
 def test_nothing_of_it_without_being_asked(folder, out):
-    for name in ("events", "DeepSpeedJobName"):
-        (folder / name).rename(folder / f"{name}.before")
+    (folder / "events").rename(folder / "events.before")
     (folder / "profile.txt").unlink()
     quiet = train(folder, *OFF, "save=other")
     for words in ("time (ms)", "Comm. Op", "skipped=", "DeepSpeedEngine", "Profiler"):
         assert words not in quiet
-    assert not any((folder / name).exists() for name in ("events", "DeepSpeedJobName", "profile.txt"))
+    assert not any((folder / name).exists() for name in ("events", "other/DeepSpeedJobName", "profile.txt"))
     assert not any("elapsed_time" in line for line in (folder / "other/metrics.jsonl").read_text().splitlines())
     assert sorted(path.name for path in (folder / "other").glob("step-*")) == ["step-00000004", "step-00000006"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from neox_core.contracts.host import RunInfo
 from neox_monitors.events import events
-from neox_monitors.place import written_to
+from neox_monitors.place import folder_of, written_to
 from neox_monitors.settings import CsvSettings
 
 
@@ -21,7 +21,7 @@ class CsvFiles:
     def __init__(self, run: RunInfo, settings: CsvSettings) -> None:
         self._samples_per_step = run.samples_per_step
         self._first_sample = run.first_step * run.samples_per_step
-        self._folder = Path(settings.csv_monitor.output_path or "") / settings.csv_monitor.job_name
+        self._folder = folder_of(run, settings.csv_monitor)
         with written_to(self._folder, "set csv_monitor.output_path to another folder"):
             self._folder.mkdir(parents=True, exist_ok=True)
         self._begun: set[Path] = set()

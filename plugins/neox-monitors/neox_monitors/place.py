@@ -1,12 +1,23 @@
-"""Where a monitor cannot write."""
+"""Where a monitor writes, and that it cannot."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from neox_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from neox_core.contracts.host import RunInfo
+    from neox_monitors.settings import CsvBlock, TensorBoardBlock
+
+
+def folder_of(run: RunInfo, block: CsvBlock | TensorBoardBlock) -> Path:
+    """<output_path>/<job_name>; output_path is the folder of the run where none is written."""
+    around = run.run_dir if block.output_path is None else Path(block.output_path)
+    return around / block.job_name
 
 
 @contextmanager

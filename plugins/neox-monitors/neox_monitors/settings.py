@@ -18,7 +18,7 @@ class TensorBoardBlock:
     """Event files for TensorBoard."""
 
     enabled: bool = _output(False, help="Write event files.")
-    output_path: str | None = _output(None, help="Folder around job_name. Default: where the run is started.")
+    output_path: str | None = _output(None, help="Folder around job_name. Default: that of the run.")
     job_name: str = _output("DeepSpeedJobName", help="Folder of the event files.")
 
 
@@ -39,7 +39,7 @@ class CsvBlock:
     """A CSV file for each value."""
 
     enabled: bool = _output(False, help="Write CSV files.")
-    output_path: str | None = _output(None, help="Folder around job_name. Default: where the run is started.")
+    output_path: str | None = _output(None, help="Folder around job_name. Default: that of the run.")
     job_name: str = _output("DeepSpeedJobName", help="Folder of the CSV files.")
 
 

@@ -9,7 +9,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from neox_core.contracts.host import RunInfo
 from neox_monitors.events import TRAIN, events
-from neox_monitors.place import written_to
+from neox_monitors.place import folder_of, written_to
 from neox_monitors.settings import TensorBoardSettings
 
 DATA_HASH = f"{TRAIN}/data_hash"
@@ -24,8 +24,7 @@ class TensorBoard:
 
     def __init__(self, run: RunInfo, settings: TensorBoardSettings) -> None:
         self._samples_per_step = run.samples_per_step
-        block = settings.tensorboard
-        folder = settings.tensorboard_dir or str(Path(block.output_path or "") / block.job_name)
+        folder = settings.tensorboard_dir or str(folder_of(run, settings.tensorboard))
         forget = run.first_step * run.samples_per_step + 1 if run.first_step else None
         with written_to(Path(folder), "set tensorboard-dir, or tensorboard.output_path, to another folder"):
             self._writer = SummaryWriter(folder, purge_step=forget)

@@ -29,7 +29,8 @@ def in_a_folder_of_its_own(monkeypatch, tmp_path):
 
 @pytest.fixture
 def run(tmp_path):
-    return RunInfo(tmp_path, 0, 100, 10, 1, 1000, "cpu", 8)
+    (tmp_path / "run").mkdir()
+    return RunInfo(tmp_path / "run", 0, 100, 10, 1, 1000, "cpu", 8)
 
 
 def start(name, run, **settings):
@@ -54,13 +55,14 @@ def test_csv_files_have_deepspeeds_names_and_columns(run, tmp_path):
     assert (tmp_path / "out/job/Train_Samples_elapsed_time_ms_forward.csv").exists()
 
 
-def test_without_a_path_csv_files_lie_where_the_run_was_started(run, tmp_path):
-    start("csv_monitor", run, csv_monitor={"output_path": None}).log(1, VALUES)
-    assert (tmp_path / "DeepSpeedJobName/Train_Samples_lr.csv").exists()
+@pytest.mark.parametrize(("path", "folder"), [(None, "run"), ("", "."), ("out", "out")])
+def test_without_a_path_csv_files_lie_with_the_run_and_not_where_it_was_started(run, tmp_path, path, folder):
+    start("csv_monitor", run, csv_monitor={"output_path": path}).log(1, VALUES)
+    assert [file.parent for file in tmp_path.rglob("*_lr.csv")] == [tmp_path / folder / "DeepSpeedJobName"]
 
 
 def test_a_resumed_run_goes_on_in_its_csv_files_and_a_new_one_keeps_the_old(run, tmp_path):
-    lr = tmp_path / "DeepSpeedJobName/Train_Samples_lr.csv"
+    lr = tmp_path / "run/DeepSpeedJobName/Train_Samples_lr.csv"
     monitor = start("csv_monitor", run)
     for step in (10, 20, 30):
         monitor.log(step, VALUES)
@@ -86,7 +88,7 @@ def read_events(folder):
     ("settings", "folder"),
     [
         ({"tensorboard": {"output_path": "out", "job_name": "job"}}, "out/job"),
-        ({"tensorboard": {"output_path": None}}, "DeepSpeedJobName"),
+        ({"tensorboard": {"output_path": None}}, "run/DeepSpeedJobName"),
         ({"tensorboard_dir": "events"}, "events"),
     ],
 )
@@ -158,7 +160,7 @@ def test_wandb_gets_one_run_with_every_value(run, tmp_path, monkeypatch):
     monitor.log(5, VALUES)
     monitor.log(10, VALUES)
     monitor.close()
-    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    (file,) = tmp_path.glob("run/wandb/offline-run-*/run-*.wandb")
     logged = list(read_history(file.read_bytes()))
     assert [each["_step"] for each in logged] == [40, 80]
     assert [{name: each[name] for name in EVENTS} for each in logged] == [EVENTS, EVENTS]
