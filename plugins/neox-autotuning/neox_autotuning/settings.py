@@ -17,8 +17,14 @@ class AutotuningBlock:
     """What `neox tune` tries, and how long."""
 
     enabled: bool = _setting(False, help="To be searched: `neox tune` does it, and `neox train` refuses to start.")
-    results_dir: str = _setting("autotuning_results", help="Folder of the results.", changes="output")
-    exps_dir: str = _setting("autotuning_exps", help="Folder of the trials' descriptions.", changes="output")
+    results_dir: str = _setting(
+        "autotuning_results",
+        help="Folder of the results; unset: of this name, in the folder of the run.",
+        changes="output",
+    )
+    exps_dir: str = _setting(
+        "autotuning_exps", help="Folder of the trials' descriptions; unset: as for results_dir.", changes="output"
+    )
     overwrite: bool = _setting(False, help="Repeat trials whose results are there already.", changes="output")
     metric: Literal["latency", "throughput", "FLOPS"] = _setting(
         "throughput", help="What to make best: seconds of a step, samples a second, FLOPS of a device."

@@ -55,16 +55,28 @@ class Trial:
 class Space:
     """What of the run is given. micro_batch: to begin with. per_rank: samples of a step of one data-parallel rank.
 
-    per_rank None: the batch grows with the micro-batch, which is accumulated `accumulation` times. stages: to try.
-    spellings: other names that the config has of the micro-batch, and that have to agree.
+    per_rank None: the batch grows with the micro-batch, which is accumulated `accumulation` times. own: ZeRO stage
+    and micro-batch of the config as it is. stages: to try. spellings: other names that the config has of the
+    micro-batch, and that have to agree.
     """
 
+    own: tuple[int, int]
     stages: tuple[int, ...]
     micro_batch: int
     data_parallel: int
     accumulation: int
     per_rank: int | None
     spellings: tuple[str, ...] = ()
+
+
+def baseline(space: Space, again: str = "") -> Trial:
+    """The config as it is. again: added to the name, to measure it once more."""
+    return Trial(f"baseline{again}", *space.own, {})
+
+
+def is_baseline(trial: Trial, space: Space) -> bool:
+    """Whether a trial is of what the config asks for already."""
+    return trial.name == _name(*space.own, {})
 
 
 def micro_batches(space: Space, block: AutotuningBlock) -> list[int]:
@@ -77,14 +89,14 @@ def micro_batches(space: Space, block: AutotuningBlock) -> list[int]:
     return sizes
 
 
-def search(space: Space, block: AutotuningBlock, measure: Measure) -> Trial | None:
-    """The best trial of all stages, None where none ran. Calls `measure` once for each trial, one after the other."""
+def search(space: Space, block: AutotuningBlock, measure: Measure) -> tuple[float, Trial] | None:
+    """(metric, trial) of the best of all stages, None where none ran. Calls `measure` once a trial, in turn."""
     best: tuple[float, Trial] | None = None
     for stage in space.stages:
         found = _Stage(stage, space, block, measure).search()
         if found is not None and (best is None or found[0] > best[0]):
             best = found
-    return None if best is None else best[1]
+    return best
 
 
 class _Stage:
@@ -172,5 +184,8 @@ def _trial(stage: int, size: int, knobs: Sets, space: Space, block: AutotuningBl
         known = key.strip().replace("-", "_")
         if known in tried:
             sets[other.strip().lstrip("-").replace("-", "_")] = tried[known]
-    name = "_".join([f"z{stage}", f"mbs{size}", *(f"{key.rpartition('.')[2]}{value}" for key, value in knobs.items())])
-    return Trial(name, stage, size, sets)
+    return Trial(_name(stage, size, knobs), stage, size, sets)
+
+
+def _name(stage: int, size: int, knobs: Sets) -> str:
+    return "_".join([f"z{stage}", f"mbs{size}", *(f"{key.rpartition('.')[2]}{value}" for key, value in knobs.items())])

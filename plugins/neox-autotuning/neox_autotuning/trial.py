@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from attrs import asdict, frozen
@@ -39,11 +40,15 @@ WITHOUT = (
 
 @frozen
 class Result:
-    """What came of a trial. value: its metric, None where it failed. cause: the last that a failed one said."""
+    """What came of a trial. value: its metric, None where it failed. cause: the last that a failed one said.
+
+    steps: from which to which it was measured.
+    """
 
     name: str
     sets: Mapping[str, Any]
     metric: str
+    steps: tuple[int, int]
     value: float | None
     cause: str = ""
 
@@ -54,23 +59,28 @@ class SearchStoppedError(Exception):
 
 @frozen
 class Bench:
-    """Where trials run. files, sets: of the config; written: its top-level keys, with `_`."""
+    """Where trials run. files, sets: of the config; written: its top-level keys, with `_`. folder: of the results.
+
+    notes: the folder of the trials' settings and commands.
+    """
 
     files: Sequence[Path]
     sets: Sequence[str]
     written: frozenset[str]
     block: AutotuningBlock
+    folder: Path
+    notes: Path
 
     def run(self, trial: Trial) -> Result:
         """Run a trial, or read what came of it before. Raises SearchStoppedError after Ctrl-C."""
-        folder = Path(self.block.results_dir) / trial.name
+        folder = self.folder / trial.name
         kept = None if self.block.overwrite else self._read(folder, trial)
         if kept is not None:
             return kept
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         command = self.command(trial, folder)
-        _write(Path(self.block.exps_dir) / f"{trial.name}.json", {"sets": trial.sets, "command": command})
+        _write(self.notes / f"{trial.name}.json", {"sets": trial.sets, "command": command})
         with (folder / "output.log").open("wb") as log:
             code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
         if code in (STOPPED, -2):
@@ -90,37 +100,47 @@ class Bench:
         return [*python("neox_core", "train"), *files, *_flags(sets), *run_dir]
 
     def _read(self, folder: Path, trial: Trial) -> Result | None:
-        """What came of the same trial, by the same metric."""
+        """What came of the same trial, by the same metric over the same steps."""
         try:
-            result = Result(**json.loads((folder / "result.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
+            known = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+            result = Result(**{**known, "steps": tuple(known["steps"])})
+        except (OSError, ValueError, TypeError, KeyError):
             return None
-        return result if (result.sets, result.metric) == (dict(trial.sets), self.block.metric) else None
+        asked = dict(trial.sets), self.block.metric, self._steps
+        return result if (result.sets, result.metric, result.steps) == asked else None
+
+    @property
+    def _steps(self) -> tuple[int, int]:
+        return self.block.start_profile_step, self.block.end_profile_step
 
     def _judge(self, trial: Trial, folder: Path, code: int) -> Result:
         value = measured(folder / "metrics.jsonl", self.block) if code == 0 else None
         if value is not None:
-            return Result(trial.name, dict(trial.sets), self.block.metric, value)
+            return Result(trial.name, dict(trial.sets), self.block.metric, self._steps, value)
         said = (folder / "output.log").read_text(encoding="utf-8", errors="replace").splitlines()[-SAID:]
         cause = "\n".join(said) if code else f"no step from {self.block.start_profile_step} on was measured"
-        return Result(trial.name, dict(trial.sets), self.block.metric, None, cause or f"exit code {code}")
+        said = cause or f"exit code {code}"
+        return Result(trial.name, dict(trial.sets), self.block.metric, self._steps, None, said)
 
 
 def measured(metrics: Path, block: AutotuningBlock) -> float | None:
-    """The metric over the measured steps of a run, from its metrics.jsonl; None where a step of them is missing."""
+    """The metric of a run, by the median of its measured steps in metrics.jsonl; None where one of them is missing.
+
+    A median, since one step in a few is slow for reasons of the machine's, and a mean of few steps follows it.
+    """
     steps: dict[int, dict[str, float]] = {}
     try:
         for line in metrics.read_text(encoding="utf-8").splitlines():
             record = json.loads(line)
             steps.setdefault(record["step"], {}).update(record)
         rows = [steps[step] for step in range(block.start_profile_step, block.end_profile_step + 1)]
-        seconds = sum(row["step_s"] for row in rows)
+        seconds = median(row["step_s"] for row in rows)
         plan = json.loads((metrics.parent / "run.json").read_text(encoding="utf-8"))
         if block.metric == "latency":
-            return float(seconds / len(rows))
+            return float(seconds)
         if block.metric == "throughput":
-            return float(plan["batch"]["train_batch"] * len(rows) / seconds)
-        return float(sum(row["tflops"] * row["step_s"] for row in rows) / seconds * 1e12)
+            return float(plan["batch"]["train_batch"] / seconds)
+        return float(median(row["tflops"] for row in rows) * 1e12)
     except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
         return None
 

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from neox_autotuning.rules import BLOCK
 from neox_autotuning.settings import AutotuningBlock, AutotuningSettings
-from neox_autotuning.space import MICRO, OTHER_SPELLINGS, Space, Trial, search
+from neox_autotuning.space import MICRO, OTHER_SPELLINGS, Measure, Space, Trial, baseline, is_baseline, search
 from neox_autotuning.trial import Bench, Result, SearchStoppedError, as_sets, score
 from neox_core.config.load import Loaded, load
 from neox_core.config.modernise import modernise
@@ -40,30 +40,61 @@ def tune(files: tuple[Path, ...], sets: tuple[str, ...], train: bool) -> None:
     written = load(files, sets)
     loaded = modernise(written)
     block = _block(loaded)
-    bench = Bench(files, sets, frozenset(loaded.values), block)
+    folder = _folder("results_dir", block, loaded, plan)
+    bench = Bench(files, sets, frozenset(loaded.values), block, folder, _folder("exps_dir", block, loaded, plan))
+    space = space_of(plan, written, loaded)
     results: list[Result] = []
 
     def measure(trial: Trial) -> float | None:
         result = bench.run(trial)
         results.append(result)
-        click.echo(_line(result))
+        click.echo(_line(result, results[0]))
         return score(result)
 
     try:
-        best = search(space_of(plan, written, loaded), block, measure)
+        if space.data_parallel == 1 and not _writes_stage(loaded):
+            click.echo("ZeRO above 0 is left out: it spreads over data-parallel ranks, and there is one")
+        best = compare(space, block, measure)
     except SearchStoppedError as stopped:
         click.echo(f"stopped in {stopped}; the results so far are kept, and `neox tune` goes on from them", err=True)
         raise SystemExit(130) from None
-    folder = Path(block.results_dir)
-    lines = [_line(result) for result in results]
+    lines = [_line(result, results[0]) for result in results]
     if best is None:
         _write(folder / "summary.txt", [*lines, "no trial ran to its end"])
         raise RankError("no trial ran to its end", hint=f"what each said: {folder}/*/output.log")
-    _write(folder / "summary.txt", [*lines, f"best: {best.name}"])
+    verdict = f"best: {best.name}"
+    if not best.sets:
+        verdict += ", the config as it is: no other setting was faster than both of its runs"
+    _write(folder / "summary.txt", [*lines, verdict])
     config = write_best(files, sets, best, folder / "best.yml")
-    click.echo(f"best: {best.name}\n`neox train {config}` trains with it")
+    click.echo(f"{verdict}\n`neox train {config}` trains with it")
     if train:
         raise SystemExit(subprocess.run(python("neox_core", "train", str(config)), check=False).returncode)
+
+
+def compare(space: Space, block: AutotuningBlock, measure: Measure) -> Trial | None:
+    """The best setting, None where nothing ran: the config as it is unless another one is faster than it twice.
+
+    The config as it is runs first and last. What lies between its two runs is what a run varies by, and not a gain.
+    """
+    own = baseline(space)
+    first = measure(own)
+
+    def known(trial: Trial) -> float | None:
+        return first if is_baseline(trial, space) else measure(trial)
+
+    best = search(space, block, known)
+    if first is None or best is None or is_baseline(best[1], space):
+        return own if first is not None else best and best[1]
+    again = measure(baseline(space, "_again"))
+    return best[1] if best[0] > max(first, again or first) else own
+
+
+def _folder(key: str, block: AutotuningBlock, loaded: Loaded, plan: RunPlan) -> Path:
+    """What the config says, as it says it; else of the default's name, in the folder of the run."""
+    written = loaded.values.get(BLOCK)
+    given = isinstance(written, dict) and written.get(key) is not None
+    return Path(getattr(block, key)) if given else Path(plan.run_dir) / getattr(block, key)
 
 
 def _block(loaded: Loaded) -> AutotuningBlock:
@@ -72,16 +103,31 @@ def _block(loaded: Loaded) -> AutotuningBlock:
 
 
 def space_of(plan: RunPlan, written: Loaded, loaded: Loaded) -> Space:
-    """A stage, and a whole batch, that the config writes are kept; what it leaves open is searched."""
-    zero = loaded.values.get("zero_optimization")
-    fixed = isinstance(zero, dict) and zero.get("stage") is not None
-    stages = (plan.optim.zero_stage,) if fixed else (0, 1) if plan.cluster.pipeline_parallel > 1 else (0, 1, 2, 3)
-    batch = plan.batch
+    """A stage, and a whole batch, that the config writes are kept; what it leaves open is searched.
+
+    On one data-parallel rank ZeRO has nothing to spread, so only its stage 0 is tried there.
+    """
+    batch, own = plan.batch, plan.optim.zero_stage
+    most = 0 if batch.data_parallel == 1 else 1 if plan.cluster.pipeline_parallel > 1 else 3
+    stages = (own,) if _writes_stage(loaded) else tuple(range(most + 1))
     whole = loaded.values.get("train_batch_size") is not None
     spellings = tuple(key for key in OTHER_SPELLINGS if written.values.get(key) is not None)
     micro_batch = batch.micro_batch if spellings or loaded.values.get(MICRO) is not None else 1
     per_rank = batch.train_batch // batch.data_parallel if whole else None
-    return Space(stages, micro_batch, batch.data_parallel, batch.gradient_accumulation, per_rank, spellings)
+    return Space(
+        (own, batch.micro_batch),
+        stages,
+        micro_batch,
+        batch.data_parallel,
+        batch.gradient_accumulation,
+        per_rank,
+        spellings,
+    )
+
+
+def _writes_stage(loaded: Loaded) -> bool:
+    zero = loaded.values.get("zero_optimization")
+    return isinstance(zero, dict) and zero.get("stage") is not None
 
 
 def write_best(files: Sequence[Path], sets: Sequence[str], best: Trial, path: Path) -> Path:
@@ -96,10 +142,15 @@ def write_best(files: Sequence[Path], sets: Sequence[str], best: Trial, path: Pa
     return path
 
 
-def _line(result: Result) -> str:
+def _line(result: Result, own: Result) -> str:
+    """The row of a trial; `own`: of the config as it is, which the others are compared with."""
     if result.value is None:
         return f"{result.name}: failed: {result.cause.splitlines()[-1].strip()}"
-    return f"{result.name}: {result.value:.6g} {UNITS[result.metric]}"
+    line = f"{result.name}: {result.value:.4g} {UNITS[result.metric]}"
+    if own is result or not own.value:
+        return line
+    gain = own.value / result.value - 1 if result.metric == "latency" else result.value / own.value - 1
+    return f"{line}, {abs(gain):.0%} {'faster' if gain > 0 else 'slower'}"
 
 
 def _write(path: Path, lines: Sequence[str]) -> None:

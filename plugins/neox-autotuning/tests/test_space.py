@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from neox_autotuning.settings import AutotuningBlock
 from neox_autotuning.space import KNOBS, MICRO, Space, Trial, search
+from neox_autotuning.tune import compare
 
 Speed = Callable[[Trial], float | None]
 
@@ -19,11 +20,42 @@ def tried(space: Space, speed: Speed, **block: Any) -> tuple[list[str], str | No
         return speed(trial)
 
     best = search(space, AutotuningBlock(**block), measure)
-    return names, None if best is None else best.name
+    return names, None if best is None else best[1].name
 
 
 def space(stages: tuple[int, ...] = (0,), micro_batch: int = 1, per_rank: int | None = None, **more: Any) -> Space:
-    return Space(stages, micro_batch, data_parallel=2, accumulation=1, per_rank=per_rank, **more)
+    return Space(
+        (stages[0], micro_batch), stages, micro_batch, data_parallel=2, accumulation=1, per_rank=per_rank, **more
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "again", "other", "best"),
+    [
+        (1.0, 1.1, 1.3, "z0_mbs2"),
+        (1.0, 1.1, 1.05, "baseline"),  # between two runs of one setting: noise
+        (1.1, 1.0, 1.05, "baseline"),
+        (1.2, 1.2, 1.1, "baseline"),
+        (None, None, 1.1, "z0_mbs1"),  # it does not fit
+        (1.0, None, 1.1, "z0_mbs2"),
+        (None, None, None, None),
+    ],
+)
+def test_a_setting_is_best_when_it_is_faster_than_both_runs_of_the_config(
+    own: float | None, again: float | None, other: float | None, best: str | None
+) -> None:
+    names: list[str] = []
+
+    def measure(trial: Trial) -> float | None:
+        names.append(trial.name)
+        return {"baseline": own, "baseline_again": again}.get(trial.name, other)
+
+    size = 2 if best == "z0_mbs1" else 1
+    found = compare(space(micro_batch=size), AutotuningBlock(num_tuning_micro_batch_sizes=2), measure)
+    assert (None if found is None else found.name) == best
+    assert names[0] == "baseline"
+    assert f"z0_mbs{size}" not in names  # it is the config as it is
+    assert len(names) == len(set(names))
 
 
 def larger_is_faster(trial: Trial) -> float:

@@ -10,8 +10,8 @@ from neox_autotuning.settings import AutotuningBlock
 from neox_autotuning.space import Trial
 from neox_autotuning.trial import Bench, Result, measured, score
 
-# step 1 is slow, and 4 is not measured
-SECONDS = {1: 9.0, 2: 1.0, 3: 3.0, 4: 7.0}
+# step 1 is slow, and 5 is not measured; 4 is slow by accident
+SECONDS = {1: 9.0, 2: 1.0, 3: 2.0, 4: 70.0, 5: 7.0}
 
 
 @pytest.fixture
@@ -25,28 +25,35 @@ def metrics(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("metric", "value"),
-    [("latency", 2.0), ("throughput", 3.0), ("FLOPS", 6e12)],  # 2 steps in 4 s; 12 samples; 24e12 operations
+    [("latency", 2.0), ("throughput", 3.0), ("FLOPS", 6e12)],  # 2 s; 6 samples in them; 12e12 operations
 )
 def test_the_measured_steps_alone_count(metrics: Path, metric: Any, value: float) -> None:
-    block = AutotuningBlock(metric=metric, start_profile_step=2, end_profile_step=3)
+    block = AutotuningBlock(metric=metric, start_profile_step=2, end_profile_step=4)
     assert measured(metrics, block) == pytest.approx(value)
 
 
 def test_a_run_that_ended_before_has_no_metric(metrics: Path) -> None:
-    assert measured(metrics, AutotuningBlock(start_profile_step=4, end_profile_step=5)) is None
+    assert measured(metrics, AutotuningBlock(start_profile_step=5, end_profile_step=6)) is None
     assert measured(metrics.with_name("nothing.jsonl"), AutotuningBlock()) is None
 
 
 def test_low_latency_is_better() -> None:
-    low, high = (Result("", {}, "latency", value) for value in (1.0, 2.0))
+    low, high = (Result("", {}, "latency", (3, 5), value) for value in (1.0, 2.0))
     assert score(low) > score(high)  # type: ignore[operator]
-    assert score(Result("", {}, "throughput", 2.0)) == 2.0
-    assert score(Result("", {}, "latency", None)) is None
+    assert score(Result("", {}, "throughput", (3, 5), 2.0)) == 2.0
+    assert score(Result("", {}, "latency", (3, 5), None)) is None
 
 
 def test_a_trial_saves_and_tells_nothing_and_ends_after_the_last_measured_step(tmp_path: Path) -> None:
     block = AutotuningBlock(end_profile_step=9)
-    bench = Bench([Path("a.yml")], ["save-interval=7", "seed=3"], frozenset({"save", "save_interval", "wandb"}), block)
+    bench = Bench(
+        [Path("a.yml")],
+        ["save-interval=7", "seed=3"],
+        frozenset({"save", "save_interval", "wandb"}),
+        block,
+        tmp_path,
+        tmp_path,
+    )
     command = bench.command(Trial("t", 1, 4, {"zero_optimization.stage": 1}), tmp_path)
     sets = [value for flag, value in pairwise(command) if flag == "--set"]
     assert command[command.index("neox_core") :][:3] == ["neox_core", "train", "a.yml"]

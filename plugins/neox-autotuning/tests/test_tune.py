@@ -6,8 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ruamel.yaml import YAML
+import pytest
+from neox_autotuning.space import Trial
+from neox_autotuning.trial import Bench, SearchStoppedError
+from neox_autotuning.tune import space_of, tune
 
+from neox_core.config.load import load
+from neox_core.config.modernise import modernise
 from neox_core.plan.resolve import prepare_run
 from neox_core.testing import build, load_only
 
@@ -27,6 +32,7 @@ data-impl: mmap
 split: 90,10,0
 num-workers: 0
 device: cpu
+num_gpus: 2
 train_step_batch_size: 2
 optimizer: {{type: ExampleLion, params: {{lr: 0.01}}}}  # for ZeRO 0 and 1
 train-iters: 40
@@ -45,13 +51,9 @@ autotuning:
 """
 
 
-def neox(*argv: str) -> "subprocess.CompletedProcess[str]":
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "neox_core", *argv]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
-
-
-def test_tune_tries_each_stage_and_writes_the_best(tmp_path: Path) -> None:
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """With its data."""
     entry = load_only("neox-data-indexed").find("data backend", "mmap")
     writer = entry.load()(build(entry)).create(tmp_path / "toy", 64)
     for document in range(40):
@@ -59,7 +61,50 @@ def test_tune_tries_each_stage_and_writes_the_best(tmp_path: Path) -> None:
     writer.close()
     config = tmp_path / "config.yml"
     config.write_text(CONFIG.format(folder=tmp_path))
+    return config
 
+
+@pytest.mark.parametrize(
+    ("sets", "stages", "own"),
+    [
+        ([], (0, 1, 2, 3), (0, 2)),
+        (["num_gpus=1"], (0,), (0, 2)),  # nothing to spread
+        (["num_gpus=1", "zero_optimization.stage=1"], (1,), (1, 2)),
+        (["train_step_batch_size=null", "train_batch_size=16"], (0, 1, 2, 3), (0, 8)),
+    ],
+)
+def test_what_the_config_leaves_open_is_searched(
+    config: Path, sets: list[str], stages: tuple[int, ...], own: tuple[int, int]
+) -> None:
+    sets = ["autotuning.enabled=false", "optimizer.type=Adam", *sets]
+    written = load([config], sets)
+    space = space_of(prepare_run([config], sets, start=False).plan, written, modernise(written))
+    assert (space.stages, space.own) == (stages, own)
+
+
+def test_without_folders_in_the_config_results_lie_with_the_run(
+    tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text(CONFIG.format(folder=tmp_path).replace(f"  exps_dir: {tmp_path}/trials\n", ""))
+    asked: list[Bench] = []
+
+    def stop(bench: Bench, trial: Trial) -> None:
+        asked.append(bench)
+        raise SearchStoppedError(trial.name)
+
+    monkeypatch.setattr(Bench, "run", stop)
+    with pytest.raises(SystemExit, match="130"):
+        tune.callback((config,), (), False)  # type: ignore[misc]
+    assert (asked[0].folder, asked[0].notes) == (tmp_path / "results", tmp_path / "checkpoints" / "autotuning_exps")
+
+
+def neox(*argv: str) -> "subprocess.CompletedProcess[str]":
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "neox_core", *argv]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_tune_tries_each_stage_and_writes_the_best(tmp_path: Path, config: Path) -> None:
     looked_at = prepare_run([config], start=False).notes
     assert [each.key for each in looked_at if each.severity == "warning"] == ["autotuning"]
     refused = neox("train", str(config))
@@ -68,30 +113,33 @@ def test_tune_tries_each_stage_and_writes_the_best(tmp_path: Path) -> None:
 
     done = neox("tune", str(config))
     assert done.returncode == 0, done.stdout + done.stderr
-    results = {
-        folder.name: json.loads((folder / "result.json").read_text()) for folder in sorted(tmp_path.glob("results/z*"))
-    }
-    assert list(results) == ["z0_mbs2", "z1_mbs2", "z2_mbs2", "z3_mbs2"]
+    folders = sorted(tmp_path.glob("results/*/"))
+    results = {folder.name: json.loads((folder / "result.json").read_text()) for folder in folders}
+    again = {"baseline_again": results.pop("baseline_again")} if "baseline_again" in results else {}
+    assert list(results) == ["baseline", "z1_mbs2", "z2_mbs2", "z3_mbs2"]  # z0_mbs2 is the config as it is
     values = {name: result["value"] for name, result in results.items() if result["value"] is not None}
-    assert set(values) == {"z0_mbs2", "z1_mbs2"}
+    assert set(values) == {"baseline", "z1_mbs2"}
     assert "ExampleLion" in results["z2_mbs2"]["cause"]
     for name, value in values.items():
         folder = tmp_path / "results" / name
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         seconds = {line["step"]: line["step_s"] for line in lines if "step_s" in line}
         assert set(seconds) == {1, 2, 3, 4}
-        assert value == sum(seconds[step] for step in (2, 3, 4)) / 3
+        assert value == sorted(seconds[step] for step in (2, 3, 4))[1]
         assert not any("valid_loss" in line for line in lines)
-        assert json.loads((folder / "run.json").read_text())["optim"]["zero_stage"] == int(name[1])
+        assert json.loads((folder / "run.json").read_text())["optim"]["zero_stage"] == (name == "z1_mbs2")
     assert not (tmp_path / "checkpoints").exists()
-    assert sorted(file.stem for file in tmp_path.glob("trials/*.json")) == list(results)
+    assert {file.stem for file in tmp_path.glob("trials/*.json")} == {*results, *again}
 
-    best = min(values, key=values.__getitem__)
-    assert (tmp_path / "results" / "summary.txt").read_text().splitlines()[-1] == f"best: {best}"
-    written = YAML(typ="safe").load(tmp_path / "results" / "best.yml")
-    assert written["zero_optimization"]["stage"] == int(best[1])
+    rows = done.stdout.splitlines()
+    assert rows[0].startswith("baseline: ")
+    assert rows[1].endswith(("% faster", "% slower"))
+    faster = bool(again) and values["z1_mbs2"] < min(values["baseline"], again["baseline_again"]["value"])
+    verdict = (tmp_path / "results" / "summary.txt").read_text().splitlines()[-1]
+    assert verdict.startswith("best: z1_mbs2" if faster else "best: baseline, the config as it is")
+    assert bool(again) is (values["z1_mbs2"] < values["baseline"])
     plan = prepare_run([tmp_path / "results" / "best.yml"]).plan
-    assert (plan.optim.zero_stage, plan.batch.micro_batch, plan.train.train_iters) == (int(best[1]), 2, 40)
+    assert (plan.optim.zero_stage, plan.batch.micro_batch, plan.train.train_iters) == (int(faster), 2, 40)
     assert plan.checkpoint.save == str(tmp_path / "checkpoints")
 
     before = {file: file.stat().st_mtime_ns for file in tmp_path.glob("results/*/metrics.jsonl")}
