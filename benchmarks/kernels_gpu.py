@@ -17,10 +17,10 @@ from neox_triton.plugin import target_of
 from results import append_row
 from torch import Tensor
 
-from neox_core.build.kernel_check import times_of
 from neox_core.hooks.component import load_path
 from neox_core.hooks.loader import load_plugins
 from neox_core.hooks.ops import installed_ops
+from neox_core.kernels.compare import times_of
 
 OPS = ("rms_norm", "layer_norm", "scale_norm", "rotary", "geglu", "swiglu", "bias_gelu", "bias_dropout_add")
 DTYPE = torch.bfloat16

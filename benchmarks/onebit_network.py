@@ -124,7 +124,7 @@ def train(name: str, steps: int, freeze_step: int, data: Path, folder: Path) -> 
 def start(rank: int, runfile: Path, folder: Path) -> subprocess.Popen[bytes]:
     where = {"MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": str(PORT), "GLOO_SOCKET_IFNAME": CARDS[rank]}
     place = {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    argv = inside(SPACES[rank], sys.executable, "-m", "neox_core.train.rank", str(runfile))
+    argv = inside(SPACES[rank], sys.executable, "-m", "neox_core.run.rank", str(runfile))
     with (folder / f"rank{rank}.log").open("wb") as log:
         return subprocess.Popen(argv, env=os.environ | where | place, stdout=log, stderr=subprocess.STDOUT)
 

@@ -47,9 +47,9 @@ def first_step() -> dict[str, float]:
 
 def hundred_keys(folder: Path) -> Path:
     """The quick start, and keys of the core at their defaults until it has 100 values."""
-    from neox_core.config.convert import fields_of
-    from neox_core.config.load import load
-    from neox_core.config.sections import CORE_SECTIONS
+    from neox_core.config.read.load import load
+    from neox_core.config.schema.convert import fields_of
+    from neox_core.config.schema.sections import CORE_SECTIONS
     from neox_core.errors import NeoxError
     from neox_core.plan.resolve import prepare_run
 

@@ -155,8 +155,8 @@ def litgpt_loss(shape: Shape, device: str) -> tuple[Any, Callable[[Any, Any], An
 def bare_loss(shape: Shape, device: str) -> tuple[Any, Callable[[Any, Any], Any]]:
     import torch
 
-    from neox_core.build.context import BuildContext
-    from neox_core.build.model import build_model
+    from neox_core.model.build import build_model
+    from neox_core.parallel.context import BuildContext
     from neox_core.parallel.groups import Groups
     from neox_core.plan.resolve import prepare_run
 
@@ -180,7 +180,7 @@ def plain_loop(name: str, shape: Shape, precision: str, mode: str, device: str, 
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     called = model
     if mode == "compiled" and name == "bare":
-        from neox_core.build.model import compile_layers
+        from neox_core.model.build import compile_layers
 
         compile_layers(model)
     elif mode == "compiled":

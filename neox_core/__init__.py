@@ -1,0 +1,3 @@
+from neox_core.old_paths import install
+
+install()

@@ -1,8 +1,8 @@
 """All that a plugin's listing module imports. Light: importing it imports no torch."""
 
-from neox_core.config.moments import MomentSettings
 from neox_core.config.problem import Problem
-from neox_core.config.setting import setting
+from neox_core.config.schema.adam_settings import MomentSettings
+from neox_core.config.schema.setting import setting
 from neox_core.hooks.component import Component, ConfigSection
 from neox_core.hooks.markers import hookimpl
 

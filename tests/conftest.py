@@ -37,35 +37,7 @@ LIGHT_LIBRARIES = (
 """What the light zone imports, our own package included; no torch, and no other distribution's metadata."""
 
 
-WITH_RANKS = (
-    "unit/parallel/test_groups.py",
-    "unit/train/test_stop.py",
-    "unit/train/test_together.py",
-    *(
-        f"e2e/test_{name}.py"
-        for name in (
-            "checkpoint_resume",
-            "engine_effects",
-            "generate",
-            "layouts",
-            "loss_scale",
-            "measured",
-            "onebit",
-            "optimizers",
-            "recipes",
-            "run",
-            "sparse",
-        )
-    ),
-)
-"""Files whose tests start several ranks, each of which takes a core: marked, so that they run by themselves."""
-
-
-@pytest.hookimpl(tryfirst=True)  # before `-m` looks at marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.as_posix().endswith(WITH_RANKS):
-            item.add_marker(pytest.mark.ranks)
     items.sort(key=lambda item: item.path.name != "test_ops.py")  # which takes longest
 
 

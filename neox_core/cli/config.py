@@ -97,7 +97,7 @@ def show(
         say(resolved.notes)
         model = to_plain(resolved.plan)["model"]
         picture = None if out is None else str(out)
-        exec_module("neox_core.build.draw_layouts", {"model": model, "seed": resolved.plan.train.seed, "out": picture})
+        exec_module("neox_core.model.draw_layouts", {"model": model, "seed": resolved.plan.train.seed, "out": picture})
     if plot_lr:
         from neox_core.cli.plot import plot_rate
 

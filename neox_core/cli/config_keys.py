@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from neox_core.config.coverage import Row
-    from neox_core.config.keys import Key
+    from neox_core.config.reference.coverage import Row
+    from neox_core.config.reference.keys import Key
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 _OUT = click.option(
@@ -25,8 +25,8 @@ _OUT = click.option(
 @_JSON
 def explain(key: str, as_json: bool) -> None:
     """Say what KEY means: type, default, allowed values, owner, rules. Any spelling, dots for blocks."""
-    from neox_core.config.explain import find_keys, older_spellings
-    from neox_core.config.keys import all_keys
+    from neox_core.config.reference.explain import find_keys, older_spellings
+    from neox_core.config.reference.keys import all_keys
     from neox_core.hooks.loader import load_plugins
     from neox_core.plan.rules import rules_about
 
@@ -98,7 +98,7 @@ def _facts(key: Key) -> Iterator[tuple[str, str]]:
 @_OUT
 def schema(out: Path | None) -> None:
     """Write a JSON Schema of the keys of the core and the installed plugins, for editors."""
-    from neox_core.config import schema as made
+    from neox_core.config.reference import json_schema as made
     from neox_core.hooks.loader import load_plugins
 
     _write(json.dumps(made.schema(load_plugins().registry), indent=1) + "\n", out)
@@ -108,7 +108,7 @@ def schema(out: Path | None) -> None:
 @_JSON
 def coverage(as_json: bool) -> None:
     """Count the documents' parameters and names that this version has, and those that it only knows."""
-    from neox_core.config.coverage import key_rows, name_rows, other_keys
+    from neox_core.config.reference.coverage import key_rows, name_rows, other_keys
     from neox_core.hooks.loader import load_plugins
 
     registry = load_plugins().registry
@@ -126,7 +126,7 @@ def coverage(as_json: bool) -> None:
 
 
 def _counts(rows: Sequence[Row]) -> dict[str, Any]:
-    from neox_core.config.coverage import total
+    from neox_core.config.reference.coverage import total
 
     return {
         row.name: {"implemented": row.implemented, "older_spelling": row.older, "known_only": row.known_only}
@@ -135,7 +135,7 @@ def _counts(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _table(title: str, rows: Sequence[Row]) -> None:
-    from neox_core.config.coverage import total
+    from neox_core.config.reference.coverage import total
 
     width = max(len(row.name) for row in rows)
     click.echo(f"{title:<{width}}  implemented  older spelling  known only  total")
@@ -147,7 +147,7 @@ def _table(title: str, rows: Sequence[Row]) -> None:
 @_OUT
 def docs(out: Path | None) -> None:
     """Write the reference of all keys of the core and the first-party plugins, as Markdown."""
-    from neox_core.config.document import document
+    from neox_core.config.reference.document import document
     from neox_core.hooks.loader import load_plugins
 
     _write(document(load_plugins().registry), out)

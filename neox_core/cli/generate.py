@@ -38,7 +38,7 @@ def generate(
     (max-position-embeddings) goes on from the newer half of them, which is said.
     """
     exec_module(
-        "neox_core.train.generate",
+        "neox_core.run.generate",
         {
             "load": load,
             "prompt": prompt,

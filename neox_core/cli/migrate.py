@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from neox_core.cli.notes import say
-from neox_core.config.migrate import migrate as migrated
+from neox_core.config.compat.migrate import migrate as migrated
 from neox_core.hooks.loader import load_plugins
 
 

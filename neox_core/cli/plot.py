@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from neox_core.contracts.optim import planned_schedule
 from neox_core.errors import UsageError
-from neox_core.plan.rates import looked_at
+from neox_core.plan.lr_schedule import looked_at
 
 if TYPE_CHECKING:
     from neox_core.plan.runfile import RunPlan

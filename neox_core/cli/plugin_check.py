@@ -7,9 +7,9 @@ from attrs import frozen
 
 from neox_core.cli.main import SUBCOMMANDS
 from neox_core.cli.try_imports import import_errors
-from neox_core.config.declared import settings_faults
-from neox_core.config.owners import contested, two_owners
 from neox_core.config.report import spell
+from neox_core.config.schema.declaration import settings_faults
+from neox_core.config.schema.owners import contested, two_owners
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.install import how_to_get
 from neox_core.hooks.kinds import KIND_BY_NAME, KINDS

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from neox_core.config.convert import Field, block_of, fields_of, shown
-from neox_core.config.words import type_in_words
+from neox_core.config.schema.convert import Field, block_of, fields_of, shown
+from neox_core.config.schema.describe import type_in_words
 from neox_core.hooks.catalog import Catalog, Report
 from neox_core.hooks.component import Component, ConfigSection
 from neox_core.hooks.kinds import KIND_BY_NAME

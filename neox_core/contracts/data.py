@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from neox_core.build.corpus import Corpus
+    from neox_core.data.corpus import Corpus
 
 
 class TokenSource(Protocol):

@@ -44,7 +44,7 @@ class Launcher(Protocol):
     workers), kills it at a second Ctrl-C, and judges by its exit code: 0 when every rank ended well. It stays
     until they have: 0 before the first rank has come to its end is an error.
 
-    Each rank is the command `neox_core.interpreter.python("neox_core.train.rank", RUN_FILE)`: that is `python -m`, and
+    Each rank is the command `neox_core.interpreter.python("neox_core.run.rank", RUN_FILE)`: that is `python -m`, and
     nothing is imported from the current folder. It has RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set,
     and leaves when its parent is gone. stdout of rank 0 is the terminal; stderr of each rank goes to a log of its own
     (ranks other than 0 send their stdout there too). A rank that fails says why in failure.rank<N>.json beside run.json

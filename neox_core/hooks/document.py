@@ -19,12 +19,12 @@ CORE = Path(__file__).parents[1]
 ELSEWHERE: dict[str, tuple[str, tuple[type, ...]]] = {
     "Component": ("hooks/component.py", (ast.AnnAssign,)),
     "ConfigSection": ("hooks/component.py", (ast.AnnAssign,)),
-    "Config": ("config/structure.py", (ast.FunctionDef,)),
+    "Config": ("config/schema/structure.py", (ast.FunctionDef,)),
     "Problem": ("config/problem.py", (ast.AnnAssign,)),
     "ClusterShape": ("plan/cluster.py", (ast.AnnAssign,)),
     "ClusterPlan": ("plan/runfile.py", (ast.AnnAssign, ast.FunctionDef)),
     "Host": ("plan/runfile.py", (ast.AnnAssign,)),
-    "Corpus": ("build/corpus.py", (ast.AnnAssign,)),
+    "Corpus": ("data/corpus.py", (ast.AnnAssign,)),
 }
 """Classes of other packages that hooks and contracts speak of: file, and which of their members concern a plugin."""
 

@@ -14,7 +14,7 @@ import tomli
 
 from neox_core.hooks.registry import normalise
 
-PACKAGES = Path(__file__).parents[1] / "config" / "packages.toml"
+PACKAGES = Path(__file__).parents[1] / "config" / "compat" / "packages.toml"
 """The names and keys of each first-party package."""
 
 _ADDRESS = re.compile(r"https?://[!-~]{1,200}")

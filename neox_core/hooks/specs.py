@@ -14,7 +14,7 @@ from neox_core.hooks.markers import hookspec
 
 if TYPE_CHECKING:
     from neox_core.config.problem import Problem
-    from neox_core.config.structure import Config
+    from neox_core.config.schema.structure import Config
     from neox_core.hooks.component import Component, ConfigSection
     from neox_core.plan.cluster import ClusterShape
 

@@ -9,25 +9,25 @@ from typing import Any, Literal
 from attrs import evolve
 from cattrs.preconf.json import make_converter
 
-from neox_core.config.convert import fields_of
-from neox_core.config.layers import layer_layouts, layouts_used, mode_of
-from neox_core.config.sections.activation_checkpointing import ActivationCheckpointingSection, option, segments
-from neox_core.config.sections.attention import AttentionSection
-from neox_core.config.sections.checkpoint import CheckpointSection, CheckpointWritingSection
-from neox_core.config.sections.communication import CommunicationSection
-from neox_core.config.sections.data import BlendSection, DataSection
-from neox_core.config.sections.model import ModelSection, RegularizationSection
-from neox_core.config.sections.precision import PrecisionSection
-from neox_core.config.sections.schedule import LearningRateSection
-from neox_core.config.sections.training import BatchSection, TrainingSection
-from neox_core.config.sections.zero import ZeroSection
-from neox_core.config.structure import Chosen, Config
+from neox_core.config.schema.attention_config import layer_layouts, layouts_used, mode_of
+from neox_core.config.schema.convert import fields_of
+from neox_core.config.schema.sections.activation_checkpointing import ActivationCheckpointingSection, option, segments
+from neox_core.config.schema.sections.attention import AttentionSection
+from neox_core.config.schema.sections.checkpoint import CheckpointSection, CheckpointWritingSection
+from neox_core.config.schema.sections.communication import CommunicationSection
+from neox_core.config.schema.sections.data import BlendSection, DataSection
+from neox_core.config.schema.sections.model import ModelSection, RegularizationSection
+from neox_core.config.schema.sections.precision import PrecisionSection
+from neox_core.config.schema.sections.schedule import LearningRateSection
+from neox_core.config.schema.sections.training import BatchSection, TrainingSection
+from neox_core.config.schema.sections.zero import ZeroSection
+from neox_core.config.schema.structure import Chosen, Config
 from neox_core.hooks.component import path_of
 from neox_core.plan.batch import solve_batch
 from neox_core.plan.cluster import ClusterShape, cluster_plan, data_parallel
 from neox_core.plan.deepspeed import engine_json
 from neox_core.plan.deepspeed.blocks import engine_blocks
-from neox_core.plan.rates import chosen_schedule, schedule_shape
+from neox_core.plan.lr_schedule import chosen_schedule, schedule_shape
 from neox_core.plan.runfile import (
     BatchPlan,
     CheckpointPlan,

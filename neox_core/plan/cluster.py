@@ -9,9 +9,9 @@ from typing import Literal
 from attrs import frozen
 
 from neox_core.config.problem import MisfitError, Problem
-from neox_core.config.sections.host import LaunchSection
-from neox_core.config.sections.parallelism import ParallelismSection
-from neox_core.config.structure import Config
+from neox_core.config.schema.sections.host import LaunchSection
+from neox_core.config.schema.sections.parallelism import ParallelismSection
+from neox_core.config.schema.structure import Config
 from neox_core.errors import UsageError
 from neox_core.plan.hosts import DEFAULT_HOSTFILE, Pool, exclude, first, include, read_hostfile
 from neox_core.plan.runfile import ClusterPlan, Host

@@ -6,14 +6,14 @@ Whether a kernel can run is seen by the ranks, which have the device; what canno
 from collections.abc import Iterator
 from typing import Any
 
-from neox_core.config.known import packages_of_kernels
+from neox_core.config.compat.known import packages_of_kernels
 from neox_core.config.problem import Problem
-from neox_core.config.sections.attention import AttentionSection
-from neox_core.config.sections.kernels import SWITCHES, KernelsSection
-from neox_core.config.sections.model import ModelSection
-from neox_core.config.sections.parallelism import ParallelismSection
-from neox_core.config.sections.zero import ZeroSection
-from neox_core.config.structure import Config
+from neox_core.config.schema.sections.attention import AttentionSection
+from neox_core.config.schema.sections.kernels import SWITCHES, KernelsSection
+from neox_core.config.schema.sections.model import ModelSection
+from neox_core.config.schema.sections.parallelism import ParallelismSection
+from neox_core.config.schema.sections.zero import ZeroSection
+from neox_core.config.schema.structure import Config
 from neox_core.hooks.install import how_to_get, how_to_install
 from neox_core.hooks.ops import CORE_OPS, installed_ops
 from neox_core.hooks.registry import Entry, Registry

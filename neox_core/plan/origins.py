@@ -6,7 +6,7 @@ from typing import Any
 from attrs import frozen
 
 from neox_core.config.problem import COMMAND_LINE
-from neox_core.config.structure import Config
+from neox_core.config.schema.structure import Config
 from neox_core.hooks.registry import Registry
 from neox_core.plan.assemble import plain_settings
 from neox_core.plan.flat import flat

@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 from neox_core.config.problem import Problem
-from neox_core.config.sections.host import PluginsSection
-from neox_core.config.structure import Config
+from neox_core.config.schema.sections.host import PluginsSection
+from neox_core.config.schema.structure import Config
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import cause_of, show_traceback
 from neox_core.hooks.registry import normalise

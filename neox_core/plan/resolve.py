@@ -6,14 +6,14 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
-from neox_core.config.convert import REQUIRED
-from neox_core.config.load import Loaded, load
-from neox_core.config.modernise import modernise
+from neox_core.config.compat.modernise import modernise
 from neox_core.config.problem import Problem
+from neox_core.config.read.load import Loaded, load
 from neox_core.config.report import ProblemsError, errors, in_order
-from neox_core.config.sections.checkpoint import CheckpointSection
-from neox_core.config.sections.host import PluginsSection
-from neox_core.config.structure import Config, SectionInvalidError, structure
+from neox_core.config.schema.convert import REQUIRED
+from neox_core.config.schema.sections.checkpoint import CheckpointSection
+from neox_core.config.schema.sections.host import PluginsSection
+from neox_core.config.schema.structure import Config, SectionInvalidError, structure
 from neox_core.errors import PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.install import how_to_install

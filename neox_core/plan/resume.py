@@ -8,8 +8,8 @@ from typing import Any
 from attrs import frozen
 
 from neox_core.config.problem import MisfitError, Problem
-from neox_core.config.sections.training import BatchSection
-from neox_core.config.structure import Config
+from neox_core.config.schema.sections.training import BatchSection
+from neox_core.config.schema.structure import Config
 from neox_core.errors import CheckpointError
 from neox_core.plan.batch import solve_batch
 from neox_core.plan.runfile import RunPlan

@@ -6,7 +6,7 @@ from pathlib import Path
 from attrs import evolve, frozen
 
 from neox_core.config.problem import Problem
-from neox_core.config.structure import Config
+from neox_core.config.schema.structure import Config
 from neox_core.contracts.host import LaunchCommand, launch_fault
 from neox_core.errors import CheckpointError, ConfigError, NeoxError
 from neox_core.plan.resume import resume_problems

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from neox_core.config.load import Loaded
-from neox_core.config.moments import MomentSettings
 from neox_core.config.problem import Problem
+from neox_core.config.read.load import Loaded
 from neox_core.config.report import errors
-from neox_core.config.structure import Config, structure
+from neox_core.config.schema.adam_settings import MomentSettings
+from neox_core.config.schema.structure import Config, structure
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import Component, show_traceback
 from neox_core.hooks.kinds import KIND_BY_NAME, KINDS

@@ -3,7 +3,7 @@
 from importlib.metadata import entry_points
 from typing import Any
 
-from neox_core.config.structure import structure_settings
+from neox_core.config.schema.structure import structure_settings
 from neox_core.errors import ConfigError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import GROUP

@@ -9,9 +9,9 @@ from typing import get_args, get_type_hints
 import attrs
 import pytest
 
-from neox_core.config.checks import at_rest
-from neox_core.config.convert import block_of
-from neox_core.config.owners import find_owners
+from neox_core.config.schema.checks import at_rest
+from neox_core.config.schema.convert import block_of
+from neox_core.config.schema.owners import find_owners
 from neox_core.hooks.component import METADATA
 from neox_core.hooks.loader import load_plugins
 from neox_core.hooks.registry import Entry
@@ -110,18 +110,18 @@ def test_one_package_imports_deepspeed() -> None:
     importers = {
         module_name(file) for file in SOURCES if any(name.partition(".")[0] == "deepspeed" for name in imported(file))
     }
-    assert {name.rpartition(".")[0] for name in importers} == {"neox_core.build.engine"}
+    assert {name.rpartition(".")[0] for name in importers} == {"neox_core.engine"}
 
 
 def test_the_device_is_waited_for_in_the_report_only() -> None:
     """`.item()` stops the host until the device is done; in the loop only a log step may."""
     train = [file for file in CORE if file.parent.name in ("train", "model", "parallel")]
     users = {module_name(file) for file in train if re.search(r"\.item\(\)", file.read_text())}
-    assert users <= {"neox_core.train.report", "neox_core.train.generate"}
+    assert users <= {"neox_core.run.report", "neox_core.run.generate"}
 
 
 def test_the_training_loop_fits_one_screen() -> None:
-    assert len((ROOT / "neox_core/train/loop.py").read_text().splitlines()) <= 120
+    assert len((ROOT / "neox_core/run/loop.py").read_text().splitlines()) <= 120
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -18,17 +18,17 @@ import torch.distributed as dist
 from layouts import warm_up
 from torch import Tensor
 
-from neox_core.build.context import build_context
-from neox_core.build.data import build_batches
-from neox_core.build.engine import Engine, build_engine
-from neox_core.build.model import build_model
-from neox_core.build.optimizer import build_optimizer
+from neox_core.checkpoint.checkpointer import Checkpointer
+from neox_core.checkpoint.rng import seed_rank
+from neox_core.data.batches import build_batches
+from neox_core.engine import Engine, build_engine
+from neox_core.model.build import build_model
 from neox_core.model.shape import padded_vocab
+from neox_core.parallel.context import build_context
 from neox_core.parallel.groups import build_groups
 from neox_core.plan.runfile import RunPlan, read_runfile
-from neox_core.train.checkpoint import Checkpointer
-from neox_core.train.loop import train
-from neox_core.train.rng import seed_rank
+from neox_core.run.loop import train
+from neox_core.run.optimizer import build_optimizer
 
 
 class Losses:

@@ -27,16 +27,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from neox_core.build.context import build_context
-from neox_core.build.curriculum import build_curriculum
-from neox_core.build.engine import build_engine, build_stage
-from neox_core.build.model import build_model, compile_layers
-from neox_core.build.optimizer import build_optimizer
-from neox_core.build.quiet import quiet_engine
+from neox_core.checkpoint.checkpointer import Checkpointer
+from neox_core.data.curriculum import build_curriculum
+from neox_core.engine import build_engine, build_stage
+from neox_core.engine.silence_deepspeed import quiet_engine
+from neox_core.model.build import build_model, compile_layers
+from neox_core.parallel.context import build_context
 from neox_core.parallel.groups import Groups, build_groups
 from neox_core.plan.runfile import ComponentRef, Host, PrecisionPlan, RecomputePlan, RunPlan
+from neox_core.run.optimizer import build_optimizer
 from neox_core.testing.plans import example_plan
-from neox_core.train.checkpoint import Checkpointer
 
 VOCAB, EOD, SEQ, SAMPLES = 64, 3, 16, 8
 LR, CLIPPING = 0.003, 0.5

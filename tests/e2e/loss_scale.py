@@ -15,13 +15,13 @@ from attrs import evolve
 from layouts import EOD, VOCAB, batches, make_plan, run_ranks, warm_up
 from torch import Tensor
 
-from neox_core.build.context import build_context
-from neox_core.build.engine import build_engine
-from neox_core.build.model import build_model
-from neox_core.build.optimizer import build_optimizer
+from neox_core.checkpoint.checkpointer import Checkpointer
+from neox_core.engine import build_engine
+from neox_core.model.build import build_model
+from neox_core.parallel.context import build_context
 from neox_core.parallel.groups import build_groups
 from neox_core.plan.runfile import PrecisionPlan
-from neox_core.train.checkpoint import Checkpointer
+from neox_core.run.optimizer import build_optimizer
 
 STEPS, SAVED = 10, 2
 

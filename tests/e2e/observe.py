@@ -36,16 +36,16 @@ def _spy(name: str) -> Callable[..., Any]:
 for each in SPIED:
     setattr(dist, each, _spy(each))  # before deepspeed looks for them
 
-from neox_core.build.context import build_context  # noqa: E402
-from neox_core.build.data import build_batches  # noqa: E402
-from neox_core.build.engine import Engine, build_engine  # noqa: E402
-from neox_core.build.model import build_model  # noqa: E402
-from neox_core.build.optimizer import build_optimizer  # noqa: E402
-from neox_core.build.quiet import quiet_engine  # noqa: E402
+from neox_core.checkpoint.rng import seed_rank  # noqa: E402
+from neox_core.data.batches import build_batches  # noqa: E402
+from neox_core.engine import Engine, build_engine  # noqa: E402
+from neox_core.engine.silence_deepspeed import quiet_engine  # noqa: E402
+from neox_core.model.build import build_model  # noqa: E402
 from neox_core.model.shape import padded_vocab  # noqa: E402
+from neox_core.parallel.context import build_context  # noqa: E402
 from neox_core.parallel.groups import build_groups  # noqa: E402
 from neox_core.plan.runfile import RunPlan, read_runfile  # noqa: E402
-from neox_core.train.rng import seed_rank  # noqa: E402
+from neox_core.run.optimizer import build_optimizer  # noqa: E402
 
 
 def observe(plan: RunPlan) -> None:

@@ -18,12 +18,12 @@ from attrs import evolve
 from layouts import make_plan, run_ranks, warm_up
 from torch import Tensor
 
-from neox_core.build.context import build_context
-from neox_core.build.engine import build_engine
-from neox_core.build.model import build_model
-from neox_core.build.optimizer import build_optimizer
+from neox_core.engine import build_engine
+from neox_core.model.build import build_model
+from neox_core.parallel.context import build_context
 from neox_core.parallel.groups import Groups, build_groups
 from neox_core.plan.runfile import RunPlan
+from neox_core.run.optimizer import build_optimizer
 
 STEPS, SEQ, BATCH, VOCAB = 500, 48, 8, 128
 PEAK, WARMUP = 2e-3, 25

@@ -14,11 +14,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from neox_core.checkpoint.checkpointer import read_weights
+from neox_core.checkpoint.read import CheckpointReader
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import write_runfile
-from neox_core.train.checkpoint import read_weights
-from neox_core.train.checkpoint_read import CheckpointReader
+
+pytestmark = pytest.mark.ranks
 
 DRIVE = Path(__file__).with_name("drive.py")
 BASE = """

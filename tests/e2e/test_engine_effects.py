@@ -16,6 +16,8 @@ from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import write_runfile
 
+pytestmark = pytest.mark.ranks
+
 OBSERVE = Path(__file__).with_name("observe.py")
 BASE = """
 num-layers: 2

@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from neox_core.checkpoint.read import CheckpointReader
 from neox_core.plan.saved import find_checkpoint
-from neox_core.train.checkpoint_read import CheckpointReader
+
+pytestmark = pytest.mark.ranks
 
 TOLERANCE = 1e-5
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.ranks
+
 DYNAMIC = {"loss_scale": 0, "initial_scale_power": 8, "loss_scale_window": 3}
 # overflows on rank 1 -> the scale after each of ten steps, by hand. With hysteresis 2 the second overflow halves it;
 # the step after three without one doubles it. At stage 0 DeepSpeed has no hysteresis.

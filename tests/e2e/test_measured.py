@@ -10,6 +10,8 @@ import pytest
 
 from neox_core.testing import build, load_only
 
+pytestmark = pytest.mark.ranks
+
 LAYERS, HIDDEN, SEQ, VOCAB, BATCH = 2, 32, 32, 64, 4
 CONFIG = f"""
 num-layers: {LAYERS}

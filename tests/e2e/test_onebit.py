@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from neox_core.checkpoint.read import CheckpointReader
 from neox_core.plan.saved import find_checkpoint
-from neox_core.train.checkpoint_read import CheckpointReader
+
+pytestmark = pytest.mark.ranks
 
 STEPS, HALF, FREEZE = 10, 6, 4
 GLOO = {"eps": 1e-5, "comm_backend_name": "gloo"}

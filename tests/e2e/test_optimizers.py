@@ -12,9 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from neox_core.checkpoint.read import CheckpointReader
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.saved import find_checkpoint
-from neox_core.train.checkpoint_read import CheckpointReader
+
+pytestmark = pytest.mark.ranks
 
 STEPS, HALF = 8, 4
 CLIPPING = 0.5

@@ -21,6 +21,8 @@ from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import write_runfile
 
+pytestmark = pytest.mark.ranks
+
 CONFIGS = Path(__file__).parents[2] / "configs"
 DRIVE = Path(__file__).with_name("drive.py")
 GPT2_IDS, PILE_IDS = 50257, 50277

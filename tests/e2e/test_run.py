@@ -20,6 +20,8 @@ from attrs import evolve
 from neox_core.plan.runfile import read_runfile, write_runfile
 from neox_core.testing import build, load_only
 
+pytestmark = pytest.mark.ranks
+
 NEOX = [str(Path(sys.executable).with_name("neox"))]
 VOCAB = 64
 
@@ -147,7 +149,7 @@ class Run:
     def ranks(self):
         found = {}
         for child in psutil.Process(self.process.pid).children(recursive=True):
-            if "neox_core.train.rank" in child.cmdline():
+            if "neox_core.run.rank" in child.cmdline():
                 found[int(child.environ()["RANK"])] = child
         return found
 
@@ -402,7 +404,7 @@ def test_ranks_with_different_plans_refuse_to_start(finished, tmp_path):
     for rank, file in enumerate(files):
         env = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
         env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        command = [sys.executable, "-m", "neox_core.train.rank", str(file)]
+        command = [sys.executable, "-m", "neox_core.run.rank", str(file)]
         processes.append(
             subprocess.Popen(
                 command, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -417,7 +419,7 @@ def test_ranks_with_different_plans_refuse_to_start(finished, tmp_path):
 
 def test_a_rank_that_cannot_leave_a_report_still_says_what_is_wrong(tmp_path):
     env = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    command = [sys.executable, "-m", "neox_core.train.rank", str(tmp_path / "gone" / "run.json")]
+    command = [sys.executable, "-m", "neox_core.run.rank", str(tmp_path / "gone" / "run.json")]
     done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")

@@ -129,8 +129,8 @@ def prepare(folder: Path) -> Callable[[bytes, str, list[str]], str]:
 
 def material() -> tuple[list[bytes], list[dict[str, Any]], list[str]]:
     """(texts, mappings, keys) of the shipped configs, of GPT-NeoX's in tests/data, and of the documents."""
-    from neox_core.config.load import load
-    from neox_core.config.owners import find_owners
+    from neox_core.config.read.load import load
+    from neox_core.config.schema.owners import find_owners
     from neox_core.hooks.loader import load_plugins
 
     files = sorted([*(ROOT / "configs").glob("**/*.yml"), *(ROOT / "tests/data/gpt-neox").glob("*.yml")])

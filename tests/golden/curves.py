@@ -8,12 +8,12 @@ import torch
 from attrs import evolve
 from torch import Tensor
 
-from neox_core.build.context import BuildContext
-from neox_core.build.model import build_model
-from neox_core.build.optimizer import weight_decay_groups
+from neox_core.model.build import build_model
 from neox_core.model.dropout import sample_keys
+from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, ModelPlan
+from neox_core.run.optimizer import weight_decay_groups
 from neox_core.testing.plans import example_plan
 
 FOLDER = Path(__file__).parent

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from neox_core.build.kernels import architecture_of, choose
 from neox_core.hooks.loader import load_plugins
 from neox_core.hooks.ops import installed_ops
+from neox_core.kernels.choose import architecture_of, choose
 from neox_core.plan.kernels import kernel_plan
 from neox_core.plan.runfile import ComponentRef, KernelPlan
 

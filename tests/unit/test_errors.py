@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from neox_core.errors import RankError, UsageError
-from neox_core.train.leave import for_the_user
+from neox_core.run.exit import for_the_user
 
 ENDLESS = """
 from neox_core.errors import run_main

@@ -5,13 +5,13 @@ from typing import Any
 
 from attrs import field, frozen
 
-from neox_core.config.sections.aio import AioBlock, AioSection
-from neox_core.config.sections.communication import CommunicationSection
-from neox_core.config.sections.engine import EngineSection
-from neox_core.config.sections.precision import PrecisionSection
-from neox_core.config.sections.profiling import ProfilingSection
-from neox_core.config.sections.zero import ZeroBlock, ZeroSection
-from neox_core.config.structure import Config
+from neox_core.config.schema.sections.aio import AioBlock, AioSection
+from neox_core.config.schema.sections.communication import CommunicationSection
+from neox_core.config.schema.sections.engine import EngineSection
+from neox_core.config.schema.sections.precision import PrecisionSection
+from neox_core.config.schema.sections.profiling import ProfilingSection
+from neox_core.config.schema.sections.zero import ZeroBlock, ZeroSection
+from neox_core.config.schema.structure import Config
 
 
 @frozen

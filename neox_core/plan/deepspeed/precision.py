@@ -4,7 +4,7 @@ from typing import Any
 
 from attrs import asdict
 
-from neox_core.config.sections.precision import PrecisionSection
+from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.plan.runfile import PrecisionPlan
 
 

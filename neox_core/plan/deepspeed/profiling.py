@@ -4,7 +4,7 @@ from typing import Any
 
 from attrs import asdict
 
-from neox_core.config.sections.profiling import ProfilingSection
+from neox_core.config.schema.sections.profiling import ProfilingSection
 
 
 def profiling_json(profiling: ProfilingSection) -> dict[str, Any]:

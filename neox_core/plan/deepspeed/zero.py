@@ -4,8 +4,8 @@ from typing import Any
 
 from attrs import asdict
 
-from neox_core.config.sections.aio import AioBlock
-from neox_core.config.sections.zero import OF_FILES, ZeroBlock
+from neox_core.config.schema.sections.aio import AioBlock
+from neox_core.config.schema.sections.zero import OF_FILES, ZeroBlock
 
 
 def zero_json(zero: ZeroBlock) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from typing import Any
 
 import attrs
 
-from neox_core.config.checks import at_rest
-from neox_core.config.convert import fields_of, join
 from neox_core.config.problem import Problem
-from neox_core.config.structure import Config, SectionInvalidError
+from neox_core.config.schema.checks import at_rest
+from neox_core.config.schema.convert import fields_of, join
+from neox_core.config.schema.structure import Config, SectionInvalidError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.registry import PluginInfo
 from neox_core.plan.cluster import ClusterShape

@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
-from neox_core.config.sections.activation_checkpointing import (
+from neox_core.config.schema.sections.activation_checkpointing import (
     SPELLINGS,
     ActivationCheckpointingSection,
     option,
     segments,
 )
-from neox_core.config.sections.model import ModelSection
-from neox_core.config.sections.parallelism import ParallelismSection
-from neox_core.config.structure import Config
+from neox_core.config.schema.sections.model import ModelSection
+from neox_core.config.schema.sections.parallelism import ParallelismSection
+from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from neox_core.config.layers import SPARSE, check_length, layouts_used, mode_of
 from neox_core.config.problem import Problem
-from neox_core.config.sections.attention import AttentionSection
-from neox_core.config.sections.data import DataSection
-from neox_core.config.sections.model import ModelSection
-from neox_core.config.structure import Config
+from neox_core.config.schema.attention_config import SPARSE, check_length, layouts_used, mode_of
+from neox_core.config.schema.sections.attention import AttentionSection
+from neox_core.config.schema.sections.data import DataSection
+from neox_core.config.schema.sections.model import ModelSection
+from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
 

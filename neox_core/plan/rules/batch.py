@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from neox_core.config.problem import MisfitError, Problem
-from neox_core.config.sections.training import BatchSection
-from neox_core.config.structure import Config
+from neox_core.config.schema.sections.training import BatchSection
+from neox_core.config.schema.structure import Config
 from neox_core.plan.batch import solve_batch
 from neox_core.plan.cluster import ClusterShape, data_parallel
 from neox_core.plan.rules.rule import rule

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
-from neox_core.config.structure import Chosen, Config
+from neox_core.config.schema.structure import Chosen, Config
 from neox_core.hooks.guard import HEAVY
 from neox_core.hooks.install import how_to_get
 from neox_core.hooks.kinds import KIND_BY_NAME, KINDS

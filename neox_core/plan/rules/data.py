@@ -4,11 +4,11 @@ import glob
 from collections.abc import Iterator
 from pathlib import Path
 
-from neox_core.config.convert import fields_of, join
 from neox_core.config.problem import MisfitError, Problem
-from neox_core.config.sections.data import BlendSection, DataSection
-from neox_core.config.sections.training import TrainingSection
-from neox_core.config.structure import Config
+from neox_core.config.schema.convert import fields_of, join
+from neox_core.config.schema.sections.data import BlendSection, DataSection
+from neox_core.config.schema.sections.training import TrainingSection
+from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
 from neox_core.plan.split import shares

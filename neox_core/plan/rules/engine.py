@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from neox_core.config.convert import Field, block_of, by_key
-from neox_core.config.known import known
+from neox_core.config.compat.known import known
 from neox_core.config.problem import Problem
-from neox_core.config.sections.engine import EngineSection
-from neox_core.config.structure import Config
+from neox_core.config.schema.convert import Field, block_of, by_key
+from neox_core.config.schema.sections.engine import EngineSection
+from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
 

@@ -4,14 +4,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from neox_core.config.convert import fields_of
-from neox_core.config.load import value_at
 from neox_core.config.problem import Problem
-from neox_core.config.sections.aio import AioSection
-from neox_core.config.sections.engine import EngineSection
-from neox_core.config.sections.precision import PrecisionSection
-from neox_core.config.sections.zero import OF_FILES, ZeroBlock, ZeroSection
-from neox_core.config.structure import Config
+from neox_core.config.read.load import value_at
+from neox_core.config.schema.convert import fields_of
+from neox_core.config.schema.sections.aio import AioSection
+from neox_core.config.schema.sections.engine import EngineSection
+from neox_core.config.schema.sections.precision import PrecisionSection
+from neox_core.config.schema.sections.zero import OF_FILES, ZeroBlock, ZeroSection
+from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape, data_parallel
 from neox_core.plan.rules.rule import rule
 

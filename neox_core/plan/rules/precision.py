@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
-from neox_core.config.sections.precision import PrecisionSection
-from neox_core.config.sections.training import TrainingSection
-from neox_core.config.sections.zero import ZeroSection
-from neox_core.config.structure import Config
+from neox_core.config.schema.sections.precision import PrecisionSection
+from neox_core.config.schema.sections.training import TrainingSection
+from neox_core.config.schema.sections.zero import ZeroSection
+from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import enabled, owns_parameters, rule
 

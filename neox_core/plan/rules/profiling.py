@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
-from neox_core.config.sections.parallelism import ParallelismSection
-from neox_core.config.sections.profiling import ProfilingSection
-from neox_core.config.structure import Config
+from neox_core.config.schema.sections.parallelism import ParallelismSection
+from neox_core.config.schema.sections.profiling import ProfilingSection
+from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
 

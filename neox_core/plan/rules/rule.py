@@ -6,8 +6,8 @@ from types import ModuleType
 from typing import Any
 
 from neox_core.config.problem import Problem
-from neox_core.config.sections.zero import ZeroSection
-from neox_core.config.structure import Config
+from neox_core.config.schema.sections.zero import ZeroSection
+from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
 
 Rule = Callable[[Config, ClusterShape], Iterator[Problem]]

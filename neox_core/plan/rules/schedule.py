@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from attrs import evolve
 
 from neox_core.config.problem import Problem
-from neox_core.config.sections.schedule import LearningRateSection
-from neox_core.config.structure import Config
+from neox_core.config.schema.sections.schedule import LearningRateSection
+from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rates import comes_with_optimizer, looked_at, rate_of, schedule_shape
+from neox_core.plan.lr_schedule import comes_with_optimizer, looked_at, rate_of, schedule_shape
 from neox_core.plan.rules.rule import rule
 
 CURVE_KEYS = ("lr_decay_style", "lr_decay_iters", "min_lr", "warmup")

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
-from neox_core.config.sections.communication import CommunicationSection
-from neox_core.config.sections.model import ModelSection
-from neox_core.config.sections.parallelism import ParallelismSection
-from neox_core.config.sections.precision import PrecisionSection
-from neox_core.config.sections.zero import ZeroBlock, ZeroSection
-from neox_core.config.structure import Config
+from neox_core.config.schema.sections.communication import CommunicationSection
+from neox_core.config.schema.sections.model import ModelSection
+from neox_core.config.schema.sections.parallelism import ParallelismSection
+from neox_core.config.schema.sections.precision import PrecisionSection
+from neox_core.config.schema.sections.zero import ZeroBlock, ZeroSection
+from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape, data_parallel
 from neox_core.plan.rules.rule import owns_parameters, rule
 

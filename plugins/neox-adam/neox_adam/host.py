@@ -24,7 +24,7 @@ def cpu_adam(params: Iterable[dict[str, Any]], settings: CPUAdamSettings) -> tor
 
     Raises RuntimeError where there is no compiler.
     """
-    from neox_core.build.engine import ops
+    from neox_core.engine import ops
 
     optimizer = ops.cpu_adam(params, adamw_mode=settings.adam_w_mode, **_options(settings))
 

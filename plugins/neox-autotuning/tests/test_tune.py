@@ -11,8 +11,8 @@ from neox_autotuning.space import Trial
 from neox_autotuning.trial import Bench, SearchStoppedError
 from neox_autotuning.tune import space_of, tune
 
-from neox_core.config.load import load
-from neox_core.config.modernise import modernise
+from neox_core.config.compat.modernise import modernise
+from neox_core.config.read.load import load
 from neox_core.plan.resolve import prepare_run
 from neox_core.testing import build, load_only
 

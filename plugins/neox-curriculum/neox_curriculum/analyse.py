@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from neox_core.build.dataset import open_split
+from neox_core.data.dataset import open_split
 from neox_core.errors import run_main
 from neox_core.plan.runfile import read_runfile
 from neox_curriculum.index import write_rows
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from neox_core.build.dataset import Samples
+    from neox_core.data.dataset import Samples
 
 
 def vocabulary_rarity(samples: Samples) -> NDArray[np.int64]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from neox_core.build.corpus import Corpus, Tally, text_files
-from neox_core.build.texts import kind_of
+from neox_core.data.corpus import Corpus, Tally, text_files
+from neox_core.data.texts import kind_of
 from neox_core.errors import DataError
 
 if TYPE_CHECKING:

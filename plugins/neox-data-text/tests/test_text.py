@@ -11,8 +11,8 @@ from attrs import evolve
 from pyarrow import parquet
 from torch.utils.data import DataLoader
 
-from neox_core.build.pack import Mark, Share, share_of
-from neox_core.build.stream import Layout, Source, StreamBatches, Streams
+from neox_core.data.pack import Mark, Share, share_of
+from neox_core.data.stream import Layout, Source, StreamBatches, Streams
 from neox_core.errors import DataError
 from neox_core.plan.runfile import ComponentRef
 from neox_core.testing import assert_light, build, load_only

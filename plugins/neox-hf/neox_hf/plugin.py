@@ -8,3 +8,9 @@ def neox_model_families() -> list[Component]:
         Component("llama", "neox_hf.llama:Llama", summary="LLaMA and what has its shape (arXiv:2302.13971)"),
         Component("mistral", "neox_hf.llama:Mistral", summary="Mistral without a sliding window (arXiv:2310.06825)"),
     ]
+
+
+@hookimpl
+def neox_commands() -> list[Component]:
+    summary = "Read and write the checkpoints of other libraries."
+    return [Component("checkpoint", "neox_hf.commands:checkpoint", summary=summary)]

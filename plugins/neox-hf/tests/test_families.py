@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from neox_hf.commands import prepare_import
+from neox_hf.export import choose_family, export_hf, logits_layer_by_layer
+from neox_hf.import_checkpoint import import_hf
 from neox_hf.plugin import neox_model_families
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -21,21 +24,18 @@ from transformers import (
     MistralForCausalLM,
 )
 
-from neox_core.build.context import BuildContext
-from neox_core.build.model import build_model
-from neox_core.cli.checkpoint import prepare_import
+from neox_core.checkpoint.read import CheckpointReader, read_weights
 from neox_core.errors import CheckpointError, ConfigError, NeoxError
 from neox_core.hooks.component import load_path
 from neox_core.hooks.loader import load_plugins
+from neox_core.model.build import build_model
 from neox_core.model.gpt import GPT
+from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import RunPlan, read_runfile
+from neox_core.run.generate import continue_ids
+from neox_core.run.sampling import Sampling
 from neox_core.testing import assert_light
-from neox_core.train.checkpoint_read import CheckpointReader, read_weights
-from neox_core.train.export_hf import choose_family, export_hf, logits_layer_by_layer
-from neox_core.train.generate import continue_ids
-from neox_core.train.import_hf import import_hf
-from neox_core.train.sampling import Sampling
 
 SIZES = {
     "vocab_size": 96,

@@ -138,7 +138,7 @@ def _agent(cluster: ClusterPlan, run_file: Path, log_dir: Path, node: int | None
         rank=node or 0,
         timeout=60,
     )
-    rank = python("neox_core.train.rank", str(run_file))
+    rank = python("neox_core.run.rank", str(run_file))
     spec = WorkerSpec(
         role="rank",
         local_world_size=host.slots,

@@ -11,7 +11,7 @@ import torch
 from attrs import asdict
 from torch import Tensor
 
-from neox_core.build.native import native_for
+from neox_core.kernels.compile_c import native_for
 from neox_lion.plugin import LionSettings
 
 SOURCE = Path(__file__).with_name("step.cpp")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neox_core.build.native import native_for
+from neox_core.kernels.compile_c import native_for
 
 _SCALE = 4
 """Bytes of a scale, after the signs."""

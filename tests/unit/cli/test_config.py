@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from neox_core.cli.main import neox
-from neox_core.config.load import load
+from neox_core.config.read.load import load
 from neox_core.plan import resolve
 
 Run = Callable[..., Result]

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from neox_core.cli.main import neox
-from neox_core.config.explain import find_keys
-from neox_core.config.keys import all_keys
+from neox_core.config.reference.explain import find_keys
+from neox_core.config.reference.keys import all_keys
 from neox_core.errors import UsageError
 from neox_core.hooks.loader import load_plugins
 

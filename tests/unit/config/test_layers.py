@@ -2,7 +2,7 @@
 
 import pytest
 
-from neox_core.config.layers import layer_layouts, layouts_used, pattern
+from neox_core.config.schema.attention_config import layer_layouts, layouts_used, pattern
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Every parameter and named feature of the documents has an owner, by its name, type and default.
 
-neox_core/config/ledger.toml is what the documents say; the numbers below are what this version does not have yet.
+neox_core/config/reference/ledger.toml is what the documents say; the numbers below are what this version does not
+have yet.
 """
 
 from collections import defaultdict
@@ -8,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from neox_core.config import packages
-from neox_core.config.convert import InvalidError, convert
-from neox_core.config.coverage import key_rows, ledger, states, total
-from neox_core.config.infer import INFER
-from neox_core.config.keys import Key, all_keys, own_keys
-from neox_core.config.known import PACKAGES, known
-from neox_core.config.legacy import LEGACY
-from neox_core.config.words import default_in_words, known_type_in_words
+from neox_core.config.compat import packages
+from neox_core.config.compat.detect_data_format import INFER
+from neox_core.config.compat.known import PACKAGES, known
+from neox_core.config.compat.legacy import LEGACY
+from neox_core.config.reference.coverage import key_rows, ledger, states, total
+from neox_core.config.reference.keys import Key, all_keys, own_keys
+from neox_core.config.schema.convert import InvalidError, convert
+from neox_core.config.schema.describe import default_in_words, known_type_in_words
 from neox_core.hooks.kinds import KIND_BY_NAME, KINDS
 from neox_core.hooks.loader import load_plugins
 
@@ -212,15 +213,17 @@ def test_what_is_implemented_is_not_declared_as_of_a_later_version() -> None:
     }
     twice = sorted(key.path for key in known().keys.values() if set(key.spellings) & own)
     older = sorted({rule.key for rule in LEGACY} & set(known().keys))
-    assert not twice + older, f"remove from neox_core/config/known_keys.toml: {', '.join(twice + older)}"
+    assert not twice + older, f"remove from neox_core/config/compat/known_keys.toml: {', '.join(twice + older)}"
     for kind, names in known().components.items():
         there = sorted(set(names) & set(REGISTRY.names(kind))) if KIND_BY_NAME[kind].used else []
-        assert not there, f"remove from [components.{kind}] of neox_core/config/known_keys.toml: {', '.join(there)}"
+        assert not there, (
+            f"remove from [components.{kind}] of neox_core/config/compat/known_keys.toml: {', '.join(there)}"
+        )
 
 
 def test_the_packages_of_keys_and_names_are_fresh() -> None:
     text = PACKAGES.read_text(encoding="utf-8")
-    assert text == packages.document(REGISTRY), "run: python -m neox_core.config.packages"
+    assert text == packages.document(REGISTRY), "run: python -m neox_core.config.compat.packages"
 
 
 @pytest.mark.parametrize("key", known().keys.values(), ids=lambda key: key.path)

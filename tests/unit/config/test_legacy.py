@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from neox_core.config.load import Loaded, load
-from neox_core.config.modernise import modernise
+from neox_core.config.compat.modernise import modernise
+from neox_core.config.read.load import Loaded, load
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from neox_core.config.load import load
+from neox_core.config.read.load import load
 
 
 def write(path: Path, content: str | bytes) -> Path:

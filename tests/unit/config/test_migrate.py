@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from neox_core.config.migrate import MARK, Migrated, migrate
+from neox_core.config.compat.migrate import MARK, Migrated, migrate
 from neox_core.config.report import ProblemsError
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine

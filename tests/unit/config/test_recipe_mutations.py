@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from neox_core.config.load import load
+from neox_core.config.read.load import load
 from neox_core.config.report import ProblemsError
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine

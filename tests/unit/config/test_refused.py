@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from neox_core.config.load import MAX_BYTES
 from neox_core.config.problem import Problem
+from neox_core.config.read.load import MAX_BYTES
 from neox_core.config.report import ProblemsError
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine

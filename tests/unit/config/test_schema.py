@@ -7,9 +7,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
-from neox_core.config.convert import block_of
-from neox_core.config.keys import own_keys
-from neox_core.config.schema import schema
+from neox_core.config.reference.json_schema import schema
+from neox_core.config.reference.keys import own_keys
+from neox_core.config.schema.convert import block_of
 from neox_core.hooks.loader import load_plugins
 
 ROOT = Path(__file__).parents[3]

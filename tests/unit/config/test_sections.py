@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from neox_core.config.convert import Field, block_of, fields_of
-from neox_core.config.document import document
-from neox_core.config.sections import CORE_SECTIONS
+from neox_core.config.reference.document import document
+from neox_core.config.schema.convert import Field, block_of, fields_of
+from neox_core.config.schema.sections import CORE_SECTIONS
 from neox_core.hooks.loader import load_plugins
 
 TESTS = Path(__file__).parents[2]

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from neox_core.api import Component, hookimpl
-from neox_core.config.known import gpt_neox, known
-from neox_core.config.legacy import LEGACY_KEYS
-from neox_core.config.load import load
-from neox_core.config.modernise import modernise
-from neox_core.config.owners import find_owners
+from neox_core.config.compat.known import gpt_neox, known
+from neox_core.config.compat.legacy import LEGACY_KEYS
+from neox_core.config.compat.modernise import modernise
+from neox_core.config.read.load import load
 from neox_core.config.report import in_order, render
-from neox_core.config.sections.model import ModelSection
-from neox_core.config.structure import Config, SectionInvalidError, structure
+from neox_core.config.schema.owners import find_owners
+from neox_core.config.schema.sections.model import ModelSection
+from neox_core.config.schema.structure import Config, SectionInvalidError, structure
 from neox_core.hooks.loader import load_plugins
 
 Read = Callable[..., tuple[Config, list[str]]]

@@ -8,7 +8,7 @@ from attrs import field, frozen
 from attrs import validators as v
 
 from neox_core.api import setting
-from neox_core.config.structure import structure_settings
+from neox_core.config.schema.structure import structure_settings
 from neox_core.errors import ConfigError
 
 

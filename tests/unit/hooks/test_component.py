@@ -10,7 +10,7 @@ from neox_core.errors import DataError, PluginError
 from neox_core.hooks.component import load_path, path_of
 from neox_core.hooks.registry import Entry, PluginInfo
 from neox_core.plan.runfile import ComponentRef
-from neox_core.train.leave import write_failure
+from neox_core.run.exit import write_failure
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 import torch
 from attrs import evolve
 
-from neox_core.build.context import BuildContext
-from neox_core.build.model import build_model
+from neox_core.model.build import build_model
 from neox_core.model.gpt import GPT
+from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, ModelPlan
 from neox_core.testing.plans import example_plan

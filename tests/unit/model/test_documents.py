@@ -6,10 +6,10 @@ from attrs import evolve
 from torch import Tensor
 from torch.nn import functional as F
 
-from neox_core.build.context import BuildContext
-from neox_core.build.model import build_model
 from neox_core.errors import ConfigError
+from neox_core.model.build import build_model
 from neox_core.model.documents import DocumentRules
+from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ModelPlan
 

@@ -14,6 +14,8 @@ from neox_core.errors import RankError
 from neox_core.parallel.groups import Groups, build_groups
 from neox_core.plan.runfile import ClusterPlan, Host
 
+pytestmark = pytest.mark.ranks
+
 
 def cluster(ranks: int, **changes: int) -> ClusterPlan:
     return ClusterPlan((Host("localhost", ranks),), "cpu", "gloo", "127.0.0.1", 29500, 1, **changes)

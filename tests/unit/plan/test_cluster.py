@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from neox_core.config.load import load
-from neox_core.config.modernise import modernise
+from neox_core.config.compat.modernise import modernise
 from neox_core.config.problem import Problem
+from neox_core.config.read.load import load
 from neox_core.config.report import errors
-from neox_core.config.structure import structure
+from neox_core.config.schema.structure import structure
 from neox_core.plan.cluster import ClusterShape, Machine, cluster_plan, cluster_shape, detect
 
 

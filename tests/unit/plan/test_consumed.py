@@ -10,10 +10,10 @@ import pytest
 from attrs import frozen
 
 from neox_core.api import ConfigSection, hookimpl, setting
-from neox_core.config.convert import fields_of
 from neox_core.config.report import ProblemsError, spell
-from neox_core.config.sections import CORE_SECTIONS
-from neox_core.config.watch import watched
+from neox_core.config.schema.convert import fields_of
+from neox_core.config.schema.sections import CORE_SECTIONS
+from neox_core.config.schema.watch import watched
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
 
@@ -75,7 +75,7 @@ def test_an_unread_key_of_a_section_stops_the_run(
 
 def test_the_core_is_held_to_it_too(tmp_path: Path, text: str, catalog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sections = (*CORE_SECTIONS, ConfigSection("pace", PaceSection))
-    monkeypatch.setattr("neox_core.config.owners.CORE_SECTIONS", sections)
+    monkeypatch.setattr("neox_core.config.schema.owners.CORE_SECTIONS", sections)
     assert errors(tmp_path, text + "pace: {slow: 2}\n", catalog) == ["pace.slow: nothing reads it"]
 
 

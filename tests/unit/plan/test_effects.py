@@ -1,7 +1,7 @@
 """What changing a key of a config changes in the plan, and where the effect of every other key is tested.
 
 Keys are the top-level ones of the documents, as the ledger has them. Each that this version has is in one of the two
-tables; those of `tests/unit/build/test_effects.py` are in the table there.
+tables; those of `tests/unit/model/test_effects.py` are in the table there.
 """
 
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import tomli
 
-from neox_core.config.coverage import states
-from neox_core.config.keys import all_keys
+from neox_core.config.reference.coverage import states
+from neox_core.config.reference.keys import all_keys
 from neox_core.config.report import ProblemsError
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine
@@ -21,8 +21,8 @@ from neox_core.plan.rules import offload
 from neox_core.plan.runfile import RunPlan
 
 ROOT = Path(__file__).parents[3]
-LEDGER = tomli.loads((ROOT / "neox_core/config/ledger.toml").read_text(encoding="utf-8"))["parameters"]
-BUILT = "tests/unit/build/test_effects.py"
+LEDGER = tomli.loads((ROOT / "neox_core/config/reference/ledger.toml").read_text(encoding="utf-8"))["parameters"]
+BUILT = "tests/unit/model/test_effects.py"
 
 
 def at(path: str) -> Callable[[RunPlan], Any]:
@@ -235,15 +235,15 @@ EFFECTS: dict[str, Effect] = {
 }
 
 UNIT, PLUGINS = "tests/unit/", "plugins/neox-"
-CHECKPOINT, CLUSTER = f"{UNIT}train/test_checkpoint.py::", f"{UNIT}plan/test_cluster.py::"
+CHECKPOINT, CLUSTER = f"{UNIT}checkpoint/test_checkpoint.py::", f"{UNIT}plan/test_cluster.py::"
 MODEL, DOCUMENTS = f"{UNIT}model/test_gpt.py::", f"{UNIT}model/test_documents.py::"
 HOSTS = f"{CLUSTER}test_ranks_of_a_hostfile"
 TOLD = f"{PLUGINS}launchers/tests/test_hosts.py::test_ranks_of_all_hosts_are_told_who_they_are_and_stop_in_good_order"
-RUN_IN_ORDER = f"{UNIT}train/test_loop.py::test_the_order_of_a_run"
+RUN_IN_ORDER = f"{UNIT}run/test_loop.py::test_the_order_of_a_run"
 LAYOUTS = "tests/e2e/test_layouts.py::test_equals_one_process"
 TOKENIZERS = f"{PLUGINS}tokenizers/tests/test_tokenizers.py::"
 POSITIONS = f"{PLUGINS}positions/tests/test_positions.py::"
-REPORT = f"{UNIT}train/test_report.py::"
+REPORT = f"{UNIT}run/test_report.py::"
 CHOICE = f"{PLUGINS}curriculum/tests/test_choice.py::"
 BLOCKS = f"{PLUGINS}monitors/tests/test_blocks.py::"
 LEGACY = f"{UNIT}config/test_legacy.py::"
@@ -275,15 +275,15 @@ PLACES: dict[str, str] = {
     "vocab_file": f"{TOKENIZERS}test_any_tokenizer_json_is_read",
     "merge_file": f"{TOKENIZERS}test_training_joins_the_most_frequent_pairs_first",
     "tokenizer_type": f"{TOKENIZERS}test_ids_of_any_text_are_those_of_the_reference",
-    "split": f"{UNIT}build/test_order.py::test_documents_are_split_as_gpt_neox_does",
+    "split": f"{UNIT}data/test_order.py::test_documents_are_split_as_gpt_neox_does",
     "data_impl": f"{UNIT}plan/test_resolve.py::test_infer_looks_at_the_first_bytes",
     "optimizer": f"{PLUGINS}adam/tests/test_adam.py::test_classes_are_those_that_are_asked_for",
-    "fp16": f"{UNIT}build/test_engine.py::test_fp16_equals_a_plain_loop_and_backs_off",
+    "fp16": f"{UNIT}engine/test_engine.py::test_fp16_equals_a_plain_loop_and_backs_off",
     "zero_allow_untested_optimizer": f"{UNIT}plan/test_rules.py::test_rule",
     "disable_allgather": f"{UNIT}plan/test_effects.py::test_what_nobody_can_do_is_refused",
     "eval_interval": RUN_IN_ORDER,
     "eval_iters": f"{REPORT}test_validation_is_the_mean_of_its_batches",
-    "exit_interval": f"{UNIT}train/test_loop.py::test_exit_interval",
+    "exit_interval": f"{UNIT}run/test_loop.py::test_exit_interval",
     "log_interval": f"{REPORT}test_logs_at_its_interval_and_at_the_last_step_the_mean_since_the_last_log",
     "save_interval": RUN_IN_ORDER,
     "keep_last_n_checkpoints": f"{CHECKPOINT}test_old_checkpoints_go",

@@ -1,4 +1,4 @@
-"""Hostfiles and filters. That DeepSpeed's launcher reads them alike is in tests/unit/build/test_hosts.py."""
+"""Hostfiles and filters. That DeepSpeed's launcher reads them alike is in tests/unit/engine/test_hosts.py."""
 
 from collections.abc import Callable
 from pathlib import Path

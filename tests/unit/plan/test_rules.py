@@ -8,9 +8,9 @@ import pytest
 from attrs import frozen
 
 from neox_core.api import Component, ConfigSection, Problem, hookimpl, setting
-from neox_core.config.convert import block_of, fields_of
 from neox_core.config.report import ProblemsError, errors, render
-from neox_core.config.sections import CORE_SECTIONS
+from neox_core.config.schema.convert import block_of, fields_of
+from neox_core.config.schema.sections import CORE_SECTIONS
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run

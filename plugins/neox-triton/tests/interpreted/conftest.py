@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from neox_core.build.kernel_check import TOLERANCE, error_of
+from neox_core.kernels.compare import TOLERANCE, error_of
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16, torch.float16], ids=["fp32", "bf16", "fp16"])

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from neox_core.build.context import BuildContext
-from neox_core.build.data import build_batches
-from neox_core.build.model import build_model
-from neox_core.build.optimizer import build_optimizer
+from neox_core.data.batches import build_batches
+from neox_core.model.build import build_model
 from neox_core.model.dropout import sample_keys
+from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan
+from neox_core.run.optimizer import build_optimizer
+from neox_core.run.run import run
+from neox_core.run.startup import Startup
 from neox_core.testing import build, load_only
-from neox_core.train.run import run
-from neox_core.train.startup import Startup
 
 VOCAB = 24
 CONFIG = """

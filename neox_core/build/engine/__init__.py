@@ -1,8 +1,0 @@
-"""DeepSpeed, behind the few operations that a training loop and a checkpoint need. The only importer of deepspeed."""
-
-from neox_core.build.engine.engine import Engine, build_engine
-from neox_core.build.engine.files import remove_own_folders
-from neox_core.build.engine.measure import print_collectives
-from neox_core.build.engine.pipeline import build_stage
-
-__all__ = ["Engine", "build_engine", "build_stage", "print_collectives", "remove_own_folders"]

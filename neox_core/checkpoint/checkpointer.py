@@ -1,0 +1,295 @@
+"""Saving and resuming a run. The format is described in `neox_core.checkpoint.manifest`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from attrs import evolve, frozen
+
+from neox_core.checkpoint.changes import changes
+from neox_core.checkpoint.read import (
+    CheckpointReader,
+    read_weights,
+    restore_optimizer,
+    restore_own,
+    restore_weights,
+)
+from neox_core.checkpoint.rng import read_rng, write_rng
+from neox_core.checkpoint.state import StoredState, TrainState, stored_from_plain, stored_to_plain
+from neox_core.checkpoint.together import agree, agree_on_step
+from neox_core.checkpoint.write import (
+    PLAIN,
+    RankContents,
+    cannot_write,
+    collect,
+    discard,
+    prune,
+    publish,
+    remove_leftovers,
+    write_manifest,
+    write_rank,
+)
+from neox_core.contracts.optim import planned_schedule
+from neox_core.errors import CheckpointError
+from neox_core.plan.runfile import read_runfile, to_json
+from neox_core.plan.saved import RUN, STATE, checkpoint_to_load, find_checkpoint, require_checkpoint, step_of
+from neox_core.plan.schedule import schedule_terms
+
+if TYPE_CHECKING:
+    from neox_core.contracts.optim import LRSchedule
+    from neox_core.engine import Engine
+    from neox_core.parallel.context import BuildContext
+    from neox_core.plan.runfile import OptimPlan, RunPlan
+
+__all__ = ["Checkpointer", "Resumed", "find_checkpoint", "read_weights"]
+
+_SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
+
+
+@frozen
+class Resumed:
+    """Where a run begins. path: the checkpoint, None for a fresh start. notes: lines for people."""
+
+    state: TrainState
+    schedule: LRSchedule
+    path: Path | None
+    notes: tuple[str, ...]
+
+
+class Checkpointer:
+    """Writes and reads the checkpoints of one run. Every method is collective: all ranks call it together."""
+
+    def __init__(self, plan: RunPlan, engine: Engine, context: BuildContext) -> None:
+        self._plan = plan
+        self._engine = engine
+        self._groups = context.groups
+        self._device = context.device
+        self._rank = 0 if context.groups.world is None else dist.get_rank()
+        self._world_size = plan.cluster.world_size
+        self._saved_step: int | None = None
+
+    def save(self, state: TrainState) -> Path | None:
+        """Write a checkpoint of `state` and return its folder; None when there is nowhere to save, or it is there.
+
+        Raises CheckpointError on every rank when any could not write; the checkpoints before are then untouched.
+        """
+        plan = self._plan.checkpoint
+        if plan.save is None or self._saved_step == state.step:
+            return None
+        folder = Path(plan.save)
+        final = folder / f"step-{state.step:08d}"
+        written = folder / f".{final.name}.tmp"
+        try:
+            self._together(lambda: _empty_folder(written) if self._rank == 0 else None)
+            self._together(lambda: self._write(written))
+            self._together(lambda: self._finish(written, final, state) if self._rank == 0 else None)
+        except CheckpointError:
+            if self._rank == 0 and written.exists():
+                with suppress(OSError):
+                    discard(written)  # gives the room back
+            raise
+        self._saved_step = state.step
+        return final
+
+    def load(self) -> Resumed:
+        """Fill model, optimizer and generators from the planned checkpoint, or start anew when none is planned.
+
+        Raises CheckpointError when there is none and the plan says that there must be, when it is damaged, and when
+        it does not fit this run.
+        """
+        plan = self._plan.checkpoint
+        if self._rank == 0 and plan.save is not None:
+            remove_leftovers(Path(plan.save))
+        places: list[tuple[Path | None, bool]] = []
+        self._together(lambda: places.append(checkpoint_to_load(plan)))
+        ((folder, own),) = places
+        agree_on_step(-1 if folder is None else step_of(folder), self._groups, self._device)
+        require_checkpoint(plan, folder)
+        if folder is None:
+            return Resumed(TrainState(), self._schedule(self._plan.optim), None, self._in_the_way())
+        found: list[Resumed] = []
+        self._together(lambda: found.append(self._read(folder, own=own)))
+        return found[0]
+
+    def _in_the_way(self) -> tuple[str, ...]:
+        """A line on what an earlier run has left in `save`."""
+        save = self._plan.checkpoint.save
+        last = None if save is None else find_checkpoint(Path(save))
+        if last is None:
+            return ()
+        again = "`--resume auto` goes on from there"
+        return (
+            f"{last} is of an earlier run; this one begins anew and replaces checkpoints of the same steps ({again})",
+        )
+
+    def _read(self, folder: Path, *, own: bool) -> Resumed:
+        engine, plan = self._engine, self._plan.checkpoint
+        reader = CheckpointReader(folder)
+        if own:  # all that is there, whatever is said of how to begin from `load`
+            optimizer = plan.load_optimizer or reader.manifest.has_optimizer
+            plan = evolve(
+                plan, finetune=False, load_optimizer=optimizer, load_rng=plan.load_rng or reader.manifest.has_rng
+            )
+        # Each rank verifies a share of the files; none goes on before all have.
+        self._together(lambda: reader.verify(lambda index, _: index % self._world_size == self._rank))
+        restore_weights(engine, reader, masters=plan.load_masters)
+        if plan.finetune:
+            return Resumed(TrainState(), self._schedule(self._plan.optim), folder, ())
+        stored = stored_from_plain(reader.state(), folder / STATE)
+        state, notes = stored.state, self._changed_versions(stored.plugins)
+        notes += changes(reader.run(), self._plan)
+        if state.consumed_samples != state.step * self._plan.batch.train_batch:
+            raise CheckpointError(
+                f"{folder}: {state.consumed_samples} samples in {state.step} steps; this run takes"
+                f" {self._plan.batch.train_batch} a step, so its place in the data would be another",
+                hint="keep train_batch_size (another number of ranks is fine), or set finetune: true",
+            )
+        self._engine.start_at(state.consumed_samples)
+        optim = self._plan.optim
+        if plan.load_optimizer:
+            if not reader.manifest.has_optimizer:
+                raise CheckpointError(f"{folder}: written with no-save-optim", hint="set no-load-optim or finetune")
+            self._require_state_of_its_own(reader)
+            restore_optimizer(engine, reader)
+            self._restore_extras(stored)
+            notes += restore_own(engine, reader, self._rank, self._world_size)
+            optim = self._choose_schedule(reader, stored.schedule)
+        else:
+            notes.append("the optimizer starts anew, since its state is not loaded")
+        if plan.load_rng:
+            notes += self._restore_rng(reader)
+        else:
+            notes.append("random numbers start anew, since their state is not loaded")
+        if folder.parent == Path(plan.save or ""):
+            self._saved_step = state.step
+        return Resumed(state, self._schedule(optim), folder, tuple(notes))
+
+    def _write(self, folder: Path) -> None:
+        with self._engine.at_hand():
+            write_rank(folder, self._contents())
+
+    def _contents(self) -> RankContents:
+        plan, groups = self._plan.checkpoint, self._groups
+        contents = collect(
+            self._engine,
+            self._rank,
+            groups,
+            optimizer=plan.save_optimizer,
+            whole=plan.whole_weights,
+        )
+        if plan.save_rng:
+            for name, tensor in read_rng(self._device).items():
+                contents.add("rng", "rng", f"{self._rank}/{name}", tensor, rank=self._rank)
+        return contents
+
+    def _finish(self, written: Path, final: Path, state: TrainState) -> None:
+        plan = self._plan.checkpoint
+        write_manifest(
+            written,
+            state.step,
+            self._world_size,
+            to_json(self._plan) + "\n",
+            self._describe(state),
+            optimizer=plan.save_optimizer,
+            rng=plan.save_rng,
+        )
+        publish(written, final)
+        if plan.keep_last is not None:
+            prune(final.parent, plan.keep_last, final)
+
+    def _describe(self, state: TrainState) -> dict[str, Any]:
+        """What state.json says."""
+        scaler = self._engine.loss_scaler()
+        options = self._engine.changed_options()
+        for name, value in (pair for group in options for pair in group.items()):
+            if not isinstance(value, PLAIN):
+                raise CheckpointError(
+                    f"the optimizer's group option {name!r} has become a {type(value).__name__}, not a number"
+                )
+        stored = StoredState(
+            state=state,
+            schedule=schedule_terms(self._plan.optim),
+            plugins=self._plan.plugins,
+            neox_version=self._plan.neox_version,
+            skipped_steps=self._engine.skipped_steps(),
+            loss_scaler={name: getattr(scaler, name) for name in _SCALER_STATE if hasattr(scaler, name)},
+            options=options,
+        )
+        return stored_to_plain(stored)
+
+    def _restore_extras(self, stored: StoredState) -> None:
+        self._engine.count_skipped(stored.skipped_steps)
+        self._engine.change_options(stored.options)
+        scaler = self._engine.loss_scaler()
+        for name, value in stored.loss_scaler.items():
+            if name in _SCALER_STATE and hasattr(scaler, name):
+                setattr(scaler, name, value)
+
+    def _restore_rng(self, reader: CheckpointReader) -> list[str]:
+        if not reader.manifest.has_rng:
+            raise CheckpointError(f"{reader.folder}: written with no-save-rng", hint="set no-load-rng")
+        if reader.manifest.world_size != self._world_size:
+            return [f"written by {reader.manifest.world_size} ranks, not {self._world_size}: random numbers start anew"]
+        try:
+            write_rng(reader.rng(self._rank), self._device)
+        except (KeyError, ValueError, TypeError, RuntimeError, OverflowError) as error:
+            raise CheckpointError(f"{reader.folder}: not a state of a random generator: {error}") from error
+        return []
+
+    def _choose_schedule(self, reader: CheckpointReader, stored: dict[str, Any]) -> OptimPlan:
+        """Whose schedule goes on, by override-lr-scheduler and use-checkpoint-lr-scheduler."""
+        source, mine = self._plan.checkpoint.schedule_from, json.loads(json.dumps(schedule_terms(self._plan.optim)))
+        if source == "checkpoint":
+            reader.run()  # verified
+            return read_runfile(reader.folder / RUN).optim
+        if source == "must-match" and mine != stored:
+            keys = sorted(key for key in {*mine, *stored} if mine.get(key) != stored.get(key))
+            changes = "; ".join(f"{key}: {stored.get(key)} there, {mine.get(key)} here" for key in keys)
+            raise CheckpointError(
+                f"{reader.folder}: another learning-rate schedule: {changes}",
+                hint="set override-lr-scheduler for the config's, use-checkpoint-lr-scheduler for the checkpoint's",
+            )
+        return self._plan.optim
+
+    def _require_state_of_its_own(self, reader: CheckpointReader) -> None:
+        """Optimizers of one plugin may share their state, such as Adam and CPU_Adam."""
+        then, now = reader.run()["optim"]["optimizer"], self._plan.optim.optimizer
+        if then["name"] != now.name and then["plugin"] != now.plugin:
+            raise CheckpointError(
+                f"{reader.folder}: holds the state of {then['name']}, and this run's optimizer is {now.name}",
+                hint="no-load-optim: true begins its state anew",
+            )
+
+    def _changed_versions(self, then: dict[str, str]) -> list[str]:
+        now = self._plan.plugins
+        return [
+            f"plugin {name}: {then.get(name, 'not used')} wrote the checkpoint, {now.get(name, 'not used')} goes on"
+            for name in sorted({*then, *now})
+            if then.get(name) != now.get(name)
+        ]
+
+    def _schedule(self, optim: OptimPlan) -> LRSchedule:
+        return planned_schedule(optim, self._plan.train.train_iters)
+
+    def _together(self, act: Callable[[], object]) -> None:
+        """Do it on this rank, then hear whether every rank could."""
+        failure: CheckpointError | None = None
+        try:
+            act()
+        except CheckpointError as error:
+            failure = error
+        agree(failure, self._groups, self._device)
+
+
+def _empty_folder(folder: Path) -> None:
+    try:
+        if folder.exists():
+            discard(folder)
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error

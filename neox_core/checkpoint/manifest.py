@@ -1,0 +1,134 @@
+"""What a checkpoint folder holds, and where. Written last: a folder without a manifest is not a checkpoint.
+
+step-00000100/
+manifest.json                        size and SHA-256 of every other file; every piece of every tensor
+run.json                             the plan of the run that wrote it
+state.json                           step, consumed samples and tokens, schedule, plugins
+rank-00000.weights.safetensors       one of each per rank that has something to store
+rank-00000.optimizer.safetensors
+rank-00000.rng.safetensors
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+from attrs import field, frozen
+from attrs import validators as v
+from cattrs import transform_error
+from cattrs.errors import BaseValidationError
+from cattrs.preconf.json import make_converter
+
+from neox_core.checkpoint.tensor_file import DTYPES, Seal
+from neox_core.errors import CheckpointError
+from neox_core.plan.saved import MANIFEST, RUN, STATE
+
+FORMAT = 1
+_FILE = r"rank-\d{5,}\.(weights|optimizer|rng)\.safetensors|run\.json|state\.json"
+
+Kind = Literal["weight", "buffer", "master", "state", "own", "rng"]
+
+
+@frozen
+class Piece:
+    """One stored tensor, which is a parameter's or a part of it.
+
+    kind: weight: as the model computes with it. master: the fp32 copy that the optimizer steps. state: of the
+    optimizer, `state` says which. own: of the optimizer, what one rank alone knows. buffer: of a module. rng: a
+    generator's state, of one rank, by the generator.
+    name: of the parameter. shape: of the whole tensor. flat_range: the piece is these elements of the tensor,
+    flattened; None: it is the tensor. slice: one [first, last) per dimension, of a tensor that the ranks of a
+    tensor-parallel group hold together; flat_range then counts within the slice.
+    """
+
+    file: str = field(validator=v.matches_re(_FILE))
+    key: str
+    kind: Kind
+    name: str
+    dtype: str = field(validator=v.in_(set(DTYPES.values())))
+    shape: tuple[int, ...] = field(validator=v.deep_iterable(v.ge(0)))
+    flat_range: tuple[int, int] | None = None
+    state: str | None = None
+    rank: int | None = None
+    slice: tuple[tuple[int, int], ...] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        inside = self.slice is None or (
+            len(self.slice) == len(self.shape)
+            and all(0 <= first < last <= length for (first, last), length in zip(self.slice, self.shape, strict=True))
+        )
+        if not inside:
+            raise ValueError(f"{self.key}: slice {self.slice} of a tensor of shape {self.shape}")
+        elements = math.prod(self.region_shape)
+        if self.flat_range is not None and not 0 <= self.flat_range[0] < self.flat_range[1] <= elements:
+            raise ValueError(f"{self.key}: elements {self.flat_range} of a tensor of shape {self.region_shape}")
+
+    @property
+    def region_shape(self) -> tuple[int, ...]:
+        """Shape of the slice, of the whole tensor where there is none."""
+        return self.shape if self.slice is None else tuple(last - first for first, last in self.slice)
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        return self.region_shape if self.flat_range is None else (self.flat_range[1] - self.flat_range[0],)
+
+
+@frozen
+class Manifest:
+    """All pieces of a checkpoint. values: state of the optimizer that is a plain number, by parameter and state."""
+
+    step: int = field(validator=v.ge(0))
+    world_size: int = field(validator=v.ge(1))
+    files: dict[str, Seal] = field(validator=v.deep_mapping(v.matches_re(_FILE), v.instance_of(Seal)))
+    pieces: tuple[Piece, ...]
+    values: dict[str, dict[str, Any]] = field(factory=dict)
+    has_optimizer: bool = True
+    has_rng: bool = True
+    format: int = FORMAT
+
+
+_converter = make_converter(forbid_extra_keys=True)
+
+
+def to_text(manifest: Manifest) -> str:
+    return json.dumps(_converter.unstructure(manifest), separators=(",", ":"))
+
+
+def pieces_to_plain(pieces: list[Piece]) -> list[dict[str, Any]]:
+    plain: list[dict[str, Any]] = _converter.unstructure(pieces)
+    return plain
+
+
+def pieces_from_plain(plain: list[dict[str, Any]]) -> list[Piece]:
+    return _converter.structure(plain, list[Piece])
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Raises CheckpointError when there is none, or it is not one of this format."""
+    path = folder / MANIFEST
+    raw = read_json(path)
+    if raw.get("format") != FORMAT:
+        raise CheckpointError(f"{path}: format {raw.get('format')}, this version reads format {FORMAT}")
+    try:
+        manifest = _converter.structure(raw, Manifest)
+    except (BaseValidationError, TypeError, ValueError) as error:
+        what = transform_error(error)[0] if isinstance(error, BaseValidationError) else str(error)
+        raise CheckpointError(f"{path}: not a manifest: {what}") from error
+    unsealed = {piece.file for piece in manifest.pieces} - set(manifest.files)
+    if unsealed or not {RUN, STATE} <= set(manifest.files):
+        raise CheckpointError(f"{path}: names no checksum for {', '.join(sorted(unsealed)) or RUN}")
+    return manifest
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises CheckpointError for anything else."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(raw, dict):
+        raise CheckpointError(f"{path}: not a JSON object")
+    return raw

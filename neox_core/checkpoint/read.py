@@ -1,0 +1,252 @@
+"""From a checkpoint folder to tensors by name, in whatever parts they were stored. Nothing in it is executed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from neox_core.checkpoint.manifest import Kind, Piece, read_json, read_manifest
+from neox_core.checkpoint.regions import fit_together
+from neox_core.checkpoint.tensor_file import check_seal, read_part
+from neox_core.contracts.optim import AveragingOptimizer
+from neox_core.errors import CheckpointError
+from neox_core.plan.saved import RUN, STATE, find_checkpoint
+
+if TYPE_CHECKING:
+    from neox_core.engine import Engine
+    from neox_core.parallel.tensor import Cut
+
+
+class CheckpointReader:
+    """One checkpoint. Making a reader checks the manifest; `verify` checks the files that it names."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = read_manifest(folder)
+        self._pieces: dict[tuple[str, str, str | None], list[Piece]] = defaultdict(list)
+        for piece in self.manifest.pieces:
+            self._pieces[piece.kind, piece.name, piece.state].append(piece)
+        for pieces in self._pieces.values():
+            self._check_whole(pieces)
+
+    def verify(self, choose: Callable[[int, str], bool] = lambda index, file: True) -> None:
+        """Compare files with the manifest's checksums; choose(index, file): which. Raises CheckpointError."""
+        for index, (file, seal) in enumerate(sorted(self.manifest.files.items())):
+            if choose(index, file):
+                check_seal(self.folder / file, seal)
+
+    def state(self) -> dict[str, Any]:
+        check_seal(self.folder / STATE, self.manifest.files[STATE])
+        return read_json(self.folder / STATE)
+
+    def run(self) -> dict[str, Any]:
+        check_seal(self.folder / RUN, self.manifest.files[RUN])
+        return read_json(self.folder / RUN)
+
+    def shapes(self, kind: str) -> dict[str, tuple[int, ...]]:
+        """Shape by name of every tensor of one kind."""
+        return {name: pieces[0].shape for (has, name, _), pieces in self._pieces.items() if has == kind}
+
+    def states(self, name: str) -> list[str]:
+        """The optimizer's state tensors of one parameter."""
+        return [str(state) for kind, owner, state in self._pieces if kind == "state" and owner == name]
+
+    def master_kind(self, name: str) -> str:
+        """Which kind holds the most exact values of a parameter."""
+        return "master" if ("master", name, None) in self._pieces else "weight"
+
+    def tensor_shape(self, kind: str, name: str, state: str | None = None) -> tuple[int, ...]:
+        return self._pieces[kind, name, state][0].shape
+
+    def tensor(self, kind: str, name: str, state: str | None = None) -> Tensor:
+        """A whole tensor, on the CPU."""
+        shape = self.tensor_shape(kind, name, state)
+        return self.flat(kind, name, state, 0, prod(shape)).reshape(shape)
+
+    def flat(self, kind: str, name: str, state: str | None, first: int, last: int) -> Tensor:
+        """The elements [first, last) of a tensor, flattened: [last - first], on the CPU."""
+        pieces = self._pieces[kind, name, state]
+        if any(piece.slice is not None for piece in pieces):
+            return self._join(pieces).reshape(-1)[first:last]
+        return self._run(pieces, first, last)
+
+    def part(self, kind: str, name: str, state: str | None, cut: Cut | None, first: int, last: int) -> Tensor:
+        """The elements [first, last) of a rank's part of a tensor, flattened; cut None: of the whole tensor."""
+        if cut is None:
+            return self.flat(kind, name, state, first, last)
+        return cut.of(self.tensor(kind, name, state)).reshape(-1)[first:last]
+
+    def _join(self, pieces: list[Piece]) -> Tensor:
+        """The whole of a tensor that is stored in slices."""
+        by_slice: dict[Any, list[Piece]] = defaultdict(list)
+        for piece in pieces:
+            by_slice[piece.slice].append(piece)
+        regions = {place: self._run(mine, 0, prod(mine[0].region_shape)) for place, mine in by_slice.items()}
+        whole = next(iter(regions.values())).new_empty(pieces[0].shape)
+        for place, values in regions.items():
+            whole[tuple(slice(first, last) for first, last in place)] = values.view(
+                [last - first for first, last in place]
+            )
+        return whole
+
+    def _run(self, pieces: list[Piece], first: int, last: int) -> Tensor:
+        """The elements [first, last) of one slice, whose pieces are given in order."""
+        parts = []
+        for piece in pieces:
+            begin, end = _range(piece)
+            low, high = max(first, begin), min(last, end)
+            if low < high or prod(piece.region_shape) == 0:
+                part = None if piece.flat_range is None else (low - begin, high - begin)
+                found = read_part(self.folder / piece.file, piece.key, piece.stored_shape, piece.dtype, part)
+                parts.append(found if part is not None else found.reshape(-1)[low:high])
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def rng(self, rank: int) -> dict[str, Tensor]:
+        """States of the generators of one rank, by generator."""
+        return self._of_rank("rng", rank)
+
+    def own(self, rank: int) -> dict[str, Tensor]:
+        """What one rank's optimizer alone knew, by name."""
+        return self._of_rank("own", rank)
+
+    def _of_rank(self, kind: Kind, rank: int) -> dict[str, Tensor]:
+        pieces = [piece for piece in self.manifest.pieces if piece.kind == kind and piece.rank == rank]
+        return {
+            piece.name.partition("/")[2]: read_part(self.folder / piece.file, piece.key, piece.shape, piece.dtype)
+            for piece in pieces
+        }
+
+    def _check_whole(self, pieces: list[Piece]) -> None:
+        """The pieces of a tensor agree on what it is and cover it once; they are put in order."""
+        pieces.sort(key=lambda piece: (piece.slice or (), _range(piece)))
+        if not fit_together(pieces):
+            what = f"{pieces[0].kind} {pieces[0].name}"
+            raise CheckpointError(f"{self.folder}: the pieces of {what} do not fit together")
+
+
+def read_weights(checkpoint: Path) -> dict[str, Tensor]:
+    """Every weight by parameter name, whole, on the CPU, checksums verified.
+
+    checkpoint: a checkpoint's folder or one that holds checkpoints. Raises CheckpointError.
+    """
+    folder = find_checkpoint(checkpoint)
+    if folder is None:
+        raise CheckpointError(f"{checkpoint}: no checkpoint here")
+    reader = CheckpointReader(folder)
+    reader.verify(lambda _, file: ".weights." in file)
+    return {name: reader.tensor("weight", name) for name in reader.shapes("weight")}
+
+
+def restore_weights(engine: Engine, reader: CheckpointReader, *, masters: bool = True) -> None:
+    """Fill the model's parameters and buffers. Raises CheckpointError unless names and shapes are exactly its own.
+
+    masters: take fp32 numbers from stored fp32 copies of weights where there are any, else from the weights.
+    """
+    buffers = {name: buffer for name, buffer in engine.model.named_buffers() if name in engine.model.state_dict()}
+    _same_shapes(reader, "weight", engine.shapes())
+    _same_shapes(reader, "buffer", {name: tuple(buffer.shape) for name, buffer in buffers.items()})
+    for name, buffer in buffers.items():
+        buffer.copy_(reader.tensor("buffer", name))
+    with engine.at_hand():
+        weights = {id(shard.stepped) for shard in engine.weights}
+        for shard in (*engine.weights, *(each for each in engine.shards if id(each.stepped) not in weights)):
+            exact = masters and shard.stepped.dtype == torch.float32
+            source = reader.master_kind(shard.name) if exact else "weight"
+            values = reader.part(source, shard.name, None, shard.cut, shard.first, shard.first + shard.count)
+            shard.part_of(shard.stepped).copy_(values)
+    engine.weights_changed()
+
+
+def restore_optimizer(engine: Engine, reader: CheckpointReader) -> None:
+    """Fill the optimizer's state. Raises CheckpointError when it does not fit the way this run shards it."""
+    with engine.at_hand(), engine.filled_groups():
+        _fill_optimizer(engine, reader)
+
+
+def restore_own(engine: Engine, reader: CheckpointReader, rank: int, world_size: int) -> list[str]:
+    """Fill what each rank's optimizer alone knows, after all else is restored. Returns lines for people."""
+    if not isinstance(engine.optimizer, AveragingOptimizer):
+        return []
+    then = reader.manifest.world_size
+    stored = [reader.own(each) if then != world_size or each == rank else {} for each in range(then)]
+    engine.optimizer.load_own_state(stored)
+    engine.copy_masters_to_weights()
+    if then == world_size or not any(stored):
+        return []
+    return [f"written by {then} ranks, not {world_size}: the errors of compression are dealt anew, their sum is kept"]
+
+
+def _fill_optimizer(engine: Engine, reader: CheckpointReader) -> None:
+    order = {id(tensor): index for index, tensor in enumerate(_stepped(engine.optimizer))}
+    states: dict[int, dict[str, Any]] = defaultdict(dict)
+    for shard in engine.shards:
+        held = states[order[id(shard.stepped)]]
+        for state in reader.states(shard.name):
+            shape = reader.tensor_shape("state", shard.name, state)
+            if shape == () or (shard.whole and shard.cut is None):
+                _same_value(held, state, reader.tensor("state", shard.name, state), shard.name)
+            elif shape == shard.whole_shape:
+                place = shard.cut, shard.first, shard.first + shard.count
+                values = reader.part("state", shard.name, state, *place)
+                if shard.whole:
+                    held[state] = values.view(shard.shape)
+                    continue
+                if state not in held:
+                    held[state] = engine.new_state(shard, state, values.dtype)
+                held[state].narrow(0, shard.offset, shard.count).copy_(values)
+            else:
+                raise CheckpointError(
+                    f"the optimizer's state {state!r} of {shard.name} cannot be cut into slices for ZeRO",
+                    hint="resume at ZeRO stage 0, or with no-load-optim",
+                )
+        for state, value in reader.manifest.values.get(shard.name, {}).items():
+            _same_value(held, state, value, shard.name)
+    plain = engine.optimizer.state_dict()
+    plain["state"] = {index: held for index, held in states.items() if held}
+    engine.optimizer.load_state_dict(plain)
+
+
+def _stepped(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _same_value(held: dict[str, Any], state: str, value: Any, name: str) -> None:
+    """One flat slice has one number for all its parameters."""
+    if state in held and not bool(torch.as_tensor(held[state] == value).all()):
+        raise CheckpointError(
+            f"the optimizer's state {state!r} of {name} differs from that of its neighbours",
+            hint="resume at the ZeRO stage of the run that wrote the checkpoint, or with no-load-optim",
+        )
+    held[state] = value
+
+
+def _same_shapes(reader: CheckpointReader, kind: str, wanted: dict[str, tuple[int, ...]]) -> None:
+    stored = reader.shapes(kind)
+    problems = [f"no {name}" for name in wanted if name not in stored]
+    problems += [f"{name} is not in this model" for name in stored if name not in wanted]
+    problems += [
+        f"{name} is {list(stored[name])}, this model has {list(shape)}"
+        for name, shape in wanted.items()
+        if stored.get(name, shape) != shape
+    ]
+    if problems:
+        raise CheckpointError(
+            f"{reader.folder}: made for another model: {_some(problems)}",
+            hint="the keys of the model must be those of the checkpoint's run.json",
+        )
+
+
+def _some(problems: Iterable[str], most: int = 4) -> str:
+    every = list(problems)
+    return "; ".join(every[:most]) + (f"; and {len(every) - most} more" if len(every) > most else "")
+
+
+def _range(piece: Piece) -> tuple[int, int]:
+    return piece.flat_range or (0, prod(piece.region_shape))

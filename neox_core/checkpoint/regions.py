@@ -1,0 +1,61 @@
+"""Which regions of a whole tensor the flat elements of one tensor-parallel rank's part are, and back again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
+from math import prod
+
+from attrs import frozen
+
+from neox_core.checkpoint.manifest import Piece
+from neox_core.parallel.tensor import Cut
+
+Slice = tuple[tuple[int, int], ...]
+
+
+@frozen
+class Region:
+    """One section of a cut parameter. slice: in the whole. first, last: its elements in the flattened part."""
+
+    slice: Slice
+    first: int
+    last: int
+
+
+def regions(cut: Cut, part_shape: tuple[int, ...]) -> Iterator[Region]:
+    """The regions of the whole that make up a part, in the order of the part's elements.
+
+    A cut of several sections is along dimension 0, so that each is a run of elements.
+    """
+    whole, start = cut.whole_shape(part_shape), 0
+    for first, last in cut.ranges():
+        place = tuple((first, last) if dim == cut.dim else (0, length) for dim, length in enumerate(whole))
+        count = prod(high - low for low, high in place)
+        yield Region(place, start, start + count)
+        start += count
+
+
+def fit_together(pieces: Sequence[Piece]) -> bool:
+    """Whether the pieces agree on what their tensor is and cover it exactly once."""
+    shape, dtype = pieces[0].shape, pieces[0].dtype
+    if any((piece.shape, piece.dtype) != (shape, dtype) for piece in pieces):
+        return False
+    by_region: dict[Slice, list[tuple[int, int]]] = defaultdict(list)
+    for piece in pieces:
+        region = piece.slice or tuple((0, length) for length in shape)
+        by_region[region].append(piece.flat_range or (0, prod(piece.region_shape)))
+    covered = 0
+    for region, ranges in by_region.items():
+        ranges.sort()
+        elements = prod(last - first for first, last in region)
+        joined = all(one[1] == other[0] for one, other in pairwise(ranges))
+        if not joined or ranges[0][0] != 0 or ranges[-1][1] != elements:
+            return False
+        covered += elements
+    return covered == prod(shape) and not any(_overlap(one, other) for one, other in combinations(by_region, 2))
+
+
+def _overlap(one: Slice, other: Slice) -> bool:
+    return all(max(a, c) < min(b, d) for (a, b), (c, d) in zip(one, other, strict=True))

@@ -1,0 +1,238 @@
+"""From a running engine to a checkpoint folder: whole and verified, or not there."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from attrs import define, field
+from torch import Tensor
+
+from neox_core.checkpoint.manifest import Kind, Manifest, Piece, pieces_from_plain, pieces_to_plain, to_text
+from neox_core.checkpoint.regions import regions
+from neox_core.checkpoint.tensor_file import DTYPES, Seal, write_tensors, write_text
+from neox_core.contracts.optim import AveragingOptimizer
+from neox_core.errors import CheckpointError
+from neox_core.plan.saved import LATEST, MANIFEST, RUN, STATE, step_folders
+
+if TYPE_CHECKING:
+    from neox_core.engine import Engine
+    from neox_core.engine.shards import Shard
+    from neox_core.parallel.groups import Groups
+    from neox_core.parallel.tensor import Cut
+
+PLAIN = (bool, int, float, str, type(None))
+
+
+@define
+class RankContents:
+    """What one rank stores: the tensors of each of its files by key, their pieces, and states that are numbers."""
+
+    rank: int
+    tensors: dict[str, dict[str, Tensor]] = field(factory=dict)
+    pieces: list[Piece] = field(factory=list)
+    values: dict[str, dict[str, Any]] = field(factory=dict)
+
+    def add(self, part: str, kind: Kind, name: str, tensor: Tensor, **place: Any) -> None:
+        """part: which of the rank's files. place: fields of the Piece; its shape is the tensor's unless given.
+
+        Raises CheckpointError for weights that are not finite: a loss is of the weights before its update, so it may
+        have said nothing yet, and this checkpoint could be the one that the last good one is deleted for.
+        """
+        if kind in ("weight", "master") and not _finite(tensor):
+            raise CheckpointError(f"{name} holds nan or inf: nothing is saved", hint=_DIVERGED)
+        file = f"rank-{self.rank:05d}.{part}.safetensors"
+        key = "/".join(filter(None, (kind, place.get("state"), name)))
+        place.setdefault("shape", tuple(tensor.shape))
+        held = self.tensors.setdefault(file, {})
+        if key in held:  # the sections of a cut tensor share a name
+            key = f"{key}#{len(held)}"
+        held[key] = tensor
+        self.pieces.append(Piece(file=file, key=key, kind=kind, name=name, dtype=DTYPES[tensor.dtype], **place))
+
+    def add_shard(self, part: str, kind: Kind, shard: Shard, tensor: Tensor, state: str | None = None) -> None:
+        """The elements of `shard` in a tensor that is laid out as `shard.stepped` is."""
+        if shard.cut is not None:
+            self._add_cut(part, kind, shard, shard.cut, shard.part_of(tensor), state)
+        elif shard.whole:
+            self.add(part, kind, shard.name, tensor, state=state)
+        else:
+            place = {"shape": shard.shape, "flat_range": (shard.first, shard.first + shard.count)}
+            self.add(part, kind, shard.name, shard.part_of(tensor), state=state, **place)
+
+    def _add_cut(self, part: str, kind: Kind, shard: Shard, cut: Cut, flat: Tensor, state: str | None) -> None:
+        """One piece for each section of the cut that `flat` has elements of."""
+        for region in regions(cut, shard.shape):
+            low, high = max(shard.first, region.first), min(shard.first + shard.count, region.last)
+            if low >= high:
+                continue
+            values = flat[low - shard.first : high - shard.first]
+            place: dict[str, Any] = {"shape": shard.whole_shape, "slice": region.slice}
+            if (low, high) == (region.first, region.last):
+                values = values.view([last - first for first, last in region.slice])
+            else:
+                place["flat_range"] = (low - region.first, high - region.first)
+            self.add(part, kind, shard.name, values, state=state, **place)
+
+
+def collect(engine: Engine, rank: int, groups: Groups, *, optimizer: bool, whole: bool = False) -> RankContents:
+    """What this rank stores of model and optimizer. Of what all data-parallel ranks hold, each stores its share.
+
+    What the ranks of a tensor group hold alike, the first of them stores; a tied weight, the first of its stages.
+    whole: weights that are cut into parts (ZeRO 3) are put together first, which is collective.
+    """
+    contents = RankContents(rank)
+    data_rank, data_size = groups.data_rank, groups.data_size
+    buffers = {name: buffer for name, buffer in engine.model.named_buffers() if name in engine.model.state_dict()}
+    for index, (name, tensor) in enumerate(buffers.items()):
+        if index % data_size == data_rank and groups.tensor.rank == 0:
+            contents.add("weights", "buffer", name, tensor)
+    if whole and engine.partitioned:
+        for index, (name, tensor) in enumerate(engine.whole_weights()):
+            if index % data_size == data_rank and groups.tensor.rank == 0:
+                contents.add("weights", "weight", name, tensor.clone())
+    else:
+        for index, shard in enumerate(engine.weights):
+            if engine.stores(shard.name) and (not shard.whole or index % data_size == data_rank):
+                contents.add_shard("weights", "weight", shard, shard.stepped)
+    if not optimizer:
+        return contents
+    if isinstance(engine.optimizer, AveragingOptimizer):
+        for name, tensor in engine.optimizer.own_state().items():
+            contents.add("optimizer", "own", f"{rank}/{name}", tensor, rank=rank)
+    dtypes = {name: parameter.dtype for name, parameter in engine.model.named_parameters()}
+    for index, shard in enumerate(engine.shards):
+        mine = shard.owned or not shard.whole or index % data_size == data_rank
+        if not (mine and engine.stores(shard.name)):
+            continue
+        speaks = groups.tensor.rank == 0 or shard.cut is None  # for a number that all parts of a parameter share
+        if shard.stepped.dtype != dtypes[shard.name]:
+            contents.add_shard("optimizer", "master", shard, shard.stepped)
+        for state, value in engine.optimizer.state.get(shard.stepped, {}).items():
+            if not isinstance(value, Tensor) or value.ndim == 0:
+                if shard.first == 0 and speaks:  # of a parameter in parts, the part with its beginning speaks for all
+                    _add_scalar(contents, shard.name, state, value)
+            elif value.shape == shard.stepped.shape or (shard.whole and shard.cut is None):
+                contents.add_shard("optimizer", "state", shard, value, state)
+            else:
+                raise CheckpointError(
+                    f"the optimizer's state {state!r} has the shape {list(value.shape)}; under ZeRO it"
+                    " must have that of the flat slice, with tensor parallelism that of the parameter, or be a number"
+                )
+    return contents
+
+
+def write_rank(folder: Path, contents: RankContents) -> None:
+    """Write this rank's files and a note of what they hold. Raises CheckpointError, such as for a full disk."""
+    try:
+        files = {file: write_tensors(folder / file, tensors) for file, tensors in contents.tensors.items()}
+        seals = {file: [seal.size, seal.sha256] for file, seal in files.items()}
+        note = {"files": seals, "pieces": pieces_to_plain(contents.pieces), "values": contents.values}
+        write_text(_note(folder, contents.rank), json.dumps(note))
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
+def write_manifest(
+    folder: Path, step: int, world_size: int, run: str, state: Mapping[str, Any], *, optimizer: bool, rng: bool
+) -> None:
+    """Bring the notes of all ranks together. One rank calls it, after all have written. Raises CheckpointError."""
+    try:
+        files = {RUN: write_text(folder / RUN, run), STATE: write_text(folder / STATE, json.dumps(state, indent=1))}
+        pieces: list[Piece] = []
+        values: dict[str, dict[str, Any]] = {}
+        for rank in range(world_size):
+            note = json.loads(_note(folder, rank).read_text(encoding="utf-8"))
+            files.update({file: Seal(*seal) for file, seal in note["files"].items()})
+            pieces += pieces_from_plain(note["pieces"])
+            values.update(note["values"])
+            _note(folder, rank).unlink()
+        manifest = Manifest(step, world_size, files, tuple(pieces), values, optimizer, rng)
+        write_text(folder / MANIFEST, to_text(manifest) + "\n")
+        sync_folder(folder)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
+def publish(written: Path, final: Path) -> None:
+    """Give a finished folder its name, then make `latest` name it. Raises CheckpointError."""
+    try:
+        if final.exists():  # a run that went back and came here again
+            discard(final)
+        written.rename(final)
+        sync_folder(final.parent)
+        pointer = final.parent / f".{LATEST}.tmp"
+        write_text(pointer, final.name + "\n")
+        pointer.replace(final.parent / LATEST)
+        sync_folder(final.parent)
+    except OSError as error:
+        raise cannot_write(final, error) from error
+
+
+def prune(folder: Path, keep: int, current: Path) -> None:
+    """Delete checkpoints of earlier steps than `current`'s but the last `keep` - 1. Raises CheckpointError.
+
+    Later steps are of another run, which this one has begun anew in the same folder: not its own to delete.
+    """
+    found = step_folders(folder)
+    for old in found[found.index(current) + 1 :][max(keep - 1, 0) :]:
+        try:
+            discard(old)
+        except OSError as error:
+            raise CheckpointError(f"{old}: cannot delete this old checkpoint: {error.strerror or error}") from error
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what saves and deletions that were killed have left behind."""
+    for path in folder.glob(".step-*.tmp"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def discard(path: Path) -> None:
+    """Delete a checkpoint so that a kill on the way leaves no half of one under its name."""
+    doomed = path.with_name(f".{path.name}.old.tmp")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Fsync a directory: names in it survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def cannot_write(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: cannot write the checkpoint: {error.strerror or error}",
+        hint="the checkpoints written before are untouched; make room or change `save`, and resume",
+    )
+
+
+def _add_scalar(contents: RankContents, name: str, state: str, value: Any) -> None:
+    if isinstance(value, Tensor):
+        contents.add("optimizer", "state", name, value, state=state)
+    elif isinstance(value, PLAIN):
+        contents.values.setdefault(name, {})[state] = value
+    else:
+        raise CheckpointError(f"the optimizer's state {state!r} is a {type(value).__name__}, neither tensor nor number")
+
+
+def _finite(tensor: Tensor) -> bool:
+    return tensor.numel() == 0 or all(math.isfinite(float(end)) for end in torch.aminmax(tensor.detach()))
+
+
+_DIVERGED = "a run goes on from an earlier checkpoint, with a lower learning rate or with gradient_clipping"
+
+
+def _note(folder: Path, rank: int) -> Path:
+    return folder / f".rank-{rank:05d}.json"

@@ -1,0 +1,170 @@
+"""Older spellings of keys, and what each means today; `modernise` turns the ones into the others.
+
+They are those of GPT-NeoX's first README and of DeepSpeed's first pages, and a few of later GPT-NeoX that say in one
+word what a block says here. Aliases of a setting (`setting(aliases=...)`) need no rule.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+from neox_core.config.report import spell
+from neox_core.config.schema.convert import shown
+
+
+@frozen
+class Means:
+    """A key each of whose values is a setting of today, (dotted key, value); None: it says nothing.
+
+    also: other values of that setting which the key agrees with.
+    """
+
+    key: str
+    cases: Mapping[bool | str, tuple[str, Any] | None]
+    also: tuple[str, ...] = ()
+
+    @property
+    def today(self) -> str:
+        """What stands in its place, in words."""
+        return ", ".join(f"{_in_text(raw)}: `{setting_text(*to)}`" for raw, to in self.cases.items() if to is not None)
+
+
+@frozen
+class Moved:
+    """A key that has another name or lives in a block now. `item`: place in a list, whose other items are `others`."""
+
+    key: str
+    to: str
+    item: int | None = None
+    others: tuple[float, ...] = ()
+
+    @property
+    def today(self) -> str:
+        """What stands in its place, in words."""
+        return f"`{spell(self.to)}`" if self.item is None else f"`{self.to}[{self.item}]`"
+
+
+@frozen
+class Gone:
+    """A key without successor. A `harmless` value asks for what happens anyway; any other is an error.
+
+    harmless: None where every value is.
+    """
+
+    key: str
+    why: str
+    harmless: tuple[Any, ...] | None = ()
+    hint: str = "remove it"
+
+    @property
+    def today(self) -> str:
+        """What stands in its place, in words."""
+        return f"nothing: {self.why}"
+
+
+Legacy = Means | Moved | Gone
+
+
+def _switch(key: str, to: str, value: Any, also: tuple[str, ...] = ()) -> Means:
+    return Means(key, {True: (to, value), False: None}, also)
+
+
+_IDLE = {
+    "GPT-NeoX sets it by itself": ("world_size", "global_num_gpus", "rank", "is_pipe_parallel", "save_iters"),
+    "train-iters and eval-iters say it": ("do_train", "do_valid", "do_test"),
+    "other keys say which types are used": ("params_dtype", "dynamic_loss_scale"),
+    "rotary-pct says it": ("rotary_ndims", "rotary_save_freqs_buffer"),
+    "bf16 has no loss scale": (
+        "bf16.loss_scale",
+        "bf16.loss_scale_window",
+        "bf16.initial_scale_power",
+        "bf16.hysteresis",
+        "bf16.min_loss_scale",
+    ),
+    "`kernels` chooses what computes it": ("use_flashattn_swiglu",),
+    "every log step has the norm of the gradient": ("log_grad_norm",),
+    "a host that cannot be reached is named at the start": ("no_ssh_check",),
+    "what is installed is written to the folder of the run": ("git_hash",),
+}
+"""Why -> keys of later GPT-NeoX, each of whose values is met."""
+
+LEGACY: tuple[Legacy, ...] = (
+    _switch("geglu", "activation", "geglu"),
+    _switch("openai_gelu", "activation", "openai-gelu"),
+    _switch("rms_norm", "norm", "rmsnorm"),
+    _switch("sinusoidal_pos_emb", "pos_emb", "sinusoidal"),
+    _switch("rpe", "pos_emb", "rpe"),
+    Gone("rpe_causal", "pos-emb: rpe is always causal", (True,), "remove it; the bias of this version looks back only"),
+    _switch("onebitadam", "optimizer.type", "OneBitAdam"),
+    _switch("cpu_torch_adam", "optimizer.type", "CPU_torch_adam"),
+    _switch("cpu_optimizer", "optimizer.type", "CPU_Adam", also=("CPU_torch_adam",)),
+    _switch("fp32_allreduce", "communication_data_type", "fp32"),
+    Gone("disable_allgather", "DeepSpeed 0.19.8 collects updated shards by all-gather only", (False,)),
+    _switch("zero_optimization", "zero_optimization.stage", 1),
+    _switch("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device", "cpu"),
+    _switch("zero_optimization.cpu_offload_param", "zero_optimization.offload_param.device", "cpu"),
+    _switch("zero_optimization.cpu_offload_params", "zero_optimization.offload_param.device", "cpu"),
+    Means("precision", {"fp16": ("fp16.enabled", True), "bfloat16": ("bf16.enabled", True), "fp32": None}),
+    Gone("fp16.type", "chooses another precision than its block", ("fp16",), "bf16: {enabled: true} is bfloat16"),
+    Gone("deepspeed_mpi", "the launcher tells the ranks their places", (False,), "launcher: openmpi starts by mpirun"),
+    _switch("deepspeed_slurm", "launcher", "slurm", also=("SLURM", "Slurm")),
+    Gone("lazy_mpu_init", "there is no outside caller that could complete the set-up", (False,)),
+    Gone("DDP_impl", "DeepSpeed averages the gradients", ("local", "torch")),
+    _switch("onnx_safe", "activation", "erf-gelu", also=("openai-gelu",)),
+    Moved("batch_size", "train_micro_batch_size_per_gpu"),
+    Moved("gas", "gradient_accumulation_steps"),
+    Moved("clip_grad", "gradient_clipping"),
+    Moved("optimizer.params.max_grad_norm", "gradient_clipping"),
+    Moved("lr", "optimizer.params.lr"),
+    Moved("adam_beta1", "optimizer.params.betas", 0, (0.9, 0.999)),
+    Moved("adam_beta2", "optimizer.params.betas", 1, (0.9, 0.999)),
+    Moved("adam_eps", "optimizer.params.eps"),
+    Moved("loss_scale", "fp16.loss_scale"),
+    Moved("loss_scale_window", "fp16.loss_scale_window"),
+    Moved("min_scale", "fp16.min_loss_scale"),
+    Moved("hysteresis", "fp16.hysteresis"),
+    Moved("bf16.bf16", "bf16.enabled"),
+    Moved("contigious_checkpointing", "contiguous_checkpointing"),
+    _switch("use_wandb", "wandb.enabled", True),
+    Moved("wandb_project", "wandb.project"),
+    Moved("wandb_group", "wandb.group"),
+    Moved("wandb_team", "wandb.team"),
+    Gone("wandb_host", "the environment names the server", ("https://api.wandb.ai",), "set WANDB_BASE_URL instead"),
+    Gone("wandb_run_name", "the environment names the run", (), "set WANDB_NAME instead"),
+    Gone("wandb_init_all_ranks", "one run of wandb holds the values of all ranks", (False,)),
+    _switch("use_comet", "comet.enabled", True),
+    Moved("comet_workspace", "comet.workspace"),
+    Moved("comet_project", "comet.project"),
+    Moved("comet_experiment_name", "comet.experiment_name"),
+    *(Gone(key, why, None) for why, keys in _IDLE.items() for key in keys),
+)
+BLOCKS = {"zero_optimization"}  # keys that were a switch, and are a block
+
+
+@frozen
+class Assumed:
+    """What GPT-NeoX takes for a key that is missing beside another, where this version has no default or its own."""
+
+    key: str
+    value: Any
+    beside: str
+
+
+ASSUMED = (
+    Assumed("tokenizer_type", "GPT2BPETokenizer", beside="vocab_file"),
+    Assumed("optimizer.type", "Adam", beside="lr"),
+    Assumed("wandb.project", "neox", beside="use_wandb"),
+)
+GONE_KEYS = frozenset(rule.key for rule in LEGACY if isinstance(rule, Gone))
+LEGACY_KEYS = frozenset(rule.key for rule in LEGACY if "." not in rule.key) - BLOCKS
+
+
+def setting_text(key: str, value: Any) -> str:
+    """`key: value` as a message writes it."""
+    return f"{spell(key)}: {_in_text(value)}"
+
+
+def _in_text(value: Any) -> str:
+    """A value as a message writes it, text without quotes."""
+    return value if isinstance(value, str) else shown(value)

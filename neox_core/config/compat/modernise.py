@@ -1,0 +1,169 @@
+"""A config in any spelling to the one in use, before anything else looks at it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import evolve
+
+from neox_core.config.compat.legacy import ASSUMED, BLOCKS, LEGACY, Gone, Legacy, Means, Moved, setting_text
+from neox_core.config.problem import Problem
+from neox_core.config.read.load import Loaded, Place
+from neox_core.config.report import spell
+from neox_core.config.schema.convert import same, shown
+
+SAYS_NOTHING = "says nothing any more"
+"""How the note on a key begins whose value asks for what happens anyway."""
+
+
+def modernise(loaded: Loaded) -> Loaded:
+    """The same config in today's spelling; a key whose successor says something else is an error that names both."""
+    work = _Rewriting(loaded)
+    for rule in LEGACY:
+        block, last = work.block_of(rule.key)
+        if last not in block or isinstance(block[last], dict):
+            continue
+        if rule.key in BLOCKS and not isinstance(block[last], bool):
+            continue
+        raw = block.pop(last)
+        if isinstance(rule, Means):
+            work.means(rule, raw)
+        elif isinstance(rule, Gone):
+            work.gone(rule, raw)
+        elif raw is not None:
+            work.move(rule, raw)
+        if not block and "." in rule.key:
+            work.drop_empty(rule.key.rpartition(".")[0])
+    places = {path: place for path, place in work.places.items() if path not in work.taken}
+    return evolve(loaded, values=work.values, places=places, problems=(*loaded.problems, *work.problems))
+
+
+def with_assumed(today: Loaded, written: Loaded) -> Loaded:
+    """The config of today with what GPT-NeoX would take for what is not in it, for a file that is to be rewritten."""
+    work = _Rewriting(today)
+    for each in ASSUMED:
+        block, last = work.block_of(each.key)
+        if written.values.get(each.beside) and block.get(last) is None:
+            place = written.places[each.beside]
+            if work.write(each.key, each.value, place):
+                message = f"without {spell(each.key)}, GPT-NeoX takes {each.value}: now written"
+                work.problems.append(Problem(message, place.spelled, "", place.where, "note"))
+    return evolve(today, values=work.values, places=work.places, problems=(*today.problems, *work.problems))
+
+
+class _Rewriting:
+    """Values and places so far, and what is said about the keys that were taken."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.values = _copy(loaded.values)
+        self.places = dict(loaded.places)
+        self.written = frozenset(loaded.places)
+        self.taken: set[str] = set()
+        self.problems: list[Problem] = []
+
+    def block_of(self, path: str) -> tuple[dict[str, Any], str]:
+        """The block around a key, empty when it is not there, and the key's last part."""
+        *parts, last = path.split(".")
+        block: Any = self.values
+        for part in parts:
+            block = block.get(part) if isinstance(block, dict) else None
+        return (block if isinstance(block, dict) else {}), last
+
+    def drop_empty(self, path: str) -> None:
+        """A block of which nothing is left, when all that it held said nothing."""
+        block, last = self.block_of(path)
+        if block.get(last) == {}:
+            del block[last]
+
+    def say(self, rule: Legacy, message: str, hint: str = "", severity: str = "error") -> None:
+        place = self.places[rule.key]
+        self.problems.append(Problem(message, place.spelled, hint, place.where, severity))
+
+    def means(self, rule: Means, raw: Any) -> None:
+        self.forget(rule)
+        if not any(same(raw, case) for case in rule.cases):
+            known = "true or false" if True in rule.cases else "one of " + ", ".join(map(str, rule.cases))
+            if raw is not None:
+                self.say(rule, f"must be {known}, not {shown(raw)}")
+            return
+        case = rule.cases[raw]
+        if case is not None:
+            self.put(rule, *case, also=rule.also)
+            return
+        for to, value in filter(None, rule.cases.values()):
+            block, last = self.block_of(to)
+            if to in self.places and last in block and any(same(block[last], each) for each in (value, *rule.also)):
+                self.differs(rule, to, to)
+
+    def gone(self, rule: Gone, raw: Any) -> None:
+        self.forget(rule)
+        if raw is None:
+            return
+        harmless = rule.harmless is None or any(same(raw, each) for each in rule.harmless)
+        severity = "note" if harmless else "error"
+        said = SAYS_NOTHING if harmless else f"cannot be {shown(raw)}"
+        self.say(rule, f"{said}: {rule.why}", rule.hint, severity)
+
+    def move(self, rule: Moved, raw: Any) -> None:
+        self.forget(rule)
+        if rule.item is None:
+            self.put(rule, rule.to, raw)
+            return
+        name = f"{rule.to}[{rule.item}]"
+        block, last = self.block_of(rule.to)
+        now = block.get(last)
+        if rule.to in self.written and now is not None:
+            if not isinstance(now, list) or len(now) <= rule.item or not same(now[rule.item], raw):
+                self.differs(rule, rule.to, name)
+            else:
+                self.agrees(rule, name)
+            return
+        items = list(now) if isinstance(now, list) else list(rule.others)
+        items[rule.item] = raw
+        self.set(rule, rule.to, items, name)
+
+    def put(self, rule: Legacy, to: str, value: Any, also: tuple[str, ...] = ()) -> None:
+        block, last = self.block_of(to)
+        now = block.get(last)
+        name = spell(to) if isinstance(rule, Moved) else setting_text(to, value)
+        if now is None:
+            self.set(rule, to, value, name)
+        elif not any(same(now, each) for each in (value, *also)):
+            self.differs(rule, to, name)
+        else:
+            self.agrees(rule, name)
+
+    def set(self, rule: Legacy, to: str, value: Any, name: str) -> None:
+        if self.write(to, value, self.places[rule.key]):
+            self.taken.discard(to)
+            self.agrees(rule, name)
+
+    def write(self, to: str, value: Any, place: Place) -> bool:
+        """False where a block around the key is no block, which is reported where it is read."""
+        *parts, last = to.split(".")
+        block = self.values
+        for part in parts:
+            if block.get(part) is None:
+                block[part] = {}
+            if not isinstance(block[part], dict):
+                return False
+            block = block[part]
+        block[last] = value
+        self.places[to] = Place(place.where, place.spelled)
+        return True
+
+    def agrees(self, rule: Legacy, name: str) -> None:
+        self.say(rule, f"is the old spelling of {name}", severity="note")
+
+    def forget(self, rule: Legacy) -> None:
+        """The key itself is no longer written, once its successor is."""
+        self.taken.add(rule.key)
+
+    def differs(self, rule: Legacy, to: str, name: str) -> None:
+        there = self.places[to]
+        self.say(
+            rule, f"differs from {there.spelled} at {there.where}", f"{name} is the spelling in use: keep that one"
+        )
+
+
+def _copy(value: Any) -> Any:
+    return {key: _copy(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value

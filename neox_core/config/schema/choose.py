@@ -1,0 +1,301 @@
+"""The components that a config chooses, and their settings."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from attrs import evolve, frozen
+
+from neox_core.config.compat.detect_data_format import INFER, data_backend
+from neox_core.config.compat.unknown import (
+    NOT_YET,
+    explain_unknown,
+    foreign_name,
+    missing_package,
+    settings_of_unavailable,
+    unavailable,
+)
+from neox_core.config.problem import Problem
+from neox_core.config.read.load import Loaded
+from neox_core.config.schema.attention_config import layouts_used, mode_of
+from neox_core.config.schema.convert import REQUIRED, block_of, by_key, join, make, read_fields, shown
+from neox_core.config.schema.owners import Owners, block_name, named, spellings, two_owners
+from neox_core.config.schema.sections_read import Keys
+from neox_core.errors import PluginError
+from neox_core.hooks.catalog import Catalog
+from neox_core.hooks.kinds import KIND_BY_NAME, KINDS, Kind
+from neox_core.hooks.registry import Entry, UnknownComponentError
+
+
+@frozen
+class Chosen:
+    """A component that the config names, with its settings; None when it has none to set."""
+
+    entry: Entry
+    settings: Any
+    path: str
+
+
+class Reading(Keys):
+    """The keys, and the components that they choose."""
+
+    def __init__(self, loaded: Loaded, catalog: Catalog, owners: Owners) -> None:
+        super().__init__(loaded, catalog, owners)
+        self.chosen: dict[str, tuple[Chosen, ...]] = {}
+        self.twice: dict[str, str] = {}
+
+    def choose(self) -> None:
+        for kind in KINDS:
+            if kind.used and (kind.key or kind.many):
+                self._choose(kind)
+        self._choose_scheduler()
+        self.in_use |= {each.entry.plugin.id for chosen in self.chosen.values() for each in chosen}
+
+    def _choose_scheduler(self) -> None:
+        """The one that comes with the optimizer, where the config names none."""
+        name = next((each.entry.component.scheduler for each in self.chosen.get("optimizer", ())), None)
+        if name is not None and self.chosen.get("scheduler") == ():
+            chosen = self._chosen(KIND_BY_NAME["scheduler"], name)
+            if chosen is None:
+                del self.chosen["scheduler"]
+            else:
+                self.chosen["scheduler"] = (chosen,)
+
+    def _choose(self, kind: Kind) -> None:
+        try:
+            named = self._named(kind)
+        except LookupError:
+            return  # the key that chooses is itself wrong, and reported
+        names = named if kind.many else (named,) if named is not None else ()
+        chosen = [self._chosen(kind, name, names) for name in names]
+        if kind.many:
+            chosen += self._switched_on(kind, {each.entry.component.name for each in chosen if each is not None})
+        sound = [each for each in chosen if each is not None]
+        if not kind.key and len(chosen) > 1:
+            self._one_alone(kind, sound)
+        if len(sound) == len(chosen):
+            self.chosen[kind.name] = tuple(sound)
+
+    def _one_alone(self, kind: Kind, chosen: Sequence[Chosen]) -> None:
+        names = " and ".join(each.entry.component.name for each in chosen)
+        for each in chosen[1:]:
+            keys = (*by_key(each.entry.component.settings), block_name(each.entry))
+            key = next(key for key in keys if key in self.loaded.values)
+            self.report(Problem(f"a run has one {kind.name}, and {names} are switched on", key, "switch one off"))
+
+    def _named(self, kind: Kind) -> Any:
+        if kind.name == "sparse layout":
+            return self._layouts()
+        if not kind.key:
+            return ()
+        head, *rest = kind.key.split(".")
+        value = self.fields[head]
+        self.read.add(head)
+        for part in rest:
+            value = getattr(value, part, None)
+        if kind.name == "data backend" and value == INFER:
+            several = self.fields.get("train_data_paths")
+            return data_backend(several[0] if several else self.fields.get("data_path"))
+        if kind.name == "launcher" and not self.catalog.registry.offers(kind.name, value.rpartition(":")[2]):
+            return value.lower()  # the documents write PDSH, OpenMPI, MVAPICH
+        return value
+
+    def _layouts(self) -> list[str]:
+        """The layouts that some layer has. Raises LookupError where what names them is wrong."""
+        sparsity, block, pattern = (self.fields[key] for key in ("sparsity", "sparse_attention", "attention_config"))
+        mode = mode_of(block)
+        if not isinstance(mode, str):
+            self.report(Problem(f"must be text, not {shown(mode)}", "sparse_attention.mode"))
+            raise LookupError(mode)
+        used = list(layouts_used(sparsity, mode, pattern))
+        if block and not used:  # that it does nothing is a rule's to say; what is wrong within it is said here
+            self._chosen(KIND_BY_NAME["sparse layout"], mode)
+        return used
+
+    def _chosen(self, kind: Kind, name: str, names: Sequence[str] = ()) -> Chosen | None:
+        try:
+            entry = self.catalog.find(kind.name, name)
+        except PluginError as error:
+            self._not_found(kind, name, error)
+            return None
+        if kind.settings_at:
+            path = self._as_written(kind.settings_at)
+            values = self._params(kind)
+            if kind.many:
+                values = self._own(entry, names, values)
+            chosen = self._settings(entry, values, path)
+        else:
+            chosen = self._flat_settings(entry)
+        return None if chosen is None else evolve(chosen, path=kind.settings_at)
+
+    def _flat_settings(self, entry: Entry) -> Chosen | None:
+        """Settings that are keys of the config, or in the block of the component's name."""
+        cls, block, name = entry.component.settings, block_name(entry), named(entry)
+        if cls is None:
+            return Chosen(entry, None, "")
+        written = block in self.owners.blocks and block in self.loaded.values
+        inner = self.take([block], entry)[block] if written else None
+        if inner is not None and not isinstance(inner, Mapping):
+            self.report(Problem(f"must be a block of the settings of {name}, not {shown(inner)}", block))
+            return None
+        inside = set(inner or {})
+        known = by_key(cls)
+        fields_inside = {known[key].name for key in inside if key in known}
+        flat = self.take([key for key in known if known[key].name not in fields_inside], entry)
+        self.twice |= {key: block for key in known if known[key].name in fields_inside}
+
+        def report(problem: Problem) -> None:
+            head = problem.key.partition(".")[0].partition("[")[0]
+            in_block = head in inside or (inner and head not in flat)
+            self.report(_asked_by(entry, evolve(problem, key=join(block, problem.key)) if in_block else problem))
+
+        values = {
+            **self.without_secrets(cls, flat, ""),
+            **self.without_secrets(cls, dict(inner or {}), block),
+        }
+        found = read_fields(cls, values, "", report)
+        self.keep(entry.plugin.id, found)
+        settings = make(cls, found, "", report)
+        if settings is not None and block in self.owners.blocks:
+            self.keep(entry.plugin.id, {block: settings})
+        return None if settings is None else Chosen(entry, settings, "")
+
+    def _switched_on(self, kind: Kind, named: set[str]) -> Iterator[Chosen | None]:
+        """Components that are not named and that `enabled` of their own settings chooses; None: one is wrong."""
+        entries = {each.component.name: each.component.settings for each in self.catalog.registry.entries(kind.name)}
+        for name, cls in entries.items():
+            if name in named or cls is None or not hasattr(cls, "enabled"):
+                continue
+            blocks = (name.replace("-", "_"),) if name.replace("-", "_") in self.owners.blocks else ()
+            written = [key for key in (*blocks, *by_key(cls)) if key in self.loaded.values]
+            if not written:
+                continue
+            self.in_use |= {each.plugin.id for each in self._offered(kind.name, name)}
+            chosen = self._chosen(kind, name)
+            if chosen is None or chosen.settings.enabled:
+                yield chosen
+                continue
+            for key in written:
+                switch = f"{key}.enabled"
+                inner = key in blocks or block_of(by_key(cls)[key].type)
+                if self.loaded.values[key] and inner and switch not in self.loaded.places:
+                    self.report(Problem("does nothing", key, f"set {switch}: true", severity="warning"))
+
+    def _as_written(self, path: str) -> str:
+        """A path by the name that the config has of its first part."""
+        head, dot, rest = path.partition(".")
+        if head not in self.loaded.values:
+            others = dict(spellings(each.settings for _, each in self.owners.sections)).get(head, ())
+            head = next((each for each in others if each in self.loaded.values), head)
+        return f"{head}{dot}{rest}"
+
+    def _own(self, entry: Entry, names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
+        """Of the settings in a block that several components share, those that are not the others' alone."""
+        offered = (each for name in names for each in self._offered(entry.kind, name))
+        others = {key for each in offered for key in by_key(each.component.settings)}
+        mine = by_key(entry.component.settings)
+        return {key: value for key, value in values.items() if key in mine or key not in others}
+
+    def _offered(self, kind: str, name: str) -> tuple[Entry, ...]:
+        """What a name, qualified or not, stands for; nothing where that is an error, which is reported by itself."""
+        try:
+            return (self.catalog.find(kind, name),)
+        except PluginError:
+            return ()
+
+    def _params(self, kind: Kind) -> dict[str, Any]:
+        head, *rest = kind.settings_at.split(".")
+        value = self.fields.get(head)
+        for part in rest:
+            value = getattr(value, part, {})
+        params = dict(value or {})
+        if kind.key.startswith(f"{kind.settings_at}."):
+            params.pop(kind.key.removeprefix(f"{kind.settings_at}."), None)  # the name is no setting
+        return params
+
+    def _settings(self, entry: Entry, values: Mapping[str, Any], path: str) -> Chosen | None:
+        cls = entry.component.settings
+        if cls is None:
+            for key in values:
+                self.report(Problem(f"{entry.component.name} has no settings", join(path, key), "remove it"))
+            return None if values else Chosen(entry, None, path)
+        found = read_fields(
+            cls, self.without_secrets(cls, values, path), path, lambda each: self.report(_asked_by(entry, each))
+        )
+        settings = make(cls, found, path, self.report)
+        return None if settings is None else Chosen(entry, settings, path)
+
+    def _not_found(self, kind: Kind, name: str, error: PluginError) -> None:
+        hint = error.hint
+        if isinstance(error, UnknownComponentError):
+            package, foreign = unavailable(kind, name), foreign_name(kind, name)
+            if package:
+                self._not_yet(kind, name, package)
+                return
+            if foreign is not None:
+                message = f"{name} is a name of GPT-NeoX that this version does not have"
+                self.place(Problem(message, self._chooser(kind, name), foreign or self._installed(kind)))
+                return
+            hint = missing_package(kind, name, self.catalog) or hint
+        self.report(Problem("; ".join(error.message.split("\n  ")), self._chooser(kind, name), hint))
+        self.plugin_faults += 1
+
+    def _chooser(self, kind: Kind, name: str) -> str:
+        """The key that has named a component."""
+        named = kind.name == "sparse layout" and name != mode_of(self.fields["sparse_attention"])
+        return "attention_config" if named else kind.key
+
+    def _installed(self, kind: Kind) -> str:
+        return f"installed: {', '.join(self.catalog.registry.names(kind.name)) or 'none'}"
+
+    def _not_yet(self, kind: Kind, name: str, package: str) -> None:
+        registry = self.catalog.registry
+        self.place(Problem(f"{name} {NOT_YET}: it will come with {package}", kind.key, self._installed(kind)))
+        if kind.settings_at:
+            others = {key for entry in registry.entries(kind.name) for key in by_key(entry.component.settings)}
+            for problem in settings_of_unavailable(kind, self._params(kind), others):
+                self.place(problem)
+
+    def settle_keys(self) -> None:
+        """A key that is written, and that several have read: whatever else is wrong with it, that comes first."""
+        for key, takers in self.takers.items():
+            if len(takers) < 2:
+                continue
+            spelled = self.loaded.spelled(key)
+            self.problems = [each for each in self.problems if each.key.partition(".")[0].partition("[")[0] != spelled]
+            ways = [f"{block}: {{{key}: ...}}" for block in takers.values() if block in self.owners.blocks]
+            way_out = "uninstall one of the two, or switch it off with NEOX_PLUGINS_DISABLE"
+            hint = f"write {' or '.join(ways)}" if ways else way_out
+            self.report(Problem(two_owners(list(takers)), key, hint))
+            self.plugin_faults += 1
+
+    def _flat(self) -> Iterator[Entry]:
+        """The chosen components whose settings are keys of the config, or in the block of their name."""
+        for kind, chosen in self.chosen.items():
+            if not KIND_BY_NAME[kind].settings_at:
+                yield from (each.entry for each in chosen if each.entry.component.settings)
+
+    def spellings_of_chosen(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """As `_spellings`, of components whose settings may be in the block of their name."""
+        for entry in self._flat():
+            block = block_name(entry) if block_name(entry) in self.owners.blocks else ""
+            for path, paths in spellings([entry.component.settings] if entry.component.settings else ()):
+                inside = tuple(f"{block}.{each}" for each in paths) if block else ()
+                yield path, (*inside, *paths)
+
+    def read_rest(self) -> None:
+        for key in self.loaded.values:
+            if key in self.read:
+                continue
+            if key in self.twice:
+                self.report(Problem(f"is written in {self.twice[key]} too", key, "keep one of the two"))
+            else:
+                spelled, value = self.loaded.spelled(key), self.loaded.values[key]
+                for problem in explain_unknown(key, value, spelled, self.owners, self.catalog, self.fields):
+                    self.place(problem)
+
+
+def _asked_by(entry: Entry, problem: Problem) -> Problem:
+    """Of a key that is missing, also who needs it: it stands beside those of others."""
+    if problem.message != REQUIRED:
+        return problem
+    return evolve(problem, message=f"{REQUIRED} by {entry.kind} {entry.component.name}")

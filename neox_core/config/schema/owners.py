@@ -1,0 +1,103 @@
+"""Who owns each top-level key."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from attrs import frozen
+
+from neox_core.config.compat.legacy import LEGACY_KEYS
+from neox_core.config.schema.convert import block_of, by_key, fields_of
+from neox_core.config.schema.sections import CORE_SECTIONS
+from neox_core.hooks.component import ConfigSection
+from neox_core.hooks.kinds import KIND_BY_NAME
+from neox_core.hooks.registry import Entry, Registry
+
+CORE = "neox-core"
+
+
+@frozen
+class Owners:
+    """Sections in the order they are read, and the components that each flat key belongs to.
+
+    A key may have several owners; what a config makes of it is settled when it writes the key.
+    sections: (id of the plugin, or CORE, section). section_of: the first section of each key.
+    blocks: the components whose settings a block of that name may hold: `xpos: {...}`.
+    """
+
+    sections: tuple[tuple[str, ConfigSection], ...]
+    section_of: Mapping[str, str]
+    components_of: Mapping[str, tuple[Entry, ...]]
+    blocks: Mapping[str, tuple[Entry, ...]]
+
+    def keys(self) -> tuple[str, ...]:
+        """Every key that can be written in this environment."""
+        return (*self.section_of, *self.components_of, *self.blocks)
+
+    def of(self, key: str) -> tuple[Entry, ...]:
+        """The components that a flat key, or the block of that name, belongs to."""
+        return self.components_of.get(key) or self.blocks.get(key, ())
+
+
+def find_owners(registry: Registry) -> Owners:
+    """The owners of every key."""
+    sections = [(CORE, section) for section in CORE_SECTIONS]
+    sections += [(plugin.id, section) for plugin, section in registry.sections]
+    section_of: dict[str, str] = dict.fromkeys(LEGACY_KEYS, f"{CORE} (old spelling)")
+    for owner, section in sections:
+        for key in by_key(section.settings):
+            if key not in section_of or key in LEGACY_KEYS:
+                section_of[key] = named_section(owner, section)
+    flat = [each for each in registry.entries() if each.component.settings and not KIND_BY_NAME[each.kind].settings_at]
+    components_of: dict[str, tuple[Entry, ...]] = {}
+    for entry in flat:
+        for key in by_key(entry.component.settings):
+            components_of[key] = (*components_of.get(key, ()), entry)
+    blocks: dict[str, tuple[Entry, ...]] = {}
+    for entry in flat:
+        name = block_name(entry)
+        if "." not in name and name not in section_of and name not in components_of:
+            blocks[name] = (*blocks.get(name, ()), entry)
+    return Owners(tuple(sections), section_of, components_of, blocks)
+
+
+def block_name(entry: Entry) -> str:
+    """The key of the block that may hold the settings of a component."""
+    return entry.component.name.replace("-", "_")
+
+
+def contested(registry: Registry) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+    """(key, its owners in words, whether one of them can never read it) of each key with owners that may both act.
+
+    A config chooses one of the components of a kind, so these may share a key.
+    """
+    owners = find_owners(registry)
+    for key in dict.fromkeys((*owners.section_of, *owners.components_of)):
+        sections = [(owner, section) for owner, section in owners.sections if key in by_key(section.settings)]
+        core = [owner for owner, _ in sections if owner == CORE] or [CORE] * (key in LEGACY_KEYS)
+        names = [named_section(*each) for each in sections] or [f"{CORE} (old spelling)"] * len(core)
+        kinds = {entry.kind: named(entry) for entry in reversed(owners.components_of.get(key, ()))}
+        if len(names) + len(kinds) > 1:
+            yield key, (*names, *reversed(kinds.values())), bool(core and any(owner != CORE for owner, _ in sections))
+
+
+def named(entry: Entry) -> str:
+    """The owner of a component's settings, for messages."""
+    return f"{entry.plugin.id} ({entry.kind} {entry.component.name})"
+
+
+def named_section(owner: str, section: ConfigSection) -> str:
+    """The owner of a section's keys, for messages."""
+    return f"{owner} (section {section.name})"
+
+
+def two_owners(names: Sequence[str]) -> str:
+    """What is said of a key with several owners."""
+    return f"has {'two' if len(names) == 2 else len(names)} owners: {' and '.join(names)}"
+
+
+def spellings(classes: Iterable[type]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Dotted path -> all paths that say the same."""
+    for each in (one for cls in classes for one in fields_of(cls)):
+        yield each.name, each.keys
+        block = block_of(each.type)
+        for inner, paths in spellings([block] if block else ()):
+            yield f"{each.name}.{inner}", tuple(f"{outer}.{path}" for outer in each.keys for path in paths)

@@ -1,0 +1,91 @@
+"""Where a run happens, to whom it reports, and which plugins it needs."""
+
+from typing import Any, Literal
+
+from attrs import frozen
+
+from neox_core.config.schema.checks import at_least, between, distinct, not_empty
+from neox_core.config.schema.setting import setting
+
+
+def _speed(default: Any, *, help: str, **more: Any) -> Any:
+    """A setting of DeepSpeed's launcher."""
+    return setting(default, help=help, changes="speed", origin="deepspeed", **more)
+
+
+@frozen
+class LaunchSection:
+    """Which devices take part, and how the processes meet."""
+
+    launcher: str = _speed("local", help="What starts the processes.")
+    hostfile: str = _speed(
+        "/job/hostfile",
+        help="List of machines, a line `NAME slots=N` each. Without the file of the default name: this machine only.",
+        check=not_empty,
+    )
+    include: str = _speed(
+        "", help="Hosts and slots to run on, such as worker-0@worker-1:0,2. Default: all of the hostfile."
+    )
+    exclude: str = _speed("", help="Hosts and slots to leave out, written as in `include`.")
+    num_nodes: int = _speed(
+        -1, help="Hosts to take from the top of the hostfile; -1: all.", check=between(-1, 100_000), unit="hosts"
+    )
+    num_gpus: int = _speed(
+        -1,
+        help="Processes on each host, one a device; -1: all devices, and one process on a machine without.",
+        check=between(-1, 1024),
+        aliases=("num_accelerators",),
+    )
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        "auto", help="Kind of device; auto: cuda where this machine has one, else cpu.", changes="speed"
+    )
+    distributed_backend: Literal["nccl", "gloo"] | None = setting(
+        None,
+        help="Communication library. Default: nccl on cuda, gloo on cpu, also where mpirun starts the ranks.",
+        changes="speed",
+        origin="megatron",
+    )
+    master_addr: str | None = _speed(
+        None,
+        help="Address of the first process. Default: the first host, and 127.0.0.1 on one machine.",
+        check=not_empty,
+    )
+    master_port: int = _speed(29500, help="Port of the first process.", check=between(1, 65535))
+    detect_nvlink_pairs: bool = setting(
+        False,
+        help="Order the devices of each host so that the two ranks that share layers share an NVLink.",
+        changes="speed",
+        origin="gpt-neox",
+    )
+    local_rank: int | None = setting(
+        None,
+        help="Device of a rank that is started by hand, without LOCAL_RANK in its environment.",
+        check=at_least(0),
+        changes="speed",
+        origin="megatron",
+    )
+
+
+@frozen
+class ReportSection:
+    """Who is told how the run goes."""
+
+    monitors: tuple[str, ...] = setting(
+        ("console", "jsonl"), help="Monitors, by name.", check=distinct, changes="output"
+    )
+
+
+@frozen
+class PluginsBlock:
+    """What a config expects of the installation."""
+
+    require: tuple[str, ...] = setting(
+        (), help="Plugins, by distribution name, without which the run must not start.", changes="output"
+    )
+
+
+@frozen
+class PluginsSection:
+    """Expectations on plugins."""
+
+    plugins: PluginsBlock = setting(PluginsBlock(), help="Block of expectations on plugins.", changes="output")

@@ -1,0 +1,117 @@
+"""The decoder: its shape, its parts, how its weights begin."""
+
+from typing import Literal
+
+from attrs import frozen
+
+from neox_core.config.schema.checks import above, at_least, probability
+from neox_core.config.schema.setting import setting
+
+Init = Literal["normal", "scaled_normal", "small_init", "wang_init", "xavier_uniform", "xavier_normal"]
+
+
+@frozen
+class ModelSection:
+    """Shape and parts of the model. The parts are components: `neox plugins list` shows what is installed."""
+
+    num_layers: int = setting(help="Number of transformer blocks.", check=above(0), origin="megatron")
+    hidden_size: int = setting(help="Width of the residual stream.", unit="elements", check=above(0), origin="megatron")
+    num_attention_heads: int = setting(help="Attention heads of each block.", check=above(0), origin="megatron")
+    num_kv_heads: int | None = setting(
+        None,
+        help="Heads of keys and values, each for several heads of queries. Default: num-attention-heads.",
+        check=above(0),
+        origin="gpt-neox",
+    )
+    num_unique_layers: int | None = setting(
+        None,
+        help="Blocks that own weights; the other layers use them again. Default: num-layers.",
+        check=above(0),
+        origin="megatron",
+    )
+    param_sharing_style: Literal["grouped", "spaced"] = setting(
+        "grouped",
+        help="Order in which layers use the unique blocks: grouped 1 2 1 2, spaced 1 1 2 2.",
+        origin="megatron",
+    )
+    max_position_embeddings: int = setting(
+        help="Longest sequence the model can take.", unit="tokens", check=above(0), origin="megatron"
+    )
+    intermediate_size: int | None = setting(
+        None,
+        help="Width inside the MLP, after the gate where the activation has one: a gated MLP of one width has half as "
+        "many weights again. Default: 4 x hidden-size.",
+        unit="elements",
+        check=above(0),
+        origin="gpt-neox",
+    )
+    norm: str = setting(
+        "layernorm", help="Normalisation before attention, before the MLP and at the end.", origin="gpt-neox"
+    )
+    pos_emb: str = setting("learned", help="How the positions of the tokens enter the model.", origin="gpt-neox")
+    activation: str = setting("gelu", help="Nonlinearity of the MLP.", origin="gpt-neox")
+    no_weight_tying: bool = setting(
+        False, help="Give the output projection a matrix of its own instead of the input embedding.", origin="gpt-neox"
+    )
+    gpt_j_residual: bool = setting(
+        False, help="Compute attention and MLP of a block side by side from one input.", origin="gpt-neox"
+    )
+    gpt_j_tied: bool = setting(
+        False, help="One norm for both sublayers of gpt-j-residual, as in GPT-J itself.", origin="gpt-neox"
+    )
+    apply_residual_connection_post_layernorm: bool = setting(
+        False, help="Take the residual after the norm instead of before it.", origin="megatron"
+    )
+    use_bias_in_attn_linear: bool = setting(True, help="Biases in the projections of attention.", origin="gpt-neox")
+    use_bias_in_mlp: bool = setting(True, help="Biases in the projections of the MLP.")
+    apply_query_key_layer_scaling: bool = setting(
+        False,
+        help="Divide queries by the number of the layer and multiply the scores by it in fp32, against overflow in "
+        "fp16; sets attention-softmax-in-fp32.",
+        origin="megatron",
+    )
+    reset_position_ids: bool = setting(
+        False, help="Count positions from the first token of each document in a sample.", origin="megatron"
+    )
+    reset_attention_mask: bool = setting(
+        False, help="Keep attention within each document of a sample.", origin="megatron"
+    )
+    eod_mask_loss: bool = setting(
+        False, help="Leave what is predicted from an end of document out of the loss.", origin="megatron"
+    )
+    compile: bool = setting(
+        False, help="Compile the layers by torch.compile: minutes at the start, faster steps.", changes="speed"
+    )
+    use_cpu_initialization: bool = setting(
+        False,
+        help="Draw the first weights on the CPU. They always are, from (seed, parameter name), whatever the layout.",
+        origin="megatron",
+    )
+    init_method: Init = setting("normal", help="How weights are drawn.", origin="gpt-neox")
+    output_layer_init_method: Init = setting(
+        "scaled_normal", help="How the weights that end a residual branch are drawn.", origin="gpt-neox"
+    )
+    init_method_std: float = setting(
+        0.02, help="Standard deviation of the normal inits.", check=above(0), origin="megatron"
+    )
+
+
+@frozen
+class RegularizationSection:
+    """Against overfitting and exploding gradients."""
+
+    hidden_dropout: float = setting(
+        0.1, help="Dropout on embeddings and on the output of each sublayer.", check=probability, origin="megatron"
+    )
+    attention_dropout: float = setting(
+        0.1, help="Dropout on attention probabilities.", check=probability, origin="megatron"
+    )
+    weight_decay: float = setting(
+        0.01,
+        help="Decay of the weights, biases and gains left out. `optimizer.params.weight_decay` must agree.",
+        check=at_least(0),
+        origin="megatron",
+    )
+    gradient_clipping: float = setting(
+        1.0, help="Largest norm of the whole gradient; 0 switches clipping off.", check=at_least(0), origin="deepspeed"
+    )

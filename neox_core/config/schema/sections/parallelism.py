@@ -1,0 +1,68 @@
+"""How a model is cut over ranks."""
+
+import re
+from typing import Any
+
+from attrs import frozen
+
+from neox_core.config.schema.checks import above, at_least
+from neox_core.config.schema.convert import shown
+from neox_core.config.schema.setting import setting
+
+
+def _partition(instance: Any, field: Any, value: str) -> None:
+    """`parameters`, `uniform`, or `type:` and a regular expression."""
+    kind, _, pattern = value.partition(":")
+    if value in ("parameters", "uniform"):
+        return
+    if kind != "type" or not pattern:
+        raise ValueError(f"must be parameters, uniform or type:<regular expression>, not {shown(value)}")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{shown(pattern)} is no regular expression: {error}") from error
+
+
+@frozen
+class ParallelismSection:
+    """How a model is cut over ranks; what is left of them is data parallel."""
+
+    pipe_parallel_size: int = setting(
+        0,
+        help="Pipeline stages; 0 and 1: no pipeline.",
+        check=at_least(0),
+        unit="ranks",
+        changes="speed",
+        origin="megatron",
+    )
+    model_parallel_size: int = setting(
+        1,
+        help="Ranks that share each layer (tensor parallelism).",
+        check=above(0),
+        unit="ranks",
+        changes="speed",
+        origin="megatron",
+    )
+    pipe_partition_method: str = setting(
+        "type:transformer",
+        help="What each pipeline stage gets an equal share of: parameters, layers (uniform), or those of type:<regex>.",
+        check=_partition,
+        changes="speed",
+        origin="gpt-neox",
+    )
+    sequence_parallel: bool = setting(
+        False,
+        help="Share norms and dropout too over the ranks of model-parallel-size, by positions.",
+        changes="speed",
+        origin="gpt-neox",
+    )
+
+    @property
+    def stages(self) -> int:
+        """Of the pipeline; 1: there is none."""
+        return max(1, self.pipe_parallel_size)
+
+    @property
+    def ranks_of_a_copy(self) -> int:
+        """How many ranks hold the model together."""
+        return self.model_parallel_size * self.stages

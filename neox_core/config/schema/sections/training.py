@@ -1,0 +1,95 @@
+"""How long a run is, how large its batch, and how often it validates and logs."""
+
+from typing import Literal
+
+from attrs import frozen
+
+from neox_core.config.schema.checks import above, at_least, between
+from neox_core.config.schema.setting import setting
+
+
+@frozen
+class BatchSection:
+    """train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks.
+
+    One or two of the three are enough; what is left follows.
+    """
+
+    train_batch_size: int | None = setting(
+        None, help="Samples of one optimizer step, all ranks.", unit="samples", check=above(0), origin="deepspeed"
+    )
+    train_micro_batch_size_per_gpu: int | None = setting(
+        None,
+        help="Samples of one forward and backward pass of one rank.",
+        unit="samples",
+        check=above(0),
+        aliases=("train_step_batch_size",),
+        origin="deepspeed",
+    )
+    gradient_accumulation_steps: int | None = setting(
+        None,
+        help="Passes whose gradients make one step. Default: what follows, else 1.",
+        check=above(0),
+        origin="deepspeed",
+    )
+
+
+@frozen
+class TrainingSection:
+    """Lengths and intervals, in optimizer steps."""
+
+    train_iters: int = setting(
+        help="Steps of the whole training, earlier runs included.", unit="steps", check=above(0), origin="megatron"
+    )
+    exit_interval: int | None = setting(
+        None,
+        help="Save and leave when the step is a multiple of this.",
+        unit="steps",
+        check=above(0),
+        changes="output",
+        origin="megatron",
+    )
+    eval_interval: int = setting(
+        1000, help="Steps between validations.", unit="steps", check=above(0), changes="output", origin="megatron"
+    )
+    eval_iters: int = setting(
+        100,
+        help="Batches of a validation; 0 switches validation off.",
+        unit="batches",
+        check=at_least(0),
+        changes="output",
+        origin="megatron",
+    )
+    log_interval: int = setting(
+        100, help="Steps between log lines.", unit="steps", check=above(0), changes="output", origin="megatron"
+    )
+    seed: int = setting(
+        1234,
+        help="Of the weights, dropout and the order of the data.",
+        check=between(1, 2**32 - 1),
+        origin="megatron",
+    )
+    on_nonfinite_loss: Literal["stop", "skip"] = setting(
+        "stop",
+        help="Stop the run at a loss or gradient that is not finite, or leave out that step. "
+        "In fp16 a step whose gradient overflows is always left out.",
+        changes="output",
+    )
+    max_skipped_steps: int = setting(
+        40,
+        help="Steps in a row that may be left out before the run ends with an error. Finding the loss scale of fp16 "
+        "takes about 20.",
+        unit="steps",
+        check=at_least(1),
+        changes="output",
+    )
+    peak_tflops: float | None = setting(
+        None,
+        help="Peak of one device that MFU is measured against. Default: known devices, else no MFU.",
+        unit="TFLOP/s",
+        check=above(0),
+        changes="output",
+    )
+    sample_prompt: str | None = setting(
+        None, help="Text that the trained model continues at the end of the run.", changes="output"
+    )

@@ -1,0 +1,160 @@
+"""What was written to `Config`: every key has one owner, every value the type of its field.
+
+Keys belong to the core's sections, to plugins' sections, and to the components that the config chooses. All problems of
+all sections are collected; nothing that was written is left unread.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from attrs import evolve, field, frozen
+
+from neox_core.config.problem import Problem
+from neox_core.config.read.load import Loaded
+from neox_core.config.report import ProblemsError, errors, spell
+from neox_core.config.schema.choose import Chosen, Reading
+from neox_core.config.schema.convert import by_key, make, read_fields
+from neox_core.config.schema.owners import Owners, find_owners, spellings
+from neox_core.config.schema.watch import watched
+from neox_core.hooks.catalog import Catalog
+from neox_core.hooks.kinds import KIND_BY_NAME
+
+__all__ = ["Chosen", "Config", "SectionInvalidError", "structure", "structure_settings"]
+
+T = TypeVar("T")
+
+
+class SectionInvalidError(LookupError):
+    """A section that has problems of its own was asked for; they are in the report already."""
+
+
+@frozen
+class Config:
+    """What was written, with defaults filled in.
+
+    read: the dotted keys that somebody has asked for, so that a key which nobody reads can be refused.
+    own: plugin -> the values of its own keys, which count where `viewer`, the plugin that asks, has a key that another
+        one has too. in_use: the plugins that a key or a choice of the config is of.
+    """
+
+    sections: Mapping[type, Any]
+    fields: Mapping[str, Any]
+    loaded: Loaded
+    chosen: Mapping[str, tuple[Chosen, ...]] = field(factory=dict)
+    spellings: Mapping[str, tuple[str, ...]] = field(factory=dict)
+    read: set[str] = field(factory=set, eq=False, repr=False)
+    own: Mapping[str, Mapping[str, Any]] = field(factory=dict, repr=False)
+    owners: Owners | None = field(default=None, eq=False, repr=False)
+    in_use: frozenset[str] = frozenset()
+    viewer: str = ""
+
+    def section(self, cls: type[T]) -> T:
+        """The settings of one section, by their class. Raises SectionInvalidError when it has problems."""
+        try:
+            return watched(self.sections[cls], "", self.read)  # type: ignore[no-any-return]
+        except KeyError:
+            raise SectionInvalidError(cls.__name__) from None
+
+    def value(self, key: str) -> Any:
+        """A value by its dotted key, `-` or `_`; of a component that is not chosen the default, None where it has none.
+
+        Raises KeyError for a key that nothing installed has.
+        """
+        head, *rest = key.replace("-", "_").split(".")
+        mine = self.own.get(self.viewer, {})
+        if head not in mine and head not in self.fields:
+            return self._default(head, rest)
+        value, path = mine[head] if head in mine else self.fields[head], head
+        self.read.add(head)
+        for part in rest:
+            value, path = value[part] if isinstance(value, Mapping) else getattr(value, part), f"{path}.{part}"
+            self.read.add(path)
+        return value
+
+    def seen_by(self, plugin: str) -> "Config":
+        """The same config, as the rules of a plugin see it: a key that two plugins have is that plugin's own."""
+        return evolve(self, viewer=plugin)
+
+    def _default(self, head: str, rest: Sequence[str]) -> Any:
+        """Of a key of a component that is not chosen, flat or in the block of its name."""
+        entries = self.owners.of(head) if self.owners else ()
+        if not entries:
+            raise KeyError(head)
+        entry = next((each for each in entries if each.plugin.id == self.viewer), entries[0])
+        known, (name, *inner) = by_key(entry.component.settings), (head, *rest)
+        if name not in known and inner:
+            name, *inner = inner
+        value = None if known[name].required else known[name].default
+        for part in inner:
+            value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+        return value
+
+    def is_set(self, key: str) -> bool:
+        """Whether the config writes the key, in any spelling."""
+        return self._path(key) in self.loaded.places
+
+    def origin(self, key: str) -> str:
+        """The place "file:line:column", or "--set", or "default"."""
+        place = self.loaded.places.get(self._path(key))
+        return place.where if place else "default"
+
+    def _path(self, key: str) -> str:
+        """The dotted path of a key, in the spelling that the config has of it."""
+        path = key.replace("-", "_")
+        return next((each for each in self.spellings.get(path, ()) if each in self.loaded.places), path)
+
+    def components(self, kind: str) -> tuple[Chosen, ...]:
+        """The chosen components of one kind, each with `settings`. Raises SectionInvalidError when it has problems."""
+        self.read.update({KIND_BY_NAME[kind].key, KIND_BY_NAME[kind].settings_at} if kind in KIND_BY_NAME else ())
+        try:
+            return self.chosen[kind]
+        except KeyError:
+            raise SectionInvalidError(kind) from None
+
+    def spelled(self, key: str) -> str:
+        """A key as the config writes it, or would."""
+        path = self._path(key)
+        return self.loaded.spelled(path) or spell(path)
+
+    def problem(self, message: str, key: str, hint: str = "", severity: str = "error") -> Problem:
+        """A problem at the place of a key, spelled as the user wrote it."""
+        return Problem(message, self.spelled(key), hint, self.loaded.where(self._path(key)), severity)
+
+
+def structure_settings(cls: type[T], values: Mapping[str, Any], path: str = "") -> T:
+    """An instance of an attrs class of settings. Raises ConfigError listing every problem."""
+    problems: list[Problem] = []
+    made = make(cls, read_fields(cls, _normal(values), path, problems.append), path, problems.append)
+    if errors(problems):
+        raise ProblemsError(problems)
+    return made  # type: ignore[no-any-return]
+
+
+def _normal(value: Any) -> Any:
+    """Keys with `_` for `-`, at every depth."""
+    if isinstance(value, Mapping):
+        return {str(key).replace("-", "_"): _normal(inner) for key, inner in value.items()}
+    return value
+
+
+def structure(loaded: Loaded, catalog: Catalog) -> tuple[Config, tuple[Problem, ...], int]:
+    """(config, problems, how many of them are plugins' faults)."""
+    work = Reading(loaded, catalog, find_owners(catalog.registry))
+    work.read_core_sections()
+    work.choose()
+    work.read_plugin_sections()
+    work.settle_keys()
+    work.read_rest()
+    classes = [section.settings for _, section in work.owners.sections]
+    known = dict(spellings(classes)) | dict(work.spellings_of_chosen())
+    config = Config(
+        work.sections,
+        work.fields,
+        loaded,
+        work.chosen,
+        known,
+        own=work.own,
+        owners=work.owners,
+        in_use=frozenset(work.in_use),
+    )
+    return config, tuple(work.problems), work.plugin_faults

@@ -1,0 +1,183 @@
+"""The tokens that a rank trains on: a pure function of (seed, global step)."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from attrs import frozen
+from torch.utils.data import DataLoader
+
+from neox_core.data.dataset import Samples, Split, build_backend, build_tokenizer, open_split
+from neox_core.data.stream import Layout, StreamBatches, open_streams
+from neox_core.errors import DataError, NeoxError
+from neox_core.hooks.component import blame
+from neox_core.model.shape import padded_vocab
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from neox_core.contracts import Curriculum
+    from neox_core.data.pack import Mark
+    from neox_core.plan.runfile import RunPlan
+
+__all__ = ["MicroBatches", "Split", "build_batches", "build_tokenizer", "open_split"]
+
+
+def build_batches(
+    plan: RunPlan,
+    split: Split,
+    *,
+    data_rank: int,
+    data_size: int,
+    first_step: int,
+    vocab_size: int | None = None,
+    rounds: Sequence[int] = (),
+    curriculum: Curriculum | None = None,
+    start: Mark | None = None,
+) -> Reader:
+    """This rank's micro-batches, int64 [micro_batch, seq_length + 1], from global step `first_step` to the end.
+
+    train: `gradient_accumulation` of them a step, train_iters steps; step k takes the samples from k * train_batch on,
+    whatever the ranks and the accumulation. valid, test: one an evaluation iteration, eval_iters of them; each call
+    begins anew, so every pass sees the same samples. Starting at any step costs the same; where text is read as it
+    comes, this is so from a `start` that `Reader.mark` has been, else what comes before is read and left out.
+
+    The training split is read ahead by `num_workers` processes; an evaluation is too short to gain from them. There
+    a curriculum says which samples a step takes and how many of their tokens: [micro_batch, its sequence_length + 1].
+    vocab_size: rows of the embedding, worked out from the plan when not given. rounds: see `open_split`. Raises
+    DataError for a dataset that cannot be read, that has no documents for the split, or that holds an id outside of the
+    vocabulary.
+    """
+    if split == "train":
+        accumulation, steps, workers = plan.batch.gradient_accumulation, plan.train.train_iters, plan.data.num_workers
+        if curriculum is not None and curriculum.num_workers is not None:
+            workers = curriculum.num_workers
+    else:
+        accumulation, steps, workers = 1, plan.train.eval_iters, 0
+        rounds, curriculum, start = (), None, None
+    micro_batch, count = plan.batch.micro_batch, steps * accumulation
+    backend: Any = build_backend(plan)
+    if hasattr(backend, "stream"):
+        if vocab_size is None:
+            tokenizer = build_tokenizer(plan) if plan.model.padded_vocab_size is None else None
+            vocab_size = padded_vocab(plan.model, tokenizer.vocab_size if tokenizer else None)
+        streams = open_streams(plan, split, backend, vocab_size)
+        layout = Layout(micro_batch, accumulation, data_rank, data_size)
+        stream = StreamBatches(streams, layout, start=start, first_step=first_step, steps=steps, curriculum=curriculum)
+        return Reader(stream, None, min(workers, 1))
+    samples = open_split(plan, split, vocab_size, rounds=rounds, curriculum=curriculum)
+    batches = MicroBatches(samples, micro_batch, data_rank, data_size, count, accumulation, curriculum)
+    return Reader(batches, range(first_step * accumulation, count), workers)
+
+
+@frozen(eq=False)
+class MicroBatches:
+    """The micro-batches of one rank by index: `index` counts accumulation steps from the beginning of the run.
+
+    accumulation: micro-batches of a step. curriculum: says how long the samples of a step are; None: seq_length.
+    Sample k of a step goes to accumulation k // (micro_batch * data_size), then to rank k // micro_batch % data_size.
+    """
+
+    samples: Samples
+    micro_batch: int
+    data_rank: int
+    data_size: int
+    count: int
+    accumulation: int = 1
+    curriculum: Curriculum | None = None
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Tensor | NeoxError:
+        """int64 [micro_batch, length + 1]. An error is returned, since a worker would wrap one that it raises."""
+        first = (index * self.data_size + self.data_rank) * self.micro_batch
+        batch: NDArray[np.int64] = np.empty((self.micro_batch, self.samples.seq_length + 1), dtype=np.int64)
+        try:
+            for row, into in enumerate(batch, start=first):
+                self.samples.read(row, into)
+        except NeoxError as error:
+            return error
+        except Exception as error:
+            blamed = blame(error)
+            if blamed is None:
+                raise
+            return blamed
+        if self.curriculum is not None:
+            length = self.curriculum.sequence_length(index // self.accumulation)
+            batch = np.ascontiguousarray(batch[:, : length + 1])
+        return torch.from_numpy(batch)
+
+
+class Reader:
+    """Micro-batches; its processes start at once and end with it, or with this process.
+
+    mark: where the step ended that the last micro-batch belongs to, if it was the last of that step and the data is a
+    stream. Of a stream there is one process, since each would read all of it.
+    """
+
+    def __init__(self, batches: MicroBatches | StreamBatches, order: range | None, workers: int) -> None:
+        self.mark: Mark | None = None
+        loader: Any = DataLoader(
+            batches,
+            batch_size=None,
+            sampler=order,
+            collate_fn=_as_it_is,
+            num_workers=workers,
+            multiprocessing_context="fork" if workers else None,
+            worker_init_fn=_start_worker,
+            generator=torch.Generator(),  # its own, so that reading draws nothing from the generator of the model
+            prefetch_factor=4 if workers else None,
+        )
+        children = signal.getsignal(signal.SIGCHLD)
+        self._batches = iter(loader)
+        if signal.getsignal(signal.SIGCHLD) is not children:
+            signal.signal(signal.SIGCHLD, children)  # torch's raises wherever the rank is, also in the midst of a step
+        if workers:  # they ignore SIGTERM, with which Python would end them when this process leaves by a traceback
+            atexit.register(_end, weakref.ref(self._batches))
+
+    def __iter__(self) -> Reader:
+        return self
+
+    def __next__(self) -> Tensor:
+        try:
+            batch = next(self._batches)
+        except (RuntimeError, ConnectionError, EOFError) as error:  # torch names the process and the signal, if it can
+            if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
+                raise
+            raise DataError(
+                f"a process that reads the data has died: {error}",
+                hint="it may have run out of memory; num-workers: 0 reads in the rank itself",
+            ) from error
+        if isinstance(batch, NeoxError):
+            self._batches = iter(())
+            raise batch
+        if isinstance(batch, tuple):
+            batch, self.mark = batch
+        tokens: Tensor = batch
+        return tokens
+
+
+def _end(batches: weakref.ref[Any]) -> None:
+    alive = batches()
+    if alive is not None:
+        alive._shutdown_workers()  # noqa: SLF001 - torch has no other way to end them while a traceback holds them
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _start_worker(worker: int) -> None:
+    """Ctrl-C reaches every process of the terminal; the rank must be able to finish its step and save."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # whose threads did not come along

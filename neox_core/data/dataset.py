@@ -1,0 +1,306 @@
+"""The samples of a split: which datasets they come from, in which order, and the tokens that they are made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from attrs import frozen
+
+from neox_core.data.array_cache import stored
+from neox_core.data.blend import (
+    MOST_DATASETS,
+    Blend,
+    build_blend,
+    normalise,
+    samples_of_each,
+    weights_by_documents,
+)
+from neox_core.data.curriculum import Chosen
+from neox_core.data.encode import encode_batch, load_tokenizer
+from neox_core.data.order import LongerOrder, SampleOrder, build_order, count_epochs, count_tokens, split_documents
+from neox_core.data.records import digest_of, require_as_prepared
+from neox_core.errors import DataError
+from neox_core.model.shape import padded_vocab
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from neox_core.contracts import Curriculum, DataBackend, Tokenizer, TokenSource
+    from neox_core.plan.runfile import ComponentRef, DataSource, RunPlan
+
+Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+INDEX_FOLDER = ".neox-index"
+FIRST_DOCUMENTS = 1000
+"""Among which one that is not empty is looked for, to see what it is made of."""
+ALGORITHM = 1
+"""Number of the way in which orders are made, in the name of their files: to be counted up with every change."""
+
+
+def build_tokenizer(plan: RunPlan) -> Tokenizer | None:
+    """The tokenizer of the run, None when it names none. Raises DataError when its files cannot be read."""
+    if plan.data.tokenizer is None:
+        return None
+    return load_tokenizer(plan.data.tokenizer)
+
+
+def rounds_of(stored: Sequence[int], plan: RunPlan) -> tuple[int, ...]:
+    """How many training samples were asked for when the order of a run was made, and each time it was made longer.
+
+    stored: what the run was resumed from says of that; empty for a new run.
+    """
+    wanted = plan.train.train_iters * plan.batch.train_batch
+    return (*stored, wanted) if not stored or wanted > stored[-1] else tuple(stored)
+
+
+def open_split(
+    plan: RunPlan,
+    split: Split,
+    vocab_size: int | None = None,
+    *,
+    rounds: Sequence[int] = (),
+    curriculum: Curriculum | None = None,
+) -> Samples:
+    """The samples of one split in the order they are read; a curriculum chooses them from one pass over the data.
+
+    The order is mapped from a file beside the dataset, which the first process that needs it makes. rounds: of a run
+    that is resumed; each goes on behind the order of those before it, which it does not change. Raises DataError for a
+    dataset that cannot be read or has no documents for the split.
+    """
+    steps = plan.train.train_iters if split == "train" else plan.train.eval_iters
+    wanted = steps * plan.batch.train_batch
+    chooses = curriculum is not None and curriculum.chooses and split == "train"
+    rounds = (0,) if chooses else tuple(rounds) or (wanted,)  # whole passes are ordered, and at least one
+    if vocab_size is None:
+        tokenizer = build_tokenizer(plan) if plan.model.padded_vocab_size is None else None
+        vocab_size = padded_vocab(plan.model, tokenizer.vocab_size if tokenizer else None)
+    backend = build_backend(plan)
+    if plan.data.train:
+        blend, parts = _open_blend(plan, backend, split, rounds)
+    else:
+        blend, parts = None, (_open_share(plan, backend, split, rounds),)
+    chosen = None
+    if curriculum is not None and chooses:
+        chosen = Chosen(curriculum, plan.batch.train_batch, len(parts[0].order), plan.curriculum)
+    return Samples(parts, blend, wanted, plan.model.seq_length, vocab_size, chosen)
+
+
+def build_backend(plan: RunPlan) -> DataBackend:
+    """The backend of the run, with its tokenizer where it reads text."""
+    backend: DataBackend = plan.data.backend.make()
+    if hasattr(backend, "use") and plan.data.tokenizer is not None:
+        tokenizer = load_tokenizer(plan.data.tokenizer)
+        encode_batch(plan.data.tokenizer, tokenizer, ["neox"])  # what it gives, before the backend relies on it
+        backend.use(tokenizer, digest_of(plan.data.tokenizer))
+    return backend
+
+
+def open_source(backend: DataBackend, reference: ComponentRef, prefix: Path) -> TokenSource:
+    """The dataset, whose files are those that were written together, as far as their folder tells.
+
+    Raises PluginError for a source that is none: what it reads would be cast to ids without a word.
+    """
+    with reference.blamed():
+        files = backend.files(prefix)
+    if not isinstance(files, tuple) or not all(isinstance(each, Path) for each in files):
+        raise reference.fault(f"files() gives {files!r}, not a tuple of paths")
+    require_as_prepared(files)
+    with reference.blamed():
+        source = backend.open(prefix)
+        sizes, dtype = source.sizes, np.dtype(source.dtype)
+    if not isinstance(sizes, np.ndarray) or sizes.ndim != 1 or sizes.dtype.kind not in "iu":
+        raise reference.fault("`sizes` of what it opens is no array of whole numbers, [documents]")
+    some = np.flatnonzero(sizes[:FIRST_DOCUMENTS])
+    with reference.blamed():
+        ids = source.read(int(some[0]), 0, 1) if len(some) else np.empty(0, dtype)
+    if dtype.kind not in "iu" or not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iu":
+        raise reference.fault("what it opens does not hold ids of an integer type")
+    return source
+
+
+@frozen(eq=False)
+class Part:
+    """One dataset and the order of its samples. `prefix` is for messages. tokens: of one epoch."""
+
+    prefix: str
+    source: TokenSource
+    order: SampleOrder | LongerOrder
+    tokens: int
+
+
+@frozen(eq=False)
+class Samples:
+    """Samples of seq_length + 1 ids by index, from one dataset or, where there is a `blend`, from several.
+
+    wanted: how many of them the run reads. chosen: which of them it reads at each index; None: one after the other.
+    """
+
+    parts: tuple[Part, ...]
+    blend: Blend | None
+    wanted: int
+    seq_length: int
+    vocab_size: int
+    chosen: Chosen | None = None
+
+    def __len__(self) -> int:
+        return len(self.parts[0].order) if self.blend is None else len(self.blend.turns)
+
+    @property
+    def epochs(self) -> list[float]:
+        """How often the run reads each dataset."""
+        taken = (
+            [self.wanted]
+            if self.blend is None
+            else np.bincount(self.blend.turns[: self.wanted], minlength=len(self.parts))
+        )
+        return [int(n) * self.seq_length / part.tokens for n, part in zip(taken, self.parts, strict=True)]
+
+    def read(self, index: int, into: NDArray[np.int64]) -> None:
+        """Copy sample `index` to `into` [seq_length + 1]. Raises DataError for an id outside of the vocabulary."""
+        part, place = self._find(index)
+        done = 0
+        for document, offset, length in part.order.pieces(place):
+            ids = part.source.read(document, offset, length)
+            into[done : done + len(ids)] = ids
+            done += len(ids)
+        if done != len(into):
+            raise DataError(f"{part.prefix}: sample {place}: its documents are shorter than their sizes say")
+        if into.min() < 0 or into.max() >= self.vocab_size:
+            raise self._outside(index)
+
+    def who(self, first: int, count: int) -> NDArray[np.int64]:
+        """Who the samples from `first` on are: (dataset, document, offset there) of the first token of each."""
+        indices: NDArray[np.int64] = np.arange(first, first + count)
+        who: NDArray[np.int64] = np.zeros((count, 3), dtype="<i8")
+        places = indices if self.chosen is None else self.chosen.at(indices)
+        if self.blend is not None:
+            who[:, 0], places = self.blend.turns[indices], self.blend.places[indices]
+        for number, part in enumerate(self.parts):
+            mine = who[:, 0] == number
+            who[mine, 1:] = part.order.starts(places[mine])
+        return who
+
+    def _find(self, index: int) -> tuple[Part, int]:
+        if self.chosen is not None:
+            index = int(self.chosen.at(np.array([index]))[0])
+        if self.blend is None:
+            return self.parts[0], index
+        return self.parts[int(self.blend.turns[index])], int(self.blend.places[index])
+
+    def _outside(self, index: int) -> DataError:
+        part, place = self._find(index)
+        for document, offset, length in part.order.pieces(place):
+            ids = part.source.read(document, offset, length)
+            wrong = np.flatnonzero((ids < 0) | (ids >= self.vocab_size))
+            if wrong.size:
+                where = f"document {document}, token {offset + int(wrong[0])}"
+                return DataError(
+                    f"{part.prefix}: {where}: id {int(ids[wrong[0]])} is not among the model's {self.vocab_size}",
+                    hint="vocab-file and merge-file must be those that the dataset was prepared with",
+                )
+        return DataError(f"{part.prefix}: sample {place} changed while it was read")
+
+
+def _open_share(plan: RunPlan, backend: DataBackend, split: Split, rounds: Sequence[int]) -> Part:
+    """The documents that `split` gives to this split."""
+    if plan.data.prefix is None:
+        raise DataError("there is no dataset to read", hint="set data-path; `neox data prepare` makes a dataset")
+    source = open_source(backend, plan.data.backend, Path(plan.data.prefix))
+    documents = split_documents(len(source.sizes), plan.data.split)[SPLITS.index(split)]
+    if not documents:
+        share = ", ".join(f"{share:g}" for share in plan.data.split)
+        raise DataError(
+            f"{plan.data.prefix}: none of its {len(source.sizes)} documents is for {split} (split {share})",
+            hint=more_documents(plan.data.split, split),
+        )
+    return _order(plan, plan.data.prefix, source, documents, split, rounds)
+
+
+def _open_blend(
+    plan: RunPlan, backend: DataBackend, split: Split, rounds: Sequence[int]
+) -> tuple[Blend, tuple[Part, ...]]:
+    """The datasets that the run has for this split, and their turns."""
+    named: Sequence[DataSource] = getattr(plan.data, split)
+    if not named:
+        raise DataError(f"there is no dataset for {split}", hint=f"set {split}-data-paths")
+    if len(named) > MOST_DATASETS:
+        raise DataError(f"{len(named)} datasets for {split}: at most {MOST_DATASETS} can be blended")
+    sources = [open_source(backend, plan.data.backend, Path(each.prefix)) for each in named]
+    for each, source in zip(named, sources, strict=True):
+        if not len(source.sizes):
+            raise DataError(f"{each.prefix}: has no documents", hint=f"take it out of {split}-data-paths")
+    if plan.data.sampler_alpha is None:
+        weights = normalise([each.weight for each in named])
+    else:
+        weights = weights_by_documents([len(source.sizes) for source in sources], plan.data.sampler_alpha)
+    key = _key("blend", weights, rounds[-1])
+    blend = Blend(*stored(_places(plan, named[0].prefix, key), key, lambda: _arrays(build_blend(weights, rounds[-1]))))
+    counts = zip(*(samples_of_each(weights, blend.turns[:count]) for count in rounds), strict=True)
+    parts = [
+        _order(plan, each.prefix, source, range(len(source.sizes)), split, mine)
+        for each, source, mine in zip(named, sources, counts, strict=True)
+    ]
+    return blend, tuple(parts)
+
+
+def _order(
+    plan: RunPlan, prefix: str, source: TokenSource, documents: range, split: Split, rounds: Sequence[int]
+) -> Part:
+    chosen: NDArray[np.int32] = np.arange(documents.start, documents.stop, dtype=np.int32)
+    seq_length, seed = plan.model.seq_length, plan.train.seed
+    try:
+        tokens = count_tokens(source.sizes, chosen)
+    except ValueError:
+        raise DataError(
+            f"{prefix}: the {len(documents)} documents for {split} hold no token",
+            hint="prepare the dataset again, or change split",
+        ) from None
+    sizes = source.sizes[documents.start : documents.stop]
+    orders: list[SampleOrder] = []
+    held = 0
+    for wanted in rounds:
+        more, number = wanted - held, len(orders)
+        if number and more <= 0:
+            continue
+        epochs = count_epochs(tokens, seq_length, more)
+        known = (documents.start, documents.stop, seq_length, epochs, seed, *((number,) if number else ()))
+        key = _key("order", *known, content=sizes)
+
+        def compute(more: int = more, number: int = number) -> tuple[NDArray[Any], ...]:
+            order = build_order(source.sizes, chosen, seq_length, more, seed, number)
+            return order.documents, order.samples, order.shuffle
+
+        orders.append(SampleOrder(*stored(_places(plan, prefix, key), key, compute)))
+        held += len(orders[-1])
+    return Part(prefix, source, orders[0] if len(orders) == 1 else LongerOrder(tuple(orders)), tokens)
+
+
+def _arrays(blend: Blend) -> tuple[NDArray[Any], ...]:
+    return blend.turns, blend.places
+
+
+def _key(*known: object, content: NDArray[np.int32] | None = None) -> str:
+    """SHA-256 of all that an order follows from."""
+    digest = hashlib.sha256(json.dumps([ALGORITHM, *known]).encode())
+    if content is not None:
+        digest.update(np.ascontiguousarray(content, dtype="<i4").data)
+    return digest.hexdigest()
+
+
+def _places(plan: RunPlan, prefix: str, key: str) -> tuple[Path, ...]:
+    """Beside the dataset, where every run finds it, else in the folder of this run."""
+    name = f"{Path(prefix).name}-{key[:24]}"
+    return Path(prefix).parent / INDEX_FOLDER / name, Path(plan.run_dir) / INDEX_FOLDER / name
+
+
+def more_documents(shares: Sequence[float], split: Split) -> str:
+    """What to do where a split has none."""
+    if shares[SPLITS.index(split)] > 0:
+        none = {"train": "", "valid": " or set eval-iters: 0,", "test": " or 0 for none,"}[split]
+        return f"give {split} a larger share in split,{none} or prepare more documents"
+    return f"give {split} a share in split" + ("" if split == "train" else ", or set eval-iters: 0")

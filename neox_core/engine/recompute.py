@@ -1,0 +1,44 @@
+"""DeepSpeed's activation checkpointing, as a function that the model calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from neox_core.engine.mpu import Place
+from neox_core.model.recompute import Recompute
+
+if TYPE_CHECKING:
+    from neox_core.parallel.groups import Groups
+    from neox_core.plan.runfile import RecomputePlan
+
+
+def build_recompute(plan: RecomputePlan, groups: Groups) -> Recompute:
+    """Recomputation by DeepSpeed's function, with its options set for this process. It must have been started."""
+    from deepspeed.runtime.activation_checkpointing import checkpointing
+
+    checkpointing.configure(
+        Place(groups),
+        partition_activations=plan.partition and groups.tensor.size > 1,
+        contiguous_checkpointing=plan.contiguous and groups.tensor.size > 1,
+        num_checkpoints=plan.num_checkpoints,
+        checkpoint_in_cpu=plan.in_cpu,
+        synchronize=plan.synchronize,
+        profile=plan.profile,
+    )
+
+    def checkpoint(function: Callable[..., Tensor], x: Tensor, *shared: Any) -> Tensor:
+        # It empties the tensors that it stores elsewhere; those that all segments get must not be.
+        result: Tensor = checkpointing.checkpoint(function, x, *map(_left_alone, shared))
+        return result
+
+    return Recompute(plan.layers, checkpoint)
+
+
+def _left_alone(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        value = value.view_as(value)
+        value.__dict__["no_checkpointing"] = True
+    return value

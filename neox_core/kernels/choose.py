@@ -1,0 +1,169 @@
+"""Kernels of a run: chosen once, when the model is built."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from attrs import frozen
+from torch import nn
+
+from neox_core.contracts import SparseUse
+from neox_core.errors import ConfigError
+from neox_core.model.model_inputs import load_position
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from neox_core.contracts import Kernel
+    from neox_core.parallel.context import BuildContext
+    from neox_core.plan.runfile import ComponentRef, KernelPlan, ModelPlan
+
+REFERENCE = "reference"
+
+
+@frozen(eq=False)
+class Choice:
+    """What computes an op. kernel None: the reference does. passed_over: (offer, reasons) of those that do not."""
+
+    op: str
+    name: str
+    kernel: Callable[..., Any] | None
+    passed_over: tuple[tuple[str, tuple[str, ...]], ...]
+
+    @property
+    def line(self) -> str:
+        """For people."""
+        why = "".join(f"; not {name}: {', '.join(reasons)}" for name, reasons in self.passed_over)
+        return f"{self.op}: {self.name}{why}"
+
+
+def choose(
+    plan: KernelPlan,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    use: SparseUse | None = None,
+) -> Choice:
+    """The first offer that can run, and for `auto` was tested on the device; else for `auto` the reference.
+
+    For `auto` a CPU takes the reference, whatever is offered: `plan.kernels` asks its ranks for none.
+    shape: of the op's first tensor, for one sample. use: of block-sparse attention. Raises ConfigError with all reasons
+    where a kernel was asked for and none can run, PluginError for an offer that is none.
+    """
+    passed: list[tuple[str, tuple[str, ...]]] = []
+    for offer in plan.offers:
+        kernel = load_kernel(offer)
+        reasons = why_not(offer, kernel.why_not, shape, dtype, device)
+        if use is not None:
+            why_not_for = getattr(kernel, "why_not_for", None)
+            reasons += ("it has no why_not_for",) if why_not_for is None else why_not(offer, why_not_for, use)
+        if not reasons and plan.asked == "auto":
+            reasons = _why_not_unasked(kernel, architecture_of(device))
+        if not reasons:
+            rest = plan.offers[plan.offers.index(offer) + 1 :]
+            passed += [(each.name, (f"{offer.name} comes first",)) for each in rest]
+            return Choice(plan.op, offer.name, kernel, tuple(passed))
+        passed.append((offer.name, reasons))
+    if plan.asked != "auto":
+        why = "; ".join(f"{name}: {', '.join(reasons)}" for name, reasons in passed)
+        raise ConfigError(
+            f"{plan.key.replace('_', '-')}: no kernel for {plan.op} can run here: {why}",
+            hint=f"remove it, or kernels: {{{plan.op}: reference}}",
+        )
+    return Choice(plan.op, REFERENCE, None, tuple(passed))
+
+
+def _why_not_unasked(kernel: Kernel, architecture: str) -> tuple[str, ...]:
+    if architecture == "cpu":
+        return ("a CPU takes the reference; ask for it to use it",)
+    return () if architecture in kernel.tested else (f"not tested on {architecture}; ask for it to use it",)
+
+
+def load_kernel(offer: ComponentRef) -> Kernel:
+    """Raises PluginError for an offer that cannot be imported, or is not a kernel."""
+    kernel: Kernel = offer.load()[0]
+    lacks = [name for name in ("tested", "why_not", "examples", "__call__") if not hasattr(kernel, name)]
+    if isinstance(kernel, type) or lacks:
+        fault = "is a class, and has to be an instance of it" if isinstance(kernel, type) else f"has no {lacks[0]}"
+        raise offer.fault(f"{offer.target} {fault}")
+    return kernel
+
+
+def why_not(offer: ComponentRef, ask: Callable[..., Any], *about: Any) -> tuple[str, ...]:
+    """The kernel's reasons. Raises PluginError for a fault of its code, and for what are no reasons."""
+    with offer.blamed():
+        reasons = ask(*about)
+        if not isinstance(reasons, tuple) or not all(isinstance(each, str) for each in reasons):
+            raise TypeError(f"{ask.__name__} returns a tuple of texts, not {reasons!r}")
+    return reasons
+
+
+def use_kernels(
+    model: nn.Module,
+    plan: ModelPlan,
+    context: BuildContext,
+    dtype: torch.dtype,
+    record: Path | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> tuple[str, ...]:
+    """Give the parts of `model`, a whole one or a stage, and `optimizer` the kernels of the plan.
+
+    dtype: of products. record: a JSON file to write the choices to. Returns lines on what was chosen. Raises as
+    `choose` does.
+    """
+    choices = [
+        choose(each, shape_of(each.op, plan, context), dtype, context.device, _use_of(each.op, plan))
+        for each in plan.kernels
+    ]
+    chosen = {each.op: each.kernel for each in choices if each.kernel is not None}
+    for user in (*kernel_users(model), optimizer):
+        if hasattr(user, "kernels"):
+            user.kernels = chosen
+    if record is not None and choices:
+        text = {each.op: {"chosen": each.name, "passed_over": dict(each.passed_over)} for each in choices}
+        record.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
+    return tuple(f"kernel of {each.line}" for each in choices)
+
+
+def shape_of(op: str, plan: ModelPlan, context: BuildContext) -> tuple[int, ...]:
+    """The shape of the first tensor of an op of the model, for one sample on this rank."""
+    share = context.groups.tensor.share
+    heads, seq = share(plan.num_attention_heads), plan.seq_length
+    if op in ("scaled_upper_triang_masked_softmax", "scaled_masked_softmax"):
+        return (1, heads, seq, seq)
+    if op in ("rotary", "block_sparse_attention"):
+        return (1, heads, seq, plan.hidden_size // plan.num_attention_heads)
+    if op in ("geglu", "swiglu"):
+        return (1, seq, 2 * share(plan.intermediate_size))
+    return (1, seq, share(plan.intermediate_size) if op == "bias_gelu" else plan.hidden_size)
+
+
+def _use_of(op: str, plan: ModelPlan) -> SparseUse | None:
+    if op != "block_sparse_attention":
+        return None
+    position = load_position(plan)
+    bias = position.score_bias(position.prepare(torch.arange(1), torch.float32))
+    blocks = {each.load()[1].block for each in plan.layouts}
+    return SparseUse(tuple(sorted(blocks)), bias=bias is not None, dropout=plan.attention_dropout > 0)
+
+
+def kernel_users(model: nn.Module) -> Iterator[Any]:
+    """Everything in a model that computes ops: see `contracts.KernelUser`. Activations are no modules."""
+    for module in model.modules():
+        feed = getattr(module, "feed", None)  # a stage of a pipeline has what its layers share there
+        for each in (module, getattr(module, "activation", None), getattr(feed, "position", None)):
+            if hasattr(each, "kernels"):
+                yield each
+
+
+def architecture_of(device: torch.device) -> str:
+    """Such as "sm_90" of an NVIDIA GPU, "gfx942" of an AMD one; "cpu"."""
+    if device.type != "cuda":
+        return device.type
+    if torch.version.hip is not None:
+        return str(torch.cuda.get_device_properties(device).gcnArchName).partition(":")[0]
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"

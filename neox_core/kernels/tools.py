@@ -1,0 +1,138 @@
+"""The work of `neox kernels list`, `check` and `bench`: a process of its own, which imports torch."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from neox_core.errors import ConfigError, run_main
+from neox_core.hooks.component import load_path
+from neox_core.kernels.choose import architecture_of, choose, load_kernel, why_not
+from neox_core.kernels.compare import TOLERANCE, Verdict, compare, times_of
+from neox_core.parallel.context import DTYPES
+from neox_core.plan.runfile import ComponentRef, KernelPlan
+
+
+def listed(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: torch.dtype) -> Iterator[str]:
+    """Lines on what `auto` chooses for each op."""
+    yield f"on {_name(device)}, {dtype_name(dtype)}:"
+    for row in rows:
+        offers = _offers(row)
+        shape = _shape(offers[0], dtype) if offers else ()
+        choice = choose(KernelPlan(row["op"], "auto", "", offers), shape, dtype, device)
+        yield f"{row['op']}: {choice.name}  ({', '.join(row['owners'])})"
+        for name, reasons in choice.passed_over:
+            yield f"    not {name}: {', '.join(reasons)}"
+        for each in row["missing"]:
+            yield f"    not {each['name']}: {each['reason']}"
+        if not offers and not row["missing"]:
+            yield "    no kernel is installed"
+
+
+def checked(rows: Sequence[Mapping[str, Any]], device: torch.device) -> Iterator[tuple[bool | None, str]]:
+    """(right or wrong, None where it cannot run; a line) of each kernel and dtype."""
+    for row in rows:
+        reference = load_path(row["reference"])
+        for offer in _offers(row):
+            kernel = load_kernel(offer)
+            for dtype, limit in TOLERANCE.items():
+                title = f"{offer.name} {dtype_name(dtype)}"
+                reasons = why_not(offer, kernel.why_not, _shape(offer, dtype), dtype, device)
+                if reasons:
+                    yield None, f"{title}: cannot run: {', '.join(reasons)}"
+                    continue
+                with offer.blamed():
+                    examples = kernel.examples(dtype, device, large=False)
+                    verdicts = [compare(kernel, reference, arguments) for arguments in examples]
+                yield _judged(title, verdicts, limit)
+
+
+def _judged(title: str, verdicts: Sequence[Verdict], limit: float) -> tuple[bool, str]:
+    """(right or wrong, a line) of a kernel by its examples."""
+    if not verdicts:
+        return False, f"{title}: WRONG: it has no examples"
+    worst = max(verdicts, key=lambda each: each.error)
+    if worst.faults:
+        return False, f"{title}: WRONG: {'; '.join(worst.faults)}"
+    if worst.error <= limit:
+        return True, f"{title}: ok, off by {worst.error:.1e} of {limit:.0e}"
+    return False, f"{title}: WRONG, off by {worst.error:.1e} of {limit:.0e} in {worst.where}"
+
+
+def measured(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: torch.dtype) -> Iterator[str]:
+    """Lines on the time of a forward and a backward pass, by implementation. Raises ConfigError on a CPU."""
+    if device.type != "cuda":
+        raise ConfigError("kernels are measured on a GPU", hint="on a CPU they are interpreted, for tests alone")
+    for row in rows:
+        for offer in _offers(row):
+            kernel = load_kernel(offer)
+            if reasons := why_not(offer, kernel.why_not, _shape(offer, dtype), dtype, device):
+                yield f"{offer.name}: cannot run: {', '.join(reasons)}"
+                continue
+            reference = load_path(row["reference"])
+            with offer.blamed():
+                arguments = next(iter(kernel.examples(dtype, device, large=True)))
+                own, plain = (statistics.median(times_of(each, arguments)) for each in (kernel, reference))
+            yield f"{offer.name}: {own * 1e3:.3f} ms, reference {plain * 1e3:.3f} ms, {plain / own:.2f} times as fast"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return next(name for name, each in DTYPES.items() if each == dtype)
+
+
+def _offers(row: Mapping[str, Any]) -> tuple[ComponentRef, ...]:
+    return tuple(ComponentRef(**each) for each in row["offers"])
+
+
+def _shape(offer: ComponentRef, dtype: torch.dtype) -> tuple[int, ...]:
+    """Of the first tensor of a kernel's first large example, of which nothing is computed."""
+    kernel = load_kernel(offer)
+    with offer.blamed():
+        return tuple(next(iter(kernel.examples(dtype, torch.device("meta"), large=True)))[0].shape)
+
+
+def _name(device: torch.device) -> str:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
+    return f"{name} ({architecture_of(device)})"
+
+
+def _show(lines: Iterator[str]) -> int:
+    for line in lines:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+def _check(rows: Sequence[Mapping[str, Any]], device: torch.device) -> int:
+    verdicts = []
+    for verdict, line in checked(rows, device):
+        verdicts.append(verdict)
+        _show(iter([line]))
+    ran = [each for each in verdicts if each is not None]
+    return 0 if ran and all(ran) else 1
+
+
+def main() -> int:
+    asked = json.loads(sys.argv[1])
+    rows = asked["ops"]
+    kind = asked["device"]
+    if kind == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "cpu"
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("there is no GPU that torch can use here", hint="--device cpu")
+    device = torch.device(kind)
+    work: Mapping[str, Callable[[], int]] = {
+        "list": lambda: _show(listed(rows, device, DTYPES[asked["dtype"]])),
+        "check": lambda: _check(rows, device),
+        "bench": lambda: _show(measured(rows, device, DTYPES[asked["dtype"]])),
+    }
+    return work[asked["what"]]()
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,39 @@
+"""Import paths that plugins for API 1 were told of, and that have moved since: each gives the module as it is today."""
+
+import sys
+from importlib import import_module, util
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+
+MOVED = {
+    "neox_core.build.corpus": "neox_core.data.corpus",
+    "neox_core.build.native": "neox_core.kernels.compile_c",
+    "neox_core.config.structure": "neox_core.config.schema.structure",
+    "neox_core.train.rank": "neox_core.run.rank",
+}
+FOLDERS = ("neox_core.build", "neox_core.train")
+"""They hold nothing else."""
+
+
+class _OldPaths:
+    """A finder and loader that Python asks after its own."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self, is_package=name in FOLDERS) if name in MOVED or name in FOLDERS else None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """None: an empty module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__name__ in MOVED:
+            sys.modules[module.__name__] = import_module(MOVED[module.__name__])
+
+    def get_code(self, name: str) -> CodeType | None:
+        """What `python -m name` runs."""
+        spec = util.find_spec(MOVED[name])
+        return spec.loader.get_code(MOVED[name]) if spec is not None and spec.loader is not None else None  # type: ignore[attr-defined]
+
+
+def install() -> None:
+    """Let the interpreter find the old paths."""
+    sys.meta_path.append(_OldPaths())  # type: ignore[arg-type]

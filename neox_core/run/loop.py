@@ -1,0 +1,99 @@
+"""The training loop. It waits for the device at log steps, after an evaluation and before a save, inside of `report`.
+
+Nowhere else, beside what DeepSpeed itself looks at: see `build.engine.Engine.train_step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from neox_core.checkpoint.state import TrainState
+    from neox_core.contracts.optim import LRSchedule
+    from neox_core.engine import Engine
+    from neox_core.plan.runfile import RunPlan
+
+
+class Reporter(Protocol):
+    """What the loop tells of itself; `neox_core.run.report.Report` is one."""
+
+    def step(self, step: int, loss: Tensor, lr: float, engine: Engine) -> None:
+        """After every update; reads numbers back at log steps. Raises RankError for numbers that are not finite."""
+        ...
+
+    def validation(self, step: int, losses: Sequence[Tensor]) -> float: ...
+
+    def check(self) -> None:
+        """Before a save: raises RankError when a loss since the last look was not finite."""
+        ...
+
+    def say(self, message: str) -> None: ...
+
+
+class Saver(Protocol):
+    """Where the loop leaves checkpoints; `neox_core.checkpoint.checkpointer.Checkpointer` is one."""
+
+    def save(self, state: TrainState) -> Path | None: ...
+
+
+class Stop(Protocol):
+    """Whether the user wants the run to end, the same answer on every rank."""
+
+    def poll(self) -> bool: ...
+
+
+def train(
+    engine: Engine,
+    batches: Iterator[Tensor],
+    valid: Callable[[], Iterable[Tensor]],
+    schedule: LRSchedule,
+    report: Reporter,
+    checkpointer: Saver,
+    stop: Stop,
+    state: TrainState,
+    plan: RunPlan,
+    tokens_of: Callable[[int], int] | None = None,
+) -> bool:
+    """Train from `state.step` to plan.train.train_iters. True when it got there, False when it was stopped before.
+
+    batches: this rank's micro-batches, int64 [micro_batch, seq + 1], from `state.step` on. valid: one fresh pass over
+    the validation batches. schedule: step -> learning rate. Whatever ends the loop in good order, the last step is
+    saved. tokens_of: what a step reads, by its number; None: whole samples. Collective: all ranks call it with the same
+    plan and step.
+    """
+    if state.step == 0 and 0 in plan.checkpoint.extra_save:
+        _save(checkpointer, state, report)
+    for step in range(state.step, plan.train.train_iters):
+        lr = schedule(step)
+        loss = engine.train_step(batches, lr)
+        state.advance(plan, None if tokens_of is None else tokens_of(step))
+        report.step(state.step, loss, lr, engine)
+
+        if _due(state.step, plan.train.eval_interval) and plan.train.eval_iters:
+            report.validation(state.step, engine.evaluate(valid()))
+
+        stopped = stop.poll() or _due(state.step, plan.train.exit_interval)
+        last = stopped or state.step == plan.train.train_iters
+        extra = state.step in plan.checkpoint.extra_save
+        if last or extra or _due(state.step, plan.checkpoint.save_interval):
+            report.check()
+            _save(checkpointer, state, report)
+        if stopped:
+            return state.step == plan.train.train_iters
+    return True
+
+
+def _save(checkpointer: Saver, state: TrainState, report: Reporter) -> None:
+    saved = checkpointer.save(state)
+    if saved is not None:
+        report.say(f"saved {saved}")
+
+
+def _due(step: int, interval: int | None) -> bool:
+    return bool(interval and step % interval == 0)

@@ -1,0 +1,85 @@
+"""`python -m neox_core.run.rank RUN_FILE`: one rank of a run, from its run file to its exit code.
+
+The environment holds RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as every launcher sets them; the plan's
+`local_rank` stands in for a LOCAL_RANK that is missing.
+"""
+
+import faulthandler
+import os
+import sys
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+from neox_core.errors import UsageError
+from neox_core.plan.runfile import UNFINISHED, read_runfile
+from neox_core.run.exit import exit_code_of, explain, for_the_user, leave, leave_with_parent, write_failure
+from neox_core.run.startup import Startup
+
+REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def main() -> NoReturn:
+    entered = time.time()
+    run_file, rank = _read_command()
+    if rank != 0:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # into its log; the terminal belongs to rank 0
+    faulthandler.enable()
+    leave_with_parent()
+    ready = float(os.environ.get("NEOX_HOST_READY_AT", entered))  # not set when a rank is started by hand
+    startup = Startup(float(os.environ.get("NEOX_STARTED_AT", ready)))
+    startup.mark("host", at=ready)
+    startup.mark("launch", at=entered)
+    if rank == 0:
+        startup.show()
+    debug = os.environ.get("NEOX_DEBUG") == "1"
+    try:
+        plan = read_runfile(run_file)
+        debug = plan.debug
+        _set_local_rank(plan.cluster.local_rank)
+        from neox_core.engine.jit_wait import bound_waits
+        from neox_core.engine.silence_deepspeed import quiet_engine
+
+        quiet_engine(debug)
+        bound_waits()
+        from neox_core.run.run import run  # imports torch
+
+        startup.mark("imports")
+        run(plan, startup)
+        if rank == 0:
+            (run_file.parent / UNFINISHED).unlink(missing_ok=True)
+    except KeyboardInterrupt:
+        startup.hide()
+        leave(130)
+    except BaseException as error:  # noqa: BLE001  whatever it is: the launcher must know, and this process must end
+        startup.hide()
+        told = for_the_user(error, rank)
+        for report in (partial(explain, error, debug), partial(write_failure, run_file.parent, rank, told)):
+            with suppress(OSError):  # such as for the full disk that the error is about
+                report()
+        leave(exit_code_of(told))
+    leave(0)
+
+
+def _read_command() -> tuple[Path, int]:
+    missing = [name for name in REQUIRED if name not in os.environ]
+    if len(sys.argv) != 2 or missing:
+        sys.stderr.write(
+            f"error: {UsageError('usage: python -m neox_core.run.rank RUN_FILE', hint='`neox train` starts ranks')}\n"
+        )
+        leave(UsageError.exit_code)
+    return Path(sys.argv[1]), int(os.environ["RANK"])
+
+
+def _set_local_rank(planned: int | None) -> None:
+    """LOCAL_RANK of the environment wins; without it the plan's. Raises UsageError when neither is there."""
+    if "LOCAL_RANK" not in os.environ:
+        if planned is None:
+            raise UsageError("LOCAL_RANK is not set", hint="set it, or `local_rank` in the config")
+        os.environ["LOCAL_RANK"] = str(planned)
+
+
+if __name__ == "__main__":
+    main()

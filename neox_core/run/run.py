@@ -1,0 +1,272 @@
+"""What a rank does, in order: join the others, build, load, train, evaluate, part."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from attrs import frozen
+from torch.distributed.rendezvous import rendezvous
+
+from neox_core.checkpoint.checkpointer import Checkpointer, Resumed
+from neox_core.checkpoint.lock import claim
+from neox_core.checkpoint.rng import seed_rank, undisturbed
+from neox_core.contracts.host import Monitor, Progress, RunInfo
+from neox_core.data.batches import build_tokenizer
+from neox_core.data.curriculum import build_curriculum, tokens_of_steps
+from neox_core.engine import build_engine, build_stage, print_collectives, remove_own_folders
+from neox_core.kernels.choose import use_kernels
+from neox_core.model.build import build_model, compile_layers
+from neox_core.model.shape import flops_per_token, padded_vocab
+from neox_core.parallel.context import BuildContext, build_context
+from neox_core.parallel.groups import Groups, build_groups
+from neox_core.run.consumed import require_consumed
+from neox_core.run.digests import compare, describe
+from neox_core.run.generate import sample
+from neox_core.run.loop import train
+from neox_core.run.optimizer import build_optimizer
+from neox_core.run.peak import find_peak
+from neox_core.run.report import Report
+from neox_core.run.samples import TrainingSamples, open_samples
+from neox_core.run.skipped import SkippedSteps, most_skipped
+from neox_core.run.stop import StopSignal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from neox_core.checkpoint.state import TrainState
+    from neox_core.contracts import Tokenizer
+    from neox_core.data.batches import Split
+    from neox_core.engine import Engine
+    from neox_core.model.gpt import GPT
+    from neox_core.plan.runfile import RunPlan
+    from neox_core.run.startup import Startup
+
+MEET_TIMEOUT = timedelta(minutes=10)
+"""For ranks to find each other: a host may take long to import torch from a network disk."""
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+"""For one collective. A rank that died is noticed by the launcher, long before; this ends one that hangs."""
+
+
+def run(plan: RunPlan, startup: Startup) -> None:
+    """One rank of the run that `plan` describes, to its end. Raises NeoxError for what the user can mend."""
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    _join(plan)
+    groups = build_groups(plan.cluster)
+    context = build_context(plan, groups, local_rank)
+    claim(plan.checkpoint.save, groups, context.device)
+    startup.mark("process_group")
+
+    seed_rank(plan.train.seed, rank, context.device)
+    tokenizer = build_tokenizer(plan)
+    vocab_size = padded_vocab(plan.model, tokenizer.vocab_size if tokenizer else None)
+    curriculum = build_curriculum(plan)
+    samples = open_samples(plan, groups, vocab_size, curriculum)
+    startup.mark("data")
+    model = _build_model(plan, vocab_size, context, tokenizer)
+    startup.mark("model")
+    optimizer, kernels = _build_optimizer(plan, model, context)
+    startup.mark("compile")
+    engine = build_engine(plan, model, optimizer, context, curriculum)
+    size = sum(map(prod, engine.shapes().values()))
+    startup.mark("engine")
+    checkpointer = Checkpointer(plan, engine, context)
+    resumed = checkpointer.load()
+    state, schedule = resumed.state, resumed.schedule
+    samples.resume(state, resumed.path)
+    report = _build_report(
+        plan, model, size, context, state, startup, samples.trail, tokens_of_steps(plan, curriculum), engine
+    )
+    _say_where_it_begins(report, resumed, (*kernels, *samples.notes))
+    if rank == 0:
+        require_consumed(plan)
+    startup.mark("load")
+
+    try:
+        with StopSignal(groups) as stop:
+            batches = report.timed(samples.batches(state.step), stop.alive)
+            valid = partial(_alive, partial(samples.valid, "valid"), stop, startup.progress)
+            saver = _Patient(checkpointer, stop, samples, startup.progress)
+            finished = train(
+                engine, batches, valid, schedule, report, saver, stop, state, plan, tokens_of_steps(plan, curriculum)
+            )
+            if finished:
+                _evaluate(plan, engine, report, state, samples, stop, startup.progress)
+            else:
+                _say_where_it_stops(plan, report, state)
+        if finished and plan.train.sample_prompt is not None and tokenizer is not None:
+            _show_sample(plan, _whole_model(plan, model, engine, context, tokenizer, vocab_size), tokenizer, report)
+    finally:
+        report.close()
+    print_collectives(plan)
+    remove_own_folders(plan, rank)
+    _part()
+
+
+def _join(plan: RunPlan) -> None:
+    """Find the other ranks, see that they are about to do the same, and start the process group."""
+    store, rank, world_size = next(rendezvous("env://", timeout=MEET_TIMEOUT))
+    store.set_timeout(MEET_TIMEOUT)
+    compare(store, describe(plan), rank, world_size)
+    dist.init_process_group(
+        plan.cluster.backend,
+        store=dist.PrefixStore("neox", store),
+        rank=rank,
+        world_size=world_size,
+        timeout=COLLECTIVE_TIMEOUT,
+    )
+
+
+def _build_model(plan: RunPlan, vocab_size: int, context: BuildContext, tokenizer: Tokenizer | None) -> Any:
+    """The model, or this rank's stage of it."""
+    eod = tokenizer.eod if tokenizer else None
+    if context.groups.pipe_size > 1:
+        model: Any = build_stage(plan, vocab_size, context, eod=eod)
+    else:
+        model = build_model(plan.model, vocab_size, context, eod=eod)
+    if plan.model.compile:
+        compile_layers(model)
+    return model
+
+
+def _build_optimizer(plan: RunPlan, model: Any, context: BuildContext) -> tuple[torch.optim.Optimizer, tuple[str, ...]]:
+    """The optimizer, and what is to be said of the kernels that it and the model were given."""
+    optimizer = build_optimizer(plan.optim, model, context.groups.data)
+    dtype = torch.bfloat16 if plan.precision.autocast else context.dtype
+    record = Path(plan.run_dir) / "kernels.json" if dist.get_rank() == 0 else None
+    return optimizer, tuple(use_kernels(model, plan.model, context, dtype, record, optimizer))
+
+
+def _say_where_it_begins(report: Report, resumed: Resumed, notes: Sequence[str]) -> None:
+    if resumed.path is not None:
+        report.say(f"resumed from {resumed.path}, at step {resumed.state.step}")
+    for note in (*resumed.notes, *notes):
+        report.say(note)
+
+
+def _build_report(
+    plan: RunPlan,
+    model: GPT,
+    size: int,
+    context: BuildContext,
+    state: TrainState,
+    startup: Startup,
+    data_hash: Callable[[int], int],
+    tokens_of: Callable[[int], int],
+    engine: Engine,
+) -> Report:
+    peak = find_peak(plan.train.peak_tflops, plan.precision, context.device)
+    info = RunInfo(
+        run_dir=Path(plan.run_dir),
+        first_step=state.step,
+        last_step=plan.train.train_iters,
+        num_parameters=size,
+        num_ranks=plan.cluster.world_size,
+        tokens_per_step=plan.batch.train_batch * plan.model.seq_length,
+        device=plan.cluster.device,
+        samples_per_step=plan.batch.train_batch,
+        progress=startup.progress,
+    )
+    startup.progress.reached(state.step)
+    startup.hide()
+    monitors: list[Monitor] = []
+    if dist.get_rank() == 0:
+        for reference in plan.monitors:
+            with undisturbed():
+                monitors.append(reference.make(info))
+    report = Report(
+        info,
+        monitors,
+        context.groups,
+        context.device,
+        log_interval=plan.train.log_interval,
+        flops_per_token=flops_per_token(model.shape, plan.model.seq_length),
+        peak=peak,
+        stop_on_nonfinite=plan.train.on_nonfinite_loss == "stop",
+        skipped=SkippedSteps(most_skipped(plan), engine.find_nonfinite, context.groups),
+        startup=startup,
+        data_hash=data_hash,
+        tokens_of=tokens_of,
+    )
+    report.say(f"mfu against a peak of {peak.source}")
+    return report
+
+
+@frozen
+class _Patient:
+    """A checkpointer that may take its time when the run was asked to stop, and keeps which samples were last."""
+
+    checkpointer: Checkpointer
+    stop: StopSignal
+    samples: TrainingSamples
+    progress: Progress
+
+    def save(self, state: TrainState) -> Path | None:
+        self.samples.note(state)
+        with self.stop.busy(), self.progress.during("saving"):
+            return self.checkpointer.save(state)
+
+
+def _alive(batches: Callable[[], Iterator[Tensor]], stop: StopSignal, progress: Progress) -> Iterator[Tensor]:
+    with progress.during("evaluating"):
+        for batch in batches():
+            stop.alive()
+            yield batch
+
+
+def _evaluate(
+    plan: RunPlan,
+    engine: Engine,
+    report: Report,
+    state: TrainState,
+    samples: TrainingSamples,
+    stop: StopSignal,
+    progress: Progress,
+) -> None:
+    """After the last step: the validation split unless it was evaluated there, and the test split if there is one."""
+    if not plan.train.eval_iters:
+        return
+    wanted: list[Split] = []
+    if plan.train.eval_interval and state.step % plan.train.eval_interval:
+        wanted.append("valid")
+    if plan.data.has_test:
+        wanted.append("test")
+    for split in wanted:
+        report.validation(state.step, engine.evaluate(_alive(partial(samples.valid, split), stop, progress)), split)
+
+
+def _whole_model(
+    plan: RunPlan, model: GPT, engine: Engine, context: BuildContext, tokenizer: Tokenizer, vocab_size: int
+) -> GPT:
+    """A model that rank 0 can run alone: the trained one, or where that is in parts one in host memory. Collective."""
+    if not engine.partitioned and context.groups.model is None:
+        return model
+    keeps = dist.get_rank() == 0
+    weights = {name: weight.float().cpu().clone() for name, weight in engine.whole_weights() if keeps}
+    if not keeps:
+        return model
+    alone = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), context.seed)
+    return build_model(plan.model, vocab_size, alone, weights, eod=tokenizer.eod)
+
+
+def _show_sample(plan: RunPlan, whole: GPT, tokenizer: Tokenizer, report: Report) -> None:
+    if dist.get_rank() == 0:
+        report.say(f"sample:\n{sample(whole, tokenizer, str(plan.train.sample_prompt))}")
+
+
+def _say_where_it_stops(plan: RunPlan, report: Report, state: TrainState) -> None:
+    then = "`--resume auto` goes on from there" if plan.checkpoint.save else "nothing is saved, since `save` is not set"
+    report.say(f"stopped after step {state.step}; {then}")
+
+
+def _part() -> None:
+    """Together, or a rank that is quicker takes the connections of the others with it."""
+    dist.barrier()
+    dist.destroy_process_group()

@@ -1,0 +1,174 @@
+"""The samples of a run: what it has been trained on, what a checkpoint keeps of that, and what comes next."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from neox_core.checkpoint.changes import contents_of, other_contents
+from neox_core.data.batches import Reader, build_batches, open_split
+from neox_core.data.dataset import Split, build_backend, rounds_of
+from neox_core.data.order import LongerOrder
+from neox_core.data.pack import Mark
+from neox_core.data.sample_hash import Trail
+from neox_core.data.stream import open_streams
+from neox_core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from neox_core.checkpoint.state import TrainState
+    from neox_core.contracts import Curriculum
+    from neox_core.data.dataset import Samples
+    from neox_core.parallel.groups import Groups
+    from neox_core.plan.runfile import RunPlan
+
+
+class TrainingSamples(Protocol):
+    notes: list[str]
+    """Lines for people."""
+
+    def resume(self, state: TrainState, path: Path | None) -> None:
+        """Go on from `state`, and put into it what follows from that. Raises CheckpointError for other samples."""
+        ...
+
+    def batches(self, step: int) -> Reader:
+        """This rank's micro-batches from `step` on, where `resume` left the state."""
+        ...
+
+    def valid(self, split: Split) -> Reader:
+        """This rank's micro-batches of one pass over an evaluation split."""
+        ...
+
+    def trail(self, step: int) -> int:
+        """A hash of the samples of all of the `step` finished steps."""
+        ...
+
+    def note(self, state: TrainState) -> None:
+        """Put into `state`, which is about to be saved, what `resume` needs."""
+        ...
+
+
+def open_samples(
+    plan: RunPlan, groups: Groups, vocab_size: int, curriculum: Curriculum | None = None
+) -> TrainingSamples:
+    """What is read later shall be there now: better an error here than after the first thousand steps."""
+    read = partial(build_batches, plan, data_rank=groups.data_rank, data_size=groups.data_size, vocab_size=vocab_size)
+    if hasattr(build_backend(plan), "stream"):
+        return _Streamed(plan, read, vocab_size, curriculum)
+    return _Ordered(plan, read, vocab_size, curriculum)
+
+
+class _Ordered:
+    """From datasets whose documents are known: the order is that of `build/order.py`."""
+
+    def __init__(self, plan: RunPlan, read: partial[Reader], vocab_size: int, curriculum: Curriculum | None) -> None:
+        self._plan, self._vocab_size, self._curriculum = plan, vocab_size, curriculum
+        self._rounds: tuple[int, ...] = ()
+        self._read = read
+        self.notes: list[str] = []
+        for split in _evaluated(plan):
+            opened = open_split(plan, split, vocab_size)
+            for part, epochs in zip(opened.parts, opened.epochs, strict=True):
+                if epochs > 1:
+                    said = f"{split}: {part.prefix} is too small: an evaluation reads it {epochs:.1f} times"
+                    self.notes.append(said)
+        self._follow(open_split(plan, "train", vocab_size, curriculum=curriculum))
+        self._contents = contents_of(plan.data, build_backend(plan))
+
+    def _follow(self, samples: Samples) -> None:
+        self._trail = Trail(samples, self._plan.batch.train_batch)
+
+    def resume(self, state: TrainState, path: Path | None) -> None:
+        self._rounds = rounds_of(state.data_rounds, self._plan)
+        if len(self._rounds) > 1:
+            samples = open_split(
+                self._plan, "train", self._vocab_size, rounds=self._rounds, curriculum=self._curriculum
+            )
+            self._follow(samples)
+            self.notes += [
+                f"{part.prefix}: train-iters has become more: the order of its first {len(part.order.parts[0]):,} "
+                "samples stays, and another one goes on behind it"
+                for part in samples.parts
+                if isinstance(part.order, LongerOrder)
+            ]
+        if state.data_hash is not None and state.data_hash != self.trail(state.step):
+            raise _other_samples(
+                path, state.step, "the datasets, their weights, split, seed or seq-length have changed"
+            )
+        self.notes += other_contents(state.data_contents, self._contents, self._plan.data)
+        state.data_rounds = self._rounds
+
+    def batches(self, step: int) -> Reader:
+        return self._read("train", first_step=step, rounds=self._rounds, curriculum=self._curriculum)
+
+    def valid(self, split: Split) -> Reader:
+        return self._read(split, first_step=0)
+
+    def trail(self, step: int) -> int:
+        return self._trail.at(step)
+
+    def note(self, state: TrainState) -> None:
+        state.data_hash = self.trail(state.step) if state.step else None
+        state.data_contents = self._contents
+
+
+class _Streamed:
+    """From text that is read as it comes: the order is that of its files."""
+
+    def __init__(self, plan: RunPlan, read: partial[Reader], vocab_size: int, curriculum: Curriculum | None) -> None:
+        backend: Any = build_backend(plan)
+        for split in _evaluated(plan):
+            open_streams(plan, split, backend, vocab_size).mixer(None).mark(0, 0)  # reads its first documents
+        self._identity = open_streams(plan, "train", backend, vocab_size).identity
+        self._contents, self._plan = contents_of(plan.data, backend), plan
+        self._curriculum, self._read = curriculum, read
+        self._start: Mark | None = None
+        self._reader: Reader | None = None
+        self.notes: list[str] = []
+
+    def resume(self, state: TrainState, path: Path | None) -> None:
+        if state.data_position is None:
+            return
+        position = dict(state.data_position)
+        if position.pop("identity") != self._identity:
+            raise _other_samples(
+                path, state.step, "the texts, their weights, split, seq-length or the tokenizer have changed"
+            )
+        self._start = Mark.of(position)
+        self.notes += other_contents(state.data_contents, self._contents, self._plan.data)
+
+    def batches(self, step: int) -> Reader:
+        self._reader = self._read("train", first_step=step, curriculum=self._curriculum, start=self._start)
+        return self._reader
+
+    def valid(self, split: Split) -> Reader:
+        return self._read(split, first_step=0)
+
+    def trail(self, step: int) -> int:
+        mark = self._mark()
+        return mark.trail if mark is not None and mark.step == step else 0
+
+    def note(self, state: TrainState) -> None:
+        mark = self._mark()
+        if mark is not None and mark.step == state.step:
+            state.data_hash, state.data_contents = mark.trail, self._contents
+            state.data_position = {"identity": self._identity, **mark.plain()}
+
+    def _mark(self) -> Mark | None:
+        return self._start if self._reader is None or self._reader.mark is None else self._reader.mark
+
+
+def _evaluated(plan: RunPlan) -> list[Split]:
+    evaluated: list[Split] = []
+    if plan.train.eval_iters and plan.train.eval_interval:
+        evaluated.append("valid")
+    if plan.train.eval_iters and plan.data.has_test:
+        evaluated.append("test")
+    return evaluated
+
+
+def _other_samples(path: Path | None, step: int, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: its {step} steps were on other samples than this run has there: {why}",
+        hint="put back what has changed, or set finetune: true to begin anew from these weights",
+    )

@@ -1,0 +1,48 @@
+"""Orders of samples made before a run: the work of `neox data index`, in a process of its own."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neox_core.data.dataset import Split, open_split
+from neox_core.errors import run_main
+from neox_core.plan.runfile import read_runfile
+
+if TYPE_CHECKING:
+    from neox_core.plan.runfile import RunPlan
+
+
+def index_data(plan: RunPlan) -> list[str]:
+    """Make the orders that a run of this plan will read, and say what they hold. Raises DataError."""
+    wanted: list[Split] = ["train"]
+    if plan.train.eval_iters and plan.train.eval_interval:
+        wanted.append("valid")
+    if plan.train.eval_iters and plan.data.has_test:
+        wanted.append("test")
+    lines = []
+    for split in wanted:
+        began = time.perf_counter()
+        samples = open_split(plan, split)
+        for part, epochs in zip(samples.parts, samples.epochs, strict=True):
+            size = part.order.nbytes / max(1, len(part.order))
+            lines.append(
+                f"{split}: {part.prefix}: {len(part.order):,} samples of {plan.model.seq_length} tokens, "
+                f"{size:.0f} bytes each; the run reads {epochs:.2f} epochs"
+            )
+        lines.append(f"{split}: {samples.wanted:,} samples are wanted, ready in {time.perf_counter() - began:.1f} s")
+    return lines
+
+
+def main() -> None:
+    """`python -m neox_data.index RUN_FILE`, a temporary file that is removed."""
+    run_file = Path(sys.argv[1])
+    plan = read_runfile(run_file)
+    run_file.unlink()
+    sys.stdout.write("\n".join(index_data(plan)) + "\n")
+
+
+if __name__ == "__main__":
+    run_main(main)

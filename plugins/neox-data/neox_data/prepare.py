@@ -1,0 +1,235 @@
+"""Text to datasets of tokens: the work of `neox data prepare`, in a process of its own.
+
+Memory: a few batches of documents and their tokens, whatever the size of the corpus. The vocabulary and the datasets
+are made under hidden names and put in place at the end, so a run that is killed leaves nothing that looks finished. Now
+and then it notes how far it has come, for `--resume` to go on from there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import Factory, asdict, frozen
+
+from neox_core.data.corpus import Corpus, text_files
+from neox_core.data.encode import load_tokenizer
+from neox_core.data.records import (
+    MANIFEST,
+    copy_file,
+    digest_of,
+    edge_hash_of,
+    forget_files,
+    hashes_of,
+    read_json,
+    vocabulary_of,
+    write_json,
+)
+from neox_core.errors import DataError, run_main
+from neox_core.plan.runfile import ComponentRef
+from neox_data.vocabulary import TRAINED, open_corpus, train_vocabulary
+from neox_data.write_tokens import Journal, Written, write_tokens
+
+if TYPE_CHECKING:
+    from neox_core.contracts import DataBackend, Tokenizer
+
+
+@frozen
+class Request:
+    """What `neox data prepare` was asked for.
+
+    sources: files, patterns and folders; none of them where there is a `corpus`, which has a name.
+    train: vocab_size ids are learnt from the text; else the tokenizer comes with its settings.
+    json_keys: each becomes a dataset; none stand for "text". sync_mb: text between two notes of how far it has come.
+    """
+
+    sources: tuple[str, ...]
+    out: str
+    name: str
+    backend: ComponentRef
+    tokenizer: ComponentRef
+    train: bool
+    vocab_size: int
+    append_eod: bool
+    json_keys: tuple[str, ...]
+    force: bool
+    corpus: ComponentRef | None = None
+    workers: int = 1
+    ftfy: bool = False
+    skip_bad: bool = False
+    resume: bool = False
+    sync_mb: int = 64
+
+    @property
+    def prefixes(self) -> tuple[Path, ...]:
+        """Of one dataset, or of one for each of several keys, with the names that GPT-NeoX gives them."""
+        if len(self.json_keys) < 2:
+            return (Path(self.out) / self.name,)
+        return tuple(Path(self.out) / f"{self.name}_{key}_document" for key in self.json_keys)
+
+
+@frozen
+class Prepared:
+    """What the manifest says of finished datasets. `digest`: of all that they were made from.
+
+    sha256: of their files, by name, for `neox data verify`. edges: of their files' ends, for every run that reads them.
+    vocabulary: what `vocabulary_of` says of the tokenizer, for `neox data merge`.
+    """
+
+    digest: str
+    written: Written
+    text_bytes: int
+    vocab_size: int
+    sha256: dict[str, str]
+    edges: dict[str, str] = Factory(dict)
+    vocabulary: str = ""
+
+
+def prepare(request: Request) -> None:
+    """Make the datasets, unless they are there and made from the same; say what to put into a config."""
+    out = Path(request.out)
+    corpus = _corpus(request, out)
+    out.mkdir(parents=True, exist_ok=True)
+    tokenizer_ref, trained = request.tokenizer, dict[str, str]()
+    if request.train:
+        tokenizer_ref, trained = train_vocabulary(
+            corpus, request.tokenizer, request.vocab_size, out / TRAINED, anew=request.force
+        )
+    tokenizer = load_tokenizer(tokenizer_ref)
+    backend: DataBackend = request.backend.make()
+
+    how = (request.name, request.append_eod, request.ftfy)
+    digest = digest_of(corpus.fingerprint(), tokenizer_ref, request.backend, *how)
+    publish = {Path(file): out / Path(file).name for file in trained.values()}
+    done = None if request.force else _finished(out, digest, backend, request.prefixes)
+    if done and all(_same(made, place) for made, place in publish.items()):
+        _say(f"{out}: is up to date (--force makes it again)")
+    else:
+        done = _write(request, corpus, tokenizer_ref, tokenizer, backend, digest, publish)
+    _report(request, done, {field: publish.get(Path(file), file) for field, file in tokenizer_ref.settings.items()})
+
+
+def _corpus(request: Request, out: Path) -> Corpus:
+    if request.corpus is None:
+        return text_files(request.sources, request.json_keys, skip_bad=request.skip_bad)
+    return open_corpus(request.corpus, out)
+
+
+def _write(
+    request: Request,
+    corpus: Corpus,
+    tokenizer_ref: ComponentRef,
+    tokenizer: Tokenizer,
+    backend: DataBackend,
+    digest: str,
+    publish: dict[Path, Path],
+) -> Prepared:
+    """Write the datasets; `publish`: files that have to appear with them, from where to where."""
+    out = Path(request.out)
+    journal = Journal(out / f".{request.name}.preparing.json", digest, request.sync_mb * 1_000_000)
+    files = [file for prefix in request.prefixes for file in backend.files(prefix)]
+
+    def before_closing() -> None:
+        forget_files(files)
+        for old in reversed(files):
+            old.unlink(missing_ok=True)  # never the old datasets beside the new vocabulary
+        for made, place in publish.items():
+            copy_file(made, place)
+
+    written = write_tokens(
+        corpus,
+        tokenizer_ref,
+        tokenizer,
+        backend,
+        request.prefixes,
+        journal,
+        append_eod=request.append_eod,
+        workers=request.workers,
+        ftfy=request.ftfy,
+        resume=request.resume,
+        before_closing=before_closing,
+    )
+    hashes = hashes_of(Path(), {file.name: str(file) for file in files})
+    edges = {file.name: edge_hash_of(file) for file in files}
+    done = Prepared(
+        digest, written, corpus.num_bytes, tokenizer.vocab_size, hashes, edges, vocabulary_of(tokenizer_ref)
+    )
+    _note(out / MANIFEST, done)
+    journal.remove()
+    return done
+
+
+def _note(manifest: Path, done: Prepared) -> None:
+    """What was made, beside what the manifest tells of other datasets in its folder."""
+    before = read_json(manifest)
+    others = {key: before.get(key) or {} for key in ("sha256", "edges")}
+    alone = not others["sha256"].keys() - done.sha256.keys()
+    same = alone or before.get("vocabulary") == done.vocabulary
+    merged = {key: {**others[key], **getattr(done, key)} for key in others}
+    write_json(manifest, {**asdict(done), **merged, "vocabulary": done.vocabulary if same else ""})
+
+
+def _finished(out: Path, digest: str, backend: DataBackend, prefixes: tuple[Path, ...]) -> Prepared | None:
+    record = read_json(out / MANIFEST)
+    if record.get("digest") != digest or not all(backend.recognises(prefix) for prefix in prefixes):
+        return None
+    try:
+        done = Prepared(**{**record, "written": Written(**record["written"])})
+        counts = [len(backend.open(prefix).sizes) for prefix in prefixes]
+        return done if counts == list(done.written.documents) else None
+    except (DataError, TypeError, KeyError):
+        return None
+
+
+def _report(request: Request, done: Prepared, tokenizer_settings: dict[str, Any]) -> None:
+    written = done.written
+    for prefix, documents, tokens in zip(request.prefixes, written.documents, written.tokens, strict=True):
+        _say(
+            f"{prefix}: {documents:,} documents, {tokens:,} tokens "
+            f"from {done.text_bytes / 1e6:.1f} MB of text ({done.text_bytes / tokens:.2f} bytes a token), "
+            f"a vocabulary of {done.vocab_size}"
+        )
+    if written.undecodable:
+        _say(f"left out: {written.undecodable} files that are not UTF-8")
+    if written.empty:
+        _say(f"left out: {written.empty} empty documents")
+    if written.bad:
+        _say(f"left out: {written.bad} broken records, the first: {written.first_bad}")
+    _say("\nput this into the config:\n")
+    lines = {
+        "data-path": str(request.prefixes[0]),
+        "data-impl": request.backend.name,
+        "tokenizer-type": request.tokenizer.name,
+        **{field.replace("_", "-"): value for field, value in tokenizer_settings.items()},
+    }
+    for key, value in lines.items():
+        _say(f"{key}: {value}")
+
+
+def _same(one: Path, other: Path) -> bool:
+    return other.is_file() and one.read_bytes() == other.read_bytes()
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+
+
+def main() -> None:
+    """`python -m neox_data.prepare JSON`: the fields of a Request."""
+    raw = json.loads(sys.argv[1])
+    raw["sources"] = tuple(raw["sources"])
+    raw["json_keys"] = tuple(raw["json_keys"])
+    raw["backend"], raw["tokenizer"] = ComponentRef(**raw["backend"]), ComponentRef(**raw["tokenizer"])
+    raw["corpus"] = ComponentRef(**raw["corpus"]) if raw.get("corpus") else None
+    try:
+        prepare(Request(**raw))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise DataError(f"{error.filename or raw['out']}: {error.strerror or error}") from error
+
+
+if __name__ == "__main__":
+    run_main(main)

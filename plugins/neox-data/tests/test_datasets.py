@@ -1,0 +1,190 @@
+"""What is done with datasets that are there: merging, verifying, looking into them."""
+
+import json
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from neox_data.inspect import Shown, histogram, inspect
+from neox_data.merge import merge
+from neox_data.verify import verify
+
+from neox_core.data.encode import Encoder
+from neox_core.data.records import note_files, read_json, write_json
+from neox_core.errors import DataError
+from neox_core.hooks.component import path_of
+from neox_core.plan.runfile import ComponentRef
+from neox_core.testing import load_only
+
+REFERENCE = Path(__file__).parents[2] / "neox-data-indexed/tests/data"
+
+
+def backend(name="mmap") -> ComponentRef:
+    entry = load_only("neox-data-indexed").registry.find("data backend", name)
+    settings = path_of(entry.component.settings)
+    return ComponentRef("data backend", name, "x", "0", entry.component.target, settings, {"mmap_warmup": False})
+
+
+class Letters:
+    """a is 0, b is 1 ...; 25 ends a document."""
+
+    vocab_size, eod = 26, 25
+
+    def __init__(self, settings) -> None: ...
+
+    def decode(self, ids):
+        return "".join("." if token == 25 else chr(97 + token) for token in ids)
+
+    def encode_batch(self, texts):
+        if "die" in texts:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [[ord(letter) - 97 for letter in text] for text in texts]
+
+
+LETTERS = ComponentRef("tokenizer", "letters", "x", "0", f"{__name__}:Letters")
+
+
+def write(prefix, documents, vocab_size=1000, name="mmap"):
+    target, settings = backend(name).load()
+    writer = target(settings).create(prefix, vocab_size)
+    for document in documents:
+        writer.add_document(document)
+    writer.close()
+    return prefix
+
+
+def test_merging_makes_what_writing_at_once_would_have(tmp_path):
+    one, two = [[1, 2, 3], [], [4]], [[5], [6, 7]]
+    parts = [write(tmp_path / "one", one), write(tmp_path / "two", two), write(tmp_path / "old", one, name="lazy")]
+    whole = write(tmp_path / "whole", [*one, *two])
+    assert "5 documents, 7 tokens from 2 datasets" in merge(parts[:2], [backend()] * 2, tmp_path / "all", backend())
+    for suffix in (".bin", ".idx"):
+        assert (tmp_path / "all").with_suffix(suffix).read_bytes() == whole.with_suffix(suffix).read_bytes()
+    merge(parts[1:], [backend(), backend("lazy")], tmp_path / "wide", backend())
+    target, settings = backend().load()
+    source = target(settings).open(tmp_path / "wide")
+    assert source.dtype == np.int32
+    assert [source.read(index).tolist() for index in range(5)] == [*two, *one]
+
+
+def test_a_merged_dataset_has_its_checksums(tmp_path):
+    parts = [write(tmp_path / "one/d", [[1]]), write(tmp_path / "two/d", [[2]])]
+    for _ in range(2):  # the second replaces the first
+        merge(parts, [backend()] * len(parts), tmp_path / "all/d", backend())
+        assert verify(tmp_path / "all/d", backend(), None, None)[-1] == "checksums: d.bin, d.idx as written"
+        assert "integrity: the index fits the tokens; files begin and end as prepared" in inspect(
+            tmp_path / "all/d", backend(), None, Shown()
+        )
+        parts.append(write(tmp_path / "three/d", [[3]]))
+    raw = (tmp_path / "all/d.bin").read_bytes()
+    (tmp_path / "all/d.bin").write_bytes(raw[::-1])
+    with pytest.raises(DataError, match="is not the file that was prepared"):
+        merge([tmp_path / "all/d"], [backend()], tmp_path / "x", backend())
+
+
+def test_what_was_prepared_is_not_up_to_date_when_a_merge_has_replaced_it(tmp_path):
+    prepared = write(tmp_path / "all/d", [[1]])
+    note_files([prepared.with_suffix(".bin"), prepared.with_suffix(".idx")], "letters")
+    record = read_json(tmp_path / "all/prepared.json")
+    write_json(tmp_path / "all/prepared.json", record | {"digest": "of what it was prepared from"})
+    merge([write(tmp_path / "one/d", [[2]])], [backend()], tmp_path / "all/d", backend())
+    assert "digest" not in read_json(tmp_path / "all/prepared.json")
+
+
+def test_datasets_of_different_vocabularies_are_not_merged(tmp_path):
+    parts = [write(tmp_path / name / "d", [[1]]) for name in ("one", "two")]
+    for part in parts:
+        note_files([part.with_suffix(".bin"), part.with_suffix(".idx")], part.parent.name)
+    with pytest.raises(DataError, match=r"one/d and .*two/d were prepared with different vocabularies"):
+        merge(parts, [backend()] * 2, tmp_path / "all", backend())
+    copied = write(tmp_path / "two/copied", [[2]])  # of which the record in its folder tells nothing
+    merge([parts[0], copied], [backend()] * 2, tmp_path / "all", backend())
+    assert read_json(tmp_path / "prepared.json")["vocabulary"] == ""
+    merge(parts[:1], [backend()], tmp_path / "same/d", backend())
+    assert read_json(tmp_path / "same/prepared.json")["vocabulary"] == "one"
+
+
+def test_merging_keeps_sentences_together(tmp_path):
+    merge([REFERENCE / "mmap_sentences"], [backend()], tmp_path / "copy", backend())
+    for suffix in (".bin", ".idx"):
+        original = (REFERENCE / f"mmap_sentences{suffix}").read_bytes()
+        assert (tmp_path / "copy").with_suffix(suffix).read_bytes() == original
+
+
+def test_merging_into_one_of_them_is_refused(tmp_path):
+    write(tmp_path / "one", [[1]])
+    with pytest.raises(DataError, match="is one of those that are merged"):
+        merge([tmp_path / "one"], [backend()], tmp_path / "x" / ".." / "one", backend())
+
+
+def test_verifying_says_what_is_right(tmp_path):
+    write(tmp_path / "t", [[1, 2, 999], [], [4]])
+    lines = verify(tmp_path / "t", backend(), None, 1000)
+    assert lines[0].endswith("t: 3 documents, 4 tokens: whole")
+    assert lines[1] == "ids: 0 to 999, all below 1000; 1 documents are empty"
+    assert "none" in lines[2]
+
+
+def test_verifying_finds_foreign_ids_and_changed_files(tmp_path):
+    write(tmp_path / "t", [[1, 2], [3, 999, 4]])
+    with pytest.raises(DataError, match="document 1, token 1: id 999 is not in a vocabulary of 999"):
+        verify(tmp_path / "t", backend(), None, 999)
+    with pytest.raises(DataError, match="id 999 is not in a vocabulary of 26"):
+        verify(tmp_path / "t", backend(), LETTERS, None)
+    (tmp_path / "prepared.json").write_text(json.dumps({"sha256": {"t.bin": "0" * 64}}))
+    with pytest.raises(DataError, match=r"t\.bin: is not what was written"):
+        verify(tmp_path / "t", backend(), None, None)
+
+
+def test_verifying_finds_an_index_of_other_tokens(tmp_path):
+    """Of the same length, which reading alone cannot tell."""
+    write(tmp_path / "t", [[1, 2], [3, 4]])
+    import hashlib
+
+    sums = {name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in ("t.bin", "t.idx")}
+    (tmp_path / "prepared.json").write_text(json.dumps({"sha256": sums}))
+    assert verify(tmp_path / "t", backend(), None, None)[-1] == "checksums: t.bin, t.idx as written"
+    write(tmp_path / "u", [[1], [2, 3, 4]])
+    (tmp_path / "u.idx").replace(tmp_path / "t.idx")
+    with pytest.raises(DataError, match=r"t\.idx: is not what was written"):
+        verify(tmp_path / "t", backend(), None, None)
+
+
+def test_lengths_are_drawn():
+    drawn = histogram(np.array([0, 1, 2, 3, 4, 4, 9]))
+    counts = {line.split()[1]: int(line.split()[3]) for line in drawn}
+    assert counts == {"0": 1, "1": 1, "2": 1, "4": 3, "8": 0, "16": 1}
+    assert max(line.count("█") for line in drawn) == 40
+    drawn = histogram(np.concatenate([np.ones(50, int), [2**20]]))
+    assert len(drawn) == 12
+    assert sum(int(line.split()[3]) for line in drawn) == 51
+
+
+def test_samples_are_shown_by_their_documents_and_mask(tmp_path):
+    write(tmp_path / "t", [[0, 1, 25], [2, 3, 4, 25], [5, 25]])
+    shown = inspect(tmp_path / "t", backend(), LETTERS, Shown(samples=1, seq_length=8))
+    pieces = [line for line in shown.splitlines() if line.startswith("  |")]
+    assert sorted(pieces[1::2]) == ["  |   'ab.'", "  |   'cde.'", "  |   'f.'"]
+    ends = [line.split(": ")[1] for line in shown.splitlines() if "eod-mask-loss leaves 2 of 8 out of the loss" in line]
+    lengths = [int(line.split()[-2]) for line in pieces[::2]]
+    assert ends == [f"what follows token {lengths[0] - 1}, {lengths[0] + lengths[1] - 1}"]
+
+
+def test_a_process_that_dies_while_encoding_is_one_clear_error():
+    batches = [("a", ["abc", "z"]), ("b", ["b"]), ("c", ["die"]), ("d", ["d"])]
+    with pytest.raises(DataError, match="a process that encodes text has died") as raised:
+        list(Encoder(LETTERS, workers=2).batches(batches))
+    assert "--workers" in raised.value.hint
+    assert not multiprocessing.active_children()
+
+
+def test_encoding_keeps_the_order_and_mends_text():
+    batches = [(number, [letter * number]) for number, letter in enumerate("abcdefghij")]
+    for workers in (1, 2):
+        found = [(label, ids[0].tolist()) for label, ids in Encoder(LETTERS, workers).batches(batches)]
+        assert found == [(number, [number] * number) for number in range(10)]
+    mended = next(iter(Encoder(LETTERS, ftfy=True).batches([("x", ["ﬁx"])])))  # a ligature
+    assert mended[1][0].tolist() == [5, 8, 23]

@@ -1,0 +1,113 @@
+"""`neox checkpoint`: published checkpoints as ours and the other way round. Another process does what needs torch."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from neox_core.cli.process import exec_module
+from neox_core.errors import CheckpointError, UsageError
+from neox_core.hooks.catalog import Catalog
+from neox_core.hooks.install import how_to_install
+from neox_core.hooks.loader import load_plugins
+from neox_core.plan.resolve import prepare_run
+from neox_core.plan.runfile import write_runfile
+
+REST = {
+    "data-path": "none",
+    "train-iters": 1,
+    "train_micro_batch_size_per_gpu": 1,
+    "optimizer": {"type": "Adam", "params": {"lr": 1e-4}},
+}
+"""What a run needs beside a model; who trains on from the weights writes it anew."""
+
+
+@click.group()
+def checkpoint() -> None:
+    """Turn checkpoints of other libraries into ours, and ours into theirs."""
+
+
+@checkpoint.command("import-hf")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for the checkpoint and model.yml.")
+@click.option("--family", help="Whose files they are. Default: what config.json calls model_type.")
+def import_hf(folder: Path, out: Path, family: str | None) -> None:
+    """Read FOLDER (config.json, *.safetensors, tokenizer.json) and write a checkpoint to start from.
+
+    Train on from it with `neox train OUT/model.yml ... --set load=OUT --set finetune=true`.
+    """
+    catalog = load_plugins()
+    run, target = prepare_import(folder, out, family, catalog)
+    exec_module(
+        "neox_hf.import_checkpoint", {"folder": str(folder), "out": str(out), "run": str(run), "family": target}
+    )
+
+
+def prepare_import(folder: Path, out: Path, family: str | None, catalog: Catalog) -> tuple[Path, str]:
+    """Write `out`/model.yml, the tokenizer, and the plan of a run of that model.
+
+    Returns the plan's file and the import path of the family.
+    """
+    config = _read_config(folder)
+    entry = catalog.find("model family", family or str(config.get("model_type")))
+    keys: dict[str, Any] = dict(entry.load()().keys(config))
+    try:
+        if out.exists() and any(out.iterdir()):
+            raise UsageError(f"{out}: is there already", hint="name another folder, or remove it")
+        out.mkdir(parents=True, exist_ok=True)
+        if (folder / "tokenizer.json").is_file():
+            shutil.copyfile(folder / "tokenizer.json", out / "tokenizer.json")
+            keys |= {"tokenizer-type": "HFTokenizer", "vocab-file": str(out / "tokenizer.json")}
+        (out / "model.yml").write_text(_yaml(folder, keys), encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(f"{out}: cannot be written: {error.strerror or error}") from error
+    with tempfile.TemporaryDirectory() as scratch:
+        rest = Path(scratch) / "rest.json"
+        rest.write_text(json.dumps({**REST, "seq-length": keys["max-position-embeddings"]}), encoding="utf-8")
+        plan = prepare_run([out / "model.yml", rest], catalog=catalog, start=False).plan
+    run = out / ".import.json"
+    write_runfile(plan, run)
+    return run, entry.component.target
+
+
+@checkpoint.command("export-hf")
+@click.argument("load", type=click.Path(path_type=Path))
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="Folder to write; it must not be there yet."
+)
+@click.option("--family", help="Whose form to write. Default: the first that has such a model.")
+def export_hf(load: Path, out: Path, family: str | None) -> None:
+    """Write the newest checkpoint in LOAD, a run's `save` folder or one checkpoint in it, for transformers to read.
+
+    What was written is read again before this says that it is done: weights are compared with the checkpoint to the
+    bit, logits with those of transformers where it is installed.
+    """
+    catalog = load_plugins()
+    names = (family,) if family else catalog.registry.names("model family")
+    if not names:
+        raise UsageError("no plugin offers a model family", hint=how_to_install("neox-hf"))
+    families = {name: catalog.find("model family", name).component.target for name in names}
+    exec_module("neox_hf.export", {"load": str(load), "out": str(out), "families": families})
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}", hint="name a folder that transformers reads") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path}: not a JSON object")
+    return config
+
+
+def _yaml(folder: Path, keys: Mapping[str, Any]) -> str:
+    """Flat YAML; JSON's notation of a value is YAML's too."""
+    lines = [f"# The model of {folder}, as `neox checkpoint import-hf` found it."]
+    return "\n".join([*lines, *(f"{key}: {json.dumps(value)}" for key, value in keys.items())]) + "\n"

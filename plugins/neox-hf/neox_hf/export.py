@@ -1,0 +1,171 @@
+"""From a checkpoint of ours to a published one: the work of `neox checkpoint export-hf`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from attrs import evolve
+from torch import Tensor
+
+from neox_core.checkpoint.read import CheckpointReader
+from neox_core.data.batches import build_tokenizer
+from neox_core.errors import CheckpointError, ConfigError, NeoxError, UsageError, run_main
+from neox_core.hooks.component import load_path
+from neox_core.model.build import build_model
+from neox_core.parallel.context import BuildContext
+from neox_core.parallel.groups import Groups
+from neox_core.plan.runfile import read_runfile
+from neox_core.plan.saved import RUN, find_checkpoint
+from neox_hf.import_checkpoint import read_weights
+from neox_hf.published_files import Published, write_published
+
+if TYPE_CHECKING:
+    from neox_core.contracts.family import ModelFamily
+    from neox_core.plan.runfile import ComponentRef, ModelPlan, RunPlan
+
+FILE_BYTES = 5 * 10**9
+TOLERANCE = 1e-4
+"""Largest difference to another implementation's logits, next to the largest logit."""
+
+
+def export_hf(load: Path, out: Path, family: ModelFamily, file_bytes: int = FILE_BYTES) -> list[str]:
+    """Write the newest checkpoint in `load` to the folder `out`, which must not be there yet, as `family` has it.
+
+    Before `out` gets its name, what was written is read again and compared with the checkpoint, bit by bit, and its
+    logits in the family's own implementation, where that is installed, with ours. Returns notes for people. Raises
+    ConfigError for a model that the family does not have, CheckpointError where anything is wrong with the files or the
+    logits. Neither writing nor comparing takes memory that grows with the number of layers.
+    """
+    checkpoint = find_checkpoint(load)
+    if checkpoint is None:
+        raise CheckpointError(f"{load}: no checkpoint here", hint="name the folder that the config calls `save`")
+    if out.exists():
+        raise UsageError(f"{out}: is there already", hint="name another folder, or remove it")
+    plan, reader = read_runfile(checkpoint / RUN), CheckpointReader(checkpoint)
+    reader.verify()
+    rows = reader.tensor_shape("weight", "embedding.weight")[0]
+    dtype = str(reader.tensor("weight", "final_norm.weight").dtype).removeprefix("torch.")
+    config = {**family.config(plan.model, rows), "dtype": dtype, "torch_dtype": dtype}
+    written = out.with_name(f".{out.name}.tmp")
+    notes: list[str] = []
+    try:
+        shutil.rmtree(written, ignore_errors=True)
+        written.mkdir(parents=True)
+        config.update(_special_tokens(plan, notes))
+        write_published(written, config, _their_weights(reader, family, plan.model), file_bytes)
+        if plan.data.tokenizer is not None:
+            _copy_tokenizer(plan.data.tokenizer, written, notes)
+    except OSError as error:
+        raise CheckpointError(f"{written}: cannot be written: {error.strerror or error}") from error
+    notes += _compare(reader, written, plan.model, rows, family)
+    written.rename(out)
+    return notes
+
+
+def _their_weights(reader: CheckpointReader, family: ModelFamily, model: ModelPlan) -> Iterator[tuple[str, Tensor]]:
+    for rule in family.weights(model):
+        parts = rule.split(reader.tensor("weight", rule.ours))
+        yield from zip(rule.theirs, (part.contiguous() for part in parts), strict=True)
+
+
+def _compare(reader: CheckpointReader, written: Path, model: ModelPlan, rows: int, family: ModelFamily) -> list[str]:
+    """Notes on what was compared. One weight is in memory at a time, then the embeddings and one layer."""
+    for name, again in read_weights(Published(written), tuple(family.weights(model))):
+        if not torch.equal(again, reader.tensor("weight", name)):
+            raise CheckpointError(f"{written}: {name} is not what the checkpoint holds")
+    tokens = torch.randint(
+        rows, (1, min(64, model.max_position_embeddings)), generator=torch.Generator().manual_seed(0)
+    )
+    theirs = family.logits(written, tokens)
+    if theirs is None:
+        return ["what was written is the checkpoint, bit by bit; no other implementation is installed to compare with"]
+    ours = logits_layer_by_layer(reader, model, rows, tokens)
+    for who, logits in (("neox", ours), ("the family's own implementation", theirs)):
+        if not logits.isfinite().all():
+            raise CheckpointError(f"{written}: {who} gives logits that are not finite numbers")
+    apart = float((theirs - ours).abs().max())
+    if apart > TOLERANCE * max(1.0, float(ours.abs().max())):
+        raise CheckpointError(f"{written}: the family's own implementation gives logits that are {apart:.2g} apart")
+    return [f"the family's own implementation gives the same logits, to {apart:.1g}"]
+
+
+def logits_layer_by_layer(reader: CheckpointReader, plan: ModelPlan, rows: int, tokens: Tensor) -> Tensor:
+    """Logits in fp32 of int64 [batch, seq] tokens, taken as one document: [batch, seq, rows].
+
+    plan: of a model whose layers are all its own. Memory is taken for the embeddings and one layer.
+    """
+
+    def weights(layer: int) -> dict[str, Tensor]:
+        prefix = f"layers.{layer}."
+        names = (name for name in reader.shapes("weight") if name.startswith(prefix))
+        return {name.removeprefix(prefix): reader.tensor("weight", name) for name in names}
+
+    first = {f"layers.0.{name}": weight for name, weight in weights(0).items()}
+    rest = {name: reader.tensor("weight", name) for name in reader.shapes("weight") if not name.startswith("layers.")}
+    context = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=0)
+    model = build_model(evolve(plan, num_unique_layers=1), rows, context, {**first, **rest}, eod=0).eval()
+    model.documents = None
+    block, places = model.layers[0], iter(range(plan.num_layers))
+
+    def become_the_next(*_: object) -> None:
+        block.load_state_dict(weights(next(places)))
+
+    block.register_forward_pre_hook(become_the_next)
+    with torch.no_grad():
+        return model.logits(tokens)
+
+
+def _special_tokens(plan: RunPlan, notes: list[str]) -> dict[str, Any]:
+    try:
+        tokenizer = build_tokenizer(plan)
+    except NeoxError as error:
+        notes.append(f"no eos_token_id is written, since the tokenizer cannot be loaded: {error.message}")
+        return {}
+    return {} if tokenizer is None else {"eos_token_id": tokenizer.eod, "bos_token_id": tokenizer.eod}
+
+
+def _copy_tokenizer(tokenizer: ComponentRef, written: Path, notes: list[str]) -> None:
+    vocab, merges = tokenizer.settings.get("vocab_file"), tokenizer.settings.get("merge_file")
+    names = {"tokenizer.json": vocab} if merges is None else {"vocab.json": vocab, "merges.txt": merges}
+    for name, source in names.items():
+        if source is None or not Path(source).is_file():
+            notes.append(f"no {name} is written, since {source} is not there")
+        else:
+            shutil.copyfile(source, written / name)
+
+
+def choose_family(plan: ModelPlan, families: Mapping[str, ModelFamily]) -> ModelFamily:
+    """The first of `families` that has the model. Raises ConfigError with the reasons of all."""
+    reasons = []
+    for name, family in sorted(families.items()):
+        try:
+            family.config(plan, 1)
+        except ConfigError as error:
+            reasons.append(f"{name}: {error.message}")
+        else:
+            return family
+    raise ConfigError("no family has this model: " + "; ".join(reasons))
+
+
+def main() -> None:
+    """`python -m neox_hf.export JSON`: load, out, families (name -> import path)."""
+    raw = json.loads(sys.argv[1])
+    load = Path(raw["load"])
+    checkpoint = find_checkpoint(load)
+    if checkpoint is None:
+        raise CheckpointError(f"{load}: no checkpoint here", hint="name the folder that the config calls `save`")
+    families = {name: load_path(path)() for name, path in raw["families"].items()}
+    family = choose_family(read_runfile(checkpoint / RUN).model, families)
+    for note in export_hf(load, Path(raw["out"]), family):
+        sys.stdout.write(f"{note}\n")
+    sys.stdout.write(f"wrote {raw['out']}\n")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,110 @@
+"""From a published checkpoint to one of ours: the work of `neox checkpoint import-hf`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from neox_core.checkpoint.state import StoredState, TrainState, stored_to_plain
+from neox_core.checkpoint.write import RankContents, cannot_write, publish, write_manifest, write_rank
+from neox_core.errors import CheckpointError, run_main
+from neox_core.hooks.component import load_path
+from neox_core.model.build import parameter_shapes
+from neox_core.model.shape import padded_vocab
+from neox_core.plan.runfile import read_runfile, to_json
+from neox_core.plan.schedule import schedule_terms
+from neox_hf.published_files import Published
+
+if TYPE_CHECKING:
+    from neox_core.contracts.family import ModelFamily, WeightRule
+    from neox_core.plan.runfile import RunPlan
+
+FILE_BYTES = 1 << 30
+"""Weights that are held and written at once; a larger one is alone."""
+
+
+def import_hf(folder: Path, out: Path, plan: RunPlan, family: ModelFamily, file_bytes: int = FILE_BYTES) -> Path:
+    """Write the weights in `folder` as a checkpoint at step 0 in `out`, for runs to start from with `finetune: true`.
+
+    plan: of a run of that model. Returns the checkpoint's folder. Raises CheckpointError when weights are missing, of
+    another shape, or more than the model has.
+    """
+    source, rules = Published(folder), tuple(family.weights(plan.model))
+    _check_names(source, rules, family)
+    shapes = parameter_shapes(plan.model, padded_vocab(plan.model, None))
+    if {rule.ours for rule in rules} != set(shapes):
+        names = sorted({rule.ours for rule in rules} ^ set(shapes))
+        raise CheckpointError(f"{folder}: the family does not say what becomes of {names[0]}")
+    written, final = out / ".step-00000000.tmp", out / "step-00000000"
+    try:
+        shutil.rmtree(written, ignore_errors=True)
+        written.mkdir(parents=True)
+    except OSError as error:
+        raise cannot_write(out, error) from error
+    contents, held, files = RankContents(0), 0, 0
+    for name, tensor in read_weights(source, rules):
+        if tuple(tensor.shape) != shapes[name]:
+            raise CheckpointError(f"{folder}: {name} would be {list(tensor.shape)}, the model has {list(shapes[name])}")
+        contents.add("weights", "weight", name, tensor)
+        held += tensor.numel() * tensor.element_size()
+        if held >= file_bytes:
+            write_rank(written, contents)
+            files += 1
+            contents, held = RankContents(files), 0
+    write_rank(written, contents)
+    write_manifest(written, 0, files + 1, to_json(plan) + "\n", _state(plan), optimizer=False, rng=False)
+    publish(written, final)
+    return final
+
+
+def read_weights(source: Published, rules: Sequence[WeightRule]) -> Iterator[tuple[str, Tensor]]:
+    """(our name, tensor) of every rule, one after the other."""
+    for rule in rules:
+        theirs = [source.tensor(name) for name in rule.theirs]
+        try:
+            yield rule.ours, rule.join(theirs).contiguous()
+        except RuntimeError as error:  # of shapes that do not go together
+            shapes = ", ".join(str(list(each.shape)) for each in theirs)
+            raise CheckpointError(f"{source.folder}: {rule.theirs[0]} ({shapes}) is of another model") from error
+
+
+def _check_names(source: Published, rules: Sequence[WeightRule], family: ModelFamily) -> None:
+    wanted = {name for rule in rules for name in rule.theirs}
+    missing = sorted(wanted - set(source.files))
+    left = sorted(name for name in set(source.files) - wanted if not family.ignores(name))
+    if missing:
+        raise CheckpointError(f"{source.folder}: no tensor {missing[0]} ({len(missing)} are missing)")
+    if left:
+        raise CheckpointError(f"{source.folder}: {left[0]} is not in the model that config.json describes")
+
+
+def _state(plan: RunPlan) -> dict[str, object]:
+    stored = StoredState(
+        state=TrainState(),
+        schedule=schedule_terms(plan.optim),
+        plugins=plan.plugins,
+        neox_version=plan.neox_version,
+        skipped_steps=0,
+        loss_scaler={},
+        options=[],
+    )
+    return stored_to_plain(stored)
+
+
+def main() -> None:
+    """`python -m neox_hf.import_checkpoint JSON`: folder, out, run (of the plan), family (its import path)."""
+    raw = json.loads(sys.argv[1])
+    plan = read_runfile(Path(raw["run"]))
+    Path(raw["run"]).unlink()
+    final = import_hf(Path(raw["folder"]), Path(raw["out"]), plan, load_path(raw["family"])())
+    sys.stdout.write(f"wrote {final}; {Path(raw['out']) / 'model.yml'} has the keys of its model\n")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,480 @@
+"""Checkpoints of a real engine in this process: what is written, what is refused, what survives a kill."""
+
+import json
+import math
+import os
+import pickle
+import resource
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from attrs import evolve
+from torch import Tensor, nn
+
+from neox_core.checkpoint.checkpointer import Checkpointer, Resumed, find_checkpoint, read_weights
+from neox_core.checkpoint.read import CheckpointReader
+from neox_core.checkpoint.rng import seed_rank
+from neox_core.checkpoint.state import TrainState
+from neox_core.engine import Engine, build_engine
+from neox_core.errors import CheckpointError
+from neox_core.parallel.context import BuildContext
+from neox_core.parallel.groups import Groups
+from neox_core.plan.runfile import CheckpointPlan, ComponentRef, DataSource, RunPlan
+from neox_core.plan.saved import step_folders
+from neox_core.run.optimizer import build_optimizer
+from neox_core.testing.plans import example_plan
+
+pytestmark = pytest.mark.usefixtures("process_group")
+
+ADAM = ComponentRef(
+    "optimizer", "Adam", "neox-adam", "0.1.0", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings"
+)
+LINEAR = ComponentRef("lr schedule", "linear", "neox-lr", "0.1.0", "neox_lr.schedules:linear")
+CONTEXT = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1)
+
+
+class Tiny(nn.Module):
+    """As much of a model as an engine needs: a loss from tokens, and dropout that draws random numbers."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(16, width)
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, 16, bias=False)
+        self.register_buffer("seen", torch.zeros(3))
+        self.register_buffer("scratch", torch.zeros(3), persistent=False)
+
+    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        hidden = nn.functional.dropout(self.norm(self.embed(tokens)), 0.2, self.training)
+        return nn.functional.cross_entropy(self.out(hidden).flatten(0, 1), labels.flatten())
+
+    def no_weight_decay(self) -> set[str]:
+        return {"norm.weight", "norm.bias"}
+
+
+class Run:
+    """One run over the same endless batches, to be stepped by hand."""
+
+    def __init__(self, plan: RunPlan, width: int = 8) -> None:
+        self.plan = plan
+        seed_rank(plan.train.seed, 0, CONTEXT.device)
+        torch.manual_seed(3)
+        model = Tiny(width)
+        optimizer = build_optimizer(plan.optim, model)
+        self.engine: Engine = build_engine(plan, model, optimizer, CONTEXT)
+        self.checkpointer = Checkpointer(plan, self.engine, CONTEXT)
+        self.state = TrainState()
+        self.losses: list[float] = []
+
+    def load(self) -> Resumed:
+        resumed = self.checkpointer.load()
+        self.state = resumed.state
+        self.schedule = resumed.schedule
+        return resumed
+
+    def steps(self, count: int) -> "Run":
+        for _ in range(count):
+            batch = torch.randint(16, (2, 9), generator=torch.Generator().manual_seed(self.state.step))
+            self.losses.append(float(self.engine.train_step(iter([batch]), lr=0.01)))
+            self.state.advance(self.plan)
+        return self
+
+    def save(self) -> Path:
+        folder = self.checkpointer.save(self.state)
+        assert folder is not None
+        return folder
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: weight.detach().clone() for name, weight in self.engine.model.named_parameters()}
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> RunPlan:
+    plan = example_plan(tmp_path / "run", ranks=(1,))
+    return evolve(
+        plan,
+        optim=evolve(plan.optim, optimizer=ADAM, schedule=LINEAR, weight_decay=0.1),
+        engine={"train_batch_size": 1, "train_micro_batch_size_per_gpu": 1},
+        checkpoint=evolve(plan.checkpoint, save=str(tmp_path / "save")),
+        plugins={"neox-adam": "0.1.0", "neox-lr": "0.1.0"},
+    )
+
+
+def with_checkpoint(plan: RunPlan, **changes: Any) -> RunPlan:
+    checkpoint: CheckpointPlan = evolve(plan.checkpoint, **changes)
+    return evolve(plan, checkpoint=checkpoint)
+
+
+def resuming(plan: RunPlan, **changes: Any) -> RunPlan:
+    return with_checkpoint(plan, load=plan.checkpoint.save, **changes)
+
+
+def test_what_a_checkpoint_holds(plan: RunPlan) -> None:
+    folder = Run(plan).steps(2).save()
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "manifest.json",
+        "rank-00000.optimizer.safetensors",
+        "rank-00000.rng.safetensors",
+        "rank-00000.weights.safetensors",
+        "run.json",
+        "state.json",
+    ]
+    assert (folder.parent / "latest").read_text() == "step-00000002\n"
+    reader = CheckpointReader(folder)
+    reader.verify()
+    assert set(reader.shapes("weight")) == {"embed.weight", "norm.weight", "norm.bias", "out.weight"}
+    assert set(reader.shapes("buffer")) == {"seen"}
+    assert reader.states("norm.bias") == ["step", "exp_avg", "exp_avg_sq"]
+    state = json.loads((folder / "state.json").read_text())
+    samples = {"data_hash": None, "data_rounds": [], "data_contents": {}, "data_position": None}
+    assert state["state"] == {"step": 2, "consumed_samples": 2, "consumed_tokens": 16, **samples}
+
+
+def test_weights_by_another_reader(plan: RunPlan) -> None:
+    """The files are what the safetensors library says they are."""
+    from safetensors.torch import load_file
+
+    run = Run(plan).steps(1)
+    stored = load_file(run.save() / "rank-00000.weights.safetensors")
+    for name, weight in run.weights().items():
+        assert torch.equal(stored[f"weight/{name}"], weight)
+    assert all(
+        torch.equal(weight, run.weights()[name]) for name, weight in read_weights(Path(plan.checkpoint.save)).items()
+    )
+
+
+def test_goes_on_to_the_same_bits(plan: RunPlan) -> None:
+    through = Run(plan).steps(3)
+    through.save()
+    through.steps(3)
+    resumed = Run(resuming(plan))
+    resumed.load()
+    resumed.steps(3)
+    assert resumed.losses == through.losses[3:]
+    assert all(torch.equal(weight, through.weights()[name]) for name, weight in resumed.weights().items())
+
+
+def test_finetune_takes_weights_only(plan: RunPlan) -> None:
+    first = Run(plan).steps(3)
+    first.save()
+    run = Run(resuming(plan, finetune=True))
+    generators = torch.get_rng_state()
+    assert run.load().state == TrainState()
+    assert all(torch.equal(weight, first.weights()[name]) for name, weight in run.weights().items())
+    assert not run.engine.optimizer.state
+    assert torch.equal(torch.get_rng_state(), generators)
+
+
+def test_no_load_optim_and_no_load_rng(plan: RunPlan) -> None:
+    Run(plan).steps(3).save()
+    run = Run(resuming(plan, load_optimizer=False, load_rng=False))
+    generators = torch.get_rng_state()
+    resumed = run.load()
+    assert resumed.state.step == 3
+    assert ["anew" in note for note in resumed.notes] == [True, True]
+    assert not run.engine.optimizer.state
+    assert torch.equal(torch.get_rng_state(), generators)
+    assert Run(resuming(plan)).load()
+    assert not torch.equal(torch.get_rng_state(), generators)
+
+
+def test_what_was_not_saved_must_not_be_wanted(plan: RunPlan) -> None:
+    folder = Run(with_checkpoint(plan, save_optimizer=False, save_rng=False)).steps(1).save()
+    assert not list(folder.glob("*.optimizer.*"))
+    assert not list(folder.glob("*.rng.*"))
+    with pytest.raises(CheckpointError, match=r"(?s)no-save-optim.*no-load-optim"):
+        Run(resuming(plan)).load()
+    with pytest.raises(CheckpointError, match=r"(?s)no-save-rng.*no-load-rng"):
+        Run(resuming(plan, load_optimizer=False)).load()
+    assert Run(resuming(plan, load_optimizer=False, load_rng=False)).load().state.step == 1
+
+
+def test_whose_schedule_goes_on(plan: RunPlan) -> None:
+    Run(plan).steps(1).save()
+    changed = evolve(plan, optim=evolve(plan.optim, lr=0.5))
+    with pytest.raises(CheckpointError, match=r"(?s)optimizer.params.lr: 0.001 there, 0.5 here.*override-lr-scheduler"):
+        Run(resuming(changed)).load()
+    assert Run(resuming(changed, schedule_from="config")).load().schedule(0) == 0.5
+    assert Run(resuming(changed, schedule_from="checkpoint")).load().schedule(0) == 0.001
+
+
+def test_nothing_to_load(plan: RunPlan, tmp_path: Path) -> None:
+    for missing in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(CheckpointError, match=r"(?s)no checkpoint.*--resume auto"):
+            Run(with_checkpoint(plan, load=str(missing))).load()
+        fresh = Run(with_checkpoint(plan, load=str(missing), resume="auto")).load()
+        assert fresh.path is None
+        assert fresh.state.step == 0
+
+
+def test_a_run_that_is_started_again_goes_on_with_its_own_checkpoints(plan: RunPlan, tmp_path: Path) -> None:
+    Run(plan).steps(1).save()
+    tuned = resuming(plan, save=str(tmp_path / "tuned"), finetune=True, load_optimizer=False, load_rng=False)
+    again = with_checkpoint(tuned, resume="auto")
+    first = Run(again)
+    assert first.load().state.step == 0
+    first.steps(2).save()
+    first.steps(1)
+    assert Run(tuned).load().state.step == 0
+    second = Run(again)
+    resumed = second.load()
+    assert (resumed.state.step, resumed.path) == (2, tmp_path / "tuned" / "step-00000002")
+    assert second.steps(1).losses == first.losses[2:]
+    fewer = with_checkpoint(again, save_optimizer=False, save_rng=False)
+    assert Run(fewer).load().notes == ()
+    Run(fewer).steps(3).save()
+    third = Run(again)
+    resumed = third.load()
+    assert (resumed.state.step, third.engine.optimizer.state) == (3, {})
+    assert [note.split(" start")[0] for note in resumed.notes] == ["the optimizer", "random numbers"]
+    one_folder = with_checkpoint(again, save=f"{plan.checkpoint.save}/../save")
+    assert Run(one_folder).load().state.step == 0, "finetune counts where both are one folder, however it is written"
+
+
+def test_other_plugin_versions_are_reported(plan: RunPlan) -> None:
+    Run(plan).steps(1).save()
+    notes = Run(resuming(evolve(plan, plugins={"neox-adam": "0.2.0", "neox-x": "1"}))).load().notes
+    assert notes == (
+        "plugin neox-adam: 0.1.0 wrote the checkpoint, 0.2.0 goes on",
+        "plugin neox-lr: 0.1.0 wrote the checkpoint, not used goes on",
+        "plugin neox-x: not used wrote the checkpoint, 1 goes on",
+    )
+
+
+def test_what_is_computed_otherwise_is_said(plan: RunPlan) -> None:
+    adams = [evolve(ADAM, settings={"eps": eps, "lr": 0.1}) for eps in (0.25, 0.5)]
+    plan, optim = evolve(plan, optim=evolve(plan.optim, optimizer=adams[0])), plan.optim
+    Run(plan).steps(1).save()
+    other = evolve(
+        plan,
+        model=evolve(plan.model, hidden_dropout=0.25, attention_softmax_in_fp32=True, compile=True, init_std=9.0),
+        optim=evolve(optim, optimizer=adams[1], gradient_clipping=7.0),
+    )
+    data = evolve(plan.data, prefix="moved", split=(0.5, 0.25, 0.25), valid=(DataSource("moved", 2.0),))
+    other = evolve(other, data=data)
+    (note,) = Run(resuming(other)).load().notes
+    assert note.partition(": ")[2].split("; ") == [
+        f"split: {json.dumps(plan.data.split)} there, [0.5, 0.25, 0.25] here",
+        "valid-data-weights: [] there, [2.0] here",
+        f"model.attention_softmax_in_fp32: {json.dumps(plan.model.attention_softmax_in_fp32)} there, true here",
+        f"model.hidden_dropout: {plan.model.hidden_dropout} there, 0.25 here",
+        f"gradient_clipping: {optim.gradient_clipping} there, 7.0 here",
+        "optimizer.eps: 0.25 there, 0.5 here",
+    ]
+
+
+def test_another_optimizer_has_to_begin_anew(plan: RunPlan) -> None:
+    Run(plan).steps(1).save()
+    lion = ComponentRef(
+        "optimizer", "Lion", "neox-lion", "0.1.0", "neox_lion.optim:Lion", "neox_lion.plugin:LionSettings"
+    )
+    other = evolve(plan, optim=evolve(plan.optim, optimizer=lion))
+    with pytest.raises(CheckpointError, match="state of Adam, and this run's optimizer is Lion"):
+        Run(resuming(other)).load()
+    assert Run(resuming(other, load_optimizer=False)).load().state.step == 1
+
+
+def test_another_batch_size_is_refused(plan: RunPlan) -> None:
+    Run(plan).steps(2).save()
+    with pytest.raises(CheckpointError, match="2 samples in 2 steps; this run takes 4 a step"):
+        Run(resuming(evolve(plan, batch=evolve(plan.batch, train_batch=4)))).load()
+
+
+def test_another_model_is_refused(plan: RunPlan) -> None:
+    Run(plan, width=12).steps(1).save()
+    with pytest.raises(CheckpointError, match=r"another model: embed.weight is \[16, 12\], this model has \[16, 8\]"):
+        Run(resuming(plan)).load()
+
+
+def test_old_checkpoints_go(plan: RunPlan) -> None:
+    run = Run(with_checkpoint(plan, keep_last=2))
+    folders = [run.steps(1).save() for _ in range(4)]
+    assert [folder.exists() for folder in folders] == [False, False, True, True]
+    assert sorted(path.name for path in folders[0].parent.iterdir()) == ["latest", "step-00000003", "step-00000004"]
+
+
+def test_a_run_that_begins_anew_in_a_folder_says_so_and_deletes_no_later_steps(plan: RunPlan) -> None:
+    assert Run(plan).load().notes == ()
+    last = Run(plan).steps(4).save()
+    again = Run(with_checkpoint(plan, keep_last=1))
+    assert [str(last) in note and "--resume auto" in note for note in again.load().notes] == [True]
+    folders = [again.steps(1).save() for _ in range(2)]
+    assert [folder.exists() for folder in (*folders, last)] == [False, True, True]
+    assert find_checkpoint(last.parent) == folders[1]
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
+def test_weights_that_are_not_finite_are_not_saved_in_place_of_good_ones(plan: RunPlan, bad: float) -> None:
+    run = Run(with_checkpoint(plan, keep_last=1))
+    good = run.steps(1).save()
+    run.steps(1)
+    name, weight = next(iter(run.engine.model.named_parameters()))
+    with torch.no_grad():
+        weight.view(-1)[-1] = bad
+    with pytest.raises(CheckpointError, match=f"{name} holds nan or inf"):
+        run.save()
+    assert sorted(path.name for path in good.parent.iterdir()) == ["latest", good.name]
+
+
+def test_a_deletion_that_is_killed_leaves_no_half_checkpoint(plan: RunPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(with_checkpoint(plan, keep_last=1))
+    monkeypatch.setattr("shutil.rmtree", lambda path, ignore_errors: None)  # killed before the first file went
+    folders = [run.steps(1).save() for _ in range(2)]
+    assert [folder.exists() for folder in folders] == [False, True]
+
+
+def test_coming_to_a_step_again_replaces_it(plan: RunPlan) -> None:
+    Run(plan).steps(2).save()
+    again = Run(plan).steps(1)
+    again.engine.model.get_parameter("out.weight").data.zero_()
+    assert torch.equal(read_weights(again.steps(1).save())["out.weight"], again.weights()["out.weight"])
+
+
+Damage = Callable[[Path], None]
+
+
+def _truncate(folder: Path) -> None:
+    os.truncate(folder / "rank-00000.weights.safetensors", 200)
+
+
+def _flip(folder: Path) -> None:
+    file = folder / "rank-00000.optimizer.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+
+def _lose(folder: Path) -> None:
+    (folder / "rank-00000.rng.safetensors").unlink()
+
+
+def _edit(change: Callable[[dict[str, Any]], object]) -> Damage:
+    def damage(folder: Path) -> None:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        change(manifest)
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+
+    return damage
+
+
+def _weight(manifest: dict[str, Any]) -> dict[str, Any]:
+    return next(piece for piece in manifest["pieces"] if piece["kind"] == "weight")
+
+
+def _swap_in_pickle(folder: Path) -> None:
+    """A file that runs code when it is unpickled, with a manifest that vouches for it."""
+
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(folder / "pwned"),)
+
+    import hashlib
+
+    data = pickle.dumps(Evil())
+    (folder / "rank-00000.weights.safetensors").write_bytes(data)
+    seal = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    _edit(lambda manifest: manifest["files"].update({"rank-00000.weights.safetensors": seal}))(folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (_truncate, r"weights.safetensors: has 200 bytes, \d+ were written"),
+        (_flip, "optimizer.safetensors: wrong checksum"),
+        (_lose, "rng.safetensors: No such file"),
+        (_swap_in_pickle, "weights.safetensors: cannot read"),
+        (lambda folder: (folder / "state.json").write_text("{}"), "state.json: has 2 bytes"),
+        (lambda folder: (folder / "manifest.json").write_text("{"), "manifest.json: cannot be read"),
+        (lambda folder: (folder / "manifest.json").write_text("[]"), "not a JSON object"),
+        (lambda folder: (folder / "manifest.json").write_bytes(b"\xff\xfe"), "manifest.json: cannot be read"),
+        (_edit(lambda m: m.update(format=7)), "format 7, this version reads format 1"),
+        (_edit(lambda m: m.pop("pieces")), "not a manifest"),
+        (_edit(lambda m: m.update(extra=1)), "not a manifest"),
+        (_edit(lambda m: m["pieces"][0].update(file="../../etc/passwd")), "not a manifest"),
+        (_edit(lambda m: m["pieces"][0].update(file="rank-00009.weights.safetensors")), "names no checksum"),
+        (_edit(lambda m: _weight(m).update(shape=[-16, 8])), "not a manifest"),
+        (_edit(lambda m: _weight(m).update(shape=[10**9, 10**9])), "another model"),
+        (_edit(lambda m: _weight(m).update(dtype="OBJ")), "not a manifest"),
+        (_edit(lambda m: _weight(m).update(dtype="F16")), "is F32 .*, not F16"),
+        (_edit(lambda m: _weight(m).update(flat_range=[0, 5])), "do not fit together"),
+        (_edit(lambda m: _weight(m).update(flat_range=[5, 2])), "not a manifest"),
+        (_edit(lambda m: _weight(m).update(slice=[[0, 4], [0, 8]])), "do not fit together"),
+        (_edit(lambda m: _weight(m).update(slice=[[0, 99], [0, 8]])), "not a manifest"),
+        (_edit(lambda m: _weight(m).update(key="weight/other")), "cannot read weight/other"),
+        (_edit(lambda m: m["pieces"].remove(_weight(m))), "another model: no embed.weight"),
+        (_edit(lambda m: m["files"].pop("run.json")), "names no checksum for run.json"),
+    ],
+)
+def test_damage_is_refused(plan: RunPlan, damage: Damage, says: str) -> None:
+    folder = Run(plan).steps(1).save()
+    damage(folder)
+    with pytest.raises(CheckpointError, match=says):
+        Run(resuming(plan)).load()
+    assert not (folder / "pwned").exists()
+
+
+def test_latest_is_a_name_of_ours(plan: RunPlan, tmp_path: Path) -> None:
+    folder = Run(plan).steps(1).save()
+    for name in ("../save/step-00000001", "/etc", "step-1/../..", ""):
+        (folder.parent / "latest").write_text(name)
+        with pytest.raises(CheckpointError, match="is no checkpoint's name") as caught:
+            find_checkpoint(folder.parent)
+        assert "delete latest" in caught.value.hint
+    (folder.parent / "latest").write_text("step-00000099")  # gone: the newest that is whole
+    (folder.parent / "step-00000002").mkdir()
+    assert find_checkpoint(folder.parent) == folder
+    (folder.parent / "latest").unlink()  # the first save, killed before it wrote this
+    assert find_checkpoint(folder.parent) == folder
+    assert find_checkpoint(folder) == folder
+    (folder.parent / "latest").mkdir()
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        find_checkpoint(folder.parent)
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(plan: RunPlan) -> None:
+    run = Run(plan).steps(1)
+    folder = run.save()
+    run.steps(1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # no file may grow beyond, as on a full disk
+    try:
+        with pytest.raises(CheckpointError, match=r"(?s)cannot write the checkpoint: File too large.*untouched"):
+            run.checkpointer.save(run.state)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["latest", "step-00000001"]
+    CheckpointReader(folder).verify()
+    assert run.save().name == "step-00000002"  # there is room again
+
+
+def test_a_kill_at_any_instant_leaves_a_whole_checkpoint(plan: RunPlan) -> None:
+    run = Run(with_checkpoint(plan, keep_last=1), width=2000).steps(1)
+    save = run.save().parent
+    steps = [1]
+    for attempt in range(12):
+        child = os.fork()
+        if child == 0:  # saves on and on, until it is killed
+            torch.set_num_threads(1)
+            while True:
+                run.state.step += 1
+                run.checkpointer.save(run.state)
+        time.sleep(0.02 + 0.017 * attempt)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        found = find_checkpoint(save)
+        assert found is not None
+        for folder in step_folders(save):
+            CheckpointReader(folder).verify()
+        steps.append(int(found.name[5:]))
+        run.state.step = steps[-1]
+    assert steps == sorted(steps)
+    assert steps[-1] > 3
+    shutil.copytree(save / f"step-{steps[-1]:08d}", save / ".step-00000077.tmp")
+    Checkpointer(plan, run.engine, CONTEXT).load()
+    assert [path.name for path in save.iterdir() if path.name.startswith(".step")] == []

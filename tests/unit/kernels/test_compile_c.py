@@ -1,0 +1,48 @@
+"""C functions that are compiled at their first use."""
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+from neox_core.kernels.compile_c import native
+
+TWICE = 'extern "C" int twice(int number) { return 2 * number; }'
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    native.cache_clear()
+    return tmp_path
+
+
+def test_compiled_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = folder / "twice.cpp"
+    source.write_text(TWICE)
+    library = native(source)
+    assert library is not None
+    assert library.twice(ctypes.c_int(21)) == 42
+    (built,) = (folder / "cache/neox").iterdir()
+    native.cache_clear()
+    monkeypatch.setattr("neox_core.kernels.compile_c.subprocess.run", pytest.fail)
+    again = native(source)
+    assert again is not None
+    assert again.twice(ctypes.c_int(4)) == 8
+    assert list((folder / "cache/neox").iterdir()) == [built]
+
+
+def test_none_where_it_cannot_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = folder / "broken.cpp"
+    source.write_text("no C")
+    assert native(source) is None
+    assert list((folder / "cache/neox").iterdir()) == []
+    source = folder / "twice.cpp"
+    source.write_text(TWICE)
+    monkeypatch.setenv("PATH", str(folder))
+    assert native(source) is None
+    native.cache_clear()
+    monkeypatch.undo()
+    (folder / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "file"))
+    assert native(source) is None

@@ -1,0 +1,258 @@
+"""The choice of a kernel, and how far one is from its reference."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from attrs import evolve, frozen
+from torch import Tensor
+
+from neox_core.contracts import SparseUse
+from neox_core.errors import ConfigError, PluginError
+from neox_core.kernels.choose import Choice, choose, use_kernels
+from neox_core.kernels.compare import TOLERANCE, error_of
+from neox_core.kernels.tools import checked, listed, measured
+from neox_core.parallel.context import BuildContext
+from neox_core.parallel.groups import Groups
+from neox_core.plan.runfile import ComponentRef, KernelPlan
+from neox_core.run.consumed import require_consumed
+from neox_core.testing import example_plan
+
+CPU, META = torch.device("cpu"), torch.device("meta")
+
+
+def reference(x: Tensor) -> Tensor:
+    return x.square() * 2
+
+
+@frozen
+class Double:
+    """A kernel whose result is `factor` of what it should be, and whose reasons are given."""
+
+    factor: float = 1.0
+    reasons: tuple[str, ...] = ()
+    tested: frozenset[str] = frozenset({"meta"})
+
+    def why_not(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:
+        return self.reasons
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.square() * (2 * self.factor)
+
+    def examples(self, dtype: torch.dtype, device: torch.device, *, large: bool) -> Iterable[tuple[Any, ...]]:
+        yield (torch.linspace(-1, 1, 7, device=device).to(dtype).requires_grad_(),)
+
+
+class Picky(Double):
+    """Says what it was asked for."""
+
+    def why_not_for(self, use: SparseUse) -> tuple[str, ...]:
+        return (f"blocks {use.blocks}, bias {use.bias}, dropout {use.dropout}",)
+
+
+PICKY = Picky()
+GOOD, BAD, UNTESTED = Double(), Double(reasons=("too wide", "too old")), Double(tested=frozenset({"sm_90"}))
+WRONG = Double(factor=1.1)
+PLAIN = Double(reasons="too wide")  # type: ignore[arg-type]
+
+
+class Broken(Double):
+    def why_not(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:
+        raise KeyError("no such GPU")
+
+    def examples(self, dtype: torch.dtype, device: torch.device, *, large: bool) -> Iterable[tuple[Any, ...]]:
+        raise ValueError("no example")
+
+
+BROKEN = Broken()
+
+
+def plan(want: str, *names: str) -> KernelPlan:
+    offers = tuple(ComponentRef("kernel", f"square.{name}", "p", "1", f"{__name__}:{name}") for name in names)
+    return KernelPlan("square", want, "square_fusion" if want == "fused" else "", offers)
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    module = sys.modules.get(__name__) or type(sys)(__name__)
+    for name in ("GOOD", "BAD", "UNTESTED", "WRONG", "PICKY", "PLAIN", "Double", "BROKEN", "reference"):
+        setattr(module, name, globals()[name])
+    monkeypatch.setitem(sys.modules, __name__, module)
+
+
+def choice(want: str, *names: str) -> Choice:
+    """On the meta device, the one here that is not a CPU."""
+    return choose(plan(want, *names), (1, 7), torch.float32, META)
+
+
+def test_the_first_that_can_run() -> None:
+    assert choice("fused", "BAD", "GOOD").kernel is GOOD
+    assert choice("auto", "BAD", "GOOD").kernel is GOOD
+    assert choice("auto", "BAD", "GOOD").line == "square: square.GOOD; not square.BAD: too wide, too old"
+
+
+def test_auto_takes_only_what_was_tested_here() -> None:
+    assert choice("auto", "UNTESTED").kernel is None
+    assert choice("auto", "UNTESTED").line.startswith("square: reference; not square.UNTESTED: not tested on meta")
+    assert choice("fused", "UNTESTED").kernel is UNTESTED
+
+
+def test_a_cpu_takes_a_kernel_only_when_asked() -> None:
+    found = choose(plan("auto", "GOOD"), (1, 7), torch.float32, CPU)
+    assert found.line == "square: reference; not square.GOOD: a CPU takes the reference; ask for it to use it"
+    assert choose(plan("fused", "GOOD"), (1, 7), torch.float32, CPU).kernel is GOOD
+
+
+@pytest.mark.parametrize("want", ["fused", "auto"])
+def test_of_two_kernels_one_is_taken_and_the_other_is_no_fault(want: str) -> None:
+    offered = plan(want, "GOOD", "WRONG", "BAD")
+    found = choose(offered, (1, 7), torch.float32, META)
+    assert found.kernel is GOOD
+    assert found.passed_over == tuple((f"square.{name}", ("square.GOOD comes first",)) for name in ("WRONG", "BAD"))
+    require_consumed(offered)  # type: ignore[arg-type]
+
+
+def test_asked_for_and_unable_is_an_error_with_the_reasons() -> None:
+    with pytest.raises(ConfigError, match=r"square-fusion: no kernel .*square\.BAD: too wide, too old"):
+        choice("fused", "BAD")
+    assert choice("auto", "BAD").kernel is None
+
+
+@pytest.mark.parametrize(
+    ("position", "block", "dropout", "said"),
+    [
+        (("rotary", "Rotary"), 48, 0.1, "blocks (48,), bias False, dropout True"),
+        (("alibi", "Alibi"), 16, 0.0, "blocks (16,), bias True, dropout False"),
+        (("rpe", "RelativeBias"), 16, 0.0, "blocks (16,), bias True, dropout False"),
+    ],
+)
+def test_what_a_sparse_model_asks_for_is_refused_before_its_first_step(
+    position: tuple[str, str], block: int, dropout: float, said: str
+) -> None:
+    name, cls = position
+    layout = ("neox_sparse_attention.local:local", "neox_sparse_attention.settings:LocalSettings", {"block": block})
+    settings = {"rotary": "RotarySettings", "rpe": "RelativeSettings"}.get(name)
+    numbers = evolve(
+        example_plan(Path("runs")).model,
+        kernels=(evolve(plan("triton", "PICKY"), op="block_sparse_attention", key="kernels"),),
+        position=ComponentRef(
+            "position",
+            name,
+            "p",
+            "1",
+            f"neox_positions.{name}:{cls}",
+            settings and f"neox_positions.settings:{settings}",
+        ),
+        layouts=(ComponentRef("sparse layout", "local", "p", "1", *layout),),
+        attention_dropout=dropout,
+    )
+    context = BuildContext(CPU, torch.float32, Groups(None, None, 0, 1), seed=1)
+    with pytest.raises(ConfigError) as caught:
+        use_kernels(torch.nn.Linear(1, 1), numbers, context, torch.float32)
+    assert caught.value.message == (f"kernels: no kernel for block_sparse_attention can run here: square.PICKY: {said}")
+
+
+def test_a_sparse_kernel_has_to_say_what_it_can() -> None:
+    with pytest.raises(ConfigError, match="it has no why_not_for"):
+        choose(plan("triton", "GOOD"), (1, 4), torch.float32, CPU, SparseUse((16,)))
+
+
+def test_a_model_is_given_what_was_chosen_and_the_choice_is_kept(tmp_path: Path) -> None:
+    class User(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kernels: dict[str, Any] = {}
+
+    model = torch.nn.Sequential(User(), torch.nn.Linear(1, 1), User())
+    kernels = (plan("fused", "BAD", "GOOD"), evolve(plan("auto", "UNTESTED"), op="cube"))
+    numbers = SimpleNamespace(kernels=kernels, num_attention_heads=1, seq_length=7, hidden_size=4, intermediate_size=4)
+    context = BuildContext(CPU, torch.float32, Groups(None, None, 0, 1), seed=1)
+    lines = use_kernels(model, numbers, context, torch.float32, tmp_path / "kernels.json")  # type: ignore[arg-type]
+    assert lines[0].startswith("kernel of square: square.GOOD; not square.BAD")
+    assert model[0].kernels == model[2].kernels == {"square": GOOD}
+    assert json.loads((tmp_path / "kernels.json").read_text()) == {
+        "square": {"chosen": "square.GOOD", "passed_over": {"square.BAD": ["too wide", "too old"]}},
+        "cube": {
+            "chosen": "reference",
+            "passed_over": {"square.UNTESTED": ["a CPU takes the reference; ask for it to use it"]},
+        },
+    }
+
+
+def test_the_error_is_that_of_the_worst_result_or_gradient() -> None:
+    (arguments,) = GOOD.examples(torch.float32, CPU, large=False)
+    assert error_of(GOOD, reference, arguments) < 1e-7
+    assert error_of(WRONG, reference, arguments) == pytest.approx(0.1, rel=1e-4)
+
+    def flat(x: Tensor) -> Tensor:
+        return reference(x).detach() + 0 * x
+
+    assert error_of(flat, reference, arguments) == pytest.approx(1.0)
+    assert error_of(lambda x: reference(x) / 0, reference, arguments) == float("inf")
+
+
+def row(*names: str) -> dict[str, Any]:
+    offers = [each.plain() for each in plan("auto", *names).offers]
+    owners, missing = ("core",), [{"name": "p:square.far", "reason": "needs moon"}]
+    return {
+        "op": "square",
+        "reference": f"{__name__}:reference",
+        "owners": owners,
+        "offers": offers,
+        "missing": missing,
+    }
+
+
+def test_list_says_what_is_chosen_and_why_not_the_others() -> None:
+    lines = list(listed([row("BAD", "GOOD"), row()], CPU, torch.float32))
+    assert lines == [
+        "on the CPU (cpu), fp32:",
+        "square: reference  (core)",
+        "    not square.BAD: too wide, too old",
+        "    not square.GOOD: a CPU takes the reference; ask for it to use it",
+        "    not p:square.far: needs moon",
+        "square: reference  (core)",
+        "    not p:square.far: needs moon",
+    ]
+
+
+def test_check_judges_each_kernel_in_each_dtype() -> None:
+    found = list(checked([row("GOOD", "WRONG", "BAD")], CPU))
+    assert [verdict for verdict, _ in found] == [True] * 3 + [False] * 3 + [None] * 3
+    assert len(TOLERANCE) == 3
+    assert "WRONG, off by 1.0e-01" in found[3][1]
+    assert "cannot run: too wide" in found[-1][1]
+
+
+def test_a_cpu_is_not_measured() -> None:
+    with pytest.raises(ConfigError, match="measured on a GPU"):
+        list(measured([row("GOOD")], CPU, torch.float32))
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "also"),
+    [
+        ("Double", f": {__name__}:Double is a class, and has to be an instance of it", None),
+        ("reference", f": {__name__}:reference has no tested", None),
+        ("PLAIN", " failed: TypeError: why_not returns a tuple of texts, not 'too wide'", None),
+        ("BROKEN", " failed: KeyError: 'no such GPU'", " failed: ValueError: no example"),
+    ],
+)
+def test_an_offer_that_is_no_kernel_is_its_authors_to_mend(name: str, fault: str, also: str | None) -> None:
+    def tell(found: pytest.ExceptionInfo[PluginError]) -> str:
+        assert found.value.hint.startswith("tell the author of p")
+        return found.value.message.partition(" (")[0].removeprefix(f"kernel p:square.{name} 1")
+
+    with pytest.raises(PluginError) as found:
+        choice("auto", name)
+    assert tell(found) == fault
+    for tool in (lambda: listed([row(name)], CPU, torch.float32), lambda: checked([row(name)], CPU)):
+        with pytest.raises(PluginError) as found:
+            list(tool())
+        assert tell(found) == (also or fault)

@@ -1,0 +1,72 @@
+"""Compiled layers compute what plain ones do."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from attrs import evolve
+from torch import Tensor, nn
+
+from neox_core.model.build import build_model, compile_layers
+from neox_core.model.gpt import GPT
+from neox_core.parallel.context import BuildContext
+from neox_core.parallel.groups import Groups
+from neox_core.plan.runfile import ComponentRef
+from neox_core.testing.plans import example_plan
+
+
+def part(kind: str, target: str, settings_class: str | None = None) -> ComponentRef:
+    return ComponentRef(kind, "any", "neox-any", "0.1.0", target, settings_class)
+
+
+PLAN = evolve(
+    example_plan(Path("unused")).model,
+    num_layers=4,
+    hidden_size=32,
+    num_attention_heads=4,
+    intermediate_size=64,
+    seq_length=16,
+    max_position_embeddings=32,
+    norm=part("norm", "neox_norms.rmsnorm:RMSNorm", "neox_norms.settings:RMSNormSettings"),
+    activation=part("activation", "neox_activations.gated:SwiGLU"),
+    position=part("position", "neox_positions.rotary:Rotary", "neox_positions.settings:RotarySettings"),
+)
+
+
+def made() -> GPT:
+    return build_model(PLAN, 64, BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1))
+
+
+def losses(model: GPT, tokens: Tensor) -> list[float]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    found = []
+    for _ in range(4):
+        loss = model(tokens[:, :-1], tokens[:, 1:])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def test_the_same_losses_from_three_graphs() -> None:
+    """Whatever the number of layers: the first layer's, the one for a layer of any number, and the loss's."""
+    torch._dynamo.reset()
+    tokens = torch.randint(64, (2, 17), generator=torch.Generator().manual_seed(1))
+    plain, compiled = made(), made()
+    compile_layers(compiled)
+    expected = losses(plain, tokens)
+    torch._dynamo.utils.counters.clear()
+    assert losses(compiled, tokens) == pytest.approx(expected, abs=1e-5)
+    assert expected[-1] < expected[0] - 0.1
+    assert 1 <= torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3
+    assert not torch._dynamo.utils.counters["graph_break"]
+
+    ran: list[nn.Module] = []
+    compiled.layers[0].register_forward_hook(lambda *_: ran.append(compiled))
+    with torch.no_grad():  # a generation is left uncompiled: its keys grow with every token
+        cache = compiled.eval().new_cache(1, 32)
+        for length in range(3):
+            compiled.logits(tokens[:1, length : length + 1], cache)
+    assert not ran
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3

@@ -1,0 +1,139 @@
+"""What the loop does in which order, told by what it calls."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from attrs import evolve
+from torch import Tensor
+
+from neox_core.checkpoint.state import TrainState
+from neox_core.errors import RankError
+from neox_core.plan.runfile import RunPlan
+from neox_core.run.loop import train
+from neox_core.testing.plans import example_plan
+
+
+class Log:
+    """Engine, report, checkpointer and stop signal in one: every call is a line."""
+
+    def __init__(self, stop_at: int | None = None, bad_at: int | None = None) -> None:
+        self.lines: list[str] = []
+        self.stop_at = stop_at
+        self.bad_at = bad_at
+        self.now = 0
+
+    def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
+        self.lines.append(f"train batch {int(next(batches))} lr {lr}")
+        return torch.tensor(1.0)
+
+    def evaluate(self, batches: Sequence[Tensor]) -> list[Tensor]:
+        self.lines.append(f"evaluate {len(batches)}")
+        return list(batches)
+
+    def step(self, step: int, loss: Tensor, lr: float, engine: Any) -> None:
+        self.now = step
+        self.lines.append(f"report {step} lr {lr}")
+
+    def validation(self, step: int, losses: Sequence[Tensor]) -> float:
+        self.lines.append(f"validation {step}: {len(losses)}")
+        return 0.0
+
+    def check(self) -> None:
+        self.lines.append("check")
+        if self.bad_at is not None and self.now >= self.bad_at:
+            raise RankError("not finite")
+
+    def say(self, message: str) -> None:
+        self.lines.append(message)
+
+    def save(self, state: TrainState) -> Path:
+        self.lines.append(f"save {state.step} {state.consumed_samples} {state.consumed_tokens}")
+        return Path("there")
+
+    def poll(self) -> bool:
+        return self.now == self.stop_at
+
+
+def make_plan(save_interval: int | None = None, **changes: Any) -> RunPlan:
+    plan = example_plan(Path("unused"), ranks=(2,))
+    return evolve(
+        plan,
+        train=evolve(plan.train, train_iters=4, **changes),
+        checkpoint=evolve(plan.checkpoint, save_interval=save_interval),
+    )
+
+
+def run(log: Log, plan: RunPlan, first: int = 0) -> bool:
+    state = TrainState(first, 2 * first, 16 * first)
+    batches = (torch.tensor(index) for index in range(100 + first, 200))
+    valid = [torch.tensor(0.0)] * plan.train.eval_iters
+    return train(log, batches, lambda: valid, lambda step: step / 10, log, log, log, state, plan)
+
+
+def test_the_order_of_a_run() -> None:
+    log = Log()
+    assert run(log, make_plan(save_interval=2, eval_interval=2, eval_iters=3), first=1) is True
+    assert log.lines == [
+        "train batch 101 lr 0.1",
+        "report 2 lr 0.1",
+        "evaluate 3",
+        "validation 2: 3",
+        "check",
+        "save 2 4 32",
+        "saved there",
+        "train batch 102 lr 0.2",
+        "report 3 lr 0.2",
+        "train batch 103 lr 0.3",
+        "report 4 lr 0.3",
+        "evaluate 3",
+        "validation 4: 3",
+        "check",
+        "save 4 8 64",
+        "saved there",
+    ]
+
+
+def test_the_last_step_is_saved_whatever_the_interval() -> None:
+    log = Log()
+    assert run(log, make_plan(eval_interval=0)) is True
+    assert [line for line in log.lines if line.startswith("save ")] == ["save 4 8 64"]
+
+
+def test_step_0_is_saved_on_request_and_once() -> None:
+    plan = make_plan(eval_interval=0)
+    plan = evolve(plan, checkpoint=evolve(plan.checkpoint, extra_save=(0, 2)))
+    fresh, resumed = Log(), Log()
+    run(fresh, plan)
+    run(resumed, plan, first=1)
+    assert fresh.lines[:3] == ["save 0 0 0", "saved there", "train batch 100 lr 0.0"]
+    assert [line for line in fresh.lines if line.startswith("save ")] == ["save 0 0 0", "save 2 4 32", "save 4 8 64"]
+    assert "save 0 0 0" not in resumed.lines
+
+
+def test_stopped_by_a_signal_it_saves_and_says_so() -> None:
+    log = Log(stop_at=3)
+    assert run(log, make_plan(eval_interval=0)) is False
+    assert log.lines[-4:] == ["report 3 lr 0.2", "check", "save 3 6 48", "saved there"]
+
+
+def test_exit_interval() -> None:
+    log = Log()
+    assert run(log, make_plan(exit_interval=3)) is False
+    assert "save 3 6 48" in log.lines
+    assert run(log, make_plan(exit_interval=2), first=3) is True
+
+
+def test_nothing_is_saved_of_a_run_gone_bad() -> None:
+    log = Log(bad_at=2)
+    with pytest.raises(RankError, match="not finite"):
+        run(log, make_plan(save_interval=1, eval_interval=0))
+    assert [line for line in log.lines if line.startswith("save ")] == ["save 1 2 16"]
+
+
+def test_a_finished_run_has_nothing_to_do() -> None:
+    log = Log()
+    assert run(log, make_plan(), first=4) is True
+    assert log.lines == []
