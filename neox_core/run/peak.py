@@ -33,16 +33,33 @@ KNOWN = {
 }
 
 
+AGREEMENT = 0.8
+"""The slowest look at a CPU is this share of the quickest, or more; less on a machine that does other work too."""
+
+
 @frozen
 class Peak:
-    """flops: of one rank, per second; None when nothing is known. source: said once, with the first log."""
+    """flops: of one rank, per second; None when nothing is known. source: where it is from, or why there is none.
+
+    measured: by this process, so that a run that is quicker shows it to be wrong.
+    """
 
     flops: float | None
     source: str
+    measured: bool = False
+
+    def __str__(self) -> str:
+        """Said once, at the start."""
+        return f"mfu against a peak of {self.source}" if self.flops is not None else f"mfu is left out: {self.source}"
+
+    def mfu(self, flops: float) -> float | None:
+        """What part of the peak a rank's `flops` a second are; None where that cannot be said."""
+        share = flops / self.flops if self.flops is not None else None
+        return None if share is not None and self.measured and share > 1 else share
 
 
 def find_peak(given_tflops: float | None, precision: PrecisionPlan, device: torch.device) -> Peak:
-    """`given_tflops` if set, else by the GPU's name, else the best of a few matmuls on the CPU (about 0.2 s)."""
+    """`given_tflops` if set, else by the GPU's name, else by matmuls on the CPU (about half a second)."""
     name = precision.autocast or precision.dtype
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
     if given_tflops is not None:
@@ -51,22 +68,38 @@ def find_peak(given_tflops: float | None, precision: PrecisionPlan, device: torc
         gpu = torch.cuda.get_device_name(device)
         known = next((peaks for part, peaks in KNOWN.items() if re.search(rf"\b{part}\b", gpu)), None)
         if known is None:
-            return Peak(None, f"unknown for {gpu}: set peak-tflops to see MFU")
+            return Peak(None, f"the peak of {gpu} is not known; set peak-tflops")
         tflops = known[1] if name == "fp32" else known[0]
         return Peak(tflops * 1e12, f"{tflops:g} TFLOP/s a rank, dense {name} of {gpu}")
-    flops = measure_matmul(dtype)
-    threads = torch.get_num_threads()
-    return Peak(flops, f"{flops / 1e12:.3g} TFLOP/s a rank, a {name} matmul measured with {threads} threads")
+    rates = measure_matmul(dtype)
+    slowest, best, how = min(rates), max(rates), f"a {name} matmul measured with {torch.get_num_threads()} threads"
+    if slowest < AGREEMENT * best:
+        spread = f"{slowest / 1e12:.2g} to {best / 1e12:.2g} TFLOP/s"
+        return Peak(None, f"the machine is busy, {how} varies from {spread}; set peak-tflops")
+    return Peak(best, f"{best / 1e12:.3g} TFLOP/s a rank, {how}", measured=True)
 
 
-def measure_matmul(dtype: torch.dtype, size: int = 768, seconds: float = 0.15) -> float:
-    """FLOP/s of the quickest of several [size, size] matmuls on this CPU, by the way that the model takes."""
+def measure_matmul(dtype: torch.dtype, size: int = 768, looks: int = 6, seconds: float = 0.8) -> list[float]:
+    """FLOP/s of [size, size] matmuls on this CPU, by the way that the model takes: the quickest of each look.
+
+    Looks are 0.03 s apart, at most so many and, from the third on, in at most so many seconds.
+    """
     left, right = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
-    best, end = float("inf"), time.perf_counter() + seconds
+    rates: list[float] = []
     with torch.no_grad():
         linear(left, right)
-        while best == float("inf") or time.perf_counter() < end:  # once at least, also where all is slow
-            start = time.perf_counter()
-            linear(left, right)
-            best = min(best, time.perf_counter() - start)
-    return 2 * size**3 / best
+        end = time.perf_counter() + seconds
+        while len(rates) < looks and (len(rates) < 3 or time.perf_counter() < end):
+            rates.append(2 * size**3 / _quickest(left, right))
+            time.sleep(0.03)
+    return rates
+
+
+def _quickest(left: torch.Tensor, right: torch.Tensor, seconds: float = 0.03) -> float:
+    """Seconds of the quickest of as many products as fit into that time, of one at least."""
+    best, end = float("inf"), time.perf_counter() + seconds
+    while best == float("inf") or time.perf_counter() < end:
+        start = time.perf_counter()
+        linear(left, right)
+        best = min(best, time.perf_counter() - start)
+    return best

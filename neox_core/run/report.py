@@ -16,13 +16,13 @@ from neox_core.checkpoint.rng import undisturbed
 from neox_core.contracts.host import Monitor, RunInfo
 from neox_core.errors import RankError
 from neox_core.hooks.component import culprit_of
+from neox_core.run.peak import Peak
 from neox_core.run.skipped import SkippedSteps
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from neox_core.parallel.groups import Groups
-    from neox_core.run.peak import Peak
     from neox_core.run.startup import Startup
 
 GIB = 2**30
@@ -211,9 +211,14 @@ class Report:
         if loss_scale is not None:
             values["loss_scale"] = loss_scale
         values.update(engine.timings())
-        values["tflops"] = tokens_per_s * self.flops_per_token / self.run.num_ranks / 1e12  # of each rank
-        if self.peak.flops is not None:
-            values["mfu"] = tokens_per_s * self.flops_per_token / (self.peak.flops * self.run.num_ranks)
+        flops = tokens_per_s * self.flops_per_token / self.run.num_ranks  # of each rank
+        values["tflops"] = flops / 1e12
+        mfu = self.peak.mfu(flops)
+        if mfu is not None:
+            values["mfu"] = mfu
+        elif self.peak.flops is not None:
+            self.peak = Peak(None, "the machine is quicker now than when its peak was measured; set peak-tflops")
+            self.say(str(self.peak))
         return values
 
     def _memory(self) -> float:

@@ -195,7 +195,7 @@ def _build_report(
         data_hash=data_hash,
         tokens_of=tokens_of,
     )
-    report.say(f"mfu against a peak of {peak.source}")
+    report.say(str(peak))
     return report
 
 

@@ -219,7 +219,7 @@ def test_what_is_logged_is_complete_and_consistent(finished):
 
 
 EXPECTED = re.compile(
-    r"[\d.]+ M parameters on |mfu against a peak of |start-up |step \d+|saved |loss by step"
+    r"[\d.]+ M parameters on |mfu |start-up |step \d+|saved |loss by step"
     r"| *[\d.]* *[┤│┌└┬]| *[\d. ]+$"  # the chart
 )
 

@@ -14,7 +14,8 @@ from neox_core.contracts.host import RunInfo
 from neox_core.errors import RankError
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import PrecisionPlan
-from neox_core.run.peak import Peak, find_peak
+from neox_core.run import peak
+from neox_core.run.peak import Peak, find_peak, measure_matmul
 from neox_core.run.report import Report
 from neox_core.run.skipped import SkippedSteps
 from neox_core.run.startup import Startup
@@ -305,6 +306,8 @@ def test_the_peak_says_where_it_comes_from():
     assert "peak-tflops" in given.source
     measured = find_peak(None, Precision, torch.device("cpu"))
     assert "bf16" in measured.source
+    if measured.flops is None:  # so busy is this machine
+        return
     # a lower bound from a product of another size, timed here; the best of many cannot be far below one of them
     left = torch.ones(256, 256, dtype=torch.bfloat16)
     import time
@@ -314,6 +317,34 @@ def test_the_peak_says_where_it_comes_from():
         left @ left
     rate = 10 * 2 * 256**3 / (time.perf_counter() - began)
     assert measured.flops > 0.1 * rate
+
+
+def test_a_peak_that_varies_is_not_shown_as_one(monkeypatch):
+    def found(*rates):
+        monkeypatch.setattr(peak, "measure_matmul", lambda dtype: [rate * 1e12 for rate in rates])
+        return find_peak(None, PrecisionPlan("fp32", None), torch.device("cpu"))
+
+    steady, busy = found(0.95, 1.0, 0.9), found(0.05, 1.0, 0.9)
+    assert (steady.flops, busy.flops) == (1e12, None)
+    assert str(busy).startswith("mfu is left out: the machine is busy, a fp32 matmul")
+    assert "from 0.05 to 1 TFLOP/s; set peak-tflops" in str(busy)
+    assert (steady.mfu(0.5e12), busy.mfu(0.5e12)) == (0.5, None)
+
+
+def test_a_run_that_is_quicker_than_its_measured_peak_says_so_and_has_no_mfu():
+    kept = Kept()
+    report = make(kept)
+    report.peak = Peak(1.0, "", measured=True)
+    feed(report, [1] * 8)
+    assert not any("mfu" in values for _, values in kept.logged)
+    assert [line for line in kept.said if "mfu is left out: the machine is quicker now" in line] == kept.said[-1:]
+    assert Peak(1e12, "").mfu(2e12) == 2.0  # which peak-tflops said
+
+
+def test_each_look_at_the_peak_is_a_rate_of_its_own():
+    rates = measure_matmul(torch.float32, size=64, looks=4)
+    assert len(rates) == 4
+    assert len(set(rates)) > 1
 
 
 @pytest.mark.parametrize(
