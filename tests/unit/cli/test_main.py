@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +57,29 @@ def test_a_users_mistake_is_a_message_and_an_exit_code(raising: Any, error: type
     result = raising(error("it is wrong", hint="mend it"))
     assert (result.exit_code, result.stdout) == (code, "")
     assert result.stderr == "error: it is wrong\n  mend it\n"
+
+
+def test_the_version_is_the_packages() -> None:
+    result = CliRunner().invoke(neox, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"neox, version {version('neox-core')}\n")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_a_script_that_completes_commands_of_plugins_too(shell: str) -> None:
+    script = CliRunner().invoke(neox, prog_name="neox", env={"_NEOX_COMPLETE": f"{shell}_source"})
+    assert script.exit_code == 0
+    assert "_neox_completion" in script.output
+    asked = {"COMP_WORDS": "neox t", "COMP_CWORD": "t" if shell == "fish" else "1"}
+    found = CliRunner().invoke(neox, prog_name="neox", env={**asked, "_NEOX_COMPLETE": f"{shell}_complete"})
+    assert {"train", "tune"} <= set(re.split(r"[,\s]", found.output))
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_bash_takes_the_script(tmp_path: Path) -> None:
+    script = CliRunner().invoke(neox, prog_name="neox", env={"_NEOX_COMPLETE": "bash_source"}).output
+    done = subprocess.run(["bash", "-c", f"{script}\ncomplete -p neox"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "_neox_completion" in done.stdout
 
 
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(raising: Any) -> None:
