@@ -4,8 +4,11 @@ import errno
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from typing import NoReturn
+
+from neox_core.terminal import echo, paint, printable, readable
 
 
 class NeoxError(Exception):
@@ -23,6 +26,10 @@ class NeoxError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
+
+    def shown(self) -> str:
+        """The error as a user reads it: no longer than that, and fit for a terminal."""
+        return printable(readable(str(self)))
 
 
 class UsageError(NeoxError):
@@ -78,11 +85,29 @@ def about_a_file(error: BaseException) -> NeoxError | None:
     )
 
 
+def in_words(error: BaseException) -> NeoxError | None:
+    """The error in words for the one who can mend it; None for what only the authors can."""
+    if isinstance(error, NeoxError):
+        return error
+    if isinstance(error, MemoryError):
+        hint = "raise the limit (`ulimit -v`, a container's, a job's), or give the command less to hold at once"
+        return UsageError("memory has run out" + (f": {error}" if str(error) else ""), hint=hint)
+    return about_a_file(error)
+
+
+def report(error: NeoxError, cause: BaseException | None = None) -> int:
+    """Write the error to the standard error, under `--debug` with the traceback of its cause; its exit code."""
+    if os.environ.get("NEOX_DEBUG") == "1":
+        echo("".join(traceback.format_exception(cause or error)), err=True, end="")
+    echo(paint("error:", "red", "bold", err=True), " ", error.shown(), err=True)
+    return error.exit_code
+
+
 def run_main(main: Callable[[], int | None]) -> NoReturn:
     """Run the main function of a process and leave with its exit code.
 
-    A NeoxError is printed as message and hint, Ctrl-C leaves with 130; NEOX_DEBUG=1 lets the traceback through. A
-    reader of the output that leaves, as `head` does, ends the process without a word.
+    A NeoxError is printed as message and hint, under NEOX_DEBUG=1 with its traceback; Ctrl-C leaves with 130. A reader
+    of the output that leaves, as `head` does, ends the process without a word.
     """
     try:
         code = _run(main)
@@ -96,12 +121,11 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
 def _run(main: Callable[[], int | None]) -> int:
     try:
         return main() or 0
-    except (NeoxError, OSError) as error:
-        told = error if isinstance(error, NeoxError) else about_a_file(error)
-        if told is None or os.environ.get("NEOX_DEBUG") == "1":
+    except (NeoxError, OSError, MemoryError) as error:
+        told = in_words(error)
+        if told is None:
             raise
-        sys.stderr.write(f"error: {told}\n")
-        return told.exit_code
+        return report(told, error)
     except KeyboardInterrupt:
         return 130
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import click
@@ -14,11 +12,12 @@ from neox_core.cli.migrate import migrate
 from neox_core.cli.notes import ON, RESUME, say
 from neox_core.cli.process import exec_module
 from neox_core.config.problem import Problem
-from neox_core.config.report import ProblemsError, as_list, render, wants_colour
+from neox_core.config.report import ProblemsError, as_list, render
 from neox_core.errors import NeoxError
 from neox_core.plan.flat import flat, in_words
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan, to_plain
+from neox_core.terminal import echo, echo_json, paint
 
 WIDEST = 60
 """Columns of a value beside which the origins are lined up; a longer value pushes its own aside."""
@@ -54,7 +53,7 @@ def check(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None, r
         raise SystemExit(_check_as_json(files, sets, cluster, resume))
     resolved = prepare_run(files, sets, resume=resume, start=False, cluster=cluster, checked=True)
     say(resolved.notes)
-    click.echo(f"ok: {', '.join(map(str, files))}: {in_one_line(resolved.plan)}")
+    echo(f"ok: {', '.join(map(str, files))}: {in_one_line(resolved.plan)}")
 
 
 def _check_as_json(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None, resume: str) -> int:
@@ -66,7 +65,7 @@ def _check_as_json(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str 
     except NeoxError as error:
         code = error.exit_code
         problems = error.problems if isinstance(error, ProblemsError) else (Problem(error.message, hint=error.hint),)
-    click.echo(json.dumps(as_list(problems), indent=1))
+    echo_json(as_list(problems))
     return code
 
 
@@ -102,7 +101,7 @@ def show(
         from neox_core.cli.plot import plot_rate
 
         say(resolved.notes)
-        click.echo("\n".join(plot_rate(resolved.plan)))
+        echo("\n".join(plot_rate(resolved.plan)))
         return
     written = [each for each in resolved.sections if each.written]
     if as_json:
@@ -110,7 +109,7 @@ def show(
         plan = to_plain(resolved.plan)
         sections = {key: value for each in written for key, value in each.values.items()}
         origins = {**resolved.origins, **{key: origin for each in written for key, origin in each.origins.items()}}
-        click.echo(json.dumps({"plan": plan, "sections": sections, "origins": origins, "notes": notes}, indent=1))
+        echo_json({"plan": plan, "sections": sections, "origins": origins, "notes": notes})
         return
     say(resolved.notes)
     values = flat(to_plain(resolved.plan))
@@ -120,8 +119,7 @@ def show(
     path_width = max(len(path) for path, _, _ in rows)
     value_width = max(len(value) for _, value, _ in rows if len(value) <= WIDEST)
     for path, value, origin in rows:
-        where = click.style(origin, dim=True) if wants_colour(sys.stdout) else origin
-        click.echo(f"{path:<{path_width}}  {value:<{value_width}}  {where}")
+        echo(f"{path:<{path_width}}  {value:<{value_width}}  ", paint(origin, "dim"))
 
 
 def in_one_line(plan: RunPlan) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from neox_core.terminal import echo, echo_json, paint
 
 if TYPE_CHECKING:
     from neox_core.config.reference.coverage import Row
@@ -37,18 +38,19 @@ def explain(key: str, as_json: bool) -> None:
     if as_json:
         facts = [{**dict(_facts(each)), "owner": f"{each.owner} ({each.part})"} for each in found]
         said = {"key": found[0].path, "owners": facts, "older_spellings": older, "rules": dict(rules), "keys": inner}
-        click.echo(json.dumps(said, indent=1))
+        echo_json(said)
     else:
-        click.echo("\n".join(_explained(found, older, rules, list(dict.fromkeys(inner)))))
+        for line in _explained(found, older, rules, list(dict.fromkeys(inner))):
+            echo(line)
 
 
 def _explained(
     found: Sequence[Key], older: Sequence[str], rules: Sequence[tuple[str, str]], inner: Sequence[str]
 ) -> Iterator[str]:
-    from neox_core.config.report import spell, wants_colour
+    from neox_core.config.report import spell
 
     path = spell(found[0].path)
-    yield click.style(path, bold=True) if wants_colour(sys.stdout) else path
+    yield paint(path, "bold")
     groups: dict[tuple[tuple[str, str], ...], list[Key]] = {}
     for each in found:
         groups.setdefault(tuple(_facts(each)), []).append(each)
@@ -114,14 +116,10 @@ def coverage(as_json: bool) -> None:
     registry = load_plugins().registry
     keys, names = key_rows(registry), name_rows(registry)
     if as_json:
-        click.echo(
-            json.dumps(
-                {"parameters": _counts(keys), "other_keys": other_keys(registry), "names": _counts(names)}, indent=1
-            )
-        )
+        echo_json({"parameters": _counts(keys), "other_keys": other_keys(registry), "names": _counts(names)})
         return
     _table("parameters", keys)
-    click.echo(f"\nand {other_keys(registry)} keys that are in none of the documents\n")
+    echo(f"\nand {other_keys(registry)} keys that are in none of the documents\n")
     _table("names", names)
 
 
@@ -138,9 +136,9 @@ def _table(title: str, rows: Sequence[Row]) -> None:
     from neox_core.config.reference.coverage import total
 
     width = max(len(row.name) for row in rows)
-    click.echo(f"{title:<{width}}  implemented  older spelling  known only  total")
+    echo(f"{title:<{width}}  implemented  older spelling  known only  total")
     for row in (*rows, total(rows)):
-        click.echo(f"{row.name:<{width}}  {row.implemented:>11}  {row.older:>14}  {row.known_only:>10}  {row.total:>5}")
+        echo(f"{row.name:<{width}}  {row.implemented:>11}  {row.older:>14}  {row.known_only:>10}  {row.total:>5}")
 
 
 @click.command()
@@ -155,6 +153,6 @@ def docs(out: Path | None) -> None:
 
 def _write(text: str, out: Path | None) -> None:
     if out is None:
-        click.echo(text, nl=False)
+        echo(text, end="")
     else:
         out.write_text(text, encoding="utf-8")

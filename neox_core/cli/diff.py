@@ -1,7 +1,6 @@
 """`neox config diff`: what two configs, or a config and a run, make different."""
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,11 @@ import click
 from attrs import frozen
 
 from neox_core.cli.notes import ON
-from neox_core.config.report import wants_colour
 from neox_core.errors import ConfigError
 from neox_core.plan.flat import flat, in_words
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import to_plain
+from neox_core.terminal import echo, echo_json, paint
 
 RUN_FILE = "run.json"
 OWN = frozenset(
@@ -66,10 +65,10 @@ def diff(one: str, other: str, cluster: str | None, as_json: bool) -> None:
         if path not in untold
     ]
     if as_json:
-        click.echo(json.dumps(rows, indent=1))
+        echo_json(rows)
     else:
         for row in rows:
-            click.echo(_row(row))
+            _show(row)
     raise SystemExit(1 if rows else 0)
 
 
@@ -101,10 +100,7 @@ def _stored(path: Path) -> Any:
     return plan
 
 
-def _row(row: Mapping[str, Any]) -> str:
-    lines = [row["path"]]
-    for side, colour in (("a", "red"), ("b", "green")):
-        text = f"  {'-' if side == 'a' else '+'} {in_words(row[side])}"
-        text = click.style(text, fg=colour) if wants_colour(sys.stdout) else text
-        lines.append(f"{text}  ({row[f'{side}_origin']})")
-    return "\n".join(lines)
+def _show(row: Mapping[str, Any]) -> None:
+    echo(row["path"])
+    for side, sign, colour in (("a", "-", "red"), ("b", "+", "green")):
+        echo(paint(f"  {sign} {in_words(row[side])}", colour), f"  ({row[f'{side}_origin']})")

@@ -2,16 +2,17 @@
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from difflib import get_close_matches
+from io import StringIO
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from attrs import frozen
 
-from neox_core.errors import NeoxError, PluginError, about_a_file, nobody_reads
+from neox_core.errors import NeoxError, PluginError, in_words, nobody_reads, report
 from neox_core.hooks.component import cause_of, load_path
+from neox_core.terminal import echo, one_line, readable
 
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog
@@ -50,7 +51,7 @@ class NeoxGroup(click.Group):
         """As click's, from the one-line helps: no subcommand is imported for it."""
         lines = [(name, command.help) for name, command in SUBCOMMANDS.items()]
         for name, entry in _offered(_catalog_for_help()).items():
-            lines.append((name, f"{entry.component.summary} ({entry.plugin.id})".lstrip()))
+            lines.append((name, one_line(f"{entry.component.summary} ({entry.plugin.id})".lstrip())))
         with formatter.section("Commands"):
             formatter.write_dl(lines)
 
@@ -102,16 +103,15 @@ class NeoxGroup(click.Group):
         extra["standalone_mode"] = False
         try:
             code = super().main(args, prog_name or "neox", **extra)
-        except (NeoxError, OSError) as error:
-            told = error if isinstance(error, NeoxError) else about_a_file(error)
+        except (NeoxError, OSError, MemoryError) as error:
+            told = in_words(error)
             if told is None:
                 raise
-            if os.environ.get("NEOX_DEBUG") == "1":
-                traceback.print_exc()
-            click.echo(f"{click.style('error:', fg='red', bold=True)} {told}", err=True)
-            code = told.exit_code
+            code = report(told, error)
         except click.ClickException as error:
-            error.show()
+            said = StringIO()
+            error.show(said)
+            echo(readable(said.getvalue()), err=True, end="")
             code = error.exit_code
         except click.Abort:
             code = 130

@@ -7,6 +7,7 @@ import click
 from neox_core.cli.notes import say
 from neox_core.config.compat.migrate import migrate as migrated
 from neox_core.hooks.loader import load_plugins
+from neox_core.terminal import echo
 
 
 @click.command()
@@ -23,11 +24,11 @@ def migrate(files: tuple[Path, ...], out: Path | None, check: bool) -> None:
     if check:
         if len(files) != 1 or files[0].read_text(encoding="utf-8-sig") != new.text:
             say(new.problems)
-            click.echo(f"{', '.join(map(str, files))}: not in today's spelling", err=True)
+            echo(f"{', '.join(map(str, files))}: not in today's spelling", err=True)
             raise SystemExit(1)
         return
     say(new.problems)
     if out is None:
-        click.echo(new.text, nl=False)
+        echo(new.text, end="")
     else:
         out.write_text(new.text, encoding="utf-8")

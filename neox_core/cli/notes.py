@@ -6,7 +6,8 @@ from collections.abc import Iterable
 import click
 
 from neox_core.config.problem import Problem
-from neox_core.config.report import render, wants_colour
+from neox_core.config.report import render
+from neox_core.terminal import echo, wants_colour
 
 ON = click.option(
     "--on", "cluster", metavar="HOSTSxGPUS", help="As if on such a cluster, 12x8, instead of on this machine."
@@ -26,4 +27,4 @@ def say(notes: Iterable[Problem]) -> None:
     """One line each; nothing when there are none."""
     text = render(notes, colour=wants_colour(sys.stderr))
     if text:
-        click.echo(text, err=True)
+        echo(text, err=True)

@@ -1,6 +1,5 @@
 """`neox plugins`: what is installed, what it offers, and what is wrong with it."""
 
-import json
 import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -13,6 +12,7 @@ from neox_core.errors import PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.kinds import KIND_BY_NAME, KINDS
 from neox_core.hooks.loader import load_plugins
+from neox_core.terminal import echo, echo_json, one_line, paint, readable
 
 SECTION = "config section"
 KIND_NAMES = [*(kind.name for kind in KINDS), SECTION]
@@ -61,18 +61,18 @@ def list_plugins(kind: str | None, as_json: bool) -> None:
     catalog = load_plugins()
     rows = [row for row in _rows(catalog) if kind is None or row.kind in ("", kind)]
     for said, hint in catalog.misnamed():
-        click.echo(f"warning: {said}; {hint}", err=True)
+        echo(f"warning: {said}; {hint}", err=True)
     if as_json:
-        click.echo(json.dumps([asdict(row) for row in rows], indent=1))
+        echo_json([asdict(row) for row in rows])
     elif not rows:
-        click.echo("no plugins" if kind is None else f"no plugin offers a {kind}", err=True)
+        echo("no plugins" if kind is None else f"no plugin offers a {kind}", err=True)
         if not catalog.reports:
-            click.echo("`pip install ./plugins/neox-*` in the repository of neox brings the first-party ones", err=True)
+            echo("`pip install ./plugins/neox-*` in the repository of neox brings the first-party ones", err=True)
     elif sys.stdout.isatty():
         _print_table(rows)
     else:
         for row in rows:
-            click.echo("\t".join((row.kind, row.name, row.plugin, row.version, row.status, row.summary)))
+            echo("\t".join(map(one_line, (row.kind, row.name, row.plugin, row.version, row.status, row.summary))))
 
 
 @plugins.command()
@@ -92,7 +92,7 @@ def info(name: str) -> None:
             f"nothing is called {name!r}{failed}",
             hint=f"did you mean {near[0]!r}?" if near else "`neox plugins list` shows all there is",
         )
-    click.echo("\n\n".join(texts))
+    echo("\n\n".join(texts))
 
 
 @plugins.command()
@@ -104,13 +104,13 @@ def check(ctx: click.Context) -> None:
     catalog = load_plugins(again=True)
     faults = 0
     for finding in check_plugins(catalog):
-        label = click.style("fault:", fg="red", bold=True) if finding.fault else click.style("note:", fg="yellow")
-        click.echo(f"{label} {finding.message}")
+        label = paint("fault:", "red", "bold") if finding.fault else paint("note:", "yellow")
+        echo(label, f" {readable(finding.message)}")
         if finding.hint:
-            click.echo(f"  {finding.hint}")
+            echo(f"  {readable(finding.hint)}")
         faults += finding.fault
     offers = len(list(catalog.registry.entries())) + len(catalog.registry.sections)
-    click.echo(f"{_count(len(catalog.reports), 'plugin')}, {_count(offers, 'offer')}, {_count(faults, 'fault')}")
+    echo(f"{_count(len(catalog.reports), 'plugin')}, {_count(offers, 'offer')}, {_count(faults, 'fault')}")
     if faults:
         ctx.exit(PluginError.exit_code)
 
@@ -148,7 +148,9 @@ def _print_table(rows: list[Row]) -> None:
         table.add_row(Text(kind or "offer nothing", "bold cyan"))
         for row in group:
             style = {"ok": "green", "not used yet": "dim", "disabled": "dim"}.get(row.status, "red")
-            table.add_row(f"  {row.name}", row.plugin, row.version, Text(row.status, style), Text(row.summary))
+            cells = (f"  {row.name}", row.plugin, row.version, row.summary)
+            name, plugin, version, summary = (Text(one_line(cell)) for cell in cells)
+            table.add_row(name, plugin, version, Text(row.status, style), summary)
     console = Console()
     console.print(table)
     if any(row.status == "clash" for row in rows):

@@ -4,10 +4,10 @@ import json
 import os
 import runpy
 import sys
-import traceback
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from neox_core.errors import report
 from neox_core.hooks.component import blame
 from neox_core.interpreter import python
 
@@ -33,10 +33,7 @@ def main() -> None:
         blamed = blame(error, module)
         if blamed is None:
             raise
-        if os.environ.get("NEOX_DEBUG") == "1":
-            traceback.print_exc()
-        sys.stderr.write(f"error: {blamed}\n")
-        sys.exit(blamed.exit_code)
+        sys.exit(report(blamed, error))
 
 
 if __name__ == "__main__":

@@ -14,11 +14,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import click
-
 from neox_core.contracts.host import LaunchCommand
 from neox_core.errors import NeoxError, PluginError, RankError
 from neox_core.plan.runfile import UNFINISHED
+from neox_core.terminal import Own, echo
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STARTED_AT = time.time() - time.process_time()
@@ -88,7 +87,7 @@ class Supervisor:
         now = time.monotonic()
         if self.asked_at is None:
             self.asked_at = now
-            click.echo("\nstopping in good order; Ctrl-C once more to kill", err=True)
+            echo("\nstopping in good order; Ctrl-C once more to kill", err=True)
             self._pass_on()
         elif self.process is not None and signum == signal.SIGINT and now - self.asked_at > SAME_KEYSTROKE_S:
             os.killpg(self.process.pid, signal.SIGKILL)  # the ranks see that their parent is gone, and leave
@@ -99,12 +98,12 @@ def _terminal() -> Iterator[None]:
     """Says in a terminal what is done until rank 0 writes there. In the end the cursor is back, which a bar hides."""
     shown = sys.stdout.isatty()
     if shown:
-        click.echo("  starting the ranks\r", nl=False)
+        echo(Own("  starting the ranks\r"), end="")
     try:
         yield
     finally:
         if shown:
-            click.echo("\x1b[?25h", nl=False)  # a rank that was killed could not
+            echo(Own("\x1b[?25h"), end="")  # a rank that was killed could not
 
 
 def _ended(code: int) -> str:

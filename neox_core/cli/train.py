@@ -14,6 +14,7 @@ from neox_core.errors import UsageError
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan, write_runfile
 from neox_core.plan.start import launch_command
+from neox_core.terminal import echo
 
 
 @click.command()
@@ -40,8 +41,8 @@ def train(
     run_file = Path(plan.run_dir) / "run.json"
     command = launch_command(plan)
     if dry_run:
-        click.echo(summary(plan))
-        click.echo(f"command    {show(command)}")
+        echo(summary(plan))
+        echo(f"command    {show(command)}")
         return
     _claim(run_file.parent)
     write_runfile(plan, run_file)

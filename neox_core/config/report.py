@@ -1,16 +1,19 @@
 """Problems as text, and the error that carries all of them at once."""
 
-import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+from typing import Any
+
+from attrs import evolve
 
 from neox_core.config.problem import COMMAND_LINE, Problem
 from neox_core.errors import ConfigError, PluginError
+from neox_core.terminal import Own, cut, one_line, wants_colour
 
 _COLOURS = {"error": "\x1b[31m", "warning": "\x1b[33m", "note": "\x1b[36m"}
 MAX_KEY = 200
+MAX_TEXT = 1000
 MAX_LINES = 200  # a report is for reading; `--json` has every problem
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
@@ -28,18 +31,13 @@ class ProblemsError(ConfigError):
         super().__init__(summary(self.problems) + "\n" + render(self.problems[:MAX_LINES]) + self._rest())
         self.exit_code = PluginError.exit_code if plugin_fault else exit_code
 
-    def __str__(self) -> str:
-        shown = render(self.problems[:MAX_LINES], colour=wants_colour(sys.stderr))
-        return summary(self.problems) + "\n" + shown + self._rest()
+    def shown(self) -> str:
+        lines = render(self.problems[:MAX_LINES], colour=wants_colour(sys.stderr))
+        return Own(f"{summary(self.problems)}\n{lines}{self._rest()}")
 
     def _rest(self) -> str:
         more = len(self.problems) - MAX_LINES
         return f"\n... and {more} more" if more > 0 else ""
-
-
-def wants_colour(stream: TextIO) -> bool:
-    """Whether to colour what goes to a stream: in a terminal, unless NO_COLOR is set."""
-    return stream.isatty() and "NO_COLOR" not in os.environ
 
 
 def errors(problems: Iterable[Problem]) -> list[Problem]:
@@ -56,9 +54,9 @@ def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     return tuple(sorted(dict.fromkeys(problems), key=lambda problem: _position(problem.where)))
 
 
-def render(problems: Iterable[Problem], *, colour: bool = False) -> str:
+def render(problems: Iterable[Problem], *, colour: bool = False) -> Own:
     """One line each: `file:line:column: error: key: message (hint)`."""
-    return "\n".join(_line(problem, colour) for problem in problems)
+    return Own("\n".join(_line(problem, colour) for problem in problems))
 
 
 def as_list(problems: Iterable[Problem]) -> list[dict[str, Any]]:
@@ -67,6 +65,7 @@ def as_list(problems: Iterable[Problem]) -> list[dict[str, Any]]:
 
 
 def _entry(problem: Problem) -> dict[str, Any]:
+    problem = _short(problem)
     _, file, line, column = _position(problem.where)
     return {
         "file": None if file in ("", COMMAND_LINE) else file,
@@ -87,18 +86,24 @@ def spell(path: str) -> str:
 
 
 def _line(problem: Problem, colour: bool) -> str:
-    severity, where = problem.severity, _printable(problem.where)
+    problem = _short(problem)
+    severity, where = problem.severity, one_line(problem.where)
     if colour:
         severity = f"{_COLOURS.get(severity, '')}{severity}{_PLAIN}"
         where = f"{_BOLD}{where}{_PLAIN}" if where else ""
-    key = _printable(problem.key if len(problem.key) <= MAX_KEY else problem.key[: MAX_KEY - 3] + "...")
-    parts = [part for part in (where, severity, key, _printable(problem.message)) if part]
-    return ": ".join(parts) + (f" ({_printable(problem.hint)})" if problem.hint else "")
+    parts = [part for part in (where, severity, one_line(problem.key), one_line(problem.message)) if part]
+    return ": ".join(parts) + (f" ({one_line(problem.hint)})" if problem.hint else "")
 
 
-def _printable(text: str) -> str:
-    """What a config holds may not steer a terminal, nor break a line of the report."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+def _short(problem: Problem) -> Problem:
+    """What a config holds can be of any length."""
+    return evolve(
+        problem,
+        key=problem.key if len(problem.key) <= MAX_KEY else problem.key[: MAX_KEY - 3] + "...",
+        where=cut(problem.where, MAX_TEXT),
+        message=cut(problem.message, MAX_TEXT),
+        hint=cut(problem.hint, MAX_TEXT),
+    )
 
 
 def _position(where: str) -> tuple[bool, str, int, int]:

@@ -1,11 +1,11 @@
 """torch's wait for an extension that another process compiles, with an end: DeepSpeed's ops are such extensions."""
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neox_core.errors import ConfigError
+from neox_core.terminal import echo
 
 if TYPE_CHECKING:
     from torch.utils.file_baton import FileBaton
@@ -31,8 +31,7 @@ def _wait(baton: "FileBaton") -> None:
                 hint="delete this file, and start again",
             )
         if not said and time.monotonic() - began > SAID_AFTER_S:
-            sys.stderr.write(f"waiting for another process to compile an op; if there is none, delete {lock}\n")
-            sys.stderr.flush()
+            echo(f"waiting for another process to compile an op; if there is none, delete {lock}", err=True)
             said = True
         time.sleep(baton.wait_seconds)
 

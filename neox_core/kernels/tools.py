@@ -16,6 +16,7 @@ from neox_core.kernels.choose import architecture_of, choose, load_kernel, why_n
 from neox_core.kernels.compare import TOLERANCE, Verdict, compare, times_of
 from neox_core.parallel.context import DTYPES
 from neox_core.plan.runfile import ComponentRef, KernelPlan
+from neox_core.terminal import echo
 
 
 def listed(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: torch.dtype) -> Iterator[str]:
@@ -103,8 +104,7 @@ def _name(device: torch.device) -> str:
 
 def _show(lines: Iterator[str]) -> int:
     for line in lines:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
+        echo(line)
     return 0
 
 

@@ -15,6 +15,7 @@ from cattrs.preconf.json import make_converter
 from neox_core.errors import ConfigError, run_main
 from neox_core.model.layout_tables import draw_layout
 from neox_core.plan.runfile import ModelPlan
+from neox_core.terminal import echo
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,7 +113,7 @@ def main() -> None:
     lines = [line for each in found for line in (*in_text(each), "")]
     if dense:
         lines.append(f"{_numbers('layer', dense)}: everything before")
-    sys.stdout.write("\n".join(lines).rstrip() + "\n")
+    echo("\n".join(lines).rstrip())
     if raw["out"] is not None and found:
         write_picture(found, Path(raw["out"]))
 

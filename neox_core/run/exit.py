@@ -12,8 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from neox_core.errors import NeoxError, PluginError, RankError, about_a_file
+from neox_core.errors import NeoxError, PluginError, RankError, about_a_file, report
 from neox_core.hooks.component import culprit_of
+from neox_core.terminal import echo
 
 _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 """As torch says it of a GPU, and of the host under Linux and elsewhere."""
@@ -56,9 +57,9 @@ def exit_code_of(error: BaseException) -> int:
 def explain(error: BaseException, debug: bool) -> None:
     """The error in this rank's log: with a traceback unless it is a user's mistake, which a plugin's is not."""
     if isinstance(error, NeoxError) and not isinstance(error, PluginError) and not debug:
-        sys.stderr.write(f"error: {error}\n")
+        report(error)
     else:
-        traceback.print_exception(error)
+        echo("".join(traceback.format_exception(error)), err=True, end="")
 
 
 def leave(code: int) -> NoReturn:

@@ -20,6 +20,7 @@ from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import read_runfile
 from neox_core.plan.saved import RUN, find_checkpoint
 from neox_core.run.sampling import Sampling, draw
+from neox_core.terminal import echo
 
 if TYPE_CHECKING:
     from neox_core.contracts import Tokenizer
@@ -140,14 +141,13 @@ def generate(load: str, prompt: str, max_new_tokens: int, device: str, sampling:
     model, tokenizer = load_model(Path(load), _device(device))
     given = len(_ids(tokenizer, prompt))
     if given > model.window:
-        sys.stderr.write(f"note: of the {given:,} tokens of the prompt the model sees the last {model.window:,}\n")
+        echo(f"note: of the {given:,} tokens of the prompt the model sees the last {model.window:,}", err=True)
     if given + max_new_tokens > model.window:
-        sys.stderr.write(f"note: each time {model.window:,} tokens are full, the text goes on from their newer half\n")
-    sys.stdout.write(prompt)
+        echo(f"note: each time {model.window:,} tokens are full, the text goes on from their newer half", err=True)
+    echo(prompt, end="")
     for piece in stream(model, tokenizer, prompt, max_new_tokens=max_new_tokens, sampling=sampling):
-        sys.stdout.write(piece)
-        sys.stdout.flush()
-    sys.stdout.write("\n")
+        echo(piece, end="")
+    echo("")
 
 
 def main() -> None:

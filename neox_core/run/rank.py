@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from neox_core.errors import UsageError
+from neox_core.errors import UsageError, report
 from neox_core.plan.runfile import UNFINISHED, read_runfile
 from neox_core.run.exit import exit_code_of, explain, for_the_user, leave, leave_with_parent, write_failure
 from neox_core.run.startup import Startup
@@ -56,9 +56,9 @@ def main() -> NoReturn:
     except BaseException as error:  # noqa: BLE001  whatever it is: the launcher must know, and this process must end
         startup.hide()
         told = for_the_user(error, rank)
-        for report in (partial(explain, error, debug), partial(write_failure, run_file.parent, rank, told)):
+        for tell in (partial(explain, error, debug), partial(write_failure, run_file.parent, rank, told)):
             with suppress(OSError):  # such as for the full disk that the error is about
-                report()
+                tell()
         leave(exit_code_of(told))
     leave(0)
 
@@ -66,10 +66,7 @@ def main() -> NoReturn:
 def _read_command() -> tuple[Path, int]:
     missing = [name for name in REQUIRED if name not in os.environ]
     if len(sys.argv) != 2 or missing:
-        sys.stderr.write(
-            f"error: {UsageError('usage: python -m neox_core.run.rank RUN_FILE', hint='`neox train` starts ranks')}\n"
-        )
-        leave(UsageError.exit_code)
+        leave(report(UsageError("usage: python -m neox_core.run.rank RUN_FILE", hint="`neox train` starts ranks")))
     return Path(sys.argv[1]), int(os.environ["RANK"])
 
 

@@ -18,6 +18,7 @@ from neox_core.errors import RankError
 from neox_core.hooks.component import culprit_of
 from neox_core.run.peak import Peak
 from neox_core.run.skipped import SkippedSteps
+from neox_core.terminal import echo
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -245,4 +246,4 @@ class Report:
                 said = f"{type(error).__name__}: {error}{culprit and f' (in {culprit})'}"
                 self.say(f"monitor {name} failed and is left out from here on: {said}")
                 with suppress(OSError):  # the log may be on the disk that is full
-                    sys.stderr.write(f"monitor {name} failed: {said}\n")
+                    echo(f"monitor {name} failed: {said}", err=True)

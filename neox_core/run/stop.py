@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+
+from neox_core.terminal import echo
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -113,8 +114,7 @@ class StopSignal:
                     self.asked_by, asked_at = int(min(asked)), time.monotonic()
             waited = time.monotonic() - max(asked_at, self._last_alive)
             if self.asked_by and not self._busy and waited > self.patience_s:
-                sys.stderr.write(f"asked to stop, and stuck for {self.patience_s:.0f} s: leaving\n")
-                sys.stderr.flush()
+                echo(f"asked to stop, and stuck for {self.patience_s:.0f} s: leaving", err=True)
                 os._exit(STUCK_EXIT_CODE)
 
 

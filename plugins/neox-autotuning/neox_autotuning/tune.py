@@ -21,6 +21,7 @@ from neox_core.errors import ConfigError, RankError
 from neox_core.interpreter import python
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan
+from neox_core.terminal import echo
 
 UNITS = {"latency": "s a step", "throughput": "samples/s", "FLOPS": "FLOPS of a device"}
 
@@ -48,15 +49,15 @@ def tune(files: tuple[Path, ...], sets: tuple[str, ...], train: bool) -> None:
     def measure(trial: Trial) -> float | None:
         result = bench.run(trial)
         results.append(result)
-        click.echo(_line(result, results[0]))
+        echo(_line(result, results[0]))
         return score(result)
 
     try:
         if space.data_parallel == 1 and not _writes_stage(loaded):
-            click.echo("ZeRO above 0 is left out: it spreads over data-parallel ranks, and there is one")
+            echo("ZeRO above 0 is left out: it spreads over data-parallel ranks, and there is one")
         best = compare(space, block, measure)
     except SearchStoppedError as stopped:
-        click.echo(f"stopped in {stopped}; the results so far are kept, and `neox tune` goes on from them", err=True)
+        echo(f"stopped in {stopped}; the results so far are kept, and `neox tune` goes on from them", err=True)
         raise SystemExit(130) from None
     lines = [_line(result, results[0]) for result in results]
     if best is None:
@@ -67,7 +68,7 @@ def tune(files: tuple[Path, ...], sets: tuple[str, ...], train: bool) -> None:
         verdict += ", the config as it is: no other setting was faster than both of its runs"
     _write(folder / "summary.txt", [*lines, verdict])
     config = write_best(files, sets, best, folder / "best.yml")
-    click.echo(f"{verdict}\n`neox train {config}` trains with it")
+    echo(f"{verdict}\n`neox train {config}` trains with it")
     if train:
         raise SystemExit(subprocess.run(python("neox_core", "train", str(config)), check=False).returncode)
 

@@ -12,6 +12,7 @@ import numpy as np
 from neox_core.data.dataset import open_split
 from neox_core.errors import run_main
 from neox_core.plan.runfile import read_runfile
+from neox_core.terminal import echo
 from neox_curriculum.index import write_rows
 
 if TYPE_CHECKING:
@@ -65,9 +66,9 @@ def main() -> None:
     values = METRICS[arguments["metric"]](samples)
     folder = Path(arguments["out"])
     by_sample, by_metric = write_index(values, folder / arguments["metric"])
-    sys.stdout.write(
+    echo(
         f"{len(values):,} samples, {arguments['metric']} from {values.min():,} to {values.max():,}\n"
-        f"index_to_sample_path: {by_sample}\nindex_to_metric_path: {by_metric}\n"
+        f"index_to_sample_path: {by_sample}\nindex_to_metric_path: {by_metric}"
     )
 
 

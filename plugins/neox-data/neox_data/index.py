@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from neox_core.data.dataset import Split, open_split
 from neox_core.errors import run_main
 from neox_core.plan.runfile import read_runfile
+from neox_core.terminal import echo
 
 if TYPE_CHECKING:
     from neox_core.plan.runfile import RunPlan
@@ -41,7 +42,7 @@ def main() -> None:
     run_file = Path(sys.argv[1])
     plan = read_runfile(run_file)
     run_file.unlink()
-    sys.stdout.write("\n".join(index_data(plan)) + "\n")
+    echo("\n".join(index_data(plan)))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from neox_core.data.order import build_order
 from neox_core.data.records import require_as_prepared
 from neox_core.errors import DataError, run_main
 from neox_core.plan.runfile import ComponentRef
+from neox_core.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,7 +134,7 @@ def main() -> None:
     raw = json.loads(sys.argv[1])
     tokenizer = ComponentRef(**raw["tokenizer"]) if raw["tokenizer"] else None
     text = inspect(Path(raw["prefix"]), ComponentRef(**raw["backend"]), tokenizer, Shown(**raw["shown"]))
-    sys.stdout.write(text + "\n")
+    echo(text)
 
 
 if __name__ == "__main__":

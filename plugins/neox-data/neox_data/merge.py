@@ -14,6 +14,7 @@ from neox_core.data.dataset import open_source
 from neox_core.data.records import MANIFEST, forget_files, note_files, read_json, require_as_prepared
 from neox_core.errors import DataError, run_main
 from neox_core.plan.runfile import ComponentRef
+from neox_core.terminal import echo
 from neox_data.progress import progress
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def main() -> None:
         raise
     except OSError as error:
         raise DataError(f"{error.filename or out}: {error.strerror or error}") from error
-    sys.stdout.write(line + "\n")
+    echo(line)
 
 
 if __name__ == "__main__":

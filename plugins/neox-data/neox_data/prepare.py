@@ -29,6 +29,7 @@ from neox_core.data.records import (
 )
 from neox_core.errors import DataError, run_main
 from neox_core.plan.runfile import ComponentRef
+from neox_core.terminal import echo
 from neox_data.vocabulary import TRAINED, open_corpus, train_vocabulary
 from neox_data.write_tokens import Journal, Written, write_tokens
 
@@ -213,7 +214,7 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
+    echo(line)
 
 
 def main() -> None:

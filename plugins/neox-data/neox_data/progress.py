@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from neox_core.terminal import echo
+
 SECONDS_BETWEEN_LINES = 5.0
 
 
@@ -47,5 +49,4 @@ class _Lines:
         rate = self._done / max(self._written - self._started, 1e-6)
         left = f", {(self._total - self._done) / rate:.0f} s left" if 0 < self._done < self._total else ""
         done = f"{self._done / 1e6:.1f} of {self._total / 1e6:.1f} MB"
-        sys.stderr.write(f"{self._title}: {done}, {rate / 1e6:.1f} MB/s{left}\n")
-        sys.stderr.flush()
+        echo(f"{self._title}: {done}, {rate / 1e6:.1f} MB/s{left}", err=True)

@@ -13,6 +13,7 @@ from neox_core.data.encode import load_tokenizer
 from neox_core.data.records import MANIFEST, read_json, sha256_of
 from neox_core.errors import DataError, run_main
 from neox_core.plan.runfile import ComponentRef
+from neox_core.terminal import echo
 from neox_data.progress import progress
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def main() -> None:
     raw = json.loads(sys.argv[1])
     tokenizer = ComponentRef(**raw["tokenizer"]) if raw["tokenizer"] else None
     lines = verify(Path(raw["prefix"]), ComponentRef(**raw["backend"]), tokenizer, raw["vocab_size"])
-    sys.stdout.write("\n".join(lines) + "\n")
+    echo("\n".join(lines))
 
 
 if __name__ == "__main__":

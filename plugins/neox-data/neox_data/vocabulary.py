@@ -19,6 +19,7 @@ from neox_core.data.records import copy_file, digest_of, hashes_of, read_json, w
 from neox_core.errors import DataError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.plan.runfile import ComponentRef
+from neox_core.terminal import echo
 from neox_data.progress import Advance, progress
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def main() -> None:
     except OSError as error:
         raise DataError(f"{out}: {error.strerror or error}") from error
     lines = {"tokenizer-type": tokenizer.name, **{field.replace("_", "-"): path for field, path in paths.items()}}
-    sys.stdout.write("put this into the config:\n\n" + "".join(f"{key}: {value}\n" for key, value in lines.items()))
+    echo("put this into the config:\n\n" + "\n".join(f"{key}: {value}" for key, value in lines.items()))
 
 
 if __name__ == "__main__":

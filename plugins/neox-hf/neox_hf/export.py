@@ -22,6 +22,7 @@ from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import read_runfile
 from neox_core.plan.saved import RUN, find_checkpoint
+from neox_core.terminal import echo
 from neox_hf.import_checkpoint import read_weights
 from neox_hf.published_files import Published, write_published
 
@@ -163,8 +164,8 @@ def main() -> None:
     families = {name: load_path(path)() for name, path in raw["families"].items()}
     family = choose_family(read_runfile(checkpoint / RUN).model, families)
     for note in export_hf(load, Path(raw["out"]), family):
-        sys.stdout.write(f"{note}\n")
-    sys.stdout.write(f"wrote {raw['out']}\n")
+        echo(f"{note}")
+    echo(f"wrote {raw['out']}")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from neox_core.model.build import parameter_shapes
 from neox_core.model.shape import padded_vocab
 from neox_core.plan.runfile import read_runfile, to_json
 from neox_core.plan.schedule import schedule_terms
+from neox_core.terminal import echo
 from neox_hf.published_files import Published
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def main() -> None:
     plan = read_runfile(Path(raw["run"]))
     Path(raw["run"]).unlink()
     final = import_hf(Path(raw["folder"]), Path(raw["out"]), plan, load_path(raw["family"])())
-    sys.stdout.write(f"wrote {final}; {Path(raw['out']) / 'model.yml'} has the keys of its model\n")
+    echo(f"wrote {final}; {Path(raw['out']) / 'model.yml'} has the keys of its model")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
-from neox_core.errors import NeoxError, about_a_file
+from neox_core.errors import NeoxError, in_words
 
 SHUTDOWN_S = 20
 """How long ranks may take to stop once one of them has failed."""
@@ -34,8 +34,8 @@ def telling(main: Callable[[], int], run_dir: Path) -> int:
     """Run the process that starts ranks. What a user can mend goes to failure.json, for `neox train` to say it."""
     try:
         return main()
-    except (NeoxError, OSError) as error:
-        told = error if isinstance(error, NeoxError) else about_a_file(error)
+    except (NeoxError, OSError, MemoryError) as error:
+        told = in_words(error)
         if told is None:
             raise
         failure = {"exit_code": told.exit_code, "message": told.message, "hint": told.hint, "users_mistake": True}

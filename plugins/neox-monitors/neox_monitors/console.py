@@ -11,6 +11,7 @@ from rich.console import ConsoleRenderable, RichCast
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from neox_core.contracts.host import RunInfo
+from neox_core.terminal import printable
 from neox_monitors.curve import draw
 
 MOST_POINTS = 2000
@@ -77,7 +78,7 @@ class Console:
             self.bar.logged(step, text)
 
     def say(self, message: str) -> None:
-        self.console.print(message, soft_wrap=True)
+        self.console.print(printable(message), soft_wrap=True)
 
     def close(self) -> None:
         if self.bar is not None:
