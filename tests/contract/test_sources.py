@@ -46,6 +46,19 @@ def module_name(file: Path) -> str:
     return ".".join(file.relative_to(ROOT).with_suffix("").parts)
 
 
+RAW = re.compile(
+    r"click\.(echo|secho|style)\(|(?<![\w.])print\(|traceback\.print_|print_exc|sys\.(__)?std(out|err)(__)?\.(buffer\.)?write"
+)
+FOR_DEVELOPERS = {"neox_core/hooks/document.py", "plugins/neox-triton/neox_triton/ahead.py"}
+"""They write what the project itself has in it."""
+
+
+def test_output_goes_through_the_function_that_makes_it_harmless() -> None:
+    files = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in SOURCES}
+    raw = {name for name, text in files.items() if RAW.search(text)}
+    assert raw - FOR_DEVELOPERS == {"neox_core/terminal.py"} & raw
+
+
 @pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
 def test_plugins_do_not_know_each_other(plugin: Path) -> None:
     own = plugin.name.replace("-", "_")

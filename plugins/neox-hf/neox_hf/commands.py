@@ -16,6 +16,7 @@ from neox_core.hooks.install import how_to_install
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import write_runfile
+from neox_core.terminal import one_line
 
 REST = {
     "data-path": "none",
@@ -109,5 +110,5 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def _yaml(folder: Path, keys: Mapping[str, Any]) -> str:
     """Flat YAML; JSON's notation of a value is YAML's too."""
-    lines = [f"# The model of {folder}, as `neox checkpoint import-hf` found it."]
+    lines = [f"# The model of {one_line(str(folder))}, as `neox checkpoint import-hf` found it."]
     return "\n".join([*lines, *(f"{key}: {json.dumps(value)}" for key, value in keys.items())]) + "\n"

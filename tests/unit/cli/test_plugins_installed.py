@@ -349,7 +349,7 @@ def test_unknown_names_and_kinds_are_guessed(good: Any) -> None:
 
 
 def test_a_terminal_gets_a_table(good: Any, install: Any) -> None:
-    install(good, "neox-bad", "Bad", "1 / 0")
+    install(good, "neox-bad", "Bad", "raise ValueError('\\x1b]0;owned\\x07 [red]')")
     main, side = pty.openpty()
     try:
         code = (
@@ -364,6 +364,15 @@ def test_a_terminal_gets_a_table(good: Any, install: Any) -> None:
         os.close(main)
         os.close(side)
     assert "optimizer" in text
-    for word in ("name", "plugin", "version", "status", "summary", "Good", "made for a test", "division by zero"):
+    for word in (
+        "name",
+        "plugin",
+        "version",
+        "status",
+        "summary",
+        "Good",
+        "made for a test",
+        "\\x1b]0;owned\\x07 [red]",
+    ):
         assert word in text
     assert "\t" not in text
