@@ -15,6 +15,7 @@ from attrs import NOTHING, Attribute, field, fields, frozen, has
 from attrs import validators as v
 
 from neox_core.errors import NeoxError, PluginError
+from neox_core.terminal import echo
 
 GROUP = "neox.plugins"
 """Of the entry points by which plugins are found."""
@@ -226,7 +227,7 @@ def blame(error: BaseException, module: str = "") -> PluginError | None:
 def show_traceback(error: BaseException) -> None:
     """Under `--debug`: what the code of a plugin has raised, for its author, on stderr."""
     if os.environ.get("NEOX_DEBUG") == "1":
-        traceback.print_exception(error)
+        echo("".join(traceback.format_exception(error)), err=True, end="")
 
 
 def path_of(cls: type) -> str:

@@ -364,6 +364,7 @@ def test_a_terminal_gets_a_table(good: Any, install: Any) -> None:
         os.close(main)
         os.close(side)
     assert "optimizer" in text
+    assert "\x1b]" not in text
     for word in (
         "name",
         "plugin",
