@@ -36,7 +36,7 @@ from neox_core.checkpoint.write import (
 )
 from neox_core.contracts.optim import planned_schedule
 from neox_core.errors import CheckpointError
-from neox_core.plan.runfile import read_runfile, to_json
+from neox_core.plan.runfile import plan_of, to_json, unknown
 from neox_core.plan.saved import RUN, STATE, checkpoint_to_load, find_checkpoint, require_checkpoint, step_of
 from neox_core.plan.schedule import schedule_terms
 
@@ -142,6 +142,8 @@ class Checkpointer:
             return Resumed(TrainState(), self._schedule(self._plan.optim), folder, ())
         stored = stored_from_plain(reader.state(), folder / STATE)
         state, notes = stored.state, self._changed_versions(stored.plugins)
+        if not reader.manifest.sealed:
+            notes.append("the checkpoint is of an earlier version, which wrote no checksum of its manifest")
         notes += changes(reader.run(), self._plan)
         if state.consumed_samples != state.step * self._plan.batch.train_batch:
             raise CheckpointError(
@@ -193,7 +195,7 @@ class Checkpointer:
             written,
             state.step,
             self._world_size,
-            to_json(self._plan) + "\n",
+            to_json(self._plan),
             self._describe(state),
             optimizer=plan.save_optimizer,
             rng=plan.save_rng,
@@ -245,8 +247,10 @@ class Checkpointer:
         """Whose schedule goes on, by override-lr-scheduler and use-checkpoint-lr-scheduler."""
         source, mine = self._plan.checkpoint.schedule_from, json.loads(json.dumps(schedule_terms(self._plan.optim)))
         if source == "checkpoint":
-            reader.run()  # verified
-            return read_runfile(reader.folder / RUN).optim
+            optim = plan_of(reader.run(), reader.folder / RUN, CheckpointError).optim
+            self._plan.optim.schedule.load()  # its place is taken because the config says so: it counts as read
+            here = (self._plan.checkpoint.schedules or {}).get(optim.schedule.identity, unknown(optim.schedule))
+            return evolve(optim, schedule=evolve(here, settings=optim.schedule.settings))
         if source == "must-match" and mine != stored:
             keys = sorted(key for key in {*mine, *stored} if mine.get(key) != stored.get(key))
             changes = "; ".join(f"{key}: {stored.get(key)} there, {mine.get(key)} here" for key in keys)

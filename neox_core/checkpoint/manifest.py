@@ -1,7 +1,7 @@
 """What a checkpoint folder holds, and where. Written last: a folder without a manifest is not a checkpoint.
 
 step-00000100/
-manifest.json                        size and SHA-256 of every other file; every piece of every tensor
+manifest.json                        its own SHA-256; size and SHA-256 of every other file; every piece of every tensor
 run.json                             the plan of the run that wrote it
 state.json                           step, consumed samples and tokens, schedule, plugins
 rank-00000.weights.safetensors       one of each per rank that has something to store
@@ -11,20 +11,17 @@ rank-00000.rng.safetensors
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any, Literal
 
 from attrs import field, frozen
 from attrs import validators as v
-from cattrs import transform_error
-from cattrs.errors import BaseValidationError
-from cattrs.preconf.json import make_converter
 
 from neox_core.checkpoint.tensor_file import DTYPES, Seal
 from neox_core.errors import CheckpointError
-from neox_core.plan.saved import MANIFEST, RUN, STATE
+from neox_core.plan.saved import MANIFEST, RUN, STATE, read_sealed, sealed
+from neox_core.untrusted import strict_converter, structured
 
 FORMAT = 1
 _FILE = r"rank-\d{5,}\.(weights|optimizer|rng)\.safetensors|run\.json|state\.json"
@@ -78,7 +75,10 @@ class Piece:
 
 @frozen
 class Manifest:
-    """All pieces of a checkpoint. values: state of the optimizer that is a plain number, by parameter and state."""
+    """All pieces of a checkpoint. values: state of the optimizer that is a plain number, by parameter and state.
+
+    sealed: whether the file had a checksum of its own, which those of earlier versions did not.
+    """
 
     step: int = field(validator=v.ge(0))
     world_size: int = field(validator=v.ge(1))
@@ -88,13 +88,17 @@ class Manifest:
     has_optimizer: bool = True
     has_rng: bool = True
     format: int = FORMAT
+    sealed: bool = True
 
 
-_converter = make_converter(forbid_extra_keys=True)
+_converter = strict_converter()
 
 
-def to_text(manifest: Manifest) -> str:
-    return json.dumps(_converter.unstructure(manifest), separators=(",", ":"))
+def to_bytes(manifest: Manifest) -> bytes:
+    """The file, sealed."""
+    plain = _converter.unstructure(manifest)
+    del plain["sealed"]
+    return sealed(plain)
 
 
 def pieces_to_plain(pieces: list[Piece]) -> list[dict[str, Any]]:
@@ -107,28 +111,14 @@ def pieces_from_plain(plain: list[dict[str, Any]]) -> list[Piece]:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises CheckpointError when there is none, or it is not one of this format."""
+    """Raises CheckpointError when there is none, it is not one of this format, or it was changed."""
     path = folder / MANIFEST
-    raw = read_json(path)
+    raw, is_sealed = read_sealed(path)
     if raw.get("format") != FORMAT:
         raise CheckpointError(f"{path}: format {raw.get('format')}, this version reads format {FORMAT}")
-    try:
-        manifest = _converter.structure(raw, Manifest)
-    except (BaseValidationError, TypeError, ValueError) as error:
-        what = transform_error(error)[0] if isinstance(error, BaseValidationError) else str(error)
-        raise CheckpointError(f"{path}: not a manifest: {what}") from error
+    raw["sealed"] = is_sealed
+    manifest = structured(_converter, raw, Manifest, f"{path}: not a manifest", CheckpointError)
     unsealed = {piece.file for piece in manifest.pieces} - set(manifest.files)
     if unsealed or not {RUN, STATE} <= set(manifest.files):
         raise CheckpointError(f"{path}: names no checksum for {', '.join(sorted(unsealed)) or RUN}")
     return manifest
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises CheckpointError for anything else."""
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(raw, dict):
-        raise CheckpointError(f"{path}: not a JSON object")
-    return raw

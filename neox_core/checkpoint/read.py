@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from neox_core.checkpoint.manifest import Kind, Piece, read_json, read_manifest
+from neox_core.checkpoint.manifest import Kind, Piece, read_manifest
 from neox_core.checkpoint.regions import fit_together
 from neox_core.checkpoint.tensor_file import check_seal, read_part
 from neox_core.contracts.optim import AveragingOptimizer
 from neox_core.errors import CheckpointError
 from neox_core.plan.saved import RUN, STATE, find_checkpoint
+from neox_core.untrusted import read_object
 
 if TYPE_CHECKING:
     from neox_core.engine import Engine
@@ -43,11 +44,11 @@ class CheckpointReader:
 
     def state(self) -> dict[str, Any]:
         check_seal(self.folder / STATE, self.manifest.files[STATE])
-        return read_json(self.folder / STATE)
+        return read_object(self.folder / STATE, CheckpointError)
 
     def run(self) -> dict[str, Any]:
         check_seal(self.folder / RUN, self.manifest.files[RUN])
-        return read_json(self.folder / RUN)
+        return read_object(self.folder / RUN, CheckpointError)
 
     def shapes(self, kind: str) -> dict[str, tuple[int, ...]]:
         """Shape by name of every tensor of one kind."""

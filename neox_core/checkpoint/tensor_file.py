@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from neox_core.errors import CheckpointError
+from neox_core.plan.saved import DAMAGED
 
 DTYPES = {
     torch.float64: "F64",
@@ -68,9 +69,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, 
     return Seal(size, digest.hexdigest())
 
 
-def write_text(path: Path, text: str) -> Seal:
+def write_bytes(path: Path, data: bytes) -> Seal:
     """Write and fsync a small file."""
-    data = text.encode()
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -83,15 +83,15 @@ def check_seal(path: Path, seal: Seal) -> None:
     try:
         size = path.stat().st_size
         if size != seal.size:
-            raise CheckpointError(f"{path}: has {size} bytes, {seal.size} were written", hint=_DAMAGED)
+            raise CheckpointError(f"{path}: has {size} bytes, {seal.size} were written", hint=DAMAGED)
         digest = hashlib.sha256()
         with path.open("rb") as file:
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
     except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}", hint=_DAMAGED) from error
+        raise CheckpointError(f"{path}: {error.strerror or error}", hint=DAMAGED) from error
     if digest.hexdigest() != seal.sha256:
-        raise CheckpointError(f"{path}: wrong checksum, the file was changed after it was written", hint=_DAMAGED)
+        raise CheckpointError(f"{path}: wrong checksum, the file was changed after it was written", hint=DAMAGED)
 
 
 def read_part(path: Path, key: str, shape: tuple[int, ...], dtype: str, part: tuple[int, int] | None = None) -> Tensor:
@@ -110,11 +110,8 @@ def read_part(path: Path, key: str, shape: tuple[int, ...], dtype: str, part: tu
             else:
                 tensor = stored[part[0] : part[1]]
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: cannot read {key}: {error}", hint=_DAMAGED) from error
+        raise CheckpointError(f"{path}: cannot read {key}: {error}", hint=DAMAGED) from error
     return tensor
-
-
-_DAMAGED = "the checkpoint is damaged: delete its folder to go on from the one before, or load another one"
 
 
 def _parts(text: bytes, tensors: Iterator[Tensor]) -> Iterator[bytes | memoryview]:

@@ -14,12 +14,12 @@ import torch
 from attrs import define, field
 from torch import Tensor
 
-from neox_core.checkpoint.manifest import Kind, Manifest, Piece, pieces_from_plain, pieces_to_plain, to_text
+from neox_core.checkpoint.manifest import Kind, Manifest, Piece, pieces_from_plain, pieces_to_plain, to_bytes
 from neox_core.checkpoint.regions import regions
-from neox_core.checkpoint.tensor_file import DTYPES, Seal, write_tensors, write_text
+from neox_core.checkpoint.tensor_file import DTYPES, Seal, write_bytes, write_tensors
 from neox_core.contracts.optim import AveragingOptimizer
 from neox_core.errors import CheckpointError
-from neox_core.plan.saved import LATEST, MANIFEST, RUN, STATE, step_folders
+from neox_core.plan.saved import LATEST, MANIFEST, RUN, STATE, latest_name, latest_text, step_folders
 
 if TYPE_CHECKING:
     from neox_core.engine import Engine
@@ -134,7 +134,7 @@ def write_rank(folder: Path, contents: RankContents) -> None:
         files = {file: write_tensors(folder / file, tensors) for file, tensors in contents.tensors.items()}
         seals = {file: [seal.size, seal.sha256] for file, seal in files.items()}
         note = {"files": seals, "pieces": pieces_to_plain(contents.pieces), "values": contents.values}
-        write_text(_note(folder, contents.rank), json.dumps(note))
+        write_bytes(_note(folder, contents.rank), json.dumps(note).encode())
     except OSError as error:
         raise cannot_write(folder, error) from error
 
@@ -144,7 +144,8 @@ def write_manifest(
 ) -> None:
     """Bring the notes of all ranks together. One rank calls it, after all have written. Raises CheckpointError."""
     try:
-        files = {RUN: write_text(folder / RUN, run), STATE: write_text(folder / STATE, json.dumps(state, indent=1))}
+        texts = {RUN: run, STATE: json.dumps(state, indent=1)}
+        files = {name: write_bytes(folder / name, text.encode()) for name, text in texts.items()}
         pieces: list[Piece] = []
         values: dict[str, dict[str, Any]] = {}
         for rank in range(world_size):
@@ -154,7 +155,7 @@ def write_manifest(
             values.update(note["values"])
             _note(folder, rank).unlink()
         manifest = Manifest(step, world_size, files, tuple(pieces), values, optimizer, rng)
-        write_text(folder / MANIFEST, to_text(manifest) + "\n")
+        write_bytes(folder / MANIFEST, to_bytes(manifest))
         sync_folder(folder)
     except OSError as error:
         raise cannot_write(folder, error) from error
@@ -164,15 +165,21 @@ def publish(written: Path, final: Path) -> None:
     """Give a finished folder its name, then make `latest` name it. Raises CheckpointError."""
     try:
         if final.exists():  # a run that went back and came here again
+            if latest_name(final.parent) == final.name:
+                _point(final, f"{final.name}\n")  # says nothing of a manifest: a kill may leave the old or the new one
             discard(final)
         written.rename(final)
         sync_folder(final.parent)
-        pointer = final.parent / f".{LATEST}.tmp"
-        write_text(pointer, final.name + "\n")
-        pointer.replace(final.parent / LATEST)
-        sync_folder(final.parent)
+        _point(final, latest_text(final))
     except OSError as error:
         raise cannot_write(final, error) from error
+
+
+def _point(checkpoint: Path, text: str) -> None:
+    pointer = checkpoint.parent / f".{LATEST}.tmp"
+    write_bytes(pointer, text.encode())
+    pointer.replace(checkpoint.parent / LATEST)
+    sync_folder(checkpoint.parent)
 
 
 def prune(folder: Path, keep: int, current: Path) -> None:

@@ -1,6 +1,5 @@
 """`neox config diff`: what two configs, or a config and a run, make different."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from neox_core.errors import ConfigError
 from neox_core.plan.flat import flat, in_words
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import to_plain
+from neox_core.plan.saved import RUN, read_run
 from neox_core.terminal import echo, echo_json, paint
 
-RUN_FILE = "run.json"
 OWN = frozenset(
     {"run_dir", "debug", "checkpoint.resume", "format"}
 )  # of the one start of a run, not of what it computes
@@ -75,29 +74,16 @@ def diff(one: str, other: str, cluster: str | None, as_json: bool) -> None:
 def resolution(name: str, cluster: str | None = None) -> Resolution:
     """Raises ConfigError for a config that cannot be run, and for a folder without a run."""
     path = Path(name)
-    if path.is_dir():
-        path /= RUN_FILE
-    if path.name == RUN_FILE:
-        values = flat(_stored(path))
-        return Resolution(values, dict.fromkeys(values, str(path)))
+    folder = path if path.is_dir() else path.parent
+    if path.is_dir() or path.name == RUN:
+        values = flat(read_run(folder, ConfigError))
+        return Resolution(values, dict.fromkeys(values, str(folder / RUN)))
     resolved = prepare_run([Path(each) for each in name.split(",")], start=False, cluster=cluster)
     values, origins = flat(to_plain(resolved.plan)), dict(resolved.origins)
     for section in resolved.sections:
         values |= section.values
         origins |= section.origins
     return Resolution(values, origins, frozenset(key for each in resolved.sections for key in each.values))
-
-
-def _stored(path: Path) -> Any:
-    try:
-        plan = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
-    except ValueError as error:
-        raise ConfigError(f"{path} is no run.json: {error}") from error
-    if not isinstance(plan, dict):
-        raise ConfigError(f"{path} is no run.json: it holds no object")
-    return plan
 
 
 def _show(row: Mapping[str, Any]) -> None:

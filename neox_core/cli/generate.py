@@ -1,12 +1,18 @@
 """`neox generate`: text from a trained model. The work is done by a process that may import torch."""
 
+from pathlib import Path
+
 import click
 
 from neox_core.cli.process import exec_module
+from neox_core.hooks.loader import load_plugins
+from neox_core.plan.installed import saved_run
 
 
 @click.command()
-@click.option("--load", required=True, type=click.Path(), help="A run's `save` folder, or one checkpoint in it.")
+@click.option(
+    "--load", required=True, type=click.Path(path_type=Path), help="A run's `save` folder, or one checkpoint in it."
+)
 @click.option("--prompt", required=True, help="Text to continue; empty: begin a document.")
 @click.option("--max-new-tokens", default=256, show_default=True, type=click.IntRange(min=1), help="Where to stop.")
 @click.option(
@@ -23,7 +29,7 @@ from neox_core.cli.process import exec_module
 @click.option("--seed", default=0, show_default=True, help="The same seed gives the same text.")
 @click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
 def generate(
-    load: str,
+    load: Path,
     prompt: str,
     max_new_tokens: int,
     temperature: float,
@@ -37,13 +43,15 @@ def generate(
     Ends at the end of a document or after --max-new-tokens. Text beyond the positions of the model
     (max-position-embeddings) goes on from the newer half of them, which is said.
     """
+    checkpoint, plan = saved_run(load, load_plugins())
     exec_module(
         "neox_core.run.generate",
         {
-            "load": load,
+            "checkpoint": str(checkpoint),
             "prompt": prompt,
             "max_new_tokens": max_new_tokens,
             "device": device,
             "sampling": {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed},
         },
+        plan,
     )

@@ -4,16 +4,20 @@ import json
 import os
 import runpy
 import sys
+import tempfile
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from neox_core.errors import report
 from neox_core.hooks.component import blame
 from neox_core.interpreter import python
+from neox_core.plan.runfile import RunPlan, to_json
 
 
-def exec_module(module: str, arguments: Mapping[str, Any]) -> NoReturn:
+def exec_module(module: str, arguments: Mapping[str, Any], plan: RunPlan | None = None) -> NoReturn:
     """Replace this process by one that runs MODULE as `python -m MODULE JSON`, where JSON holds `arguments`.
+
+    plan: given to it in an open file without a name, whose number is the argument `plan`: see `receive_plan`.
 
     The terminal, the signals and the exit code are then the module's own; its main function goes through
     `errors.run_main`. What else it raises names the plugin whose code it came through. Under `--debug` it finds
@@ -21,8 +25,14 @@ def exec_module(module: str, arguments: Mapping[str, Any]) -> NoReturn:
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    argv = python(__name__, module, json.dumps(arguments))
-    os.execv(argv[0], argv)
+    with tempfile.TemporaryFile() as file:
+        if plan is not None:
+            file.write(to_json(plan).encode())
+            file.seek(0)
+            os.set_inheritable(file.fileno(), True)
+            arguments = {**arguments, "plan": file.fileno()}
+        argv = python(__name__, module, json.dumps(arguments))
+        os.execv(argv[0], argv)
 
 
 def main() -> None:

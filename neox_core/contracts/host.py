@@ -46,12 +46,13 @@ class Launcher(Protocol):
 
     Each rank is the command `neox_core.interpreter.python("neox_core.run.rank", RUN_FILE)`: that is `python -m`, and
     nothing is imported from the current folder. It has RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set,
-    and leaves when its parent is gone. stdout of rank 0 is the terminal; stderr of each rank goes to a log of its own
-    (ranks other than 0 send their stdout there too). A rank that fails says why in failure.rank<N>.json beside run.json
-    if it still can, and ends with a code that is not 0; the command then stops the others within 30 s. Of the ranks
-    that could not say why (killed for want of memory, say) the command may: in `failure.json` beside run.json, which
-    counts for more, {"rank": int, "exit_code": int, "message": str, "hint": str, "users_mistake": bool, "log": path of
-    its log}.
+    and leaves when its parent is gone. The core puts NEOX_RUN_SHA256 into the environment of the command, and a rank
+    that finds it runs no other run file; ranks on other hosts get it from `plan.runfile.digest(plan)`. stdout of rank
+    0 is the terminal; stderr of each rank goes to a log of its own (ranks other than 0 send their stdout there too).
+    A rank that fails says why in failure.rank<N>.json beside run.json if it still can, and ends with a code that is
+    not 0; the command then stops the others within 30 s. Of the ranks that could not say why (killed for want of
+    memory, say) the command may: in `failure.json` beside run.json, which counts for more, {"rank": int, "exit_code":
+    int, "message": str, "hint": str, "users_mistake": bool, "log": path of its log}.
     """
 
     def __call__(self, plan: RunPlan, run_file: Path, settings: Any) -> LaunchCommand: ...

@@ -76,6 +76,7 @@ DERIVED: Mapping[str, str] = {
     "cluster.backend": "the device",
     "cluster.threads_per_rank": "the cores and ranks of this machine",
     "checkpoint.resume": "the command line",
+    "checkpoint.schedules": "the installed plugins",
     "debug": "the command line",
     "run_dir": "the name of the config",
     "plugins": "the components in use",

@@ -1,6 +1,5 @@
 """Config, machine and plugins to the plan of a run, with where each value came from."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,19 +13,22 @@ from neox_core.config.schema.convert import REQUIRED
 from neox_core.config.schema.sections.checkpoint import CheckpointSection
 from neox_core.config.schema.sections.host import PluginsSection
 from neox_core.config.schema.structure import Config, SectionInvalidError, structure
-from neox_core.errors import PluginError
+from neox_core.errors import CheckpointError, PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.install import how_to_install
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.assemble import Resume, assemble, run_dir
 from neox_core.plan.cluster import ClusterShape, Machine, cluster_shape, detect, imagined
 from neox_core.plan.hosts import Pool
+from neox_core.plan.installed import schedules
 from neox_core.plan.kernels import plan_kernels
 from neox_core.plan.origins import SectionRows, find_origins, section_rows
 from neox_core.plan.plugin_rules import plugin_rules
 from neox_core.plan.rules import check_rules, unread_keys
 from neox_core.plan.runfile import KernelPlan, RunPlan
+from neox_core.plan.saved import read_run
 from neox_core.plan.start import exit_code_of, hindrances
+from neox_core.untrusted import short
 
 
 @frozen
@@ -91,6 +93,8 @@ def prepare_run(
     problems += [Problem(line, severity="warning") for line in catalog.warnings()]
     folder = Path(run_dir(config)) if folder is None else folder
     plan = assemble(config, shape, _resume(resume, config), str(folder), debug, kernels)
+    if plan.checkpoint.schedule_from == "checkpoint":
+        plan = evolve(plan, checkpoint=evolve(plan.checkpoint, schedules=schedules(catalog)))
     _refuse_unread(config, catalog, written, problems)
     if checked:
         found = list(hindrances(config, plan, imagined=cluster is not None))
@@ -162,9 +166,9 @@ def _gone(config: Config, catalog: Catalog) -> list[Problem]:
     found = []
     for key in ("load", "save"):
         try:
-            used = json.loads((Path(config.value(key)) / "run.json").read_text(encoding="utf-8"))["plugins"]
-            gone = {f"{plugin} {used[plugin]}": plugin for plugin in used if catalog.report(plugin) is None}
-        except (OSError, ValueError, KeyError, TypeError):  # no such run
+            used = read_run(Path(config.value(key)))["plugins"]
+            gone = {f"{plugin} {short(used[plugin])}": plugin for plugin in used if catalog.report(plugin) is None}
+        except (CheckpointError, KeyError, TypeError):  # no such run
             continue
         if gone:
             message = f"the run in {config.value(key)} used {', '.join(gone)}: not installed here"

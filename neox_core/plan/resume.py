@@ -13,14 +13,15 @@ from neox_core.config.schema.structure import Config
 from neox_core.errors import CheckpointError
 from neox_core.plan.batch import solve_batch
 from neox_core.plan.runfile import RunPlan
-from neox_core.plan.saved import RUN, STATE, checkpoint_to_load, read_object, require_checkpoint
+from neox_core.plan.saved import RUN, STATE, checkpoint_to_load, read_stored, require_checkpoint
 from neox_core.plan.schedule import schedule_terms
+from neox_core.untrusted import short
 
 ANEW = "`--set finetune=true` starts at step 0 from its weights"
 MOST = 2**63 - 1
 """Steps and samples that a run can have."""
-SHOWN, LONGEST = 8, 80
-"""Changes of a schedule that a message lists, and letters of a value from a file."""
+SHOWN = 8
+"""Changes of a schedule that a message lists."""
 
 
 @frozen
@@ -35,8 +36,8 @@ class Saved:
 
 
 def read_saved(folder: Path) -> Saved:
-    """Raises CheckpointError for what no run has written; checksums are left to the ranks."""
-    stored, run = read_object(folder / STATE), read_object(folder / RUN)
+    """Raises CheckpointError for what no run has written; the checksums of tensors are left to the ranks."""
+    stored, run = read_stored(folder, STATE, RUN)
     state, schedule = stored.get("state"), stored.get("schedule")
     if not isinstance(state, dict) or not isinstance(schedule, dict):
         raise CheckpointError(f"{folder / STATE}: not the state of a run")
@@ -117,12 +118,12 @@ def _optimizer_faults(plan: RunPlan, saved: Saved, key: str) -> Iterator[tuple[s
     name, plugin = (_at(saved.run, "optim", "optimizer", each, None) for each in ("name", "plugin"))
     mine = plan.optim.optimizer
     if name != mine.name and plugin != mine.plugin:
-        message = f"{saved.folder} holds the state of {_short(name)}, and this run's optimizer is {mine.name}"
+        message = f"{saved.folder} holds the state of {short(name)}, and this run's optimizer is {mine.name}"
         yield message, key, "`--set no-load-optim=true` begins its state anew"
     now, stored = json.loads(json.dumps(schedule_terms(plan.optim))), saved.schedule
     if plan.checkpoint.schedule_from == "must-match" and now != stored:
         keys = sorted(each for each in {*now, *stored} if now.get(each) != stored.get(each))
-        changes = "; ".join(f"{each}: {_short(stored.get(each))} there, {now.get(each)} here" for each in keys[:SHOWN])
+        changes = "; ".join(f"{each}: {short(stored.get(each))} there, {now.get(each)} here" for each in keys[:SHOWN])
         hint = "`--set override-lr-scheduler=true` takes the config's"
         hint += ", `--set use-checkpoint-lr-scheduler=true` the checkpoint's"
         yield f"{saved.folder} has another learning-rate schedule: {changes}", key, hint
@@ -140,11 +141,6 @@ def _at(value: Any, *path: Any) -> Any:
     for key in keys:
         value = value.get(key, default) if isinstance(value, Mapping) else default
     return value
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def _counted(ranks: int) -> str:

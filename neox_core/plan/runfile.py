@@ -7,26 +7,32 @@ compares, hashes to a digest, and reads the same on every rank.
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import attrs
-from attrs import asdict, field, frozen
-from cattrs.preconf.json import make_converter
+from attrs import asdict, evolve, field, frozen
 
 from neox_core.errors import ConfigError, NeoxError, PluginError
 from neox_core.hooks.component import cause_of, load_path
+from neox_core.untrusted import parse_object, read_file, short, strict_converter, structured, why
 
 FORMAT = 1
+DIGEST = "NEOX_RUN_SHA256"
+"""In the environment of a rank: the SHA-256 of the run file, from the process that wrote it."""
 UNFINISHED = ".unfinished"
 """Beside run.json while a run goes on: the first rank removes it at its end, for which no disk is too full."""
 
 
 @frozen
 class ComponentRef:
-    """A chosen component with its settings, ready to be imported by a rank."""
+    """A chosen component with its settings, ready to be imported by a rank.
+
+    target, settings_class: import paths of this environment's plugin, never of a file that was found somewhere; target
+    "": of a component that was read and that this environment does not have.
+    """
 
     kind: str
     name: str
@@ -40,7 +46,12 @@ class ComponentRef:
     @property
     def owner(self) -> str:
         """Kind, name, plugin and version, for messages."""
-        return f"{self.kind} {self.plugin}:{self.name} {self.version}"
+        return short(f"{self.kind} {self.plugin}:{self.name} {self.version}")
+
+    @property
+    def identity(self) -> str:
+        """What finds it again in another environment: kind, plugin and name."""
+        return f"{self.kind} {self.plugin}:{self.name}"
 
     @property
     def loaded(self) -> bool:
@@ -52,17 +63,29 @@ class ComponentRef:
         return asdict(self, filter=lambda each, _: bool(each.init))
 
     def load(self) -> tuple[Any, Any]:
-        """(target, settings instance or None). Raises PluginError when either cannot be imported."""
+        """(target, settings instance or None). Raises PluginError when one cannot be imported, or they do not fit."""
+        if not self.target:
+            raise PluginError(f"{self.owner}: is not installed here", hint=f"install {self.plugin} {self.version}")
         try:
             target = load_path(self.target)
             self._loads.append(self.target)
-            if self.settings_class is None:
-                return target, None
-            return target, _converter.structure(self.settings, load_path(self.settings_class))
+            settings_class = None if self.settings_class is None else load_path(self.settings_class)
         except PluginError as error:
             gone = getattr(error.__cause__, "name", None) == self.target.partition(":")[0].partition(".")[0]
             hint = f"install {self.plugin} {self.version}" if gone else "`neox plugins check` tries all imports"
             raise PluginError(f"{self.owner}: {error.message}", hint=hint) from error
+        return target, self._settings(settings_class)
+
+    def _settings(self, settings_class: type | None) -> Any:
+        if settings_class is None and not self.settings:
+            return None
+        try:
+            if settings_class is None:
+                raise ValueError(f"it has none, and is given {', '.join(self.settings)}")
+            return _converter.structure(self.settings, settings_class)
+        except Exception as error:  # a check of the class may raise anything
+            hint = f"another version of {self.plugin} may have written them"
+            raise PluginError(f"{self.owner}: not its settings: {why(error)}", hint=hint) from error
 
     def make(self, *args: Any, **named: Any) -> Any:
         """What the target makes of `args` and the settings. Raises PluginError for a fault of either."""
@@ -259,7 +282,8 @@ class CheckpointPlan:
     load: where to resume from; with "auto" it is `save` where the config names no other folder.
 
     whole_weights: store a weight in one piece also where ranks hold parts of it. load_masters: resume from fp32 copies
-    of weights, not from the rounded ones. extra_save: steps to save at besides those of the interval.
+    of weights, not from the rounded ones. extra_save: steps to save at besides those of the interval. schedules: those
+    of this environment by identity, where that of a checkpoint is to count, which names one of them.
     """
 
     save: str | None
@@ -276,6 +300,7 @@ class CheckpointPlan:
     whole_weights: bool = False
     load_masters: bool = True
     extra_save: tuple[int, ...] = ()
+    schedules: dict[str, ComponentRef] | None = None
 
 
 @frozen
@@ -354,12 +379,26 @@ def components_of(value: Any) -> Iterator[ComponentRef]:
             yield from components_of(inner)
 
 
-_converter = make_converter(forbid_extra_keys=True)
+def with_components(value: Any, change: Callable[[ComponentRef], ComponentRef]) -> Any:
+    """A plan, or a part of it, with each component changed."""
+    if isinstance(value, ComponentRef):
+        return change(value)
+    if attrs.has(type(value)):
+        names = (each.name for each in attrs.fields(type(value)))
+        return evolve(value, **{name: with_components(getattr(value, name), change) for name in names})
+    if isinstance(value, tuple):
+        return tuple(with_components(each, change) for each in value)
+    if isinstance(value, dict):
+        return {key: with_components(each, change) for key, each in value.items()}
+    return value
+
+
+_converter = strict_converter()
 
 
 def to_json(plan: RunPlan) -> str:
     """The text of run.json: keys sorted, so equal plans give equal text."""
-    return json.dumps(_converter.unstructure(plan), indent=1, sort_keys=True)
+    return json.dumps(_converter.unstructure(plan), indent=1, sort_keys=True) + "\n"
 
 
 def to_plain(plan: RunPlan) -> dict[str, Any]:
@@ -369,7 +408,7 @@ def to_plain(plan: RunPlan) -> dict[str, Any]:
 
 
 def digest(plan: RunPlan) -> str:
-    """SHA-256 of the plan; ranks compare it before they build anything."""
+    """SHA-256 of the run file, as `sha256sum run.json` prints it; ranks compare it before they build anything."""
     return hashlib.sha256(to_json(plan).encode()).hexdigest()
 
 
@@ -378,7 +417,7 @@ def write_runfile(plan: RunPlan, path: Path) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(to_json(plan) + "\n", encoding="utf-8")
+        temporary.write_text(to_json(plan), encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
         raise ConfigError(
@@ -387,12 +426,36 @@ def write_runfile(plan: RunPlan, path: Path) -> None:
         ) from error
 
 
-def read_runfile(path: Path) -> RunPlan:
-    """Raises ConfigError when the file is missing, not JSON, or of another format."""
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot read the run file: {error}") from error
-    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-        raise ConfigError(f"{path}: not a run file of format {FORMAT}", hint="start the run with `neox train`")
-    return _converter.structure(raw, RunPlan)
+def read_runfile(path: Path, sha256: str | None = None) -> RunPlan:
+    """The plan in a run file that the process which started this one has written.
+
+    sha256: what that process says the file is; without it anybody may have written the file, and none of its components
+    can be loaded before `plan.installed` has put this environment's in their place. Raises ConfigError when the file is
+    missing, is not the one that was written, or does not hold a plan of this format.
+    """
+    data = read_file(path, ConfigError)
+    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+        raise ConfigError(
+            f"{path}: is not the run file that this process was started with",
+            hint="it was changed since; start the run again with `neox train`",
+        )
+    plan = plan_of(parse_object(data, path, ConfigError), path, ConfigError)
+    return plan if sha256 is not None else with_components(plan, unknown)
+
+
+def receive_plan(descriptor: int) -> RunPlan:
+    """The plan that the process which has become this one left in an open file without a name."""
+    with open(descriptor, "rb") as file:
+        return _converter.structure(json.load(file), RunPlan)
+
+
+def plan_of(raw: dict[str, Any], path: Path, error: type[NeoxError]) -> RunPlan:
+    """`raw`, which is from `path`, as a plan. Raises `error` for what is none, or of another format."""
+    if raw.get("format") != FORMAT:
+        raise error(f"{path}: not a run file of format {FORMAT}", hint="start the run with `neox train`")
+    return structured(_converter, raw, RunPlan, f"{path}: not a run file", error)
+
+
+def unknown(component: ComponentRef) -> ComponentRef:
+    """A component that nobody vouches for: it cannot be loaded."""
+    return evolve(component, target="", settings_class=None)

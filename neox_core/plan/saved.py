@@ -1,26 +1,32 @@
-"""Which folder holds a checkpoint, and whose it is. Reads names, `latest`, and nothing else."""
+"""Which folder holds a checkpoint, whose it is, and the run that wrote it. Reads names, `latest`, and sealed JSON."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neox_core.errors import CheckpointError
+from neox_core.errors import CheckpointError, NeoxError
+from neox_core.untrusted import MOST_BYTES, parse_object, read_file, read_object
 
 if TYPE_CHECKING:
     from neox_core.plan.runfile import CheckpointPlan
 
 MANIFEST, RUN, STATE, LATEST = "manifest.json", "run.json", "state.json", "latest"
 STEP_FOLDER = re.compile(r"step-(\d{8,})")
+SEAL = "sha256"
+_SEALED = re.compile(rb'\{"%s":"([0-9a-f]{64})",' % SEAL.encode())
+_LATEST = re.compile(r"(?P<name>step-\d{8,})(\n(?P<sha256>[0-9a-f]{64})  (?P=name)/manifest\.json)?\n?")
+_WITHOUT_LATEST = f"delete {LATEST}: without it the newest checkpoint is taken"
 _NEOX_STEP = re.compile(r"global_step\d+")
 _NEOX_FILES = ("mp_rank_*_model_states.pt", "layer_*-model_*-model_states.pt")
+DAMAGED = "the checkpoint is damaged: delete its folder to go on from the one before, or load another one"
+MOST_MANIFEST = 32 * MOST_BYTES
+"""Bytes: a manifest has a line for each rank's part of each tensor."""
 _LONGEST_NAME = 4096
 """Bytes of `latest` that are read: a name is far shorter."""
-MOST_BYTES = 64 * 2**20
-"""Of a JSON file of a checkpoint that the host reads."""
 
 
 def checkpoint_to_load(plan: CheckpointPlan) -> tuple[Path | None, bool]:
@@ -53,18 +59,39 @@ def find_checkpoint(folder: Path) -> Path | None:
     """
     if (folder / MANIFEST).is_file():
         return folder
-    name = _latest(folder)
-    if name is None or not STEP_FOLDER.fullmatch(name):
-        newest = next(iter(step_folders(folder)), None)
+    text = _latest(folder)
+    said = None if text is None else _LATEST.fullmatch(text)
+    newest = next(iter(step_folders(folder)), None)
+    if said is None:
         if newest is None:
             refuse_foreign(folder)
-        if name is not None:
-            hint = f"delete {LATEST}: without it the newest checkpoint is taken"
-            raise CheckpointError(f"{folder / LATEST}: {name[:80]!r} is no checkpoint's name", hint=hint)
+        if text is not None:
+            message = f"{folder / LATEST}: {text[:80]!r} is no checkpoint's name"
+            raise CheckpointError(message, hint=_WITHOUT_LATEST)
         return newest
-    if (folder / name / MANIFEST).is_file():
-        return folder / name
-    return next(iter(step_folders(folder)), None)
+    named = folder / said["name"]
+    if not (named / MANIFEST).is_file():
+        return newest
+    if said["sha256"] and file_digest(named / MANIFEST) != said["sha256"]:
+        message = f"{folder / LATEST}: {named.name}/{MANIFEST} is not the file that was written"
+        raise CheckpointError(message, hint=_WITHOUT_LATEST)
+    return named
+
+
+def latest_name(folder: Path) -> str | None:
+    """The checkpoint that `latest` names; None where it is not there, or not one that we write."""
+    said = _LATEST.fullmatch(_latest(folder) or "")
+    return said["name"] if said else None
+
+
+def latest_text(checkpoint: Path) -> str:
+    """What `latest` says of a checkpoint: its name, then its manifest as `sha256sum` has it."""
+    return f"{checkpoint.name}\n{file_digest(checkpoint / MANIFEST)}  {checkpoint.name}/{MANIFEST}\n"
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a manifest. Raises CheckpointError."""
+    return hashlib.sha256(read_file(path, CheckpointError, MOST_MANIFEST)).hexdigest()
 
 
 def step_folders(folder: Path) -> list[Path]:
@@ -81,28 +108,57 @@ def step_of(folder: Path) -> int:
     return int(named[1]) if named is not None else 0
 
 
-def read_object(path: Path, most: int = MOST_BYTES) -> dict[str, Any]:
-    """A JSON object of a file of `most` bytes or fewer. Raises CheckpointError for anything else."""
-    try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            raise CheckpointError(f"{path}: cannot be read: it is not a file")
-        if found.st_size > most:
-            raise CheckpointError(f"{path}: has {found.st_size} bytes, more than the {most} that such a file may have")
-        with path.open("rb") as file:
-            raw = json.loads(file.read(most))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(raw, dict):
-        raise CheckpointError(f"{path}: not a JSON object")
-    return raw
+def read_run(folder: Path, error: type[NeoxError] = CheckpointError) -> dict[str, Any]:
+    """run.json of a run's folder, or of a checkpoint. Raises as `read_stored`."""
+    return read_stored(folder, RUN, error=error)[0]
+
+
+def read_stored(folder: Path, *names: str, error: type[NeoxError] = CheckpointError) -> list[dict[str, Any]]:
+    """JSON files of a run's folder, or of a checkpoint, where they have to be what the manifest says.
+
+    Raises `error` for one that cannot be read, CheckpointError for one that was changed.
+    """
+    if not (folder / MANIFEST).exists():
+        return [read_object(folder / name, error) for name in names]
+    seals = read_sealed(folder / MANIFEST)[0].get("files")
+    found = []
+    for name in names:
+        path, seal = folder / name, seals.get(name) if isinstance(seals, dict) else None
+        if not isinstance(seal, dict):
+            raise CheckpointError(f"{folder / MANIFEST}: names no checksum for {name}", hint=DAMAGED)
+        data = read_file(path, CheckpointError)
+        if (len(data), hashlib.sha256(data).hexdigest()) != (seal.get("size"), seal.get("sha256")):
+            raise CheckpointError(f"{path}: wrong checksum, the file was changed after it was written", hint=DAMAGED)
+        found.append(parse_object(data, path, error))
+    return found
+
+
+def sealed(content: dict[str, Any]) -> bytes:
+    """JSON that begins with the SHA-256 of all its bytes behind that."""
+    rest = json.dumps(content, separators=(",", ":"))[1:].encode() + b"\n"
+    return b'{"%s":"%s",' % (SEAL.encode(), hashlib.sha256(rest).hexdigest().encode()) + rest
+
+
+def read_sealed(path: Path) -> tuple[dict[str, Any], bool]:
+    """What `sealed` has made a file of, and whether it has: earlier versions wrote no checksum.
+
+    Raises CheckpointError for a file that was changed after it was written.
+    """
+    data = read_file(path, CheckpointError, MOST_MANIFEST)
+    content = parse_object(data, path, CheckpointError)
+    if content.pop(SEAL, None) is None:
+        return content, False
+    found = _SEALED.match(data)
+    if found is None or hashlib.sha256(data[found.end() :]).hexdigest().encode() != found[1]:
+        raise CheckpointError(f"{path}: wrong checksum, the file was changed after it was written", hint=DAMAGED)
+    return content, True
 
 
 def refuse_foreign(folder: Path) -> None:
     """Raises CheckpointError for a checkpoint of GPT-NeoX or transformers, or a folder of such, with the way to it."""
     steps = [path for path in folder.glob("global_step*") if _NEOX_STEP.fullmatch(path.name)] if folder.is_dir() else []
     files = any(next(each.glob(files), None) for each in (folder, *steps) for files in _NEOX_FILES)
-    if files or _NEOX_STEP.fullmatch(_latest(folder) or ""):
+    if files or _NEOX_STEP.fullmatch((_latest(folder) or "").strip()):
         raise CheckpointError(
             f"{folder}: holds checkpoints of GPT-NeoX, which are pickles and cannot be loaded",
             hint="convert one with GPT-NeoX's tools/ckpts/convert_neox_to_hf.py, then run"
@@ -123,7 +179,7 @@ def _latest(folder: Path) -> str | None:
         if path.exists() and not path.is_file():
             raise CheckpointError(f"{path}: cannot be read: it is not a file", hint="move it away")
         with path.open("rb") as file:
-            return file.read(_LONGEST_NAME).decode("utf-8").strip()
+            return file.read(_LONGEST_NAME).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:

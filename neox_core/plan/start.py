@@ -10,7 +10,7 @@ from neox_core.config.schema.structure import Config
 from neox_core.contracts.host import LaunchCommand, launch_fault
 from neox_core.errors import CheckpointError, ConfigError, NeoxError
 from neox_core.plan.resume import resume_problems
-from neox_core.plan.runfile import Host, RunPlan
+from neox_core.plan.runfile import DIGEST, Host, RunPlan, digest
 
 
 @frozen
@@ -40,7 +40,7 @@ def launch_command(plan: RunPlan) -> LaunchCommand:
     fault = launch_fault(command)
     if fault:
         raise plan.launcher.fault(fault)
-    return command
+    return evolve(command, env={**command.env, DIGEST: digest(plan)})
 
 
 def _of_launcher(config: Config, plan: RunPlan, imagined: bool) -> Iterator[Hindrance]:

@@ -12,20 +12,19 @@ import torch
 
 from neox_core.checkpoint.read import read_weights
 from neox_core.data.batches import build_tokenizer
-from neox_core.errors import CheckpointError, UsageError, run_main
+from neox_core.errors import UsageError, run_main
 from neox_core.model.build import build_model
 from neox_core.model.shape import padded_vocab
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
-from neox_core.plan.runfile import read_runfile
-from neox_core.plan.saved import RUN, find_checkpoint
+from neox_core.plan.runfile import receive_plan
 from neox_core.run.sampling import Sampling, draw
 from neox_core.terminal import echo
 
 if TYPE_CHECKING:
     from neox_core.contracts import Tokenizer
     from neox_core.model.gpt import GPT
-    from neox_core.plan.runfile import PrecisionPlan
+    from neox_core.plan.runfile import PrecisionPlan, RunPlan
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
@@ -100,18 +99,12 @@ def _as_text(ids: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
         yield text[told:]
 
 
-def load_model(load: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
-    """The newest model in `load`, a run's `save` folder or one checkpoint in it, and its tokenizer.
+def load_model(checkpoint: Path, plan: RunPlan, device: torch.device) -> tuple[GPT, Tokenizer]:
+    """The model in a checkpoint that a run of `plan` has written, and its tokenizer.
 
-    On a CPU its numbers are fp32, which holds those of any training type exactly. Raises CheckpointError when there is
-    none or it is damaged, UsageError when its run had no tokenizer.
+    On a CPU its numbers are fp32, which holds those of any training type exactly. Raises CheckpointError when it is
+    damaged or of another model, UsageError when its run had no tokenizer.
     """
-    checkpoint = find_checkpoint(load)
-    if checkpoint is None:
-        raise CheckpointError(
-            f"{load}: no checkpoint here", hint="--load takes the folder that the config calls `save`"
-        )
-    plan = read_runfile(checkpoint / RUN)
     tokenizer = build_tokenizer(plan)
     if tokenizer is None:
         raise UsageError(f"{checkpoint}: its run had no tokenizer, so there is none to read a prompt with")
@@ -136,9 +129,11 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def generate(load: str, prompt: str, max_new_tokens: int, device: str, sampling: Sampling) -> None:
+def generate(
+    checkpoint: Path, plan: RunPlan, prompt: str, max_new_tokens: int, device: str, sampling: Sampling
+) -> None:
     """Write `prompt` and its continuation to the terminal, piece by piece."""
-    model, tokenizer = load_model(Path(load), _device(device))
+    model, tokenizer = load_model(checkpoint, plan, _device(device))
     given = len(_ids(tokenizer, prompt))
     if given > model.window:
         echo(f"note: of the {given:,} tokens of the prompt the model sees the last {model.window:,}", err=True)
@@ -153,7 +148,8 @@ def generate(load: str, prompt: str, max_new_tokens: int, device: str, sampling:
 def main() -> None:
     """`python -m neox_core.run.generate JSON`: the arguments of `generate`, `sampling` as an object."""
     raw: dict[str, Any] = json.loads(sys.argv[1])
-    generate(**{**raw, "sampling": Sampling(**raw["sampling"])})
+    checkpoint, plan = Path(raw.pop("checkpoint")), receive_plan(raw.pop("plan"))
+    generate(checkpoint, plan, **{**raw, "sampling": Sampling(**raw["sampling"])})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`python -m neox_core.run.rank RUN_FILE`: one rank of a run, from its run file to its exit code.
 
 The environment holds RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as every launcher sets them; the plan's
-`local_rank` stands in for a LOCAL_RANK that is missing.
+`local_rank` stands in for a LOCAL_RANK that is missing. NEOX_RUN_SHA256 says what the run file has to be.
 """
 
 import faulthandler
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from neox_core.errors import UsageError, report
-from neox_core.plan.runfile import UNFINISHED, read_runfile
+from neox_core.plan.runfile import DIGEST, UNFINISHED, RunPlan, read_runfile
 from neox_core.run.exit import exit_code_of, explain, for_the_user, leave, leave_with_parent, write_failure
 from neox_core.run.startup import Startup
 
@@ -36,7 +36,7 @@ def main() -> NoReturn:
         startup.show()
     debug = os.environ.get("NEOX_DEBUG") == "1"
     try:
-        plan = read_runfile(run_file)
+        plan = _read_plan(run_file)
         debug = plan.debug
         _set_local_rank(plan.cluster.local_rank)
         from neox_core.engine.jit_wait import bound_waits
@@ -68,6 +68,19 @@ def _read_command() -> tuple[Path, int]:
     if len(sys.argv) != 2 or missing:
         leave(report(UsageError("usage: python -m neox_core.run.rank RUN_FILE", hint="`neox train` starts ranks")))
     return Path(sys.argv[1]), int(os.environ["RANK"])
+
+
+def _read_plan(run_file: Path) -> RunPlan:
+    """The plan of the process that started this one, which says what its run file is.
+
+    Of a rank that is started by hand nobody does: its components are then those that are installed here.
+    """
+    sha256 = os.environ.get(DIGEST)
+    if sha256 is not None:
+        return read_runfile(run_file, sha256)
+    from neox_core.plan.installed import installed_here
+
+    return installed_here(read_runfile(run_file))
 
 
 def _set_local_rank(planned: int | None) -> None:

@@ -4,6 +4,7 @@ The ranks of a launch are processes of their own, which do its runs one after th
 run_dir, what its first rank saw: `seen.json`, with the loss of every step.
 """
 
+import hashlib
 import json
 import os
 import signal
@@ -103,7 +104,7 @@ def rank_main(rank: int, launch: dict[str, Any]) -> None:
         os.environ["KILL_AFTER"] = str(launch["kill_after"])
     dist.init_process_group("gloo")
     for file in launch["files"]:
-        run(read_runfile(Path(file)))
+        run(read_runfile(Path(file), hashlib.sha256(Path(file).read_bytes()).hexdigest()))
     dist.barrier()
     dist.destroy_process_group()
 

@@ -3,6 +3,7 @@
 Each run leaves `seen-<rank>.json` in its run_dir.
 """
 
+import hashlib
 import json
 import os
 import sys
@@ -84,7 +85,7 @@ if __name__ == "__main__":
     quiet_engine(debug=False)
     dist.init_process_group("gloo")
     for file in sys.argv[1:]:
-        observe(read_runfile(Path(file)))
+        observe(read_runfile(Path(file), hashlib.sha256(Path(file).read_bytes()).hexdigest()))
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.flush()

@@ -1,11 +1,18 @@
 """`neox generate` on what `neox data prepare` and `neox train` have made of a text that can be learnt by heart."""
 
+import hashlib
+import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from neox_core.plan.saved import find_checkpoint, read_sealed, sealed
 
 pytestmark = pytest.mark.ranks
 
@@ -83,7 +90,7 @@ def test_greedy_knows_the_text_by_heart(trained: tuple[Path, str]) -> None:
 
 def test_seed_and_one_checkpoint_of_several(trained: tuple[Path, str]) -> None:
     folder = trained[0]
-    checkpoint = "save/" + (folder / "save" / "latest").read_text().strip()
+    checkpoint = "save/" + (folder / "save" / "latest").read_text().split()[0]
     hot = ("--prompt", "one", "--temperature", "3", "--top-p", "1", "--top-k", "200", "--max-new-tokens", "20")
     runs = [
         subprocess.Popen(
@@ -126,7 +133,7 @@ def test_mistakes_are_said_without_a_traceback(
 
 def test_a_damaged_checkpoint_is_refused(trained: tuple[Path, str], tmp_path: Path) -> None:
     folder = trained[0]
-    source = folder / "save" / (folder / "save" / "latest").read_text().strip()
+    source = folder / "save" / (folder / "save" / "latest").read_text().split()[0]
     damaged = tmp_path / "damaged"
     damaged.mkdir()
     for file in source.iterdir():
@@ -138,3 +145,69 @@ def test_a_damaged_checkpoint_is_refused(trained: tuple[Path, str], tmp_path: Pa
     done = neox(folder, "generate", "--load", str(damaged), "--prompt", "x")
     assert done.returncode == 5
     assert weights.name in done.stderr
+
+
+def resealed(checkpoint: Path, out: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """A copy whose run.json somebody has changed who makes all checksums anew."""
+    shutil.copytree(checkpoint, out)
+    manifest, _ = read_sealed(out / "manifest.json")
+    run = json.loads((out / "run.json").read_text())
+    change(run)
+    data = json.dumps(run).encode()
+    (out / "run.json").write_bytes(data)
+    manifest["files"]["run.json"] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (out / "manifest.json").write_bytes(sealed(manifest))
+    return out
+
+
+def components(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict) and "target" in value:
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from components(each)
+
+
+def test_no_command_runs_what_a_checkpoint_names(trained: tuple[Path, str], tmp_path: Path) -> None:
+    """All components of its run.json are this module, which leaves a file when it is imported, or `os.system`."""
+    folder = trained[0]
+    (tmp_path / "evil.py").write_text("import pathlib; pathlib.Path('imported').touch(); Settings = dict")
+    checkpoint = find_checkpoint(folder / "save")
+    assert checkpoint is not None
+
+    def attack(run: dict[str, Any]) -> None:
+        for each in components(run):
+            each |= {"target": "os:system", "settings_class": "evil:Settings"}
+
+    def attack_unknown(run: dict[str, Any]) -> None:
+        attack(run)
+        run["data"]["tokenizer"] |= {"plugin": "evil", "settings": {"command": "touch called"}}
+
+    resealed(checkpoint, tmp_path / "known", attack)
+    resealed(checkpoint, tmp_path / "unknown", attack_unknown)
+    prompt = ("--prompt", "five six seven eight", "--temperature", "0", "--max-new-tokens", "9")
+    sets = ("save=null", "save-interval=null", "use-checkpoint-lr-scheduler=true", "train-iters=61", "num-workers=0")
+    resume = ("train", "config.yml", "--run-dir", str(tmp_path / "run"), *(f"--set={each}" for each in sets))
+    known, unknown = str(tmp_path / "known"), str(tmp_path / "unknown")
+    commands = {
+        "generate": ("generate", *prompt, "--load", known),
+        "generate unknown": ("generate", *prompt, "--load", unknown),
+        "export-hf": ("checkpoint", "export-hf", known, "--out", str(tmp_path / "out")),
+        "diff": ("config", "diff", known, unknown),
+        "train": (*resume, f"--set=load={known}"),
+    }
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = {
+        name: subprocess.run(
+            [*NEOX, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=150, check=False
+        )
+        for name, words in commands.items()
+    }
+    assert done["generate"].stdout.startswith("five six seven eight nine ten"), done["generate"].stderr
+    assert done["generate unknown"].returncode == 3
+    assert "error: tokenizer evil:GPT2BPETokenizer" in done["generate unknown"].stderr
+    assert "is not installed here" in done["generate unknown"].stderr
+    assert done["train"].returncode == 0, done["train"].stderr
+    assert "at step 60" in done["train"].stdout
+    assert not [each.stderr for each in done.values() if "Traceback" in each.stderr]
+    assert not [path for name in ("imported", "called") for path in (*folder.rglob(name), *tmp_path.rglob(name))]

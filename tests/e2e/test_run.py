@@ -17,6 +17,7 @@ import psutil
 import pytest
 from attrs import evolve
 
+from neox_core.plan.installed import installed_here
 from neox_core.plan.runfile import read_runfile, write_runfile
 from neox_core.testing import build, load_only
 
@@ -268,7 +269,7 @@ def test_interrupted_saved_and_resumed(toy, tmp_path):
     assert code == 130, err
     assert "Traceback" not in out + err
     stopped = int(re.search(r"stopped after step (\d+)", out)[1])
-    assert (run.save / "latest").read_text().strip() == f"step-{stopped:08d}"
+    assert (run.save / "latest").read_text().split()[0] == f"step-{stopped:08d}"
     assert not (run.save / "failure.json").exists()
 
     last = stopped + 20
@@ -393,7 +394,7 @@ def test_no_process_outlives_the_one_that_started_it(toy, tmp_path, killed):
 
 def test_ranks_with_different_plans_refuse_to_start(finished, tmp_path):
     run, _ = finished[2]
-    plan = read_runfile(run.save / "run.json")
+    plan = installed_here(read_runfile(run.save / "run.json"))
     files = [tmp_path / str(rank) / "run.json" for rank in (0, 1)]
     write_runfile(plan, files[0])
     write_runfile(evolve(plan, train=evolve(plan.train, seed=8)), files[1])

@@ -11,7 +11,7 @@ import numpy as np
 
 from neox_core.data.dataset import open_split
 from neox_core.errors import run_main
-from neox_core.plan.runfile import read_runfile
+from neox_core.plan.runfile import receive_plan
 from neox_core.terminal import echo
 from neox_curriculum.index import write_rows
 
@@ -61,8 +61,7 @@ def _tokens(samples: Samples) -> Iterator[NDArray[np.int64]]:
 
 def main() -> None:
     arguments = json.loads(sys.argv[1])
-    plan = read_runfile(Path(arguments["run_file"]))
-    samples = open_split(plan, "train", rounds=(0,))
+    samples = open_split(receive_plan(arguments["plan"]), "train", rounds=(0,))
     values = METRICS[arguments["metric"]](samples)
     folder = Path(arguments["out"])
     by_sample, by_metric = write_index(values, folder / arguments["metric"])

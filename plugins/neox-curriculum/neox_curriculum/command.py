@@ -9,7 +9,6 @@ import click
 from neox_core.cli.process import exec_module
 from neox_core.errors import ConfigError
 from neox_core.plan.resolve import prepare_run
-from neox_core.plan.runfile import write_runfile
 
 
 @click.command()
@@ -25,6 +24,4 @@ def difficulty(files: tuple[Path, ...], sets: tuple[str, ...], metric: str, out:
     plan = prepare_run(files, [*sets, "data_efficiency=null", "curriculum_learning=null"], folder=out).plan
     if plan.data.train:
         raise ConfigError("an index is of one dataset, and train-data-paths names several", hint="set data-path")
-    run_file = out / "run.json"
-    write_runfile(plan, run_file)
-    exec_module("neox_curriculum.analyse", {"run_file": str(run_file), "metric": metric, "out": str(out)})
+    exec_module("neox_curriculum.analyse", {"metric": metric, "out": str(out)}, plan)

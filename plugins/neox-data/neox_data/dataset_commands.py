@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,9 +11,7 @@ import click
 from neox_core.cli.notes import say
 from neox_core.cli.process import exec_module
 from neox_core.hooks.loader import load_plugins
-from neox_core.interpreter import python
 from neox_core.plan.resolve import prepare_run
-from neox_core.plan.runfile import write_runfile
 from neox_data.components import backend_of, component, files, named_corpus
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -144,12 +139,7 @@ def index(config_files: tuple[Path, ...], sets: tuple[str, ...]) -> None:
     """
     resolved = prepare_run(config_files, sets)
     say(resolved.notes)
-    handle, name = tempfile.mkstemp(prefix="neox-index-", suffix=".json")
-    os.close(handle)
-    write_runfile(resolved.plan, Path(name))
-    sys.stdout.flush()
-    argv = python("neox_data.index", name)
-    os.execv(argv[0], argv)
+    exec_module("neox_data.index", {}, resolved.plan)
 
 
 def _dataset(prefix: str, data_impl: str, tokenizer_type: str | None, given: dict[str, Any]) -> dict[str, Any]:

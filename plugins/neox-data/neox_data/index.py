@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neox_core.data.dataset import Split, open_split
 from neox_core.errors import run_main
-from neox_core.plan.runfile import read_runfile
+from neox_core.plan.runfile import receive_plan
 from neox_core.terminal import echo
 
 if TYPE_CHECKING:
@@ -38,10 +38,8 @@ def index_data(plan: RunPlan) -> list[str]:
 
 
 def main() -> None:
-    """`python -m neox_data.index RUN_FILE`, a temporary file that is removed."""
-    run_file = Path(sys.argv[1])
-    plan = read_runfile(run_file)
-    run_file.unlink()
+    """`python -m neox_data.index JSON`: plan."""
+    plan = receive_plan(json.loads(sys.argv[1])["plan"])
     echo("\n".join(index_data(plan)))
 
 

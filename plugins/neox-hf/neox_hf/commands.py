@@ -14,9 +14,11 @@ from neox_core.errors import CheckpointError, UsageError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.install import how_to_install
 from neox_core.hooks.loader import load_plugins
+from neox_core.plan.installed import saved_run
 from neox_core.plan.resolve import prepare_run
-from neox_core.plan.runfile import write_runfile
+from neox_core.plan.runfile import RunPlan
 from neox_core.terminal import one_line
+from neox_core.untrusted import read_object
 
 REST = {
     "data-path": "none",
@@ -42,16 +44,14 @@ def import_hf(folder: Path, out: Path, family: str | None) -> None:
     Train on from it with `neox train OUT/model.yml ... --set load=OUT --set finetune=true`.
     """
     catalog = load_plugins()
-    run, target = prepare_import(folder, out, family, catalog)
-    exec_module(
-        "neox_hf.import_checkpoint", {"folder": str(folder), "out": str(out), "run": str(run), "family": target}
-    )
+    plan, target = prepare_import(folder, out, family, catalog)
+    exec_module("neox_hf.import_checkpoint", {"folder": str(folder), "out": str(out), "family": target}, plan)
 
 
-def prepare_import(folder: Path, out: Path, family: str | None, catalog: Catalog) -> tuple[Path, str]:
-    """Write `out`/model.yml, the tokenizer, and the plan of a run of that model.
+def prepare_import(folder: Path, out: Path, family: str | None, catalog: Catalog) -> tuple[RunPlan, str]:
+    """Write `out`/model.yml and the tokenizer.
 
-    Returns the plan's file and the import path of the family.
+    Returns the plan of a run of that model, and the import path of the family.
     """
     config = _read_config(folder)
     entry = catalog.find("model family", family or str(config.get("model_type")))
@@ -70,9 +70,7 @@ def prepare_import(folder: Path, out: Path, family: str | None, catalog: Catalog
         rest = Path(scratch) / "rest.json"
         rest.write_text(json.dumps({**REST, "seq-length": keys["max-position-embeddings"]}), encoding="utf-8")
         plan = prepare_run([out / "model.yml", rest], catalog=catalog, start=False).plan
-    run = out / ".import.json"
-    write_runfile(plan, run)
-    return run, entry.component.target
+    return plan, entry.component.target
 
 
 @checkpoint.command("export-hf")
@@ -92,20 +90,15 @@ def export_hf(load: Path, out: Path, family: str | None) -> None:
     if not names:
         raise UsageError("no plugin offers a model family", hint=how_to_install("neox-hf"))
     families = {name: catalog.find("model family", name).component.target for name in names}
-    exec_module("neox_hf.export", {"load": str(load), "out": str(out), "families": families})
+    found, plan = saved_run(load, catalog)
+    exec_module("neox_hf.export", {"checkpoint": str(found), "out": str(out), "families": families}, plan)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror}", hint="name a folder that transformers reads") from error
-    except ValueError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{path}: not a JSON object")
-    return config
+    if not path.exists():
+        raise CheckpointError(f"{path}: is not there", hint="name a folder that transformers reads")
+    return read_object(path, CheckpointError)
 
 
 def _yaml(folder: Path, keys: Mapping[str, Any]) -> str:

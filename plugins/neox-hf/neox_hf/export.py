@@ -20,8 +20,7 @@ from neox_core.hooks.component import load_path
 from neox_core.model.build import build_model
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
-from neox_core.plan.runfile import read_runfile
-from neox_core.plan.saved import RUN, find_checkpoint
+from neox_core.plan.runfile import receive_plan
 from neox_core.terminal import echo
 from neox_hf.import_checkpoint import read_weights
 from neox_hf.published_files import Published, write_published
@@ -35,20 +34,19 @@ TOLERANCE = 1e-4
 """Largest difference to another implementation's logits, next to the largest logit."""
 
 
-def export_hf(load: Path, out: Path, family: ModelFamily, file_bytes: int = FILE_BYTES) -> list[str]:
-    """Write the newest checkpoint in `load` to the folder `out`, which must not be there yet, as `family` has it.
+def export_hf(
+    checkpoint: Path, plan: RunPlan, out: Path, family: ModelFamily, file_bytes: int = FILE_BYTES
+) -> list[str]:
+    """Write a checkpoint of a run of `plan` to the folder `out`, which must not be there yet, as `family` has it.
 
     Before `out` gets its name, what was written is read again and compared with the checkpoint, bit by bit, and its
     logits in the family's own implementation, where that is installed, with ours. Returns notes for people. Raises
     ConfigError for a model that the family does not have, CheckpointError where anything is wrong with the files or the
     logits. Neither writing nor comparing takes memory that grows with the number of layers.
     """
-    checkpoint = find_checkpoint(load)
-    if checkpoint is None:
-        raise CheckpointError(f"{load}: no checkpoint here", hint="name the folder that the config calls `save`")
     if out.exists():
         raise UsageError(f"{out}: is there already", hint="name another folder, or remove it")
-    plan, reader = read_runfile(checkpoint / RUN), CheckpointReader(checkpoint)
+    reader = CheckpointReader(checkpoint)
     reader.verify()
     rows = reader.tensor_shape("weight", "embedding.weight")[0]
     dtype = str(reader.tensor("weight", "final_norm.weight").dtype).removeprefix("torch.")
@@ -155,15 +153,12 @@ def choose_family(plan: ModelPlan, families: Mapping[str, ModelFamily]) -> Model
 
 
 def main() -> None:
-    """`python -m neox_hf.export JSON`: load, out, families (name -> import path)."""
+    """`python -m neox_hf.export JSON`: checkpoint, plan, out, families (name -> import path)."""
     raw = json.loads(sys.argv[1])
-    load = Path(raw["load"])
-    checkpoint = find_checkpoint(load)
-    if checkpoint is None:
-        raise CheckpointError(f"{load}: no checkpoint here", hint="name the folder that the config calls `save`")
+    plan = receive_plan(raw["plan"])
     families = {name: load_path(path)() for name, path in raw["families"].items()}
-    family = choose_family(read_runfile(checkpoint / RUN).model, families)
-    for note in export_hf(load, Path(raw["out"]), family):
+    family = choose_family(plan.model, families)
+    for note in export_hf(Path(raw["checkpoint"]), plan, Path(raw["out"]), family):
         echo(f"{note}")
     echo(f"wrote {raw['out']}")
 

@@ -17,7 +17,7 @@ from neox_core.errors import CheckpointError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.model.build import parameter_shapes
 from neox_core.model.shape import padded_vocab
-from neox_core.plan.runfile import read_runfile, to_json
+from neox_core.plan.runfile import receive_plan, to_json
 from neox_core.plan.schedule import schedule_terms
 from neox_core.terminal import echo
 from neox_hf.published_files import Published
@@ -59,7 +59,7 @@ def import_hf(folder: Path, out: Path, plan: RunPlan, family: ModelFamily, file_
             files += 1
             contents, held = RankContents(files), 0
     write_rank(written, contents)
-    write_manifest(written, 0, files + 1, to_json(plan) + "\n", _state(plan), optimizer=False, rng=False)
+    write_manifest(written, 0, files + 1, to_json(plan), _state(plan), optimizer=False, rng=False)
     publish(written, final)
     return final
 
@@ -99,10 +99,9 @@ def _state(plan: RunPlan) -> dict[str, object]:
 
 
 def main() -> None:
-    """`python -m neox_hf.import_checkpoint JSON`: folder, out, run (of the plan), family (its import path)."""
+    """`python -m neox_hf.import_checkpoint JSON`: folder, out, plan, family (its import path)."""
     raw = json.loads(sys.argv[1])
-    plan = read_runfile(Path(raw["run"]))
-    Path(raw["run"]).unlink()
+    plan = receive_plan(raw["plan"])
     final = import_hf(Path(raw["folder"]), Path(raw["out"]), plan, load_path(raw["family"])())
     echo(f"wrote {final}; {Path(raw['out']) / 'model.yml'} has the keys of its model")
 

@@ -10,9 +10,9 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from neox_core.checkpoint.manifest import read_json
 from neox_core.checkpoint.tensor_file import write_tensors
 from neox_core.errors import CheckpointError
+from neox_core.untrusted import read_object
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 NOTE = {"format": "pt"}  # transformers asks for it
@@ -36,7 +36,7 @@ class Published:
 
     def _files(self) -> dict[str, str]:
         if (self.folder / INDEX).is_file():
-            files = read_json(self.folder / INDEX).get("weight_map")
+            files = read_object(self.folder / INDEX, CheckpointError).get("weight_map")
             if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
                 raise CheckpointError(f"{self.folder / INDEX}: names no file for each tensor")
             outside = [file for file in files.values() if Path(file).name != file]

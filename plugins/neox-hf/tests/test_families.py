@@ -32,7 +32,7 @@ from neox_core.model.build import build_model
 from neox_core.model.gpt import GPT
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
-from neox_core.plan.runfile import RunPlan, read_runfile
+from neox_core.plan.runfile import RunPlan
 from neox_core.run.generate import continue_ids
 from neox_core.run.sampling import Sampling
 from neox_core.testing import assert_light
@@ -84,8 +84,7 @@ def roughened(model: Any) -> Any:
 
 
 def imported_to(folder: Path, out: Path, **options: Any) -> RunPlan:
-    run, target = prepare_import(folder, out, None, load_plugins())
-    plan = read_runfile(run)
+    plan, target = prepare_import(folder, out, None, load_plugins())
     import_hf(folder, out, plan, load_path(target)(), **options)
     return plan
 
@@ -188,7 +187,7 @@ def test_the_same_64_tokens(imported: Imported, tokens: Tensor) -> None:
 def test_a_round_trip_keeps_every_bit(imported: Imported, tmp_path: Path) -> None:
     theirs, plan, folder, out = imported
     family = family_of(theirs)
-    notes = export_hf(out, tmp_path / "exported", family, file_bytes=60_000)
+    notes = export_hf(out / "step-00000000", plan, tmp_path / "exported", family, file_bytes=60_000)
     assert any("the same logits" in note for note in notes)
     given, written = tensors(folder), tensors(tmp_path / "exported")
     assert given.keys() == written.keys()
@@ -215,10 +214,10 @@ def test_weights_that_are_not_finite_are_not_imported(tmp_path: Path) -> None:
 
 
 def test_logits_that_are_not_finite_are_named(tmp_path: Path) -> None:
-    imported_to(broken(tmp_path / "theirs", 3e38), tmp_path / "ours")
+    plan = imported_to(broken(tmp_path / "theirs", 3e38), tmp_path / "ours")
     family = load_path(neox_model_families()[0].target)()
     with pytest.raises(CheckpointError, match="neox gives logits that are not finite numbers"):
-        export_hf(tmp_path / "ours", tmp_path / "exported", family)
+        export_hf(tmp_path / "ours/step-00000000", plan, tmp_path / "exported", family)
 
 
 def test_the_family_that_has_a_model_is_found(imported: Imported) -> None:

@@ -33,7 +33,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from neox_core.errors import UsageError, run_main
 from neox_core.interpreter import python
-from neox_core.plan.runfile import ClusterPlan, RunPlan, read_runfile
+from neox_core.plan.runfile import DIGEST, ClusterPlan, RunPlan, read_runfile
 from neox_launchers.environment import visible_devices
 from neox_launchers.failure import FAILED, SHUTDOWN_S, STOP, Exit, clear_failures, telling, write_exits, write_failure
 from neox_launchers.nvlink import read_topology
@@ -121,7 +121,7 @@ def _read(run_file: Path, *, shared: bool) -> RunPlan:
             f"{socket.gethostname()} does not see {run_file.absolute()}",
             hint="the folder of the run has to be on a file system that all hosts share",
         )
-    return read_runfile(run_file)
+    return read_runfile(run_file, os.environ.get(DIGEST))
 
 
 def _agent(cluster: ClusterPlan, run_file: Path, log_dir: Path, node: int | None) -> LocalElasticAgent:

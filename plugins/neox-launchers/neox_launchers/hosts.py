@@ -7,6 +7,7 @@ of a host ended. What the command and the agents say goes to LOG_DIR/hosts.log. 
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from types import FrameType
 from typing import IO, cast
 
 from neox_core.errors import RankError, run_main
-from neox_core.plan.runfile import RunPlan, read_runfile
+from neox_core.plan.runfile import DIGEST, RunPlan, read_runfile
 from neox_launchers.failure import (
     FAILED,
     SHUTDOWN_S,
@@ -40,7 +41,7 @@ KEPT_LINES = 10
 
 def main() -> int:
     run_file, log_dir, argv = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
-    plan, run_dir = read_runfile(run_file), run_file.parent
+    plan, run_dir = read_runfile(run_file, os.environ.get(DIGEST)), run_file.parent
     clear_failures(run_dir)
 
     def ask(signum: int, frame: FrameType | None) -> None:

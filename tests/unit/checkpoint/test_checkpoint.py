@@ -1,9 +1,11 @@
 """Checkpoints of a real engine in this process: what is written, what is refused, what survives a kill."""
 
+import hashlib
 import json
 import math
 import os
 import pickle
+import random
 import resource
 import shutil
 import signal
@@ -22,11 +24,11 @@ from neox_core.checkpoint.read import CheckpointReader
 from neox_core.checkpoint.rng import seed_rank
 from neox_core.checkpoint.state import TrainState
 from neox_core.engine import Engine, build_engine
-from neox_core.errors import CheckpointError
+from neox_core.errors import CheckpointError, PluginError
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import CheckpointPlan, ComponentRef, DataSource, RunPlan
-from neox_core.plan.saved import step_folders
+from neox_core.plan.saved import latest_text, read_sealed, sealed, step_folders
 from neox_core.run.optimizer import build_optimizer
 from neox_core.testing.plans import example_plan
 
@@ -125,7 +127,8 @@ def test_what_a_checkpoint_holds(plan: RunPlan) -> None:
         "run.json",
         "state.json",
     ]
-    assert (folder.parent / "latest").read_text() == "step-00000002\n"
+    sha256 = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+    assert (folder.parent / "latest").read_text() == f"step-00000002\n{sha256}  step-00000002/manifest.json\n"
     reader = CheckpointReader(folder)
     reader.verify()
     assert set(reader.shapes("weight")) == {"embed.weight", "norm.weight", "norm.bias", "out.weight"}
@@ -201,7 +204,20 @@ def test_whose_schedule_goes_on(plan: RunPlan) -> None:
     with pytest.raises(CheckpointError, match=r"(?s)optimizer.params.lr: 0.001 there, 0.5 here.*override-lr-scheduler"):
         Run(resuming(changed)).load()
     assert Run(resuming(changed, schedule_from="config")).load().schedule(0) == 0.5
-    assert Run(resuming(changed, schedule_from="checkpoint")).load().schedule(0) == 0.001
+    known = {"schedule_from": "checkpoint", "schedules": {LINEAR.identity: LINEAR}}
+    assert Run(resuming(changed, **known)).load().schedule(0) == 0.001
+    damage = _edit(
+        lambda run: run["optim"]["schedule"].update(target="os:system", settings_class="os:abort"), "run.json"
+    )
+    damage(Path(str(plan.checkpoint.save)) / "step-00000001")
+    assert Run(resuming(changed, **known)).load().schedule(0) == 0.001
+    _edit(lambda run: run["optim"]["schedule"].update(name="warp"), "run.json")(
+        find_checkpoint(Path(str(plan.checkpoint.save)))
+    )
+    with pytest.raises(
+        PluginError, match=r"(?s)lr schedule neox-lr:warp 0.1.0: is not installed here.*install neox-lr"
+    ):
+        Run(resuming(changed, **known)).load()
 
 
 def test_nothing_to_load(plan: RunPlan, tmp_path: Path) -> None:
@@ -354,11 +370,19 @@ def _lose(folder: Path) -> None:
     (folder / "rank-00000.rng.safetensors").unlink()
 
 
-def _edit(change: Callable[[dict[str, Any]], object]) -> Damage:
+def _edit(change: Callable[[dict[str, Any]], object], file: str = "manifest.json") -> Damage:
+    """A change of a JSON file by somebody who makes all checksums anew."""
+
     def damage(folder: Path) -> None:
-        manifest = json.loads((folder / "manifest.json").read_text())
-        change(manifest)
-        (folder / "manifest.json").write_text(json.dumps(manifest))
+        manifest, _ = read_sealed(folder / "manifest.json")
+        content = manifest if file == "manifest.json" else json.loads((folder / file).read_text())
+        change(content)
+        if file != "manifest.json":
+            data = json.dumps(content).encode()
+            (folder / file).write_bytes(data)
+            manifest["files"][file] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        (folder / "manifest.json").write_bytes(sealed(manifest))
+        (folder.parent / "latest").write_text(latest_text(folder))
 
     return damage
 
@@ -373,8 +397,6 @@ def _swap_in_pickle(folder: Path) -> None:
     class Evil:
         def __reduce__(self) -> tuple[Any, ...]:
             return os.mkdir, (str(folder / "pwned"),)
-
-    import hashlib
 
     data = pickle.dumps(Evil())
     (folder / "rank-00000.weights.safetensors").write_bytes(data)
@@ -415,8 +437,42 @@ def test_damage_is_refused(plan: RunPlan, damage: Damage, says: str) -> None:
     folder = Run(plan).steps(1).save()
     damage(folder)
     with pytest.raises(CheckpointError, match=says):
-        Run(resuming(plan)).load()
+        Run(with_checkpoint(plan, load=str(folder))).load()
     assert not (folder / "pwned").exists()
+
+
+def test_every_change_of_a_single_byte_is_noticed(plan: RunPlan) -> None:
+    folder = Run(plan).steps(2).save()
+    save, draw = folder.parent, random.Random(7)
+    files = sorted(path for path in save.rglob("*") if path.is_file())
+    assert len(files) == 7
+    places = [(file, draw.randrange(file.stat().st_size), draw.randrange(1, 256)) for file in files for _ in range(30)]
+    places += [(folder / "manifest.json", draw.randrange(90), 1 << draw.randrange(8)) for _ in range(190)]
+    missed = []
+    for file, place, change in places:
+        whole = file.read_bytes()
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ change]) + whole[place + 1 :])
+        try:
+            found = find_checkpoint(save)
+            assert found is not None
+            CheckpointReader(found).verify()
+            missed.append((file.name, place, change))
+        except CheckpointError:
+            pass
+        file.write_bytes(whole)
+    assert len(places) == 400
+    assert missed == []
+    CheckpointReader(folder).verify()
+
+
+@pytest.mark.parametrize("load", ["folder", "latest"])
+def test_a_checkpoint_without_a_checksum_of_its_manifest_is_read_with_a_note(plan: RunPlan, load: str) -> None:
+    folder = Run(plan).steps(1).save()
+    manifest, _ = read_sealed(folder / "manifest.json")
+    (folder / "manifest.json").write_text(json.dumps(manifest) + "\n")
+    (folder.parent / "latest").write_text(f"{folder.name}\n")
+    notes = Run(with_checkpoint(plan, load=str(folder if load == "folder" else folder.parent))).load().notes
+    assert any("no checksum of its manifest" in note for note in notes)
 
 
 def test_latest_is_a_name_of_ours(plan: RunPlan, tmp_path: Path) -> None:
@@ -433,7 +489,7 @@ def test_latest_is_a_name_of_ours(plan: RunPlan, tmp_path: Path) -> None:
     assert find_checkpoint(folder.parent) == folder
     assert find_checkpoint(folder) == folder
     (folder.parent / "latest").mkdir()
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match="is not a file"):
         find_checkpoint(folder.parent)
 
 

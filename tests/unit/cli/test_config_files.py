@@ -119,7 +119,7 @@ def test_a_config_against_a_run(run: Run, catalog: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
-    [("empty", None, "cannot be read"), ("bad", "{", "is no run.json"), ("list", "[]", "is no run.json")],
+    [("empty", None, "cannot be read"), ("bad", "{", "cannot be read"), ("list", "[]", "not a JSON object")],
 )
 def test_what_is_no_run(run: Run, name: str, content: str | None, said: str) -> None:
     Path(name).mkdir()

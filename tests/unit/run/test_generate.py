@@ -1,6 +1,7 @@
 """Text from a model: what it is given, where it stops, and how ids become text."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,10 +14,12 @@ from torch import nn
 
 from neox_core.contracts.model import PositionShape
 from neox_core.errors import CheckpointError
+from neox_core.hooks.loader import load_plugins
 from neox_core.model.gpt import GPT
 from neox_core.model.init import init_parameters
 from neox_core.model.shape import ModelShape
-from neox_core.run.generate import UNFINISHED, continue_ids, generate, load_model, sample, stream
+from neox_core.plan.installed import saved_run
+from neox_core.run.generate import UNFINISHED, continue_ids, generate, sample, stream
 from neox_core.run.sampling import Sampling
 
 GREEDY = Sampling(temperature=0)
@@ -85,8 +88,8 @@ def test_longer_than_the_model_can_see(model: GPT) -> None:
 def test_text_beyond_the_positions_of_the_model_is_said(
     model: GPT, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], prompt, new, said
 ) -> None:
-    monkeypatch.setattr("neox_core.run.generate.load_model", lambda load, device: (model, Endless()))
-    generate("run", "A" * prompt, new, "cpu", GREEDY)
+    monkeypatch.setattr("neox_core.run.generate.load_model", lambda *_: (model, Endless()))
+    generate(Path("run"), None, "A" * prompt, new, "cpu", GREEDY)
     captured = capsys.readouterr()
     assert captured.out.startswith("A" * prompt)
     notes = captured.err.splitlines()
@@ -156,4 +159,4 @@ def test_a_cut_character_is_shown_as_such(model: GPT, monkeypatch: pytest.Monkey
 
 def test_no_checkpoint_is_an_error(tmp_path) -> None:
     with pytest.raises(CheckpointError, match="no checkpoint here"):
-        load_model(tmp_path / "nothing", torch.device("cpu"))
+        saved_run(tmp_path / "nothing", load_plugins())

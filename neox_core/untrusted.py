@@ -1,0 +1,98 @@
+"""JSON that anybody may have written: read within bounds, structured strictly, refused with one reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cattrs import Converter, transform_error
+from cattrs.errors import BaseValidationError
+from cattrs.preconf.json import make_converter
+
+from neox_core.errors import NeoxError
+from neox_core.files import read_bytes
+from neox_core.terminal import cut, one_line
+
+MOST_BYTES = 64 << 20
+"""Of a file of settings or of state, which has some kilobytes."""
+DEEPEST = 64
+"""Levels of lists and objects; what we write has at most a dozen."""
+LONGEST = 300
+"""Characters of a reason: a value that it quotes may be of any length."""
+
+T = TypeVar("T")
+
+
+def read_file(path: Path, error: type[NeoxError], most: int = MOST_BYTES) -> bytes:
+    """The bytes of an ordinary file, at most `most` of them. Raises `error` for a pipe or a device, too."""
+    try:
+        return read_bytes(path, most)
+    except OSError as reason:
+        raise error(f"{path}: cannot be read: {reason.strerror or reason}") from reason
+
+
+def parse_object(data: bytes, path: Path, error: type[NeoxError]) -> dict[str, Any]:
+    """The JSON object in `data`, which is of `path`.
+
+    Raises `error` for anything else, for more than DEEPEST levels, and for half a surrogate pair, which cannot be
+    written anywhere again.
+    """
+    try:
+        raw = json.loads(data.decode("utf-8"))
+        if b"\\ud" in data.lower():
+            json.dumps(raw, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise error(f"{path}: cannot be read: it has half a surrogate pair") from None
+    except (ValueError, RecursionError) as reason:
+        raise error(f"{path}: cannot be read: {short(str(reason))}") from reason
+    if not isinstance(raw, dict):
+        raise error(f"{path}: not a JSON object")
+    level: list[Any] = [raw]
+    for _ in range(DEEPEST):
+        children = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for some in children for each in some if isinstance(each, dict | list)]
+    if level:
+        raise error(f"{path}: cannot be read: it has more than {DEEPEST} levels")
+    return raw
+
+
+def read_object(path: Path, error: type[NeoxError], most: int = MOST_BYTES) -> dict[str, Any]:
+    """A JSON object, as `parse_object`, of a file, as `read_file`."""
+    return parse_object(read_file(path, error, most), path, error)
+
+
+def strict_converter() -> Converter:
+    """A converter that takes a number for no text, a text for no number, 3.0 for no 3, and no unknown key."""
+    converter = make_converter(forbid_extra_keys=True)
+    converter.register_structure_hook(bool, lambda value, _: _only(value, bool))
+    converter.register_structure_hook(int, lambda value, _: _only(value, int))
+    converter.register_structure_hook(str, lambda value, _: _only(value, str))
+    converter.register_structure_hook(float, lambda value, _: float(_only(value, int, float)))
+    return converter
+
+
+def structured(converter: Converter, raw: Any, cls: type[T], what: str, error: type[NeoxError]) -> T:
+    """`raw` as a `cls`. Raises `error`, which begins with `what`, with the first reason why it is none."""
+    try:
+        return converter.structure(raw, cls)
+    except Exception as reason:  # a value of the wrong type fails wherever it is first looked at
+        raise error(f"{what}: {why(reason)}") from reason
+
+
+def why(reason: Exception) -> str:
+    """The first reason of a conversion that failed, and the place of it."""
+    if isinstance(reason, BaseValidationError):
+        return short(transform_error(reason)[0])
+    return short(f"{type(reason).__name__}: {reason}")
+
+
+def short(value: Any) -> str:
+    """A value in one line of printable characters, about LONGEST of them at most."""
+    return one_line(cut(str(value), LONGEST))
+
+
+def _only(value: Any, *kinds: type) -> Any:
+    if type(value) not in kinds:
+        raise TypeError(f"not a value of this type: {short(repr(value))}")
+    return value
