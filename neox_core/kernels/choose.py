@@ -13,6 +13,7 @@ from torch import nn
 from neox_core.contracts import SparseUse
 from neox_core.errors import ConfigError
 from neox_core.model.model_inputs import load_position
+from neox_core.model.scores import stores_scores
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from neox_core.parallel.context import BuildContext
     from neox_core.plan.runfile import ComponentRef, KernelPlan, ModelPlan
 
-REFERENCE = "reference"
+AUTO, FUSED, REFERENCE = "auto", "fused", "reference"
+SOFTMAXES = ("scaled_upper_triang_masked_softmax", "scaled_masked_softmax")
 
 
 @frozen(eq=False)
@@ -47,11 +49,11 @@ def choose(
     device: torch.device,
     use: SparseUse | None = None,
 ) -> Choice:
-    """The first offer that can run, and for `auto` was tested on the device; else for `auto` the reference.
+    """The first offer that can run, and for `auto` was tested on the device; else for `auto` and `fused` the reference.
 
     For `auto` a CPU takes the reference, whatever is offered: `plan.kernels` asks its ranks for none.
     shape: of the op's first tensor, for one sample. use: of block-sparse attention. Raises ConfigError with all reasons
-    where a kernel was asked for and none can run, PluginError for an offer that is none.
+    where a kernel was asked for by name and cannot run, PluginError for an offer that is none.
     """
     passed: list[tuple[str, tuple[str, ...]]] = []
     for offer in plan.offers:
@@ -60,14 +62,14 @@ def choose(
         if use is not None:
             why_not_for = getattr(kernel, "why_not_for", None)
             reasons += ("it has no why_not_for",) if why_not_for is None else why_not(offer, why_not_for, use)
-        if not reasons and plan.asked == "auto":
+        if not reasons and plan.asked == AUTO:
             reasons = _why_not_unasked(kernel, architecture_of(device))
         if not reasons:
             rest = plan.offers[plan.offers.index(offer) + 1 :]
             passed += [(each.name, (f"{offer.name} comes first",)) for each in rest]
             return Choice(plan.op, offer.name, kernel, tuple(passed))
         passed.append((offer.name, reasons))
-    if plan.asked != "auto":
+    if plan.asked not in (AUTO, FUSED):
         why = "; ".join(f"{name}: {', '.join(reasons)}" for name, reasons in passed)
         raise ConfigError(
             f"{plan.key.replace('_', '-')}: no kernel for {plan.op} can run here: {why}",
@@ -114,10 +116,7 @@ def use_kernels(
     dtype: of products. record: a JSON file to write the choices to. Returns lines on what was chosen. Raises as
     `choose` does.
     """
-    choices = [
-        choose(each, shape_of(each.op, plan, context), dtype, context.device, _use_of(each.op, plan))
-        for each in plan.kernels
-    ]
+    choices = [_chosen(each, plan, context, dtype) for each in plan.kernels]
     chosen = {each.op: each.kernel for each in choices if each.kernel is not None}
     for user in (*kernel_users(model), optimizer):
         if hasattr(user, "kernels"):
@@ -128,11 +127,23 @@ def use_kernels(
     return tuple(f"kernel of {each.line}" for each in choices)
 
 
+def _chosen(kernel: KernelPlan, plan: ModelPlan, context: BuildContext, dtype: torch.dtype) -> Choice:
+    """A switch for a softmax is met by attention that has none; a kernel by name is taken all the same."""
+    if kernel.op in SOFTMAXES and kernel.asked == FUSED and not _stores_scores(plan, context.device):
+        return Choice(kernel.op, "attention that stores no scores", None, ())
+    return choose(kernel, shape_of(kernel.op, plan, context), dtype, context.device, _use_of(kernel.op, plan))
+
+
+def _stores_scores(plan: ModelPlan, device: torch.device) -> bool:
+    documents = plan.reset_attention_mask
+    return stores_scores(device, masked=documents or _is_biased(plan), drops=plan.attention_dropout > 0)
+
+
 def shape_of(op: str, plan: ModelPlan, context: BuildContext) -> tuple[int, ...]:
     """The shape of the first tensor of an op of the model, for one sample on this rank."""
     share = context.groups.tensor.share
     heads, seq = share(plan.num_attention_heads), plan.seq_length
-    if op in ("scaled_upper_triang_masked_softmax", "scaled_masked_softmax"):
+    if op in SOFTMAXES:
         return (1, heads, seq, seq)
     if op in ("rotary", "block_sparse_attention"):
         return (1, heads, seq, plan.hidden_size // plan.num_attention_heads)
@@ -144,10 +155,13 @@ def shape_of(op: str, plan: ModelPlan, context: BuildContext) -> tuple[int, ...]
 def _use_of(op: str, plan: ModelPlan) -> SparseUse | None:
     if op != "block_sparse_attention":
         return None
-    position = load_position(plan)
-    bias = position.score_bias(position.prepare(torch.arange(1), torch.float32))
     blocks = {each.load()[1].block for each in plan.layouts}
-    return SparseUse(tuple(sorted(blocks)), bias=bias is not None, dropout=plan.attention_dropout > 0)
+    return SparseUse(tuple(sorted(blocks)), bias=_is_biased(plan), dropout=plan.attention_dropout > 0)
+
+
+def _is_biased(plan: ModelPlan) -> bool:
+    position = load_position(plan)
+    return position.score_bias(position.prepare(torch.arange(1), torch.float32)) is not None
 
 
 def kernel_users(model: nn.Module) -> Iterator[Any]:

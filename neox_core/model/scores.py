@@ -73,6 +73,14 @@ class Request:
         return self.keys is not None and self.dropout > 0
 
 
+def stores_scores(device: torch.device, *, masked: bool, drops: bool) -> bool:
+    """Whether training goes by rows, whose scores are in memory: where neither torch's attention nor FlexAttention can.
+
+    masked: by more than the order of the tokens, a bias or documents. drops: probabilities.
+    """
+    return drops or (masked and device.type != "cuda")
+
+
 def attend(query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tensor:
     """Queries [batch, heads, new, head_dim], keys and values [batch, kv heads, total, head_dim] -> as the queries.
 

@@ -1,6 +1,7 @@
 """Which kernels a run may take: what the config asks for each op of its model, and who offers it.
 
-Whether a kernel can run is seen by the ranks, which have the device; what cannot be on any device is refused here.
+Whether a kernel can run is seen by the ranks, which have the device. A kernel that is asked for by name and cannot run
+on any device is refused here. A switch asks for a fused path, whichever there is: it stops no run.
 """
 
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ PARTS = ("norm", "activation", "position", "optimizer")
 
 
 def plan_kernels(config: Config, registry: Registry, device: str) -> tuple[tuple[KernelPlan, ...], list[Problem]]:
-    """The kernels that a valid config may take on `device`, and what it asks for that cannot be.
+    """The kernels that a valid config may take on `device`, and what is to be said of what it asks for.
 
     On a CPU an op that nothing asks for is computed by its reference.
     """
@@ -44,12 +45,25 @@ def plan_kernels(config: Config, registry: Registry, device: str) -> tuple[tuple
         reason = _why_not(config, op, known, mine, offers, choice)
         if choice == AUTO and (reason or device == "cpu"):
             continue
-        if reason:
+        if choice == FUSED:
+            problems += (config.problem(said, key, hint, "note") for said, hint in _notes(op, reason, device))
+        elif reason:
             problems.append(config.problem(reason[0], key, reason[1]))
+        if reason:
             continue
         ready = [each for each in offers if matches(each, op, choice) and not each.component.missing()]
         plans.append(KernelPlan(op, choice, key, tuple(map(_reference, ready))))
     return tuple(plans), problems
+
+
+def _notes(op: str, reason: tuple[str, str] | None, device: str) -> Iterator[tuple[str, str]]:
+    """(message, hint) of what a switch comes to, where that is not simply a kernel."""
+    if reason:
+        yield f"does nothing: {reason[0]}", reason[1]
+    elif op in SOFTMAXES:
+        yield "is met by attention that stores no scores, or else by a kernel where one can run", ""
+    elif device == "cpu":
+        yield f"on a CPU torch's operators compute {op}, unless an installed kernel runs there", ""
 
 
 def model_ops(config: Config) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
 from neox_core.config.schema.sections.data import DataSection
+from neox_core.config.schema.sections.kernels import KernelsSection
 from neox_core.config.schema.sections.model import ModelSection
 from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.config.schema.structure import Config
@@ -126,3 +127,11 @@ def weights_are_drawn_on_the_cpu(config: Config, shape: ClusterShape) -> Iterato
         yield config.problem(
             "changes nothing: the first weights are always drawn there", "use_cpu_initialization", severity="note"
         )
+
+
+@rule("activation", "bias_gelu_fusion")
+def onnx_has_no_fusion(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """onnx-safe asks for a GELU of basic operators, which a fused one is not."""
+    spelled = config.loaded.spelled("activation").replace("-", "_")
+    if spelled == "onnx_safe" and config.section(KernelsSection).bias_gelu_fusion:
+        yield config.problem("contradicts onnx-safe", "bias_gelu_fusion", "keep one of the two")

@@ -118,10 +118,41 @@ def test_of_two_kernels_one_is_taken_and_the_other_is_no_fault(want: str) -> Non
     require_consumed(offered)  # type: ignore[arg-type]
 
 
-def test_asked_for_and_unable_is_an_error_with_the_reasons() -> None:
-    with pytest.raises(ConfigError, match=r"square-fusion: no kernel .*square\.BAD: too wide, too old"):
-        choice("fused", "BAD")
+def test_asked_for_by_name_and_unable_is_an_error_with_the_reasons() -> None:
+    with pytest.raises(ConfigError, match=r"kernels: no kernel .*square\.BAD: too wide, too old"):
+        choose(evolve(plan("BAD", "BAD"), key="kernels"), (1, 7), torch.float32, META)
     assert choice("auto", "BAD").kernel is None
+
+
+def test_a_switch_falls_back_and_the_start_of_the_run_says_so() -> None:
+    assert choice("fused", "BAD").kernel is None
+    assert choice("fused", "BAD").line == "square: reference; not square.BAD: too wide, too old"
+
+
+@pytest.mark.parametrize(
+    ("asked", "position", "dropout", "documents", "device", "chosen"),
+    [
+        ("fused", "none:NoPosition", 0.0, False, "cpu", "attention that stores no scores"),
+        ("fused", "none:NoPosition", 0.0, False, "meta", "attention that stores no scores"),
+        ("fused", "none:NoPosition", 0.1, False, "meta", "square.GOOD"),
+        ("fused", "none:NoPosition", 0.0, True, "cpu", "square.GOOD"),
+        ("fused", "alibi:Alibi", 0.0, False, "cpu", "square.GOOD"),
+        ("GOOD", "none:NoPosition", 0.0, False, "meta", "square.GOOD"),
+    ],
+)
+def test_a_fused_softmax_is_attention_without_scores_where_that_can_be(
+    asked: str, position: str, dropout: float, documents: bool, device: str, chosen: str
+) -> None:
+    numbers = evolve(
+        example_plan(Path("runs")).model,
+        kernels=(evolve(plan(asked, "GOOD"), op="scaled_upper_triang_masked_softmax"),),
+        position=ComponentRef("position", "any", "p", "1", f"neox_positions.{position}"),
+        attention_dropout=dropout,
+        reset_attention_mask=documents,
+    )
+    context = BuildContext(torch.device(device), torch.float32, Groups(None, None, 0, 1), seed=1)
+    (line,) = use_kernels(torch.nn.Linear(1, 1), numbers, context, torch.float32)
+    assert line == f"kernel of scaled_upper_triang_masked_softmax: {chosen}"
 
 
 @pytest.mark.parametrize(

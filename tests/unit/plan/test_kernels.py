@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from neox_core.config.report import ProblemsError
+from neox_core.config.report import ProblemsError, render
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
@@ -16,7 +16,13 @@ PARTED = ("reset-attention-mask=true", "tokenizer-type=GPT2BPETokenizer", "vocab
 
 
 @pytest.fixture
-def prepare(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Prepare:
+def notes() -> list[str]:
+    """What `prepare` was told."""
+    return []
+
+
+@pytest.fixture
+def prepare(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch, notes: list[str]) -> Prepare:
     (tmp_path / "triton.py").touch()  # looked for, and not imported
     monkeypatch.syspath_prepend(tmp_path)
     catalog = load_plugins()
@@ -24,7 +30,9 @@ def prepare(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Prepa
     def _prepare(*sets: str, num_cuda: int = 0) -> RunPlan:
         (tmp_path / "tiny.yml").write_text(text)
         machine = Machine(num_cuda, 4)
-        return prepare_run([tmp_path / "tiny.yml"], sets, catalog=catalog, machine=machine, start=False).plan
+        done = prepare_run([tmp_path / "tiny.yml"], sets, catalog=catalog, machine=machine, start=False)
+        notes.extend(render([each]) for each in done.notes)
+        return done.plan
 
     return _prepare
 
@@ -78,23 +86,57 @@ def test_kernels_by_name(prepare: Prepare) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sets", "message"),
+    ("sets", "said"),
     [
-        (("rmsnorm-fusion=true", "norm=layernorm"), "rmsnorm-fusion: nothing in this model computes rms_norm"),
-        (("onnx-safe=true", "bias-gelu-fusion=true"), "bias-gelu-fusion: nothing in this model computes bias_gelu"),
-        (("use-bias-in-mlp=false", "bias-gelu-fusion=true"), "bias-gelu-fusion: the MLP has no bias"),
-        (("compile=true", "layernorm-fusion=true"), "layernorm-fusion: the kernels of layer_norm are not compiled"),
         (
-            ("zero_optimization={stage: 1, offload_optimizer: {device: cpu}}", "kernels={adam_step: triton}"),
-            "kernels: offload_optimizer keeps adam_step on the host",
+            ("rmsnorm-fusion=true", "norm=layernorm"),
+            "rmsnorm-fusion: does nothing: nothing in this model computes rms_n",
+        ),
+        (("use-bias-in-mlp=false", "bias-gelu-fusion=true"), "bias-gelu-fusion: does nothing: the MLP has no bias"),
+        (
+            ("compile=true", "layernorm-fusion=true"),
+            "layernorm-fusion: does nothing: the kernels of layer_norm are not",
         ),
         (
             ("zero_optimization={stage: 3}", "bias-dropout-fusion=true"),
-            "bias-dropout-fusion: at ZeRO 3 a bias is in parts",
+            "bias-dropout-fusion: does nothing: at ZeRO 3 a bias is in parts",
         ),
         (
             (*PARTED, "scaled-upper-triang-masked-softmax-fusion=true"),
-            "scaled-upper-triang-masked-softmax-fusion: the mask of parted documents is no triangle",
+            "scaled-upper-triang-masked-softmax-fusion: does nothing: the mask of parted documents is no triangle",
+        ),
+        (
+            ("layernorm-fusion=true",),
+            "layernorm-fusion: on a CPU torch's operators compute layer_norm, unless an installed",
+        ),
+        (
+            ("scaled-masked-softmax-fusion=true",),
+            "scaled-masked-softmax-fusion: is met by attention that stores no scores, or else by a kernel",
+        ),
+    ],
+)
+def test_a_switch_stops_no_run_and_says_what_it_comes_to(
+    prepare: Prepare, sets: tuple[str, ...], said: str, notes: list[str]
+) -> None:
+    prepare(*sets)
+    (found,) = (each for each in notes if "-fusion: " in each)
+    assert found.startswith(f"--set: note: {said}")
+
+
+def test_a_switch_that_a_kernel_meets_needs_no_note(prepare: Prepare, notes: list[str]) -> None:
+    prepare("layernorm-fusion=true", num_cuda=1)
+    assert not any("fusion" in each for each in notes)
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (("kernels={rms_norm: triton}",), "kernels: nothing in this model computes rms_norm"),
+        (("compile=true", "kernels={layer_norm: triton}"), "kernels: the kernels of layer_norm are not compiled"),
+        (("onnx-safe=true", "bias-gelu-fusion=true"), "bias-gelu-fusion: contradicts onnx-safe (keep one of the two)"),
+        (
+            ("zero_optimization={stage: 1, offload_optimizer: {device: cpu}}", "kernels={adam_step: triton}"),
+            "kernels: offload_optimizer keeps adam_step on the host",
         ),
         (("kernels={layer_norm: cuda}",), "kernels: no kernel 'cuda' for layer_norm"),
         (("kernels={layernorm: triton}",), "kernels: no op 'layernorm'"),

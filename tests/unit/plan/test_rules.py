@@ -612,6 +612,7 @@ ELSEWHERE = {"one_offload", "files_need_libaio", "files_are_read_in_order", "buf
     "local_storage_is_of_one_host",
     "keys_of_the_device",
     "fast_start_reads_files",
+    "onnx_has_no_fusion",  # test_kernels.py
 }
 
 
