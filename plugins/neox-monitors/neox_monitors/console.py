@@ -7,8 +7,9 @@ import time
 from collections.abc import Mapping
 
 from rich.console import Console as RichConsole
-from rich.console import ConsoleRenderable, RichCast
+from rich.console import ConsoleRenderable, Group, RichCast
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
 
 from neox_core.contracts.host import RunInfo
 from neox_core.terminal import printable
@@ -18,26 +19,30 @@ MOST_POINTS = 2000
 
 
 class Bar(Progress):
-    """A bar that follows the run by itself: its thread looks at `run.progress`, so it moves at every step."""
+    """A bar that follows the run by itself: its thread looks at `run.progress`, so it moves at every step.
+
+    The values of the newest log are a line of their own: beside the bar they would leave it no room.
+    """
 
     def __init__(self, run: RunInfo, console: RichConsole) -> None:
-        self.run, self.step, self.values = run, run.first_step, ""
+        self.run, self.step, self.values, self.left = run, run.first_step, "", ""
         text = TextColumn("{task.description}", markup=False)
         columns = TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=24), text
         keep = {"redirect_stdout": False, "redirect_stderr": False}
         super().__init__(*columns, console=console, refresh_per_second=4, **keep)
         self.add_task("", total=run.last_step, completed=run.first_step)
 
-    def logged(self, step: int, values: str) -> None:
-        self.step, self.values = step, values
+    def logged(self, step: int, values: str, left: str) -> None:
+        self.step, self.values, self.left = step, values, left
 
     def get_renderable(self) -> ConsoleRenderable | RichCast | str:
         """As it is when the bar is drawn, several times a second."""
         now = self.run.progress
-        text = "  ".join(filter(None, (now.doing, self.values)))
+        text = "  ".join(filter(None, (self.left, now.doing)))
         for task in self.task_ids:
             self.update(task, completed=max(now.step, self.step), description=text)
-        return super().get_renderable()
+        lines = [super().get_renderable(), Text(self.values, no_wrap=True, overflow="ellipsis")]
+        return Group(*lines[: 2 if self.values else 1])
 
 
 class Console:
@@ -71,11 +76,11 @@ class Console:
         self.train.append((step, values["loss"]))
         if len(self.train) > MOST_POINTS:
             del self.train[1::2]
-        text = describe(values) + self._time_left(step, values)
+        text, left = describe(values), self._time_left(step, values)
         if self.bar is None:
-            self.say(f"step {step}/{self.run.last_step}  {text}")
+            self.say("  ".join(filter(None, (f"step {step}/{self.run.last_step}", text, left))))
         else:
-            self.bar.logged(step, text)
+            self.bar.logged(step, text, left)
 
     def say(self, message: str) -> None:
         self.console.print(printable(message), soft_wrap=True)
@@ -103,9 +108,9 @@ class Console:
             return ""
         if self.first_log is None:
             self.first_log = (now, step)
-            return f"  {clock(left * values['step_s'])} left"
+            return f"{clock(left * values['step_s'])} left"
         began, first = self.first_log
-        return f"  {clock(left * (now - began) / (step - first))} left" if step > first else ""
+        return f"{clock(left * (now - began) / (step - first))} left" if step > first else ""
 
 
 def describe(values: Mapping[str, float]) -> str:

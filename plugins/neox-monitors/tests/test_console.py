@@ -1,5 +1,6 @@
 import io
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -29,10 +30,10 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def make(monkeypatch):
-    def make(out, first=0, last=20):
+    def make(out, first=0, last=20, width="140"):
         monkeypatch.setattr(sys, "stdout", out)
         monkeypatch.setenv("TERM", "xterm")
-        monkeypatch.setenv("COLUMNS", "140")
+        monkeypatch.setenv("COLUMNS", width)
         for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
             monkeypatch.delenv(name, raising=False)
         return Console(RunInfo(Path(), first, last, 5_120_000, 2, 512, "cpu", 8), None)
@@ -75,17 +76,21 @@ def test_a_terminal_gets_a_bar_that_ends_with_the_cursor_back(make):
     assert text.rindex("\x1b[?25h") > text.index("\x1b[?25l")  # the cursor was hidden, and is shown again
 
 
-def test_the_bar_moves_between_two_logs_and_tells_what_the_run_does(make):
+@pytest.mark.parametrize("width", ["60", "80", "140"])
+def test_the_bar_moves_between_two_logs_and_tells_what_the_run_does(make, width):
     out = Terminal()
-    console = make(out, last=5000)
+    console = make(out, last=5000, width=width)
     console.log(10, VALUES)
     for step, doing in ((1234, ""), (1235, "saving"), (1236, "[/red]")):
         console.run.progress.reached(step)
         console.run.progress.now(doing)
         out.truncate(0)
         console.bar.refresh()  # as its thread does several times a second
-        assert f"{step}/5000" in out.getvalue()
-        assert f"{doing}  loss 2.3457" in out.getvalue() or not doing
+        bar, values = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\0", "", out.getvalue()).splitlines()[-2:]
+        assert f"{step}/5000 ━" in bar
+        assert doing in bar
+        assert values.startswith("loss 2.3457  lr 6.00e-04")
+        assert len(values) <= int(width)
     console.close()
 
 
