@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neox_core.model.matmul import times_transposed
+from neox_core.model.matmul import gradient_product, times_transposed
 from neox_core.parallel.tensor import ALONE, TensorParallel
 
 IGNORED = -100
@@ -100,8 +100,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             if grad_hidden is None or grad_weight is None:
                 continue
             kept = counted[part, None]
-            grad_hidden[part] = times_transposed(grad, matrix.T) * kept
-            grad_weight += times_transposed((states[part] * kept).T, grad.T)
+            grad_hidden[part] = gradient_product(grad, matrix.T) * kept
+            grad_weight += gradient_product((states[part] * kept).T, grad.T)
         count = counted.sum().clamp(min=1)
         ctx.save_for_backward(grad_hidden, grad_weight, count)
         ctx.dtypes = hidden.dtype, weight.dtype
