@@ -15,8 +15,9 @@ from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError, as_list, render
 from neox_core.errors import NeoxError
 from neox_core.plan.flat import flat, in_words
-from neox_core.plan.resolve import prepare_run
+from neox_core.plan.resolve import Resolved, prepare_run
 from neox_core.plan.runfile import RunPlan, to_plain
+from neox_core.plan.size import ModelSize
 from neox_core.terminal import echo, echo_json, paint
 
 WIDEST = 60
@@ -47,13 +48,16 @@ def check(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None, r
     """Report every problem of FILE... at once, each with its place; exit as `neox train` would when there is an error.
 
     Also what `neox train` would find before the ranks start: a launcher that does not reach the hosts, and a checkpoint
-    in `load` that is not there or does not fit.
+    in `load` that is not there or does not fit. Of a config that holds it says how large the model is, the memory that
+    a rank is expected to take, and what its checkpoints can be exported as.
     """
     if as_json:
         raise SystemExit(_check_as_json(files, sets, cluster, resume))
     resolved = prepare_run(files, sets, resume=resume, start=False, cluster=cluster, checked=True)
     say(resolved.notes)
     echo(f"ok: {', '.join(map(str, files))}: {in_one_line(resolved.plan)}")
+    for line in (size_in_words(resolved), _exports_in_words(resolved)):
+        echo(line)
 
 
 def _check_as_json(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None, resume: str) -> int:
@@ -120,6 +124,21 @@ def show(
     value_width = max(len(value) for _, value, _ in rows if len(value) <= WIDEST)
     for path, value, origin in rows:
         echo(f"{path:<{path_width}}  {value:<{value_width}}  ", paint(origin, "dim"))
+
+
+def size_in_words(resolved: Resolved) -> str:
+    """The number of parameters and the memory that is expected."""
+    if not isinstance(resolved.size, ModelSize):
+        return f"size: not known before a start: {resolved.size.reason}"
+    return f"size: {resolved.size.in_words()}" + (f"; {resolved.memory.in_words()}" if resolved.memory else "")
+
+
+def _exports_in_words(resolved: Resolved) -> str:
+    fits = [name for name, reason in resolved.exports.items() if not reason]
+    if fits:
+        return f"exports as {', '.join(fits)}"
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in resolved.exports.items())
+    return f"exports as nothing, because {reasons or 'no plugin offers a model family'}"
 
 
 def in_one_line(plan: RunPlan) -> str:

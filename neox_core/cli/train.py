@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from neox_core.cli.config import size_in_words
 from neox_core.cli.notes import RESUME, say
 from neox_core.cli.supervise import Supervisor, show
 from neox_core.errors import UsageError
@@ -42,10 +43,12 @@ def train(
     command = launch_command(plan)
     if dry_run:
         echo(summary(plan))
+        echo(f"{'size':<10} {size_in_words(resolved).removeprefix('size: ')}")
         echo(f"command    {show(command)}")
         return
     _claim(run_file.parent)
     write_runfile(plan, run_file)
+    echo(size_in_words(resolved))
     for earlier in run_file.parent.glob("failure*.json"):
         earlier.unlink(missing_ok=True)
     raise SystemExit(Supervisor(command, run_file.parent, plan.launcher.owner).run())

@@ -124,6 +124,8 @@ class Tokenizer(Protocol):
 
     `decode(encode(text)) == text` for any text, when the tokenizer is lossless. Raises DataError for a missing or
     unreadable file.
+
+    Planner: `(settings) -> int`, the number of ids, from the files alone.
     """
 
     vocab_size: int

@@ -18,6 +18,9 @@ class Norm(Protocol):
     better, which is fp64 for an input in fp64; finite for an input of zeros. The input is left as it is. Deterministic:
     two calls on the same input give the same bits. Parameters that weight decay must leave alone are named in the class
     attribute `no_weight_decay` (of the module's own parameters, e.g. {"weight", "bias"}).
+
+    Planner: `(dim: int, settings) -> dict`, the shape of each parameter by name. Without one the number of parameters
+    is not known before a start.
     """
 
     no_weight_decay: frozenset[str]
@@ -31,6 +34,8 @@ class Activation(Protocol):
     Elementwise when `gated` is False: [..., width] -> [..., width]. When `gated` is True it gets value and gate side
     by side, [..., 2 * width] with the value in the first half, and returns [..., width], proportional to the value.
     Same dtype, and the input is left as it is. No parameters, no state.
+
+    Planner: `(settings) -> bool`, whether it is gated.
     """
 
     gated: bool
@@ -66,6 +71,8 @@ class Position(Protocol):
     index of each token in its document, so a cached generation passes the offset and nothing else. Deterministic.
     Weight matrices may be left empty: the model draws every parameter of two or more dimensions. Parameters that weight
     decay must leave alone are named in the class attribute `no_weight_decay`.
+
+    Planner: `(shape: PositionShape, settings) -> dict`, the shape of each parameter by name.
     """
 
     no_weight_decay: frozenset[str]

@@ -114,6 +114,8 @@ class Component:
     ops: (name, "package.module:attribute" of the reference in plain torch) of what it computes that a kernel may
         compute instead; what the target makes is then a `contracts.KernelUser`.
     scheduler: optimizers only: the scheduler that a run has where its config names none.
+    planner: import path of a light function that tells, before anything starts, what a plan asks of the component: see
+        the contract of its kind.
     """
 
     name: str = field(validator=v.matches_re(r"[A-Za-z0-9][A-Za-z0-9_.+-]*"))
@@ -142,6 +144,7 @@ class Component:
         validator=_tuple_of(_is_op, "pairs such as ('rms_norm', 'package.module:reference')"),
     )
     scheduler: str | None = field(default=None, validator=v.optional(_an(str)))
+    planner: str | None = field(default=None, validator=v.optional(v.matches_re(IMPORT_PATH)))
 
     def missing(self) -> tuple[str, ...]:
         """The needed modules that are not installed; looks for them and imports none."""

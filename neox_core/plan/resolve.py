@@ -19,14 +19,17 @@ from neox_core.hooks.install import how_to_install
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.assemble import Resume, assemble, run_dir
 from neox_core.plan.cluster import ClusterShape, Machine, cluster_shape, detect, imagined
+from neox_core.plan.exports import exports
 from neox_core.plan.hosts import Pool
 from neox_core.plan.installed import schedules
 from neox_core.plan.kernels import plan_kernels
+from neox_core.plan.memory import Memory, expected_memory
 from neox_core.plan.origins import SectionRows, find_origins, section_rows
 from neox_core.plan.plugin_rules import plugin_rules
 from neox_core.plan.rules import check_rules, unread_keys
 from neox_core.plan.runfile import KernelPlan, RunPlan
 from neox_core.plan.saved import read_run
+from neox_core.plan.size import ModelSize, Untold, model_size
 from neox_core.plan.start import exit_code_of, hindrances
 from neox_core.untrusted import short
 
@@ -35,13 +38,17 @@ from neox_core.untrusted import short
 class Resolved:
     """A plan that can be started. `origins`: dotted plan path -> where the value came from; notes stop nothing.
 
-    sections: of plugins, which are no part of the plan.
+    sections: of plugins, which are no part of the plan. memory: of the fullest rank; None where the size is not known.
+    exports: family of published checkpoints -> why it has no such model, "" where it has; where `checked` is asked.
     """
 
     plan: RunPlan
     origins: Mapping[str, str]
     notes: tuple[Problem, ...]
     sections: tuple[SectionRows, ...]
+    size: ModelSize | Untold
+    memory: Memory | None
+    exports: Mapping[str, str]
 
 
 def prepare_run(
@@ -101,11 +108,17 @@ def prepare_run(
         problems += [each.problem for each in found]
         if exit_code_of(found):
             raise ProblemsError(written.with_values(problems), exit_code=exit_code_of(found))
+    size = model_size(config, plan.model)
+    (optimizer,) = config.components("optimizer")
+    numbers = optimizer.entry.component.state_numbers
     return Resolved(
         plan,
         find_origins(config, plan),
         in_order(written.with_values(problems)),
         tuple(section_rows(config, catalog.registry)),
+        size,
+        expected_memory(plan, size, numbers) if isinstance(size, ModelSize) and not size.untold else None,
+        exports(plan.model, catalog.registry) if checked else {},
     )
 
 

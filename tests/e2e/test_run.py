@@ -220,6 +220,7 @@ def test_what_is_logged_is_complete_and_consistent(finished):
 
 
 EXPECTED = re.compile(
+    r"size: [\d,]+ parameters; about |"
     r"[\d.]+ M parameters on |mfu |start-up |step \d+|saved |loss by step"
     r"| *[\d.]* *[┤│┌└┬]| *[\d. ]+$"  # the chart
 )

@@ -11,6 +11,7 @@ def neox_norms() -> list[Component]:
             LayerNormSettings,
             summary="Mean and variance, gain and bias (arXiv:1607.06450)",
             ops=(("layer_norm", "neox_norms.layernorm:layer_norm"),),
+            planner="neox_norms.plan:layernorm",
         ),
         Component(
             "rmsnorm",
@@ -18,6 +19,7 @@ def neox_norms() -> list[Component]:
             RMSNormSettings,
             summary="Root mean square and gain, no centring (arXiv:1910.07467)",
             ops=(("rms_norm", "neox_norms.rmsnorm:rms_norm"),),
+            planner="neox_norms.plan:rmsnorm",
         ),
         Component(
             "scalenorm",
@@ -25,5 +27,6 @@ def neox_norms() -> list[Component]:
             ScaleNormSettings,
             summary="L2 norm and one learned scalar (arXiv:1910.05895)",
             ops=(("scale_norm", "neox_norms.scalenorm:scale_norm"),),
+            planner="neox_norms.plan:scalenorm",
         ),
     ]

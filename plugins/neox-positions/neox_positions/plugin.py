@@ -4,13 +4,23 @@ from typing import Any
 from neox_core.api import Component, Problem, hookimpl
 from neox_positions.settings import RelativeSettings, RotarySettings
 
+NOTHING = "neox_positions.plan:nothing"
+
 
 @hookimpl
 def neox_positions() -> list[Component]:
     return [
-        Component("learned", "neox_positions.learned:Learned", summary="A trained table, added to the embeddings"),
         Component(
-            "sinusoidal", "neox_positions.sinusoidal:Sinusoidal", summary="Fixed sines and cosines (arXiv:1706.03762)"
+            "learned",
+            "neox_positions.learned:Learned",
+            summary="A trained table, added to the embeddings",
+            planner="neox_positions.plan:learned",
+        ),
+        Component(
+            "sinusoidal",
+            "neox_positions.sinusoidal:Sinusoidal",
+            summary="Fixed sines and cosines (arXiv:1706.03762)",
+            planner=NOTHING,
         ),
         Component(
             "rotary",
@@ -18,15 +28,27 @@ def neox_positions() -> list[Component]:
             RotarySettings,
             summary="Queries and keys turned by their position (arXiv:2104.09864)",
             ops=(("rotary", "neox_positions.rotary:rotary"),),
+            planner=NOTHING,
         ),
         Component(
             "rpe",
             "neox_positions.rpe:RelativeBias",
             RelativeSettings,
             summary="A trained bias of the scores by distance, T5's (arXiv:1910.10683)",
+            planner="neox_positions.plan:relative",
         ),
-        Component("alibi", "neox_positions.alibi:Alibi", summary="Scores fall with distance (arXiv:2108.12409)"),
-        Component("none", "neox_positions.none:NoPosition", summary="Nothing: the causal mask alone tells the order"),
+        Component(
+            "alibi",
+            "neox_positions.alibi:Alibi",
+            summary="Scores fall with distance (arXiv:2108.12409)",
+            planner=NOTHING,
+        ),
+        Component(
+            "none",
+            "neox_positions.none:NoPosition",
+            summary="Nothing: the causal mask alone tells the order",
+            planner=NOTHING,
+        ),
     ]
 
 

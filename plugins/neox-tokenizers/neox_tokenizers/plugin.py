@@ -10,10 +10,28 @@ _HF = "neox_tokenizers.hf:HFTokenizer"
 @hookimpl
 def neox_tokenizers() -> list[Component]:
     return [
-        Component("GPT2BPETokenizer", _BPE, BPESettings, summary="Byte-level BPE of GPT-2 (Radford et al. 2019)"),
-        Component("GPT2Tokenizer", _BPE, BPESettings, summary="GPT2BPETokenizer under its older name"),
-        Component("HFTokenizer", _HF, HFSettings, summary="Any tokenizer.json"),
-        Component("HFGPT2Tokenizer", _HF, HFSettings, summary="HFTokenizer under GPT-NeoX's name for GPT-2's"),
+        Component(
+            "GPT2BPETokenizer",
+            _BPE,
+            BPESettings,
+            summary="Byte-level BPE of GPT-2 (Radford et al. 2019)",
+            planner="neox_tokenizers.plan:bpe",
+        ),
+        Component(
+            "GPT2Tokenizer",
+            _BPE,
+            BPESettings,
+            summary="GPT2BPETokenizer under its older name",
+            planner="neox_tokenizers.plan:bpe",
+        ),
+        Component("HFTokenizer", _HF, HFSettings, summary="Any tokenizer.json", planner="neox_tokenizers.plan:hf"),
+        Component(
+            "HFGPT2Tokenizer",
+            _HF,
+            HFSettings,
+            summary="HFTokenizer under GPT-NeoX's name for GPT-2's",
+            planner="neox_tokenizers.plan:hf",
+        ),
         Component(
             "SPMTokenizer",
             "neox_tokenizers.sentencepiece:SPMTokenizer",
@@ -30,5 +48,6 @@ def neox_tokenizers() -> list[Component]:
             "CharLevelTokenizer",
             "neox_tokenizers.characters:CharLevelTokenizer",
             summary="An id for each byte",
+            planner="neox_tokenizers.plan:characters",
         ),
     ]

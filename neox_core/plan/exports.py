@@ -1,0 +1,19 @@
+"""Which families of published checkpoints have a planned model."""
+
+from neox_core.errors import ConfigError
+from neox_core.hooks.registry import Registry
+from neox_core.plan.runfile import ModelPlan
+
+
+def exports(model: ModelPlan, registry: Registry) -> dict[str, str]:
+    """Family -> why it has no such model, "" where it has."""
+    found = {}
+    for entry in registry.entries("model family"):
+        try:
+            entry.load()().config(model, model.padded_vocab_size or 1)
+            found[entry.component.name] = ""
+        except ConfigError as error:
+            found[entry.component.name] = error.message
+        except Exception as error:  # noqa: BLE001 the code of a plugin
+            found[entry.component.name] = f"{entry.plugin.id} failed: {type(error).__name__}"
+    return found
