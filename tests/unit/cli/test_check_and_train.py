@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from neox_core.cli.main import neox
 from neox_core.plan import resolve
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import to_json
+from neox_core.plan.saved import sealed
 from neox_core.plan.schedule import schedule_terms
 
 Run = Callable[..., Result]
@@ -47,8 +49,18 @@ def checkpoint(folder: Path, catalog: Any) -> None:
     terms = schedule_terms(plan.optim)
     (saved / "state.json").write_text(json.dumps({"state": state, "schedule": terms, "plugins": {}}))
     (saved / "run.json").write_text(to_json(plan))
-    (saved / "manifest.json").write_text("{}")
+    seal(folder)
     (folder / "saved/latest").write_text(saved.name)
+
+
+def seal(folder: Path) -> None:
+    """What the manifest says of the files that the host reads."""
+    saved = folder / "saved/step-00000006"
+    seals = {}
+    for name in ("state.json", "run.json"):
+        data = (saved / name).read_bytes()
+        seals[name] = {"size": len(data), "sha256": sha256(data).hexdigest()}
+    (saved / "manifest.json").write_bytes(sealed({"files": seals}))
 
 
 def edit(file: str, *path: str, value: Any) -> Prepare:
@@ -61,6 +73,7 @@ def edit(file: str, *path: str, value: Any) -> Prepare:
             inner = inner[key]
         inner[path[-1]] = value
         place.write_text(json.dumps(content))
+        seal(folder)
 
     return _edit
 
@@ -69,8 +82,20 @@ def write(name: str, text: str) -> Prepare:
     def _write(folder: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
+        seal(folder)
 
     return _write
+
+
+def change(name: str) -> Prepare:
+    """Another byte in a file of the checkpoint, which its manifest does not know of."""
+
+    def _change(folder: Path) -> None:
+        place = folder / "saved/step-00000006" / name
+        before, digit, after = place.read_text().rpartition("6")
+        place.write_text(f"{before}7{after}" if digit else "{}")
+
+    return _change
 
 
 def nothing(folder: Path) -> None: ...
@@ -127,6 +152,9 @@ CASES: dict[str, tuple[Prepare, list[str], list[str], int, str]] = {
         0,
         "",
     ),
+    "state was changed": (change("state.json"), [SAVED], [], 5, "the file was changed after it was written"),
+    "run.json was changed": (change("run.json"), [SAVED], [], 5, "the file was changed after it was written"),
+    "the manifest was changed": (change("manifest.json"), [SAVED], [], 5, "the file was changed after it was written"),
     "state is not JSON": (write(STATE, "{"), [SAVED], [], 5, "state.json: cannot be read"),
     "state is deep": (write(STATE, "[" * 100_000), [SAVED], [], 5, "state.json: cannot be read"),
     "state is a list": (write(STATE, "[]"), [SAVED], [], 5, "not a JSON object"),
