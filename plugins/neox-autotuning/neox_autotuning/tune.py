@@ -65,7 +65,7 @@ def tune(files: tuple[Path, ...], sets: tuple[str, ...], train: bool) -> None:
         raise RankError("no trial ran to its end", hint=f"what each said: {folder}/*/output.log")
     verdict = f"best: {best.name}"
     if not best.sets:
-        verdict += ", the config as it is: no other setting was faster than both of its runs"
+        verdict += ", the config as it is: no other setting was faster by more than its runs vary"
     _write(folder / "summary.txt", [*lines, verdict])
     config = write_best(files, sets, best, folder / "best.yml")
     echo(f"{verdict}\n`neox train {config}` trains with it")
@@ -74,9 +74,10 @@ def tune(files: tuple[Path, ...], sets: tuple[str, ...], train: bool) -> None:
 
 
 def compare(space: Space, block: AutotuningBlock, measure: Measure) -> Trial | None:
-    """The best setting, None where nothing ran: the config as it is unless another one is faster than it twice.
+    """The best setting, None where nothing ran: the config as it is unless another one is clearly faster.
 
-    The config as it is runs first and last. What lies between its two runs is what a run varies by, and not a gain.
+    The config as it is runs first and last. What its two runs differ by is what a run varies by, so another setting has
+    to be faster than the faster of them by more than that.
     """
     own = baseline(space)
     first = measure(own)
@@ -88,7 +89,8 @@ def compare(space: Space, block: AutotuningBlock, measure: Measure) -> Trial | N
     if first is None or best is None or is_baseline(best[1], space):
         return own if first is not None else best and best[1]
     again = measure(baseline(space, "_again"))
-    return best[1] if best[0] > max(first, again or first) else own
+    again = first if again is None else again
+    return best[1] if best[0] > max(first, again) + abs(first - again) else own
 
 
 def _folder(key: str, block: AutotuningBlock, loaded: Loaded, plan: RunPlan) -> Path:

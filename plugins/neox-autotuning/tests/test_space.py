@@ -32,7 +32,8 @@ def space(stages: tuple[int, ...] = (0,), micro_batch: int = 1, per_rank: int | 
 @pytest.mark.parametrize(
     ("own", "again", "other", "best"),
     [
-        (1.0, 1.1, 1.3, "z0_mbs2"),
+        (1.0, 1.1, 1.21, "z0_mbs2"),
+        (1.0, 1.1, 1.19, "baseline"),  # faster by less than a run varies
         (1.0, 1.1, 1.05, "baseline"),  # between two runs of one setting: noise
         (1.1, 1.0, 1.05, "baseline"),
         (1.2, 1.2, 1.1, "baseline"),
@@ -41,7 +42,7 @@ def space(stages: tuple[int, ...] = (0,), micro_batch: int = 1, per_rank: int | 
         (None, None, None, None),
     ],
 )
-def test_a_setting_is_best_when_it_is_faster_than_both_runs_of_the_config(
+def test_a_setting_is_best_when_it_is_faster_by_more_than_a_run_varies(
     own: float | None, again: float | None, other: float | None, best: str | None
 ) -> None:
     names: list[str] = []

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import Factory, asdict, frozen
+from rich.filesize import decimal
 
 from neox_core.data.corpus import Corpus, text_files
 from neox_core.data.encode import load_tokenizer
@@ -189,7 +190,7 @@ def _report(request: Request, done: Prepared, tokenizer_settings: dict[str, Any]
     for prefix, documents, tokens in zip(request.prefixes, written.documents, written.tokens, strict=True):
         _say(
             f"{prefix}: {documents:,} documents, {tokens:,} tokens "
-            f"from {done.text_bytes / 1e6:.1f} MB of text ({done.text_bytes / tokens:.2f} bytes a token), "
+            f"from {decimal(done.text_bytes)} of text ({done.text_bytes / tokens:.2f} bytes a token), "
             f"a vocabulary of {done.vocab_size}"
         )
     if written.undecodable:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from rich.filesize import decimal
+
 from neox_core.terminal import echo
 
 SECONDS_BETWEEN_LINES = 5.0
@@ -48,5 +50,5 @@ class _Lines:
         self._written = time.monotonic()
         rate = self._done / max(self._written - self._started, 1e-6)
         left = f", {(self._total - self._done) / rate:.0f} s left" if 0 < self._done < self._total else ""
-        done = f"{self._done / 1e6:.1f} of {self._total / 1e6:.1f} MB"
-        echo(f"{self._title}: {done}, {rate / 1e6:.1f} MB/s{left}", err=True)
+        done = f"{decimal(self._done)} of {decimal(self._total)}"
+        echo(f"{self._title}: {done}, {decimal(round(rate))}/s{left}", err=True)
