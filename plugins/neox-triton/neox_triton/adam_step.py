@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from neox_triton.choices import COLUMN_WARPS, COLUMNS
-from neox_triton.examples import WIDTH, draw
+from neox_triton.examples import Size, draw
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import launch
 
@@ -89,8 +89,8 @@ def adam_step(
     return weight, mean, square
 
 
-def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
-    shape = (WIDTH, 4 * WIDTH) if large else (5, 123)
+def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:
+    shape = (size.width, 4 * size.width) if size else (5, 123)
     for decoupled in (True, False):
         weight, grad, mean = (draw(*shape, dtype=dtype, device=device, scale=s).detach() for s in (1.0, 2.0, 3.0))
         yield weight, grad, mean, mean.square() * 0.5, 3, 1e-2, (0.9, 0.95), 1e-8, 0.1, decoupled

@@ -1,6 +1,7 @@
 """Compiling kernels ahead of time, for GPUs that need not be there, and what they take of them.
 
-`python -m neox_triton.ahead` compiles all of them and writes resources.csv.
+`python -m neox_triton.ahead` compiles all of them in bf16, for the sizes of every recipe, and writes resources.csv;
+`python -m neox_triton.ahead fp32` (or fp16) compiles them for tensors of that dtype, and tells those that spill.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from neox_core.hooks.component import load_path
+from neox_triton.choices import MAX_WIDTH
+from neox_triton.examples import LARGE, Size
 from neox_triton.launch import Launch, recording
 from neox_triton.plugin import KERNELS, target_of
 
@@ -33,6 +36,13 @@ TARGETS = {
     "sm_100": GPUTarget("cuda", 100, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
+RECIPES = (
+    *((128, 4), (192, 4), (256, 8), (512, 8), (640, 10), (768, 12), (1024, 16), (1536, 16), (2048, 8), (2048, 16)),
+    *((2560, 32), (4096, 32), (5120, 40), (6144, 64), (12288, 96)),
+)
+"""(width, heads) of the models that configs/ has."""
+SIZES = (LARGE, *(Size(*each) for each in RECIPES), Size(MAX_WIDTH, 128))
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 TABLE = Path(__file__).parent / "resources.csv"
 _TYPES = {
     torch.float32: "*fp32",
@@ -62,11 +72,13 @@ class Resources:
     source: str
 
 
-def launches_of(op: str, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
-    """Every different start of a kernel in the op's large examples, forward and backward; nothing is computed."""
+def launches_of(op: str, dtype: torch.dtype = torch.bfloat16, sizes: Sequence[Size] = SIZES) -> list[Launch]:
+    """Every different start of a kernel in the op's examples, forward and backward; nothing is computed."""
     kernel = load_path(target_of(op))
     with recording() as launches:
-        for arguments in kernel.examples(dtype, torch.device("meta"), large=True):
+        for arguments in (each for size in sizes for each in kernel.cases(dtype, torch.device("meta"), size)):
+            if any("rows of" in reason for reason in kernel.why_not(arguments[0].shape, dtype, torch.device("cuda"))):
+                continue
             returned = kernel(*arguments)
             results = [returned] if isinstance(returned, Tensor) else list(returned)
             inputs = [each for each in arguments if isinstance(each, Tensor) and each.requires_grad]
@@ -148,21 +160,26 @@ def _amd(assembly: str) -> tuple[int, int]:
     return found["vgpr_count"], found["vgpr_spill_count"] + found["sgpr_spill_count"]
 
 
-def every_start() -> Iterator[tuple[str, Launch]]:
+def every_start(dtype: torch.dtype = torch.bfloat16) -> Iterator[tuple[str, Launch]]:
     """(op, start) of every kernel that the examples start."""
     for op in KERNELS:
-        for launch in launches_of(op):
+        for launch in launches_of(op, dtype):
             yield op, launch
 
 
-def main() -> None:
-    rows = [compiled(op, launch, target) for op, launch in every_start() for target in TARGETS]
-    with TABLE.open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, [each.name for each in fields(Resources)], lineterminator="\n")
-        table.writeheader()
-        table.writerows(map(asdict, rows))
-    sys.stdout.write(f"{len(rows)} kernels, {sum(each.spills > 0 for each in rows)} of them spill: {TABLE}\n")
+def main() -> int:
+    dtype = sys.argv[1] if len(sys.argv) > 1 else "bf16"
+    rows = [compiled(op, launch, target) for op, launch in every_start(DTYPES[dtype]) for target in TARGETS]
+    if dtype == "bf16":
+        with TABLE.open("w", newline="", encoding="utf-8") as file:
+            table = csv.DictWriter(file, [each.name for each in fields(Resources)], lineterminator="\n")
+            table.writeheader()
+            table.writerows(map(asdict, rows))
+    spilling = [each for each in rows if each.spills]
+    sys.stdout.writelines(f"{each.op} {each.kernel} on {each.target} spills {each.spills}\n" for each in spilling)
+    sys.stdout.write(f"{len(rows)} kernels of {dtype}, {len(spilling)} of them spill\n")
+    return 1 if spilling else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

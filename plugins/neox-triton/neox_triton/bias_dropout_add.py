@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from neox_triton.choices import COLUMN_WARPS, COLUMNS, PROGRAMS
-from neox_triton.examples import sublayer_output
+from neox_triton.examples import Size, sublayer_output
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import block_of, launch, like, rows
 
@@ -177,8 +177,8 @@ def bias_dropout_add(
     return _BiasDropoutAdd.apply(x, bias, residual, p, keys, site, first_position)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
-    x, bias, residual = sublayer_output(dtype, device, large)
+def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:
+    x, bias, residual = sublayer_output(dtype, device, size)
     keys = torch.arange(2, x.shape[0] + 2, device=device) * 1_000_003_331 % 2**32
     yield x, bias, residual, 0.1, keys, 4, 1
     yield x, None, residual, 0.5, keys, 10**6, 0

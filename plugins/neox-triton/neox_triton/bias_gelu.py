@@ -8,10 +8,11 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from attrs import evolve
 from torch import Tensor
 
 from neox_triton.choices import COLUMN_WARPS, COLUMNS, PROGRAMS
-from neox_triton.examples import draw, sublayer_output
+from neox_triton.examples import Size, draw, sublayer_output
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import block_of, launch, rows
 
@@ -114,8 +115,8 @@ def bias_gelu(x: Tensor, bias: Tensor, by_tanh: bool) -> Tensor:
     return _BiasGelu.apply(x, bias, by_tanh)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
-    x, bias, _ = sublayer_output(dtype, device, large)
+def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:
+    x, bias, _ = sublayer_output(dtype, device, size and evolve(size, width=4 * size.width))
     yield x, bias, False
     yield draw(*x.shape, dtype=dtype, device=device, scale=3.0), bias, True
 

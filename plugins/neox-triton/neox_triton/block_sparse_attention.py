@@ -22,7 +22,7 @@ from neox_core.model.dropout import site_keys
 from neox_core.model.scores import Request
 from neox_core.model.sparse import BlockTable
 from neox_triton.choices import KEY_TILES, QUERY_TILES, SPARSE_WARPS, Tiles
-from neox_triton.examples import draw
+from neox_triton.examples import Size, draw
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import block_of, interpreted, launch
 
@@ -303,20 +303,25 @@ class _SparseKernel(TritonKernel):
         return _why_not_for(use)
 
 
-def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
+def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:
     """A window of 512 tokens. Odd lengths and grouped heads, or long sequences; documents and dropout in some."""
     small = ((2, 4, 2, 37, 40, 16, 0.2), (1, 2, 1, 70, 128, 64, 0.0), (1, 1, 1, 33, 256, 16, 0.2))
-    long = ((1, 16, 16, 8192, 128, 64, 0.0), (1, 32, 8, 8192, 64, 64, 0.1))
-    for batch, heads, kv_heads, seq, width, block, dropout in long if large else small:
+    for batch, heads, kv_heads, seq, width, block, dropout in _long(size) if size else small:
         shapes = ((batch, each, seq, width) for each in (heads, kv_heads, kv_heads))
         place = torch.arange(triton.cdiv(seq, block))
         back = place[:, None] - place
         table = BlockTable(((back >= 0) & (back <= 512 // block)).expand(heads, -1, -1), block, device)
         request = Request(width**-0.5, dropout=dropout, keys=torch.arange(7, 7 + batch, device=device), blocks=table)
-        if not large:
+        if not size:
             request.documents = (torch.arange(seq, device=device) > seq // 3).long().expand(batch, -1)
         query, key, value = (draw(*shape, dtype=dtype, device=device) for shape in shapes)
         yield query, key.detach().flip(2).requires_grad_(), value, request  # else a query would be its own key
+
+
+def _long(size: Size) -> Iterator[tuple[int, int, int, int, int, int, float]]:
+    """(batch, heads, kv heads, seq, width, block, dropout)."""
+    yield 1, size.heads, size.heads, 4 * size.seq, size.head_dim, 64, 0.0
+    yield 1, size.heads, size.heads // (1 if size.heads % 4 else 4), 4 * size.seq, size.head_dim, 16, 0.1
 
 
 KERNEL = _SparseKernel(block_sparse_attention, _cases, max_width=256)

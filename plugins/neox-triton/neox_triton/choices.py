@@ -2,9 +2,14 @@
 
 MAX_WIDTH = 16384
 """Elements of a row that one program holds."""
+MAX_ROW_BYTES = 48 * 2**10
+"""Of a row of a norm: 16384 numbers of fp32 would spill registers."""
 
 WARPS = ((1024, 4), (4096, 8), (MAX_WIDTH, 16))
 """(elements of a row up to, warps of its program)."""
+
+PART_OF_ROW = 8192
+"""Of a row, the elements that a program has at most where it sums gradients of a weight by column."""
 
 COLUMNS = 1024
 """Elements of a row that a program of an elementwise kernel works on, and its warps."""

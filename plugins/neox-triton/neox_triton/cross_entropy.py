@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from neox_triton.choices import CHUNK_BYTES, VOCABULARY, VOCABULARY_WARPS
-from neox_triton.examples import TOKENS, WIDTH, draw
+from neox_triton.examples import Size, draw
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import block_of, launch
 
@@ -135,12 +135,12 @@ def cross_entropy(
         )
 
 
-def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
-    tokens, width, vocab = (TOKENS, WIDTH, 50432) if large else (10, 12, 123)
+def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:
+    tokens, width, vocab = (size.batch * size.seq, size.width, size.vocab) if size else (10, 12, 123)
     hidden = draw(tokens, width, dtype=dtype, device=device)
     weight = draw(vocab, width, dtype=dtype, device=device, scale=width**-0.5 * 4)
     labels = torch.arange(tokens, device=device) * 7919 % vocab
-    yield hidden, weight, labels.masked_fill(labels % 5 == 1, IGNORED), None if large else 4
+    yield hidden, weight, labels.masked_fill(labels % 5 == 1, IGNORED), None if size else 4
 
 
 KERNEL = TritonKernel(cross_entropy, _cases)

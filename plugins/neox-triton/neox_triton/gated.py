@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from neox_triton.choices import COLUMN_WARPS, COLUMNS
-from neox_triton.examples import gated_input
+from neox_triton.examples import Size, gated_input
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import block_of, launch, rows
 
@@ -92,8 +92,8 @@ def swiglu(x: Tensor) -> Tensor:
     return _Gated.apply(x, False)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
-    yield (gated_input(dtype, device, large),)
+def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:
+    yield (gated_input(dtype, device, size),)
 
 
 GEGLU = TritonKernel(geglu, _cases)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from attrs import frozen
 
+from neox_triton.examples import LARGE, Size
 from neox_triton.launch import interpreted, width_reason
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -15,14 +16,16 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 @frozen(eq=False)
 class TritonKernel:
-    """An op by Triton. run: the op. cases: arguments by (dtype, device, large). max_width: of a row; None: any.
+    """An op by Triton.
 
+    run: the op. cases: arguments by (dtype, device, size of a model). max_width, max_bytes: of a row; None: any.
     tested: architectures that `neox kernels check` and tests/gpu have passed on.
     """
 
     run: Callable[..., Any]
-    cases: Callable[[torch.dtype, torch.device, bool], Iterable[tuple[Any, ...]]]
+    cases: Callable[[torch.dtype, torch.device, Size | None], Iterable[tuple[Any, ...]]]
     max_width: int | None = None
+    max_bytes: int | None = None
     tested: frozenset[str] = frozenset()
 
     def why_not(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:
@@ -34,11 +37,12 @@ class TritonKernel:
         if dtype not in DTYPES:
             reasons += (f"not for {str(dtype).removeprefix('torch.')}",)
         if self.max_width is not None:
-            reasons += width_reason(shape[-1], self.max_width)
+            most = self.max_width if self.max_bytes is None else min(self.max_width, self.max_bytes // dtype.itemsize)
+            reasons += width_reason(shape[-1], most)
         return reasons
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.run(*arguments, **named)
 
     def examples(self, dtype: torch.dtype, device: torch.device, *, large: bool) -> Iterable[tuple[Any, ...]]:
-        return self.cases(dtype, device, large)
+        return self.cases(dtype, device, LARGE if large else None)

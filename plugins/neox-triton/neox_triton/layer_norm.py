@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neox_triton.choices import MAX_WIDTH
-from neox_triton.examples import draw, norm_input
+from neox_triton.choices import MAX_ROW_BYTES, MAX_WIDTH
+from neox_triton.examples import Size, draw, norm_input
 from neox_triton.kernel import TritonKernel
 from neox_triton.norm import Norm
 
@@ -24,6 +24,7 @@ def _forward(
     total_ptr,
     weight_ptr,
     bias_ptr,
+    mean_ptr,
     width,
     eps,
     ADD: tl.constexpr,
@@ -38,12 +39,23 @@ def _forward(
         narrow = x.to(total_ptr.dtype.element_ty)
         tl.store(total_ptr + start + column, narrow, mask=inside)
         x = narrow.to(tl.float32)
+    mean = tl.sum(x, 0) / width
+    tl.store(mean_ptr + tl.program_id(0), mean)
+    centred = tl.where(inside, x - mean, 0.0)
+    factor = 1.0 / tl.sqrt_rn(tl.sum(centred * centred, 0) / width + eps)
     weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + column, mask=inside, other=0.0).to(tl.float32)
-    centred = tl.where(inside, x - tl.sum(x, 0) / width, 0.0)
-    factor = 1.0 / tl.sqrt_rn(tl.sum(centred * centred, 0) / width + eps)
     y = centred * factor * weight + bias
     tl.store(y_ptr + start + column, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _row(x_ptr, grad_ptr, weight_ptr, mean, place, column, there):
+    """Of some columns of a row: centred x, the gradient, and the gradient by the weight."""
+    x = tl.load(x_ptr + place, mask=there, other=0.0).to(tl.float32)
+    grad = tl.load(grad_ptr + place, mask=there, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + column, mask=there, other=0.0).to(tl.float32)
+    return tl.where(there, x - mean, 0.0), grad, grad * weight
 
 
 @triton.jit
@@ -53,6 +65,7 @@ def _backward(
     x_ptr,
     dx_ptr,
     weight_ptr,
+    mean_ptr,
     dweight_ptr,
     dbias_ptr,
     num_rows,
@@ -60,26 +73,39 @@ def _backward(
     per_program,
     eps,
     ADD: tl.constexpr,
+    PART: tl.constexpr,
+    PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    program = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, BLOCK)
-    inside = column < width
-    weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    program, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = tl.arange(0, BLOCK)
+    column = part * PART + at
+    inside = (at < PART) & (column < width)
     dweight = tl.zeros([BLOCK], tl.float32)
     dbias = tl.zeros([BLOCK], tl.float32)
     for step in range(per_program):
         row = program * per_program + step
+        seen = row + at * 0 < num_rows
+        mean = tl.load(mean_ptr + tl.minimum(row, num_rows - 1))
+        squares, whole, along = 0.0, 0.0, 0.0
+        if PARTS > 1:
+            for each in range(PARTS):
+                columns = each * PART + at
+                there = (at < PART) & (columns < width) & seen
+                centred, _, weighted = _row(x_ptr, grad_ptr, weight_ptr, mean, row * width + columns, columns, there)
+                squares += tl.sum(centred * centred, 0)
+                whole += tl.sum(weighted, 0)
+                along += tl.sum(weighted * centred, 0)
+        there = inside & seen
         place = row * width + column
-        there = (column < width) & (row + column * 0 < num_rows)
-        x = tl.load(x_ptr + place, mask=there, other=0.0).to(tl.float32)
-        grad = tl.load(grad_ptr + place, mask=there, other=0.0).to(tl.float32)
-        centred = tl.where(there, x - tl.sum(x, 0) / width, 0.0)
-        factor = 1.0 / tl.sqrt_rn(tl.sum(centred * centred, 0) / width + eps)
+        centred, grad, weighted = _row(x_ptr, grad_ptr, weight_ptr, mean, place, column, there)
+        if PARTS == 1:
+            squares += tl.sum(centred * centred, 0)
+            whole += tl.sum(weighted, 0)
+            along += tl.sum(weighted * centred, 0)
+        factor = 1.0 / tl.sqrt_rn(squares / width + eps)
         normal = centred * factor
-        weighted = grad * weight
-        along = tl.sum(weighted * normal, 0) / width
-        dx = factor * (weighted - tl.sum(weighted, 0) / width - normal * along)
+        dx = factor * (weighted - whole / width - normal * (factor * along / width))
         if ADD:
             dx += tl.load(grad_total_ptr + place, mask=there, other=0.0).to(tl.float32)
         tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=there)
@@ -89,7 +115,7 @@ def _backward(
     tl.store(dbias_ptr + program * width + column, dbias, mask=inside)
 
 
-NORM = Norm(_forward, _backward)
+NORM = Norm(_forward, _backward, saves=1)
 
 
 def layer_norm(
@@ -99,10 +125,10 @@ def layer_norm(
     return NORM(x, (weight, bias), eps, residual)
 
 
-def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
-    x, weight, bias = norm_input(dtype, device, large)
+def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:
+    x, weight, bias = norm_input(dtype, device, size)
     yield x, weight, bias, 1e-5
     yield x, weight, bias, 1e-5, draw(*x.shape, dtype=dtype, device=device)
 
 
-KERNEL = TritonKernel(layer_norm, _cases, max_width=MAX_WIDTH)
+KERNEL = TritonKernel(layer_norm, _cases, max_width=MAX_WIDTH, max_bytes=MAX_ROW_BYTES)

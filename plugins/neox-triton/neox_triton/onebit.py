@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from neox_triton.choices import COLUMN_WARPS
-from neox_triton.examples import blocks
+from neox_triton.examples import Size, blocks
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import block_of, launch, rows
 
@@ -66,14 +66,14 @@ def onebit_decompress(packed: Tensor) -> Tensor:
     return y
 
 
-def _compress_cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
+def _compress_cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:
     """In steps of 1/8, so that a sum of sizes has no rounding: bytes of a scale are equal or not."""
-    values, filled = blocks(device, large)
+    values, filled = blocks(device, size)
     yield (values * 8).round() / 8, filled
 
 
-def _decompress_cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
-    values, _ = blocks(device, large)
+def _decompress_cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:
+    values, _ = blocks(device, size)
     scales = values.abs().mean(1, keepdim=True).view(torch.uint8)
     signs = (torch.arange(values.shape[0] * 64, device=device) * 37 % 256).to(torch.uint8)
     yield (torch.cat((signs.view(-1, 64), scales), 1),)

@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neox_triton.choices import MAX_WIDTH
-from neox_triton.examples import draw, norm_input
+from neox_triton.choices import MAX_ROW_BYTES, MAX_WIDTH
+from neox_triton.examples import Size, draw, norm_input
 from neox_triton.kernel import TritonKernel
 from neox_triton.norm import Norm
 
@@ -45,6 +45,15 @@ def _forward(
 
 
 @triton.jit
+def _row(x_ptr, grad_ptr, weight_ptr, place, column, there):
+    """Of some columns of a row: x, the gradient, and the gradient by the weight."""
+    x = tl.load(x_ptr + place, mask=there, other=0.0).to(tl.float32)
+    grad = tl.load(grad_ptr + place, mask=there, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + column, mask=there, other=0.0).to(tl.float32)
+    return x, grad, grad * weight
+
+
+@triton.jit
 def _backward(
     grad_ptr,
     grad_total_ptr,
@@ -58,25 +67,38 @@ def _backward(
     eps,
     UNDER: tl.constexpr,
     ADD: tl.constexpr,
+    PART: tl.constexpr,
+    PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    program = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, BLOCK)
-    inside = column < width
-    weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    program, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = tl.arange(0, BLOCK)
+    column = part * PART + at
+    inside = (at < PART) & (column < width)
     dweight = tl.zeros([BLOCK], tl.float32)
     for step in range(per_program):
         row = program * per_program + step
+        seen = row + at * 0 < num_rows
+        squares, along = 0.0, 0.0
+        if PARTS > 1:
+            for each in range(PARTS):
+                columns = each * PART + at
+                there = (at < PART) & (columns < width) & seen
+                x, _, weighted = _row(x_ptr, grad_ptr, weight_ptr, row * width + columns, columns, there)
+                squares += tl.sum(x * x, 0)
+                along += tl.sum(weighted * x, 0)
+        there = inside & seen
         place = row * width + column
-        there = (column < width) & (row + column * 0 < num_rows)
-        x = tl.load(x_ptr + place, mask=there, other=0.0).to(tl.float32)
-        grad = tl.load(grad_ptr + place, mask=there, other=0.0).to(tl.float32)
-        square = tl.sum(x * x, 0) / width
+        x, grad, weighted = _row(x_ptr, grad_ptr, weight_ptr, place, column, there)
+        if PARTS == 1:
+            squares += tl.sum(x * x, 0)
+            along += tl.sum(weighted * x, 0)
+        square = squares / width
         root = tl.sqrt_rn(square + eps) if UNDER else tl.sqrt_rn(square)
         factor = 1.0 / (root if UNDER else root + eps)
         # The slope of the factor along x is -x * factor^2 / (width * root); at x = 0 it counts as 0.
         slope = tl.where(root > 0.0, factor * factor / (width * root), 0.0)
-        dx = grad * weight * factor - x * (tl.sum(grad * weight * x, 0) * slope)
+        dx = weighted * factor - x * (along * slope)
         if ADD:
             dx += tl.load(grad_total_ptr + place, mask=there, other=0.0).to(tl.float32)
         tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=there)
@@ -94,10 +116,10 @@ def rms_norm(
     return NORM(x, (weight,), eps, residual, UNDER=under_the_root)
 
 
-def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
-    x, weight, _ = norm_input(dtype, device, large)
+def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:
+    x, weight, _ = norm_input(dtype, device, size)
     yield x, weight, 1e-8, False
     yield x, weight, 1e-5, True, draw(*x.shape, dtype=dtype, device=device)
 
 
-KERNEL = TritonKernel(rms_norm, _cases, max_width=MAX_WIDTH)
+KERNEL = TritonKernel(rms_norm, _cases, max_width=MAX_WIDTH, max_bytes=MAX_ROW_BYTES)

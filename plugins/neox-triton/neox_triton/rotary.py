@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from neox_triton.choices import COLUMN_WARPS, ROTARY_ELEMENTS
-from neox_triton.examples import TOKENS, WIDTH, draw
+from neox_triton.examples import Size, draw
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import block_of, launch
 
@@ -77,7 +77,8 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, *, back: bool) -> Tensor:
     half = cos.shape[-1] // 2
     y = torch.empty(batch, seq, heads, width, dtype=x.dtype, device=x.device)
     half_block = block_of(half)
-    at_once = min(block_of(heads), max(1, ROTARY_ELEMENTS // half_block))
+    rest = block_of(width - 2 * half) if width > 2 * half else 0
+    at_once = min(block_of(heads), max(1, ROTARY_ELEMENTS // max(half_block, rest)))
     launch(
         _turn,
         (batch * seq, triton.cdiv(heads, at_once)),
@@ -94,7 +95,7 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, *, back: bool) -> Tensor:
         BACK=back,
         HEADS=at_once,
         HALF=half_block,
-        REST=block_of(width - 2 * half) if width > 2 * half else 0,
+        REST=rest,
         warps=COLUMN_WARPS,
     )
     return y.transpose(1, 2)
@@ -108,8 +109,8 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return _Rotary.apply(x, cos, sin)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
-    batch, heads, seq, width = (4, WIDTH // 128, TOKENS // 4, 128) if large else (2, 3, 5, 24)
+def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:
+    batch, heads, seq, width = (size.batch, size.heads, size.seq, size.head_dim) if size else (2, 3, 5, 24)
     for turned in (width, width // 4):
         packed = draw(batch, seq, heads, 3, width, dtype=dtype, device=device)
         angles = torch.arange(seq, device=device)[:, None] * 10000.0 ** -(

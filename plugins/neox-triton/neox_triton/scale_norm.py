@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neox_triton.choices import MAX_WIDTH
-from neox_triton.examples import draw, norm_input
+from neox_triton.choices import MAX_ROW_BYTES, MAX_WIDTH
+from neox_triton.examples import Size, draw, norm_input
 from neox_triton.kernel import TritonKernel
 from neox_triton.norm import Norm
 
@@ -70,7 +70,7 @@ def _backward(
     tl.store(dweight_ptr + program, dweight)
 
 
-NORM = Norm(_forward, _backward)
+NORM = Norm(_forward, _backward, parted=False)
 
 
 def scale_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
@@ -78,10 +78,10 @@ def scale_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = 
     return NORM(x, (weight,), eps, residual)
 
 
-def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
-    x, weight = norm_input(dtype, device, large)[0], draw(1, dtype=dtype, device=device)
+def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:
+    x, weight = norm_input(dtype, device, size)[0], draw(1, dtype=dtype, device=device)
     yield x, weight, 1e-8
     yield x, weight, 1e-8, draw(*x.shape, dtype=dtype, device=device)
 
 
-KERNEL = TritonKernel(scale_norm, _cases, max_width=MAX_WIDTH)
+KERNEL = TritonKernel(scale_norm, _cases, max_width=MAX_WIDTH, max_bytes=MAX_ROW_BYTES)

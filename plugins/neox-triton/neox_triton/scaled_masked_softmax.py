@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from neox_triton.choices import MAX_WIDTH, warps_of
-from neox_triton.examples import scores
+from neox_triton.examples import Size, scores
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import block_of, launch, rows
 from neox_triton.softmax_backward import softmax_backward
@@ -87,8 +87,8 @@ def masked_softmax(x: Tensor, mask: Tensor, scale: float) -> Tensor:
     return _MaskedSoftmax.apply(x, mask, scale)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
-    x = scores(dtype, device, large)
+def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:
+    x = scores(dtype, device, size)
     column = torch.arange(x.shape[-1], device=device)
     yield x, column % 5 == column[: x.shape[-2], None] % 4, 0.25
 

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from neox_triton.choices import MAX_WIDTH, warps_of
-from neox_triton.examples import scores
+from neox_triton.examples import Size, scores
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import block_of, launch, rows
 from neox_triton.softmax_backward import softmax_backward
@@ -52,8 +52,8 @@ def causal_softmax(x: Tensor, scale: float) -> Tensor:
     return _CausalSoftmax.apply(x, scale)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
-    yield scores(dtype, device, large), 0.25
+def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:
+    yield scores(dtype, device, size), 0.25
 
 
 KERNEL = TritonKernel(causal_softmax, _cases, max_width=MAX_WIDTH)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from neox_triton.choices import COLUMN_WARPS, TILE_COLUMNS, TILE_ROWS
-from neox_triton.examples import WIDTH, draw
+from neox_triton.examples import Size, draw
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import launch
 
@@ -113,8 +113,8 @@ def sm3_step(
     return weight, rows, columns, *changed[1:]
 
 
-def _cases(dtype: torch.dtype, device: torch.device, large: bool) -> Iterator[tuple[Any, ...]]:
-    height, width = (WIDTH, 4 * WIDTH) if large else (5, 123)
+def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:
+    height, width = (size.width, 4 * size.width) if size else (5, 123)
     for beta, momentum in ((0.0, 0.0), (0.9, 0.5)):
         weight, grad, moved = (draw(height, width + more, dtype=dtype, device=device).detach() for more in (0, 1, 2))
         bounds = [draw(*shape, dtype=dtype, device=device).detach().square() for shape in ((height, 1), (1, width))]

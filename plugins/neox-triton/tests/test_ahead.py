@@ -3,10 +3,12 @@
 import importlib.metadata
 import os
 import random
+import re
+from pathlib import Path
 
 import pytest
 from attrs import evolve
-from neox_triton.ahead import TARGETS, Launch, compiled, digest, every_start, read_table
+from neox_triton.ahead import RECIPES, TARGETS, Launch, compiled, digest, every_start, read_table
 from neox_triton.plugin import KERNELS
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing")
@@ -37,6 +39,17 @@ def test_the_table_is_of_these_sources(starts: Starts) -> None:
     there = {(row.op, row.source, row.target) for row in rows}
     wanted = {(*start, target) for start in starts for target in TARGETS}
     assert there == wanted, "python -m neox_triton.ahead"
+
+
+def test_every_recipe_is_among_the_sizes() -> None:
+    found = set()
+    for path in (Path(__file__).parents[3] / "configs").rglob("*.yml"):
+        text = path.read_text()
+        (width,) = re.findall(r"^hidden-size: (\d+)$", text, re.M)
+        (heads,) = re.findall(r"^num-attention-heads: (\d+)$", text, re.M)
+        found.add((int(width), int(heads)))
+    assert len(found) > 10
+    assert found == set(RECIPES)
 
 
 def test_compiles_as_the_table_says(starts: Starts) -> None:

@@ -39,3 +39,10 @@ def test_more_rows_than_programs(agrees: Any, draw: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr("neox_triton.norm.PROGRAMS", 3)
     width = 20
     agrees(layer_norm, reference, draw(8, width), draw(width), draw(width), 1e-5)
+
+
+def test_a_row_in_parts(agrees: Any, draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neox_triton.norm.PROGRAMS", 3)
+    monkeypatch.setattr("neox_triton.norm.PART_OF_ROW", 50)
+    width = 123
+    agrees(layer_norm, reference, draw(5, width), draw(width), draw(width), 1e-5, draw(5, width))

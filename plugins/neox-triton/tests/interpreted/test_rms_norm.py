@@ -40,3 +40,10 @@ def test_more_rows_than_programs(agrees: Any, draw: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr("neox_triton.norm.PROGRAMS", 3)
     width, eps, under = 20, 1e-8, False
     agrees(rms_norm, reference, draw(8, width), draw(width), eps, under)
+
+
+def test_a_row_in_parts(agrees: Any, draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neox_triton.norm.PROGRAMS", 3)
+    monkeypatch.setattr("neox_triton.norm.PART_OF_ROW", 50)
+    width = 123
+    agrees(rms_norm, reference, draw(5, width), draw(width), 1e-5, True, draw(5, width))
