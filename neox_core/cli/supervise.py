@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ STARTED_AT = time.time() - time.process_time()
 SAME_KEYSTROKE_S = 0.5
 """A wrapper (make, uv) passes Ctrl-C on, so one keystroke may arrive twice."""
 LAST_LINES = 20
+_STACK = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
 
 
 class Supervisor:
@@ -39,6 +41,7 @@ class Supervisor:
         self.owner = owner
         self.asked_at: float | None = None
         self.passed_on = False
+        self.killed = False
         self.process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
@@ -60,6 +63,10 @@ class Supervisor:
         if failure is not None and not (self.asked_at is not None and killed_by_request(failure)):
             raise failed(failure)
         if self.asked_at is not None:
+            if self.killed:
+                echo("killed: nothing was saved after the last checkpoint", err=True)
+            elif failure is not None:
+                echo("stopped outside of the training loop: no checkpoint was written", err=True)
             return 130
         hint = f"its command: {show(self.command)}"
         if code != 0:
@@ -90,6 +97,7 @@ class Supervisor:
             echo("\nstopping in good order; Ctrl-C once more to kill", err=True)
             self._pass_on()
         elif self.process is not None and signum == signal.SIGINT and now - self.asked_at > SAME_KEYSTROKE_S:
+            self.killed = True
             os.killpg(self.process.pid, signal.SIGKILL)  # the ranks see that their parent is gone, and leave
 
 
@@ -151,7 +159,7 @@ def failed(failure: dict[str, Any]) -> NeoxError:
 
 
 def last_lines(log: Path) -> list[str]:
-    """The last lines of a log, or its first after a crash, where the place comes first. Reads no more than its end."""
+    """The last lines of a log; of a stack in it the first, where the place is. Reads no more than its end."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 16_384))
@@ -159,7 +167,9 @@ def last_lines(log: Path) -> list[str]:
     except OSError:
         return []
     crash = next((index for index, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
-    return lines[-LAST_LINES:] if crash is None else lines[crash : crash + LAST_LINES]
+    stacks = [index for index, line in enumerate(lines) if _STACK.match(line)]
+    first = crash if crash is not None else max(stacks, default=None)  # the last stack is the main thread's
+    return lines[-LAST_LINES:] if first is None else lines[first : first + LAST_LINES]
 
 
 def show(command: LaunchCommand) -> str:

@@ -52,7 +52,9 @@ class Launcher(Protocol):
     A rank that fails says why in failure.rank<N>.json beside run.json if it still can, and ends with a code that is
     not 0; the command then stops the others within 30 s. Of the ranks that could not say why (killed for want of
     memory, say) the command may: in `failure.json` beside run.json, which counts for more, {"rank": int, "exit_code":
-    int, "message": str, "hint": str, "users_mistake": bool, "log": path of its log}.
+    int, "message": str, "hint": str, "users_mistake": bool, "log": path of its log}. For a
+    rank that hangs to be noticed before a collective's 30 minutes, the command watches the ranks of its machine by
+    `neox_core.heartbeat`; where it does not, the run says that `stall-timeout` has no effect.
     """
 
     def __call__(self, plan: RunPlan, run_file: Path, settings: Any) -> LaunchCommand: ...

@@ -16,6 +16,7 @@ from neox_core.config.schema.sections.attention import AttentionSection
 from neox_core.config.schema.sections.checkpoint import CheckpointSection, CheckpointWritingSection
 from neox_core.config.schema.sections.communication import CommunicationSection
 from neox_core.config.schema.sections.data import BlendSection, DataSection
+from neox_core.config.schema.sections.host import LaunchSection
 from neox_core.config.schema.sections.model import ModelSection, RegularizationSection
 from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.config.schema.sections.schedule import LearningRateSection
@@ -250,6 +251,7 @@ def _train(config: Config) -> TrainPlan:
         seed=train.seed,
         on_nonfinite_loss=train.on_nonfinite_loss,
         max_skipped_steps=train.max_skipped_steps,
+        stall_timeout_s=config.section(LaunchSection).stall_timeout,
         peak_tflops=train.peak_tflops,
         sample_prompt=train.sample_prompt,
     )

@@ -261,7 +261,11 @@ class PrecisionPlan:
 
 @frozen
 class TrainPlan:
-    """Lengths and intervals in optimizer steps. max_skipped_steps: in a row, where steps may be left out at all."""
+    """Lengths and intervals in optimizer steps.
+
+    max_skipped_steps: in a row, where steps may be left out at all. stall_timeout_s: for how long a rank may make no
+    progress in a step; 0: as long as it takes.
+    """
 
     train_iters: int
     exit_interval: int | None
@@ -271,6 +275,7 @@ class TrainPlan:
     seed: int
     on_nonfinite_loss: Literal["stop", "skip"]
     max_skipped_steps: int
+    stall_timeout_s: float
     peak_tflops: float | None
     sample_prompt: str | None
 

@@ -31,8 +31,11 @@ def for_the_user(error: BaseException, rank: int) -> BaseException:
     return about_a_file(error) or error
 
 
-def write_failure(run_dir: Path, rank: int, error: BaseException) -> None:
-    """failure.rank<N>.json: rank, message, hint, when, whether it is a user's mistake, whether only a peer was lost."""
+def write_failure(run_dir: Path, rank: int, error: BaseException, *, waits: bool = False) -> None:
+    """failure.rank<N>.json: rank, message, hint, when, whether it is a user's mistake, whether only a peer was lost.
+
+    waits: this rank ends since it has waited for another one too long.
+    """
     mistake = isinstance(error, NeoxError)
     culprit = "" if mistake else culprit_of(error)
     text = str(error.message if isinstance(error, NeoxError) else error)
@@ -43,7 +46,8 @@ def write_failure(run_dir: Path, rank: int, error: BaseException) -> None:
         "hint": error.hint if isinstance(error, NeoxError) else "",
         "time": time.time(),
         "users_mistake": mistake,
-        "lost_peer": not mistake and any(words in text for words in _LOST_PEER),
+        "lost_peer": waits or (not mistake and any(words in text for words in _LOST_PEER)),
+        "stalled": waits,
     }
     temporary = run_dir / f".failure.rank{rank}.json"
     temporary.write_text(json.dumps(report), encoding="utf-8")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from neox_core.errors import UsageError, report
+from neox_core.heartbeat import STACK_SIGNAL
 from neox_core.plan.runfile import DIGEST, UNFINISHED, RunPlan, read_runfile
 from neox_core.run.exit import exit_code_of, explain, for_the_user, leave, leave_with_parent, write_failure
 from neox_core.run.startup import Startup
@@ -27,6 +28,7 @@ def main() -> NoReturn:
     if rank != 0:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # into its log; the terminal belongs to rank 0
     faulthandler.enable()
+    faulthandler.register(STACK_SIGNAL)
     leave_with_parent()
     ready = float(os.environ.get("NEOX_HOST_READY_AT", entered))  # not set when a rank is started by hand
     startup = Startup(float(os.environ.get("NEOX_STARTED_AT", ready)))

@@ -22,6 +22,7 @@ from neox_core.contracts.host import Monitor, Progress, RunInfo
 from neox_core.data.batches import build_tokenizer
 from neox_core.data.curriculum import build_curriculum, tokens_of_steps
 from neox_core.engine import build_engine, build_stage, print_collectives, remove_own_folders
+from neox_core.heartbeat import Heartbeat
 from neox_core.kernels.choose import use_kernels
 from neox_core.model.build import build_model, compile_layers
 from neox_core.model.shape import flops_per_token, padded_vocab
@@ -29,6 +30,7 @@ from neox_core.parallel.context import BuildContext, build_context
 from neox_core.parallel.groups import Groups, build_groups
 from neox_core.run.consumed import require_consumed
 from neox_core.run.digests import compare, describe
+from neox_core.run.exit import write_failure
 from neox_core.run.generate import sample
 from neox_core.run.loop import train
 from neox_core.run.optimizer import build_optimizer
@@ -36,7 +38,7 @@ from neox_core.run.peak import find_peak
 from neox_core.run.report import Report
 from neox_core.run.samples import TrainingSamples, open_samples
 from neox_core.run.skipped import SkippedSteps, most_skipped
-from neox_core.run.stop import StopSignal
+from neox_core.run.stop import SLOW, StopSignal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,7 +54,10 @@ if TYPE_CHECKING:
 MEET_TIMEOUT = timedelta(minutes=10)
 """For ranks to find each other: a host may take long to import torch from a network disk."""
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
-"""For one collective. A rank that died is noticed by the launcher, long before; this ends one that hangs."""
+"""For one collective. A rank that died or hangs in training is noticed by the launcher, long before."""
+UNWATCHED = (
+    "the launcher does not watch its ranks: stall-timeout has no effect, one that hangs is noticed in 30 minutes"
+)
 
 
 def run(plan: RunPlan, startup: Startup) -> None:
@@ -84,13 +89,22 @@ def run(plan: RunPlan, startup: Startup) -> None:
     report = _build_report(
         plan, model, size, context, state, startup, samples.trail, tokens_of_steps(plan, curriculum), engine
     )
-    _say_where_it_begins(report, resumed, (*kernels, *samples.notes))
+    heartbeat = Heartbeat(local_rank)
+    unwatched = () if heartbeat.watched or not plan.train.stall_timeout_s else (UNWATCHED,)
+    _say_where_it_begins(report, resumed, (*kernels, *samples.notes, *unwatched))
     if rank == 0:
         require_consumed(plan)
     startup.mark("load")
 
     try:
-        with StopSignal(groups) as stop:
+        stop_signal = StopSignal(
+            groups,
+            heartbeat,
+            step=state.step,
+            stall_timeout_s=plan.train.stall_timeout_s,
+            report=partial(write_failure, Path(plan.run_dir), rank, waits=True),
+        )
+        with stop_signal as stop:
             batches = report.timed(samples.batches(state.step), stop.alive)
             valid = partial(_alive, partial(samples.valid, "valid"), stop, startup.progress)
             saver = _Patient(checkpointer, stop, samples, startup.progress)
@@ -120,7 +134,7 @@ def _join(plan: RunPlan) -> None:
         store=dist.PrefixStore("neox", store),
         rank=rank,
         world_size=world_size,
-        timeout=COLLECTIVE_TIMEOUT,
+        timeout=max(COLLECTIVE_TIMEOUT, timedelta(seconds=SLOW * plan.train.stall_timeout_s)),
     )
 
 
@@ -216,6 +230,7 @@ class _Patient:
 
 def _alive(batches: Callable[[], Iterator[Tensor]], stop: StopSignal, progress: Progress) -> Iterator[Tensor]:
     with progress.during("evaluating"):
+        stop.evaluating()
         for batch in batches():
             stop.alive()
             yield batch

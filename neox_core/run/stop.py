@@ -1,4 +1,4 @@
-"""Stopping in good order: a signal to any rank stops all ranks after the same step."""
+"""Stopping in good order, at the same step on all ranks, and telling the launcher that this rank is alive."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from neox_core.terminal import echo
+from neox_core.errors import RankError, report
+from neox_core.heartbeat import Heartbeat
+from neox_core.run.exit import leave
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -24,25 +26,44 @@ if TYPE_CHECKING:
     from neox_core.parallel.groups import Groups
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-STUCK_EXIT_CODE = 128 + signal.SIGTERM
+PATIENCE_S = 15.0
+"""For how long a rank that was asked to stop may make no progress, or three times as long as it ever took."""
+LATE_S = 3.0
+SLOW = 6
+"""How many times `stall-timeout` the first step, an evaluation and a save may take."""
 
 
 class StopSignal:
     """SIGINT and SIGTERM raise a flag; `poll` tells, once a step, whether any rank has raised its own.
 
     The ranks agree by an all-reduce on the CPU that is started at one step and read at the next, so no step waits
-    for it and no device is synchronised. A rank that was asked to stop and then neither reads a batch nor polls for
-    `patience_s` seconds is stuck with a dead peer: it leaves with exit code 143.
+    for it and no device is synchronised. Between two batches or polls a rank may take `stall_timeout_s` (0: as long as
+    it takes), which its heartbeat tells whoever watches. A rank that was asked to stop and makes no progress for
+    `patience_s` is stuck, perhaps with a dead peer: when nobody ends it, it leaves by itself, and `report` hears why
+    before. step: finished ones.
     """
 
-    def __init__(self, groups: Groups, patience_s: float = 15.0) -> None:
+    def __init__(
+        self,
+        groups: Groups,
+        heartbeat: Heartbeat | None = None,
+        *,
+        step: int = 0,
+        stall_timeout_s: float = 0.0,
+        patience_s: float = PATIENCE_S,
+        report: Callable[[RankError], None] = lambda error: None,
+    ) -> None:
+        self.heartbeat = heartbeat or Heartbeat()
+        self.stall_timeout_s = stall_timeout_s
         self.patience_s = patience_s
         self.asked_by = 0
+        self._report = report
+        self._step, self._first = step, step
+        self._longest = 0.0  # seconds between two signs of life, since the first step
         self._group = dist.new_group(backend="gloo", timeout=timedelta(hours=12)) if groups.world is not None else None
         self._flag = torch.zeros(1, dtype=torch.int32)
         self._work: dist.Work | None = None
         self._last_alive = time.monotonic()
-        self._busy = False
         self._done = threading.Event()
 
     def __enter__(self) -> Self:
@@ -53,6 +74,8 @@ class StopSignal:
         # byte in the pipe is written by the C handler at once.
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=self._forked)
+        self.heartbeat.reached(self._step)
+        self._expect(slow=True)
         self.alive()
         threading.Thread(target=self._watch, name="neox-stop", daemon=True).start()
         return self
@@ -63,6 +86,7 @@ class StopSignal:
         """Back to the handlers of before. Without an error the ranks take their leave of the last agreement."""
         if kind is None and self._work is not None:
             self._work.wait()
+        self.heartbeat.expect(0, 0)
         self._done.set()
         signal.set_wakeup_fd(-1)
         for signum, handler in self._handlers.items():
@@ -71,6 +95,9 @@ class StopSignal:
     def poll(self) -> bool:
         """Whether to stop, the same on all ranks. Every rank calls it once a step."""
         self.alive()
+        self._step += 1
+        self.heartbeat.reached(self._step)
+        self._expect()
         if self._group is None:
             agreed = bool(self.asked_by)
         else:
@@ -86,17 +113,32 @@ class StopSignal:
 
     def alive(self) -> None:
         """This rank makes progress: called with every batch, since a step or an evaluation may take long."""
-        self._last_alive = time.monotonic()
+        now = time.monotonic()
+        if self._step > self._first:
+            self._longest = max(self._longest, now - self._last_alive)
+        self._last_alive = now
+        self.heartbeat.beat()
+
+    def evaluating(self) -> None:
+        """Until the next poll the rank evaluates; in a pipeline all batches of that are one."""
+        self._expect(slow=True)
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Inside, the rank writes a checkpoint and is not taken for stuck."""
-        self._busy = True
+        """Inside, the rank writes a checkpoint, which it may finish when it was asked to stop."""
+        self._expect(slow=True, saving=True)
         try:
             yield
         finally:
-            self.alive()
-            self._busy = False
+            self._last_alive = time.monotonic()
+            self.heartbeat.beat()
+            self._expect()
+
+    def _expect(self, *, slow: bool = False, saving: bool = False) -> None:
+        """How long what follows may take."""
+        patience = self.stall_timeout_s * (SLOW if slow else 1)
+        self._patience = patience if saving else max(self.patience_s, 3 * self._longest)
+        self.heartbeat.expect(patience, self._patience)
 
     def _forked(self) -> None:
         """A data worker is a copy of the rank: it must neither write into its pipe nor outlive a terminate()."""
@@ -112,10 +154,14 @@ class StopSignal:
                 asked = set(os.read(self._read, 512)) & set(STOP_SIGNALS)
                 if asked and not self.asked_by:
                     self.asked_by, asked_at = int(min(asked)), time.monotonic()
-            waited = time.monotonic() - max(asked_at, self._last_alive)
-            if self.asked_by and not self._busy and waited > self.patience_s:
-                echo(f"asked to stop, and stuck for {self.patience_s:.0f} s: leaving", err=True)
-                os._exit(STUCK_EXIT_CODE)
+            waited, patience = time.monotonic() - max(asked_at, self._last_alive), self._patience
+            late = LATE_S if self.heartbeat.watched else 0  # who watches knows better which rank hangs
+            if self.asked_by and 0 < patience < waited - late:
+                error = RankError(f"asked to stop, this rank made no progress for {patience:.0f} s: nothing was saved")
+                with suppress(OSError):
+                    report(error)
+                    self._report(error)
+                leave(error.exit_code)
 
 
 def _no_interrupt(signum: int, frame: FrameType | None) -> None:

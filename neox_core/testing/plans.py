@@ -68,6 +68,7 @@ def example_plan(run_dir: Path, *, ranks: Sequence[int] = (2,), device: str = "c
             seed=1,
             on_nonfinite_loss="stop",
             max_skipped_steps=40,
+            stall_timeout_s=300,
             peak_tflops=None,
             sample_prompt=None,
         ),

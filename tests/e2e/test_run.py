@@ -56,7 +56,7 @@ seed: 7
 """
 
 FAULTY = '''
-import ctypes, os, signal
+import ctypes, os, time
 
 def faulty(settings):
     """GELU, and after a few calls what FAULT says, on rank 1 only."""
@@ -73,6 +73,8 @@ def faulty(settings):
                     raise ZeroDivisionError("planted in the activation")
                 if os.environ["FAULT"] == "segfault":
                     ctypes.string_at(0)
+                if os.environ["FAULT"] == "hang":
+                    time.sleep(1000)
             out = torch.nn.functional.gelu(x)
             if self.calls >= 20 and os.environ["RANK"] == "1" and os.environ["FAULT"] == "infinite gradient":
                 out.register_hook(lambda gradient: gradient * float("inf"))
@@ -329,6 +331,51 @@ def test_a_rank_that_dies_by_itself_is_named_with_its_last_lines(toy, tmp_path, 
     assert f"error: rank 1: {said}" in err
     assert re.search(r"\n  \| .*part\.py", err)  # the last lines of its log lead to the place
     assert json.loads((run.save / "failure.json").read_text())["rank"] == 1
+
+
+PATIENT = "stall-timeout=6"
+
+
+def test_a_rank_that_hangs_is_named_with_the_stacks_of_all(toy, tmp_path):
+    run = Run(toy, tmp_path, *LONG, PATIENT, "activation=faulty", FAULT="hang")
+    code, _, err = run.end()
+    assert code == 6
+    assert re.search(r"error: rank 1: made no progress for \d+ s after step \d+\n", err), err
+    assert re.search(r"\n  \|   File \".*part\.py\", line \d+ in __call__\n", err), "the place comes first"
+    hangs, waits = ((run.save / "logs" / f"rank{rank}.log").read_text() for rank in (1, 0))
+    assert "part.py" in hangs
+    assert re.search(r"thread 0x.*\n  File .*distributed.*", waits, re.IGNORECASE)
+    reports = [json.loads((run.save / f"failure.rank{rank}.json").read_text()) for rank in (0, 1)]
+    assert [report["lost_peer"] for report in reports] == [True, False]
+
+
+def test_a_stop_that_could_not_save_says_so(toy, tmp_path):
+    """The process of rank 1 is stopped as a debugger or a failing host would: it neither trains nor answers."""
+    run = Run(toy, tmp_path, *LONG, PATIENT, "extra-save-iters=[5]")
+    run.wait_for_step(10)
+    ranks = run.ranks()
+    ranks[1].suspend()
+    time.sleep(0.5)
+    run.process.terminate()
+    code, out, err = run.end()
+    assert code == 6, out
+    assert re.search(
+        r"error: rank 1: was asked to stop, could not save, and made no progress .*: its process is stopped", err
+    )
+    saved = max(out[at : at + 13] for at in (found.start() for found in re.finditer(r"step-\d{8}", out)))
+    assert f"`--resume auto` continues from {run.save / saved};" in err
+    assert not any(rank.is_running() for rank in ranks.values())
+
+
+def test_a_stop_before_training_says_that_nothing_was_saved(toy, tmp_path):
+    run = Run(toy, tmp_path, *LONG)
+    end = time.monotonic() + 60
+    while len(run.ranks()) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    run.process.terminate()
+    code, _, err = run.end()
+    assert (code, "no checkpoint was written" in err) == (130, True), err
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_at_its_step(toy, tmp_path):

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from types import FrameType
@@ -32,11 +33,13 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from neox_core.errors import UsageError, run_main
+from neox_core.heartbeat import VARIABLE, Heartbeats
 from neox_core.interpreter import python
 from neox_core.plan.runfile import DIGEST, ClusterPlan, RunPlan, read_runfile
 from neox_launchers.environment import visible_devices
 from neox_launchers.failure import FAILED, SHUTDOWN_S, STOP, Exit, clear_failures, telling, write_exits, write_failure
 from neox_launchers.nvlink import read_topology
+from neox_launchers.stall import Rank, StallWatch
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -80,8 +83,14 @@ def main() -> int:
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"  # its way with the others kills data workers too
     if node is None:
         clear_failures(run_file.parent)
+    beats = Heartbeats(host.slots)
+    os.environ[VARIABLE] = beats.path
     agent = _agent(plan.cluster, run_file, log_dir, node)
-    _pass_signals_on(agent)
+    save = Path(plan.checkpoint.save) if plan.checkpoint.save else None
+    alone = len(plan.cluster.hosts) == 1
+    stalls = StallWatch(partial(_ranks, agent), beats, run_file.parent, log_dir, save, alone)
+    _pass_signals_on(agent, stalls)
+    threading.Thread(target=stalls.follow, daemon=True).start()
     if by and by.isdecimal():
         _watch(_follow_stdin, agent)
     else:  # which a daemon on this host has started, else `neox train` itself
@@ -171,18 +180,25 @@ def _free_port(wanted: int, *, any_other: bool) -> int:
     raise UsageError(f"port {wanted} of {socket.gethostname()} is taken", hint="set `master_port` to a free one")
 
 
-def _pass_signals_on(agent: LocalElasticAgent) -> None:
+def _ranks(agent: LocalElasticAgent) -> list[Rank]:
+    """Those that were started."""
+    workers = [each for each in agent.get_worker_group().workers if each.id]
+    return [Rank(each.global_rank, each.local_rank, int(each.id)) for each in workers]
+
+
+def _pass_signals_on(agent: LocalElasticAgent, stalls: StallWatch) -> None:
     """Ask every rank to stop, once for each time that this process is asked to; those to come, as soon as they are."""
 
     def pass_on(signum: int, frame: FrameType | None) -> None:
-        ranks = [int(worker.id) for worker in agent.get_worker_group().workers if worker.id]
+        ranks = _ranks(agent)
         if not ranks:
             again = threading.Timer(0.2, os.kill, (os.getpid(), signum))
             again.daemon = True
             again.start()
         for rank in ranks:
+            stalls.asked = True
             with suppress(ProcessLookupError):  # it has ended already
-                os.kill(rank, signal.SIGTERM)
+                os.kill(rank.pid, signal.SIGTERM)
 
     for signum in STOP_SIGNALS:
         signal.signal(signum, pass_on)

@@ -76,7 +76,8 @@ def write_failure(run_dir: Path, exits: Iterable[Exit], log_dir: Path, *, killed
 
     Ranks that fail because another one is gone do so within the same moment, so time alone does not tell:
     a crash comes first, then what a rank itself reported in failure.rank<N>.json (by its own clock, and its
-    complaints about lost peers last), then any other exit. A rank killed `killed_after` seconds or more after the
+    complaints about lost peers last), then any other exit. Where ranks were ended since one makes no progress, that one
+    comes before those that wait. A rank killed `killed_after` seconds or more after the
     first exit was killed by the launcher itself.
     """
     exits = tuple(exits)
@@ -85,6 +86,8 @@ def write_failure(run_dir: Path, exits: Iterable[Exit], log_dir: Path, *, killed
 
     def order(one: Exit) -> tuple[int, float]:
         report, stopped = reports[one.rank], one.noticed_at - first >= killed_after - 1
+        if report.get("stalled"):
+            return (4 if report.get("lost_peer") else 0), float(report.get("time", one.noticed_at))
         if one.exit_code == -signal.SIGTERM or (one.exit_code == -signal.SIGKILL and stopped):
             return 5, one.noticed_at
         if -one.exit_code in CRASHES:

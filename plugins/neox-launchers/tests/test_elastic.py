@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +89,26 @@ def test_a_rank_is_told_who_it_is(tmp_path, rank_code):
     assert rows[0][3] == "127.0.0.1"
     assert sorted(done.stdout.split()) == ["0", "1", "of", "of"]
     assert not (tmp_path / "run" / "failure.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("waiting", "ahead", "rank", "why"),
+    [
+        ("0", "1", 1, ""),  # though it has come further
+        ("0 1", "0", 1, ": it waits for other ranks"),
+        ("", "0", 1, ""),
+    ],
+)
+def test_ranks_are_ended_when_one_makes_no_progress(tmp_path, rank_code, monkeypatch, waiting, ahead, rank, why):
+    rank_code((Path(__file__).parent / "stalling.py").read_text())
+    monkeypatch.setenv("WAITING", waiting)
+    monkeypatch.setenv("AHEAD", ahead)
+    assert launch(tmp_path / "run", example_plan(tmp_path / "run", ranks=[2])).returncode == 1
+    failure = json.loads((tmp_path / "run" / "failure.json").read_text())
+    assert failure["rank"] == rank
+    assert re.fullmatch(r"made no progress for \d+ s after step 7" + why, failure["message"])
+    logs = [(tmp_path / "run" / "logs" / f"rank{each}.log").read_text() for each in (0, 1)]
+    assert all("most recent call first" in log for log in logs)
 
 
 def test_ranks_of_a_command_that_was_killed_before_they_began_are_stopped(tmp_path, monkeypatch, rank_code):

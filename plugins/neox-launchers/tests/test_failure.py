@@ -17,6 +17,8 @@ def cause(tmp_path, exits, reports=()):
 
 LOST = {"message": "RuntimeError: Connection closed by peer", "time": 99.0, "lost_peer": True}
 ERROR = {"message": "ValueError: 3", "time": 100.0}
+HUNG = {"message": "made no progress", "time": 100.0, "stalled": True, "lost_peer": False}
+WAITED = {**HUNG, "lost_peer": True, "time": 99.9}
 MISTAKE = {"message": "no such file", "hint": "make it", "time": 100.2, "users_mistake": True}
 
 
@@ -33,6 +35,8 @@ MISTAKE = {"message": "no such file", "hint": "make it", "time": 100.2, "users_m
         ([(0, 1, 100), (1, 7, 100)], {0: LOST}, 1),  # left by os._exit(7)
         ([(0, 1, 100), (1, -signal.SIGBUS, 100)], {0: ERROR}, 1),  # a lost peer in words that nobody knows
         ([(0, -signal.SIGTERM, 100), (1, 7, 100)], {}, 1),  # stopped by the agent, after one that left
+        ([(0, -signal.SIGKILL, 100), (1, -signal.SIGKILL, 100)], {0: WAITED, 1: HUNG}, 1),  # ended, since one hung
+        ([(0, 1, 100), (1, -signal.SIGKILL, 100)], {0: LOST, 1: WAITED}, 0),
     ],
 )
 def test_the_rank_that_failed_first_is_named(tmp_path, exits, reports, rank):

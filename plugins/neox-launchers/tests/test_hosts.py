@@ -168,13 +168,15 @@ WAYS = [("pdsh", stand_in), ("openmpi", stand_in), ("mvapich", stand_in), *real_
 class Run:
     """A launch over several hosts whose ranks say who they are and wait."""
 
-    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way, launcher="pdsh", hosts=None) -> None:
+    def __init__(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way, launcher="pdsh", hosts=None, code=RANK
+    ) -> None:
         hosts = hosts or (("one", "two") if launcher == "slurm" else HOSTS)
         package = tmp_path / "neox_core" / "train"
         package.mkdir(parents=True)
         (tmp_path / "neox_core" / "__init__.py").write_text(f"__path__.append({next(iter(neox_core.__path__))!r})\n")
         (package / "__init__.py").write_text("")
-        (package / "rank.py").write_text(RANK)
+        (package / "rank.py").write_text(code)
         self.daemons = tmp_path / "way"
         self.daemons.mkdir()
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -249,6 +251,14 @@ def test_a_rank_that_fails_ends_the_ranks_of_all_hosts_and_is_named(tmp_path, mo
     assert code == 1
     assert (failure["rank"], failure["exit_code"]) == (2, 7)
     assert all((run.folder / f"left{rank}").read_text() == "1" for rank in (0, 1))
+
+
+def test_a_rank_that_hangs_is_named_whichever_host_notices(tmp_path, monkeypatch):
+    monkeypatch.setenv("WAITING", "0 1")
+    run = Run(tmp_path, monkeypatch, stand_in, code=(Path(__file__).parent / "stalling.py").read_text())
+    code, failure = run.end()
+    assert (code, failure["rank"]) == (1, 2)
+    assert failure["message"].startswith("made no progress for ")
 
 
 def test_a_host_that_cannot_be_reached_is_named_and_the_others_do_not_wait(tmp_path, monkeypatch):

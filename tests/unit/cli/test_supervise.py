@@ -115,6 +115,15 @@ def test_of_a_crash_the_place_is_shown(tmp_path):
     assert len(lines) == 20
 
 
+@pytest.mark.parametrize("header", ["Current thread 0x0f", "Thread 0x0f [python]"])
+def test_of_a_rank_that_hung_the_place_of_its_main_thread_is_shown(tmp_path, header):
+    """faulthandler writes it last."""
+    frames = [f'  File "deep.py", line {number} in f' for number in range(30)]
+    threads = ["Thread 0x0a (most recent call first):", '  File "watch.py", line 1 in watch', ""]
+    (tmp_path / "log").write_text("\n".join([*threads, f"{header} (most recent call first):", *frames]))
+    assert last_lines(tmp_path / "log") == [f"{header} (most recent call first):", *frames[:19]]
+
+
 def test_last_lines_of_a_log_that_is_not_there_or_not_text(tmp_path):
     assert last_lines(tmp_path / "none") == []
     (tmp_path / "log").write_bytes(b"\xff\xfe\nx\n")
@@ -195,8 +204,10 @@ def test_a_second_interrupt_kills_at_once(tmp_path):
     time.sleep(0.8)
     began = time.monotonic()
     host.process.send_signal(signal.SIGINT)
-    assert host.end()[:2] == (130, ["asked"])
+    code, out, err = host.end()
+    assert (code, out) == (130, ["asked"])
     assert time.monotonic() - began < 2
+    assert "killed: nothing was saved after the last checkpoint" in err
 
 
 def polite_but_failing(folder, failure):
@@ -217,7 +228,9 @@ def test_a_rank_that_was_not_training_yet_dies_of_the_signal_and_that_is_no_fail
     script = polite_but_failing(tmp_path, {"rank": 1, "exit_code": -15})
     host = Host(tmp_path, script)
     host.process.send_signal(signal.SIGTERM)
-    assert host.end()[0] == 130
+    code, _, err = host.end()
+    assert code == 130
+    assert "stopped outside of the training loop: no checkpoint was written" in err
 
 
 def test_a_signal_while_the_launcher_is_being_started_is_passed_on(tmp_path, monkeypatch):

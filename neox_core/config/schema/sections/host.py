@@ -57,6 +57,14 @@ class LaunchSection:
         changes="speed",
         origin="gpt-neox",
     )
+    stall_timeout: int = setting(
+        300,
+        help="Time without progress of a rank after which the run ends and names it; six times as long in the first "
+        "step, in an evaluation and while a checkpoint is written. 0: the 30 minutes that a collective may take.",
+        unit="s",
+        check=at_least(0),
+        changes="output",
+    )
     local_rank: int | None = setting(
         None,
         help="Device of a rank that is started by hand, without LOCAL_RANK in its environment.",

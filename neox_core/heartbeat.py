@@ -1,0 +1,86 @@
+"""What each rank of a machine tells the process that started it, at every batch and step: in memory that both see.
+
+A launcher that watches its ranks makes one `Heartbeats` for those of a machine and puts its path into their environment
+as NEOX_HEARTBEAT. A rank on STACK_SIGNAL writes the Python stack of each of its threads to its standard error.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+from attrs import frozen
+
+VARIABLE = "NEOX_HEARTBEAT"
+STACK_SIGNAL = signal.SIGUSR2
+_CELLS = 4
+_BYTES = 8 * _CELLS
+
+
+@frozen
+class Beat:
+    """What a rank has told last. beats: how often it made progress, 0 before the training loop; step: finished steps.
+
+    patience_s: for how long it may make none, in what it does now; 0: as long as it takes. asked_patience_s: the same
+    once it was asked to stop.
+    """
+
+    beats: int
+    step: int
+    patience_s: float
+    asked_patience_s: float
+
+
+class Heartbeat:
+    """A rank's own part of that memory, or memory of its own where nobody watches."""
+
+    def __init__(self, local_rank: int = 0) -> None:
+        cells = _shared(local_rank)
+        self.watched = cells is not None
+        self._cells = memoryview(bytearray(_BYTES)).cast("q") if cells is None else cells
+
+    def beat(self) -> None:
+        """This rank makes progress. A write into memory and no more."""
+        self._cells[0] += 1
+
+    def reached(self, step: int) -> None:
+        self._cells[1] = step
+
+    def expect(self, patience_s: float, asked_patience_s: float) -> None:
+        """What follows may take so long without a beat; see `Beat`."""
+        self._cells[2], self._cells[3] = round(patience_s * 1000), round(asked_patience_s * 1000)
+
+
+class Heartbeats:
+    """That memory as the process sees it that starts `count` ranks. It is gone with this process."""
+
+    def __init__(self, count: int) -> None:
+        if hasattr(os, "memfd_create"):
+            self._file = os.fdopen(os.memfd_create("neox-heartbeat"), "w+b")
+            self.path = f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
+        else:
+            self._file = tempfile.NamedTemporaryFile(prefix="neox-heartbeat-")  # type: ignore[assignment]  # noqa: SIM115
+            self.path = self._file.name
+        self._file.write(bytes(_BYTES * count))
+        self._file.flush()
+        self._cells = memoryview(mmap.mmap(self._file.fileno(), 0)).cast("q")
+
+    def of(self, local_rank: int) -> Beat:
+        beats, step, patience, asked = self._cells[_CELLS * local_rank : _CELLS * (local_rank + 1)]
+        return Beat(beats, step, patience / 1000, asked / 1000)
+
+
+def _shared(local_rank: int) -> memoryview[int] | None:
+    path = os.environ.get(VARIABLE)
+    if path is None:
+        return None
+    try:
+        with Path(path).open("r+b") as file:
+            cells = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
+    except (OSError, ValueError):  # the launcher is gone, or nobody else may look into its memory
+        return None
+    mine = cells[_CELLS * local_rank : _CELLS * (local_rank + 1)]
+    return mine if len(mine) == _CELLS else None
