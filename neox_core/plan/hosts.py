@@ -25,7 +25,8 @@ def read_hostfile(path: Path) -> tuple[Pool, list[Problem]]:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-        return {}, [Problem(f"cannot read {path}: {reason}", "hostfile", "lines such as: worker-0 slots=4")]
+        hint = "lines such as: worker-0 slots=4; to run on this machine alone, remove hostfile"
+        return {}, [Problem(f"cannot read {path}: {reason}", "hostfile", hint)]
     pool: dict[str, tuple[int, ...]] = {}
     problems: list[Problem] = []
     for number, line in enumerate(text.splitlines(), 1):

@@ -10,7 +10,7 @@ from pathlib import Path
 from attrs import evolve, frozen
 
 from neox_core.config.compat.legacy import GONE_KEYS
-from neox_core.config.compat.modernise import SAYS_NOTHING, modernise, with_assumed
+from neox_core.config.compat.modernise import SAYS_NOTHING, modernise
 from neox_core.config.problem import Problem
 from neox_core.config.read.formats import flow
 from neox_core.config.read.load import Loaded, load, value_at
@@ -39,7 +39,7 @@ def migrate(files: Sequence[Path], catalog: Catalog) -> Migrated:
     if others:
         raise ProblemsError(Problem("is not YAML, whose comments can be kept", where=str(each)) for each in others)
     written = load(files)
-    today = with_assumed(modernise(written), written)
+    today = modernise(written)
     if any(not _gone(each) for each in errors(today.problems)) or not written.values:
         raise ProblemsError(today.problems)
     config, found, _ = structure(today, catalog)

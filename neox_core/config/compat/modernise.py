@@ -5,7 +5,7 @@ from typing import Any
 
 from attrs import evolve
 
-from neox_core.config.compat.legacy import ASSUMED, BLOCKS, LEGACY, Gone, Legacy, Means, Moved, setting_text
+from neox_core.config.compat.legacy import ASSUMED, BLOCKS, LEGACY, Assumed, Gone, Legacy, Means, Moved, setting_text
 from neox_core.config.problem import Problem
 from neox_core.config.read.load import Loaded, Place
 from neox_core.config.report import spell
@@ -16,7 +16,10 @@ SAYS_NOTHING = "says nothing any more"
 
 
 def modernise(loaded: Loaded) -> Loaded:
-    """The same config in today's spelling; a key whose successor says something else is an error that names both."""
+    """The same config in today's spelling, with what GPT-NeoX would assume beside its keys.
+
+    A key whose successor says something else is an error that names both.
+    """
     work = _Rewriting(loaded)
     for rule in LEGACY:
         block, last = work.block_of(rule.key)
@@ -33,21 +36,10 @@ def modernise(loaded: Loaded) -> Loaded:
             work.move(rule, raw)
         if not block and "." in rule.key:
             work.drop_empty(rule.key.rpartition(".")[0])
+    for assumed in ASSUMED:
+        work.assume(assumed, loaded)
     places = {path: place for path, place in work.places.items() if path not in work.taken}
     return evolve(loaded, values=work.values, places=places, problems=(*loaded.problems, *work.problems))
-
-
-def with_assumed(today: Loaded, written: Loaded) -> Loaded:
-    """The config of today with what GPT-NeoX would take for what is not in it, for a file that is to be rewritten."""
-    work = _Rewriting(today)
-    for each in ASSUMED:
-        block, last = work.block_of(each.key)
-        if written.values.get(each.beside) and block.get(last) is None:
-            place = written.places[each.beside]
-            if work.write(each.key, each.value, place):
-                message = f"without {spell(each.key)}, GPT-NeoX takes {each.value}: now written"
-                work.problems.append(Problem(message, place.spelled, "", place.where, "note"))
-    return evolve(today, values=work.values, places=work.places, problems=(*today.problems, *work.problems))
 
 
 class _Rewriting:
@@ -150,6 +142,16 @@ class _Rewriting:
         block[last] = value
         self.places[to] = Place(place.where, place.spelled)
         return True
+
+    def assume(self, assumed: Assumed, loaded: Loaded) -> None:
+        """What GPT-NeoX takes for a key that is not there, beside another that is."""
+        block, last = self.block_of(assumed.key)
+        if not loaded.values.get(assumed.beside) or block.get(last) is not None:
+            return
+        place = loaded.places[assumed.beside]
+        if self.write(assumed.key, assumed.value, place):
+            message = f"without {spell(assumed.key)}, GPT-NeoX takes {assumed.value}, and so does this"
+            self.problems.append(Problem(message, place.spelled, "", place.where, "note"))
 
     def agrees(self, rule: Legacy, name: str) -> None:
         self.say(rule, f"is the old spelling of {name}", severity="note")

@@ -105,7 +105,9 @@ def read_fields(cls: type, values: Mapping[str, Any], path: str, report: Callabl
         if len(written) > 1 and not same(values[written[0]], values[written[1]]):
             report(
                 Problem(
-                    f"differs from its other spelling {written[1]!r}", join(path, written[0]), "keep one of the two"
+                    f"differs from its other spelling {written[1]!r}",
+                    join(path, written[0]),
+                    "keep one of the two; a --set replaces a key of a file in the spelling of the file",
                 )
             )
             continue

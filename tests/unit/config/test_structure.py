@@ -117,10 +117,8 @@ def test_a_key_that_several_components_of_a_kind_share(read: Read) -> None:
         "merge-file: belongs to tokenizer GPT2BPETokenizer, and this config has tokenizer-type: HFTokenizer "
         "(set tokenizer-type: GPT2BPETokenizer, or remove merge-file)"
     )
-    _, problems = read("vocab-file: a\n")
-    assert (
-        "belongs to tokenizer GPT2BPETokenizer or HFTokenizer, and this config has tokenizer-type: null" in problems[0]
-    )
+    _, problems = read("merge-file: b\n")
+    assert "belongs to tokenizer GPT2BPETokenizer, and this config has tokenizer-type: null" in problems[0]
 
 
 def test_a_component_that_nobody_offers(read: Read) -> None:

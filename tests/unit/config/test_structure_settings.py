@@ -152,7 +152,8 @@ def test_spellings_of_one_key() -> None:
     assert structure_settings(Settings, {"old-rate": 0.25}).rate == 0.25
     assert structure_settings(Settings, {"rate": 0.25, "old_rate": 0.25}).rate == 0.25
     assert problems(rate=0.25, old_rate=0.5) == [
-        "error: rate: differs from its other spelling 'old_rate' (keep one of the two)"
+        "error: rate: differs from its other spelling 'old_rate' (keep one of the two; a --set replaces a key of a file "
+        "in the spelling of the file)"
     ]
 
 
