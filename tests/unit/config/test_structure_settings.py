@@ -151,10 +151,8 @@ def test_path_is_put_in_front() -> None:
 def test_spellings_of_one_key() -> None:
     assert structure_settings(Settings, {"old-rate": 0.25}).rate == 0.25
     assert structure_settings(Settings, {"rate": 0.25, "old_rate": 0.25}).rate == 0.25
-    assert problems(rate=0.25, old_rate=0.5) == [
-        "error: rate: differs from its other spelling 'old_rate' (keep one of the two; a --set replaces a key of a file "
-        "in the spelling of the file)"
-    ]
+    (said,) = problems(rate=0.25, old_rate=0.5)
+    assert said.startswith("error: rate: differs from its other spelling 'old_rate' (keep one of the two; a --set ")
 
 
 def test_a_class_may_refuse_a_combination() -> None:
