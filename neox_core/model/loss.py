@@ -37,7 +37,7 @@ def cross_entropy(
 
     hidden: [..., hidden]. weight: [vocab, hidden]. labels: int64, the leading shape of hidden. Under autocast the
     products are in its dtype, the softmax is in fp32 all the same. Returns a scalar of fp32 or wider; 0 when no
-    label counts.
+    label counts, nan where one is outside of the vocabulary.
     chunk: tokens whose logits exist at once; None: what CHUNK_BYTES of fp32 hold. narrow: each token's loss in the
     dtype of the products, with its few digits, instead of fp32; their sum is in fp32 all the same.
     tensor: the ranks that share the vocabulary, each with its rows of `weight`. Each returns the loss, and the part of
@@ -105,7 +105,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         count = counted.sum().clamp(min=1)
         ctx.save_for_backward(grad_hidden, grad_weight, count)
         ctx.dtypes = hidden.dtype, weight.dtype
-        return losses.masked_fill_(~counted, 0.0).sum(dtype=wide) / count
+        unknown = counted & ((labels < 0) | (labels >= weight.shape[0] * tensor.size))
+        return losses.masked_fill_(~counted, 0.0).masked_fill_(unknown, torch.nan).sum(dtype=wide) / count
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:

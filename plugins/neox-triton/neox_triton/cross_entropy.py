@@ -1,7 +1,8 @@
 """Cross-entropy over a large vocabulary, a chunk of tokens at a time.
 
 Each chunk's logits become their gradient in place, by one kernel that reads them twice and writes them once. The logits
-of a batch are never held.
+of a batch are never held. The gradient of the matrix is kept in fp32; each chunk's share is added to it by the product
+itself, which reads and writes it once more, so chunks are large.
 """
 
 from __future__ import annotations
@@ -29,12 +30,17 @@ IGNORED = -100
 def _loss(
     logits_ptr, labels_ptr, losses_ptr, vocab, IGNORED: tl.constexpr, GRADIENT: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Of a row the loss; the gradient of the loss takes the place of the logits."""
+    """Of a row the loss; the gradient of the loss takes the place of the logits.
+
+    A label outside of the vocabulary makes the loss nan, which ends the run.
+    """
     row = tl.program_id(0).to(tl.int64)
     logits_ptr += row * vocab
     label = tl.load(labels_ptr + row)
     counted = label != IGNORED
-    own = tl.load(logits_ptr + tl.where(counted, label, 0)).to(tl.float32)
+    known = (label >= 0) & (label < vocab)
+    own = tl.load(logits_ptr + tl.where(known, label, 0)).to(tl.float32)
+    own = tl.where(known, own, float("nan"))
     highest = -float("inf")
     total = 0.0
     for start in range(0, vocab, BLOCK):
@@ -89,7 +95,7 @@ class _CrossEntropy(torch.autograd.Function):
             )
             if grad_hidden is not None and grad_weight is not None:
                 torch.mm(logits, matrix, out=grad_hidden[part])
-                grad_weight += logits.T @ states[part]
+                _accumulate(grad_weight, logits, states[part])
         count = (labels != IGNORED).sum().clamp(min=1)
         ctx.save_for_backward(grad_hidden, grad_weight, count)
         ctx.dtypes = hidden.dtype, weight.dtype
@@ -111,6 +117,16 @@ class _CrossEntropy(torch.autograd.Function):
         )
 
 
+def _accumulate(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add left.T @ right to `total` of fp32, with no rounding of the product in between."""
+    if left.dtype == total.dtype:
+        total.addmm_(left.T, right)
+    elif total.device.type == "cuda":
+        torch.addmm(total, left.T, right, out_dtype=total.dtype, out=total)
+    else:  # torch has the mixed product on GPUs alone
+        total.addmm_(left.T.float(), right.float())
+
+
 def cross_entropy(
     hidden: Tensor,
     weight: Tensor,
@@ -127,7 +143,7 @@ def cross_entropy(
     autocast = device != "meta" and torch.is_autocast_enabled(device)
     dtype = torch.get_autocast_dtype(device) if autocast else hidden.dtype
     if chunk is None:
-        chunk = max(1, CHUNK_BYTES // (4 * weight.shape[0]))
+        chunk = max(1, CHUNK_BYTES // (dtype.itemsize * weight.shape[0]))
     gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     with torch.autocast("cpu" if device == "meta" else device, enabled=False):
         return _CrossEntropy.apply(  # type: ignore[no-any-return, no-untyped-call]

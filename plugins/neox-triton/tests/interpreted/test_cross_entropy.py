@@ -38,3 +38,21 @@ def test_extreme_logits() -> None:
     loss.backward()
     assert float(loss.detach()) == 1e4
     assert torch.allclose(hidden.grad, torch.tensor([[0.0], [-1.0]]))
+
+
+def test_the_gradient_of_the_matrix_is_summed_in_fp32(draw: Any) -> None:
+    """However many chunks it is summed from: what bf16 rounds is the gradient of the logits alone."""
+    hidden, weight, labels = draw(48, 16), draw(40, 16), torch.arange(48) % 40
+    found = []
+    for chunk in (1, 48):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = cross_entropy(hidden, weight, labels, chunk)
+        found.append(torch.autograd.grad(loss, weight)[0])
+    assert torch.allclose(*found, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("label", [-1, 20, 2**40])
+@pytest.mark.parametrize("op", [cross_entropy, reference])
+def test_a_label_outside_of_the_vocabulary_makes_the_loss_nan(draw: Any, op: Any, label: int) -> None:
+    assert op(draw(2, 8), draw(20, 8), torch.tensor([3, label])).isnan()
+    assert op(draw(2, 8), draw(20, 8), torch.tensor([3, 19])).isfinite()
