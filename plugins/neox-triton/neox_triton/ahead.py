@@ -1,7 +1,8 @@
 """Compiling kernels ahead of time, for GPUs that need not be there, and what they take of them.
 
-`python -m neox_triton.ahead` compiles all of them in bf16, for the sizes of every recipe, and writes resources.csv;
-`python -m neox_triton.ahead fp32` (or fp16) compiles them for tensors of that dtype, and tells those that spill.
+`python -m neox_triton.ahead` compiles those that resources.csv does not have, in bf16 and for the sizes of all recipes,
+and writes it again; remove it first to compile all, as another version of Triton needs. With an argument fp32 or fp16
+it compiles them for tensors of that dtype, and tells those that spill.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ RECIPES = (
     *((2560, 32), (4096, 32), (5120, 40), (6144, 64), (12288, 96)),
 )
 """(width, heads) of the models that configs/ has."""
-SIZES = (LARGE, *(Size(*each) for each in RECIPES), Size(MAX_WIDTH, 128))
+SIZES = (LARGE, *(Size(*each) for each in RECIPES), Size(192, 4, seq=128), Size(MAX_WIDTH, 128))
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 TABLE = Path(__file__).parent / "resources.csv"
 _TYPES = {
@@ -169,7 +170,14 @@ def every_start(dtype: torch.dtype = torch.bfloat16) -> Iterator[tuple[str, Laun
 
 def main() -> int:
     dtype = sys.argv[1] if len(sys.argv) > 1 else "bf16"
-    rows = [compiled(op, launch, target) for op, launch in every_start(DTYPES[dtype]) for target in TARGETS]
+    known = (
+        {(row.op, row.source, row.target): row for row in read_table()} if dtype == "bf16" and TABLE.exists() else {}
+    )
+    rows = [
+        known.get((op, digest(launch), target)) or compiled(op, launch, target)
+        for op, launch in every_start(DTYPES[dtype])
+        for target in TARGETS
+    ]
     if dtype == "bf16":
         with TABLE.open("w", newline="", encoding="utf-8") as file:
             table = csv.DictWriter(file, [each.name for each in fields(Resources)], lineterminator="\n")

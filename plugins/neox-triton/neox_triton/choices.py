@@ -15,6 +15,12 @@ COLUMNS = 1024
 """Elements of a row that a program of an elementwise kernel works on, and its warps."""
 COLUMN_WARPS = 4
 
+SOFTMAX_ELEMENTS = 2048
+"""Elements of rows that a program of a softmax works on, where one row has not so many."""
+
+BLOCK_ELEMENTS = 4096
+"""Numbers of blocks that a program packs into signs, or unpacks."""
+
 PROGRAMS = 512
 """Programs among which the rows are dealt where gradients of a weight are summed: each writes one partial sum."""
 
@@ -25,8 +31,8 @@ VOCABULARY = 4096
 """Logits of a token that a program looks at together, and its warps."""
 VOCABULARY_WARPS = 8
 
-CHUNK_BYTES = 256 * 2**20
-"""fp32 logits that exist at once in cross-entropy."""
+CHUNK_BYTES = 512 * 2**20
+"""Logits that exist at once in cross-entropy, in the dtype of the products."""
 
 Tiles = tuple[tuple[int, tuple[int, int]], ...]
 """(width of a head up to, (queries, keys) that a program of block-sparse attention multiplies at once)."""

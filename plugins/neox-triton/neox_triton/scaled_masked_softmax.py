@@ -10,11 +10,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neox_triton.choices import MAX_WIDTH, warps_of
+from neox_triton.choices import MAX_WIDTH
 from neox_triton.examples import Size, scores
 from neox_triton.kernel import TritonKernel
-from neox_triton.launch import block_of, launch, rows
-from neox_triton.softmax_backward import softmax_backward
+from neox_triton.launch import rows
+from neox_triton.softmax_rows import softmax_backward, start_by_rows
 
 
 @triton.jit
@@ -22,30 +22,33 @@ def _forward(
     x_ptr,
     mask_ptr,
     y_ptr,
+    num_rows,
+    keys,
     heads,
     queries,
-    keys,
     mask_batch,
     mask_head,
     mask_query,
     mask_key,
     scale,
+    ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, BLOCK)
-    inside = column < keys
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    inside = (column < keys) & (row < num_rows)
     query = row % queries
     head = row // queries % heads
     batch = row // queries // heads
     mask = mask_ptr + batch * mask_batch + head * mask_head + query * mask_query + column * mask_key
     seen = inside & (tl.load(mask, mask=inside, other=1) == 0)
-    x = tl.load(x_ptr + row * keys + column, mask=seen, other=-float("inf")).to(tl.float32) * scale
-    highest = tl.max(x, 0)
-    x = tl.where(seen, tl.exp(x - tl.where(highest == -float("inf"), 0.0, highest)), 0.0)
-    total = tl.sum(x, 0)
-    y = x / tl.where(total == 0.0, 1.0, total)  # a query that sees nothing
-    tl.store(y_ptr + row * keys + column, y.to(y_ptr.dtype.element_ty), mask=inside)
+    place = row * keys + column
+    x = tl.load(x_ptr + place, mask=seen, other=-float("inf")).to(tl.float32) * scale
+    highest = tl.max(x, 1)
+    x = tl.where(seen, tl.exp(x - tl.where(highest == -float("inf"), 0.0, highest)[:, None]), 0.0)
+    total = tl.sum(x, 1)
+    y = x / tl.where(total == 0.0, 1.0, total)[:, None]  # a query that sees nothing
+    tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
 class _MaskedSoftmax(torch.autograd.Function):
@@ -55,21 +58,7 @@ class _MaskedSoftmax(torch.autograd.Function):
         flat = rows(x)
         y = torch.empty_like(flat)
         hidden = mask.view(torch.uint8).expand(x.shape)
-        block = block_of(keys)
-        launch(
-            _forward,
-            (flat.shape[0],),
-            flat,
-            hidden,
-            y,
-            heads,
-            queries,
-            keys,
-            *hidden.stride(),
-            scale,
-            BLOCK=block,
-            warps=warps_of(block),
-        )
+        start_by_rows(_forward, (flat, hidden, y, len(flat)), keys, heads, queries, *hidden.stride(), scale)
         ctx.save_for_backward(y)
         ctx.scale = scale
         return y.view(x.shape)

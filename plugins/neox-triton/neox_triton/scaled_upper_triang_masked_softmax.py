@@ -10,21 +10,26 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neox_triton.choices import MAX_WIDTH, warps_of
+from neox_triton.choices import MAX_WIDTH
 from neox_triton.examples import Size, scores
 from neox_triton.kernel import TritonKernel
-from neox_triton.launch import block_of, launch, rows
-from neox_triton.softmax_backward import softmax_backward
+from neox_triton.launch import rows
+from neox_triton.softmax_rows import softmax_backward, start_by_rows
 
 
 @triton.jit
-def _forward(x_ptr, y_ptr, queries, keys, scale, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, BLOCK)
-    seen = column <= row % queries + keys - queries
-    x = tl.load(x_ptr + row * keys + column, mask=seen, other=-float("inf")).to(tl.float32) * scale
-    x = tl.exp(x - tl.max(x, 0))
-    tl.store(y_ptr + row * keys + column, (x / tl.sum(x, 0)).to(y_ptr.dtype.element_ty), mask=column < keys)
+def _forward(x_ptr, y_ptr, num_rows, keys, queries, scale, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    inside = (column < keys) & (row < num_rows)
+    seen = inside & (column <= row % queries + keys - queries)
+    place = row * keys + column
+    x = tl.load(x_ptr + place, mask=seen, other=-float("inf")).to(tl.float32) * scale
+    highest = tl.max(x, 1)
+    x = tl.exp(x - tl.where(highest == -float("inf"), 0.0, highest)[:, None])
+    total = tl.sum(x, 1)
+    y = x / tl.where(total == 0.0, 1.0, total)[:, None]  # a row behind the last one
+    tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
 class _CausalSoftmax(torch.autograd.Function):
@@ -33,8 +38,7 @@ class _CausalSoftmax(torch.autograd.Function):
         queries, keys = x.shape[-2:]
         flat = rows(x)
         y = torch.empty_like(flat)
-        block = block_of(keys)
-        launch(_forward, (flat.shape[0],), flat, y, queries, keys, scale, BLOCK=block, warps=warps_of(block))
+        start_by_rows(_forward, (flat, y, len(flat)), keys, queries, scale)
         ctx.save_for_backward(y)
         ctx.scale = scale
         return y.view(x.shape)

@@ -36,3 +36,13 @@ def test_what_is_sent_and_what_is_lost_by_them() -> None:
         found.append((packed, lost, arrived))
     for theirs, own in zip(*found, strict=True):
         assert torch.allclose(theirs.float(), own.float(), rtol=1e-6, atol=1e-6)
+
+
+def test_more_blocks_than_one_program_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = torch.randn(7, 64, generator=torch.Generator().manual_seed(1)).mul(8).round() / 8
+    used = torch.full((7, 1), 64.0)
+    for elements in (1, 128, 4096):
+        monkeypatch.setattr("neox_triton.onebit.BLOCK_ELEMENTS", elements)
+        packed = onebit_compress(values, used)
+        assert torch.equal(packed, compress(values, used))
+        assert torch.equal(onebit_decompress(packed), decompress(packed))

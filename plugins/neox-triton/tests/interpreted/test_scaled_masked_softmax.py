@@ -20,3 +20,15 @@ def test_a_query_that_sees_nothing_gets_zeros(dtype: torch.dtype) -> None:
     assert y[0, 0, 0].tolist() == [0.0] * 3
     assert y.isfinite().all()
     assert scores.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("elements", [1, 128, 2048])
+def test_rows_are_dealt_to_programs(agrees: Any, draw: Any, monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
+    monkeypatch.setattr("neox_triton.softmax_rows.SOFTMAX_ELEMENTS", elements)
+    agrees(
+        masked_softmax,
+        reference,
+        draw(1, 3, 7, 40, scale=3.0),
+        torch.arange(40) % 5 == torch.arange(7)[:, None] % 4,
+        0.3,
+    )

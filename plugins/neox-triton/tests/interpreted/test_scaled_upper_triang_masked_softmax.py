@@ -19,3 +19,9 @@ def test_of_a_view(agrees: Any, draw: Any) -> None:
 def test_large_scores(dtype: torch.dtype) -> None:
     scores = torch.tensor([[[[9.0, 6e4], [6e4, -6e4]]]], dtype=dtype)
     assert causal_softmax(scores, 1.0).tolist() == [[[[1.0, 0.0], [1.0, 0.0]]]]
+
+
+@pytest.mark.parametrize("elements", [1, 128, 2048])
+def test_rows_are_dealt_to_programs(agrees: Any, draw: Any, monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
+    monkeypatch.setattr("neox_triton.softmax_rows.SOFTMAX_ELEMENTS", elements)
+    agrees(causal_softmax, reference, draw(1, 3, 7, 40, scale=3.0), 0.3)
