@@ -125,7 +125,8 @@ class Tokenizer(Protocol):
     `decode(encode(text)) == text` for any text, when the tokenizer is lossless. Raises DataError for a missing or
     unreadable file.
 
-    Planner: `(settings) -> int`, the number of ids, from the files alone.
+    Planner: `(settings) -> int`, the number of ids, from the files alone. A method `to_json() -> str`, where it has
+    one, gives the tokenizer.json of the library `tokenizers`, for an export.
     """
 
     vocab_size: int

@@ -40,7 +40,8 @@ class ModelFamily(Protocol):
     """`target()`: translates one family of published checkpoints. Its name is the `model_type` of their config.json.
 
     The target is imported on the host too, so torch is imported inside the functions that need it. What this version of
-    neox cannot express is refused by ConfigError, never left out.
+    neox cannot express is refused by ConfigError, never left out. A method `files() -> Mapping[str, str]`, where it has
+    one, gives text files that go with each export, by name, such as the code of a model.
     """
 
     def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:

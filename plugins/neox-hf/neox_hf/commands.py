@@ -19,6 +19,7 @@ from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan
 from neox_core.terminal import one_line
 from neox_core.untrusted import read_object
+from neox_hf.common import special_token
 
 REST = {
     "data-path": "none",
@@ -61,8 +62,11 @@ def prepare_import(folder: Path, out: Path, family: str | None, catalog: Catalog
             raise UsageError(f"{out}: is there already", hint="name another folder, or remove it")
         out.mkdir(parents=True, exist_ok=True)
         if (folder / "tokenizer.json").is_file():
-            shutil.copyfile(folder / "tokenizer.json", out / "tokenizer.json")
             keys |= {"tokenizer-type": "HFTokenizer", "vocab-file": str(out / "tokenizer.json")}
+            for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+                if (folder / name).is_file():
+                    shutil.copyfile(folder / name, out / name)
+            keys |= _end_of_text(folder)
         (out / "model.yml").write_text(_yaml(folder, keys), encoding="utf-8")
     except OSError as error:
         raise CheckpointError(f"{out}: cannot be written: {error.strerror or error}") from error
@@ -71,6 +75,13 @@ def prepare_import(folder: Path, out: Path, family: str | None, catalog: Catalog
         rest.write_text(json.dumps({**REST, "seq-length": keys["max-position-embeddings"]}), encoding="utf-8")
         plan = prepare_run([out / "model.yml", rest], catalog=catalog, start=False).plan
     return plan, entry.component.target
+
+
+def _end_of_text(folder: Path) -> dict[str, str]:
+    """The key of the token that ends a text, where tokenizer_config.json names one."""
+    path = folder / "tokenizer_config.json"
+    end = special_token(read_object(path, CheckpointError), "eos_token") if path.is_file() else None
+    return {} if end is None else {"eod-token": end}
 
 
 @checkpoint.command("export-hf")

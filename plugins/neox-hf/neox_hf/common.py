@@ -53,11 +53,18 @@ def settings(part: ComponentRef, *names: str) -> Mapping[str, Any]:
     return part.settings
 
 
-def plain_layers(model: ModelPlan) -> None:
-    """Raises ConfigError for what no family of transformers here has."""
+def special_token(config: Mapping[str, Any], name: str) -> str | None:
+    """A special token of a tokenizer_config.json, as text or as an object."""
+    value = config.get(name)
+    value = value.get("content") if isinstance(value, dict) else value
+    return value if isinstance(value, str) else None
+
+
+def plain_layers(model: ModelPlan, *, shared_norm: bool = False) -> None:
+    """Raises ConfigError for what no family of transformers here has. shared_norm: that the family has one norm too."""
     switches = {
         "num-unique-layers": model.num_unique_layers not in (None, model.num_layers),
-        "gpt-j-tied": model.shared_norm,
+        "gpt-j-tied": model.shared_norm and not shared_norm,
         "sparse attention": bool(model.layouts),
         "apply-residual-connection-post-layernorm": model.residual_post_norm,
     }
@@ -66,8 +73,11 @@ def plain_layers(model: ModelPlan) -> None:
             raise ConfigError(f"{key} is something that transformers has no model for")
 
 
-def their_logits(folder: Path, tokens: Tensor) -> Tensor | None:
-    """Logits of transformers' own model, where it is installed; memory is taken for one layer and the embeddings."""
+def their_logits(folder: Path, tokens: Tensor, *, own_code: bool = False) -> Tensor | None:
+    """Logits of transformers' own model, where it is installed; memory is taken for one layer and the embeddings.
+
+    own_code: by the model of `modeling_neox` in this package.
+    """
     if find_spec("transformers") is None:
         return None
     import torch
@@ -88,9 +98,17 @@ def their_logits(folder: Path, tokens: Tensor) -> Tensor | None:
             with safe_open(files[stored], "pt") as file:
                 parameter.data.copy_(file.get_tensor(stored))
 
-    config = AutoConfig.from_pretrained(folder)
+    if own_code:
+        from neox_hf.modeling_neox import NeoxConfig, NeoxForCausalLM
+
+        config: Any = NeoxConfig.from_pretrained(folder)
+    else:
+        config = AutoConfig.from_pretrained(folder)
     num_layers, config.num_hidden_layers = config.num_hidden_layers, 1
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    if own_code:
+        model: Any = NeoxForCausalLM(config).float().eval()
+    else:
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     layers = f"{model.base_model_prefix}.layers"
     fill((name, each) for name, each in model.named_parameters() if not name.startswith(f"{layers}."))
     layer, places = model.base_model.layers[0], iter(range(num_layers))

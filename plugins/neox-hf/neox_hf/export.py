@@ -7,15 +7,14 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from attrs import evolve
 from torch import Tensor
 
 from neox_core.checkpoint.read import CheckpointReader
-from neox_core.data.batches import build_tokenizer
-from neox_core.errors import CheckpointError, ConfigError, NeoxError, UsageError, run_main
+from neox_core.errors import CheckpointError, ConfigError, UsageError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.model.build import build_model
 from neox_core.parallel.context import BuildContext
@@ -24,10 +23,11 @@ from neox_core.plan.runfile import receive_plan
 from neox_core.terminal import echo
 from neox_hf.import_checkpoint import read_weights
 from neox_hf.published_files import Published, write_published
+from neox_hf.tokenizer_files import write_tokenizer
 
 if TYPE_CHECKING:
     from neox_core.contracts.family import ModelFamily
-    from neox_core.plan.runfile import ComponentRef, ModelPlan, RunPlan
+    from neox_core.plan.runfile import ModelPlan, RunPlan
 
 FILE_BYTES = 5 * 10**9
 TOLERANCE = 1e-4
@@ -56,10 +56,10 @@ def export_hf(
     try:
         shutil.rmtree(written, ignore_errors=True)
         written.mkdir(parents=True)
-        config.update(_special_tokens(plan, notes))
+        config.update(write_tokenizer(plan, written, notes))
         write_published(written, config, _their_weights(reader, family, plan.model), file_bytes)
-        if plan.data.tokenizer is not None:
-            _copy_tokenizer(plan.data.tokenizer, written, notes)
+        for name, text in getattr(family, "files", dict)().items():
+            (written / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise CheckpointError(f"{written}: cannot be written: {error.strerror or error}") from error
     notes += _compare(reader, written, plan.model, rows, family)
@@ -118,25 +118,6 @@ def logits_layer_by_layer(reader: CheckpointReader, plan: ModelPlan, rows: int, 
     block.register_forward_pre_hook(become_the_next)
     with torch.no_grad():
         return model.logits(tokens)
-
-
-def _special_tokens(plan: RunPlan, notes: list[str]) -> dict[str, Any]:
-    try:
-        tokenizer = build_tokenizer(plan)
-    except NeoxError as error:
-        notes.append(f"no eos_token_id is written, since the tokenizer cannot be loaded: {error.message}")
-        return {}
-    return {} if tokenizer is None else {"eos_token_id": tokenizer.eod, "bos_token_id": tokenizer.eod}
-
-
-def _copy_tokenizer(tokenizer: ComponentRef, written: Path, notes: list[str]) -> None:
-    vocab, merges = tokenizer.settings.get("vocab_file"), tokenizer.settings.get("merge_file")
-    names = {"tokenizer.json": vocab} if merges is None else {"vocab.json": vocab, "merges.txt": merges}
-    for name, source in names.items():
-        if source is None or not Path(source).is_file():
-            notes.append(f"no {name} is written, since {source} is not there")
-        else:
-            shutil.copyfile(source, written / name)
 
 
 def choose_family(plan: ModelPlan, families: Mapping[str, ModelFamily]) -> ModelFamily:

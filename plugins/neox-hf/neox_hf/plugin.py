@@ -7,6 +7,7 @@ def neox_model_families() -> list[Component]:
         Component("gpt_neox", "neox_hf.gpt_neox:GPTNeoX", summary="Pythia and GPT-NeoX-20B (arXiv:2204.06745)"),
         Component("llama", "neox_hf.llama:Llama", summary="LLaMA and what has its shape (arXiv:2302.13971)"),
         Component("mistral", "neox_hf.llama:Mistral", summary="Mistral without a sliding window (arXiv:2310.06825)"),
+        Component("neox", "neox_hf.neox:Neox", summary="Any other decoder, with its code beside the weights"),
     ]
 
 

@@ -1,5 +1,7 @@
 """Randomly initialised models of transformers: the same numbers here, and the same bits after a round trip."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +13,13 @@ import torch
 from neox_hf.commands import prepare_import
 from neox_hf.export import choose_family, export_hf, logits_layer_by_layer
 from neox_hf.import_checkpoint import import_hf
+from neox_hf.modeling_neox import NeoxConfig, NeoxForCausalLM
 from neox_hf.plugin import neox_model_families
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import (
+    AutoTokenizer,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     LlamaConfig,
@@ -25,6 +29,7 @@ from transformers import (
 )
 
 from neox_core.checkpoint.read import CheckpointReader, read_weights
+from neox_core.data.batches import build_tokenizer
 from neox_core.errors import CheckpointError, ConfigError, NeoxError
 from neox_core.hooks.component import load_path
 from neox_core.hooks.loader import load_plugins
@@ -32,6 +37,7 @@ from neox_core.model.build import build_model
 from neox_core.model.gpt import GPT
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
+from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan
 from neox_core.run.generate import continue_ids
 from neox_core.run.sampling import Sampling
@@ -68,6 +74,24 @@ MODELS = {
             rms_norm_eps=1e-2,  # large enough for its place to be seen
             rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
         )
+    ),
+    "rms norms in parallel, gated, biased": lambda: NeoxForCausalLM(
+        NeoxConfig(
+            **SIZES,
+            norm="rmsnorm",
+            norm_eps=1e-2,
+            gated=True,
+            hidden_act="silu",
+            rotary_dim=16,
+            use_parallel_residual=True,
+            tie_word_embeddings=False,
+        )
+    ),
+    "learned positions, grouped, tied": lambda: NeoxForCausalLM(
+        NeoxConfig(**SIZES, learned_positions=True, num_key_value_heads=2, hidden_act="gelu_new", mlp_bias=False)
+    ),
+    "one norm, part turned": lambda: NeoxForCausalLM(
+        NeoxConfig(**SIZES, shared_norm=True, use_parallel_residual=True, rotary_dim=8, attention_bias=False)
     ),
     "mistral": lambda: MistralForCausalLM(MistralConfig(**SIZES, num_key_value_heads=1, sliding_window=None)),
 }
@@ -112,7 +136,7 @@ def tokens() -> Tensor:
 
 def test_listing_is_light() -> None:
     assert_light("neox-hf")
-    assert [component.name for component in neox_model_families()] == ["gpt_neox", "llama", "mistral"]
+    assert [component.name for component in neox_model_families()] == ["gpt_neox", "llama", "mistral", "neox"]
 
 
 def test_files_are_several_and_small(imported: Imported) -> None:
@@ -201,6 +225,84 @@ def test_a_round_trip_keeps_every_bit(imported: Imported, tmp_path: Path) -> Non
     assert loaded.config.num_hidden_layers == 2
 
 
+QUICKSTART = Path(__file__).parents[3] / "configs/quickstart.yml"
+
+
+def test_the_model_of_the_quick_start_has_a_family() -> None:
+    plan = prepare_run([QUICKSTART], catalog=load_plugins(), start=False, checked=True)
+    assert [name for name, reason in plan.exports.items() if not reason] == ["neox"]
+    assert all(plan.exports[name] for name in ("gpt_neox", "llama", "mistral"))
+
+
+@torch.no_grad()
+def test_transformers_loads_the_code_beside_the_weights(
+    tmp_path: Path, tokens: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a user of the export does; with padding at the left, and a batch of two lengths."""
+    theirs = roughened(MODELS["rms norms in parallel, gated, biased"]())
+    theirs.save_pretrained(tmp_path / "theirs")
+    plan = imported_to(tmp_path / "theirs", tmp_path / "ours")
+    export_hf(tmp_path / "ours/step-00000000", plan, tmp_path / "out", family_of(theirs))
+    script = (
+        "import sys, torch\nfrom transformers import AutoModelForCausalLM\n"
+        "model = AutoModelForCausalLM.from_pretrained(sys.argv[1], trust_remote_code=True)\n"
+        "tokens = torch.load(sys.argv[2])\nmask = torch.ones_like(tokens)\nmask[0, :7] = 0\n"
+        "rest = model(tokens[:1, 7:]).logits\npadded = model(tokens, attention_mask=mask,\n"
+        "    position_ids=(mask.cumsum(-1) - 1).clamp(min=0)).logits[:1, 7:]\n"
+        "torch.save((model(tokens).logits, rest, padded, type(model).__module__), sys.argv[3])\n"
+    )
+    torch.save(tokens, tmp_path / "tokens.pt")
+    paths = [str(tmp_path / name) for name in ("out", "tokens.pt", "logits.pt")]
+    env = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", script, *paths], check=False, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    logits, rest, padded, module = torch.load(tmp_path / "logits.pt")
+    assert module.startswith("transformers_modules.")
+    torch.testing.assert_close(logits, ours(plan, tmp_path / "ours").eval().logits(tokens), rtol=0, atol=1e-4)
+    torch.testing.assert_close(padded, rest, rtol=0, atol=1e-4)
+
+
+TEXT = "def größe(x):\n    return  [x, 'naïve', \"日本\"]  # <|end\n"
+
+
+@pytest.mark.parametrize("kind", ["GPT2BPETokenizer", "HFTokenizer", "HFTokenizer with its config"])
+def test_auto_tokenizer_reads_the_tokenizer_of_a_llama_export(tmp_path: Path, kind: str) -> None:
+    theirs = MODELS["llama"]()
+    theirs.save_pretrained(tmp_path / "theirs")
+    imported_to(tmp_path / "theirs", tmp_path / "ours")
+    entry = load_plugins().find("tokenizer", "GPT2BPETokenizer")
+    files = entry.load().train(iter([TEXT * 9, Path(__file__).read_text()]), 400, tmp_path)
+    keys = {"tokenizer-type": "GPT2BPETokenizer", "padded-vocab-size": None}
+    keys |= {name.replace("_", "-"): str(tmp_path / file) for name, file in files.items()}
+    end, begin = "<|endoftext|>", "<|endoftext|>"
+    if kind != "GPT2BPETokenizer":
+        vocab = entry.load()(entry.component.settings(**{key: str(tmp_path / file) for key, file in files.items()}))
+        content = json.loads(vocab.to_json())
+        (tmp_path / "hf").mkdir()
+        keys = {"tokenizer-type": "HFTokenizer", "vocab-file": str(tmp_path / "hf/tokenizer.json")}
+        if "config" in kind:
+            begin = "<s>"
+            content["added_tokens"].append({**content["added_tokens"][0], "id": 400, "content": "<s>"})
+            told = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": end}
+            (tmp_path / "hf/tokenizer_config.json").write_text(json.dumps(told))
+        (tmp_path / "hf/tokenizer.json").write_text(json.dumps(content))
+    rest = {"data-path": "none", "train-iters": 1, "train_micro_batch_size_per_gpu": 1, "seq-length": 96}
+    rest["optimizer"] = {"type": "Adam", "params": {"lr": 1e-4}}
+    (tmp_path / "rest.json").write_text(json.dumps(rest | keys))
+    model = tmp_path / "ours/model.yml"
+    model.write_text("\n".join(line for line in model.read_text().splitlines() if "padded-vocab" not in line))
+    plan = prepare_run([model, tmp_path / "rest.json"], catalog=load_plugins(), start=False).plan
+    notes = export_hf(tmp_path / "ours/step-00000000", plan, tmp_path / "out", load_path("neox_hf.llama:Llama")())
+    assert not any("tokenizer" in note for note in notes)
+    loaded, mine = AutoTokenizer.from_pretrained(tmp_path / "out"), build_tokenizer(plan)
+    assert mine is not None
+    assert loaded(TEXT, add_special_tokens=False)["input_ids"] == mine.encode(TEXT)
+    assert loaded.decode(loaded(TEXT, add_special_tokens=False)["input_ids"]) == TEXT
+    assert (loaded.eos_token, loaded.eos_token_id, loaded.bos_token) == (end, mine.eod, begin)
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert (config["eos_token_id"], config["bos_token_id"]) == (mine.eod, loaded.bos_token_id)
+
+
 def broken(folder: Path, value: float) -> Path:
     model = roughened(MODELS["pythia"]())
     model.gpt_neox.layers[1].mlp.dense_h_to_4h.weight.data[:2] = value
@@ -224,7 +326,7 @@ def test_the_family_that_has_a_model_is_found(imported: Imported) -> None:
     theirs, plan, _, _ = imported
     families = {component.name: load_path(component.target)() for component in neox_model_families()}
     chosen = choose_family(plan.model, families)
-    expected = "gpt_neox" if theirs.config.model_type == "gpt_neox" else "llama"
+    expected = {"mistral": "llama"}.get(theirs.config.model_type, theirs.config.model_type)
     assert chosen is families[expected]
 
 

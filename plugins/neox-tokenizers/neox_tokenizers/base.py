@@ -36,6 +36,15 @@ class LibraryTokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))]
 
+    def to_json(self) -> str:
+        """The text of a tokenizer.json, in which the end of a document is a special token."""
+        from tokenizers import AddedToken, Tokenizer
+
+        published = Tokenizer.from_str(self._tokenizer.to_str())
+        published.add_special_tokens([AddedToken(published.id_to_token(self.eod), special=True, normalized=False)])
+        text: str = published.to_str()
+        return text
+
     def decode(self, ids: Iterable[int]) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
