@@ -27,11 +27,12 @@ _OUT = click.option(
 def explain(key: str, as_json: bool) -> None:
     """Say what KEY means: type, default, allowed values, owner, rules. Any spelling, dots for blocks."""
     from neox_core.config.reference.explain import find_keys, older_spellings
-    from neox_core.config.reference.keys import all_keys
+    from neox_core.config.reference.keys import all_keys, keys_in_blocks
     from neox_core.hooks.loader import load_plugins
     from neox_core.plan.rules import rules_about
 
-    keys = all_keys(load_plugins().registry)
+    registry = load_plugins().registry
+    keys = (*all_keys(registry), *keys_in_blocks(registry))
     found = find_keys(key, keys)
     older, rules = older_spellings(found[0].path), rules_about(found[0].path)
     inner = [each.path for each in keys if each.path.rpartition(".")[0] == found[0].path]

@@ -59,12 +59,14 @@ class NeoxGroup(click.Group):
         if cmd_name in SUBCOMMANDS:
             command = load_path(SUBCOMMANDS[cmd_name].target)
         else:
-            from neox_core.hooks.loader import load_plugins  # takes 50 ms, which no other subcommand pays here
+            from neox_core.hooks.install import require_modules  # with the loader 50 ms that others need not pay
+            from neox_core.hooks.loader import load_plugins
 
             catalog = load_plugins()
             if ":" not in cmd_name and not catalog.registry.offers("command", cmd_name):
                 self._refuse(ctx, cmd_name, catalog)
             entry = catalog.find("command", cmd_name)
+            require_modules(entry)
             command = entry.load()
             ctx.meta[OFFER] = entry
         if not isinstance(command, click.Command):

@@ -1,12 +1,14 @@
 """What is known of one name: the text of `neox plugins info`."""
 
 from collections.abc import Iterator
+from textwrap import indent
 
 from neox_core.config.schema.convert import Field, block_of, fields_of, shown
 from neox_core.config.schema.describe import type_in_words
 from neox_core.hooks.catalog import Catalog, Report
 from neox_core.hooks.component import Component, ConfigSection
 from neox_core.hooks.kinds import KIND_BY_NAME
+from neox_core.hooks.ops import Op, installed_ops, signature_of
 from neox_core.hooks.registry import Entry, PluginInfo
 
 
@@ -19,6 +21,9 @@ def describe(catalog: Catalog, name: str) -> Iterator[str]:
     for plugin, section in catalog.registry.sections:
         if section.name == bare and owner in ("", plugin.id):
             yield _section(catalog, plugin, section)
+    for op in installed_ops(catalog.registry):
+        if op.name == bare and not owner:
+            yield _op(catalog, op)
     report = catalog.report(owner or bare)
     if report is not None and (not owner or report.status != "ok"):
         yield _plugin(catalog, report)
@@ -39,6 +44,10 @@ def _component(catalog: Catalog, entry: Entry) -> str:
         lines.append(f"  use       {kind.key.replace('_', '-')}: {f'[{written}]' if kind.many else written}")
     if others:
         lines.append(f"  clash     offered too as {', '.join(other.qualified for other in others)}")
+    for name, reference in component.ops:
+        lines.append(f"  op        {name}, as {_called(reference)}")
+    if entry.kind == "kernel":
+        lines += _op_of_kernel(catalog, component)
     if component.needs:
         missing = component.missing()
         needs = (f"{name} (not installed)" if name in missing else name for name in component.needs)
@@ -52,6 +61,28 @@ def _component(catalog: Catalog, entry: Entry) -> str:
         lines.append(f"  settings  {f'in {kind.settings_at}' if kind.settings_at else 'keys of the config'}")
         lines += _settings(component.settings, "-" if not kind.settings_at else "_")
     return "\n".join(lines)
+
+
+def _op(catalog: Catalog, op: Op) -> str:
+    kernels = [each for each in catalog.registry.entries("kernel") if each.component.name.partition(".")[0] == op.name]
+    signature = signature_of(op.reference)
+    lines = [f"op {op.name}", f"  of        {', '.join(op.owners)}", f"  reference {op.reference}"]
+    lines.append(f"  kernels   {', '.join(each.qualified for each in kernels) or 'none'}")
+    if signature is not None:
+        lines += [f"  called    {signature.call}", *indent(signature.help, "    ").splitlines()]
+    return "\n".join(lines)
+
+
+def _op_of_kernel(catalog: Catalog, component: Component) -> Iterator[str]:
+    name = component.name.partition(".")[0]
+    for op in installed_ops(catalog.registry):
+        if op.name == name:
+            yield f"  op        {name}, called like {_called(op.reference)}"
+
+
+def _called(reference: str) -> str:
+    signature = signature_of(reference)
+    return reference if signature is None else f"{reference.partition(':')[0]}:{signature.call}"
 
 
 def _optimizer(component: Component) -> Iterator[str]:

@@ -28,8 +28,9 @@ class SparseLayout(Protocol):
     """`target(shape: LayoutShape, settings) -> bool [heads, query blocks, key blocks]`, on the CPU.
 
     True where a block of queries attends to a block of keys. A pure function of its arguments: what is random follows
-    from (seed, layer, head). Lower triangular where the shape is causal; what is seen within a block of the diagonal
-    is for the executor. The settings have `block`, the side of a block in tokens.
+    from (seed, layer, head), and torch's own generator is left as it is. Lower triangular where the shape is causal;
+    what is seen within a block of the diagonal is for the executor. The settings have `block`, the side of a block in
+    tokens.
     """
 
     def __call__(self, shape: LayoutShape, settings: Any) -> Tensor: ...

@@ -20,13 +20,16 @@ class TokenSource(Protocol):
     """
 
     sizes: NDArray[np.int32]
-    """Tokens of each document, [documents]."""
+    """Tokens of each document, [documents], 0 or more."""
 
     dtype: np.dtype[Any]
     """Integer dtype of the ids as stored."""
 
     def read(self, document: int, offset: int = 0, length: int | None = None) -> NDArray[Any]:
-        """Ids [length] of one document from `offset` on, to its end by default. A view where the storage allows."""
+        """Ids [length] of one document from `offset` on, to its end by default. A view where the storage allows.
+
+        What a caller writes into them, where they can be written, changes nothing that is read next.
+        """
         ...
 
 
@@ -34,11 +37,14 @@ class TokenWriter(Protocol):
     """Writes one dataset in constant memory. Nothing that looks finished exists before `close()` returns."""
 
     def add_document(self, tokens: Sequence[int] | NDArray[Any]) -> None:
-        """Raises DataError for an id that is not below the `vocab_size` of the dataset, and when the disk is full."""
+        """tokens: list or array. Raises DataError for an id below 0 or not below `vocab_size`, and for a full disk."""
         ...
 
     def close(self) -> None:
-        """Finish and move the files into place atomically. Raises DataError; what was written is then still there."""
+        """Finish and move the files into place atomically, over those of a dataset that had the name; leave no others.
+
+        Raises DataError; what was written is then still there.
+        """
         ...
 
     def abort(self) -> None:
@@ -61,12 +67,13 @@ class ResumableWriter(TokenWriter, Protocol):
 class DataBackend(Protocol):
     """`target(settings) -> DataBackend`.
 
-    A prefix names one dataset; the backend knows its files. Raises DataError naming the file for what is missing,
-    truncated or of another format.
+    A prefix names one dataset; the backend knows its files, and makes folders that are not there. Raises DataError
+    naming the file for what is missing, truncated or of another format, at the latest when all of it is read.
+    `data-impl: infer` makes one with the defaults of its settings, and asks it by `recognises`.
     """
 
     def recognises(self, prefix: Path) -> bool:
-        """Whether the files of `prefix` are of this backend: looks at names and magic bytes only."""
+        """Whether the files of `prefix` are a whole dataset of this backend: looks at names and magic bytes only."""
         ...
 
     def files(self, prefix: Path) -> tuple[Path, ...]:
@@ -122,8 +129,8 @@ class StreamingBackend(DataBackend, Protocol):
 class Tokenizer(Protocol):
     """`target(settings) -> Tokenizer`.
 
-    `decode(encode(text)) == text` for any text, when the tokenizer is lossless. Raises DataError for a missing or
-    unreadable file.
+    `decode(encode(text)) == text` for any text, when the tokenizer is lossless. The same text gives the same ids, each
+    a whole number from 0 to below `vocab_size`. Raises DataError for a missing or unreadable file.
 
     Planner: `(settings) -> int`, the number of ids, from the files alone. A method `to_json() -> str`, where it has
     one, gives the tokenizer.json of the library `tokenizers`, for an export.
@@ -133,11 +140,13 @@ class Tokenizer(Protocol):
     """Number of ids: every id is below it."""
 
     eod: int
-    """The id that ends a document."""
+    """The id that ends a document, below `vocab_size`."""
 
     def encode(self, text: str) -> list[int]: ...
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """For each text what `encode` gives."""
+        ...
 
     def decode(self, ids: Iterable[int]) -> str: ...
 

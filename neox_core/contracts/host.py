@@ -38,10 +38,12 @@ def launch_fault(command: object) -> str:
 class Launcher(Protocol):
     """`target(plan: RunPlan, run_file: Path, settings) -> LaunchCommand`; imported on the host, so it is light.
 
-    A pure function: the same plan gives the same command, and nothing is started or written. Hosts, ranks and the
-    address where they meet are in `plan.cluster`, a ClusterPlan. The core runs the command in a session of its own,
-    sends it SIGTERM to stop the ranks in good order (it passes that on, once, to each rank and not to the rank's
-    workers), kills it at a second Ctrl-C, and judges by its exit code: 0 when every rank ended well. It stays
+    A pure function: the same plan gives the same command, and nothing is started or written. The command names the run
+    file, runs no shell on this host, and repeats no value of the environment, which the ranks inherit: it may be
+    secret. Hosts, ranks and the address where they meet are in `plan.cluster`, a ClusterPlan. The core runs the command
+    in a session of its own, sends it SIGTERM to stop the ranks in good order (it passes that on, once, to each rank and
+    not to the rank's workers), kills it at a second Ctrl-C, and judges by its exit code: 0 when every rank ended well.
+    It stays
     until they have: 0 before the first rank has come to its end is an error.
 
     Each rank is the command `neox_core.interpreter.python("neox_core.run.rank", RUN_FILE)`: that is `python -m`, and
@@ -106,6 +108,9 @@ class Monitor(Protocol):
     """`target(run: RunInfo, settings) -> Monitor`; lives in rank 0 and is called at log steps only.
 
     What it wants to show between two logs it reads from `run.progress`, in a thread of its own.
+
+    It is made anew for a run that is resumed, in the folder of the first. It takes values of any name, nan and inf too,
+    leaves the mapping as it is, since other monitors get it too, and takes messages of any text.
 
     A monitor must not stop a run: the core reports what it raises once, and goes on without it. It may refuse to start:
     what its constructor raises ends the run before the first step.

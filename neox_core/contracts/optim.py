@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 class Optimizer(Protocol):
     """`target(params, settings) -> torch.optim.Optimizer`.
 
-    params: groups `{"params": [...], "weight_decay": float}`; an option in a group wins over the settings. The
-    optimizer reads `lr` from its groups at each step, since the schedule writes it there.
+    params: groups `{"params": [...], "weight_decay": float}`; an option in a group wins over the settings, which hold
+    for a group without it. The optimizer reads `lr` from its groups at each step, since the schedule writes it there;
+    it is above 0 to begin with, and at 0 the weights stay. One that decays weights has a setting `weight_decay`: where
+    there is none, `weight-decay` is refused in a config, and groups have 0.
 
-    It must be a `torch.optim.Optimizer` whose whole state is in `state_dict()`: saving, building anew and loading it
-    changes no bit of what follows. `step()` leaves the gradients as they are, skips parameters without one, and is
-    deterministic. Per-parameter state is either of the parameter's shape (sliced with it under ZeRO) or a scalar; with
+    It must be a `torch.optim.Optimizer` whose whole state is in `state_dict()`, in tensors and plain numbers: saving,
+    building anew and loading it changes no bit of what follows. `step()` moves the weights that have a gradient, those
+    too whose first one comes late, and keeps them finite while gradients are. It leaves the gradients as they are,
+    skips parameters without one, and is deterministic whatever torch's generator draws. `zero_grad()` lets go of
+    gradients. Per-parameter state is either of the parameter's shape (sliced with it under ZeRO) or a scalar; with
     `Component.whole_parameters` it may also be one number for each index of a dimension, in a tensor that broadcasts
     to the parameter: [d1, 1] and [1, d2] of a [d1, d2]. Such an optimizer is not run on parts of parameters: at
     ZeRO 1 its groups are left the parameters that the rank owns, which may be none, after it is made of all. Any other
@@ -89,7 +93,8 @@ class LRSchedule(Protocol):
     that follows `step` finished ones, a float, finite and never negative; also for steps after the end of the run.
 
     One that `lr-decay-style` names climbs in a straight line from 0 to `peak_lr` in `warmup_steps`, is never above it,
-    afterwards never below `min_lr`, and stays the same from `decay_steps` on.
+    starts its decay within a twentieth of it, is afterwards never below `min_lr`, and stays the same from `decay_steps`
+    on.
     """
 
     def __call__(self, step: int) -> float: ...

@@ -115,9 +115,14 @@ def open_source(backend: DataBackend, reference: ComponentRef, prefix: Path) -> 
         sizes, dtype = source.sizes, np.dtype(source.dtype)
     if not isinstance(sizes, np.ndarray) or sizes.ndim != 1 or sizes.dtype.kind not in "iu":
         raise reference.fault("`sizes` of what it opens is no array of whole numbers, [documents]")
+    if len(sizes) and int(sizes.min()) < 0:
+        document = int(sizes.argmin())
+        raise reference.fault(f"`sizes` of what it opens says that document {document} has {sizes[document]} tokens")
     some = np.flatnonzero(sizes[:FIRST_DOCUMENTS])
     with reference.blamed():
         ids = source.read(int(some[0]), 0, 1) if len(some) else np.empty(0, dtype)
+    if isinstance(ids, np.ndarray) and ids.ndim != 1:
+        raise reference.fault(f"read() of what it opens gives ids of the shape {list(ids.shape)}, not [length]")
     if dtype.kind not in "iu" or not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iu":
         raise reference.fault("what it opens does not hold ids of an integer type")
     return source

@@ -37,6 +37,13 @@ def load_tokenizer(reference: ComponentRef) -> Tokenizer:
     size = getattr(tokenizer, "vocab_size", None)
     if not isinstance(size, int) or size < 1:
         raise reference.fault(f"its vocab_size is {size!r}, not a number of ids")
+    if not hasattr(tokenizer, "eod"):
+        raise reference.fault("it has no eod, the id that ends a document")
+    if not isinstance(tokenizer.eod, int) or not 0 <= tokenizer.eod < size:
+        raise reference.fault(f"its eod is {tokenizer.eod!r}, not an id below its vocab_size {size}")
+    lacks = [name for name in ("encode", "encode_batch", "decode") if not callable(getattr(tokenizer, name, None))]
+    if lacks:
+        raise reference.fault(f"it has no method {lacks[0]}")
     return tokenizer
 
 

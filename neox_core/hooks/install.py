@@ -12,7 +12,8 @@ from pathlib import Path
 
 import tomli
 
-from neox_core.hooks.registry import normalise
+from neox_core.errors import PluginError
+from neox_core.hooks.registry import Entry, normalise
 
 PACKAGES = Path(__file__).parents[1] / "config" / "compat" / "packages.toml"
 """The names and keys of each first-party package."""
@@ -47,6 +48,14 @@ def how_to_get(modules: Iterable[str], plugin: str) -> str:
     if others:
         found.append(f"install {', '.join(others)} as {_home(plugin) or f'the author of {plugin}'} says")
     return "; ".join(found)
+
+
+def require_modules(entry: Entry) -> None:
+    """Raises PluginError for a component that needs modules which are not installed."""
+    missing = entry.component.missing()
+    if missing:
+        message = f"{entry.kind} {entry.qualified} needs {', '.join(missing)}, not installed"
+        raise PluginError(message, hint=how_to_get(missing, entry.plugin.id))
 
 
 def _home(plugin: str) -> str:

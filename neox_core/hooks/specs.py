@@ -132,5 +132,8 @@ def neox_check_config(config: Config, cluster: ClusterShape) -> Iterable[Problem
 
     config: has the keys of all sections, also the core's. `config.value("train-iters")` is a value, and
     `config.problem(message, "train-iters", hint)` is a Problem at the place where the key is written.
-    cluster: the ranks that the run will have. A rule leaves out the arguments that it does not look at.
+    `config.components("position")` are the chosen ones, each a `Chosen`.
+    cluster: a ClusterShape, the ranks that the run will have. A rule leaves out the arguments that it does not look at.
+    A rule returns an empty list where all is well. The rules of a plugin are asked where the config chooses one of its
+    components, writes one of its keys, or requires it, and always where it offers nothing else.
     """

@@ -12,6 +12,8 @@ from torch import nn
 
 from neox_core.contracts import SparseUse
 from neox_core.errors import ConfigError
+from neox_core.hooks.component import load_path
+from neox_core.kernels.compare import faults_of
 from neox_core.model.model_inputs import load_position
 from neox_core.model.scores import stores_scores
 
@@ -118,6 +120,10 @@ def use_kernels(
     """
     choices = [_chosen(each, plan, context, dtype) for each in plan.kernels]
     chosen = {each.op: each.kernel for each in choices if each.kernel is not None}
+    for each, choice in zip(plan.kernels, choices, strict=True):
+        if choice.kernel is not None and each.reference:
+            offer = next(one for one in each.offers if one.load()[0] is choice.kernel)
+            _probe(offer, choice.kernel, each.reference, dtype, context.device)
     for user in (*kernel_users(model), optimizer):
         if hasattr(user, "kernels"):
             user.kernels = chosen
@@ -137,6 +143,15 @@ def _chosen(kernel: KernelPlan, plan: ModelPlan, context: BuildContext, dtype: t
 def _stores_scores(plan: ModelPlan, device: torch.device) -> bool:
     documents = plan.reset_attention_mask
     return stores_scores(device, masked=documents or _is_biased(plan), drops=plan.attention_dropout > 0)
+
+
+def _probe(offer: ComponentRef, kernel: Any, reference: str, dtype: torch.dtype, device: torch.device) -> None:
+    """The first small example. Raises PluginError for a kernel whose results do not have the reference's form."""
+    with offer.blamed(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        arguments = next(iter(kernel.examples(dtype, device, large=False)), None)
+        faults = () if arguments is None else faults_of(kernel, load_path(reference), arguments)
+    if faults:
+        raise offer.fault(f"{faults[0]}; the reference is {reference}")
 
 
 def shape_of(op: str, plan: ModelPlan, context: BuildContext) -> tuple[int, ...]:

@@ -56,6 +56,11 @@ def compare(kernel: Callable[..., Any], reference: Callable[..., Any], arguments
     return Verdict(*max(found, key=lambda each: each[0]))
 
 
+def faults_of(kernel: Callable[..., Any], reference: Callable[..., Any], arguments: Sequence[Any]) -> tuple[str, ...]:
+    """What one call of a kernel, without gradients, breaks of its contract: shapes, dtypes, what it changes."""
+    return tuple(_faults(_called(kernel, arguments), _called(reference, arguments), _Names(reference)))
+
+
 def error_of(kernel: Callable[..., Any], reference: Callable[..., Any], arguments: Sequence[Any]) -> float:
     """The error that `compare` tells, of one call of the kernel; gradients are those of arguments that require one."""
     asked = [at for at, each in enumerate(arguments) if isinstance(each, Tensor) and each.requires_grad]

@@ -20,17 +20,15 @@ from neox_core.config.schema.sections.host import LaunchSection
 from neox_core.config.schema.sections.model import ModelSection, RegularizationSection
 from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.config.schema.sections.schedule import LearningRateSection
-from neox_core.config.schema.sections.training import BatchSection, TrainingSection
+from neox_core.config.schema.sections.training import TrainingSection
 from neox_core.config.schema.sections.zero import ZeroSection
 from neox_core.config.schema.structure import Chosen, Config
 from neox_core.hooks.component import path_of
-from neox_core.plan.batch import solve_batch
-from neox_core.plan.cluster import ClusterShape, cluster_plan, data_parallel
+from neox_core.plan.cluster import ClusterShape, cluster_plan
 from neox_core.plan.deepspeed import engine_json
 from neox_core.plan.deepspeed.blocks import engine_blocks
 from neox_core.plan.lr_schedule import chosen_schedule, schedule_shape
 from neox_core.plan.runfile import (
-    BatchPlan,
     CheckpointPlan,
     ComponentRef,
     DataPlan,
@@ -54,7 +52,7 @@ def assemble(
     config: Config, shape: ClusterShape, resume: Resume, folder: str, debug: bool, kernels: tuple[KernelPlan, ...] = ()
 ) -> RunPlan:
     """The plan of a config whose rules all hold."""
-    batch = _batch(config, shape)
+    batch = shape.batch(config)
     precision = _precision(config.section(PrecisionSection))
     optim = _optim(config)
     (launcher,) = config.components("launcher")
@@ -183,16 +181,6 @@ def _recompute(section: ActivationCheckpointingSection, num_layers: int) -> Reco
     )
 
 
-def _batch(config: Config, shape: ClusterShape) -> BatchPlan:
-    batch = config.section(BatchSection)
-    return solve_batch(
-        batch.train_batch_size,
-        batch.train_micro_batch_size_per_gpu,
-        batch.gradient_accumulation_steps,
-        data_parallel(config, shape),
-    )
-
-
 def _data(config: Config) -> DataPlan:
     data, blend = config.section(DataSection), config.section(BlendSection)
     (backend,), tokenizers = config.components("data backend"), config.components("tokenizer")
@@ -216,8 +204,10 @@ def _sources(paths: tuple[str, ...] | None, weights: tuple[float, ...] | None) -
 def _optim(config: Config) -> OptimPlan:
     rest, shape = config.section(RegularizationSection), schedule_shape(config)
     (optimizer,) = config.components("optimizer")
-    decay = optimizer.settings.weight_decay if config.is_set("optimizer.params.weight_decay") else rest.weight_decay
-    same_decay = {"weight_decay": decay} if hasattr(optimizer.settings, "weight_decay") else {}
+    decays = hasattr(optimizer.settings, "weight_decay")
+    inner = optimizer.settings.weight_decay if config.is_set("optimizer.params.weight_decay") else rest.weight_decay
+    decay = inner if decays else 0.0
+    same_decay = {"weight_decay": decay} if decays else {}
     return OptimPlan(
         optimizer=reference(optimizer, **same_decay),
         schedule=reference(chosen_schedule(config)),

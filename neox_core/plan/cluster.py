@@ -11,10 +11,12 @@ from attrs import frozen
 from neox_core.config.problem import MisfitError, Problem
 from neox_core.config.schema.sections.host import LaunchSection
 from neox_core.config.schema.sections.parallelism import ParallelismSection
+from neox_core.config.schema.sections.training import BatchSection
 from neox_core.config.schema.structure import Config
 from neox_core.errors import UsageError
+from neox_core.plan.batch import solve_batch
 from neox_core.plan.hosts import DEFAULT_HOSTFILE, Pool, exclude, first, include, read_hostfile
-from neox_core.plan.runfile import ClusterPlan, Host
+from neox_core.plan.runfile import BatchPlan, ClusterPlan, Host
 
 Device = Literal["cpu", "cuda"]
 
@@ -36,6 +38,20 @@ class ClusterShape:
     backend: str
     num_cores: int
     hosts: tuple[Host, ...] = ()
+
+    def data_parallel(self, config: Config) -> int:
+        """Copies of the model, 1 or more."""
+        return data_parallel(config, self)
+
+    def batch(self, config: Config) -> BatchPlan:
+        """The batch sizes that follow from those that the config writes, in samples."""
+        sizes = config.section(BatchSection)
+        return solve_batch(
+            sizes.train_batch_size,
+            sizes.train_micro_batch_size_per_gpu,
+            sizes.gradient_accumulation_steps,
+            self.data_parallel(config),
+        )
 
 
 def detect(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> Machine:

@@ -36,7 +36,8 @@ def plan_kernels(config: Config, registry: Registry, device: str) -> tuple[tuple
     problems: list[Problem] = []
     asked = dict(_asked(config, problems))
     mine = model_ops(config)
-    known = {op.name for op in installed_ops(registry)}
+    references = {op.name: op.reference for op in installed_ops(registry)}
+    known = set(references)
     for op in sorted(set(mine) | set(asked)):
         choice, key = asked.get(op, (AUTO, ""))
         if choice == REFERENCE and (op in known or key in SWITCHES):
@@ -52,7 +53,7 @@ def plan_kernels(config: Config, registry: Registry, device: str) -> tuple[tuple
         if reason:
             continue
         ready = [each for each in offers if matches(each, op, choice) and not each.component.missing()]
-        plans.append(KernelPlan(op, choice, key, tuple(map(_reference, ready))))
+        plans.append(KernelPlan(op, choice, key, tuple(map(_reference, ready)), references[op]))
     return tuple(plans), problems
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from neox_core.config.problem import Problem
+from neox_core.config.problem import MisfitError, Problem
 from neox_core.config.schema.sections.host import PluginsSection
-from neox_core.config.schema.structure import Config
+from neox_core.config.schema.structure import Config, SectionInvalidError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import cause_of, show_traceback
 from neox_core.hooks.registry import normalise
@@ -29,6 +29,8 @@ def plugin_rules(
             continue
         try:
             said = ask(config.seen_by(name), shape)
+        except (SectionInvalidError, MisfitError):  # it asked for what does not fit together, as the core has said
+            continue
         except (Exception, SystemExit) as error:  # noqa: BLE001 a plugin may raise anything
             show_traceback(error)
             found.append(fault_of_rules(name, error, catalog))

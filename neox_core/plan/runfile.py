@@ -132,12 +132,14 @@ class KernelPlan:
     """What is asked for an op. asked: "auto", "fused" (any kernel), or the name of one.
 
     offers: kernels in the order of preference. key: the config key that asks, for messages; "" where none does.
+    reference: import path of what the kernels are equal to.
     """
 
     op: str
     asked: str
     key: str
     offers: tuple[ComponentRef, ...]
+    reference: str = ""
 
 
 @frozen

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from neox_core.errors import PluginError
+from neox_core.model.check_components import probe_optimizer, require_optimizer
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,21 +36,17 @@ def build_optimizer(
 
     data_parallel: the ranks over which an optimizer that asks for them exchanges by itself.
 
-    Raises PluginError when the component cannot be loaded, is no torch optimizer, or has no `lr`.
+    Raises PluginError when the component cannot be loaded, is no torch optimizer, has no `lr`, or keeps state that no
+    checkpoint could hold.
     """
     target, _ = plan.optimizer.load()
     for name, parameter in model.named_parameters():
         parameter.is_table = name.partition(".")[0] in TABLES  # type: ignore[attr-defined]
     exchange = {"group": data_parallel} if "group" in signature(target).parameters else {}
+    device = next((parameter.device for _, parameter in model.named_parameters()), torch.device("cpu"))
+    probe_optimizer(plan.optimizer, device, exchanges=bool(exchange), whole=plan.whole_parameters)
     optimizer = plan.optimizer.make(weight_decay_groups(model, plan.weight_decay), **exchange)
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise plan.optimizer.fault(f"makes a {type(optimizer).__name__}, not a torch.optim.Optimizer")
-    rates = [group.get("lr") for group in optimizer.param_groups]
-    if not all(isinstance(rate, float | int | torch.Tensor) for rate in rates):
-        raise PluginError(
-            f"{plan.optimizer.owner}: `lr` in its groups is {rates[0]!r}, not a number",
-            hint="it is called as target(params, settings)",
-        )
+    require_optimizer(plan.optimizer, optimizer)
     return optimizer
 
 

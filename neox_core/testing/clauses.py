@@ -2,8 +2,48 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import wraps
+from traceback import walk_tb
+from typing import Any, TypeVar, cast
 
+from neox_core.errors import ConfigError, PluginError
 from neox_core.hooks.guard import HEAVY
+
+F = TypeVar("F", bound=Callable[..., Any])
+OURS = ("neox_core", "torch", "numpy", "contextlib")
+
+
+def clauses(check: F) -> F:
+    """Mark a check: what a component raises in it is a clause that does not hold, with the place in its code.
+
+    A plugin that cannot be loaded, or settings that are wrong, remain errors of their own.
+    """
+
+    @wraps(check)
+    def checked(*args: Any, **settings: Any) -> Any:
+        try:
+            return check(*args, **settings)
+        except (AssertionError, PluginError, ConfigError):
+            raise
+        except Exception as error:
+            raise AssertionError(f"what the contract allows raises nothing; {raised(error)}") from error
+
+    return cast("F", checked)
+
+
+def raised(error: BaseException) -> str:
+    """What was raised, in one line, and where in the code that is neither ours nor a library's."""
+    frames = ((frame.f_globals.get("__name__", ""), line) for frame, line in walk_tb(error.__traceback__))
+    places = [f"{name}, line {line}" for name, line in frames if name.partition(".")[0] not in OURS]
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"it raises {said}" + (f" ({places[-1]})" if places and places[-1] else "")
+
+
+def has(component: object, what: str, *methods: str) -> None:
+    """Raises AssertionError unless the component has all of the methods that its contract names."""
+    lacks = [name for name in methods if not callable(getattr(component, name, None))]
+    hold(not lacks, f"{what} has the methods {', '.join(methods)}; it has no {', '.join(lacks)}")
 
 
 def hold(holds: object, clause: str) -> None:

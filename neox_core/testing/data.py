@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neox_core.errors import DataError
-from neox_core.testing.clauses import hold
+from neox_core.testing.clauses import clauses, has, hold
 from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 VOCABULARIES = (256, 257, 32768, 32769, 65499, 65500, 65536, 65537, 100_000, 2**31 - 1)
 
 
+@clauses
 def check_data_backend(catalog: Catalog, name: str, **settings: Any) -> None:
     """The clauses of contracts.DataBackend, tried in a temporary folder, for vocabularies around every integer type.
 
@@ -33,6 +34,7 @@ def check_data_backend(catalog: Catalog, name: str, **settings: Any) -> None:
     """
     entry = catalog.find("data backend", name)
     backend: DataBackend = entry.load()(build(entry, **settings))
+    has(backend, "a data backend", "recognises", "files", "open", "create")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         for vocab_size in VOCABULARIES:
@@ -45,6 +47,8 @@ def check_data_backend(catalog: Catalog, name: str, **settings: Any) -> None:
 
 
 def _check_round_trip(backend: DataBackend, prefix: Path, vocab_size: int) -> None:
+    import numpy as np
+
     documents = _documents(vocab_size)
     _write(backend, prefix, documents, vocab_size)
     hold(backend.recognises(prefix), "recognises() is true of a dataset that it wrote")
@@ -53,7 +57,11 @@ def _check_round_trip(backend: DataBackend, prefix: Path, vocab_size: int) -> No
         "files() names the files of the dataset, and all are there after close()",
     )
     source = backend.open(prefix)
-    hold(source.dtype.kind in "iu", f"dtype is an integer type, not {source.dtype}")
+    hold(np.dtype(source.dtype).kind in "iu", f"dtype is an integer type, not {source.dtype}")
+    hold(
+        isinstance(source.sizes, np.ndarray) and source.sizes.ndim == 1 and source.sizes.dtype.kind in "iu",
+        f"sizes is an array of whole numbers, [documents], not {source.sizes!r}",
+    )
     sizes = [len(document) for document in documents]
     hold(
         list(source.sizes) == sizes,
@@ -61,7 +69,12 @@ def _check_round_trip(backend: DataBackend, prefix: Path, vocab_size: int) -> No
     )
     for index, document in enumerate(documents):
         where = f"with a vocabulary of {vocab_size}, document {index}"
-        hold(list(source.read(index)) == list(document), f"read() gives the ids that were written ({where})")
+        ids = source.read(index)
+        hold(
+            isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu",
+            f"read() gives an array of whole numbers, [length], not {ids!r}",
+        )
+        hold(list(ids) == list(document), f"read() gives the ids that were written ({where})")
         for offset in range(0, len(document), max(1, len(document) // 3)):
             part = list(source.read(index, offset))
             hold(part == list(document[offset:]), f"read(offset={offset}) begins there ({where})")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from neox_core.contracts.host import LaunchCommand, launch_fault
 from neox_core.plan.runfile import RunPlan, write_runfile
-from neox_core.testing.clauses import check_light, hold
+from neox_core.testing.clauses import check_light, clauses, hold
 from neox_core.testing.plans import example_plan
 from neox_core.testing.plugins import build
 
@@ -20,6 +20,7 @@ SHELLS = frozenset({"sh", "bash", "dash", "zsh", "fish", "ksh"})
 SECRET = "neox-secret-9f1c"  # noqa: S105  planted to see whether it gets out
 
 
+@clauses
 def check_launcher(catalog: Catalog, name: str, plan: RunPlan | None = None, **settings: Any) -> LaunchCommand:
     """Check that launcher `name` gives a command as the contract asks, and return the command.
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from neox_core.contracts.model import PositionShape
-from neox_core.testing.clauses import hold
+from neox_core.testing.clauses import clauses, has, hold
 from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
+@clauses
 def check_norm(catalog: Catalog, name: str, **settings: Any) -> None:
     """Raises AssertionError naming the clause of `contracts.Norm` that the norm breaks."""
     make = _maker(catalog, "norm", name, settings)
@@ -26,7 +27,7 @@ def check_norm(catalog: Catalog, name: str, **settings: Any) -> None:
         norm = _wiggled(make(dim), seed=dim)
         _check_module(norm, "a norm")
         x = _random(4, 5, dim) * 3 + 1
-        wide = norm.double()(x.clone())
+        wide = _tensor(norm.double()(x.clone()), "a norm")
         hold(wide.shape == x.shape, f"[..., dim] -> [..., dim]: {tuple(x.shape)} became {tuple(wide.shape)}")
         hold(norm(x[0, 0].clone()).shape == (dim,), "any number of leading dimensions, none too")
         alone = torch.stack([torch.stack([norm(row.clone()) for row in sample]) for sample in x])
@@ -43,10 +44,12 @@ def check_norm(catalog: Catalog, name: str, **settings: Any) -> None:
     _check_statistics(make)
 
 
+@clauses
 def check_activation(catalog: Catalog, name: str, **settings: Any) -> None:
     """Raises AssertionError naming the clause of `contracts.Activation` that the activation breaks."""
     activation = _maker(catalog, "activation", name, settings)()
-    hold(isinstance(activation.gated, bool), "`gated` is True or False")
+    hold(callable(activation), "an activation is called")
+    hold(isinstance(getattr(activation, "gated", None), bool), "an activation has `gated`, which is True or False")
     hold(
         not (isinstance(activation, nn.Module) and activation.state_dict()),
         "an activation has no parameters and no state",
@@ -54,7 +57,7 @@ def check_activation(catalog: Catalog, name: str, **settings: Any) -> None:
     width = 6
     inputs = 2 * width if activation.gated else width
     x = _random(3, 4, inputs) * 2
-    before = activation(x.clone())
+    before = _tensor(activation(x.clone()), "an activation")
     hold(
         before.shape == (3, 4, width),
         f"{'[..., 2 * width]' if activation.gated else '[..., width]'} -> [..., width]: "
@@ -81,6 +84,7 @@ def check_activation(catalog: Catalog, name: str, **settings: Any) -> None:
     _check_gradient(activation, x[:1, :2])
 
 
+@clauses
 def check_position(catalog: Catalog, name: str, **settings: Any) -> None:
     """Raises AssertionError naming the clause of `contracts.Position` that the position breaks."""
     make = _maker(catalog, "position", name, settings)
@@ -88,6 +92,7 @@ def check_position(catalog: Catalog, name: str, **settings: Any) -> None:
     batch, seq = 2, 12
     position = _drawn(make(shape))
     _check_module(position, "a position")
+    has(position, "a position", "embed", "prepare", "rotate", "score_bias")
     hidden = _random(batch, seq, shape.hidden_size)
     query, key = (_random(batch, shape.num_heads, seq, shape.head_dim, seed=seed) for seed in (1, 2))
     positions = torch.arange(seq)
@@ -119,6 +124,19 @@ def check_position(catalog: Catalog, name: str, **settings: Any) -> None:
     apart = tuple(torch.stack([row[part][index] for index, row in enumerate(rows)]) for part in range(3))
     hold(_all(_near, everything(mixed), apart, 1e-6), "each sample has its own positions where they are [batch, seq]")
 
+    last = everything(torch.tensor([shape.max_positions - 1]), slice(0, 1))
+    hold(all(bool(part.isfinite().all()) for part in last), "every position below max_positions has a place")
+    one = everything(positions[7:8], slice(7, 8))
+    alone = (whole[0][:, 7:8], whole[1][:, :, 7:8], whole[2][:, :, 7:8])
+    hold(_all(_near, one, alone, 1e-6), "one token with its position, as in a cached generation, is the same")
+    packed = everything(torch.cat((positions[:5], positions[: seq - 5])))
+    first, second = everything(positions[:5], slice(0, 5)), everything(positions[: seq - 5], slice(5, None))
+    joined = tuple(torch.cat(both, 1 if part == 0 else 2) for part, both in enumerate(zip(first, second, strict=True)))
+    hold(_all(_near, packed, joined, 1e-6), "positions may begin again at 0 within a sample: documents lie in it")
+    share = _turned(position, query[:, 1:3], key[:, 1:2], positions)
+    wanted = (whole[1][:, 1:3], whole[2][:, 1:2])
+    hold(_all(_near, share, wanted, 1e-6), "`rotate` treats heads alike: a rank has a share, a key may have fewer")
+
     scores = whole[1] @ whole[2].transpose(2, 3)
     moved_query, moved_key = _rotate(position, query, key, positions + 20)
     moved = moved_query @ moved_key.transpose(2, 3)
@@ -137,8 +155,10 @@ def _check_bias(position: Any, heads: int) -> None:
     head, query, key = torch.arange(heads)[:, None, None], positions[:, None], positions
     seen = key <= query
 
+    hold(callable(bias), "`score_bias` gives a function, or None")
+
     def table(shift: int) -> Tensor:
-        found = bias(head, query + shift, key + shift)
+        found = _tensor(bias(head, query + shift, key + shift), "what `score_bias` gives")
         fits = found.dim() <= 3 and all(
             one in (1, all_) for one, all_ in zip(found.shape[::-1], (12, 12, heads), strict=False)
         )
@@ -160,8 +180,15 @@ def _rotate(position: Any, query: Tensor, key: Tensor, positions: Tensor) -> tup
     """`rotate` as attention calls it: on views of one fused tensor, which must come out as it went in."""
     fused = torch.stack((query, key), dim=2)
     before = fused.clone()
-    turned = position.rotate(fused[:, :, 0], fused[:, :, 1], position.prepare(positions, query.dtype))
+    turned = _turned(position, fused[:, :, 0], fused[:, :, 1], positions)
     hold(torch.equal(fused, before), "`rotate` leaves its inputs as they are")
+    return turned
+
+
+def _turned(position: Any, query: Tensor, key: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    turned = position.rotate(query, key, position.prepare(positions, query.dtype))
+    pair = isinstance(turned, tuple | list) and len(turned) == 2 and all(isinstance(each, Tensor) for each in turned)
+    hold(pair, "`rotate` gives a query and a key")
     return turned[0], turned[1]
 
 
@@ -183,10 +210,16 @@ def _check_module(module: Any, what: str) -> None:
 def _check_call(function: Callable[[Tensor], Tensor], x: Tensor, what: str) -> None:
     """Dtype kept, input left alone, the same bits twice; looked at with training's dropout on and off alike."""
     given = x.clone()
-    first = function(given)
+    first = _tensor(function(given), what)
     hold(torch.equal(given, x), f"{what} leaves its input as it is")
     hold(first.dtype == x.dtype, f"same dtype: {x.dtype} became {first.dtype}")
     hold(torch.equal(function(given), first), f"{what} is deterministic: two calls give the same bits")
+
+
+def _tensor(value: Any, what: str) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise AssertionError(f"{what} gives a tensor, not {'None' if value is None else f'a {type(value).__name__}'}")
+    return value
 
 
 def _check_statistics(make: Callable[..., Any]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from neox_core.contracts import LayoutShape
-from neox_core.testing.clauses import hold
+from neox_core.testing.clauses import clauses, hold
 from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ SHAPES = (  # the largest first: there two draws cannot be the same by chance
 )
 
 
+@clauses
 def check_sparse_layout(catalog: Catalog, name: str, **settings: Any) -> None:
     """Raises AssertionError naming the clause of `contracts.SparseLayout` that the layout breaks."""
     entry = catalog.find("sparse layout", name)
@@ -29,6 +30,7 @@ def check_sparse_layout(catalog: Catalog, name: str, **settings: Any) -> None:
     hold(isinstance(block, int) and block > 0, "the settings have `block`, the side of a block in tokens")
     for shape in SHAPES:
         layout = target(shape, chosen)
+        hold(isinstance(layout, torch.Tensor), f"a layout is a tensor, not a {type(layout).__name__}")
         wanted = (shape.num_heads, shape.num_blocks, shape.num_blocks)
         hold(isinstance(layout, torch.Tensor) and layout.dtype == torch.bool, "a tensor of bool")
         hold(tuple(layout.shape) == wanted, f"[heads, query blocks, key blocks]: {wanted}, not {tuple(layout.shape)}")

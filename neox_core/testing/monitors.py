@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neox_core.contracts.host import Monitor, RunInfo
+from neox_core.testing.clauses import clauses
 from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ LOGGED: tuple[tuple[int, dict[str, float]], ...] = (
 )
 
 
+@clauses
 def check_monitor(catalog: Catalog, name: str, **settings: Any) -> None:
     """Raises AssertionError naming the clause of `contracts.Monitor` that the monitor breaks.
 

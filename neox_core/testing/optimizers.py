@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from neox_core.testing.clauses import hold
+from neox_core.testing.clauses import clauses, hold
 from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ Make = Callable[..., torch.optim.Optimizer]
 Groups = list[dict[str, Any]]
 
 
+@clauses
 def check_optimizer(catalog: Catalog, name: str, **settings: Any) -> None:
     """Raises AssertionError naming the clause of `contracts.Optimizer` that the optimizer breaks."""
     entry = catalog.find("optimizer", name)
@@ -32,6 +33,10 @@ def check_optimizer(catalog: Catalog, name: str, **settings: Any) -> None:
         optimizer: torch.optim.Optimizer = target(groups, build(entry, **{**settings, **changed}))
         return optimizer
 
+    made = target([{"params": _weights(), "weight_decay": 0.0}], build(entry, **settings))
+    hold(isinstance(made, torch.optim.Optimizer), f"it is a torch.optim.Optimizer, not a {type(made).__name__}")
+    rates = [group.get("lr") for group in made.param_groups]
+    hold(all(isinstance(rate, float | int | Tensor) for rate in rates), "its groups have an `lr`, which is a number")
     fields = {field.name for field in getattr(entry.component.settings, "__attrs_attrs__", ())}
     _check_step(make)
     _check_determinism(make)
@@ -130,13 +135,14 @@ def _check_groups(make: Make, fields: set[str]) -> None:
     def decaying(weights: list[nn.Parameter]) -> Groups:
         return [{"params": weights[:1], "weight_decay": 0.5}, {"params": weights[1:], "weight_decay": 0.0}]
 
+    if "weight_decay" not in fields:
+        return  # it decays nothing, and no config can ask it to
     mixed = outcome(decaying)
     hold(not torch.equal(mixed[0], plain[0]), "an option in a group wins over the settings: weight_decay")
     hold(_equal(mixed[1:], plain[1:]), "each group has its own options: weight_decay of one leaves the other alone")
-    if "weight_decay" in fields:
-        hold(_equal(mixed, outcome(decaying, weight_decay=0.25)), "weight_decay of the settings yields to a group's")
-        whole = outcome(lambda weights: [{"params": weights}], weight_decay=0.5)
-        hold(torch.equal(whole[0], mixed[0]), "weight_decay of the settings holds for a group that has none")
+    hold(_equal(mixed, outcome(decaying, weight_decay=0.25)), "weight_decay of the settings yields to a group's")
+    whole = outcome(lambda weights: [{"params": weights}], weight_decay=0.5)
+    hold(torch.equal(whole[0], mixed[0]), "weight_decay of the settings holds for a group that has none")
 
 
 def _check_state(make: Make, component: Component, *, counted: bool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from neox_core.contracts.optim import LRSchedule, ScheduleShape
-from neox_core.testing.clauses import check_light, hold
+from neox_core.testing.clauses import check_light, clauses, hold
 from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ SHAPES = (
 )
 
 
+@clauses
 def check_lr_schedule(catalog: Catalog, name: str, **settings: Any) -> None:
     """Raises AssertionError naming the clause of `contracts.LRSchedule` that the schedule breaks."""
     entry = catalog.find("lr schedule", name)
@@ -34,6 +35,7 @@ def check_lr_schedule(catalog: Catalog, name: str, **settings: Any) -> None:
             raise AssertionError(f"{error}; not with {shape}") from None
 
 
+@clauses
 def check_scheduler(catalog: Catalog, name: str, **settings: Any) -> None:
     """The same for a scheduler, which may have peaks and lengths of its own."""
     entry = catalog.find("scheduler", name)
@@ -47,6 +49,7 @@ def _rates(make: Callable[[], LRSchedule], shape: ScheduleShape) -> list[float]:
     """By step, to beyond the end of the run."""
     steps = range(2 * shape.total_steps + 2)
     schedule = make()
+    hold(callable(schedule), f"a schedule is called with a step; it makes a {type(schedule).__name__}")
     rates = [schedule(step) for step in steps]
     hold(all(isinstance(rate, float) for rate in rates), "a float")
     hold(all(math.isfinite(rate) for rate in rates), "finite at every step, beyond the end of the run too")

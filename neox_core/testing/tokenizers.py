@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neox_core.testing.clauses import hold
+from neox_core.testing.clauses import clauses, has, hold
 from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ TEXTS = (
 VOCAB_SIZE = 300
 
 
+@clauses
 def check_tokenizer(catalog: Catalog, name: str, *, lossless: bool = True, **settings: Any) -> None:
     """Raises AssertionError naming the clause of `contracts.Tokenizer` that the tokenizer breaks.
 
@@ -59,6 +60,9 @@ def _trained(entry: Entry, target: Any, folder: Path) -> dict[str, str]:
 
 
 def _check_tokenizer(tokenizer: Tokenizer, lossless: bool) -> None:
+    has(tokenizer, "a tokenizer", "encode", "encode_batch", "decode")
+    lacks = [name for name in ("vocab_size", "eod") if not hasattr(tokenizer, name)]
+    hold(not lacks, f"a tokenizer has vocab_size and eod; it has no {', '.join(lacks)}")
     size = tokenizer.vocab_size
     hold(isinstance(size, int) and size > 0, f"vocab_size is a number of ids, not {size!r}")
     hold(isinstance(tokenizer.eod, int) and 0 <= tokenizer.eod < size, f"eod is an id below {size}: {tokenizer.eod!r}")

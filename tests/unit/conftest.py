@@ -26,6 +26,11 @@ class AdamSettings:
 
 
 @frozen
+class PlainSettings:
+    lr: float = setting(1e-3, help="Peak.", check=v.gt(0))
+
+
+@frozen
 class LayerNormSettings:
     layernorm_epsilon: float = setting(1e-5, help="Epsilon.")
 
@@ -106,6 +111,7 @@ class Everything:
             component("CPU_Adam", AdamSettings, zero_stages=(0, 1, 2, 3)),
             component("Fixed"),
             component("Ramped", AdamSettings, scheduler="WarmupLR"),
+            component("Undecayed", PlainSettings, devices=("cpu", "cuda")),
         ]
 
     @hookimpl

@@ -1,17 +1,90 @@
-"""`data-impl: infer`: the format of a dataset by the first bytes of its index."""
+"""`data-impl: infer`: the format of a dataset, by the first bytes of its index, or the backend that recognises it."""
 
+import json
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from neox_core.config.schema.convert import fields_of
+from neox_core.errors import ConfigError
+from neox_core.hooks.component import path_of
+from neox_core.hooks.registry import Registry
+from neox_core.interpreter import python
 
 INFER = "infer"
+LIMIT_S = 60
 
 _FORMATS = {b"MMIDIDX\x00\x00": "mmap", b"TNTIDX\x00\x00": "lazy"}
 
 
-def data_backend(prefix: str | None) -> str:
-    """The name of the backend. A dataset that is not there counts as mmap: that it is missing is said elsewhere."""
+def data_backend(prefix: str | None, registry: Registry) -> str:
+    """The name of the backend. A dataset that is not there counts as mmap: that it is missing is said elsewhere.
+
+    Backends are asked in a process of their own, since they may import numpy. Raises ConfigError where several
+    recognise it, or where they do not answer.
+    """
     try:
         with Path(f"{prefix}.idx").open("rb") as stream:
             head = stream.read(max(map(len, _FORMATS)))
     except (OSError, ValueError):
-        return "mmap"
-    return next((name for magic, name in _FORMATS.items() if head.startswith(magic)), "mmap")
+        head = b""
+    known = next((name for magic, name in _FORMATS.items() if head.startswith(magic)), "")
+    if known or prefix is None or not _something_there(Path(prefix)):
+        return known or "mmap"
+    names = _recognising(prefix, registry)
+    if len(names) > 1:
+        raise ConfigError(f"{prefix} is recognised by {' and '.join(names)}", hint=f"write data-impl: {names[0]}")
+    return names[0] if names else "mmap"
+
+
+def _something_there(prefix: Path) -> bool:
+    """Whether there is a file or folder that the dataset might be."""
+    try:
+        return prefix.exists() or any(prefix.parent.glob(f"{_literal(prefix.name)}*"))
+    except (OSError, ValueError):
+        return False
+
+
+def _literal(name: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
+def _recognising(prefix: str, registry: Registry) -> list[str]:
+    backends = list(_askable(registry))
+    if not backends:
+        return []
+    asked = json.dumps({"backends": backends, "prefix": prefix})
+    try:
+        done = subprocess.run(
+            python("neox_core.data.recognise"),
+            input=asked,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        names: list[str] = json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError) as error:
+        why = f"within {LIMIT_S} s" if isinstance(error, subprocess.TimeoutExpired) else "and end their process"
+        raise ConfigError(
+            f"{prefix}: the data backends do not say {why} whether it is theirs",
+            hint="name the format by data-impl; `neox plugins check` shows what is broken",
+        ) from error
+    return names
+
+
+def _askable(registry: Registry) -> Iterator[dict[str, Any]]:
+    """The backends that can be made without a setting, as fields of a ComponentRef."""
+    for entry in registry.entries("data backend"):
+        settings, component = entry.component.settings, entry.component
+        if component.missing() or any(each.required for each in (fields_of(settings) if settings else ())):
+            continue
+        yield {
+            "kind": entry.kind,
+            "name": component.name,
+            "plugin": entry.plugin.id,
+            "version": entry.plugin.version,
+            "target": component.target,
+            "settings_class": path_of(settings) if settings else None,
+        }

@@ -45,7 +45,9 @@ their own, [below](#components).
 COMPONENTS = """## Components
 
 What has a name in a config, by package; `neox plugins info NAME` says more. A setting may be written when its component
-is chosen.
+is chosen: as a key of the config or, where another component has a key of that name, in a block of the component's own
+name, such as `rmsnorm: {rms_norm_epsilon: 1.0e-6}`. The settings of optimizers, schedulers and sparse layouts are in
+`optimizer.params`, `scheduler.params` and `sparse_attention`.
 """
 
 LATER = """## Not available in this version

@@ -6,7 +6,7 @@ several files. What it cannot say is left to `neox config check`: rules between 
 
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
 import attrs
@@ -17,9 +17,10 @@ from neox_core.config.report import spell
 from neox_core.config.schema.checks import Limits, Only, distinct, not_empty
 from neox_core.config.schema.convert import Field, fields_of
 from neox_core.config.schema.describe import parts_of
+from neox_core.config.schema.owners import find_owners
 from neox_core.config.schema.sections import CORE_SECTIONS
 from neox_core.hooks.kinds import KINDS, Kind
-from neox_core.hooks.registry import Registry
+from neox_core.hooks.registry import Entry, Registry
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -36,6 +37,8 @@ def schema(registry: Registry) -> Schema:
     for cls in _classes(registry):
         for field in fields_of(cls):
             _add(root, "#", spell(field.name), field)
+    for name, entries in find_owners(registry).blocks.items():
+        _add_block(root, name, entries)
     for kind in KINDS:
         if kind.key and kind.used:
             _choose(root, kind, registry)
@@ -43,6 +46,20 @@ def schema(registry: Registry) -> Schema:
         _older(root, rule)
     _part(root)
     return root
+
+
+def _add_block(root: Schema, name: str, entries: Sequence[Entry]) -> None:
+    """The block of a component's name, which may hold its settings."""
+    spelled = spell(name)
+    made = _object() | {"type": ["object", "null"]}
+    made["description"] = f"Settings of {' or '.join(f'{each.kind} {each.component.name}' for each in entries)}."
+    for settings in (each.component.settings for each in entries):
+        for field in fields_of(settings) if settings is not None else ():
+            _add(made, f"#/properties/{spelled}", field.name, field)
+    root["properties"][spelled] = made
+    pattern = "[-_]".join(name.split("_"))
+    if pattern != spelled:
+        root["patternProperties"][f"^(?!{spelled}$){pattern}$"] = {"$ref": f"#/properties/{spelled}"}
 
 
 def _part(schema: Any) -> None:

@@ -16,7 +16,7 @@ from neox_core.config.schema.describe import (
     known_type_in_words,
     type_in_words,
 )
-from neox_core.config.schema.owners import CORE
+from neox_core.config.schema.owners import CORE, find_owners
 from neox_core.config.schema.sections import CORE_SECTIONS
 from neox_core.hooks.kinds import KIND_BY_NAME, KINDS
 from neox_core.hooks.registry import Registry
@@ -100,6 +100,17 @@ def own_keys(registry: Registry) -> Iterator[Key]:
             part = f"{entry.kind} {entry.component.name}"
             area = _AREA_OF_KIND.get(entry.kind, entry.kind)
             yield from keys_of(entry.component.settings, kind.settings_at, entry.plugin.id, part, area)
+
+
+def keys_in_blocks(registry: Registry) -> Iterator[Key]:
+    """The blocks by components' names, and the same settings in them that are keys outside of them."""
+    for name, entries in find_owners(registry).blocks.items():
+        for entry in entries:
+            part, area = f"{entry.kind} {entry.component.name}", _AREA_OF_KIND.get(entry.kind, entry.kind)
+            said = f"Block of the settings of {part}, which may be keys of the config too."
+            yield Key(name, "block", said, entry.plugin.id, part, area)
+            if entry.component.settings is not None:
+                yield from keys_of(entry.component.settings, name, entry.plugin.id, part, area)
 
 
 def keys_of(cls: type, path: str, owner: str, part: str, area: str) -> Iterator[Key]:

@@ -20,7 +20,7 @@ from neox_core.config.schema.attention_config import layouts_used, mode_of
 from neox_core.config.schema.convert import REQUIRED, block_of, by_key, join, make, read_fields, shown
 from neox_core.config.schema.owners import Owners, block_name, named, spellings, two_owners
 from neox_core.config.schema.sections_read import Keys
-from neox_core.errors import PluginError
+from neox_core.errors import ConfigError, PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.kinds import KIND_BY_NAME, KINDS, Kind
 from neox_core.hooks.registry import Entry, UnknownComponentError
@@ -94,7 +94,11 @@ class Reading(Keys):
             value = getattr(value, part, None)
         if kind.name == "data backend" and value == INFER:
             several = self.fields.get("train_data_paths")
-            return data_backend(several[0] if several else self.fields.get("data_path"))
+            try:
+                return data_backend(several[0] if several else self.fields.get("data_path"), self.catalog.registry)
+            except ConfigError as error:
+                self.report(Problem(error.message, kind.key, error.hint))
+                raise LookupError(INFER) from error
         if kind.name == "launcher" and not self.catalog.registry.offers(kind.name, value.rpartition(":")[2]):
             return value.lower()  # the documents write PDSH, OpenMPI, MVAPICH
         return value
@@ -281,6 +285,8 @@ class Reading(Keys):
             for path, paths in spellings([entry.component.settings] if entry.component.settings else ()):
                 inside = tuple(f"{block}.{each}" for each in paths) if block else ()
                 yield path, (*inside, *paths)
+                if block:
+                    yield f"{block}.{path}", (*inside, *paths)
 
     def read_rest(self) -> None:
         for key in self.loaded.values:

@@ -110,6 +110,18 @@ def optimizer_suits_precision(config: Config, shape: ClusterShape) -> Iterator[P
         )
 
 
+@rule("weight_decay", "optimizer.type")
+def weight_decay_has_an_effect(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Weights decay under an optimizer that has a setting for it."""
+    (optimizer,) = config.components("optimizer")
+    decay = config.section(RegularizationSection).weight_decay
+    if config.is_set("weight-decay") and decay and not hasattr(optimizer.settings, "weight_decay"):
+        name = optimizer.entry.component.name
+        yield config.problem(
+            f"does nothing: {name} has no setting weight_decay", "weight-decay", "remove it, or take another optimizer"
+        )
+
+
 @rule("weight_decay", "optimizer.params")
 def weight_decay_agrees(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """The decay of the optimizer and that of the model are one number."""

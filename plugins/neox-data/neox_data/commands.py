@@ -9,8 +9,8 @@ import click
 from neox_core.cli.process import exec_module
 from neox_core.errors import UsageError
 from neox_core.hooks.loader import load_plugins
-from neox_data.components import component, files, named_corpus
-from neox_data.dataset_commands import index, inspect, merge, train_tokenizer, verify
+from neox_data.components import component, files, given_by, lacking, named_corpus, names_files
+from neox_data.dataset_commands import SETTINGS, index, inspect, merge, train_tokenizer, verify
 from neox_data.neox_arguments import ReadsNeoxArguments
 
 DEFAULT_VOCAB_SIZE = 8192
@@ -31,6 +31,7 @@ def data() -> None:
 @click.option("--eod-token", help="The token that ends a document, for a tokenizer.json that has another.")
 @click.option("--tokenizer-type", default="GPT2BPETokenizer", show_default=True, help="As in a config.")
 @click.option("--data-impl", default="mmap", show_default=True, help="As in a config.")
+@SETTINGS
 @click.option("--append-eod/--no-append-eod", default=True, show_default=True, help="End each document by a token.")
 @click.option(
     "--json-keys",
@@ -61,6 +62,7 @@ def prepare(
     eod_token: str | None,
     tokenizer_type: str,
     data_impl: str,
+    sets: tuple[str, ...],
     append_eod: bool,
     json_keys: tuple[str, ...],
     workers: int,
@@ -83,17 +85,21 @@ def prepare(
         raise UsageError("--force makes everything again, and --resume goes on", hint="leave one out")
     catalog = load_plugins()
     corpus = named_corpus(catalog, sources, more=bool(json_keys))
-    given = files(vocab_file, merge_file, eod_token)
-    if given and vocab_size is not None:
+    given = given_by(sets, files(vocab_file, merge_file, eod_token))
+    tokenizer = catalog.find("tokenizer", tokenizer_type)
+    learnt = tokenizer.component.settings is not None and not names_files(tokenizer, given.take(tokenizer))
+    if not learnt and vocab_size is not None:
         raise UsageError("--vocab-size is for learning a vocabulary, and --vocab-file gives one", hint="leave one out")
-    learnt = not given and catalog.find("tokenizer", tokenizer_type).component.settings is not None
     if name is not None and (not name or "/" in name):
         raise UsageError(f"--name {name!r} is not the name of a file", hint="--out takes the folder")
-    if name is not None and learnt:
+    if name is not None and learnt and lacking(tokenizer, given.take(tokenizer)):
         raise UsageError(
             "--name is for a dataset that shares its folder, and a vocabulary is learnt for one dataset only",
             hint="give --vocab-file, or leave out --name",
         )
+    settled = component(catalog, "tokenizer", tokenizer_type, given, complete=not learnt)
+    backend = component(catalog, "data backend", data_impl, given)
+    given.refuse_unread()
     exec_module(
         "neox_data.prepare",
         {
@@ -101,10 +107,12 @@ def prepare(
             "corpus": corpus.plain() if corpus else None,
             "out": out,
             "name": name or (corpus.name if corpus else Path(out).resolve().name),
-            "backend": component(catalog, "data backend", data_impl, {}).plain(),
-            "tokenizer": component(catalog, "tokenizer", tokenizer_type, given, complete=not learnt).plain(),
+            "backend": backend.plain(),
+            "tokenizer": settled.plain(),
             "train": learnt,
             "vocab_size": vocab_size or DEFAULT_VOCAB_SIZE,
+            "sized": vocab_size is not None,
+            "named": name is not None,
             "append_eod": append_eod,
             "json_keys": [key for keys in json_keys for key in keys.split(",")],
             "force": force,

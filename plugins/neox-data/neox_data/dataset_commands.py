@@ -12,8 +12,11 @@ from neox_core.cli.notes import say
 from neox_core.cli.process import exec_module
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import prepare_run
-from neox_data.components import backend_of, component, files, named_corpus
+from neox_data.components import backend_of, component, files, given_by, named_corpus
 
+SETTINGS = click.option(
+    "--set", "sets", multiple=True, metavar="KEY=VALUE", help="A setting of tokenizer or format, as in a config."
+)
 F = TypeVar("F", bound=Callable[..., Any])
 GPT2 = "GPT2BPETokenizer"
 
@@ -26,6 +29,7 @@ def _reading(command: F) -> F:
         click.option("--eod-token", help="The token that ends a document, for a tokenizer.json that has another."),
         click.option("--merge-file", type=click.Path(), help="The merges that belong to it."),
         click.option("--vocab-file", type=click.Path(), help="The vocabulary of the dataset."),
+        SETTINGS,
     ):
         command = option(command)
     return command
@@ -51,6 +55,7 @@ def inspect(
     eod_token: str | None,
     tokenizer_type: str | None,
     data_impl: str,
+    sets: tuple[str, ...],
 ) -> None:
     """Show what is in the dataset at PREFIX, the path without .bin and .idx: its size, and how a document begins.
 
@@ -63,7 +68,7 @@ def inspect(
         "seq_length": seq_length,
         "seed": seed,
     }
-    arguments = _dataset(prefix, data_impl, tokenizer_type, files(vocab_file, merge_file, eod_token))
+    arguments = _dataset(prefix, data_impl, tokenizer_type, sets, files(vocab_file, merge_file, eod_token))
     exec_module("neox_data.inspect", {**arguments, "shown": shown})
 
 
@@ -79,9 +84,10 @@ def verify(
     eod_token: str | None,
     tokenizer_type: str | None,
     data_impl: str,
+    sets: tuple[str, ...],
 ) -> None:
     """Read the whole dataset at PREFIX: its structure, the range of its ids, and the checksums from its making."""
-    arguments = _dataset(prefix, data_impl, tokenizer_type, files(vocab_file, merge_file, eod_token))
+    arguments = _dataset(prefix, data_impl, tokenizer_type, sets, files(vocab_file, merge_file, eod_token))
     exec_module("neox_data.verify", {**arguments, "vocab_size": vocab_size})
 
 
@@ -89,16 +95,19 @@ def verify(
 @click.argument("prefixes", nargs=-1, required=True)
 @click.option("--out", required=True, help="Prefix of the dataset to write.")
 @click.option("--data-impl", default="mmap", show_default=True, help="The format to write it in.")
-def merge(prefixes: tuple[str, ...], out: str, data_impl: str) -> None:
+@SETTINGS
+def merge(prefixes: tuple[str, ...], out: str, data_impl: str, sets: tuple[str, ...]) -> None:
     """Write the documents of the datasets at PREFIXES, one after the other, as one dataset."""
-    catalog = load_plugins()
+    catalog, given = load_plugins(), given_by(sets)
+    written_as = component(catalog, "data backend", data_impl, given)
+    given.refuse_unread()
     exec_module(
         "neox_data.merge",
         {
             "prefixes": prefixes,
             "backends": [backend_of(catalog, "infer", prefix).plain() for prefix in prefixes],
             "out": out,
-            "written_as": component(catalog, "data backend", data_impl, {}).plain(),
+            "written_as": written_as.plain(),
         },
     )
 
@@ -109,12 +118,19 @@ def merge(prefixes: tuple[str, ...], out: str, data_impl: str) -> None:
 @click.option("--vocab-size", type=click.IntRange(min=2), default=8192, show_default=True, help="Tokens to learn.")
 @click.option("--tokenizer-type", default=GPT2, show_default=True, help="As in a config.")
 @click.option("--json-key", help="Member of each line of a .jsonl file that holds the text, `text` if not given.")
+@SETTINGS
 def train_tokenizer(
-    sources: tuple[str, ...], out: str, vocab_size: int, tokenizer_type: str, json_key: str | None
+    sources: tuple[str, ...],
+    out: str,
+    vocab_size: int,
+    tokenizer_type: str,
+    json_key: str | None,
+    sets: tuple[str, ...],
 ) -> None:
     """Learn a tokenizer from SOURCES, which are as in `neox data prepare`; 1 KiB of text is read for each token."""
-    catalog = load_plugins()
-    tokenizer = component(catalog, "tokenizer", tokenizer_type, {}, complete=False)
+    catalog, given = load_plugins(), given_by(sets)
+    tokenizer = component(catalog, "tokenizer", tokenizer_type, given, complete=False)
+    given.refuse_unread()
     corpus = named_corpus(catalog, sources, more=json_key is not None)
     exec_module(
         "neox_data.vocabulary",
@@ -142,11 +158,12 @@ def index(config_files: tuple[Path, ...], sets: tuple[str, ...]) -> None:
     exec_module("neox_data.index", {}, resolved.plan)
 
 
-def _dataset(prefix: str, data_impl: str, tokenizer_type: str | None, given: dict[str, Any]) -> dict[str, Any]:
-    catalog = load_plugins()
-    named = tokenizer_type or (GPT2 if given else None)
-    return {
-        "prefix": prefix,
-        "backend": backend_of(catalog, data_impl, prefix).plain(),
-        "tokenizer": component(catalog, "tokenizer", named, given).plain() if named else None,
-    }
+def _dataset(
+    prefix: str, data_impl: str, tokenizer_type: str | None, sets: tuple[str, ...], of_files: dict[str, Any]
+) -> dict[str, Any]:
+    catalog, given = load_plugins(), given_by(sets, of_files)
+    named = tokenizer_type or (GPT2 if of_files else None)
+    backend = backend_of(catalog, data_impl, prefix, given)
+    tokenizer = component(catalog, "tokenizer", named, given) if named else None
+    given.refuse_unread()
+    return {"prefix": prefix, "backend": backend.plain(), "tokenizer": tokenizer.plain() if tokenizer else None}

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import Factory, asdict, frozen
+from attrs import NOTHING, Factory, asdict, fields, frozen
 from rich.filesize import decimal
 
 from neox_core.data.corpus import Corpus, text_files
@@ -29,6 +29,7 @@ from neox_core.data.records import (
     write_json,
 )
 from neox_core.errors import DataError, run_main
+from neox_core.hooks.component import load_path
 from neox_core.plan.runfile import ComponentRef
 from neox_core.terminal import echo
 from neox_data.vocabulary import TRAINED, open_corpus, train_vocabulary
@@ -43,7 +44,8 @@ class Request:
     """What `neox data prepare` was asked for.
 
     sources: files, patterns and folders; none of them where there is a `corpus`, which has a name.
-    train: vocab_size ids are learnt from the text; else the tokenizer comes with its settings.
+    train: vocab_size ids are learnt from the text where the tokenizer can be; else it comes with its settings.
+    sized: a size of the vocabulary was asked for. named: the dataset has a name of its own, and shares its folder.
     json_keys: each becomes a dataset; none stand for "text". sync_mb: text between two notes of how far it has come.
     """
 
@@ -63,6 +65,8 @@ class Request:
     skip_bad: bool = False
     resume: bool = False
     sync_mb: int = 64
+    sized: bool = False
+    named: bool = False
 
     @property
     def prefixes(self) -> tuple[Path, ...]:
@@ -95,7 +99,7 @@ def prepare(request: Request) -> None:
     corpus = _corpus(request, out)
     out.mkdir(parents=True, exist_ok=True)
     tokenizer_ref, trained = request.tokenizer, dict[str, str]()
-    if request.train:
+    if request.train and _can_learn(request):
         tokenizer_ref, trained = train_vocabulary(
             corpus, request.tokenizer, request.vocab_size, out / TRAINED, anew=request.force
         )
@@ -110,7 +114,32 @@ def prepare(request: Request) -> None:
         _say(f"{out}: is up to date (--force makes it again)")
     else:
         done = _write(request, corpus, tokenizer_ref, tokenizer, backend, digest, publish)
-    _report(request, done, {field: publish.get(Path(file), file) for field, file in tokenizer_ref.settings.items()})
+    places = {str(made): str(place) for made, place in publish.items()}
+    settings = tokenizer_ref.settings
+    published = {key: places.get(value, value) for key, value in settings.items() if isinstance(value, str)}
+    _report(request, done, settings | published)
+
+
+def _can_learn(request: Request) -> bool:
+    """Whether the tokenizer is to be learnt. Raises DataError where it neither can be nor has the settings it needs."""
+    reference = request.tokenizer
+    if hasattr(load_path(reference.target), "train"):
+        if request.named:
+            raise DataError(
+                f"a vocabulary of {reference.name} would be learnt, beside other datasets in {request.out}",
+                hint="give its files, or leave out --name",
+            )
+        return True
+    required = [each.name for each in fields(load_path(reference.settings_class or "")) if each.default is NOTHING]
+    lacking = [name for name in required if name not in reference.settings]
+    if lacking:
+        hint = f"give --set {lacking[0]}=..."
+        raise DataError(f"{reference.owner} needs {', '.join(lacking)}, and cannot be learnt from text", hint=hint)
+    if request.sized:
+        raise DataError(
+            f"--vocab-size is for learning a vocabulary, and {reference.name} has its own", hint="leave it out"
+        )
+    return False
 
 
 def _corpus(request: Request, out: Path) -> Corpus:
@@ -204,10 +233,10 @@ def _report(request: Request, done: Prepared, tokenizer_settings: dict[str, Any]
         "data-path": str(request.prefixes[0]),
         "data-impl": request.backend.name,
         "tokenizer-type": request.tokenizer.name,
-        **{field.replace("_", "-"): value for field, value in tokenizer_settings.items()},
+        **{field.replace("_", "-"): value for field, value in (request.backend.settings | tokenizer_settings).items()},
     }
     for key, value in lines.items():
-        _say(f"{key}: {value}")
+        _say(f"{key}: {value if isinstance(value, str | Path) else json.dumps(value)}")
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -38,6 +38,9 @@ class Letters:
     def decode(self, ids):
         return "".join("." if token == 25 else chr(97 + token) for token in ids)
 
+    def encode(self, text):
+        return self.encode_batch([text])[0]
+
     def encode_batch(self, texts):
         if "die" in texts:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -75,6 +75,13 @@ def test_explain_names_older_spellings_and_inner_keys() -> None:
     assert "fp16.hysteresis" in json.loads(run("explain", "fp16", "--json").stdout)["keys"]
 
 
+def test_explain_knows_the_blocks_of_components() -> None:
+    block = json.loads(run("explain", "rotary", "--json").stdout)
+    assert "rotary.rotary_pct" in block["keys"]
+    (inner, flat) = (json.loads(run("explain", key, "--json").stdout) for key in ("rotary.rotary-pct", "rotary-pct"))
+    assert inner["owners"] == flat["owners"] != []
+
+
 @pytest.mark.parametrize(
     ("name", "near"),
     [

@@ -127,6 +127,7 @@ def test_settings_of_a_component_in_a_block_of_its_name(read: Read) -> None:
     assert [config.value(key) for key in ("seed", "pace-norm.seed", "xpos.scale")] == [7, "a", 2.0]
     assert config.is_set("xpos.scale")
     assert not config.is_set("xpos.rms-norm-epsilon")
+    assert config.problem("no", "xpos.scale").where == config.origin("xpos.scale")
 
 
 def test_keys_stand_beside_the_block(read: Read) -> None:
@@ -134,6 +135,8 @@ def test_keys_stand_beside_the_block(read: Read) -> None:
     assert problems == []
     (position,) = config.components("position")
     assert (position.settings.scale, position.settings.rms_norm_epsilon) == (3.0, "b")
+    assert config.origin("xpos.scale") == config.origin("scale") != "default"
+    assert config.problem("no", "rms-norm-epsilon").key == "xpos.rms-norm-epsilon"
 
 
 @pytest.mark.parametrize(

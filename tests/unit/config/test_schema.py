@@ -49,6 +49,8 @@ def test_the_shipped_configs_pass(file: Path) -> None:
         {"bfloat16": {"enabled": True}},
         {"lr": 1e-3, "rms-norm": True, "adam_beta1": 0.9},
         {"zero_optimization": True},
+        {"norm": "rmsnorm", "rmsnorm": {"rms-norm_epsilon": 1e-6}},
+        {"pos-emb": "rotary", "rotary": {"rotary_pct": 0.25}},
     ],
     ids=str,
 )

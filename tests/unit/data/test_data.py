@@ -58,6 +58,8 @@ ODD = {
     "float sizes": (JsonSource, {"sizes": property(lambda self: np.ones(9), lambda self, sizes: None)}),
     "ids": (JsonSource, {"read": lambda self, *where: JsonSource.read(self, *where) + 0.5}),
     "list": (JsonSource, {"read": lambda self, *where: JsonSource.read(self, *where).tolist()}),
+    "negative": (JsonSource, {"sizes": property(lambda self: np.array([3, -3, 3]), lambda self, sizes: None)}),
+    "table": (JsonSource, {"read": lambda self, *where: JsonSource.read(self, *where)[None]}),
     "raises": (JsonSource, {"__init__": lambda self, prefix: {}["key"]}),
 }
 
@@ -81,6 +83,12 @@ class NoWords:
 
     def __init__(self, settings) -> None: ...
 
+    def encode(self, text):
+        return [0]
+
+    def decode(self, ids):
+        return ""
+
 
 class Halves(NoWords):
     vocab_size = 9
@@ -89,8 +97,20 @@ class Halves(NoWords):
         return [[0.5, 1.5] for _ in texts]
 
 
-class Words:
-    vocab_size, eod = 130, 0
+class NoEnd(Halves):
+    eod = property()  # raises AttributeError
+
+
+class FarEnd(Halves):
+    eod = 9
+
+
+class NoDecoder(Halves):
+    decode = None
+
+
+class Words(Halves):
+    vocab_size = 130
 
     def __init__(self, settings) -> None:
         self.settings = settings
@@ -511,6 +531,8 @@ def test_a_validation_that_needs_more_samples_than_there_are_reads_them_again(pr
         ("ids", "does not hold ids of an integer type"),
         ("list", "does not hold ids of an integer type"),
         ("raises", "failed: KeyError: 'key'"),
+        ("negative", "`sizes` of what it opens says that document 1 has -3 tokens"),
+        ("table", "read() of what it opens gives ids of the shape [1, 1], not [length]"),
     ],
 )
 def test_a_backend_that_breaks_its_contract_is_named(tmp_path, monkeypatch, odd, said):
@@ -535,7 +557,14 @@ def test_a_document_that_ends_before_its_size_is_an_error(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("NoWords", "its vocab_size is None"), ("Halves", "does not give a list of whole numbers")]
+    ("name", "said"),
+    [
+        ("NoWords", "its vocab_size is None"),
+        ("Halves", "does not give a list of whole numbers"),
+        ("NoEnd", "it has no eod, the id that ends a document"),
+        ("FarEnd", "its eod is 9, not an id below its vocab_size 9"),
+        ("NoDecoder", "it has no method decode"),
+    ],
 )
 def test_a_tokenizer_that_breaks_its_contract_is_named(name, said):
     reference = ComponentRef("tokenizer", "odd", "neox-odd", "1.0", f"{__name__}:{name}")

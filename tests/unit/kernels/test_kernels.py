@@ -60,6 +60,19 @@ WRONG = Double(factor=1.1)
 PLAIN = Double(reasons="too wide")  # type: ignore[arg-type]
 
 
+class Short(Double):
+    def __call__(self, x: Tensor) -> Tensor:
+        return super().__call__(x)[:-1]
+
+
+class Raising(Double):
+    def __call__(self, x: Tensor) -> Tensor:
+        raise KeyError("no such block")
+
+
+SHORT, RAISING = Short(), Raising()
+
+
 class Broken(Double):
     def why_not(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:
         raise KeyError("no such GPU")
@@ -187,6 +200,27 @@ def test_what_a_sparse_model_asks_for_is_refused_before_its_first_step(
     with pytest.raises(ConfigError) as caught:
         use_kernels(torch.nn.Linear(1, 1), numbers, context, torch.float32)
     assert caught.value.message == (f"kernels: no kernel for block_sparse_attention can run here: square.PICKY: {said}")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("SHORT", rf"result 1 has the shape \[6\], not \[7\]; the reference is {__name__}:reference"),
+        ("RAISING", "failed: KeyError: 'no such block'"),
+        ("GOOD", ""),
+    ],
+)
+def test_a_kernel_of_the_wrong_shape_is_named_before_the_first_step(name: str, said: str) -> None:
+    kernels = (evolve(plan("fused", name), reference=f"{__name__}:reference"),)
+    numbers = SimpleNamespace(kernels=kernels, num_attention_heads=1, seq_length=7, hidden_size=4, intermediate_size=4)
+    context = BuildContext(CPU, torch.float32, Groups(None, None, 0, 1), seed=1)
+    model, before = torch.nn.Linear(1, 1), torch.random.get_rng_state()
+    if said:
+        with pytest.raises(PluginError, match=said):
+            use_kernels(model, numbers, context, torch.float32)  # type: ignore[arg-type]
+    else:
+        use_kernels(model, numbers, context, torch.float32)  # type: ignore[arg-type]
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_a_sparse_kernel_has_to_say_what_it_can() -> None:

@@ -14,6 +14,7 @@ from neox_core.model.model_inputs import load_parts
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef
+from neox_core.run.optimizer import build_optimizer
 from neox_core.testing.plans import example_plan
 
 CONTEXT = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1)
@@ -109,3 +110,46 @@ def test_a_part_that_breaks_its_contract_is_named(kind: str, part: Any, said: st
     assert caught.value.message.startswith(f"{kind} neox-odd:odd 1.0")
     assert said in caught.value.message
     assert "tell the author of neox-odd" in caught.value.hint
+
+
+class Steps(torch.optim.Optimizer):
+    """Steps by the gradient, and keeps `MADE.state` of the parameter's."""
+
+    def __init__(self, params: Any, settings: object) -> None:
+        super().__init__(params, {"lr": 0.1})
+
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for weight in group["params"]:
+                self.state[weight]["kept"] = MADE.state(weight)
+        torch.rand(3)
+
+
+@pytest.mark.parametrize(
+    ("state", "whole", "said"),
+    [
+        (torch.zeros_like, False, ""),
+        (lambda weight: torch.zeros(()), False, ""),
+        (lambda weight: 3, False, ""),
+        (lambda weight: weight.sum(1, keepdim=True) if weight.ndim == 2 else weight, True, ""),
+        (lambda weight: weight.sum(0, keepdim=True), False, r"its state 'kept' .* is float32 \[1, 6\] after a step"),
+        (lambda weight: weight.flatten()[:2], True, r"its state 'kept' .* is float32 \[2\] after a step"),
+        (lambda weight: [weight], False, "its state 'kept' of a parameter .* is a list after a step"),
+        (lambda weight: {}["key"], False, "failed: KeyError: 'key'"),
+    ],
+)
+def test_state_that_no_checkpoint_could_hold_is_named_before_the_first_step(
+    monkeypatch: pytest.MonkeyPatch, state: Any, whole: bool, said: str
+) -> None:
+    monkeypatch.setattr(MADE, "state", state, raising=False)
+    reference = ComponentRef("optimizer", "steps", "neox-steps", "1.0", f"{__name__}:Steps")
+    plan = evolve(example_plan(Path()).optim, optimizer=reference, whole_parameters=whole)
+    model = nn.Linear(2, 3)
+    model.no_weight_decay = set  # type: ignore[assignment]
+    before = torch.random.get_rng_state()
+    if said:
+        with pytest.raises(PluginError, match=f"optimizer neox-steps:steps 1.0.*{said}"):
+            build_optimizer(plan, model)  # type: ignore[arg-type]
+    else:
+        build_optimizer(plan, model)  # type: ignore[arg-type]
+    assert torch.equal(torch.random.get_rng_state(), before)

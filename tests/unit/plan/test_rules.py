@@ -368,6 +368,12 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("optimizer.type=Ramped", "lr-decay-style=linear", "warmup=0.5"),
         CPU,
     ),
+    "weight_decay_has_an_effect": (
+        ("optimizer={type: Undecayed, params: {lr: 1e-3}}", "weight-decay=0.1"),
+        "error: weight-decay: does nothing: Undecayed has no setting weight_decay (remove it, or take another",
+        ("optimizer={type: Undecayed, params: {lr: 1e-3}}", "weight-decay=0"),
+        CPU,
+    ),
     "components_have_libraries": (
         ("monitors=[console, far]",),
         "error: monitors: far needs neox_no_such_library, not installed (install neox_no_such_library as the author of",

@@ -101,10 +101,21 @@ def test_sound_norm_passes(check: Check) -> None:
     check("norm", Norm)
 
 
+class SilentNorm(nn.Module):
+    no_weight_decay: frozenset[str] = frozenset()
+
+    def __init__(self, dim: int, settings: None) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> None:
+        return None
+
+
 @pytest.mark.parametrize(
     ("mutant", "clause"),
     [
         (UndeclaredNorm, "own parameters"),
+        (SilentNorm, "a norm gives a tensor, not None"),
         (NormOverSequence, "last dimension only"),
         (NarrowNorm, r"\[..., dim\] -> \[..., dim\]"),
         (HalfNorm, "statistics in fp32|finite"),
@@ -252,6 +263,37 @@ class Position(nn.Module):
         return torch.view_as_real(pairs * by).flatten(-2).to(x.dtype)
 
 
+class NoRotate(Position):
+    rotate = None  # type: ignore[assignment]
+
+
+class Raising(Position):
+    def prepare(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
+        return positions.no_such_method()  # type: ignore[attr-defined,no-any-return]
+
+
+class AllHeads(Position):
+    """Looks at the number of heads, of which a rank may have a share."""
+
+    def rotate(self, query: Tensor, key: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor]:
+        if not query.shape[1] == key.shape[1] == 4:
+            raise TypeError("4 heads are turned")
+        return super().rotate(query, key, prepared)
+
+
+class OneDocument(Position):
+    """Turns a token by how far it is from the first of the sample."""
+
+    def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        run = positions[..., :1] + torch.arange(hidden.shape[1])
+        return super().embed(hidden, run)
+
+
+class OnlyQuery(Position):
+    def rotate(self, query: Tensor, key: Tensor, prepared: Tensor) -> Tensor:  # type: ignore[override]
+        return super().rotate(query, key, prepared)[0]
+
+
 class EmbedsByOrder(Position):
     def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
         return hidden + (torch.arange(hidden.shape[1])[:, None] / 100).to(hidden.dtype)
@@ -341,6 +383,11 @@ def test_sound_position_passes(check: Check) -> None:
 @pytest.mark.parametrize(
     ("mutant", "clause"),
     [
+        (NoRotate, "a position has the methods embed, prepare, rotate, score_bias; it has no rotate"),
+        (Raising, r"it raises AttributeError: 'Tensor' object has no attribute 'no_such_method' \(.*test_layers, line"),
+        (AllHeads, "it raises TypeError: 4 heads are turned"),
+        (OneDocument, "positions may begin again at 0 within a sample"),
+        (OnlyQuery, "`rotate` gives a query and a key"),
         (EmbedsByOrder, "says where a token is"),
         (TurnsByOrder, "says where a token is"),
         (FirstSampleOnly, "each sample has its own"),

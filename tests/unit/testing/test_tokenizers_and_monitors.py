@@ -116,6 +116,12 @@ def test_sound_tokenizers_pass(offer: Offer) -> None:
     ("tokenizer", "clause"),
     [
         (changed(vocab_size=0), "vocab_size is a number of ids"),
+        (changed(eod=property()), "a tokenizer has vocab_size and eod; it has no eod"),
+        (
+            changed(encode_batch=None),
+            "has the methods encode, encode_batch, decode; it has no encode_batch",
+        ),
+        (changed(encode=lambda self: []), "it raises TypeError: .*takes 1 positional argument but 2 were given"),
         (changed(eod=257), "eod is an id below 257"),
         (changed(eod=None), "eod is an id below 257"),
         (changed(encode=lambda self, text: tuple(text.encode())), r"encode\(\) returns a list"),
