@@ -11,6 +11,7 @@ from pathlib import Path
 
 from neox_core.errors import NeoxError, run_main
 from neox_core.plan.runfile import ComponentRef
+from neox_core.terminal import echo, echo_json
 
 
 def recognising(backends: list[ComponentRef], prefix: Path) -> list[str]:
@@ -23,7 +24,7 @@ def recognising(backends: list[ComponentRef], prefix: Path) -> list[str]:
                 if made.recognises(prefix):
                     found.append(f"{backend.plugin}:{backend.name}")
         except NeoxError as error:
-            sys.stderr.write(f"warning: {error.message}\n")
+            echo(f"warning: {error.message}", err=True)
     return found
 
 
@@ -31,7 +32,7 @@ def main() -> None:
     raw = json.loads(sys.stdin.read())
     with redirect_stdout(sys.stderr):
         found = recognising([ComponentRef(**each) for each in raw["backends"]], Path(raw["prefix"]))
-    sys.stdout.write(json.dumps(found))
+    echo_json(found)
     sys.stdout.flush()
     os._exit(0)  # whatever threads a backend has left behind
 

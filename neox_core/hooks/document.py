@@ -21,7 +21,7 @@ ELSEWHERE: dict[str, tuple[str, tuple[type, ...]]] = {
     "ConfigSection": ("hooks/component.py", (ast.AnnAssign,)),
     "Config": ("config/schema/structure.py", (ast.FunctionDef,)),
     "Problem": ("config/problem.py", (ast.AnnAssign,)),
-    "Chosen": ("config/choose.py", (ast.AnnAssign,)),
+    "Chosen": ("config/schema/choose.py", (ast.AnnAssign,)),
     "Entry": ("hooks/registry.py", (ast.AnnAssign, ast.FunctionDef)),
     "PluginInfo": ("hooks/registry.py", (ast.AnnAssign,)),
     "ClusterShape": ("plan/cluster.py", (ast.AnnAssign, ast.FunctionDef)),
