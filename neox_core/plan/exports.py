@@ -9,6 +9,10 @@ def exports(model: ModelPlan, registry: Registry) -> dict[str, str]:
     """Family -> why it has no such model, "" where it has."""
     found = {}
     for entry in registry.entries("model family"):
+        missing = entry.component.missing()
+        if missing:
+            found[entry.component.name] = f"needs {', '.join(missing)}, not installed"
+            continue
         try:
             entry.load()().config(model, model.padded_vocab_size or 1)
             found[entry.component.name] = ""

@@ -12,7 +12,7 @@ import click
 from neox_core.cli.process import exec_module
 from neox_core.errors import CheckpointError, UsageError
 from neox_core.hooks.catalog import Catalog
-from neox_core.hooks.install import how_to_install
+from neox_core.hooks.install import how_to_install, require_modules
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.installed import saved_run
 from neox_core.plan.resolve import prepare_run
@@ -56,6 +56,7 @@ def prepare_import(folder: Path, out: Path, family: str | None, catalog: Catalog
     """
     config = _read_config(folder)
     entry = catalog.find("model family", family or str(config.get("model_type")))
+    require_modules(entry)
     keys: dict[str, Any] = dict(entry.load()().keys(config))
     try:
         if out.exists() and any(out.iterdir()):
@@ -100,7 +101,11 @@ def export_hf(load: Path, out: Path, family: str | None) -> None:
     names = (family,) if family else catalog.registry.names("model family")
     if not names:
         raise UsageError("no plugin offers a model family", hint=how_to_install("neox-hf"))
-    families = {name: catalog.find("model family", name).component.target for name in names}
+    entries = [catalog.find("model family", name) for name in names]
+    ready = [each for each in entries if not each.component.missing()]
+    for each in entries if family or not ready else ():
+        require_modules(each)
+    families = {each.component.name: each.component.target for each in ready}
     found, plan = saved_run(load, catalog)
     exec_module("neox_hf.export", {"checkpoint": str(found), "out": str(out), "families": families}, plan)
 
