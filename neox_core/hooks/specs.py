@@ -69,7 +69,8 @@ def neox_sparse_layouts() -> Iterable[Component]:  # type: ignore[empty-body]
 def neox_kernels() -> Iterable[Component]:  # type: ignore[empty-body]
     """Named `<op>.<implementation>`, chosen by `kernels` and the fusion switches. Contract: `contracts.Kernel`.
 
-    What computes an op follows `contracts.KernelUser`, and its component names the op. A kernel of block-sparse
+    `neox plugins info OP` shows how the reference of an op is called, such as `cross_entropy`. What computes an op
+    follows `contracts.KernelUser`, and its component names the op. A kernel of block-sparse
     attention is a `contracts.SparseKernel` too.
     """
 

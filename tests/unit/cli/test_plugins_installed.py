@@ -377,3 +377,36 @@ def test_a_terminal_gets_a_table(good: Any, install: Any) -> None:
     ):
         assert word in text
     assert "\t" not in text
+
+
+def test_info_shows_how_a_reference_is_called(site: Any) -> None:
+    """From its text: neither the reference nor the package around it is imported."""
+    listing = """
+    from neox_core.api import Component, hookimpl
+    @hookimpl
+    def neox_norms():
+        return [Component("mine", "neox_a.parts:Mine", ops=(("my_norm", "neox_a.inner.parts:my_norm"),))]
+    @hookimpl
+    def neox_kernels():
+        return [Component("my_norm.quick", "neox_a.parts:QUICK")]
+    """
+    reference = (
+        'import torch\n\ndef my_norm(x: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:\n    """x [..., dim]."""\n'
+    )
+    files = {"neox_a/inner/__init__.py": "raise RuntimeError('imported')", "neox_a/inner/parts.py": reference}
+    site.install("neox-a", listing, files)
+    (op, norm, kernel) = site.neox_each(*(["plugins", "info", name] for name in ("my_norm", "mine", "my_norm.quick")))
+    called = "my_norm(x: torch.Tensor, eps: float=1e-05) -> torch.Tensor"
+    for line in ("of        neox-a:mine", "kernels   neox-a:my_norm.quick", f"called    {called}", "  x [..., dim]."):
+        assert line in op["stdout"]
+    assert f"op        my_norm, as neox_a.inner.parts:{called}" in norm["stdout"]
+    assert f"op        my_norm, called like neox_a.inner.parts:{called}" in kernel["stdout"]
+
+
+def test_a_name_that_is_switched_off_and_not_there_is_told(site: Any, install: Any) -> None:
+    install(site, "neox-good", "Good")
+    env = {"NEOX_PLUGINS_DISABLE": "neox-godo"}
+    said = "NEOX_PLUGINS_DISABLE switches off neox-godo, which is not installed"
+    (listed, checked) = site.neox_each(["plugins", "list"], ["plugins", "check"], env=env)
+    assert f"warning: {said}; did you mean 'neox-good'?" in listed["stderr"]
+    assert f"note: {said}\n  did you mean 'neox-good'?" in checked["stdout"]
