@@ -85,11 +85,16 @@ def about_a_file(error: BaseException) -> NeoxError | None:
     )
 
 
+NO_ROOM = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
+"""As the loader of the system says it of a library that does not fit into memory."""
+
+
 def in_words(error: BaseException) -> NeoxError | None:
     """The error in words for the one who can mend it; None for what only the authors can."""
     if isinstance(error, NeoxError):
         return error
-    if isinstance(error, MemoryError):
+    no_room = isinstance(error, ImportError) and any(words in str(error) for words in NO_ROOM)
+    if isinstance(error, MemoryError) or no_room:
         hint = "raise the limit (`ulimit -v`, a container's, a job's), or give the command less to hold at once"
         return UsageError("memory has run out" + (f": {error}" if str(error) else ""), hint=hint)
     return about_a_file(error)
@@ -121,7 +126,7 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
 def _run(main: Callable[[], int | None]) -> int:
     try:
         return main() or 0
-    except (NeoxError, OSError, MemoryError) as error:
+    except (NeoxError, OSError, MemoryError, ImportError) as error:
         told = in_words(error)
         if told is None:
             raise

@@ -1,25 +1,35 @@
 """Files that lie about what they are, and the folder of what can be made again."""
 
 import errno
+import io
 import os
 import stat
 from pathlib import Path
 
 
 class NotAFileError(OSError):
-    """A pipe, a device or a folder stands where a file is asked for, or the file is too large to be one of these."""
+    """A pipe or a device stands where a file is asked for, or the file is too large to be one of its kind."""
+
+
+def open_file(path: Path) -> io.BufferedReader:
+    """A regular file to read. A pipe or a device is not waited for. Raises OSError: NotAFileError for one of these."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise NotAFileError(errno.EINVAL, "is not a regular file", str(path))
+    return io.BufferedReader(io.FileIO(descriptor))
 
 
 def read_bytes(path: Path, at_most: int) -> bytes:
-    """The whole of a regular file. A pipe or a device is not waited for, nor a large file read into memory.
+    """The whole of a regular file, which is not read into memory when it is too large.
 
-    at_most: bytes that such a file can sensibly have. Raises OSError, NotAFileError for what is no such file.
+    at_most: bytes that such a file can sensibly have. Raises OSError: NotAFileError for what is no such file.
     """
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise NotAFileError(errno.EINVAL, "is not a regular file", str(path))
-        content = file.read(at_most + 1)
+    with open_file(path) as file:
+        content = file.read(at_most + 1) or b""  # None of a file of the kernel that has nothing to say yet
     if len(content) > at_most:
         size = f"{at_most >> 20} MiB" if at_most >> 20 else f"{at_most:,} bytes"
         raise NotAFileError(errno.EFBIG, f"is larger than {size}, which no such file is", str(path))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from attrs import frozen
 
-from neox_core.errors import NeoxError, PluginError, in_words, nobody_reads, report
+from neox_core.errors import NeoxError, PluginError, UsageError, in_words, nobody_reads, report
 from neox_core.hooks.component import cause_of, load_path
 from neox_core.terminal import echo, one_line, readable
 
@@ -88,7 +88,7 @@ class NeoxGroup(click.Group):
             super().invoke(ctx)
         except BrokenPipeError:
             ctx.exit(nobody_reads())
-        except (NeoxError, click.ClickException, click.Abort, click.exceptions.Exit):
+        except (NeoxError, MemoryError, click.ClickException, click.Abort, click.exceptions.Exit):
             raise
         except Exception as error:
             entry: Entry | None = ctx.meta.get(OFFER)
@@ -103,9 +103,11 @@ class NeoxGroup(click.Group):
     ) -> NoReturn:
         """Run a command line, by default that of this process, and exit."""
         extra["standalone_mode"] = False
+        args = sys.argv[1:] if args is None else args
         try:
+            _require_text(args)
             code = super().main(args, prog_name or "neox", **extra)
-        except (NeoxError, OSError, MemoryError) as error:
+        except (NeoxError, OSError, MemoryError, ImportError) as error:
             told = in_words(error)
             if told is None:
                 raise
@@ -118,6 +120,13 @@ class NeoxGroup(click.Group):
         except click.Abort:
             code = 130
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _require_text(arguments: Sequence[str]) -> None:
+    """Bytes that are no text come as halves of characters, which cannot be written into a file or a message again."""
+    for number, argument in enumerate(arguments, 1):
+        if any("\ud800" <= letter <= "\udfff" for letter in argument):
+            raise UsageError(f"argument {number} is not UTF-8: {argument!r}", hint="write it, or rename it, in UTF-8")
 
 
 def _offered(catalog: "Catalog | None") -> "dict[str, Entry]":

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from neox_core.errors import report
+from neox_core.errors import in_words, report
 from neox_core.hooks.component import blame
 from neox_core.interpreter import python
 from neox_core.plan.runfile import RunPlan, to_json
@@ -40,7 +40,7 @@ def main() -> None:
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except Exception as error:
-        blamed = blame(error, module)
+        blamed = in_words(error) or blame(error, module)
         if blamed is None:
             raise
         sys.exit(report(blamed, error))

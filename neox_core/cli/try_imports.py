@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
-from neox_core.errors import NeoxError
+from neox_core.errors import NeoxError, PluginError
 from neox_core.hooks.component import load_path
 from neox_core.hooks.guard import no_heavy_imports
 from neox_core.interpreter import python
@@ -39,11 +39,14 @@ def import_errors(targets: Sequence[tuple[str, bool]], seconds: float = IMPORT_S
             errors="replace",
             check=False,
         )
-        results = [json.loads(line) for line in done.stdout.splitlines()]
+        said = done.stderr.strip().splitlines()
+        ready, *results = [json.loads(line) for line in done.stdout.splitlines()] or [False]
+        if not ready:
+            raise PluginError(f"the process that imports what plugins offer does not start: {' '.join(said[-1:])}")
         errors.update((path, error) for path, error in results)
         left = left[len(results) :]
         if left:
-            errors[left.pop(0)[0]] = _fault(done.returncode, done.stderr.strip().splitlines(), seconds)
+            errors[left.pop(0)[0]] = _fault(done.returncode, said, seconds)
     return errors
 
 
@@ -71,6 +74,8 @@ def main() -> None:
     targets = json.loads(sys.stdin.read())
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    results.write("true\n")  # this process has started
+    results.flush()
     for path, error in _attempts(targets, float(sys.argv[1])):
         results.write(json.dumps([path, error]) + "\n")
         results.flush()

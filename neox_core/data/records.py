@@ -12,6 +12,7 @@ from typing import Any
 
 from neox_core.errors import DataError
 from neox_core.plan.runfile import ComponentRef
+from neox_core.untrusted import read_object
 
 READ_AT_ONCE = 1 << 20
 EDGE_BYTES = 1 << 16
@@ -133,10 +134,14 @@ def require_as_prepared(files: Sequence[Path]) -> int:
 def read_json(path: Path) -> dict[str, Any]:
     """Empty when there is no such file, or not one of ours."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        record = read_object(path, DataError)
+    except DataError:
         return {}
-    return record if isinstance(record, dict) else {}
+    tables = (record.get(name, {}) for name in ("sha256", "edges", "files"))
+    texts = [record.get(name, "") for name in ("digest", "vocabulary")]
+    for table in tables:
+        texts += table.values() if isinstance(table, dict) else [table]
+    return record if all(isinstance(text, str) for text in texts) else {}
 
 
 def write_json(path: Path, record: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from neox_core.errors import DataError
+from neox_core.files import open_file
 
 KINDS = (".jsonl", ".txt", ".parquet")
 PACKED = (".gz", ".zst")
@@ -61,7 +62,21 @@ def texts_of(record: Record, keys: Sequence[str], where: str, *, is_line: bool) 
         hint = "each line of a .jsonl file is one JSON object; `neox data prepare --skip-bad` leaves broken ones out"
         why = f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else error
         raise DataError(f"{where}: is not JSON: {why}", hint=hint) from error
-    return tuple(_member(parsed, key, where) for key in keys)
+    texts = tuple(_member(parsed, key, where) for key in keys)
+    if "\\ud" in text or "\\uD" in text:  # without an escape there are only whole characters in UTF-8
+        for key, each in zip(keys, texts, strict=True):
+            _require_whole(each, key, where)
+    return texts
+
+
+def _require_whole(text: str, key: str, where: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        hint = "write the whole character; `neox data prepare --skip-bad` leaves such lines out"
+        raise DataError(
+            f"{where}: the text under {key!r} holds half a character at {error.start} (a lone surrogate)", hint=hint
+        ) from error
 
 
 def _member(parsed: Any, key: str, where: str) -> str:
@@ -84,7 +99,7 @@ def _decoded(raw: bytes, where: str, of_what: str) -> str:
 
 def _lines(path: Path) -> Iterator[tuple[bytes, int]]:
     if path.suffix not in PACKED:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             yield from ((line, len(line)) for line in file)
         return
     begun, read = b"", 0
@@ -100,7 +115,7 @@ def _lines(path: Path) -> Iterator[tuple[bytes, int]]:
 
 def _chunks(path: Path) -> Iterator[tuple[bytes, int]]:
     """(unpacked bytes, bytes of the file that they took)."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         unpack = None
         while raw := file.read(CHUNK_BYTES):
             if path.suffix not in PACKED:
@@ -144,6 +159,7 @@ def _rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], in
         from pyarrow import parquet
     except ImportError as error:
         raise DataError(f"{path}: reading .parquet needs pyarrow", hint="pip install pyarrow") from error
+    open_file(path).close()  # a pipe would be waited for
     try:
         with parquet.ParquetFile(path) as file:
             missing = [key for key in keys if key not in file.schema_arrow.names]
@@ -161,5 +177,5 @@ def _rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], in
                 for row in zip(*columns, strict=True):
                     done += 1
                     yield row, int(done * share) - int((done - 1) * share)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read: {error}", hint=DAMAGED) from error

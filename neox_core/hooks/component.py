@@ -174,7 +174,7 @@ def load_path(path: str) -> Any:
         value: Any = import_module(module_name)
         for part in attribute.split("."):
             value = getattr(value, part)
-    except NeoxError:
+    except (NeoxError, MemoryError):
         raise
     except (ImportError, AttributeError) as error:
         raise PluginError(f"cannot load {path}: {error}") from error

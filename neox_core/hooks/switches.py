@@ -7,9 +7,11 @@ from typing import Any
 import tomli
 
 from neox_core.errors import PluginError
+from neox_core.files import read_bytes
 from neox_core.hooks.registry import normalise
 
 VARIABLE = "NEOX_PLUGINS_DISABLE"
+MAX_BYTES = 4 << 20
 
 
 def disabled_plugins(start: Path | None = None) -> dict[str, str]:
@@ -32,7 +34,7 @@ def disabled_plugins(start: Path | None = None) -> dict[str, str]:
 
 def _tool_neox(file: Path) -> dict[str, Any] | None:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_bytes(file, MAX_BYTES).decode("utf-8")
         if "neox" not in text:
             return None
         tool = tomli.loads(text).get("tool", {})

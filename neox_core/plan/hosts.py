@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from neox_core.config.problem import MisfitError, Problem
+from neox_core.files import read_bytes
 
 DEFAULT_HOSTFILE = "/job/hostfile"
 
@@ -16,13 +17,14 @@ Pool = Mapping[str, tuple[int, ...]]
 """Host -> its slots, in the order of the hostfile, which is the order of the ranks."""
 
 MAX_SLOTS = 1024
+MAX_BYTES = 4 << 20
 _LINE = re.compile(r"(?P<host>[^\s:@,#]+)\s+slots=(?P<slots>\d+)")
 
 
 def read_hostfile(path: Path) -> tuple[Pool, list[Problem]]:
     """The pool, and what is wrong with the file, each with its line."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path, MAX_BYTES).decode("utf-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
         hint = "lines such as: worker-0 slots=4; to run on this machine alone, remove hostfile"

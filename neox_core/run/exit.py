@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from neox_core.errors import NeoxError, PluginError, RankError, about_a_file, report
+from neox_core.errors import NeoxError, PluginError, RankError, in_words, report
 from neox_core.hooks.component import culprit_of
 from neox_core.terminal import echo
 
@@ -28,7 +28,7 @@ def for_the_user(error: BaseException, rank: int) -> BaseException:
         if isinstance(error, MemoryError) or any(words in said for words in _NO_MEMORY):
             hint = "a smaller train_micro_batch_size_per_gpu, checkpoint-activations: true, or a higher ZeRO stage"
             return RankError(f"rank {rank} is out of memory: {said}", hint=hint)
-    return about_a_file(error) or error
+    return in_words(error) or error
 
 
 def write_failure(run_dir: Path, rank: int, error: BaseException, *, waits: bool = False) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from neox_core.config.schema.convert import fields_of
 from neox_core.errors import ConfigError
+from neox_core.files import open_file
 from neox_core.hooks.component import path_of
 from neox_core.hooks.registry import Registry
 from neox_core.interpreter import python
@@ -25,7 +26,7 @@ def data_backend(prefix: str | None, registry: Registry) -> str:
     recognise it, or where they do not answer.
     """
     try:
-        with Path(f"{prefix}.idx").open("rb") as stream:
+        with open_file(Path(f"{prefix}.idx")) as stream:
             head = stream.read(max(map(len, _FORMATS)))
     except (OSError, ValueError):
         head = b""

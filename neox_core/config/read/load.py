@@ -5,8 +5,7 @@ merged; a key with two different values is an error that names both places. `--s
 of all files are collected.
 """
 
-import os
-import stat
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,11 @@ from attrs import evolve, field, frozen
 from neox_core.config.problem import COMMAND_LINE, Problem
 from neox_core.config.read.formats import Node, UnreadableError, flow, parse_json, parse_toml
 from neox_core.config.schema.convert import same
+from neox_core.files import read_bytes
 
 MAX_BYTES = 1 << 20
 MAX_VALUE = 200
+HALF = "holds half a character (a lone surrogate)"
 
 
 def _parse_yaml(text: str, name: str, *, any_value: bool = False) -> Node:
@@ -142,7 +143,11 @@ class _Merge:
             if not key or "." in key:
                 hint = "write blocks" if key else ""
                 self.problems.append(Problem("is no key: a key has no dots", shown or "''", hint, node.where))
+            elif _has_half_a_character(written):
+                self.problems.append(Problem(HALF, shown, "write the whole character", node.where))
             elif key not in into:
+                if not node.is_block and _has_half_a_character(node.value):
+                    self.problems.append(Problem(HALF, shown, "write the whole character", node.where))
                 self.places[here] = Place(node.where, shown)
                 into[key] = {}
                 if node.is_block:
@@ -164,24 +169,14 @@ def _read(file: Path) -> Node:
     if parse is None:
         raise UnreadableError("is not a config file", name, hint=f"known endings: {', '.join(_PARSERS)}")
     try:
-        raw = _bytes(file)
+        raw = read_bytes(file, MAX_BYTES)
     except OSError as error:
-        raise UnreadableError(f"cannot be read: {(error.strerror or str(error)).lower()}", name) from error
+        said = error.strerror or str(error)
+        raise UnreadableError(f"cannot be read: {said[:1].lower()}{said[1:]}", name) from error
     return parse(_text(raw, name), name)
 
 
-def _bytes(file: Path) -> bytes:
-    """At most one byte more than a config may have; a pipe or a device is not waited for."""
-    descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise UnreadableError("cannot be read: is no regular file", str(file))
-        return stream.read(MAX_BYTES + 1)
-
-
 def _text(raw: bytes, name: str) -> str:
-    if len(raw) > MAX_BYTES:
-        raise UnreadableError(f"is larger than {MAX_BYTES >> 20} MiB, which no config is", name)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -210,6 +205,15 @@ def _override(text: str) -> tuple[str, Node]:
     for part in reversed(parts):
         node = Node(COMMAND_LINE, items=((part, node),), is_block=True)
     return ".".join(parts).replace("-", "_"), node
+
+
+def _has_half_a_character(value: Any) -> bool:
+    """Whether a text, or one in a list or block, cannot be written as UTF-8."""
+    try:
+        json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _relocate(node: Node) -> Node:

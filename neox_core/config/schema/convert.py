@@ -315,8 +315,6 @@ def _str(raw: Any) -> str:
         )
     if "\0" in raw:
         raise InvalidError("must not hold a NUL character")
-    if any("\ud800" <= letter <= "\udfff" for letter in raw):
-        raise InvalidError("must not hold half a character (a lone surrogate)")
     return raw
 
 

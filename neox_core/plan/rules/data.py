@@ -117,7 +117,7 @@ def _no_dataset(config: Config, prefix: str, key: str) -> Problem:
 
 def _exists(path: Path) -> bool:
     try:
-        return path.exists()
+        return path.is_file() or path.is_dir()  # and no pipe, which would be waited for
     except OSError:  # a name that no file can have
         return False
 

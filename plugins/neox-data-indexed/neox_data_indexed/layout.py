@@ -16,6 +16,7 @@ import numpy as np
 from attrs import frozen
 
 from neox_core.errors import DataError
+from neox_core.files import open_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,6 +35,7 @@ DTYPES: dict[int, np.dtype[Any]] = {
     8: np.dtype("<u2"),
 }
 FLOATS = {6: "float32", 7: "float64"}
+CHECKED_AT_ONCE = 1 << 20
 REMAKE = "write it again: neox data prepare ... --force"
 
 
@@ -83,7 +85,7 @@ class Header:
 def read_header(path: Path) -> Header:
     """Raises DataError naming the file for what is missing, cut short or of another format."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             raw = file.read(HEADER.size)
             length = file.seek(0, 2)
     except FileNotFoundError:
@@ -106,6 +108,21 @@ def read_header(path: Path) -> Header:
     if length != header.index_bytes:
         raise DataError(f"{path}: is {length} bytes, its header asks for {header.index_bytes}", hint=REMAKE)
     return header
+
+
+def check_bounds(index: Path, bounds: NDArray[np.int64], sequences: int) -> None:
+    """Raises DataError for document bounds that do not begin at 0, fall, or leave the sequences of the index."""
+    last = 0
+    for first in range(0, len(bounds), CHECKED_AT_ONCE):
+        part = bounds[first : first + CHECKED_AT_ONCE]
+        wrong = np.flatnonzero((part < np.concatenate([[last], part[:-1]])) | (part > sequences))
+        if first == 0 and part[0] != 0:
+            wrong = np.zeros(1, dtype=np.int64)
+        if wrong.size:
+            place = int(wrong[0])
+            said = f"bound {first + place} of its documents is {int(part[place])}, and there are {sequences} sequences"
+            raise DataError(f"{index}: {said}, in rising order from 0", hint=REMAKE)
+        last = int(part[-1])
 
 
 def require_inside(path: Path, sizes: NDArray[np.int32], document: int, offset: int, length: int | None) -> int:
@@ -136,7 +153,7 @@ def not_found(index: Path) -> DataError:
 def read_magic(prefix: Path, length: int) -> bytes:
     """The first bytes of the index; empty when there is none to read."""
     try:
-        with idx_path(prefix).open("rb") as file:
+        with open_file(idx_path(prefix)) as file:
             return file.read(length)
     except OSError:
         return b""
@@ -146,7 +163,7 @@ def read_through(path: Path) -> None:
     """Read the whole file, so that it is in the page cache."""
     buffer = bytearray(1 << 20)
     try:
-        with path.open("rb", buffering=0) as file:
+        with open_file(path) as file:
             while file.readinto(buffer):
                 continue
     except OSError as error:

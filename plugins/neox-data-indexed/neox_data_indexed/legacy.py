@@ -17,12 +17,14 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from neox_core.errors import DataError
+from neox_core.files import open_file
 from neox_data_indexed.layout import (
     DTYPES,
     LEGACY_MAGIC,
     MAGIC,
     REMAKE,
     bin_path,
+    check_bounds,
     code_of,
     dtype_of,
     idx_path,
@@ -85,7 +87,7 @@ class LazySource(LegacySource):
 
     def __init__(self, prefix: Path, *, warm_up: bool = False) -> None:
         super().__init__(prefix, warm_up=warm_up)
-        self._file = self.path.open("rb")
+        self._file = open_file(self.path)
 
     def take(self, first: int, count: int) -> NDArray[Any]:
         wanted, start = count * self.dtype.itemsize, first * self.dtype.itemsize
@@ -167,7 +169,7 @@ class CachedBackend(LegacyBackend):
 def _read_index(path: Path) -> tuple[np.dtype[Any], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """(dtype, starts [sequences + 1], sizes, bounds). Raises DataError naming the file."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             raw = file.read(HEADER.size)
             dtype, sequences, sizes, bounds = _read_header(path, raw, file.seek(0, os.SEEK_END))
             file.seek(HEADER.size)
@@ -186,6 +188,7 @@ def _read_index(path: Path) -> tuple[np.dtype[Any], NDArray[np.int64], NDArray[n
         raise DataError(f"{path}: document {document} does not begin where the last one ends", hint=REMAKE)
     if len(document_bounds) != bounds:
         raise DataError(f"{path}: holds {len(document_bounds)} document bounds of {bounds}", hint=REMAKE)
+    check_bounds(path, document_bounds, sequences)
     return dtype, starts, lengths, document_bounds
 
 

@@ -9,11 +9,13 @@ import numpy as np
 
 from neox_core.errors import DataError
 from neox_data_indexed.layout import (
+    CHECKED_AT_ONCE,
     HEADER,
     MAGIC,
     REMAKE,
     Header,
     bin_path,
+    check_bounds,
     dtype_for,
     idx_path,
     read_header,
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from neox_data_indexed.settings import IndexedSettings
-
-CHECKED_AT_ONCE = 1 << 20
 
 
 class MmapSource:
@@ -76,6 +76,7 @@ class MmapSource:
                 raise DataError(f"{index}: document {document} does not begin where the last one ends", hint=REMAKE)
             expected = int(ends[-1])
         self._bytes = expected
+        check_bounds(index, self.bounds, len(self.sizes))
 
     def _map_tokens(self, index: Path) -> NDArray[Any]:
         try:

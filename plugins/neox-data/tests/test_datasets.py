@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -154,6 +155,38 @@ def test_verifying_finds_an_index_of_other_tokens(tmp_path):
     (tmp_path / "u.idx").replace(tmp_path / "t.idx")
     with pytest.raises(DataError, match=r"t\.idx: is not what was written"):
         verify(tmp_path / "t", backend(), None, None)
+
+
+@pytest.mark.parametrize("name", ["mmap", "lazy", "cached"])
+@pytest.mark.parametrize(
+    ("place", "value"), [(0, 1), (0, -1), (1, -1), (1, 2**62), (1, 4), (2, 0), (3, 4), (3, -(2**63))]
+)
+def test_verifying_finds_document_bounds_that_are_none(tmp_path, name, place, value):
+    prefix = write(tmp_path / "a", [[1, 2], [3], [4, 5, 6]], name=name)
+    index = tmp_path / "a.idx"
+    content = bytearray(index.read_bytes())
+    at = len(content) - 8 * (4 - place)
+    content[at : at + 8] = struct.pack("<q", value)
+    index.write_bytes(content)
+    with pytest.raises(DataError, match=rf"bound {place} of its documents is {value}, and there are 3 sequences"):
+        verify(prefix, backend(name), None, None)
+
+
+def test_a_manifest_of_other_types_counts_as_none(tmp_path):
+    prefix = write(tmp_path / "a", [[1, 2], [3]])
+    for manifest in ('{"sha256": 5}', '{"sha256": {"a.bin": [1]}}', '{"edges": "x", "vocabulary": {}}', "[" * 90_000):
+        (tmp_path / "prepared.json").write_text(manifest)
+        assert "checksums: none" in verify(prefix, backend(), None, None)[-1]
+        inspect(prefix, backend(), None, Shown())
+
+
+def test_pipes_and_devices_are_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.idx")
+    (tmp_path / "b.idx").symlink_to("/dev/zero")
+    for name in ("mmap", "lazy", "cached"):
+        for prefix in ("a", "b"):
+            with pytest.raises(DataError, match="is not a regular file"):
+                verify(tmp_path / prefix, backend(name), None, None)
 
 
 def test_lengths_are_drawn():

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neox_core.errors import DataError
+from neox_core.files import open_file
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -60,7 +61,7 @@ def library(name: str, tokenizer: str) -> Any:
 def require_file(path: str, key: str) -> None:
     """Raises DataError when the file that `key` names is not there or cannot be read."""
     try:
-        with Path(path).open("rb"):
+        with open_file(Path(path)):
             return
     except FileNotFoundError:
         raise DataError(f"{path}: no such file ({key})", hint="`neox data prepare` trains and writes one") from None

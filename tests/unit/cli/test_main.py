@@ -82,6 +82,45 @@ def test_bash_takes_the_script(tmp_path: Path) -> None:
     assert "_neox_completion" in done.stdout
 
 
+def test_memory_that_runs_out_and_a_library_that_does_not_fit_in_it_are_said(raising: Any) -> None:
+    for error in (MemoryError(), ImportError("libtorch_cpu.so: failed to map segment from shared object")):
+        result = raising(error)
+        assert result.exit_code == 2
+        assert result.stderr.startswith("error: memory has run out")
+        assert "ulimit -v" in result.stderr
+    assert isinstance(raising(ImportError("no module named x")).exception, ImportError)
+
+
+def test_an_argument_that_is_no_text_is_said_by_every_command() -> None:
+    for argv in (["train", "a\udcff.yml"], ["generate", "--prompt", "\udcff"], ["\udcff"]):
+        result = CliRunner().invoke(neox, argv)
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"error: argument {len(argv)} is not UTF-8: ")
+        assert "\\udcff" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["config", "check", "x" * 70_000],
+        ["config", "explain", "x" * 70_000],
+        ["config", "check", "FILE", "--set", "norm=" + "x" * 70_000],
+        ["config", "check", "FILE", "--set", "x" * 70_000 + "=1"],
+        ["config", "check", "FILE", "--set", "hostfile=" + "x" * 70_000],
+        ["config", "show", "FILE", "--on", "x" * 70_000],
+        ["plugins", "info", "x" * 70_000],
+        ["plugins", "list", "--kind", "x" * 70_000],
+        ["x" * 70_000],
+    ],
+)
+def test_what_is_long_is_cut_in_what_is_said_of_it(tmp_path: Path, argv: list[str]) -> None:
+    (tmp_path / "c.yml").write_text("seed: 1\n")
+    result = CliRunner().invoke(neox, [str(tmp_path / "c.yml") if each == "FILE" else each for each in argv])
+    assert result.exit_code in (2, 3)
+    assert len(result.output) < 10_000
+    assert "more characters" in result.output or "xxx..." in result.output
+
+
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(raising: Any) -> None:
     result = raising(errors.DataError("it is wrong"), "--debug")
     assert result.exit_code == 4

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from neox_core.cli.try_imports import import_errors
+from neox_core.errors import PluginError
 from neox_core.hooks import suspects
 from neox_core.hooks.suspects import watch
 
@@ -139,3 +141,9 @@ def test_an_import_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: pyte
     assert said["stays:x"] == ""
     assert "takes longer than 3 s to be imported" in said["hangs:x"]
     assert "hangs.py" in said["hangs:x"]
+
+
+def test_a_process_that_cannot_even_start_to_import_is_not_started_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neox_core.cli.try_imports.python", lambda *_: (sys.executable, "-c", "1 / 0"))
+    with pytest.raises(PluginError, match="does not start: ZeroDivisionError: division by zero"):
+        import_errors([("a:x", True), ("b:x", True)])

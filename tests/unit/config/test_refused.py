@@ -169,8 +169,15 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "mark.yml": (b"\xef\xbb\xbfseed: x\r\n", "mark.yml:1:1: error: seed: must be a whole number"),
     "twice.json": (b'{"seed": 1,\n"seed": 1}', "twice.json:2:1: error: seed: is written twice"),
     "spellings.toml": (b"train-iters = 1\ntrain_iters = 2\n", "spellings.toml:2:1: error: train_iters: is given twice"),
+    "half-key.json": (b'{"a\\ud800": 1}', "a\\ud800: holds half a character (a lone surrogate)"),
+    "half-value.yml": (b'save: "\\udfff"', "half-value.yml:1:1: error: save: holds half a character"),
+    "half-in-a-list.json": (b'{"plugins": {"require": ["\\ud800"]}}', "plugins.require: holds half a character"),
+    "half-of-anything.json": (b'{"deepspeed_extra_args": {"a": {"b": ["\\ud800"]}}}', "holds half a character"),
+    "long-value.yml": (b"norm: " + b"x" * 70_000, "more characters"),
+    "long-key.yml": (b"x" * 900 + b": 1", "unknown key"),
+    "long-number.yml": (b"seed: " + b"9" * 4_000, "whole number"),
     "folder.yml": (b"", "is a directory"),
-    "pipe.yml": (b"", "is no regular file"),
+    "pipe.yml": (b"", "is not a regular file"),
 }
 
 SCRIPT = """

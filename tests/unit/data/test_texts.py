@@ -1,5 +1,6 @@
 import gzip
 import json
+import os
 
 import pyarrow as pa
 import pytest
@@ -107,6 +108,23 @@ def test_broken_records_are_left_out_and_counted(tmp_path):
     assert tally.bad == 3
     assert tally.empty == 0
     assert "a.jsonl:2: is not JSON" in tally.first_bad
+
+
+def test_half_a_character_is_a_broken_record(tmp_path):
+    lines = ['{"text": "a\\ud83d b"}', '{"text": "\\uD83D\\uDE00"}', '{"text": "\\\\ud83d"}']  # half, whole, no escape
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    with pytest.raises(DataError, match=r"a\.jsonl:1: the text under 'text' holds half a character at 1"):
+        read(tmp_path / "a.jsonl")
+    texts, tally = read(tmp_path / "a.jsonl", skip_bad=True)
+    assert [text for (text,) in texts if text] == ["\U0001f600", "\\ud83d"]
+    assert tally.bad == 1
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.txt", "a.jsonl.gz", "a.parquet"])
+def test_a_pipe_is_not_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError, match="is not a regular file"):
+        read(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.zst", "a.parquet"])

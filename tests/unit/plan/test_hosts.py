@@ -1,5 +1,6 @@
 """Hostfiles and filters. That DeepSpeed's launcher reads them alike is in tests/unit/engine/test_hosts.py."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,6 +48,16 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         _, (problem,) = read_hostfile(tmp_path / name)
         assert problem.message == f"cannot read {tmp_path / name}: {reason}"
         assert problem.key == "hostfile"
+
+
+def test_a_file_that_never_ends_or_never_answers_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "large").open("wb") as large:
+        large.truncate(1 << 40)
+    for name in ("pipe", "/dev/zero", "large"):
+        pool, (problem,) = read_hostfile(tmp_path / name)
+        assert pool == {}
+        assert "is not a regular file" in problem.message or "is larger than 4 MiB" in problem.message
 
 
 @pytest.mark.parametrize(

@@ -68,3 +68,15 @@ def test_a_full_disk_is_said_and_other_errors_stay_what_they_are() -> None:
     assert "No space left on device" in full.message
     for error in (RuntimeError("expected 2"), OSError(errno.EBADF, "Bad file descriptor"), KeyError("key")):
         assert for_the_user(error, 0) is error
+
+
+@pytest.mark.parametrize("megabytes", [200])
+def test_a_command_whose_memory_is_limited_says_so_without_a_traceback(megabytes: int) -> None:
+    """torch alone needs more addresses than that."""
+    limit = (megabytes << 20, megabytes << 20)
+    code = f"import resource; resource.setrlimit(resource.RLIMIT_AS, {limit}); from neox_core.cli.main import neox; "
+    command = [sys.executable, "-c", f"{code}neox.main(['kernels', 'list'])"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert "Traceback" not in done.stderr
+    assert (done.returncode, done.stderr.count("error:")) == (2, 1), done.stderr
+    assert "memory has run out" in done.stderr
