@@ -12,7 +12,7 @@ from neox_core.config.schema.sections.training import BatchSection
 from neox_core.config.schema.structure import Config
 from neox_core.errors import CheckpointError
 from neox_core.plan.batch import solve_batch
-from neox_core.plan.runfile import RunPlan
+from neox_core.plan.runfile import RunPlan, to_plain
 from neox_core.plan.saved import RUN, STATE, checkpoint_to_load, read_stored, require_checkpoint
 from neox_core.plan.schedule import schedule_terms
 from neox_core.untrusted import short
@@ -20,6 +20,16 @@ from neox_core.untrusted import short
 ANEW = "`--set finetune=true` starts at step 0 from its weights"
 MOST = 2**63 - 1
 """Steps and samples that a run can have."""
+SHAPING = {
+    "hidden_size": "hidden-size",
+    "intermediate_size": "intermediate-size",
+    "padded_vocab_size": "padded-vocab-size",
+    "tie_embeddings": "tied embeddings",
+    "shared_norm": "gpt-j-tied",
+    "attention_bias": "use-bias-in-attn-linear",
+    "mlp_bias": "use-bias-in-mlp",
+}
+"""What of the model's plan gives weights their shapes, and how a message calls it."""
 SHOWN = 8
 """Changes of a schedule that a message lists."""
 
@@ -59,7 +69,13 @@ def resume_problems(config: Config, plan: RunPlan) -> Iterator[Problem]:
     except CheckpointError as error:
         yield config.problem(error.message, key, error.hint)
         return
-    if saved is None or (plan.checkpoint.finetune and not own):
+    if saved is None:
+        return
+    other = "; ".join(sorted(_other_shape(plan, saved)))
+    if other:
+        hint = "the keys of the model must be those of the checkpoint; `neox config diff` shows all"
+        yield config.problem(f"{saved.folder} was made for another model: {other}", key, hint)
+    if plan.checkpoint.finetune and not own:
         return
     if saved.samples != saved.step * plan.batch.train_batch:
         yield _other_batch(config, plan, saved, key)
@@ -73,6 +89,24 @@ def resume_problems(config: Config, plan: RunPlan) -> Iterator[Problem]:
         message = f"leaves nothing to train: {saved.folder} is of step {saved.step}"
         hint = f"`--set train-iters=` a number above {saved.step} trains on"
         yield config.problem(message, "train_iters", hint, "warning")
+
+
+def _other_shape(plan: RunPlan, saved: Saved) -> Iterator[str]:
+    """What of the plan gives some weight another shape, or makes other weights."""
+    now, then = _shaping(to_plain(plan)["model"]), _shaping(_at(saved.run, "model", {}))
+    for name in now.keys() & then.keys():
+        if now[name] != then[name]:
+            yield f"{name} is {short(str(then[name]))} there, {now[name]} here"
+
+
+def _shaping(model: Any) -> dict[str, Any]:
+    """By the names of messages; of the keys only those that are set."""
+    found = {words: _at(model, name, None) for name, words in SHAPING.items()}
+    found["num-unique-layers"] = _at(model, "num_unique_layers", None) or _at(model, "num_layers", None)
+    hidden, heads, keys = (_at(model, name, None) for name in ("hidden_size", "num_attention_heads", "num_kv_heads"))
+    if all(isinstance(each, int) and each > 0 for each in (hidden, heads, keys or heads)):
+        found["the width of all keys"] = (keys or heads) * hidden // heads
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _other_batch(config: Config, plan: RunPlan, saved: Saved, key: str) -> Problem:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from neox_core.contracts.model import PositionShape
+from neox_core.hooks.component import load_path
 from neox_core.testing.clauses import clauses, has, hold
 from neox_core.testing.plugins import build
 
@@ -26,6 +27,7 @@ def check_norm(catalog: Catalog, name: str, **settings: Any) -> None:
     for dim in (6, 64):
         norm = _wiggled(make(dim), seed=dim)
         _check_module(norm, "a norm")
+        _check_told(_planner(catalog, "norm", name, settings), norm, dim)
         x = _random(4, 5, dim) * 3 + 1
         wide = _tensor(norm.double()(x.clone()), "a norm")
         hold(wide.shape == x.shape, f"[..., dim] -> [..., dim]: {tuple(x.shape)} became {tuple(wide.shape)}")
@@ -50,6 +52,8 @@ def check_activation(catalog: Catalog, name: str, **settings: Any) -> None:
     activation = _maker(catalog, "activation", name, settings)()
     hold(callable(activation), "an activation is called")
     hold(isinstance(getattr(activation, "gated", None), bool), "an activation has `gated`, which is True or False")
+    planner = _planner(catalog, "activation", name, settings)
+    hold(planner is None or planner() is activation.gated, "the planner tells whether it is gated")
     hold(
         not (isinstance(activation, nn.Module) and activation.state_dict()),
         "an activation has no parameters and no state",
@@ -92,6 +96,7 @@ def check_position(catalog: Catalog, name: str, **settings: Any) -> None:
     batch, seq = 2, 12
     position = _drawn(make(shape))
     _check_module(position, "a position")
+    _check_told(_planner(catalog, "position", name, settings), position, shape)
     has(position, "a position", "embed", "prepare", "rotate", "score_bias")
     hidden = _random(batch, seq, shape.hidden_size)
     query, key = (_random(batch, shape.num_heads, seq, shape.head_dim, seed=seed) for seed in (1, 2))
@@ -190,6 +195,22 @@ def _turned(position: Any, query: Tensor, key: Tensor, positions: Tensor) -> tup
     pair = isinstance(turned, tuple | list) and len(turned) == 2 and all(isinstance(each, Tensor) for each in turned)
     hold(pair, "`rotate` gives a query and a key")
     return turned[0], turned[1]
+
+
+def _planner(catalog: Catalog, kind: str, name: str, settings: dict[str, Any]) -> Callable[..., Any] | None:
+    """The component's planner with its settings; None where it has none."""
+    entry = catalog.find(kind, name)
+    if entry.component.planner is None:
+        return None
+    plan, built = load_path(entry.component.planner), build(entry, **settings)
+    return lambda *arguments: plan(*arguments, built)
+
+
+def _check_told(planner: Callable[..., Any] | None, module: nn.Module, size: Any) -> None:
+    if planner is not None:
+        own = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+        told = planner(size)
+        hold(told == own, f"the planner tells the shape of each parameter: {own}, and not {told}")
 
 
 def _maker(catalog: Catalog, kind: str, name: str, settings: dict[str, Any]) -> Callable[..., Any]:

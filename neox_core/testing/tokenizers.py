@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neox_core.hooks.component import load_path
 from neox_core.testing.clauses import clauses, has, hold
 from neox_core.testing.plugins import build
 
@@ -36,9 +37,15 @@ def check_tokenizer(catalog: Catalog, name: str, *, lossless: bool = True, **set
     target = entry.load()
     with tempfile.TemporaryDirectory() as folder:
         if hasattr(target, "train"):
-            _check_tokenizer(target(build(entry, **{**settings, **_trained(entry, target, Path(folder))})), lossless)
-        else:
-            _check_tokenizer(target(build(entry, **settings)), lossless)
+            settings |= _trained(entry, target, Path(folder))
+        built = build(entry, **settings)
+        tokenizer = target(built)
+        _check_tokenizer(tokenizer, lossless)
+        if entry.component.planner is not None:
+            told = load_path(entry.component.planner)(built)
+            hold(
+                told == tokenizer.vocab_size, f"the planner tells the number of ids: {tokenizer.vocab_size}, not {told}"
+            )
 
 
 def _trained(entry: Entry, target: Any, folder: Path) -> dict[str, str]:
