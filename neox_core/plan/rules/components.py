@@ -4,25 +4,24 @@ from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
 from neox_core.config.schema.structure import Chosen, Config
-from neox_core.hooks.guard import HEAVY
 from neox_core.hooks.install import how_to_get
 from neox_core.hooks.kinds import KIND_BY_NAME, KINDS
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
+
+OF_EVERY_RUN = ("torch", "deepspeed", "numpy", "safetensors")
+"""What `neox-core[train]` brings to where ranks run; configs are checked elsewhere too."""
 
 
 @rule(*(kind.key for kind in KINDS if kind.key and kind.used))
 def components_have_libraries(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """What a chosen component imports is installed."""
     for chosen in (each for of_kind in config.chosen.values() for each in of_kind):
-        component, missing = chosen.entry.component, chosen.entry.component.missing()
+        component = chosen.entry.component
+        missing = [each for each in component.missing() if each not in OF_EVERY_RUN]
         if missing:
-            # where torch is not, nothing can be trained, but configs can be checked
-            severity = "start" if HEAVY.issuperset(missing) else "error"
             message = f"{component.name} needs {', '.join(missing)}, not installed"
-            yield config.problem(
-                message, _chooser(config, chosen), how_to_get(missing, chosen.entry.plugin.id), severity
-            )
+            yield config.problem(message, _chooser(config, chosen), how_to_get(missing, chosen.entry.plugin.id))
 
 
 def _chooser(config: Config, chosen: Chosen) -> str:
