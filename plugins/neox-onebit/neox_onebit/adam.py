@@ -22,6 +22,10 @@ def one_bit_adam(
     params: Iterable[dict[str, Any]], settings: OneBitAdamSettings, group: ProcessGroup | None = None
 ) -> torch.optim.Optimizer:
     """group: of the ranks that hold the same weights. Raises ConfigError when it has not the backend that is named."""
+    if settings.compatibility == "deepspeed":
+        from neox_onebit.like_deepspeed import LikeDeepSpeed  # builds on this module
+
+        return LikeDeepSpeed(params, settings, Wire(group, settings))
     return OneBitAdam(params, settings, Wire(group, settings))
 
 

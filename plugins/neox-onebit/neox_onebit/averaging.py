@@ -25,7 +25,7 @@ class Averaging(torch.optim.Optimizer):
         super().__init__(params, {**defaults, "weight_decay": settings.weight_decay, "steps": 0})
         self.kernels: Mapping[str, Callable[..., Any]] = {}
         self._wire = wire
-        self._exchange: Exchange | None = None  # from the first step on that compresses
+        self._exchange: Any = None  # from the first step on that compresses
 
     def needs_average(self) -> bool:
         return self._averaged(self.param_groups[0]["steps"] + 1)
@@ -72,15 +72,17 @@ class Averaging(torch.optim.Optimizer):
         """The mean over the ranks of what each of some parameters has. Collective."""
         if self._wire.size == 1 and self._exchange is None:
             return dict(values)
-        means = self._made_exchange().mean([values.get(parameter) for parameter in self._parameters()])
+        means: list[Tensor | None] = self._made_exchange().mean([values.get(each) for each in self._parameters()])
         return {parameter: mean for parameter, mean in zip(self._parameters(), means, strict=True) if mean is not None}
 
-    def _made_exchange(self) -> Exchange:
+    def _made_exchange(self) -> Any:
         if self._exchange is None:
-            parameters = self._parameters()
-            shapes = [each.shape for each in parameters]
-            self._exchange = Exchange(shapes, self._wire, parameters[0].device, self.kernels)
+            self._exchange = self._new_exchange()
         return self._exchange
+
+    def _new_exchange(self) -> Any:
+        parameters = self._parameters()
+        return Exchange([each.shape for each in parameters], self._wire, parameters[0].device, self.kernels)
 
 
 def freeze(variance: Tensor, floor: float) -> None:

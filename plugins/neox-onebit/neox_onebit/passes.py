@@ -65,14 +65,18 @@ def move(weight: Tensor, momentum: Tensor, variance: Tensor, kept: float, rate: 
 
 def compress(values: Tensor, used: Tensor) -> Tensor:
     """The op: fp32 [rows, block] -> uint8 [rows, block / 8 + 4]; numbers that do not count are 0."""
-    scales = (values.abs().sum(1, keepdim=True) / used.clamp(min=1)).float()
+    return pack_signs(values, (values.abs().sum(1, keepdim=True) / used.clamp(min=1)).float())
+
+
+def pack_signs(values: Tensor, scales: Tensor) -> Tensor:
+    """fp32 [rows, block] and the scale of each, [rows, 1] -> uint8 [rows, block / 8 + 4]."""
     bits = (values >= 0).view(len(values), -1, 8).to(torch.uint8) << _places(values.device)
     return torch.cat([bits.sum(-1, dtype=torch.uint8), scales.view(torch.uint8)], dim=1)
 
 
 def decompress(packed: Tensor) -> Tensor:
     """The op: the numbers that arrive, uint8 [rows, block / 8 + 4] -> fp32 [rows, block]."""
-    scales = packed[:, -_SCALE:].contiguous().view(torch.float32)
+    scales = packed[:, -_SCALE:].clone(memory_format=torch.contiguous_format).view(torch.float32)
     positive = (packed[:, :-_SCALE].unsqueeze(-1) >> _places(packed.device)) & 1
     return torch.where(positive.flatten(1).bool(), scales, -scales)
 

@@ -64,7 +64,20 @@ def lamb_bounds_are_in_order(config: Any, cluster: Any, name: str, settings: Any
         )
 
 
+def deepspeed_has_no_floor(config: Any, cluster: Any, name: str, settings: Any) -> Iterator[Problem]:
+    """A floor of the variance is not part of DeepSpeed's form."""
+    if (
+        name == "OneBitAdam"
+        and settings.compatibility == "deepspeed"
+        and config.is_set("optimizer.params.variance_floor")
+    ):
+        yield Problem(
+            "has no part in compatibility: deepspeed", "optimizer.params.variance_floor", "remove one of the two"
+        )
+
+
 RULES = (
+    deepspeed_has_no_floor,
     keys_are_there,
     exchange_is_between_whole_copies,
     backend_is_the_one_in_use,

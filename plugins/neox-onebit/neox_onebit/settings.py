@@ -38,6 +38,11 @@ class OneBitSettings(MomentSettings):
 @frozen
 class OneBitAdamSettings(OneBitSettings):
     freeze_step: int = _steps(100_000, "Steps of plain Adam before momenta are compressed.")
+    compatibility: Literal["paper", "deepspeed"] = setting(
+        "paper",
+        help="deepspeed: compute what DeepSpeed's OnebitAdam did, without corrections for the start or a floor of the "
+        "variance and with one scale for each group of parameters.",
+    )
 
 
 @frozen

@@ -44,6 +44,7 @@ CASES = {
             "bias_correction": False,
         },
     ),
+    "deepspeed": ("OneBitAdam", {"freeze_step": 10, "compatibility": "deepspeed"}),
     "lamb": (
         "OneBitLamb",
         {"freeze_step": 12, "variance_floor": 0.1, "max_coeff": 2.0, "coeff_beta": 0.8, "factor_threshold": 0.05},

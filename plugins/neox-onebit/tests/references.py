@@ -68,6 +68,48 @@ def one_bit_adam(steps, ranks, freeze_step, floor):
     return found
 
 
+def deepspeeds_adam(steps, ranks, freeze_step):
+    """OnebitAdam of DeepSpeed 0.9 under its fp16 optimizer, by what it sends and keeps. Weights after the last step.
+
+    A group is one vector, filled up with zeros so that each of n servers has as many bytes of signs. Rank and server
+    send sign(x) |x|_2 / sqrt(d), of d numbers with the zeros; sign(0) is +. The counter of steps is one ahead of those
+    that train, since making the state has taken one.
+    """
+    groups, found = [[0], [1, 2]], {}  # with weight decay, and without
+    for decay, members in zip((DECAY, 0.0), groups, strict=True):
+        x = torch.cat([start()[index].detach().double().reshape(-1) for index in members])
+        multiple = ranks * math.lcm(ranks, 8)
+        length = math.ceil(len(x) / multiple) * multiple
+        m, v = torch.zeros_like(x), torch.zeros_like(x)
+        worker = [torch.zeros(length, dtype=torch.float64) for _ in range(ranks)]
+        server = [torch.zeros(length // ranks, dtype=torch.float64) for _ in range(ranks)]
+        for step, all_ranks in enumerate(given(steps, ranks)[1:], start=1):
+            g = [torch.cat([of_rank[index].reshape(-1) for index in members]) for of_rank in all_ranks]
+            if step + 1 <= freeze_step:
+                mean = sum(g) / ranks
+                m, v = BETA1 * m + (1 - BETA1) * mean, BETA2 * v + (1 - BETA2) * mean * mean
+            else:
+                messages = []
+                for rank in range(ranks):
+                    whole = torch.zeros(length, dtype=torch.float64)
+                    whole[: len(x)] = BETA1 * m + (1 - BETA1) * g[rank]
+                    whole = whole + worker[rank]
+                    message = torch.where(whole >= 0, 1.0, -1.0).double() * (whole.norm() / math.sqrt(length))
+                    worker[rank] = whole - message
+                    messages.append(message)
+                replies = []
+                for place, share in enumerate((sum(messages) / ranks).chunk(ranks)):
+                    kept = share + server[place]
+                    reply = torch.where(kept >= 0, 1.0, -1.0).double() * (kept.norm() / math.sqrt(len(kept)))
+                    server[place] = kept - reply
+                    replies.append(reply)
+                m = torch.cat(replies)[: len(x)]
+            x = x - rate(step) * (m / (v.sqrt() + EPS) + decay * x)
+        parts = x.split([start()[index].numel() for index in members])
+        found |= {index: part.view_as(start()[index]) for index, part in zip(members, parts, strict=True)}
+    return [found[index] for index in sorted(found)]
+
+
 def variance_steps(last, scaler):
     """T_v: k_0 = 1, k_(j+1) = k_j + 2^floor(j / scaler)."""
     found, step, j = [], 1, 0

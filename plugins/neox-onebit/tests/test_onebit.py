@@ -36,6 +36,7 @@ def test_listing_imports_no_torch():
     [
         ("OneBitAdam", {}),
         ("OneBitAdam", {"freeze_step": 3}),
+        ("OneBitAdam", {"compatibility": "deepspeed"}),
         ("ZeroOneAdam", {}),
         ("OneBitLamb", {"bias_correction": False}),
     ],
@@ -164,6 +165,21 @@ def test_cuda_aware_is_for_a_library_that_carries_nothing_here(tmp_path):
     (said,) = noted(GIVEN.replace("cuda_aware: false", "cuda_aware: true"))
     assert said == "does nothing: it is for an MPI library, and the exchange goes over gloo"
     assert "must be one of 'nccl', 'gloo'" in refusal(tmp_path, adam(GIVEN.replace("gloo", "hccl")))
+
+
+def test_deepspeeds_form_has_no_floor(tmp_path):
+    text = f"{GIVEN}, compatibility: deepspeed"
+    assert resolved(tmp_path, adam(text))
+    said = refusal(tmp_path, adam(text + ", variance_floor: 0.01"))
+    assert "optimizer.params.variance_floor: has no part in compatibility: deepspeed" in said
+
+
+def test_errors_of_the_other_form_are_refused():
+    entry = load_only("neox-onebit").find("optimizer", "OneBitAdam")
+    settings = build(entry, compatibility="deepspeed", **GLOO)
+    optimizer = entry.load()([{"params": [torch.nn.Parameter(torch.zeros(6, 160))]}], settings)
+    with pytest.raises(CheckpointError, match="are not those of compatibility: deepspeed"):
+        optimizer.load_own_state([{"worker_error": torch.zeros(2, 512)}])
 
 
 def test_other_precisions_than_fp16_are_warned_of(tmp_path):
