@@ -47,18 +47,28 @@ def generator(seed: int, name: str) -> torch.Generator:
 
 
 def _methods(shape: ModelShape, std: float) -> Mapping[str, Fill]:
-    """GPT-NeoX's methods. small_init: arXiv:1910.05895; wang_init: the output layers of mesh-transformer-jax."""
+    """GPT-NeoX's methods. small_init: arXiv:1910.05895; wang_init: the output layers of mesh-transformer-jax.
+
+    orthogonal: arXiv:1312.6120, with a gain of sqrt(2), in scaled_orthogonal of sqrt(2 / layers). GPT-NeoX means so,
+    but its orthogonal divides by zero: at ea7aefd it hands `use_mup` over as the number of layers.
+    """
 
     def normal(deviation: float) -> Fill:
         return lambda tensor, random: tensor.normal_(0.0, deviation, generator=random)
 
+    def orthogonal(layers: int) -> Fill:
+        return lambda tensor, random: nn.init.orthogonal_(tensor, math.sqrt(2 / layers), generator=random)
+
     return {
         "normal": normal(std),
         "scaled_normal": normal(std / math.sqrt(2 * shape.num_layers)),
+        "single_residual_scaled_normal": normal(std / math.sqrt(shape.num_layers)),
         "small_init": normal(math.sqrt(2 / (5 * shape.hidden_size))),
         "wang_init": normal(2 / (shape.num_layers * math.sqrt(shape.hidden_size))),
         "xavier_uniform": lambda tensor, random: nn.init.xavier_uniform_(tensor, generator=random),
         "xavier_normal": lambda tensor, random: nn.init.xavier_normal_(tensor, generator=random),
+        "orthogonal": orthogonal(1),
+        "scaled_orthogonal": orthogonal(shape.num_layers),
     }
 
 

@@ -53,6 +53,7 @@ def test_torchs_own_seed_is_neither_used_nor_moved(make) -> None:
     [
         ("normal", 0.03),
         ("scaled_normal", 0.03 / math.sqrt(2 * 2)),
+        ("single_residual_scaled_normal", 0.03 / math.sqrt(2)),
         ("small_init", math.sqrt(2 / (5 * 256))),
         ("wang_init", 2 / (2 * math.sqrt(256))),
     ],
@@ -82,6 +83,20 @@ def test_spread_of_xavier(make, method: str) -> None:
     assert (0.99 < bound <= 1) == (method == "xavier_uniform")
 
 
+@pytest.mark.parametrize(("method", "square"), [("orthogonal", 2.0), ("scaled_orthogonal", 2.0 / 2)])
+def test_rows_or_columns_of_an_orthogonal_matrix_are(make, method: str, square: float) -> None:
+    """Whichever are fewer, each with the gain as its norm, and their signs are as often positive as negative."""
+    weights = drawn(make(num_layers=2, init_method=method, output_init_method=method))
+    for name in ("layers.0.mlp.up.weight", "layers.1.mlp.down.weight", "layers.1.attention.output.weight"):
+        value = weights[name].double()
+        narrow = value if value.shape[0] <= value.shape[1] else value.T
+        torch.testing.assert_close(
+            narrow @ narrow.T, square * torch.eye(len(narrow), dtype=torch.float64), rtol=0, atol=1e-5
+        )
+        assert (value > 0).double().mean().item() == pytest.approx(0.5, abs=5 / math.sqrt(4 * value.numel()))
+    assert not torch.equal(weights["layers.0.mlp.up.weight"], weights["layers.1.mlp.up.weight"])
+
+
 def test_gains_and_biases_start_at_one_and_zero(make) -> None:
     for name, value in drawn(make()).items():
         if value.dim() == 1:
@@ -98,8 +113,8 @@ def test_first_loss_is_that_of_a_model_that_knows_nothing(make, form, tokens) ->
 
 def test_unknown_method_is_refused(make) -> None:
     model = make()
-    with pytest.raises(ConfigError, match="no init method 'orthogonal'"):
-        init_parameters(model, model.shape, 1, "orthogonal", "normal", 0.02)
+    with pytest.raises(ConfigError, match="no init method 'uniform'"):
+        init_parameters(model, model.shape, 1, "uniform", "normal", 0.02)
     with pytest.raises(ConfigError):
         make(output_init_method="")
 

@@ -7,7 +7,17 @@ from attrs import frozen
 from neox_core.config.schema.checks import above, at_least, probability
 from neox_core.config.schema.setting import setting
 
-Init = Literal["normal", "scaled_normal", "small_init", "wang_init", "xavier_uniform", "xavier_normal"]
+Init = Literal[
+    "normal",
+    "scaled_normal",
+    "single_residual_scaled_normal",
+    "small_init",
+    "wang_init",
+    "xavier_uniform",
+    "xavier_normal",
+    "orthogonal",
+    "scaled_orthogonal",
+]
 
 
 @frozen
@@ -87,7 +97,12 @@ class ModelSection:
         help="Draw the first weights on the CPU. They always are, from (seed, parameter name), whatever the layout.",
         origin="megatron",
     )
-    init_method: Init = setting("normal", help="How weights are drawn.", origin="gpt-neox")
+    init_method: Init = setting(
+        "normal",
+        help="How weights are drawn. The orthogonal methods factorize each matrix, an embedding of 50,000 by 4,096 in "
+        "minutes on a CPU.",
+        origin="gpt-neox",
+    )
     output_layer_init_method: Init = setting(
         "scaled_normal", help="How the weights that end a residual branch are drawn.", origin="gpt-neox"
     )
