@@ -223,11 +223,7 @@ def _optim(config: Config) -> OptimPlan:
 
 
 def _precision(precision: PrecisionSection) -> PrecisionPlan:
-    amp, autocast = precision.amp, precision.torch_autocast
-    cast = (amp is not None and amp.enabled and amp.opt_level == "O1") or (
-        autocast is not None and autocast.enabled and autocast.dtype in ("bfloat16", "bf16")
-    )
-    return PrecisionPlan(precision.dtype, "bf16" if cast else None, precision.fp16_lm_cross_entropy)
+    return PrecisionPlan(precision.dtype, precision.autocast, precision.fp16_lm_cross_entropy)
 
 
 def _train(config: Config) -> TrainPlan:

@@ -118,7 +118,7 @@ class Everything:
     def neox_lr_schedules(self) -> list[Component]:
         return [
             Component("constant", "neox_lr.schedules:constant"),
-            component("cosine"),
+            Component("cosine", "neox_lr.schedules:cosine"),
             Component("linear", "neox_lr.schedules:linear"),
         ]
 

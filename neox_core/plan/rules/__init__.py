@@ -20,6 +20,7 @@ from neox_core.plan.rules import (
     components,
     data,
     engine,
+    idle,
     launch,
     model,
     monitors,
@@ -53,6 +54,7 @@ RULES: tuple[Rule, ...] = tuple(
         components,
         monitors,
         launch,
+        idle,
     )
     for each in rules_in(area)
 )

@@ -65,3 +65,17 @@ def schedule_of_the_optimizer(config: Config, shape: ClusterShape) -> Iterator[P
         yield config.problem(says, "lr_decay_style", "remove it, or write a `scheduler`")
     if rate.min_lr:
         yield config.problem(says, "min_lr", "remove it, or write a `scheduler`")
+
+
+@rule("min_lr", "lr_decay_style")
+def floor_is_reached(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A floor of the learning rate says something where the schedule comes down to it."""
+    rate = config.section(LearningRateSection)
+    if not rate.min_lr or config.components("scheduler"):
+        return
+    (curve,) = config.components("lr schedule")
+    terms = schedule_shape(config)
+    with_floor, without = (rate_of(curve, each) for each in (terms, evolve(terms, min_lr=0.0)))
+    steps = (*looked_at(terms.total_steps), terms.total_steps - 1)
+    if all(with_floor(step) == without(step) for step in steps):
+        yield config.problem("does nothing: no rate of this schedule comes down to it", "min_lr", severity="note")

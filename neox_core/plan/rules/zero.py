@@ -54,7 +54,9 @@ def nothing_to_shard(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     written = [f"{BLOCK}.{key}" for key in keys if config.is_set(f"{BLOCK}.{key}")]
     if written and (owned or _zero(config).stage == 0):
         where = "where ranks own whole parameters" if owned else "at stage 0"
-        yield config.problem(f"does nothing {where}", written[0], severity="note")
+        others = ", ".join(key.rpartition(".")[2] for key in written[1:])
+        said = f"does nothing {where}" + (f", nor do {others}" if others else "")
+        yield config.problem(said, written[0], severity="note")
 
 
 @rule(f"{BLOCK}.allgather_bucket_size")

@@ -22,6 +22,8 @@ def problems(config: Any) -> Iterator[Problem]:
             "`neox tune` with the same files, then train with its best",
             severity="start",
         )
+    else:
+        yield Problem("is read by `neox tune` alone", BLOCK, severity="note")
     yield from steps_follow(block)
     yield from tuner_can_be_used(config, block)
     yield from width_agrees(config, block)

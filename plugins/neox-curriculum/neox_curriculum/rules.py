@@ -52,6 +52,10 @@ def switches_are_reached(block: Any) -> Iterator[Problem]:
         for path, each in chain:
             if off is not None and each.enabled and len(path) > len(off):
                 yield Problem(f"does nothing while {off}.enabled is false", f"{path}.enabled", severity="warning")
+    inner = (sampling, sampling.curriculum_learning, routing, routing.random_ltd)
+    if block.enabled and not any(each.enabled for each in inner):
+        said = f"does nothing while {CURRICULUM}.enabled and {LTD}.enabled are false"
+        yield Problem(said, f"{BLOCK}.enabled", severity="warning")
 
 
 def metrics_are_whole(config: Any, block: Any) -> Iterator[Problem]:

@@ -180,3 +180,9 @@ def test_a_switch_counts_where_those_around_it_are_on() -> None:
     assert said(evolve(routed(), enabled=False))[-1] == (
         f"warning {LTD}.enabled: does nothing while data_efficiency.enabled is false"
     )
+    alone = evolve(
+        off,
+        data_sampling=evolve(off.data_sampling, curriculum_learning=type(whole.data_sampling.curriculum_learning)()),
+    )
+    (warning,) = said(alone)
+    assert warning.startswith("warning data_efficiency.enabled: does nothing while")

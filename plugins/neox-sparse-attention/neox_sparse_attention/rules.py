@@ -61,4 +61,13 @@ def counts_fit(settings: Any, num_blocks: int) -> Iterator[Problem]:
             yield _problem(key, f"{count} is more than the {num_blocks} blocks of the sequence")
 
 
-RULES = (looks_back, windows_hold_global_blocks, ranges_are_ranges, counts_fit)
+def heads_differ(settings: Any, num_blocks: int) -> Iterator[Problem]:
+    """Heads have layouts of their own where something is drawn for each, or where they take turns."""
+    patterns, drawn = getattr(settings, "num_different_global_patterns", 1), getattr(settings, "num_random_blocks", 0)
+    if getattr(settings, "different_layout_per_head", False) and patterns == 1 and not drawn:
+        key = "num_random_blocks" if hasattr(settings, "num_random_blocks") else "num_different_global_patterns"
+        said = f"does nothing while {key} is {getattr(settings, key)}: the heads have one layout"
+        yield Problem(said, f"{BLOCK}.different_layout_per_head", severity="note")
+
+
+RULES = (heads_differ, looks_back, windows_hold_global_blocks, ranges_are_ranges, counts_fit)

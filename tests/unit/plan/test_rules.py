@@ -327,6 +327,12 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("optimizer.type=Rowwise", "bf16.enabled=false"),
         CPU,
     ),
+    "floor_is_reached": (
+        ("min-lr=1e-4", "lr-decay-style=constant"),
+        "note: min-lr: does nothing: no rate of this schedule comes down to it",
+        ("min-lr=1e-4", "lr-decay-style=linear", "warmup=0"),
+        CPU,
+    ),
     "weight_decay_agrees": (
         ("weight-decay=0.1", "optimizer.params.weight_decay=0.2"),
         "error: optimizer.params.weight_decay: differs from weight-decay 0.1",
@@ -619,6 +625,7 @@ ELSEWHERE = {"one_offload", "files_need_libaio", "files_are_read_in_order", "buf
     "keys_of_the_device",
     "fast_start_reads_files",
     "onnx_has_no_fusion",  # test_kernels.py
+    "keys_that_do_nothing_here",  # below
 }
 
 
@@ -680,6 +687,43 @@ def test_a_disk_of_a_host_serves_a_run_on_one_host(check: Check, tmp_path: Path)
     assert "error: checkpoint.use_node_local_storage: the 2 hosts of this run write one folder" in said
     (said,) = check(*sets, "num_nodes=1")
     assert "note: checkpoint.use_node_local_storage: changes nothing" in said
+
+
+@pytest.mark.parametrize(
+    ("idle", "why", "acts"),
+    [
+        (("fp16={enabled: true, loss_scale: 8, hysteresis: 3}",), "fp16.hysteresis: does nothing: loss_scale is 8", ()),
+        (("init-method-std=0.1",), "", ()),
+        (
+            ("init-method-std=0.1", "init-method=small_init", "output-layer-init-method=wang_init"),
+            "init-method-std: does nothing: small_init and wang_init have spreads of their own",
+            ("output-layer-init-method=scaled_normal",),
+        ),
+        (
+            ("attention-softmax-in-fp32=true",),
+            "attention-softmax-in-fp32: does nothing: the whole model is in fp32",
+            ("torch_autocast.enabled=true",),
+        ),
+        (("zero_allow_untested_optimizer=true",), "does nothing: Adam is tested at ZeRO stage 0", ()),
+        (("zero_force_ds_cpu_optimizer=true",), "does nothing: no optimizer state is offloaded", ()),
+        (("eval-interval=5", "eval-iters=0"), "eval-interval: does nothing: eval-iters is 0", ("eval-iters=1",)),
+        (
+            ("sample-prompt=a",),
+            "does nothing: there is no tokenizer-type",
+            ("tokenizer-type=HFTokenizer", "vocab-file=a"),
+        ),
+        (("attention-softmax-in-fp32=false", "zero_allow_untested_optimizer=false"), "", ()),
+    ],
+)
+def test_a_key_with_nothing_to_do_is_noted(
+    check: Check, idle: tuple[str, ...], why: str, acts: tuple[str, ...]
+) -> None:
+    machine = GPU if "fp16" in idle[0] else CPU
+    stage = ("zero_optimization.stage=1",) if machine is GPU else ()
+    said = [each for each in check(*idle, *stage, machine=machine) if "does nothing" in each]
+    assert len(said) == bool(why)
+    assert all(why in each for each in said)
+    assert not acts or not any("does nothing" in each for each in check(*idle, *acts, machine=machine))
 
 
 def test_the_base_config_has_no_problem(check: Check) -> None:

@@ -94,3 +94,12 @@ class PrecisionSection:
         if self.fp16 is not None and self.fp16.enabled:
             return "fp16"
         return "bf16" if self.bf16 is not None and self.bf16.enabled else "fp32"
+
+    @property
+    def autocast(self) -> Literal["bf16"] | None:
+        """The precision of the products of a model in fp32; None: fp32."""
+        amp, torch = self.amp, self.torch_autocast
+        cast = (amp is not None and amp.enabled and amp.opt_level == "O1") or (
+            torch is not None and torch.enabled and torch.dtype in ("bfloat16", "bf16")
+        )
+        return "bf16" if cast else None

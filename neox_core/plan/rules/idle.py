@@ -1,0 +1,102 @@
+"""Keys that change nothing in this run, because of what stands beside them: each is named, and the run starts."""
+
+from collections.abc import Callable, Iterator
+
+from attrs import frozen
+
+from neox_core.config.problem import Problem
+from neox_core.config.schema.convert import block_of, by_key
+from neox_core.config.schema.sections.data import DataSection
+from neox_core.config.schema.sections.model import ModelSection
+from neox_core.config.schema.sections.precision import PrecisionSection
+from neox_core.config.schema.sections.training import TrainingSection
+from neox_core.config.schema.sections.zero import ZeroSection
+from neox_core.config.schema.structure import Config
+from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.rules.rule import rule
+
+DRAWN_BY_STD = ("normal", "scaled_normal")
+"""The initialisations that `init-method-std` is read by."""
+
+
+@frozen
+class Idle:
+    """Keys, and why they do nothing in a run; "" where they act."""
+
+    keys: tuple[str, ...]
+    why: Callable[[Config, ClusterShape], str]
+
+
+def _static_scale(config: Config, shape: ClusterShape) -> str:
+    fp16 = config.section(PrecisionSection).fp16
+    fixed = fp16 is not None and fp16.enabled and fp16.loss_scale > 0
+    return f"loss_scale is {fp16.loss_scale:g}, not dynamic" if fixed and fp16 is not None else ""
+
+
+def _no_std(config: Config, shape: ClusterShape) -> str:
+    model = config.section(ModelSection)
+    methods = (model.init_method, model.output_layer_init_method)
+    return (
+        "" if set(methods) & set(DRAWN_BY_STD) else f"{' and '.join(dict.fromkeys(methods))} have spreads of their own"
+    )
+
+
+def _fp32(config: Config, shape: ClusterShape) -> str:
+    precision = config.section(PrecisionSection)
+    return "the whole model is in fp32" if precision.dtype == "fp32" and precision.autocast is None else ""
+
+
+def _own_masters(config: Config, shape: ClusterShape) -> str:
+    return "weights in fp32 are their own masters" if config.section(PrecisionSection).dtype == "fp32" else ""
+
+
+def _tested(config: Config, shape: ClusterShape) -> str:
+    stage, (optimizer,) = config.section(ZeroSection).zero_optimization.stage, config.components("optimizer")
+    component = optimizer.entry.component
+    return f"{component.name} is tested at ZeRO stage {stage}" if stage in component.zero_stages else ""
+
+
+def _no_other_optimizer(config: Config, shape: ClusterShape) -> str:
+    on_host = config.section(ZeroSection).zero_optimization.updates_on_the_host
+    return "" if on_host else "no optimizer state is offloaded"
+
+
+def _no_evaluation(config: Config, shape: ClusterShape) -> str:
+    return "" if config.section(TrainingSection).eval_iters else "eval-iters is 0"
+
+
+def _no_tokenizer(config: Config, shape: ClusterShape) -> str:
+    return "" if config.section(DataSection).tokenizer_type else "there is no tokenizer-type to read it"
+
+
+_DYNAMIC = ("initial_scale_power", "loss_scale_window", "hysteresis", "consecutive_hysteresis", "min_loss_scale")
+IDLE = (
+    Idle(tuple(f"fp16.{key}" for key in _DYNAMIC), _static_scale),
+    Idle(("init_method_std",), _no_std),
+    Idle(("attention_softmax_in_fp32",), _fp32),
+    Idle(("zero_optimization.load_from_fp32_weights",), _own_masters),
+    Idle(("zero_allow_untested_optimizer",), _tested),
+    Idle(("zero_force_ds_cpu_optimizer",), _no_other_optimizer),
+    Idle(("eval_interval",), _no_evaluation),
+    Idle(("sample_prompt",), _no_tokenizer),
+)
+
+
+@rule(*(key for each in IDLE for key in each.keys))
+def keys_that_do_nothing_here(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A key that what stands beside it leaves nothing to do is noted, unless it has its default."""
+    for each in IDLE:
+        written = [key for key in each.keys if config.is_set(key) and _is_changed(config, key)]
+        why = each.why(config, shape) if written else ""
+        yield from (config.problem(f"does nothing: {why}", key, severity="note") for key in written if why)
+
+
+def _is_changed(config: Config, key: str) -> bool:
+    """Whether a key has another value than its default; not where the value is wrong, which is reported."""
+    first, *inner = key.split(".")
+    field = next((by_key(cls)[first] for cls in config.sections if first in by_key(cls)), None)
+    if field is None or first not in config.fields:
+        return False
+    for part in inner:
+        field = by_key(block_of(field.type))[part]
+    return bool(config.value(key) != field.default)
