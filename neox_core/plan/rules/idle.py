@@ -15,7 +15,7 @@ from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
 
-DRAWN_BY_STD = ("normal", "scaled_normal")
+DRAWN_BY_STD = ("normal", "scaled_normal", "single_residual_scaled_normal")
 """The initialisations that `init-method-std` is read by."""
 
 

@@ -480,7 +480,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     "files_are_there": (
         ("tokenizer-type=GPT2BPETokenizer", "vocab-file=a", "merge-file=b"),
         "error: merge-file: there is no file b",
-        ("tokenizer-type=GPT2BPETokenizer", "vocab-file=a", "merge-file=/dev/null"),
+        ("tokenizer-type=GPT2BPETokenizer", "vocab-file=a", f"merge-file={__file__}"),
         CPU,
     ),
     "data_is_there": (("data-path=nowhere/x",), "error: data-path: there is no dataset nowhere/x", (), CPU),
