@@ -129,7 +129,7 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
         Said(
             ("tokenizer-type=GPT2BPETokenizer", "vocab-file=a"),
             "merge-file: is required",
-            ("tokenizer-type=GPT2BPETokenizer", "vocab-file=/dev/null", "merge-file=/dev/null"),
+            ("tokenizer-type=GPT2BPETokenizer", f"vocab-file={__file__}", f"merge-file={__file__}"),
         ),
     ),
     15: (Said(("seed=0",), "seed: must be from 1 to 4294967295", ("seed=1",)),),
