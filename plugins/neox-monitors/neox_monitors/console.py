@@ -28,8 +28,8 @@ class Bar(Progress):
         self.run, self.step, self.values, self.left = run, run.first_step, "", ""
         text = TextColumn("{task.description}", markup=False)
         columns = TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=24), text
-        keep = {"redirect_stdout": False, "redirect_stderr": False}
-        super().__init__(*columns, console=console, refresh_per_second=4, **keep)
+        # what others print goes above the bar; the standard error is a log
+        super().__init__(*columns, console=console, refresh_per_second=4, redirect_stderr=False)
         self.add_task("", total=run.last_step, completed=run.first_step)
 
     def logged(self, step: int, values: str, left: str) -> None:

@@ -94,6 +94,17 @@ def test_the_bar_moves_between_two_logs_and_tells_what_the_run_does(make, width)
     console.close()
 
 
+def test_what_others_print_stands_above_the_bar_on_a_line_of_its_own(make):
+    out = Terminal()
+    console = make(out)
+    console.log(10, VALUES)
+    sys.stdout.write("[Rank 0] time (ms) | fwd: 1.0\n")
+    console.close()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+    assert re.search(r"[\r\n]\[Rank 0\] time \(ms\) \| fwd: 1\.0\n", text)
+    assert sys.stdout is out  # and afterwards it is as it was
+
+
 def test_trouble_is_in_the_line(make):
     out = io.StringIO()
     make(out).log(10, {**VALUES, "skipped_steps": 3.0, "data_wait_s": 0.2})
