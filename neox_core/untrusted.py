@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,7 +90,17 @@ def why(reason: Exception) -> str:
 
 def short(value: Any) -> str:
     """A value in one line of printable characters, about LONGEST of them at most."""
-    return one_line(cut(str(value), LONGEST))
+    return cut(one_line(cut(str(value), LONGEST)), LONGEST)
+
+
+def replaces(value: Any, current: Any) -> bool:
+    """Whether a stored number, text or None may take the place of `current`: nan and other types may not."""
+    if isinstance(value, float) and math.isnan(value):
+        return False
+    if isinstance(current, float) and type(value) is int:
+        return True
+    plain = type(value) in (bool, int, float, str, type(None))
+    return plain and (current is None or type(value) is type(current))
 
 
 def _only(value: Any, *kinds: type) -> Any:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from neox_core.data.dataset import SPLITS
 from neox_core.data.records import digest_of, prepared_hash_of, spread_hash_of, vocabulary_of
+from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import to_json
+from neox_core.untrusted import short
 
 if TYPE_CHECKING:
     from neox_core.contracts import DataBackend
@@ -39,8 +41,18 @@ _SAME_NUMBERS = {
 """Of these parts of the plan, what changes no number of a step, or is compared elsewhere."""
 
 
-def changes(then: Mapping[str, Any], now: RunPlan) -> list[str]:
-    """A line for people, none where nothing has changed. then: run.json of the checkpoint."""
+def changes(then: Mapping[str, Any], now: RunPlan, path: Path) -> list[str]:
+    """A line for people, none where nothing has changed. then: run.json of the checkpoint, which is at `path`.
+
+    Raises CheckpointError for what is no plan.
+    """
+    try:
+        return _changes(then, now)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: not the plan of a run: {short(error)}") from error
+
+
+def _changes(then: Mapping[str, Any], now: RunPlan) -> list[str]:
     then, mine = _with_weights(then), _with_weights(json.loads(to_json(now)))
     found = [
         f"{path.removeprefix('optim.').removeprefix('data.')}: {_shown(before)} there, {_shown(after)} here"
@@ -116,4 +128,4 @@ def _different(path: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]
 
 
 def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return short(value if isinstance(value, str) else json.dumps(value))

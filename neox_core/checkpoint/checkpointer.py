@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from attrs import evolve, frozen
 
 from neox_core.checkpoint.changes import changes
+from neox_core.checkpoint.complete import check_model, check_optimizer
 from neox_core.checkpoint.read import (
     CheckpointReader,
     read_weights,
@@ -39,6 +41,7 @@ from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import plan_of, to_json, unknown
 from neox_core.plan.saved import RUN, STATE, checkpoint_to_load, find_checkpoint, require_checkpoint, step_of
 from neox_core.plan.schedule import schedule_terms
+from neox_core.untrusted import replaces, short
 
 if TYPE_CHECKING:
     from neox_core.contracts.optim import LRSchedule
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpointer", "Resumed", "find_checkpoint", "read_weights"]
 
+_ANOTHER = "load another checkpoint"
 _SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
@@ -137,6 +141,7 @@ class Checkpointer:
             )
         # Each rank verifies a share of the files; none goes on before all have.
         self._together(lambda: reader.verify(lambda index, _: index % self._world_size == self._rank))
+        self._together(lambda: check_model(engine, reader))
         restore_weights(engine, reader, masters=plan.load_masters)
         if plan.finetune:
             return Resumed(TrainState(), self._schedule(self._plan.optim), folder, ())
@@ -144,7 +149,10 @@ class Checkpointer:
         state, notes = stored.state, self._changed_versions(stored.plugins)
         if not reader.manifest.sealed:
             notes.append("the checkpoint is of an earlier version, which wrote no checksum of its manifest")
-        notes += changes(reader.run(), self._plan)
+        if state.step != reader.manifest.step:
+            message = f"{folder}: is of step {reader.manifest.step} by its manifest, of step {state.step} by {STATE}"
+            raise CheckpointError(message, hint=_ANOTHER)
+        notes += changes(reader.run(), self._plan, folder / RUN)
         if state.consumed_samples != state.step * self._plan.batch.train_batch:
             raise CheckpointError(
                 f"{folder}: {state.consumed_samples} samples in {state.step} steps; this run takes"
@@ -157,6 +165,8 @@ class Checkpointer:
             if not reader.manifest.has_optimizer:
                 raise CheckpointError(f"{folder}: written with no-save-optim", hint="set no-load-optim or finetune")
             self._require_state_of_its_own(reader)
+            updated = state.step > stored.skipped_steps
+            self._together(lambda: check_optimizer(engine, optim.optimizer, reader, updated=updated))
             restore_optimizer(engine, reader)
             self._restore_extras(stored)
             notes += restore_own(engine, reader, self._rank, self._world_size)
@@ -230,6 +240,8 @@ class Checkpointer:
         scaler = self._engine.loss_scaler()
         for name, value in stored.loss_scaler.items():
             if name in _SCALER_STATE and hasattr(scaler, name):
+                if not replaces(value, getattr(scaler, name)) or (name == "cur_scale" and not 0 < value < math.inf):
+                    raise CheckpointError(f"the loss scaler's {name} cannot be {short(value)!r}", hint=_ANOTHER)
                 setattr(scaler, name, value)
 
     def _restore_rng(self, reader: CheckpointReader) -> list[str]:
@@ -253,7 +265,7 @@ class Checkpointer:
             return evolve(optim, schedule=evolve(here, settings=optim.schedule.settings))
         if source == "must-match" and mine != stored:
             keys = sorted(key for key in {*mine, *stored} if mine.get(key) != stored.get(key))
-            changes = "; ".join(f"{key}: {stored.get(key)} there, {mine.get(key)} here" for key in keys)
+            changes = "; ".join(f"{short(key)}: {short(stored.get(key))} there, {mine.get(key)} here" for key in keys)
             raise CheckpointError(
                 f"{reader.folder}: another learning-rate schedule: {changes}",
                 hint="set override-lr-scheduler for the config's, use-checkpoint-lr-scheduler for the checkpoint's",
@@ -262,17 +274,23 @@ class Checkpointer:
 
     def _require_state_of_its_own(self, reader: CheckpointReader) -> None:
         """Optimizers of one plugin may share their state, such as Adam and CPU_Adam."""
-        then, now = reader.run()["optim"]["optimizer"], self._plan.optim.optimizer
-        if then["name"] != now.name and then["plugin"] != now.plugin:
+        now = self._plan.optim.optimizer
+        try:
+            then = reader.run()["optim"]["optimizer"]
+            name, plugin = then["name"], then["plugin"]
+        except (KeyError, TypeError):
+            raise CheckpointError(f"{reader.folder / RUN}: names no optimizer", hint=_ANOTHER) from None
+        if name != now.name and plugin != now.plugin:
             raise CheckpointError(
-                f"{reader.folder}: holds the state of {then['name']}, and this run's optimizer is {now.name}",
+                f"{reader.folder}: holds the state of {short(name)}, and this run's optimizer is {now.name}",
                 hint="no-load-optim: true begins its state anew",
             )
 
     def _changed_versions(self, then: dict[str, str]) -> list[str]:
         now = self._plan.plugins
         return [
-            f"plugin {name}: {then.get(name, 'not used')} wrote the checkpoint, {now.get(name, 'not used')} goes on"
+            f"plugin {short(name)}: {short(then.get(name, 'not used'))} wrote the checkpoint,"
+            f" {now.get(name, 'not used')} goes on"
             for name in sorted({*then, *now})
             if then.get(name) != now.get(name)
         ]

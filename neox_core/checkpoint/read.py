@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,8 +33,11 @@ class CheckpointReader:
         self._pieces: dict[tuple[str, str, str | None], list[Piece]] = defaultdict(list)
         for piece in self.manifest.pieces:
             self._pieces[piece.kind, piece.name, piece.state].append(piece)
-        for pieces in self._pieces.values():
+        self._states: dict[str, list[str]] = defaultdict(list)
+        for (kind, name, state), pieces in self._pieces.items():
             self._check_whole(pieces)
+            if kind == "state":
+                self._states[name].append(str(state))
 
     def verify(self, choose: Callable[[int, str], bool] = lambda index, file: True) -> None:
         """Compare files with the manifest's checksums; choose(index, file): which. Raises CheckpointError."""
@@ -54,9 +57,22 @@ class CheckpointReader:
         """Shape by name of every tensor of one kind."""
         return {name: pieces[0].shape for (has, name, _), pieces in self._pieces.items() if has == kind}
 
+    def dtypes(self, kind: str) -> dict[str, str]:
+        """Type by name of every tensor of one kind."""
+        return {name: pieces[0].dtype for (has, name, _), pieces in self._pieces.items() if has == kind}
+
     def states(self, name: str) -> list[str]:
         """The optimizer's state tensors of one parameter."""
-        return [str(state) for kind, owner, state in self._pieces if kind == "state" and owner == name]
+        return self._states.get(name, [])
+
+    def state_names(self) -> dict[str, set[str]]:
+        """The optimizer's states of every parameter, tensors and numbers."""
+        names = {*self._states, *self.manifest.values}
+        return {name: {*self.states(name), *self.manifest.values.get(name, {})} for name in names}
+
+    def names_of_rank(self, kind: Kind, rank: int) -> set[str]:
+        """What a rank has stored of a kind that each has of its own."""
+        return {name.partition("/")[2] for has, name, _ in self._pieces if has == kind and name.startswith(f"{rank}/")}
 
     def master_kind(self, name: str) -> str:
         """Which kind holds the most exact values of a parameter."""
@@ -64,6 +80,9 @@ class CheckpointReader:
 
     def tensor_shape(self, kind: str, name: str, state: str | None = None) -> tuple[int, ...]:
         return self._pieces[kind, name, state][0].shape
+
+    def tensor_dtype(self, kind: str, name: str, state: str | None = None) -> str:
+        return self._pieces[kind, name, state][0].dtype
 
     def tensor(self, kind: str, name: str, state: str | None = None) -> Tensor:
         """A whole tensor, on the CPU."""
@@ -145,13 +164,11 @@ def read_weights(checkpoint: Path) -> dict[str, Tensor]:
 
 
 def restore_weights(engine: Engine, reader: CheckpointReader, *, masters: bool = True) -> None:
-    """Fill the model's parameters and buffers. Raises CheckpointError unless names and shapes are exactly its own.
+    """Fill the model's parameters and buffers, which `check_model` has found all there.
 
     masters: take fp32 numbers from stored fp32 copies of weights where there are any, else from the weights.
     """
     buffers = {name: buffer for name, buffer in engine.model.named_buffers() if name in engine.model.state_dict()}
-    _same_shapes(reader, "weight", engine.shapes())
-    _same_shapes(reader, "buffer", {name: tuple(buffer.shape) for name, buffer in buffers.items()})
     for name, buffer in buffers.items():
         buffer.copy_(reader.tensor("buffer", name))
     with engine.at_hand():
@@ -165,7 +182,10 @@ def restore_weights(engine: Engine, reader: CheckpointReader, *, masters: bool =
 
 
 def restore_optimizer(engine: Engine, reader: CheckpointReader) -> None:
-    """Fill the optimizer's state. Raises CheckpointError when it does not fit the way this run shards it."""
+    """Fill the optimizer's state, which `check_optimizer` has found all there.
+
+    Raises CheckpointError when it does not fit the way this run shards it.
+    """
     with engine.at_hand(), engine.filled_groups():
         _fill_optimizer(engine, reader)
 
@@ -226,27 +246,6 @@ def _same_value(held: dict[str, Any], state: str, value: Any, name: str) -> None
             hint="resume at the ZeRO stage of the run that wrote the checkpoint, or with no-load-optim",
         )
     held[state] = value
-
-
-def _same_shapes(reader: CheckpointReader, kind: str, wanted: dict[str, tuple[int, ...]]) -> None:
-    stored = reader.shapes(kind)
-    problems = [f"no {name}" for name in wanted if name not in stored]
-    problems += [f"{name} is not in this model" for name in stored if name not in wanted]
-    problems += [
-        f"{name} is {list(stored[name])}, this model has {list(shape)}"
-        for name, shape in wanted.items()
-        if stored.get(name, shape) != shape
-    ]
-    if problems:
-        raise CheckpointError(
-            f"{reader.folder}: made for another model: {_some(problems)}",
-            hint="the keys of the model must be those of the checkpoint's run.json",
-        )
-
-
-def _some(problems: Iterable[str], most: int = 4) -> str:
-    every = list(problems)
-    return "; ".join(every[:most]) + (f"; and {len(every) - most} more" if len(every) > most else "")
 
 
 def _range(piece: Piece) -> tuple[int, int]:

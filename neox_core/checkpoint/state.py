@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
 from attrs import validators as v
-from cattrs import transform_error
-from cattrs.errors import BaseValidationError
-from cattrs.preconf.json import make_converter
 
 from neox_core.errors import CheckpointError
+from neox_core.untrusted import strict_converter, structured
 
 if TYPE_CHECKING:
     from neox_core.plan.runfile import RunPlan
+
+_COUNT = v.and_(v.ge(0), v.le(2**62))
+"""Of what a tensor of int64 has to hold."""
 
 
 @define
@@ -27,11 +28,11 @@ class TrainState:
     read as it comes.
     """
 
-    step: int = field(default=0, validator=v.ge(0))
-    consumed_samples: int = field(default=0, validator=v.ge(0))
-    consumed_tokens: int = field(default=0, validator=v.ge(0))
+    step: int = field(default=0, validator=_COUNT)
+    consumed_samples: int = field(default=0, validator=_COUNT)
+    consumed_tokens: int = field(default=0, validator=_COUNT)
     data_hash: int | None = None
-    data_rounds: tuple[int, ...] = ()
+    data_rounds: tuple[int, ...] = field(default=(), validator=v.deep_iterable(_COUNT))
     data_contents: dict[str, list[str]] = field(factory=dict)
     data_position: dict[str, Any] | None = None
 
@@ -54,12 +55,12 @@ class StoredState:
     schedule: dict[str, Any]
     plugins: dict[str, str]
     neox_version: str
-    skipped_steps: int
+    skipped_steps: int = field(validator=_COUNT)
     loss_scaler: dict[str, Any]
     options: list[dict[str, Any]]
 
 
-_converter = make_converter(forbid_extra_keys=True)
+_converter = strict_converter()
 
 
 def stored_to_plain(stored: StoredState) -> dict[str, Any]:
@@ -69,7 +70,4 @@ def stored_to_plain(stored: StoredState) -> dict[str, Any]:
 
 def stored_from_plain(plain: dict[str, Any], path: Path) -> StoredState:
     """Raises CheckpointError, naming `path`, for what is no stored state."""
-    try:
-        return _converter.structure(plain, StoredState)
-    except BaseValidationError as error:
-        raise CheckpointError(f"{path}: not the state of a run: {transform_error(error)[0]}") from error
+    return structured(_converter, plain, StoredState, f"{path}: not the state of a run", CheckpointError)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -243,6 +244,7 @@ def _open_blend(
         weights = normalise([each.weight for each in named])
     else:
         weights = weights_by_documents([len(source.sizes) for source in sources], plan.data.sampler_alpha)
+    _require_memory(named[0].prefix, rounds[-1], 12 * rounds[-1])
     key = _key("blend", weights, rounds[-1])
     blend = Blend(*stored(_places(plan, named[0].prefix, key), key, lambda: _arrays(build_blend(weights, rounds[-1]))))
     counts = zip(*(samples_of_each(weights, blend.turns[:count]) for count in rounds), strict=True)
@@ -273,6 +275,7 @@ def _order(
         if number and more <= 0:
             continue
         epochs = count_epochs(tokens, seq_length, more)
+        _require_memory(prefix, more, epochs * (4 * len(documents) + 24 * (tokens // seq_length)))
         known = (documents.start, documents.stop, seq_length, epochs, seed, *((number,) if number else ()))
         key = _key("order", *known, content=sizes)
 
@@ -283,6 +286,17 @@ def _order(
         orders.append(SampleOrder(*stored(_places(plan, prefix, key), key, compute)))
         held += len(orders[-1])
     return Part(prefix, source, orders[0] if len(orders) == 1 else LongerOrder(tuple(orders)), tokens)
+
+
+def _require_memory(prefix: str, samples: int, needed: int) -> None:
+    """Raises DataError where an order of so many samples takes more bytes than this machine has."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > memory:
+        raise DataError(
+            f"{prefix}: the order of {samples:,} samples takes {needed / 2**30:,.0f} GiB, and this machine has"
+            f" {memory / 2**30:,.0f}",
+            hint="lower train-iters or the batch; of a resumed run the checkpoint may ask for it: load another one",
+        )
 
 
 def _arrays(blend: Blend) -> tuple[NDArray[Any], ...]:

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from attrs import asdict, astuple, evolve, frozen
+from attrs import asdict, astuple, evolve, field, frozen
+from attrs.validators import ge
 
-from neox_core.errors import DataError
+from neox_core.errors import CheckpointError, DataError
+from neox_core.untrusted import strict_converter, structured
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,11 +29,11 @@ class Place:
     Records are counted from 1, as lines are, the others from 0.
     """
 
-    epoch: int = 0
-    file: int = 0
-    record: int = 1
-    number: int = 0
-    offset: int = 0
+    epoch: int = field(default=0, validator=ge(0))
+    file: int = field(default=0, validator=ge(0))
+    record: int = field(default=1, validator=ge(1))
+    number: int = field(default=0, validator=ge(0))
+    offset: int = field(default=0, validator=ge(0))
 
 
 @frozen
@@ -50,8 +52,8 @@ class Mark:
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> Mark:
-        places = tuple(Place(**place) for place in plain["places"])
-        return cls(plain["step"], plain["trail"], tuple(plain["taken"]), places)
+        """Raises CheckpointError for what `plain` has not made."""
+        return structured(strict_converter(), plain, cls, "not a place in the texts", CheckpointError)
 
 
 @frozen

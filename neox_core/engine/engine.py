@@ -33,6 +33,7 @@ from neox_core.errors import CheckpointError
 from neox_core.model.dropout import sample_keys
 from neox_core.model.routing import Routing
 from neox_core.parallel.tensor import cut_of
+from neox_core.untrusted import replaces, short
 
 if TYPE_CHECKING:
     from neox_core.contracts import Curriculum
@@ -254,11 +255,15 @@ class Engine:
         ]
 
     def change_options(self, options: list[dict[str, Any]]) -> None:
-        """Take over what `changed_options` gave. Raises CheckpointError for another number of groups."""
+        """Take over what `changed_options` gave. Raises CheckpointError for another number of groups or other types."""
         groups = self.optimizer.param_groups
         if len(options) != len(groups):
             raise CheckpointError(f"{len(options)} parameter groups are stored, the optimizer has {len(groups)}")
         for group, option in zip(groups, options, strict=True):
+            for name, value in option.items():
+                if name in ("params", "lr") or not replaces(value, group.get(name)):
+                    message = f"the optimizer's group option {short(name)!r} cannot be {short(value)!r}"
+                    raise CheckpointError(message, hint="load another checkpoint, or set no-load-optim: true")
             group.update(option)
 
     def copy_weights_to_masters(self) -> None:

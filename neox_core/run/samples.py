@@ -80,7 +80,13 @@ class _Ordered:
 
     def resume(self, state: TrainState, path: Path | None) -> None:
         self._rounds = rounds_of(state.data_rounds, self._plan)
-        if len(self._rounds) > 1:
+        if sorted({*self._rounds}) != [*self._rounds] or not 0 <= state.consumed_samples <= self._rounds[-1]:
+            rounds = ", ".join(map(str, self._rounds[-5:]))
+            raise CheckpointError(
+                f"{path}: {state.consumed_samples} samples are read, of an order of {rounds}",
+                hint="load another checkpoint, or set finetune: true to begin anew from these weights",
+            )
+        if self._rounds != rounds_of((), self._plan):
             samples = open_split(
                 self._plan, "train", self._vocab_size, rounds=self._rounds, curriculum=self._curriculum
             )
@@ -119,7 +125,8 @@ class _Streamed:
         backend: Any = build_backend(plan)
         for split in _evaluated(plan):
             open_streams(plan, split, backend, vocab_size).mixer(None).mark(0, 0)  # reads its first documents
-        self._identity = open_streams(plan, "train", backend, vocab_size).identity
+        streams = open_streams(plan, "train", backend, vocab_size)
+        self._identity, self._sources = streams.identity, len(streams.sources)
         self._contents, self._plan = contents_of(plan.data, backend), plan
         self._curriculum, self._read = curriculum, read
         self._start: Mark | None = None
@@ -130,11 +137,14 @@ class _Streamed:
         if state.data_position is None:
             return
         position = dict(state.data_position)
-        if position.pop("identity") != self._identity:
+        if position.pop("identity", None) != self._identity:
             raise _other_samples(
                 path, state.step, "the texts, their weights, split, seq-length or the tokenizer have changed"
             )
-        self._start = Mark.of(position)
+        start = Mark.of(position)
+        if start.step != state.step or len(start.places) != self._sources or len(start.taken) != self._sources:
+            raise CheckpointError(f"{path}: its place in the texts is of another step, or of other texts")
+        self._start = start
         self.notes += other_contents(state.data_contents, self._contents, self._plan.data)
 
     def batches(self, step: int) -> Reader:

@@ -441,6 +441,119 @@ def test_damage_is_refused(plan: RunPlan, damage: Damage, says: str) -> None:
     assert not (folder / "pwned").exists()
 
 
+def _piece(manifest: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    found = (piece for piece in manifest["pieces"] if fields.items() <= piece.items())
+    return next(found)  # type: ignore[no-any-return]
+
+
+def _drop(manifest: dict[str, Any], **fields: Any) -> None:
+    manifest["pieces"] = [piece for piece in manifest["pieces"] if not fields.items() <= piece.items()]
+
+
+SQUARE = {"kind": "state", "name": "out.weight", "state": "exp_avg_sq"}
+
+
+@pytest.mark.parametrize("by", ["one who makes checksums anew", "an earlier version"])
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda m: _piece(m, **SQUARE).update(name="ouz.weight"), "state of ouz.weight, which is not in this model"),
+        (lambda m: _piece(m, **SQUARE).update(state="exp_avg_sz"), "no exp_avg_sq of out.weight"),
+        (
+            lambda m: _piece(m, **SQUARE).update(kind="master", state=None),
+            "an fp32 copy of out.weight, which is fp32 itself",
+        ),
+        (lambda m: _drop(m, **SQUARE), "no exp_avg_sq of out.weight"),
+        (lambda m: _drop(m, kind="state", state="exp_avg_sq"), "no exp_avg_sq of embed.weight; no exp_avg_sq of norm"),
+        (lambda m: _drop(m, kind="state"), "no exp_avg of embed.weight|no step of embed.weight"),
+        (lambda m: _drop(m, kind="state", name="norm.bias"), "of norm.bias"),
+        (lambda m: _piece(m, **SQUARE).update(shape=[8, 16]), r"exp_avg_sq of out.weight is \[8, 16\], not \[16, 8\]"),
+        (
+            lambda m: m.update(values={"out.weight": {"exp_avg_sq": 1.0}}) or _drop(m, **SQUARE),
+            "is a number, not a tensor",
+        ),
+        (lambda m: m.update(values={"gone.weight": {"step": 1}}), "state of gone.weight, which is not in this model"),
+        (lambda m: _drop(m, kind="weight", name="out.weight"), "no out.weight"),
+        (lambda m: _drop(m, kind="buffer"), "no seen"),
+        (lambda m: _drop(m, kind="rng"), "not a state of a random generator"),
+        (lambda m: _drop(m, kind="rng", name="0/numpy"), "not a state of a random generator"),
+    ],
+)
+def test_what_the_model_and_its_optimizer_need_has_to_be_there(
+    plan: RunPlan, change: Callable[[dict[str, Any]], object], says: str, by: str
+) -> None:
+    """Also where every checksum holds, or where there is none of the manifest."""
+    folder = Run(plan).steps(2).save()
+    _edit(change)(folder)
+    if by == "an earlier version":
+        manifest, _ = read_sealed(folder / "manifest.json")
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match=says):
+        Run(with_checkpoint(plan, load=str(folder))).load()
+
+
+def _state(**changes: Any) -> Damage:
+    return _edit(lambda stored: stored["state"].update(changes), "state.json")
+
+
+def _top(**changes: Any) -> Damage:
+    return _edit(lambda stored: stored.update(changes), "state.json")
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (_edit(lambda stored: stored.clear(), "state.json"), "not the state of a run"),
+        (_edit(lambda stored: stored.pop("options"), "state.json"), "not the state of a run: required field missing"),
+        (_state(step=1e30), "not the state of a run.*state.step"),
+        (_state(step=10**30), "not the state of a run"),
+        (_state(step=-1), "not the state of a run"),
+        (_state(step=True), "not the state of a run"),
+        (_state(step=10**7, consumed_samples=10**7), "is of step 2 by its manifest, of step 10000000 by state.json"),
+        (_state(data_rounds=["a"]), "not the state of a run.*data_rounds"),
+        (_state(data_rounds=[-5]), "not the state of a run: invalid value"),
+        (_state(data_contents={"train": [5]}), "not the state of a run"),
+        (_state(data_hash="x"), "not the state of a run"),
+        (_top(plugins={"a": 5}), "not the state of a run"),
+        (_top(skipped_steps=-1), "not the state of a run"),
+        (_top(schedule=[1]), "not the state of a run"),
+        (_top(options=[5, 6]), "not the state of a run"),
+        (_top(options=[{"betas": "ab"}, {}]), "group option 'betas' cannot be 'ab'"),
+        (_top(options=[{"eps": "1"}, {}]), "group option 'eps' cannot be '1'"),
+        (_top(options=[{"eps": math.nan}, {}]), "group option 'eps' cannot be 'nan'"),
+        (_top(options=[{"eps": {"a": 1}}, {}]), "group option 'eps' cannot be"),
+        (_top(options=[{"params": []}, {}]), "group option 'params' cannot be"),
+        (_top(options=[{}]), "1 parameter groups are stored, the optimizer has 2"),
+        (_top(schedule={"\x1b[31m": "\x1b" * 10_000}), "another learning-rate schedule"),
+        (_edit(lambda run: run.clear(), "run.json"), "run.json: names no optimizer"),
+        (_edit(lambda run: run.update(optim=[1]), "run.json"), "run.json: "),
+        (_edit(lambda run: run.update(data=[1]), "run.json"), "run.json: not the plan of a run"),
+        (
+            _edit(lambda run: run["data"].update(train=[{"weight": 1}, 5]), "run.json"),
+            "run.json: not the plan of a run",
+        ),
+        (_edit(lambda run: run["optim"].update(optimizer="Adam"), "run.json"), "run.json: "),
+        (_state(data_position=json.loads('{"a":' * 80 + "1" + "}" * 80)), "state.json: .* more than 64 levels"),
+        (_top(neox_version="\ud800"), "state.json: .* half a surrogate pair"),
+        (_edit(lambda m: m.update(values=json.loads('{"a":' * 80 + "1" + "}" * 80))), "manifest.json: .* 64 levels"),
+        (_edit(lambda m: m.update(values={"\udfff": {}})), "manifest.json: .* half a surrogate pair"),
+        (_edit(lambda m: m.update(step=10**30, world_size=10**12)), "is of step 1000000"),
+    ],
+)
+def test_a_state_that_anybody_may_have_written_is_one_clear_error(plan: RunPlan, damage: Damage, says: str) -> None:
+    folder = Run(plan).steps(2).save()
+    damage(folder)
+    with pytest.raises(CheckpointError, match=says) as caught:
+        Run(with_checkpoint(plan, load=str(folder))).load()
+    assert caught.value.message.isprintable()
+    assert len(caught.value.message) < 1500
+
+
+def test_a_run_that_has_made_no_update_has_no_state(plan: RunPlan) -> None:
+    folder = Run(plan).save()
+    assert Run(with_checkpoint(plan, load=str(folder))).load().state.step == 0
+
+
 def test_every_change_of_a_single_byte_is_noticed(plan: RunPlan) -> None:
     folder = Run(plan).steps(2).save()
     save, draw = folder.parent, random.Random(7)

@@ -207,3 +207,49 @@ def test_an_evaluation_sees_the_same_each_time(plan):
     samples = open_at(plan, TrainState())
     first, second = (torch.cat(list(samples.valid("valid"))) for _ in range(2))
     assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"data_rounds": (10**12,)}, "the order of 1,000,000,000,000 samples takes .* GiB, and this machine has"),
+        ({"data_rounds": (8, 10**30)}, "samples takes .* GiB"),
+        ({"data_rounds": (9, 8)}, "0 samples are read, of an order of 9, 8"),
+        (
+            {"data_rounds": (8,), "step": 10**7, "consumed_samples": 10**7},
+            "10000000 samples are read, of an order of 8",
+        ),
+    ],
+)
+def test_an_order_that_a_checkpoint_asks_for_is_bounded(plan, changes, says):
+    if plan.data.backend.name != "Whole":
+        return
+    state = TrainState()
+    for name, value in changes.items():
+        object.__setattr__(state, name, value)  # past the checks of a state that is read
+    with pytest.raises((CheckpointError, DataError), match=says):
+        open_at(plan, state).batches(0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"taken": "ab"},
+        {"taken": [1, 2]},
+        {"places": []},
+        {"places": [{"epoch": -1}]},
+        {"places": [{"other": 1}]},
+        {"places": 5},
+        {"trail": "x"},
+        {"step": 1e30},
+        {"step": 5},
+    ],
+)
+def test_a_place_in_the_texts_that_anybody_may_have_written_is_an_error(plan, changes):
+    if plan.data.backend.name != "Streamed":
+        return
+    state = TrainState()
+    go(plan, state, 3)
+    state.data_position |= changes
+    with pytest.raises(CheckpointError, match="place in the texts"):
+        open_at(plan, state)
