@@ -152,7 +152,7 @@ def litgpt_loss(shape: Shape, device: str) -> tuple[Any, Callable[[Any, Any], An
     return model.to(device), loss
 
 
-def bare_loss(shape: Shape, device: str) -> tuple[Any, Callable[[Any, Any], Any]]:
+def bare_loss(shape: Shape, device: str, *, compiled: bool = False) -> tuple[Any, Callable[[Any, Any], Any]]:
     import torch
 
     from neox_core.model.build import build_model
@@ -162,7 +162,7 @@ def bare_loss(shape: Shape, device: str) -> tuple[Any, Callable[[Any, Any], Any]
 
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "config.json"
-        file.write_text(json.dumps(config_of(shape, 1, Path(temporary))))
+        file.write_text(json.dumps(config_of(shape, 1, Path(temporary)) | {"compile": compiled}))
         plan = prepare_run([file], start=False).plan
     context = BuildContext(torch.device(device), torch.float32, Groups(None, None, 0, 1), seed=1234)
     return build_model(plan.model, VOCAB, context), lambda model, tokens: model(tokens[:, :-1], tokens[:, 1:])
@@ -175,15 +175,12 @@ def plain_loop(name: str, shape: Shape, precision: str, mode: str, device: str, 
     """Train one of LOOPS in this process; prints a line for each step."""
     import torch
 
-    model, loss_of = LOOPS[name](shape, device)
+    compiled_by_us = {"compiled": True} if mode == "compiled" and name == "bare" else {}
+    model, loss_of = LOOPS[name](shape, device, **compiled_by_us)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     called = model
-    if mode == "compiled" and name == "bare":
-        from neox_core.model.build import compile_layers
-
-        compile_layers(model)
-    elif mode == "compiled":
+    if mode == "compiled" and name != "bare":
         called = torch.compile(model)
     for _ in range(steps):
         began = time.perf_counter()

@@ -16,7 +16,7 @@ from neox_core.contracts.optim import AveragingOptimizer
 from neox_core.engine.measure import counted, forget_forward, timings
 from neox_core.engine.norm import clip, copy_marks, counts_here
 from neox_core.engine.partitioned import refresh, whole_weights
-from neox_core.engine.recompute import build_recompute
+from neox_core.engine.recompute import configure_recompute
 from neox_core.engine.shards import Shard, find_shards, find_weights, group_contents, is_partitioned
 from neox_core.engine.start import (
     autocast_dtype,
@@ -30,15 +30,15 @@ from neox_core.engine.start import (
 from neox_core.engine.swapped import at_hand, mend_buffers, new_state
 from neox_core.engine.weights import token_weights
 from neox_core.errors import CheckpointError
-from neox_core.model.dropout import sample_keys
-from neox_core.model.routing import Routing
+from neox_core.parallel.row import Routing
+from neox_core.parallel.sample_keys import sample_keys
 from neox_core.parallel.tensor import cut_of
 from neox_core.untrusted import replaces, short
 
 if TYPE_CHECKING:
     from neox_core.contracts import Curriculum
-    from neox_core.model.documents import DocumentRules
     from neox_core.parallel.context import BuildContext
+    from neox_core.parallel.row import Documents
     from neox_core.plan.runfile import RunPlan
 
 
@@ -58,7 +58,7 @@ def build_engine(
     mend_buffers(engine.optimizer, model)
     recompute = plan.model.recompute
     if recompute is not None and recompute.deepspeed:
-        model.recompute = build_recompute(recompute, context.groups)  # type: ignore[assignment]
+        configure_recompute(recompute, context.groups)
     # fp16 and bf16 at ZeRO 0 have stepped once, on gradients of zero, to make the optimizer allocate its state: that
     # decays the weights and counts as a step. Undo it.
     optimizer.state.clear()
@@ -71,11 +71,6 @@ def build_engine(
     if not built.partitioned:
         built.copy_weights_to_masters()
     return built
-
-
-def needs_keys(plan: RunPlan) -> bool:
-    """Whether the model is told which samples it trains on: for dropout, and for layers that see some tokens."""
-    return plan.model.hidden_dropout > 0 or plan.model.attention_dropout > 0 or plan.curriculum is not None
 
 
 @frozen
@@ -110,7 +105,6 @@ class Engine:
         self._accumulation = plan.batch.gradient_accumulation
         self._groups = context.groups
         self._seed = context.seed
-        self._needs_keys = needs_keys(plan)
         self._consumed = 0
         self._clipping = plan.optim.gradient_clipping
         self._clips = clips_itself(plan)
@@ -126,6 +120,8 @@ class Engine:
         self._scales_loss = self._fp16 and plan.optim.zero_stage == 0
         self.device = context.device
         self.model: nn.Module = engine.module
+        self._trained: Any = self.model  # a `parallel.row.Model`, or a stage of one
+        self._needs_keys = self._trained.draws or curriculum is not None
         self.optimizer = optimizer
         self._averaging = optimizer if isinstance(optimizer, AveragingOptimizer) else None
         self._options = [plain_options(group) for group in optimizer.param_groups]
@@ -139,9 +135,9 @@ class Engine:
         self.shards: tuple[Shard, ...] = find_shards(self.model, engine.optimizer, optimizer, data_rank)
         self.weights: tuple[Shard, ...] = find_weights(self.model, data_rank)
         self.partitioned = is_partitioned(self.model)
-        self._weighing: DocumentRules | None = None  # where it says that some tokens do not count
+        self._weighing: Documents | None = None  # where it says that some tokens do not count
         if plan.model.eod_mask_loss:
-            self._weighing = self.model.documents  # type: ignore[assignment]
+            self._weighing = self._trained.documents
         self._named = dict(self.model.named_parameters())
         self._clipped: list[Any] = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         if steps_parameters(plan) and context.groups.data_size == 1:
@@ -151,7 +147,7 @@ class Engine:
             for shard in self.shards:
                 copy_marks(self._named[shard.name], shard.stepped)
         self._scaled = [shard.stepped for shard in self.shards] if plan.optim.owns_parameters else self._clipped
-        self._sparse = [self.model.embedding.weight] if plan.model.sparse_gradients else []
+        self._sparse = self._trained.sparse_weights
         if self._clips:
             optimizer.register_step_pre_hook(lambda *_: self._before_update())
         self.model.train()
@@ -163,7 +159,6 @@ class Engine:
         waiting for it. Where DeepSpeed holds copies of the weights (neither in fp32 at ZeRO 0 nor where ranks own whole
         parameters), it waits a few times in each update, to see whether the gradient is finite.
         """
-        self._route()
         if self._averaging is not None and self._groups.data_size > 1:
             self._engine.enable_backward_allreduce = self._averaging.needs_average()
         return self._update(self._forward_backward(self._kept(batches)), lr)
@@ -338,15 +333,15 @@ class Engine:
 
         return map(keep, batches)
 
-    def _route(self) -> None:
-        """Tell the model which tokens its layers see in this step."""
-        if self._curriculum is not None and self._curriculum.routed_layers:
-            kept = self._curriculum.kept_tokens(self._consumed // self._batch.train_batch)
-            routing = Routing(self._curriculum.routed_layers, self._curriculum.seed, kept)
-            self.model.routing = routing  # type: ignore[assignment]
+    def _routing_now(self) -> Routing | None:
+        """Which tokens the layers of the model see in this step; None: all see all."""
+        if self._curriculum is None or not self._curriculum.routed_layers:
+            return None
+        kept = self._curriculum.kept_tokens(self._consumed // self._batch.train_batch)
+        return Routing(self._curriculum.routed_layers, self._curriculum.seed, kept)
 
     def _forward_backward(self, batches: Iterator[Tensor]) -> Tensor:
-        total = torch.zeros((), device=self.device)
+        total, routing = torch.zeros((), device=self.device), self._routing_now()
         weights: Sequence[Tensor] | None = None
         if self._weighing is not None:
             some = [self._arrive(batch) for batch in islice(batches, self._accumulation)]
@@ -355,7 +350,7 @@ class Engine:
             if micro_step:
                 self._engine.step()  # counts the micro-batch; the update comes with the last
             with counted(self._engine, self._profile_step):
-                loss = self._loss(self._engine, next(batches), self._keys(micro_step))
+                loss = self._loss(self._engine, next(batches), self._keys(micro_step), routing)
             loss = loss if weights is None else loss * weights[micro_step]
             total += loss.detach()
             # DeepSpeed 0.19.8 divides the gradient by the loss scale here, and does not multiply the loss by it.
@@ -377,10 +372,10 @@ class Engine:
             return batch
         return batch.pin_memory().to(self.device, non_blocking=True)
 
-    def _loss(self, model: Any, batch: Tensor, keys: tuple[Tensor, ...] = ()) -> Tensor:
+    def _loss(self, model: Any, batch: Tensor, keys: tuple[Tensor, ...] = (), routing: Routing | None = None) -> Tensor:
         batch = self._arrive(batch)
         with torch.autocast(self.device.type, self._autocast, enabled=self._autocast is not None):
-            loss: Tensor = model(batch[:, :-1], batch[:, 1:], *keys)
+            loss: Tensor = model(batch[:, :-1], batch[:, 1:], *keys, routing=routing)
         return loss
 
     def _update(self, loss: Tensor, lr: float) -> Tensor:

@@ -4,48 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import io
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
-from neox_core.engine.engine import Engine, needs_keys
-from neox_core.engine.start import autocast_dtype, prepare_import
+from neox_core.engine.engine import Engine
+from neox_core.engine.start import prepare_import
 from neox_core.engine.weights import token_weights
 from neox_core.errors import ConfigError
-from neox_core.model.block import Block
-from neox_core.model.build import draw
-from neox_core.model.embedding import Embedding
-from neox_core.model.gpt import spared_from_decay
-from neox_core.model.model_inputs import load_parts
-from neox_core.model.stages import Feed, FinalNorm, Head, TransformerLayer, embed, loss, run_stage
 from neox_core.parallel.tensor import mark_parameters
 
 if TYPE_CHECKING:
     from neox_core.contracts import Curriculum
-    from neox_core.model.model_inputs import Parts
-    from neox_core.model.recompute import Recompute
-    from neox_core.model.routing import Routing
     from neox_core.parallel.context import BuildContext
+    from neox_core.parallel.row import Recompute, Row, RowLayer
     from neox_core.plan.runfile import RunPlan
 
-_TIED = "embedding"
 
+def build_stage(
+    plan: RunPlan, row: Row, context: BuildContext, draw: Callable[[nn.Module], None], recompute: Recompute | None
+) -> nn.Module:
+    """This rank's stage of a model, a PipelineModule; its parameters have the names of the whole model.
 
-def build_stage(plan: RunPlan, vocab_size: int, context: BuildContext, *, eod: int | None = None) -> nn.Module:
-    """This rank's stage of the planned model, a PipelineModule; its parameters have the names of a whole model.
-
-    Collective. The weights are drawn as `build.model.build_model` draws them. Raises ConfigError for what a pipeline
-    cannot train or cannot be cut into.
+    draw: gives the weights of a module their first values, by their names. recompute: of the blocks of the stage; None:
+    all activations are kept. Collective. Raises ConfigError for a row that cannot be cut into so many stages.
     """
-    parts = load_parts(plan.model, vocab_size, context, eod)
-    _check(parts, plan.cluster.pipeline_parallel)
+    layers, stages = tuple(row.layers), plan.cluster.pipeline_parallel
+    blocks = sum(each.recomputed for each in layers)
+    if blocks < stages:
+        raise ConfigError(f"{blocks} layers cannot be split into {stages} pipeline stages")
     prepare_import(plan)
     import deepspeed.comm
     from deepspeed.pipe import PipelineModule
@@ -54,159 +47,143 @@ def build_stage(plan: RunPlan, vocab_size: int, context: BuildContext, *, eod: i
     deepspeed.comm.init_distributed(
         plan.cluster.backend, auto_mpi_discovery=False, verbose=False, dist_init_required=False
     )
-    autocast = autocast_dtype(plan)
-    feed = Feed(
-        position=parts.position,
-        tensor=parts.tensor,
-        dtype=autocast or context.dtype,
-        autocast=autocast,
-        sends_keys=needs_keys(plan),
-        documents=parts.documents,
-        recompute=parts.recompute,
-        tables=parts.tables,
-    )
-    last = parts.shape.num_layers + 1
-    everywhere = _trains_for_all_layers(parts)
+    specs, names = _specs(layers)
+    everywhere = row.shared_is_trained_by_all
 
     class Stage(PipelineModule):  # type: ignore[misc]  # deepspeed has no types
-        """Modules are named as in a whole model, wherever the names come from: DeepSpeed's count all layers."""
+        """Modules are named as in the whole model, wherever the names come from: DeepSpeed's count all layers."""
 
-        shape = parts.shape
-        documents = parts.documents
+        draws, documents, sparse_weights = row.draws, row.documents, ()
+        flops_per_token = row.flops_per_token
+        shared_modules = tuple(row.shared.values())
+        _routing: Any = None
 
-        @property
-        def recompute(self) -> Recompute | None:
-            return feed.recompute
-
-        @recompute.setter
-        def recompute(self, value: Recompute | None) -> None:
-            feed.recompute = value
-
-        @property
-        def routing(self) -> Routing | None:
-            return feed.routing
-
-        @routing.setter
-        def routing(self, value: Routing | None) -> None:
-            feed.routing = value
+        def route(self, routing: Any) -> None:
+            """What `RowLayer.run` gets from the next pass on."""
+            self._routing = routing
 
         def named_modules(
             self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
         ) -> Iterator[tuple[str, nn.Module]]:
             for name, module in super().named_modules(memo, prefix, remove_duplicate):
-                yield _plain_name(name, last), module
+                yield _plain_name(name, names), module
 
         def _synchronize_tied_weights(self) -> None:
             """Both ends of a tied weight draw it from the same name."""
 
         def forward(self, passed: Any) -> Any:
-            specs = self._layer_specs[self._local_start : self._local_stop]
-            blocks = [spec.typename is TransformerLayer for spec in specs]
-            return run_stage(list(zip(self.forward_funcs, blocks, strict=True)), passed, feed.recompute)
+            mine = range(self._local_start, self._local_stop)
+            run = [(layers[index], partial(layers[index].run, self._module(index))) for index in mine]
+            return _run_stage(run, passed, self._routing, recompute)
 
         def get_tied_weights_and_groups(self) -> list[tuple[nn.Parameter, Any]]:
             """What is held by several stages, each with those that hold it: their gradients are added up."""
             tied: list[tuple[nn.Parameter, Any]] = super().get_tied_weights_and_groups()
-            if everywhere:
-                for weight in parts.position.parameters():
-                    if weight.grad is None:  # a stage without a block
-                        weight.grad = torch.zeros_like(weight)
-                    tied.append((weight, context.groups.pipe))
+            for weight in _parameters(row) if everywhere else ():
+                if weight.grad is None:  # a stage that does not use it
+                    weight.grad = torch.zeros_like(weight)
+                tied.append((weight, context.groups.pipe))
             return tied
 
-        def no_weight_decay(self) -> set[str]:
-            return spared_from_decay(self)
-
-        def mean_loss(self, hidden: Tensor, labels: tuple[Tensor, ...]) -> Tensor:
+        def mean_loss(self, passed: Tensor, labels: tuple[Tensor, ...]) -> Tensor:
             """labels: and, where batches count unequally, what the mean of this one is multiplied by."""
-            weight = self.tied_modules[_TIED].weight if parts.shape.tie_embeddings else self.forward_funcs[-1].weight
-            mean = loss(hidden, weight, labels[0], feed, narrow=parts.narrow_loss)
+            mean = row.loss(self._module(len(layers) - 1), passed, labels[0])
             return mean if len(labels) == 1 else mean * labels[1]
+
+        def _module(self, index: int) -> nn.Module:
+            key = _key(layers[index].module)
+            module: nn.Module = self.tied_modules[key] if key in self.tied_modules else self._modules[str(index)]
+            return module
 
     grid = PipeModelDataParallelTopology(
         num_pp=context.groups.pipe_size, num_mp=context.groups.tensor.size, num_dp=context.groups.data_size
     )
     with contextlib.nullcontext() if plan.debug else contextlib.redirect_stdout(io.StringIO()):
-        stage = Stage(_layers(parts, feed), topology=grid, partition_method=plan.cluster.partition)
+        stage = Stage(specs, topology=grid, partition_method=plan.cluster.partition)
     stage.loss_fn = stage.mean_loss
     if context.groups.pipe_rank == 0 or everywhere:
-        stage.position = parts.position  # the first stage trains what the others do not use
+        for name, module in row.shared.items():
+            stage.add_module(name, module)
     if context.groups.pipe_rank > 0 and everywhere:
-        for weight in parts.position.parameters():
-            weight.ds_pipe_replicated = True
-    parts.position.to(device=context.device)
-    draw(stage, parts, plan.model, context)
+        for weight in _parameters(row):
+            weight.ds_pipe_replicated = True  # type: ignore[attr-defined]
+    for module in row.shared.values():
+        module.to(device=context.device)
+    draw(stage)
     stage.to(device=context.device, dtype=context.dtype)
-    mark_parameters(stage, parts.tensor)
+    mark_parameters(stage, context.groups.tensor)
     return stage
 
 
-def _check(parts: Parts, stages: int) -> None:
-    shape = parts.shape
-    if shape.num_layers < stages:
-        raise ConfigError(f"{shape.num_layers} layers cannot be dealt to {stages} pipeline stages")
+def _parameters(row: Row) -> list[nn.Parameter]:
+    return [weight for module in row.shared.values() for weight in module.parameters()]
 
 
-def _trains_for_all_layers(parts: Parts) -> bool:
-    """Whether the position has numbers that every layer looks at; those of others are the embedding's alone."""
-    prepared: Any = parts.position.prepare(torch.arange(1), torch.float32)  # type: ignore[operator]
-    return any(isinstance(each, Tensor) and each.requires_grad for each in tree_leaves(prepared))
-
-
-def _layers(parts: Parts, feed: Feed) -> list[Any]:
+def _specs(layers: Sequence[RowLayer]) -> tuple[list[Any], dict[str, str]]:
+    """(DeepSpeed's spec of each layer, DeepSpeed's name of each module -> its name in the whole model)."""
     from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
-    shape, tensor = parts.shape, parts.tensor
-    table = (Embedding, shape.vocab_size, shape.hidden_size, shape.hidden_dropout, tensor)
-    make_block = partial(Block, shape, parts.norm, parts.activation, tensor)
-    if shape.num_unique_layers == shape.num_layers:
-        blocks = [LayerSpec(TransformerLayer, make_block, layer, feed) for layer in range(shape.num_layers)]
-    else:
-        blocks = _shared_blocks(shape.layer_order, make_block, feed)
-    if shape.tie_embeddings:
-        head = TiedLayerSpec(_TIED, *table, forward_fn=lambda embedding, hidden: hidden)
-    else:
-        head = LayerSpec(Head, shape.hidden_size, shape.vocab_size, tensor, bias=False)
-    first = TiedLayerSpec(_TIED, *table, forward_fn=lambda embedding, passed: embed(embedding, passed, feed))
-    return [first, *blocks, LayerSpec(FinalNorm, parts.norm, feed), head]
+    places = Counter(each.module for each in layers)
+    specs, names = [], {}
+    for index, layer in enumerate(layers):
+        kind = type(layer.kind, (_Made,), {})
+        if places[layer.module] == 1:
+            specs.append(LayerSpec(kind, layer.make))
+            names[str(index)] = layer.module
+            continue
+        with torch.device("meta"):
+            weights = [name for name, _ in layer.make().named_parameters()]
+        specs.append(TiedLayerSpec(_key(layer.module), kind, layer.make, tied_weight_attr=weights))
+        names[f"tied_modules.{_key(layer.module)}"] = layer.module
+    return specs, names
 
 
-def _shared_blocks(order: Sequence[int], make_block: Callable[[], Block], feed: Feed) -> list[Any]:
-    """A block that several layers use is one on each stage, and its gradient the sum of all stages'."""
-    from deepspeed.pipe import TiedLayerSpec
+class _Made(nn.Module):
+    """DeepSpeed takes a class, whose name `pipe-partition-method` matches; calling it gives what `make` makes."""
 
-    with torch.device("meta"):
-        weights = [name for name, _ in TransformerLayer(make_block, 0, feed).named_parameters()]
-
-    def spec(layer: int, block: int) -> Any:
-        return TiedLayerSpec(
-            f"layer{block}",
-            TransformerLayer,
-            make_block,
-            layer,
-            feed,
-            forward_fn=lambda module, passed: module(passed, layer),
-            tied_weight_attr=weights,
-        )
-
-    return [spec(layer, block) for layer, block in enumerate(order)]
+    def __new__(cls, make: Callable[[], nn.Module]) -> nn.Module:  # type: ignore[misc]
+        return make()
 
 
-def _plain_name(name: str, last: int) -> str:
-    """DeepSpeed's name of a module to a whole model's: layers are numbered 0: embedding, 1 ... : blocks, norm, head."""
-    if name.startswith("tied_modules."):
-        shared = re.fullmatch(r"layer(\d+)(?:\.(?:block\.)?(.+))?", tied := name.removeprefix("tied_modules."))
-        return tied if shared is None else ".".join(filter(None, ("layers", *shared.groups())))
-    found = re.fullmatch(r"(\d+)(?:\.(.+))?", name)
-    if found is None:
-        return name
-    index, rest = int(found[1]), found[2]
-    if index > last:
-        return "head" if rest is None else f"head.{rest}"
-    if index == last:
-        return "last" if rest is None else rest.replace("norm", "final_norm", 1)
-    own = f"layers.{index - 1}"
-    return f"{own}.layer" if rest is None else own + rest.removeprefix("block")
+def _key(module: str) -> str:
+    """The name of a module as a key of torch's ModuleDict, which takes no dot."""
+    return module.replace(".", "-")
+
+
+def _plain_name(name: str, names: Mapping[str, str]) -> str:
+    """The name of a module or of what is within it in the whole model, from DeepSpeed's."""
+    parts = name.split(".")
+    for length in (1, 2):
+        if (own := names.get(".".join(parts[:length]))) is not None:
+            return ".".join([own, *parts[length:]])
+    return name
+
+
+def _run_stage(
+    layers: Sequence[tuple[RowLayer, Callable[[Any, Any], Any]]], passed: Any, routing: Any, recompute: Recompute | None
+) -> Any:
+    """`passed` through the layers of a stage; consecutive ones that may be recomputed make up the segments."""
+    for recomputed, some in groupby(layers, key=lambda pair: pair[0].recomputed):
+        runs = [run for _, run in some]
+        if not recomputed or recompute is None or not torch.is_grad_enabled():
+            passed = _through(runs, routing, passed)
+            continue
+        for start in range(0, len(runs), recompute.layers):
+            segment = partial(_residual, runs[start : start + recompute.layers], routing)
+            x, *rest = passed
+            passed = (recompute.by(segment, x, *rest), *rest)
+    return passed
+
+
+def _through(runs: Sequence[Callable[[Any, Any], Any]], routing: Any, passed: Any) -> Any:
+    for run in runs:
+        passed = run(passed, routing)
+    return passed
+
+
+def _residual(runs: Sequence[Callable[[Any, Any], Any]], routing: Any, *passed: Tensor) -> Tensor:
+    x: Tensor = _through(runs, routing, passed)[0]
+    return x
 
 
 class PipelineEngine(Engine):
@@ -227,7 +204,7 @@ class PipelineEngine(Engine):
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
         """The loss is the mean of all data-parallel ranks, the same on each."""
         self._set_lr(lr)
-        self._route()
+        self._trained.route(self._routing_now())
         some = [self._arrive(batch) for batch in islice(self._kept(batches), self._accumulation)]
         pairs = self._pairs(some, [self._keys(index) for index in range(len(some))])
         length = pairs[0][0][0].shape[1]
@@ -273,7 +250,7 @@ class PipelineEngine(Engine):
     def _pairs(self, batches: list[Tensor], keys: list[tuple[Tensor, ...]]) -> list[tuple[tuple[Tensor, ...], ...]]:
         """What the first stage gets of each batch, and what the last one."""
         given = [(batch[:, :-1].contiguous(), *own) for batch, own in zip(batches, keys, strict=True)]
-        documents, labels = self.model.documents, [batch[:, 1:] for batch in batches]
+        documents, labels = self._trained.documents, [batch[:, 1:] for batch in batches]
         if documents is None:
             return list(zip(given, [(each,) for each in labels], strict=True))
         labels = [documents.labels(own[0], each) for own, each in zip(given, labels, strict=True)]

@@ -1,4 +1,4 @@
-"""DeepSpeed's activation checkpointing, as a function that the model calls."""
+"""DeepSpeed's activation checkpointing, as a function that a model calls."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from neox_core.engine.mpu import Place
-from neox_core.model.recompute import Recompute
 
 if TYPE_CHECKING:
     from neox_core.parallel.groups import Groups
     from neox_core.plan.runfile import RecomputePlan
 
 
-def build_recompute(plan: RecomputePlan, groups: Groups) -> Recompute:
-    """Recomputation by DeepSpeed's function, with its options set for this process. It must have been started."""
+def recompute_by_deepspeed(function: Callable[..., Tensor], x: Tensor, *shared: Any) -> Tensor:
+    """`parallel.row.Recompute.by`. Before its first call comes `configure_recompute`."""
+    from deepspeed.runtime.activation_checkpointing import checkpointing
+
+    # It empties the tensors that it stores elsewhere; those that all segments get must not be.
+    result: Tensor = checkpointing.checkpoint(function, x, *map(_left_alone, shared))
+    return result
+
+
+def configure_recompute(plan: RecomputePlan, groups: Groups) -> None:
+    """Set the options of DeepSpeed's function for this process. DeepSpeed must have been started."""
     from deepspeed.runtime.activation_checkpointing import checkpointing
 
     checkpointing.configure(
@@ -28,13 +36,6 @@ def build_recompute(plan: RecomputePlan, groups: Groups) -> Recompute:
         synchronize=plan.synchronize,
         profile=plan.profile,
     )
-
-    def checkpoint(function: Callable[..., Tensor], x: Tensor, *shared: Any) -> Tensor:
-        # It empties the tensors that it stores elsewhere; those that all segments get must not be.
-        result: Tensor = checkpointing.checkpoint(function, x, *map(_left_alone, shared))
-        return result
-
-    return Recompute(plan.layers, checkpoint)
 
 
 def _left_alone(value: Any) -> Any:

@@ -10,11 +10,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from neox_core.model.documents import DocumentRules
     from neox_core.parallel.groups import Groups
+    from neox_core.parallel.row import Documents
 
 
-def token_weights(batches: Sequence[Tensor], documents: DocumentRules, groups: Groups) -> Sequence[Tensor]:
+def token_weights(batches: Sequence[Tensor], documents: Documents, groups: Groups) -> Sequence[Tensor]:
     """What the mean loss of each batch is multiplied by, so that the mean of all, on all ranks, is that over tokens.
 
     batches: int64 [micro_batch, seq + 1], equally many on every rank. Scalars on the device of the batches,

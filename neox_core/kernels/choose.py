@@ -182,8 +182,8 @@ def _is_biased(plan: ModelPlan) -> bool:
 def kernel_users(model: nn.Module) -> Iterator[Any]:
     """Everything in a model that computes ops: see `contracts.KernelUser`. Activations are no modules."""
     for module in model.modules():
-        feed = getattr(module, "feed", None)  # a stage of a pipeline has what its layers share there
-        for each in (module, getattr(module, "activation", None), getattr(feed, "position", None)):
+        shared = getattr(module, "shared_modules", ())  # what the layers of a stage of a pipeline share
+        for each in (module, getattr(module, "activation", None), *shared):
             if hasattr(each, "kernels"):
                 yield each
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,16 +12,17 @@ from neox_core.errors import CheckpointError
 from neox_core.model.block import Block
 from neox_core.model.gpt import GPT
 from neox_core.model.init import init_parameters
-from neox_core.model.loss import loss_and_gradient
 from neox_core.model.model_inputs import Parts, load_parts
-from neox_core.parallel.context import BuildContext
+from neox_core.model.row import DecoderRow
+from neox_core.parallel.context import DTYPES, BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.parallel.tensor import mark_parameters
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from neox_core.plan.runfile import ModelPlan
+    from neox_core.parallel.row import BuildStage
+    from neox_core.plan.runfile import ModelPlan, RunPlan
 
 
 def build_model(
@@ -30,36 +32,58 @@ def build_model(
     weights: Mapping[str, Tensor] | None = None,
     *,
     eod: int | None = None,
+    recompute_by: Callable[..., Tensor] | None = None,
+    backend: str = "inductor",
 ) -> GPT:
     """The model on `context.device` in `context.dtype`, its weights drawn from (context.seed, parameter name).
 
     vocab_size: rows of the embedding, see `model.shape.padded_vocab`. The weights are drawn in fp32 on the CPU and
     then moved, so every device and dtype starts from the same numbers. weights: by parameter name, instead of drawn
-    ones. eod: the token that ends a document; a plan that parts documents needs it. Raises PluginError for a component
-    that cannot be loaded, ConfigError for numbers that make no model, CheckpointError for weights of another model.
+    ones. eod: the token that ends a document; a plan that splits documents needs it. recompute_by: what recomputes
+    activations, in place of torch's function. backend: of torch.compile. Raises PluginError for a component that cannot
+    be loaded, ConfigError for numbers that make no model, CheckpointError for weights of another model.
     """
-    parts = load_parts(plan, vocab_size, context, eod)
+    parts = load_parts(plan, vocab_size, context, eod, recompute_by, backend)
     model = _put_together(parts)
-    model.embedding.sparse_gradients = plan.sparse_gradients
     if weights is None:
         draw(model, parts, plan, context)
     else:
         _fill(model, weights)
     model.to(device="cpu" if context.host_first else context.device, dtype=context.dtype)
     mark_parameters(model, context.groups.tensor)
+    if plan.compile:
+        _compile_layers(model, backend)
     return model
 
 
-def compile_layers(model: nn.Module, backend: str = "inductor") -> None:
-    """Have every layer of a model, or of a stage of one, compiled by torch.compile when it first runs in training.
-
-    The loss of a few tokens too, where one rank has the whole vocabulary. backend: of torch.compile.
+def build_decoder_stage(
+    plan: RunPlan,
+    vocab_size: int,
+    context: BuildContext,
+    build: BuildStage,
+    *,
+    eod: int | None = None,
+    recompute_by: Callable[..., Tensor] | None = None,
+    backend: str = "inductor",
+) -> nn.Module:
+    """This rank's stage of the planned model, as `build` cuts it from the row of layers; its parameters have the names
+    of the whole model. The others as of `build_model`. Collective.
     """
+    parts = load_parts(plan.model, vocab_size, context, eod, recompute_by, backend)
+    autocast = DTYPES[plan.precision.autocast] if plan.precision.autocast else None
+    sends_keys = parts.shape.has_dropout or plan.curriculum is not None
+    row = DecoderRow(parts, autocast or context.dtype, autocast, sends_keys)
+    stage = build(plan, row, context, partial(draw, parts=parts, plan=plan.model, context=context), parts.recompute)
+    if plan.model.compile:
+        _compile_layers(stage, backend)
+    return stage
+
+
+def _compile_layers(model: nn.Module, backend: str) -> None:
+    """Have every layer compiled by torch.compile when it first runs in training."""
     for module in model.modules():
         if isinstance(module, Block):
             module.compile(backend=backend)
-    if isinstance(model, GPT) and model.tensor.size == 1:
-        model.compiled_loss = torch.compile(loss_and_gradient, backend=backend)
 
 
 def parameter_shapes(plan: ModelPlan, vocab_size: int) -> dict[str, tuple[int, ...]]:
@@ -81,6 +105,8 @@ def _put_together(parts: Parts) -> GPT:
         documents=parts.documents,
         recompute=parts.recompute,
         tables=parts.tables,
+        compiled_loss=parts.compiled_loss,
+        sparse_gradients=parts.sparse_gradients,
     )
 
 

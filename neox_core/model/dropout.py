@@ -7,12 +7,11 @@ there is no generator whose state a checkpoint would have to keep. The hash is i
 
 from __future__ import annotations
 
-import hashlib
-
 import torch
 from torch import Tensor
 
-_MASK32 = 0xFFFFFFFF
+from neox_core.parallel.sample_keys import MASK32, mix
+
 _SITES = 3  # places in a layer
 EMBEDDING = 0
 """The place after the embedding."""
@@ -31,13 +30,6 @@ def attended_site(layer: int) -> int:
 def mlp_site(layer: int) -> int:
     """The output of a layer's MLP."""
     return 3 + _SITES * layer
-
-
-def sample_keys(seed: int, first: int, count: int, device: torch.device | str) -> Tensor:
-    """One key for each of the samples first, first + 1, ... of a run: int64 [count], below 2**32."""
-    salt = int.from_bytes(hashlib.sha256(f"dropout/{seed}".encode()).digest()[:4], "little")
-    index = torch.arange(first, first + count, dtype=torch.int64, device=device)
-    return mix(mix((index & _MASK32) ^ salt) ^ (index >> 32))
 
 
 def drop(x: Tensor, p: float, keys: Tensor | None, site: int, first_position: int = 0) -> Tensor:
@@ -99,15 +91,4 @@ def _kept(rows: Tensor, columns: Tensor, p: float) -> Tensor:
 
 def site_keys(keys: Tensor, site: int) -> Tensor:
     """The samples' keys at a place of the model: int64 [batch], below 2**32."""
-    return mix(keys ^ (0x5BD1E995 * (site + 1) & _MASK32))
-
-
-def mix(x: Tensor) -> Tensor:
-    """A bijection of 32-bit numbers held in int64, each output bit depending on each input bit.
-
-    Multipliers and shifts are those that C. Wellons found by search ("hash prospector"); being below 2**31 they keep
-    the products within int64.
-    """
-    x = ((x >> 16) ^ x) * 0x21F0AAAD & _MASK32
-    x = ((x >> 15) ^ x) * 0x735A2D97 & _MASK32
-    return (x >> 15) ^ x
+    return mix(keys ^ (0x5BD1E995 * (site + 1) & MASK32))

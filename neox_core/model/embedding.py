@@ -23,10 +23,18 @@ class Embedding(nn.Module):
     sparse_gradients: the table's gradient is a sparse tensor, of the rows that were used; not of a part of a table.
     """
 
-    def __init__(self, vocab_size: int, hidden_size: int, dropout: float, tensor: TensorParallel = ALONE) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        hidden_size: int,
+        dropout: float,
+        tensor: TensorParallel = ALONE,
+        *,
+        sparse_gradients: bool = False,
+    ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(tensor.share(vocab_size), hidden_size))
-        self.sparse_gradients = False
+        self.sparse_gradients = sparse_gradients
         self.dropout = dropout
         self.tensor = tensor
         self.cuts: dict[str, Cut] = {} if tensor.size == 1 else {"weight": tensor.cut(0, (vocab_size,))}

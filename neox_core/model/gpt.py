@@ -17,16 +17,17 @@ from neox_core.model.flex import mask_of_pass
 from neox_core.model.linear import ColumnLinear
 from neox_core.model.loss import cross_entropy
 from neox_core.model.matmul import linear
-from neox_core.model.recompute import Recompute, run_layers
+from neox_core.model.recompute import run_layers
 from neox_core.model.scope import Scope, prepare
+from neox_core.model.shape import flops_per_token
 from neox_core.parallel.tensor import ALONE
 
 if TYPE_CHECKING:
     from neox_core.contracts.model import Activation
     from neox_core.model.loss import LossAndGradient
-    from neox_core.model.routing import Routing
     from neox_core.model.shape import ModelShape
     from neox_core.model.sparse import BlockTable
+    from neox_core.parallel.row import Recompute, Routing
     from neox_core.parallel.tensor import TensorParallel
 
 
@@ -38,6 +39,7 @@ class GPT(nn.Module):
     documents: what the end of a document in a sample means; None: a sample is one document.
     recompute: which activations are computed again in the backward pass; None: all are kept.
     tables: by layer, the blocks of keys that its queries see; all other layers see everything before them.
+    compiled_loss: the loss of a few tokens, compiled; None: as it is. sparse_gradients: of the embedding.
     """
 
     def __init__(
@@ -52,29 +54,37 @@ class GPT(nn.Module):
         documents: DocumentRules | None = None,
         recompute: Recompute | None = None,
         tables: Mapping[int, BlockTable] | None = None,
+        compiled_loss: LossAndGradient | None = None,
+        sparse_gradients: bool = False,
     ) -> None:
         super().__init__()
         self.tables = tables or {}
         self.kernels: Mapping[str, Callable[..., Any]] = {}
         self.narrow_loss = narrow_loss
         self.documents = documents
+        self.draws = shape.has_dropout
         self.recompute = recompute
-        self.compiled_loss: LossAndGradient | None = None
-        self.routing: Routing | None = None  # set for each step by the engine, where a curriculum asks for it
+        self.compiled_loss = compiled_loss
         self.shape = shape
         self.tensor = tensor
-        self.embedding = Embedding(shape.vocab_size, shape.hidden_size, shape.hidden_dropout, tensor)
+        self.embedding = Embedding(
+            shape.vocab_size, shape.hidden_size, shape.hidden_dropout, tensor, sparse_gradients=sparse_gradients
+        )
+        self.sparse_weights = (self.embedding.weight,) if sparse_gradients else ()
         self.position = position
         self.layers = nn.ModuleList(Block(shape, norm, activation, tensor) for _ in range(shape.num_unique_layers))
         self.final_norm = norm()
         head = None if shape.tie_embeddings else ColumnLinear(shape.hidden_size, shape.vocab_size, tensor, bias=False)
         self.head = head
 
-    def forward(self, tokens: Tensor, labels: Tensor, keys: Tensor | None = None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, labels: Tensor, keys: Tensor | None = None, *, routing: Routing | None = None
+    ) -> Tensor:
         """Mean cross-entropy in nats over the labels that are not -100; tokens, labels: int64 [batch, seq].
 
         The logits exist for a few tokens at a time, never for the whole batch. keys: one for each sample, which in
-        training decide what dropout drops, see `model.dropout.sample_keys`. Raises ValueError where they are missing.
+        training decide what dropout drops, see `parallel.sample_keys`. routing: the layers that see some of the
+        tokens. Raises ValueError where keys are missing.
         """
         if not self.training:
             keys = None
@@ -82,7 +92,7 @@ class GPT(nn.Module):
             raise ValueError("training with dropout needs the keys of the samples")
         if self.documents is not None:
             labels = self.documents.labels(tokens, labels)
-        hidden = self.tensor.enter(self.hidden(tokens, keys=keys))
+        hidden = self.tensor.enter(self.hidden(tokens, keys=keys, routing=routing))
         loss = self.kernels.get("cross_entropy") or partial(cross_entropy, compiled=self.compiled_loss)
         return loss(hidden, self.output_weight, labels, narrow=self.narrow_loss, tensor=self.tensor)  # type: ignore[no-any-return]
 
@@ -96,12 +106,18 @@ class GPT(nn.Module):
         hidden = self.tensor.enter(self.hidden(tokens, cache))[:, -1]
         return self.tensor.gather_last(linear(hidden, self.output_weight))
 
-    def hidden(self, tokens: Tensor, cache: KeyValueCache | None = None, keys: Tensor | None = None) -> Tensor:
+    def hidden(
+        self,
+        tokens: Tensor,
+        cache: KeyValueCache | None = None,
+        keys: Tensor | None = None,
+        routing: Routing | None = None,
+    ) -> Tensor:
         """int64 [batch, seq] -> the normalised states after the last block, [batch, seq, hidden].
 
         With a cache a sequence is one document, whatever is in it.
         """
-        positions, scope = self.scope(tokens, cache, keys)
+        positions, scope = self.scope(tokens, cache, keys, routing)
         x = self.embedding(tokens, positions, self.position, keys)
         blocks = [(layer, self.layers[index]) for layer, index in enumerate(self.shape.layer_order)]
         x = run_layers(blocks, x, self.position, scope, self.recompute)  # type: ignore[arg-type]
@@ -110,7 +126,11 @@ class GPT(nn.Module):
         return self.final_norm(x)  # type: ignore[no-any-return]
 
     def scope(
-        self, tokens: Tensor, cache: KeyValueCache | None = None, keys: Tensor | None = None
+        self,
+        tokens: Tensor,
+        cache: KeyValueCache | None = None,
+        keys: Tensor | None = None,
+        routing: Routing | None = None,
     ) -> tuple[Tensor, Scope]:
         """The positions of int64 [batch, seq] `tokens`, [seq] or [batch, seq], and what all layers share."""
         first = 0 if cache is None else cache.length
@@ -119,10 +139,15 @@ class GPT(nn.Module):
         if self.documents is not None and cache is None:
             documents, within = self.documents.index(tokens), self.documents.positions(tokens)
         positions = positions if within is None else within
-        routing = self.routing if self.training else None
+        routing = routing if self.training else None
         make = partial(prepare, self.position, self._matmul_dtype(self.embedding.weight), self.tensor)  # type: ignore[arg-type]
         mask = mask_of_pass(documents)
         return positions, Scope(make(positions), keys, documents, within, cache, self.tables, routing, make, mask)
+
+    @property
+    def flops_per_token(self) -> int:
+        """Of forward and backward, for one token of a whole sequence."""
+        return flops_per_token(self.shape, self.shape.seq_length)
 
     @property
     def window(self) -> int:
@@ -134,10 +159,6 @@ class GPT(nn.Module):
         """[vocab, hidden], of a tensor-parallel rank its rows: the head's, or the embedding's where they are tied."""
         return self.embedding.weight if self.head is None else self.head.weight
 
-    def no_weight_decay(self) -> set[str]:
-        """Names of the parameters that their own modules keep out of weight decay."""
-        return spared_from_decay(self)
-
     def new_cache(self, batch: int, capacity: int) -> KeyValueCache:
         """A cache for `batch` sequences of up to `capacity` tokens, on the model's device."""
         weight = self.embedding.weight
@@ -148,13 +169,3 @@ class GPT(nn.Module):
     def _matmul_dtype(x: Tensor) -> torch.dtype:
         device = x.device.type
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-
-
-def spared_from_decay(model: nn.Module) -> set[str]:
-    """Names of the parameters that the modules within `model` declare as `no_weight_decay`."""
-    names: set[str] = set()
-    for prefix, module in model.named_modules():
-        declared = () if module is model else getattr(module, "no_weight_decay", ())
-        own = {name for name, _ in module.named_parameters(recurse=False)}
-        names |= {f"{prefix}.{name}" for name in own.intersection(declared)}
-    return names

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from attrs import field, frozen
 
 from neox_core.contracts.model import PositionShape
@@ -13,13 +14,16 @@ from neox_core.errors import ConfigError
 from neox_core.model.check_components import build_activation, probe_parts
 from neox_core.model.documents import DocumentRules
 from neox_core.model.layout_tables import build_tables
-from neox_core.model.recompute import Recompute, recompute_by_torch, recompute_parted
+from neox_core.model.loss import loss_and_gradient
+from neox_core.model.recompute import recompute_by_torch, recompute_parted
 from neox_core.model.shape import ModelShape, build_shape
+from neox_core.parallel.row import Recompute
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from neox_core.contracts.model import Activation
+    from neox_core.model.loss import LossAndGradient
     from neox_core.model.sparse import BlockTable
     from neox_core.parallel.context import BuildContext
     from neox_core.parallel.tensor import TensorParallel
@@ -39,10 +43,21 @@ class Parts:
     documents: DocumentRules | None
     recompute: Recompute | None
     tables: Mapping[int, BlockTable] = field(factory=dict)
+    compiled_loss: LossAndGradient | None = None
+    sparse_gradients: bool = False
 
 
-def load_parts(plan: ModelPlan, vocab_size: int, context: BuildContext, eod: int | None) -> Parts:
-    """Raises PluginError for a component that cannot be loaded or breaks its contract, ConfigError for numbers that
+def load_parts(
+    plan: ModelPlan,
+    vocab_size: int,
+    context: BuildContext,
+    eod: int | None,
+    recompute_by: Callable[..., Tensor] | None = None,
+    backend: str = "inductor",
+) -> Parts:
+    """recompute_by: in place of torch's function. backend: of torch.compile, where the plan asks for it.
+
+    Raises PluginError for a component that cannot be loaded or breaks its contract, ConfigError for numbers that
     make no model.
     """
     activation = build_activation(plan.activation)
@@ -56,8 +71,10 @@ def load_parts(plan: ModelPlan, vocab_size: int, context: BuildContext, eod: int
         tensor=context.groups.tensor,
         narrow_loss=context.narrow_loss,
         documents=_document_rules(plan, eod),
-        recompute=None if plan.recompute is None else _recompute(plan.recompute, context.groups.tensor),
+        recompute=None if plan.recompute is None else _recompute(plan.recompute, context.groups.tensor, recompute_by),
         tables=build_tables(plan, context),
+        compiled_loss=_compiled_loss(backend) if plan.compile and context.groups.tensor.size == 1 else None,
+        sparse_gradients=plan.sparse_gradients,
     )
 
 
@@ -71,8 +88,13 @@ def _position_shape(plan: ModelPlan) -> PositionShape:
     return PositionShape(plan.hidden_size, heads, plan.hidden_size // heads, plan.max_position_embeddings)
 
 
-def _recompute(plan: RecomputePlan, tensor: TensorParallel) -> Recompute:
-    return Recompute(plan.layers, recompute_parted(tensor) if plan.distribute else recompute_by_torch)
+def _recompute(plan: RecomputePlan, tensor: TensorParallel, by: Callable[..., Tensor] | None) -> Recompute:
+    return Recompute(plan.layers, by or (recompute_parted(tensor) if plan.distribute else recompute_by_torch))
+
+
+def _compiled_loss(backend: str) -> LossAndGradient:
+    compiled: LossAndGradient = torch.compile(loss_and_gradient, backend=backend)
+    return compiled
 
 
 def _document_rules(plan: ModelPlan, eod: int | None) -> DocumentRules | None:

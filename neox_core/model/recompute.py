@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from attrs import evolve, frozen
+from attrs import evolve
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from neox_core.contracts.model import Position
     from neox_core.model.block import Block
     from neox_core.model.scope import Scope
+    from neox_core.parallel.row import Recompute
     from neox_core.parallel.tensor import TensorParallel
 
 recompute_by_torch = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
@@ -35,17 +36,6 @@ def recompute_parted(tensor: TensorParallel) -> Callable[..., Tensor]:
         return result
 
     return by
-
-
-@frozen(eq=False)
-class Recompute:
-    """Activation checkpointing. layers: consecutive ones that make up a segment, of which the input alone is kept.
-
-    by: calls a function with tensors, and calls it once more in the backward pass.
-    """
-
-    layers: int = 1
-    by: Callable[..., Tensor] = recompute_by_torch
 
 
 def run_layers(

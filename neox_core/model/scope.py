@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from neox_core.contracts.model import Position
     from neox_core.model.cache import KeyValueCache
-    from neox_core.model.routing import Routing
     from neox_core.model.sparse import BlockTable
+    from neox_core.parallel.row import Routing
     from neox_core.parallel.tensor import TensorParallel
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,16 +20,8 @@ TABLES = ("embedding", "position", "head")
 """The parts of a model whose matrices are looked up by token or position, or score tokens."""
 
 
-class DecayAware(Protocol):
-    """A model whose parts say which of their parameters weight decay must leave alone."""
-
-    def named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]: ...
-
-    def no_weight_decay(self) -> set[str]: ...
-
-
 def build_optimizer(
-    plan: OptimPlan, model: DecayAware, data_parallel: ProcessGroup | None = None
+    plan: OptimPlan, model: nn.Module, data_parallel: ProcessGroup | None = None
 ) -> torch.optim.Optimizer:
     """The planned optimizer over the trainable parameters of `model`, at the peak learning rate.
 
@@ -50,12 +41,12 @@ def build_optimizer(
     return optimizer
 
 
-def weight_decay_groups(model: DecayAware, weight_decay: float) -> list[dict[str, Any]]:
+def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Trainable parameters in the order of the model: those that decay, then those that do not.
 
     One group when nothing decays or everything does; no group is empty.
     """
-    spared = model.no_weight_decay()
+    spared = spared_from_decay(model)
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not weight_decay:
         return [{"params": [parameter for _, parameter in trainable], "weight_decay": 0.0}]
@@ -64,3 +55,13 @@ def weight_decay_groups(model: DecayAware, weight_decay: float) -> list[dict[str
         {"params": [parameter for name, parameter in trainable if name in spared], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
+
+
+def spared_from_decay(model: nn.Module) -> set[str]:
+    """Names of the parameters that the modules within `model` declare as `no_weight_decay`."""
+    names: set[str] = set()
+    for prefix, module in model.named_modules():
+        declared = () if module is model else getattr(module, "no_weight_decay", ())
+        own = {name for name, _ in module.named_parameters(recurse=False)}
+        names |= {f"{prefix}.{name}" for name in own.intersection(declared)}
+    return names

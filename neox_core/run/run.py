@@ -21,11 +21,11 @@ from neox_core.checkpoint.rng import seed_rank, undisturbed
 from neox_core.contracts.host import Monitor, Progress, RunInfo
 from neox_core.data.batches import build_tokenizer
 from neox_core.data.curriculum import build_curriculum, tokens_of_steps
-from neox_core.engine import build_engine, build_stage, print_collectives, remove_own_folders
+from neox_core.engine import build_engine, build_stage, print_collectives, recompute_by_deepspeed, remove_own_folders
 from neox_core.heartbeat import Heartbeat
 from neox_core.kernels.choose import use_kernels
-from neox_core.model.build import build_model, compile_layers
-from neox_core.model.shape import flops_per_token, padded_vocab
+from neox_core.model.build import build_decoder_stage, build_model
+from neox_core.model.shape import padded_vocab
 from neox_core.parallel.context import BuildContext, build_context
 from neox_core.parallel.groups import Groups, build_groups
 from neox_core.run.consumed import require_consumed
@@ -141,13 +141,10 @@ def _join(plan: RunPlan) -> None:
 def _build_model(plan: RunPlan, vocab_size: int, context: BuildContext, tokenizer: Tokenizer | None) -> Any:
     """The model, or this rank's stage of it."""
     eod = tokenizer.eod if tokenizer else None
+    by = recompute_by_deepspeed if plan.model.recompute is not None and plan.model.recompute.deepspeed else None
     if context.groups.pipe_size > 1:
-        model: Any = build_stage(plan, vocab_size, context, eod=eod)
-    else:
-        model = build_model(plan.model, vocab_size, context, eod=eod)
-    if plan.model.compile:
-        compile_layers(model)
-    return model
+        return build_decoder_stage(plan, vocab_size, context, build_stage, eod=eod, recompute_by=by)
+    return build_model(plan.model, vocab_size, context, eod=eod, recompute_by=by)
 
 
 def _build_optimizer(plan: RunPlan, model: Any, context: BuildContext) -> tuple[torch.optim.Optimizer, tuple[str, ...]]:
@@ -201,7 +198,7 @@ def _build_report(
         context.groups,
         context.device,
         log_interval=plan.train.log_interval,
-        flops_per_token=flops_per_token(model.shape, plan.model.seq_length),
+        flops_per_token=model.flops_per_token,
         peak=peak,
         stop_on_nonfinite=plan.train.on_nonfinite_loss == "stop",
         skipped=SkippedSteps(most_skipped(plan), engine.find_nonfinite, context.groups),

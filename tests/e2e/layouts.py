@@ -29,9 +29,9 @@ from torch.utils._pytree import tree_leaves
 
 from neox_core.checkpoint.checkpointer import Checkpointer
 from neox_core.data.curriculum import build_curriculum
-from neox_core.engine import build_engine, build_stage
+from neox_core.engine import build_engine, build_stage, recompute_by_deepspeed
 from neox_core.engine.silence_deepspeed import quiet_engine
-from neox_core.model.build import build_model, compile_layers
+from neox_core.model.build import build_decoder_stage, build_model
 from neox_core.parallel.context import build_context
 from neox_core.parallel.groups import Groups, build_groups
 from neox_core.plan.runfile import ComponentRef, Host, PrecisionPlan, RecomputePlan, RunPlan
@@ -267,14 +267,17 @@ def run_case(case: dict[str, Any], out: Path) -> None:
     world, counted, save_at = dist.get_world_size(), case.pop("counted", False), case.pop("save_at", None)
     compiled = case.pop("compiled", False)
     plan = make_plan(case, out, world)
+    plan = evolve(plan, model=evolve(plan.model, compile=compiled))
     groups = build_groups(plan.cluster)
     context = build_context(plan, groups, local_rank=0)
+    recompute = plan.model.recompute
+    by = recompute_by_deepspeed if recompute is not None and recompute.deepspeed else None
+    # The backend is whole but for the last part, which makes code of the graphs.
+    how: dict[str, Any] = {"eod": EOD, "recompute_by": by, "backend": "aot_eager"}
     if groups.pipe_size > 1:
-        model = build_stage(plan, VOCAB, context, eod=EOD)
+        model = build_decoder_stage(plan, VOCAB, context, build_stage, **how)
     else:
-        model = build_model(plan.model, VOCAB, context, eod=EOD)
-    if compiled:
-        compile_layers(model, backend="aot_eager")  # whole but for the last part, which makes code of the graphs
+        model = build_model(plan.model, VOCAB, context, **how)
     curriculum = build_curriculum(plan)
     engine = build_engine(plan, model, build_optimizer(plan.optim, model, groups.data), context, curriculum)
     checkpointer = Checkpointer(plan, engine, context)

@@ -9,9 +9,9 @@ from attrs import evolve
 from torch import Tensor
 
 from neox_core.model.build import build_model
-from neox_core.model.dropout import sample_keys
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
+from neox_core.parallel.sample_keys import sample_keys
 from neox_core.plan.runfile import ComponentRef, ModelPlan
 from neox_core.run.optimizer import weight_decay_groups
 from neox_core.testing.plans import example_plan

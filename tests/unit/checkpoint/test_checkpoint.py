@@ -44,20 +44,20 @@ CONTEXT = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0,
 class Tiny(nn.Module):
     """As much of a model as an engine needs: a loss from tokens, and dropout that draws random numbers."""
 
+    draws, documents, sparse_weights = False, None, ()
+
     def __init__(self, width: int = 8) -> None:
         super().__init__()
         self.embed = nn.Embedding(16, width)
         self.norm = nn.LayerNorm(width)
+        self.norm.no_weight_decay = {"weight", "bias"}  # type: ignore[assignment]
         self.out = nn.Linear(width, 16, bias=False)
         self.register_buffer("seen", torch.zeros(3))
         self.register_buffer("scratch", torch.zeros(3), persistent=False)
 
-    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, labels: Tensor, *, routing: None = None) -> Tensor:
         hidden = nn.functional.dropout(self.norm(self.embed(tokens)), 0.2, self.training)
         return nn.functional.cross_entropy(self.out(hidden).flatten(0, 1), labels.flatten())
-
-    def no_weight_decay(self) -> set[str]:
-        return {"norm.weight", "norm.bias"}
 
 
 class Run:

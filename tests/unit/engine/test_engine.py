@@ -14,7 +14,7 @@ from neox_core.errors import PluginError
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, PrecisionPlan, RunPlan
-from neox_core.run.optimizer import build_optimizer, weight_decay_groups
+from neox_core.run.optimizer import build_optimizer, spared_from_decay, weight_decay_groups
 from neox_core.testing.plans import example_plan
 
 pytestmark = pytest.mark.usefixtures("process_group")
@@ -34,21 +34,21 @@ class LikeTorchs(torch.optim.Optimizer):
 
 
 class Tiny(nn.Module):
+    draws, documents, sparse_weights = False, None, ()
+
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(3)
         self.embed = nn.Embedding(16, 8)
         self.norm = nn.LayerNorm(8)
+        self.norm.no_weight_decay = {"weight", "bias"}  # type: ignore[assignment]
         self.out = nn.Linear(8, 16, bias=False)
         self.factor = 1.0
         self.dropout = 0.0
 
-    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, labels: Tensor, *, routing: None = None) -> Tensor:
         hidden = nn.functional.dropout(self.norm(self.embed(tokens)), self.dropout, self.training)
         return nn.functional.cross_entropy(self.out(hidden).flatten(0, 1), labels.flatten()) * self.factor
-
-    def no_weight_decay(self) -> set[str]:
-        return {"norm.weight", "norm.bias"}
 
 
 def make_plan(
@@ -109,7 +109,7 @@ def reference(
     """Weights, losses and gradient norms of a loop in plain torch: fp32 masters, a model in `dtype`."""
     model = Tiny().to(dtype)
     masters = {name: weight.detach().float().clone().requires_grad_() for name, weight in model.named_parameters()}
-    spared = model.no_weight_decay()
+    spared = spared_from_decay(model)
     optimizer = torch.optim.AdamW(
         [
             {

@@ -33,18 +33,17 @@ ADAM = ComponentRef(
 class Model(nn.Module):
     """Three modules of 8 x 16, 8 x 8 and 8 x 8 weights, the last two of them one level down."""
 
+    draws, documents, sparse_weights = False, None, ()
+
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(16, 8)
         self.inner = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
         self.out = nn.Linear(8, 16)
 
-    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, labels: Tensor, *, routing: None = None) -> Tensor:
         logits = self.out(self.inner(self.embed(tokens)))
         return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
-
-    def no_weight_decay(self) -> set[str]:
-        return set()
 
 
 def _train(folder: Path, zero: int, keys: dict[str, Any]) -> dict[str, float]:

@@ -7,7 +7,7 @@ import torch
 from attrs import evolve
 from torch import Tensor, nn
 
-from neox_core.model.build import build_model, compile_layers
+from neox_core.model.build import build_model
 from neox_core.model.gpt import GPT
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
@@ -33,8 +33,9 @@ PLAN = evolve(
 )
 
 
-def made() -> GPT:
-    return build_model(PLAN, 64, BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1))
+def made(*, compiled: bool = False) -> GPT:
+    plan = evolve(PLAN, compile=compiled)
+    return build_model(plan, 64, BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1))
 
 
 def losses(model: GPT, tokens: Tensor) -> list[float]:
@@ -53,8 +54,7 @@ def test_the_same_losses_from_three_graphs() -> None:
     """Whatever the number of layers: the first layer's, the one for a layer of any number, and the loss's."""
     torch._dynamo.reset()
     tokens = torch.randint(64, (2, 17), generator=torch.Generator().manual_seed(1))
-    plain, compiled = made(), made()
-    compile_layers(compiled)
+    plain, compiled = made(), made(compiled=True)
     expected = losses(plain, tokens)
     torch._dynamo.utils.counters.clear()
     assert losses(compiled, tokens) == pytest.approx(expected, abs=1e-5)

@@ -6,15 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from neox_core.model.dropout import (
-    EMBEDDING,
-    attended_site,
-    attention_site,
-    drop,
-    drop_probabilities,
-    mlp_site,
-    sample_keys,
-)
+from neox_core.model.dropout import EMBEDDING, attended_site, attention_site, drop, drop_probabilities, mlp_site
+from neox_core.parallel.sample_keys import sample_keys
 
 
 def keys(first: int = 0, count: int = 4, seed: int = 1) -> Tensor:

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from neox_core.hooks.loader import load_plugins
 from neox_core.model.build import build_model
-from neox_core.model.dropout import sample_keys
 from neox_core.model.gpt import GPT
 from neox_core.model.shape import num_parameters, padded_vocab
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
+from neox_core.parallel.sample_keys import sample_keys
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan

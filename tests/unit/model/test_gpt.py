@@ -9,10 +9,11 @@ from torch.nn import functional as F
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from neox_core.errors import ConfigError
-from neox_core.model.dropout import sample_keys
 from neox_core.model.gpt import GPT
 from neox_core.model.scope import Scope
 from neox_core.model.shape import num_parameters
+from neox_core.parallel.sample_keys import sample_keys
+from neox_core.run.optimizer import spared_from_decay
 
 
 def roughen(model: nn.Module) -> None:
@@ -151,8 +152,8 @@ def test_no_weight_decay_is_declared_by_the_modules(make) -> None:
     for form in ("pythia", "gated, tied, learned"):
         model = make(form)
         parameters = dict(model.named_parameters())
-        assert model.no_weight_decay() == {name for name, value in parameters.items() if value.dim() < 2}
-        assert {"final_norm.weight", "layers.0.attention.qkv.bias"} <= model.no_weight_decay()
+        assert spared_from_decay(model) == {name for name, value in parameters.items() if value.dim() < 2}
+        assert {"final_norm.weight", "layers.0.attention.qkv.bias"} <= spared_from_decay(model)
 
 
 def test_dropout_acts_in_training_only(make, tokens: Tensor) -> None:

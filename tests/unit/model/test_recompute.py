@@ -9,14 +9,15 @@ import torch
 from attrs import evolve
 from torch import Tensor
 
-from neox_core.engine.recompute import build_recompute
+from neox_core.engine.recompute import configure_recompute, recompute_by_deepspeed
 from neox_core.model.block import Block
 from neox_core.model.build import build_model
-from neox_core.model.dropout import sample_keys
 from neox_core.model.gpt import GPT
-from neox_core.model.recompute import Recompute, recompute_parted
+from neox_core.model.recompute import recompute_by_torch, recompute_parted
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
+from neox_core.parallel.row import Recompute
+from neox_core.parallel.sample_keys import sample_keys
 from neox_core.parallel.tensor import TensorParallel
 from neox_core.plan.runfile import ComponentRef, ModelPlan, RecomputePlan
 from neox_core.testing.plans import example_plan
@@ -62,9 +63,10 @@ def engine(process_group: None) -> Iterator[None]:
 
 def model_of(plan: ModelPlan, recompute: Recompute | None) -> GPT:
     context = BuildContext(torch.device("cpu"), torch.float32, GROUPS, seed=3)
-    model = build_model(plan, 64, context, eod=5)
-    model.recompute = recompute
-    return model.train()
+    if recompute is None:
+        return build_model(plan, 64, context, eod=5).train()
+    plan = evolve(plan, recompute=RecomputePlan(recompute.layers))
+    return build_model(plan, 64, context, eod=5, recompute_by=recompute.by).train()
 
 
 def step(model: GPT) -> tuple[Tensor, dict[str, Tensor]]:
@@ -75,8 +77,9 @@ def step(model: GPT) -> tuple[Tensor, dict[str, Tensor]]:
 
 def recompute_by(name: str, layers: int = 1, **options: bool) -> Recompute:
     if name == "torch":
-        return Recompute(layers)
-    return build_recompute(RecomputePlan(layers, deepspeed=True, num_checkpoints=4, **options), GROUPS)
+        return Recompute(layers, recompute_by_torch)
+    configure_recompute(RecomputePlan(layers, deepspeed=True, num_checkpoints=4, **options), GROUPS)
+    return Recompute(layers, recompute_by_deepspeed)
 
 
 @pytest.mark.parametrize("name", ["torch", "deepspeed"])
@@ -147,7 +150,7 @@ def test_a_rank_of_two_keeps_half_of_each_input(monkeypatch: pytest.MonkeyPatch)
     """The other rank is imagined: it has the same."""
     monkeypatch.setattr("neox_core.parallel.tensor._gather", lambda x, tensor, dim: torch.cat([x, x], dim))
     parted = Recompute(1, recompute_parted(TensorParallel(None, 0, 2)))
-    assert held(Recompute(1)) - held(parted) == 8 * INPUT // 2
+    assert held(Recompute(1, recompute_by_torch)) - held(parted) == 8 * INPUT // 2
 
 
 def tensors_alive() -> int:

@@ -11,9 +11,10 @@ from torch.nn import functional as F
 
 from neox_core.model import blocked
 from neox_core.model.blocked import blocked_attention
-from neox_core.model.dropout import attention_site, drop_probabilities, sample_keys
+from neox_core.model.dropout import attention_site, drop_probabilities
 from neox_core.model.scores import Request, attend
 from neox_core.model.sparse import BlockTable
+from neox_core.parallel.sample_keys import sample_keys
 
 
 def dense(query: Tensor, key: Tensor, value: Tensor, layout: Tensor, block: int, bias: Tensor | None = None) -> Tensor:

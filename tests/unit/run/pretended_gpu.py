@@ -31,12 +31,11 @@ from neox_core.checkpoint.state import TrainState  # noqa: E402
 from neox_core.contracts.host import RunInfo  # noqa: E402
 from neox_core.model import flex  # noqa: E402
 from neox_core.model.build import build_model  # noqa: E402
-from neox_core.model.dropout import sample_keys  # noqa: E402
-from neox_core.model.recompute import Recompute  # noqa: E402
-from neox_core.model.routing import Routing  # noqa: E402
 from neox_core.parallel.context import BuildContext  # noqa: E402
 from neox_core.parallel.groups import Groups  # noqa: E402
-from neox_core.plan.runfile import ComponentRef, ModelPlan  # noqa: E402
+from neox_core.parallel.row import Routing  # noqa: E402
+from neox_core.parallel.sample_keys import sample_keys  # noqa: E402
+from neox_core.plan.runfile import ComponentRef, ModelPlan, RecomputePlan  # noqa: E402
 from neox_core.run.loop import train  # noqa: E402
 from neox_core.run.peak import Peak  # noqa: E402
 from neox_core.run.report import Report  # noqa: E402
@@ -186,13 +185,13 @@ DROPOUT = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
 def step_of(plan: ModelPlan, *, recompute: bool = False, routed: bool = False) -> list[str]:
     """The faults of a forward and backward pass."""
     with gpu() as device:
+        plan = evolve(plan, recompute=RecomputePlan(1) if recompute else None)
         model = build_model(plan, 16, BuildContext(DEVICE, torch.bfloat16, ALONE, 1), eod=0)
-        model.recompute = Recompute(1) if recompute else None
-        model.routing = Routing(frozenset({0}), 3, 12) if routed else None
+        routing = Routing(frozenset({0}), 3, 12) if routed else None
         device.faults.clear()
         batch = torch.zeros(2, 25, dtype=torch.int64).pin_memory().to(DEVICE, non_blocking=True)
         keys = sample_keys(1, 0, 2, DEVICE) if plan.hidden_dropout else None
-        model(batch[:, :-1], batch[:, 1:], keys).backward()
+        model(batch[:, :-1], batch[:, 1:], keys, routing=routing).backward()
         away = (name for name, each in model.named_parameters() if each.grad is None or each.grad.device != DEVICE)
         return device.faults + [f"{name} has no gradient on the device" for name in away]
 

@@ -10,9 +10,9 @@ import torch
 
 from neox_core.data.batches import build_batches
 from neox_core.model.build import build_model
-from neox_core.model.dropout import sample_keys
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
+from neox_core.parallel.sample_keys import sample_keys
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan
 from neox_core.run.optimizer import build_optimizer

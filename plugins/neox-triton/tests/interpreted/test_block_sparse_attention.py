@@ -6,9 +6,10 @@ from neox_triton.block_sparse_attention import KERNEL, block_sparse_attention
 
 from neox_core.contracts import SparseUse
 from neox_core.model.blocked import blocked_attention as reference
-from neox_core.model.dropout import attention_site, sample_keys
+from neox_core.model.dropout import attention_site
 from neox_core.model.scores import Request
 from neox_core.model.sparse import BlockTable
+from neox_core.parallel.sample_keys import sample_keys
 
 
 def table(heads: int, blocks: int, block: int, density: float = 0.6) -> BlockTable:

@@ -10,9 +10,9 @@ from neox_triton.plugin import KERNELS, target_of
 from neox_core.hooks.component import load_path
 from neox_core.kernels.choose import use_kernels
 from neox_core.model.build import build_model
-from neox_core.model.dropout import sample_keys
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
+from neox_core.parallel.sample_keys import sample_keys
 from neox_core.plan.runfile import ComponentRef, KernelPlan, ModelPlan, RecomputePlan
 
 CONTEXT = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1)

@@ -1,0 +1,32 @@
+"""Random numbers of a sample: they follow from (seed, index of the sample in the run), whoever computes them.
+
+A model hashes a sample's key together with a place in it, by `mix`: so every layout of ranks, every micro-batch and
+every recomputation draws the same, and there is no generator whose state a checkpoint would have to keep.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+MASK32 = 0xFFFFFFFF
+
+
+def sample_keys(seed: int, first: int, count: int, device: torch.device | str) -> Tensor:
+    """One key for each of the samples first, first + 1, ... of a run: int64 [count], below 2**32."""
+    salt = int.from_bytes(hashlib.sha256(f"dropout/{seed}".encode()).digest()[:4], "little")
+    index = torch.arange(first, first + count, dtype=torch.int64, device=device)
+    return mix(mix((index & MASK32) ^ salt) ^ (index >> 32))
+
+
+def mix(x: Tensor) -> Tensor:
+    """A bijection of 32-bit numbers held in int64, each output bit depending on each input bit.
+
+    Multipliers and shifts are those that C. Wellons found by search ("hash prospector"); being below 2**31 they keep
+    the products within int64.
+    """
+    x = ((x >> 16) ^ x) * 0x21F0AAAD & MASK32
+    x = ((x >> 15) ^ x) * 0x735A2D97 & MASK32
+    return (x >> 15) ^ x

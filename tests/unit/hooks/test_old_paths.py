@@ -1,0 +1,37 @@
+"""Import paths of API 1 give the modules that are there today, to imports and to `python -m`."""
+
+import subprocess
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+
+import pytest
+
+from neox_core.old_paths import FOLDERS, MOVED
+
+
+@pytest.mark.parametrize(("old", "new"), MOVED.items())
+def test_an_old_path_is_where_the_module_is_today(old: str, new: str) -> None:
+    assert find_spec(old) is not None
+    assert find_spec(new) is not None
+
+
+@pytest.mark.parametrize("old", [old for old in MOVED if not old.endswith("native")])
+def test_both_names_are_one_module(old: str) -> None:
+    parent, _, name = old.rpartition(".")
+    there = import_module(MOVED[old])
+    assert import_module(old) is there
+    assert getattr(import_module(parent), name) is there
+    assert there.__name__ == there.__spec__.name == MOVED[old]
+
+
+def test_a_launcher_of_api_1_starts_ranks() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "neox_core.train.rank"], capture_output=True, text=True, check=False, env={}
+    )
+    assert done.returncode == 2
+    assert "RUN_FILE" in done.stderr
+
+
+def test_nothing_else_is_found() -> None:
+    assert all(find_spec(f"{folder}.loop") is None for folder in FOLDERS)
