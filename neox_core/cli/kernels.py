@@ -26,9 +26,10 @@ def kernels() -> None:
 @kernels.command("list")
 @_device
 @_dtype
-def list_kernels(device: str, dtype: str) -> None:
+@click.option("--roofline", is_flag=True, help="Also what each kernel moves through memory, by a model; needs no GPU.")
+def list_kernels(device: str, dtype: str, roofline: bool) -> None:
     """Each op with what computes it: the choice of `auto` here, and why not the others."""
-    _work("list", device, (), {"dtype": dtype})
+    _work("list", device, (), {"dtype": dtype, "roofline": roofline})
 
 
 @kernels.command()

@@ -25,7 +25,9 @@ class Kernel(Protocol):
     tested: frozenset[str]
     """Devices that its tests have passed on, such as "sm_90" or "gfx942". On others it runs only when asked for.
 
-    On a CPU every kernel runs only when asked for, since `auto` takes the references there.
+    On a CPU every kernel runs only when asked for, since `auto` takes the references there. A kernel may also have a
+    text `unasked`: why `auto` shall take it on no device, though it is right. One that has `recording` and `remembers`,
+    see `kernels.roofline.Recorded`, is in `neox kernels list --roofline`.
     """
 
     def why_not(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:

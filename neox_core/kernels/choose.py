@@ -83,6 +83,8 @@ def choose(
 def _why_not_unasked(kernel: Kernel, architecture: str) -> tuple[str, ...]:
     if architecture == "cpu":
         return ("a CPU takes the reference; ask for it to use it",)
+    if unasked := getattr(kernel, "unasked", ""):
+        return (f"{unasked}; ask for it to use it",)
     return () if architecture in kernel.tested else (f"not tested on {architecture}; ask for it to use it",)
 
 

@@ -14,13 +14,16 @@ from neox_core.errors import ConfigError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.kernels.choose import architecture_of, choose, load_kernel, why_not
 from neox_core.kernels.compare import TOLERANCE, Verdict, compare, times_of
+from neox_core.kernels.roofline import traffic_of
 from neox_core.parallel.context import DTYPES
 from neox_core.plan.runfile import ComponentRef, KernelPlan
 from neox_core.terminal import echo
 
 
-def listed(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: torch.dtype) -> Iterator[str]:
-    """Lines on what `auto` chooses for each op."""
+def listed(
+    rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: torch.dtype, *, roofline: bool = False
+) -> Iterator[str]:
+    """Lines on what `auto` chooses for each op. roofline: also on what its kernels move through memory."""
     yield f"on {_name(device)}, {dtype_name(dtype)}:"
     for row in rows:
         offers = _offers(row)
@@ -33,6 +36,16 @@ def listed(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: torch
             yield f"    not {each['name']}: {each['reason']}"
         if not offers and not row["missing"]:
             yield "    no kernel is installed"
+        for offer in offers if roofline else ():
+            yield f"    {offer.name} {_roofline(offer, dtype)}"
+
+
+def _roofline(offer: ComponentRef, dtype: torch.dtype) -> str:
+    kernel: Any = load_kernel(offer)
+    if not hasattr(kernel, "recording"):
+        return "has no model of its traffic"
+    with offer.blamed():
+        return traffic_of(kernel, next(iter(kernel.examples(dtype, torch.device("meta"), large=True)))).line
 
 
 def checked(rows: Sequence[Mapping[str, Any]], device: torch.device) -> Iterator[tuple[bool | None, str]]:
@@ -127,7 +140,7 @@ def main() -> int:
         raise ConfigError("there is no GPU that torch can use here", hint="--device cpu")
     device = torch.device(kind)
     work: Mapping[str, Callable[[], int]] = {
-        "list": lambda: _show(listed(rows, device, DTYPES[asked["dtype"]])),
+        "list": lambda: _show(listed(rows, device, DTYPES[asked["dtype"]], roofline=asked["roofline"])),
         "check": lambda: _check(rows, device),
         "bench": lambda: _show(measured(rows, device, DTYPES[asked["dtype"]])),
     }

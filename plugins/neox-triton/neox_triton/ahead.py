@@ -73,11 +73,16 @@ class Resources:
     source: str
 
 
-def launches_of(op: str, dtype: torch.dtype = torch.bfloat16, sizes: Sequence[Size] = SIZES) -> list[Launch]:
+def sizes_of(op: str) -> Sequence[Size]:
+    """Sizes that an op's kernels tell apart: those of block-sparse attention know a model by the width of its heads."""
+    return tuple({each.head_dim: each for each in SIZES}.values()) if op == "block_sparse_attention" else SIZES
+
+
+def launches_of(op: str, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
     """Every different start of a kernel in the op's examples, forward and backward; nothing is computed."""
     kernel = load_path(target_of(op))
     with recording() as launches:
-        for arguments in (each for size in sizes for each in kernel.cases(dtype, torch.device("meta"), size)):
+        for arguments in (each for size in sizes_of(op) for each in kernel.cases(dtype, torch.device("meta"), size)):
             if any("rows of" in reason for reason in kernel.why_not(arguments[0].shape, dtype, torch.device("cuda"))):
                 continue
             returned = kernel(*arguments)

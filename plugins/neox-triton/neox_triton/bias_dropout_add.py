@@ -185,4 +185,4 @@ def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Itera
     yield x, bias, residual
 
 
-KERNEL = TritonKernel(bias_dropout_add, _cases)
+KERNEL = TritonKernel(bias_dropout_add, _cases, remembers=False)

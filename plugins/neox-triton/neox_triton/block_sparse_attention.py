@@ -252,11 +252,12 @@ class _Launch:
 
     def by_queries(self, kernel: Any, *tensors: Tensor) -> None:
         tile = self._tile(QUERY_TILES)
-        self._start(kernel, (triton.cdiv(self.seq, tile[0]), self.rows), tile, tensors, by_row=True)
+        products = 2 if kernel is _forward else 3
+        self._start(kernel, (triton.cdiv(self.seq, tile[0]), self.rows), tile, tensors, products, by_row=True)
 
     def by_keys(self, kernel: Any, *tensors: Tensor) -> None:
         tile = self._tile(KEY_TILES)
-        self._start(kernel, (triton.cdiv(self.seq, tile[1]), self.kv_rows), tile, tensors, by_row=False)
+        self._start(kernel, (triton.cdiv(self.seq, tile[1]), self.kv_rows), tile, tensors, 4, by_row=False)
 
     def _tile(self, table: dict[int, Tiles]) -> tuple[int, int]:
         """(queries, keys). Documents and dropout take registers too."""
@@ -266,15 +267,28 @@ class _Launch:
         return min(queries, self.table.block), min(keys, self.table.block)
 
     def _start(
-        self, kernel: Any, grid: tuple[int, int], tile: tuple[int, int], tensors: tuple[Tensor, ...], *, by_row: bool
+        self,
+        kernel: Any,
+        grid: tuple[int, int],
+        tile: tuple[int, int],
+        tensors: tuple[Tensor, ...],
+        products: int,
+        *,
+        by_row: bool,
     ) -> None:
+        """products: of matrices, for each pair of a query and a key that meet in a block."""
+
+        def flops() -> int:
+            blocks = sum(each.row.numel() * each.tall * each.column.shape[1] for each in self.table.rows)
+            return 2 * products * (self.rows // self.numbers[1]) * blocks * self.table.block**2 * tensors[0].shape[-1]
+
         if tensors[0].is_meta:  # to be compiled, not started
             lists = (torch.empty(1, dtype=torch.int32, device="meta"),) * 2
         else:
             lists = self.table.by_row if by_row else self.table.by_column
         cut = {"WIDTH": self.width, "BLOCK": self.table.block, "QUERIES": tile[0], "KEYS": tile[1]}
         arguments = *tensors, *lists, *self.more, *self.numbers, *self.factors
-        launch(kernel, grid, *arguments, **cut, **self.constants, warps=SPARSE_WARPS)
+        launch(kernel, grid, *arguments, **cut, **self.constants, warps=SPARSE_WARPS, flops=flops)
 
 
 def _table(request: Request) -> BlockTable:

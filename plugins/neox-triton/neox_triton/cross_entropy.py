@@ -92,6 +92,7 @@ class _CrossEntropy(torch.autograd.Function):
                 GRADIENT=gradient,
                 BLOCK=min(VOCABULARY, block_of(vocab)),
                 warps=VOCABULARY_WARPS,
+                passes={0: 3 if gradient else 1},
             )
             if grad_hidden is not None and grad_weight is not None:
                 torch.mm(logits, matrix, out=grad_hidden[part])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from attrs import frozen
 
 from neox_triton.examples import LARGE, Size
-from neox_triton.launch import interpreted, width_reason
+from neox_triton.launch import Launch, interpreted, recording, width_reason
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -19,7 +20,8 @@ class TritonKernel:
     """An op by Triton.
 
     run: the op. cases: arguments by (dtype, device, size of a model). max_width, max_bytes: of a row; None: any.
-    tested: architectures that `neox kernels check` and tests/gpu have passed on.
+    tested: architectures that `neox kernels check` and tests/gpu have passed on. unasked: why `auto` takes it on none.
+    remembers: whether the backward pass needs the first argument.
     """
 
     run: Callable[..., Any]
@@ -27,6 +29,8 @@ class TritonKernel:
     max_width: int | None = None
     max_bytes: int | None = None
     tested: frozenset[str] = frozenset()
+    unasked: str = ""
+    remembers: bool = True
 
     def why_not(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:
         reasons: tuple[str, ...] = ()
@@ -40,6 +44,9 @@ class TritonKernel:
             most = self.max_width if self.max_bytes is None else min(self.max_width, self.max_bytes // dtype.itemsize)
             reasons += width_reason(shape[-1], most)
         return reasons
+
+    def recording(self) -> AbstractContextManager[list[Launch]]:
+        return recording()
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.run(*arguments, **named)

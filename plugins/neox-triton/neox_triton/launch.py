@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -11,6 +11,8 @@ import torch
 import triton
 from attrs import frozen
 from torch import Tensor
+
+from neox_core.kernels.roofline import bytes_of
 
 
 @frozen(eq=False)
@@ -21,6 +23,19 @@ class Launch:
     arguments: tuple[Any, ...]
     constants: dict[str, Any]
     warps: int
+    passes: dict[int, int]
+    flops: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.fn.fn.__module__.rpartition('.')[2]}.{self.fn.fn.__name__.lstrip('_')}"
+
+    @property
+    def moved(self) -> int:
+        """Bytes: of each tensor once, or as often as `passes` says by its place; 0 times where it is not touched."""
+        sizes = {id(each): (bytes_of(each), self.passes.get(at, 1))
+                 for at, each in reversed(list(enumerate(self.arguments))) if isinstance(each, Tensor)}  # fmt: skip
+        return sum(size * times for size, times in sizes.values())
 
 
 _RECORD: ContextVar[list[Launch] | None] = ContextVar("launches", default=None)
@@ -37,11 +52,23 @@ def recording() -> Iterator[list[Launch]]:
         _RECORD.reset(token)
 
 
-def launch(fn: Any, grid: tuple[int, ...], *arguments: Any, warps: int, **constants: Any) -> None:
-    """Start `fn` on `grid`. Products and sums may be fused, which the interpreter does not do."""
+def launch(
+    fn: Any,
+    grid: tuple[int, ...],
+    *arguments: Any,
+    warps: int,
+    passes: dict[int, int] | None = None,
+    flops: Callable[[], int] | None = None,
+    **constants: Any,
+) -> None:
+    """Start `fn` on `grid`. Products and sums may be fused, which the interpreter does not do.
+
+    passes: how often the tensors at some places are read or written, where it is not once, and flops: of products of
+    matrices, are for a model of the traffic.
+    """
     record = _RECORD.get()
     if record is not None:
-        record.append(Launch(fn, arguments, constants, warps))
+        record.append(Launch(fn, arguments, constants, warps, passes or {}, flops() if flops else 0))
     else:
         fn[grid](*arguments, **constants, num_warps=warps, enable_fp_fusion=True)
 

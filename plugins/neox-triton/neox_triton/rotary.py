@@ -124,4 +124,4 @@ def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Itera
         )
 
 
-KERNEL = TritonKernel(rotary, _cases)
+KERNEL = TritonKernel(rotary, _cases, remembers=False)

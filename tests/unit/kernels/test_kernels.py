@@ -57,6 +57,13 @@ class Picky(Double):
 PICKY = Picky()
 GOOD, BAD, UNTESTED = Double(), Double(reasons=("too wide", "too old")), Double(tested=frozenset({"sm_90"}))
 WRONG = Double(factor=1.1)
+
+
+class Slow(Double):
+    unasked = "one launch a parameter"
+
+
+SLOW = Slow()
 PLAIN = Double(reasons="too wide")  # type: ignore[arg-type]
 
 
@@ -94,7 +101,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     module = sys.modules.get(__name__) or type(sys)(__name__)
-    for name in ("GOOD", "BAD", "UNTESTED", "WRONG", "PICKY", "PLAIN", "Double", "BROKEN", "reference"):
+    for name in ("GOOD", "BAD", "UNTESTED", "WRONG", "PICKY", "SLOW", "PLAIN", "Double", "BROKEN", "reference"):
         setattr(module, name, globals()[name])
     monkeypatch.setitem(sys.modules, __name__, module)
 
@@ -120,6 +127,12 @@ def test_a_cpu_takes_a_kernel_only_when_asked() -> None:
     found = choose(plan("auto", "GOOD"), (1, 7), torch.float32, CPU)
     assert found.line == "square: reference; not square.GOOD: a CPU takes the reference; ask for it to use it"
     assert choose(plan("fused", "GOOD"), (1, 7), torch.float32, CPU).kernel is GOOD
+
+
+def test_a_kernel_may_be_for_those_who_ask() -> None:
+    found = choice("auto", "SLOW")
+    assert found.line == "square: reference; not square.SLOW: one launch a parameter; ask for it to use it"
+    assert choice("fused", "SLOW").kernel is SLOW
 
 
 @pytest.mark.parametrize("want", ["fused", "auto"])
