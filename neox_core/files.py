@@ -1,9 +1,12 @@
 """Files that lie about what they are, and the folder of what can be made again."""
 
 import errno
+import fcntl
 import io
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -34,6 +37,39 @@ def read_bytes(path: Path, at_most: int) -> bytes:
         size = f"{at_most >> 20} MiB" if at_most >> 20 else f"{at_most:,} bytes"
         raise NotAFileError(errno.EFBIG, f"is larger than {size}, which no such file is", str(path))
     return content
+
+
+@contextmanager
+def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
+    """A new file, to be written inside the block; it takes the name `path` when the block ends well, and is removed
+    otherwise. So whoever reads `path` sees the old file or the new one.
+
+    temporary: where the new file is until then, on the same file system; None: beside `path`, named by this process.
+    Raises OSError.
+    """
+    temporary = temporary or path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def lock(descriptor: int, *, wait: bool = False) -> bool:
+    """Lock an open file for this process until it is closed, however this process ends.
+
+    wait: for the process that holds the lock. Returns False where another process holds it; True where the file system
+    has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def cache_folder() -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch.distributed as dist
 from neox_core.checkpoint.together import agree
 from neox_core.checkpoint.write import cannot_write
 from neox_core.errors import CheckpointError
+from neox_core.files import lock
 
 if TYPE_CHECKING:
     import torch
@@ -43,16 +43,9 @@ def _lock(folder: Path, deadline: float) -> None:
         descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)  # left open
     except OSError as error:
         raise cannot_write(folder, error) from error
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                os.close(descriptor)
-                hint = "wait for it or stop it, or give this run a `save` of its own"
-                raise CheckpointError(f"{folder}: another run is saving here", hint=hint) from None
-            time.sleep(0.2)
-            continue
-        except OSError:
+    while not lock(descriptor):
+        if time.monotonic() >= deadline:
             os.close(descriptor)
-        return
+            hint = "wait for it or stop it, or give this run a `save` of its own"
+            raise CheckpointError(f"{folder}: another run is saving here", hint=hint)
+        time.sleep(0.2)

@@ -19,6 +19,7 @@ from neox_core.checkpoint.regions import regions
 from neox_core.checkpoint.tensor_file import DTYPES, Seal, write_bytes, write_tensors
 from neox_core.contracts.optim import AveragingOptimizer
 from neox_core.errors import CheckpointError
+from neox_core.files import replacing
 from neox_core.plan.saved import LATEST, MANIFEST, RUN, STATE, latest_name, latest_text, step_folders
 
 if TYPE_CHECKING:
@@ -176,9 +177,8 @@ def publish(written: Path, final: Path) -> None:
 
 
 def _point(checkpoint: Path, text: str) -> None:
-    pointer = checkpoint.parent / f".{LATEST}.tmp"
-    write_bytes(pointer, text.encode())
-    pointer.replace(checkpoint.parent / LATEST)
+    with replacing(checkpoint.parent / LATEST, checkpoint.parent / f".{LATEST}.tmp") as new:
+        write_bytes(new, text.encode())
     sync_folder(checkpoint.parent)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from neox_core.cli.config import size_in_words
 from neox_core.cli.notes import RESUME, say
 from neox_core.cli.supervise import Supervisor, show
 from neox_core.errors import UsageError
+from neox_core.files import lock
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan, write_runfile
 from neox_core.plan.start import launch_command
@@ -62,16 +62,12 @@ def _claim(folder: Path) -> None:
     hint = "make room, or set `save` or --run-dir to a folder that can be written"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / ".run.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(folder / ".run.lock", os.O_RDWR | os.O_CREAT, 0o644)  # left open
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be written: {error.strerror}", hint=hint) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not lock(descriptor):
         hint = "wait for it or stop it, or give this run a `save` or a --run-dir of its own"
-        raise UsageError(f"{folder}: another run is going on here", hint=hint) from None
-    except OSError:
-        return
+        raise UsageError(f"{folder}: another run is going on here", hint=hint)
 
 
 def summary(plan: RunPlan) -> str:

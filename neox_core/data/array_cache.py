@@ -7,16 +7,17 @@ makes the same file, and the last to finish replaces the others'.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from neox_core.files import lock, replacing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,18 +78,13 @@ def write(path: Path, key: str, arrays: Arrays) -> None:
     length = HEADER_BYTES + sum(_padded(array.nbytes) for array in arrays)
     header = {"key": key, "bytes": length, "arrays": [(array.dtype.name, array.shape) for array in arrays]}
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(json.dumps(header).encode().ljust(HEADER_BYTES))
-            for array in arrays:
-                np.ascontiguousarray(array).tofile(file)
-                file.write(bytes(_padded(array.nbytes) - array.nbytes))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(path, temporary), temporary.open("wb") as file:
+        file.write(json.dumps(header).encode().ljust(HEADER_BYTES))
+        for array in arrays:
+            np.ascontiguousarray(array).tofile(file)
+            file.write(bytes(_padded(array.nbytes) - array.nbytes))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _padded(num_bytes: int) -> int:
@@ -98,14 +94,13 @@ def _padded(num_bytes: int) -> int:
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """One process of this machine at a time, where the filesystem has locks. Raises OSError where one cannot write."""
-    lock = path.with_name(f".{path.name}.lock")
-    with lock.open("ab") as file:
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
+    place = path.with_name(f".{path.name}.lock")
+    with place.open("ab") as file:
+        lock(file.fileno(), wait=True)
         try:
             yield
         finally:
-            lock.unlink(missing_ok=True)  # who waits for it holds the file itself, and then finds the arrays
+            place.unlink(missing_ok=True)  # who waits for it holds the file itself, and then finds the arrays
 
 
 def _remove_leftovers(path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from neox_core.errors import DataError
+from neox_core.files import replacing
 from neox_core.plan.runfile import ComponentRef
 from neox_core.untrusted import read_object
 
@@ -146,21 +147,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, record: dict[str, Any]) -> None:
     """Write atomically. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(path) as new:
+        new.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def copy_file(source: Path, place: Path) -> None:
     """Copy atomically. Raises OSError."""
-    temporary = place.with_name(f".{place.name}.{os.getpid()}")
-    try:
-        shutil.copyfile(source, temporary)
-        temporary.replace(place)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(place) as new:
+        shutil.copyfile(source, new)

@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 
 from neox_core.errors import PluginError
-from neox_core.files import cache_folder, read_bytes
+from neox_core.files import cache_folder, lock, read_bytes, replacing
 from neox_core.hooks.component import GROUP
 from neox_core.hooks.guard import LISTING_S
 from neox_core.interpreter import python
@@ -75,11 +75,10 @@ class Watch:
         if self._folder is None:
             return
         place = self._folder / _name(plugin)
-        temporary = place.with_name(f"{place.name}.{os.getpid()}")
         with suppress(OSError):
             if verdict:
-                temporary.write_text(f"{verdict} {state}", encoding="utf-8")
-                temporary.replace(place)
+                with replacing(place) as new:
+                    new.write_text(f"{verdict} {state}", encoding="utf-8")
             else:
                 place.unlink(missing_ok=True)
 
@@ -118,8 +117,7 @@ def watch() -> Iterator[Watch]:
         yield Watch()
         return
     try:
-        with suppress(OSError):  # a file system without locks: every note looks abandoned, and is tried
-            fcntl.flock(note, fcntl.LOCK_EX)
+        lock(note, wait=True)  # on a file system without locks every note looks abandoned, and is tried
         yield Watch(folder, note)
     finally:
         with suppress(OSError):

@@ -6,7 +6,6 @@ compares, hashes to a digest, and reads the same on every rank.
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import attrs
 from attrs import asdict, evolve, field, frozen
 
 from neox_core.errors import ConfigError, NeoxError, PluginError
+from neox_core.files import replacing
 from neox_core.hooks.component import cause_of, load_path
 from neox_core.untrusted import parse_object, read_file, short, strict_converter, structured, why
 
@@ -421,11 +421,10 @@ def digest(plan: RunPlan) -> str:
 
 def write_runfile(plan: RunPlan, path: Path) -> None:
     """Write atomically: a reader sees the old file or the new one. Raises ConfigError for a place that takes none."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(to_json(plan), encoding="utf-8")
-        temporary.replace(path)
+        with replacing(path) as new:
+            new.write_text(to_json(plan), encoding="utf-8")
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be written: {error.strerror or error}",

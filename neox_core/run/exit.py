@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from neox_core.errors import NeoxError, PluginError, RankError, in_words, report
+from neox_core.files import replacing
 from neox_core.hooks.component import culprit_of
 from neox_core.terminal import echo
 
@@ -49,9 +50,8 @@ def write_failure(run_dir: Path, rank: int, error: BaseException, *, waits: bool
         "lost_peer": waits or (not mistake and any(words in text for words in _LOST_PEER)),
         "stalled": waits,
     }
-    temporary = run_dir / f".failure.rank{rank}.json"
-    temporary.write_text(json.dumps(report), encoding="utf-8")
-    temporary.replace(run_dir / f"failure.rank{rank}.json")
+    with replacing(run_dir / f"failure.rank{rank}.json") as new:
+        new.write_text(json.dumps(report), encoding="utf-8")
 
 
 def exit_code_of(error: BaseException) -> int:

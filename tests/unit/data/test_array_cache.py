@@ -98,7 +98,7 @@ def test_without_locks_each_may_make_it_and_all_are_right(tmp_path, monkeypatch)
     def no_locks(file, how):
         raise OSError("no locks on this filesystem")
 
-    monkeypatch.setattr("neox_core.data.array_cache.fcntl.flock", no_locks)
+    monkeypatch.setattr("neox_core.files.fcntl.flock", no_locks)
     six_make_it_at_once(tmp_path)
     assert len(read(tmp_path / "index", KEY)[0]) == 21000
 
