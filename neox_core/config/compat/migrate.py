@@ -188,9 +188,9 @@ class _NewFile:
 
 
 def _names(config: Config) -> Iterator[tuple[str, str]]:
-    """Dotted path -> the path in first names, for each other name of a setting."""
+    """Dotted path -> the path in first names, for each other name of a setting. In a block or not: as it is written."""
     for path, others in config.spellings.items():
-        yield from ((other, path) for other in others if other != path)
+        yield from ((other, path) for other in others if other != path and other.count(".") == path.count("."))
     for chosen in (each for kind in config.chosen.values() for each in kind):
         for each in fields_of(chosen.entry.component.settings) if chosen.entry.component.settings else ():
             head = f"{chosen.path}." if chosen.path else ""
