@@ -1,11 +1,14 @@
 """Files that are not what they are taken for, and where what can be made again is kept."""
 
 import os
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from neox_core.files import NotAFileError, cache_folder, open_file, read_bytes
+from neox_core.files import NotAFileError, cache_folder, lock, open_file, read_bytes, replacing
 
 
 @pytest.mark.parametrize("name", ["pipe", "/dev/zero", "/dev/random", "/dev/stdin"])
@@ -45,3 +48,29 @@ def test_the_cache_folder_is_absolute_and_made(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
     with pytest.raises(OSError, match="Not a directory"):
         cache_folder()
+
+
+def test_a_file_is_replaced_when_the_block_ends_well(tmp_path: Path) -> None:
+    place = tmp_path / "record.json"
+    place.write_text("old")
+    with replacing(place) as new:
+        new.write_text("new")
+        assert place.read_text() == "old"
+    assert place.read_text() == "new"
+    with suppress(KeyboardInterrupt), replacing(place) as new:
+        new.write_text("half")
+        raise KeyboardInterrupt
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("record.json", "new")]
+
+
+def test_one_process_holds_a_lock_until_it_closes_the_file(tmp_path: Path) -> None:
+    code = "import os, sys; from neox_core.files import lock; print(lock(os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)))"
+    command = [sys.executable, "-c", code, str(tmp_path / ".lock")]
+
+    def another_gets_it() -> bool:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout == "True\n"
+
+    with (tmp_path / ".lock").open("ab") as file:
+        assert lock(file.fileno())
+        assert not another_gets_it()
+    assert another_gets_it()
