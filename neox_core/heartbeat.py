@@ -11,6 +11,7 @@ import os
 import signal
 import tempfile
 from pathlib import Path
+from typing import IO
 
 from attrs import frozen
 
@@ -59,10 +60,10 @@ class Heartbeats:
 
     def __init__(self, count: int) -> None:
         if hasattr(os, "memfd_create"):
-            self._file = os.fdopen(os.memfd_create("neox-heartbeat"), "w+b")
+            self._file: IO[bytes] = os.fdopen(os.memfd_create("neox-heartbeat"), "w+b")
             self.path = f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
         else:
-            self._file = tempfile.NamedTemporaryFile(prefix="neox-heartbeat-")  # type: ignore[assignment]  # noqa: SIM115
+            self._file = tempfile.NamedTemporaryFile(prefix="neox-heartbeat-")  # noqa: SIM115
             self.path = self._file.name
         self._file.write(bytes(_BYTES * count))
         self._file.flush()

@@ -4,6 +4,7 @@ import sys
 from importlib import import_module, util
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
+from typing import Any
 
 MOVED = {
     "neox_core.build.corpus": "neox_core.data.corpus",
@@ -19,7 +20,9 @@ class _OldPaths:
     """A finder and loader that Python asks after its own."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self, is_package=name in FOLDERS) if name in MOVED or name in FOLDERS else None
+        if name not in MOVED and name not in FOLDERS:
+            return None
+        return ModuleSpec(name, self, is_package=name in FOLDERS)  # type: ignore[arg-type]  # a loader by its methods
 
     def create_module(self, spec: ModuleSpec) -> None:
         """None: an empty module."""
@@ -31,9 +34,10 @@ class _OldPaths:
     def get_code(self, name: str) -> CodeType | None:
         """What `python -m name` runs."""
         spec = util.find_spec(MOVED[name])
-        return spec.loader.get_code(MOVED[name]) if spec is not None and spec.loader is not None else None  # type: ignore[attr-defined]
+        loader: Any = spec and spec.loader  # of files, so one with code
+        return loader.get_code(MOVED[name]) if loader is not None else None
 
 
 def install() -> None:
     """Let the interpreter find the old paths."""
-    sys.meta_path.append(_OldPaths())  # type: ignore[arg-type]
+    sys.meta_path.append(_OldPaths())

@@ -172,7 +172,7 @@ def _sample(stepped: Tensor, table: bool) -> Tensor:
         longest = shape.index(max(shape))
         shape[longest] //= 2
     sample = torch.nn.Parameter(torch.zeros(shape, dtype=stepped.dtype, device=stepped.device))
-    sample.is_table = table  # type: ignore[attr-defined]
+    sample.is_table = table
     sample.grad = torch.full_like(sample, 1e-3)
     return sample
 

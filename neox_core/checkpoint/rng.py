@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,8 +24,7 @@ def seed_rank(seed: int, rank: int, device: torch.device) -> None:
 def read_rng(device: torch.device) -> dict[str, Tensor]:
     """State of the generators of Python, NumPy, torch and, if it has one, the device."""
     version, words, gauss = random.getstate()
-    numpy: tuple[Any, ...] = np.random.get_state()  # type: ignore[assignment]
-    _, keys, position, has_gauss, cached = numpy
+    _, keys, position, has_gauss, cached = np.random.get_state()
     states = {
         "python": torch.tensor([version, *words], dtype=torch.int64),
         "python_gauss": torch.tensor([] if gauss is None else [gauss], dtype=torch.float64),

@@ -98,7 +98,7 @@ class NeoxGroup(click.Group):
             hint = f"tell the author of {entry.plugin.id}; `neox --debug` shows the traceback"
             raise PluginError(f"command {entry.qualified} {entry.plugin.version} failed: {cause}", hint=hint) from error
 
-    def main(  # type: ignore[override]
+    def main(  # type: ignore[override]  # click has overloads for its standalone mode
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> NoReturn:
         """Run a command line, by default that of this process, and exit."""

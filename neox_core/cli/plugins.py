@@ -30,7 +30,7 @@ class Row:
     summary: str
 
 
-class KindName(click.ParamType):  # type: ignore[type-arg]
+class KindName(click.ParamType):  # type: ignore[type-arg]  # generic in new releases of click only
     """A kind, with spaces, hyphens or underscores."""
 
     name = "kind"

@@ -41,7 +41,8 @@ class SampleOrder:
 
     @property
     def nbytes(self) -> int:
-        return self.documents.nbytes + self.samples.nbytes + self.shuffle.nbytes
+        size: int = self.documents.nbytes + self.samples.nbytes + self.shuffle.nbytes
+        return size
 
     def starts(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """(document, offset) of the first token of each of the samples at `indices`: int64 [indices, 2]."""

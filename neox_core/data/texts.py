@@ -164,9 +164,9 @@ def _rows(path: Path, keys: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], in
         with parquet.ParquetFile(path) as file:
             missing = [key for key in keys if key not in file.schema_arrow.names]
             if missing:
-                columns = ", ".join(sorted(file.schema_arrow.names))
+                known = ", ".join(sorted(file.schema_arrow.names))
                 raise DataError(
-                    f"{path}: has no column {missing[0]!r}; it has {columns}",
+                    f"{path}: has no column {missing[0]!r}; it has {known}",
                     hint="name it by --json-keys, in a config by text-key",
                 )
             share = path.stat().st_size / max(1, file.metadata.num_rows)

@@ -80,7 +80,7 @@ def reserving_handles() -> Any:
     module = async_io()
     if "reserves" not in vars(module.aio_handle):
 
-        class Handle(module.aio_handle):  # type: ignore[misc, name-defined]
+        class Handle(module.aio_handle):  # type: ignore[name-defined]  # known at run time
             reserves = True
 
             def async_pwrite(self, buffer: torch.Tensor, path: str, offset: int) -> int:

@@ -41,4 +41,5 @@ class Place:
         return self._groups.data
 
     def get_data_parallel_group_ranks(self) -> list[int]:
-        return dist.get_process_group_ranks(self._groups.data)
+        ranks: list[int] = dist.get_process_group_ranks(self._groups.data)
+        return ranks

@@ -17,7 +17,7 @@ def cpu_adam(params: Iterable[dict[str, Any]], **options: Any) -> torch.optim.Op
     """
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-    return DeepSpeedCPUAdam(params, **options)  # type: ignore[no-any-return]
+    return DeepSpeedCPUAdam(params, **options)
 
 
 def async_io() -> Any:

@@ -38,7 +38,7 @@ class Owned(torch.optim.Optimizer):
             group["params"] = [stepped[id(weight)] for weight in group["params"] if id(weight) in stepped]
 
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
+    def step(self) -> None:
         """Step the share with gradients that are averaged over the ranks, then hand each rank's weights to the others.
 
         Waits for no device.

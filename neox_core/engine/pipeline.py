@@ -50,7 +50,7 @@ def build_stage(
     specs, names = _specs(layers)
     everywhere = row.shared_is_trained_by_all
 
-    class Stage(PipelineModule):  # type: ignore[misc]  # deepspeed has no types
+    class Stage(PipelineModule):
         """Modules are named as in the whole model, wherever the names come from: DeepSpeed's count all layers."""
 
         draws, documents, sparse_weights = row.draws, row.documents, ()
@@ -106,7 +106,7 @@ def build_stage(
             stage.add_module(name, module)
     if context.groups.pipe_rank > 0 and everywhere:
         for weight in _parameters(row):
-            weight.ds_pipe_replicated = True  # type: ignore[attr-defined]
+            weight.ds_pipe_replicated = True
     for module in row.shared.values():
         module.to(device=context.device)
     draw(stage)
@@ -141,7 +141,7 @@ def _specs(layers: Sequence[RowLayer]) -> tuple[list[Any], dict[str, str]]:
 class _Made(nn.Module):
     """DeepSpeed takes a class, whose name `pipe-partition-method` matches; calling it gives what `make` makes."""
 
-    def __new__(cls, make: Callable[[], nn.Module]) -> nn.Module:  # type: ignore[misc]
+    def __new__(cls, make: Callable[[], nn.Module]) -> nn.Module:
         return make()
 
 
@@ -235,7 +235,7 @@ class PipelineEngine(Engine):
 
     def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Of all stages, on all stages."""
-        held = [set() for _ in range(self._groups.pipe_size)]
+        held: list[set[str]] = [set() for _ in range(self._groups.pipe_size)]
         dist.all_gather_object(held, set(self._named), group=self._groups.pipe)
         for name, shape in self.shapes().items():
             owner = next(stage for stage, names in enumerate(held) if name in names)

@@ -24,4 +24,5 @@ def token_weights(batches: Sequence[Tensor], documents: Documents, groups: Group
     total = counts.sum()
     if groups.data_size > 1:
         dist.all_reduce(total, group=groups.data)
-    return (counts * (len(batches) * groups.data_size) / total.clamp(min=1)).unbind()
+    weights: Sequence[Tensor] = (counts * (len(batches) * groups.data_size) / total.clamp(min=1)).unbind()
+    return weights

@@ -8,7 +8,7 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from textwrap import indent
 
@@ -135,8 +135,8 @@ def _without_contract(said: str) -> str:
     return re.sub(r"\s*Contract: `contracts\.\w+`[.;]?(\s*the target is imported[^.]*\.)?", "", said)
 
 
-def _returned(hook: object) -> str:
-    annotation = str(inspect.get_annotations(hook)["return"])  # type: ignore[arg-type]
+def _returned(hook: Callable[..., object]) -> str:
+    annotation = str(inspect.get_annotations(hook)["return"])
     return annotation.removeprefix("Iterable[").removesuffix("]")
 
 

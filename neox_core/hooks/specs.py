@@ -5,6 +5,9 @@ no heavy library may be imported; a training process calls no hook at all. What 
 Protocol of its kind in `neox_core.contracts`.
 """
 
+# mypy: disable-error-code="empty-body"
+# (a hook is a declaration: its body is its docstring)
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -20,12 +23,12 @@ if TYPE_CHECKING:
 
 
 @hookspec
-def neox_config_sections() -> Iterable[ConfigSection]:  # type: ignore[empty-body]
+def neox_config_sections() -> Iterable[ConfigSection]:
     """Top-level config keys that belong to no single component."""
 
 
 @hookspec
-def neox_optimizers() -> Iterable[Component]:  # type: ignore[empty-body]
+def neox_optimizers() -> Iterable[Component]:
     """Chosen by `optimizer.type`, settings under `optimizer.params`. Contract: `contracts.Optimizer`.
 
     One that exchanges over the data-parallel ranks by itself follows `contracts.AveragingOptimizer` too.
@@ -33,12 +36,12 @@ def neox_optimizers() -> Iterable[Component]:  # type: ignore[empty-body]
 
 
 @hookspec
-def neox_lr_schedules() -> Iterable[Component]:  # type: ignore[empty-body]
+def neox_lr_schedules() -> Iterable[Component]:
     """Chosen by `lr-decay-style`. Contract: `contracts.LRSchedule`."""
 
 
 @hookspec
-def neox_schedulers() -> Iterable[Component]:  # type: ignore[empty-body]
+def neox_schedulers() -> Iterable[Component]:
     """Chosen by `scheduler.type`, settings under `scheduler.params`. Contract: `contracts.LRSchedule`.
 
     They take the place of `lr-decay-style`, and may pay no heed to warm-up, peak and floor of the shape.
@@ -46,27 +49,27 @@ def neox_schedulers() -> Iterable[Component]:  # type: ignore[empty-body]
 
 
 @hookspec
-def neox_norms() -> Iterable[Component]:  # type: ignore[empty-body]
+def neox_norms() -> Iterable[Component]:
     """Chosen by `norm`. Contract: `contracts.Norm`."""
 
 
 @hookspec
-def neox_activations() -> Iterable[Component]:  # type: ignore[empty-body]
+def neox_activations() -> Iterable[Component]:
     """Chosen by `activation`. Contract: `contracts.Activation`."""
 
 
 @hookspec
-def neox_positions() -> Iterable[Component]:  # type: ignore[empty-body]
+def neox_positions() -> Iterable[Component]:
     """Chosen by `pos-emb`. Contract: `contracts.Position`."""
 
 
 @hookspec
-def neox_sparse_layouts() -> Iterable[Component]:  # type: ignore[empty-body]
+def neox_sparse_layouts() -> Iterable[Component]:
     """Which key blocks each query block attends to. Contract: `contracts.SparseLayout`."""
 
 
 @hookspec
-def neox_kernels() -> Iterable[Component]:  # type: ignore[empty-body]
+def neox_kernels() -> Iterable[Component]:
     """Named `<op>.<implementation>`, chosen by `kernels` and the fusion switches. Contract: `contracts.Kernel`.
 
     `neox plugins info OP` shows how the reference of an op is called, such as `cross_entropy`. What computes an op
@@ -76,12 +79,12 @@ def neox_kernels() -> Iterable[Component]:  # type: ignore[empty-body]
 
 
 @hookspec
-def neox_launchers() -> Iterable[Component]:  # type: ignore[empty-body]
+def neox_launchers() -> Iterable[Component]:
     """Chosen by `launcher`. Contract: `contracts.Launcher`; the target is imported on the host and must be light."""
 
 
 @hookspec
-def neox_data_backends() -> Iterable[Component]:  # type: ignore[empty-body]
+def neox_data_backends() -> Iterable[Component]:
     """Chosen by `data-impl`. Contract: `contracts.DataBackend`.
 
     One whose unfinished datasets can be gone on with follows `contracts.ResumableBackend` too, one that reads text
@@ -90,7 +93,7 @@ def neox_data_backends() -> Iterable[Component]:  # type: ignore[empty-body]
 
 
 @hookspec
-def neox_tokenizers() -> Iterable[Component]:  # type: ignore[empty-body]
+def neox_tokenizers() -> Iterable[Component]:
     """Chosen by `tokenizer-type`. Contract: `contracts.Tokenizer`.
 
     One that can be learnt from text follows `contracts.TrainableTokenizer` too.
@@ -98,37 +101,37 @@ def neox_tokenizers() -> Iterable[Component]:  # type: ignore[empty-body]
 
 
 @hookspec
-def neox_corpora() -> Iterable[Component]:  # type: ignore[empty-body]
+def neox_corpora() -> Iterable[Component]:
     """Texts that `neox data prepare` knows by name. Contract: `contracts.NamedCorpus`."""
 
 
 @hookspec
-def neox_curricula() -> Iterable[Component]:  # type: ignore[empty-body]
+def neox_curricula() -> Iterable[Component]:
     """Chosen by `enabled` of their own settings, one at a time. Contract: `contracts.Curriculum`."""
 
 
 @hookspec
-def neox_monitors() -> Iterable[Component]:  # type: ignore[empty-body]
+def neox_monitors() -> Iterable[Component]:
     """Chosen by `monitors`, a list, or by `enabled` of their own settings. Contract: `contracts.Monitor`."""
 
 
 @hookspec
-def neox_model_families() -> Iterable[Component]:  # type: ignore[empty-body]
+def neox_model_families() -> Iterable[Component]:
     """Families of published checkpoints that can be read and written. Contract: `contracts.ModelFamily`."""
 
 
 @hookspec
-def neox_checkpoint_formats() -> Iterable[Component]:  # type: ignore[empty-body]
+def neox_checkpoint_formats() -> Iterable[Component]:
     """Foreign checkpoint layouts. Contract: `contracts.CheckpointFormat`."""
 
 
 @hookspec
-def neox_commands() -> Iterable[Component]:  # type: ignore[empty-body]
+def neox_commands() -> Iterable[Component]:
     """Subcommands of `neox`, by name. The target is a `click.Command`, imported when the command is called."""
 
 
 @hookspec
-def neox_check_config(config: Config, cluster: ClusterShape) -> Iterable[Problem]:  # type: ignore[empty-body]
+def neox_check_config(config: Config, cluster: ClusterShape) -> Iterable[Problem]:
     """Rules across sections: called once on the host, after every section by itself is valid.
 
     config: has the keys of all sections, also the core's. `config.value("train-iters")` is a value, and

@@ -193,7 +193,7 @@ def kernel_users(model: nn.Module) -> Iterator[Any]:
 def architecture_of(device: torch.device) -> str:
     """Such as "sm_90" of an NVIDIA GPU, "gfx942" of an AMD one; "cpu"."""
     if device.type != "cuda":
-        return device.type
+        return str(device.type)
     if torch.version.hip is not None:
         return str(torch.cuda.get_device_properties(device).gcnArchName).partition(":")[0]
     major, minor = torch.cuda.get_device_capability(device)

@@ -133,8 +133,8 @@ def _gradients(
         return dict.fromkeys(inputs)
     if strided:
         pairs = [(result, torch.stack((grad, grad), -1)[..., 0]) for result, grad in pairs]
-    outputs, grads = zip(*pairs, strict=True)  # type: ignore[assignment]
-    found = torch.autograd.grad(outputs, list(inputs.values()), grads, allow_unused=True)
+    outputs, slopes = zip(*pairs, strict=True)
+    found = torch.autograd.grad(outputs, list(inputs.values()), slopes, allow_unused=True)
     return dict(zip(inputs, found, strict=True))
 
 
@@ -185,8 +185,8 @@ def _slopes(ours: _Outcome, theirs: _Outcome, names: _Names) -> Iterator[tuple[f
 def _distance(ours: Tensor, theirs: Tensor) -> float:
     if ours.shape != theirs.shape or not bool(ours.isfinite().all()):
         return float("inf")
-    largest = float(theirs.abs().max())
-    return float((ours.double() - theirs).abs().max()) / max(largest, torch.finfo(torch.float32).tiny)
+    largest = max(float(theirs.abs().max()), float(torch.finfo(torch.float32).tiny))
+    return float((ours.double() - theirs).abs().max()) / largest
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -194,8 +194,9 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def _overlap(one: Tensor, other: Tensor) -> bool:
-    memory = one.untyped_storage().data_ptr()
-    return memory != 0 and memory == other.untyped_storage().data_ptr()
+    memory: int = one.untyped_storage().data_ptr()
+    others: int = other.untyped_storage().data_ptr()
+    return memory == others != 0
 
 
 def _copied(value: Tensor) -> Tensor:

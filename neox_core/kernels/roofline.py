@@ -131,4 +131,5 @@ def _size(tensors: Iterable[Tensor]) -> int:
 
 def bytes_of(x: Tensor) -> int:
     """What reading it once takes: an expanded tensor has fewer bytes than elements."""
-    return min(x.numel() * x.element_size(), x.untyped_storage().nbytes())
+    size: int = min(x.numel() * x.element_size(), x.untyped_storage().nbytes())
+    return size

@@ -60,7 +60,7 @@ class Attention(nn.Module):
             key, value = scope.cache.extend(layer, key, value)
         attended = self._attend(query, key, value, position.score_bias, scope, layer)
         output = self.output if bias else self.output.product
-        return output(attended.transpose(1, 2).reshape(batch, seq, -1))  # type: ignore[no-any-return]
+        return output(attended.transpose(1, 2).reshape(batch, seq, -1))
 
     def _split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [batch, heads, seq, head_dim], keys and values [batch, kv heads, seq, head_dim]."""

@@ -72,5 +72,5 @@ class Block(nn.Module):
         first = self.tensor.first_position(x.shape[1])
         fused = self.kernels.get("bias_dropout_add")
         if fused is not None:
-            return fused(x, bias, residual, self.dropout, keys, site, first)  # type: ignore[no-any-return]
+            return fused(x, bias, residual, self.dropout, keys, site, first)
         return residual + drop(x, self.dropout, keys, site, first)

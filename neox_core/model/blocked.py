@@ -68,7 +68,7 @@ class _Blocked(torch.autograd.Function):
         return out.view(query.shape)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, *tensors = ctx.saved_tensors
         inputs = [each.detach().requires_grad_() if _trained(each) else each for each in tensors]
@@ -197,7 +197,7 @@ def _thin(x: Tensor, kept: Tensor | None, request: Request) -> Tensor:
 
 
 def _parts(request: Request, kv_heads: int, query: Tensor) -> Iterator[_Part]:
-    table: BlockTable = request.blocks  # type: ignore[assignment]
+    table: BlockTable = request.blocks  # type: ignore[assignment]  # set where a layer has a layout
     groups, batch = table.num_heads // kv_heads, query.shape[0]
     at_once = SCORES.get(query.device.type, GPU_SCORES)
     for alike in table.rows:
@@ -212,7 +212,7 @@ def _parts(request: Request, kv_heads: int, query: Tensor) -> Iterator[_Part]:
 def _blocks(x: Tensor, request: Request) -> Tensor:
     """[batch, heads, seq, dim] -> [batch, heads * blocks, block, dim]."""
     batch, heads, seq, dim = x.shape
-    block = request.blocks.block  # type: ignore[union-attr]
+    block = request.blocks.block  # type: ignore[union-attr]  # as in _parts
     return x.contiguous().view(batch, heads * (seq // block), block, dim)
 
 

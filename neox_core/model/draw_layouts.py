@@ -38,7 +38,7 @@ class Drawing:
     @property
     def density(self) -> float:
         """Share of the blocks that a layer which sees everything before it would compute."""
-        blocks = self.seen.shape[0]
+        blocks: int = self.seen.shape[0]
         return float(self.seen.sum()) / (blocks * (blocks + 1) / 2)
 
     @property

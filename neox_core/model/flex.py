@@ -56,7 +56,8 @@ def _biased(request: Request) -> Callable[..., Tensor] | None:
 def compiled() -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention, dynamic=False)  # type: ignore[no-any-return]
+    function: Callable[..., Any] = torch.compile(flex_attention, dynamic=False)
+    return function
 
 
 def mask_of_pass(documents: Tensor | None) -> Any:

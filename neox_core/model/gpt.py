@@ -94,7 +94,7 @@ class GPT(nn.Module):
             labels = self.documents.labels(tokens, labels)
         hidden = self.tensor.enter(self.hidden(tokens, keys=keys, routing=routing))
         loss = self.kernels.get("cross_entropy") or partial(cross_entropy, compiled=self.compiled_loss)
-        return loss(hidden, self.output_weight, labels, narrow=self.narrow_loss, tensor=self.tensor)  # type: ignore[no-any-return]
+        return loss(hidden, self.output_weight, labels, narrow=self.narrow_loss, tensor=self.tensor)
 
     def logits(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         """int64 [batch, seq] -> [batch, seq, vocab]. With a cache, `tokens` are those that follow what it holds."""
@@ -120,10 +120,10 @@ class GPT(nn.Module):
         positions, scope = self.scope(tokens, cache, keys, routing)
         x = self.embedding(tokens, positions, self.position, keys)
         blocks = [(layer, self.layers[index]) for layer, index in enumerate(self.shape.layer_order)]
-        x = run_layers(blocks, x, self.position, scope, self.recompute)  # type: ignore[arg-type]
+        x = run_layers(blocks, x, self.position, scope, self.recompute)
         if cache is not None:
             cache.advance(tokens.shape[1])
-        return self.final_norm(x)  # type: ignore[no-any-return]
+        return self.final_norm(x)
 
     def scope(
         self,
@@ -140,7 +140,7 @@ class GPT(nn.Module):
             documents, within = self.documents.index(tokens), self.documents.positions(tokens)
         positions = positions if within is None else within
         routing = routing if self.training else None
-        make = partial(prepare, self.position, self._matmul_dtype(self.embedding.weight), self.tensor)  # type: ignore[arg-type]
+        make = partial(prepare, self.position, self._matmul_dtype(self.embedding.weight), self.tensor)
         mask = mask_of_pass(documents)
         return positions, Scope(make(positions), keys, documents, within, cache, self.tables, routing, make, mask)
 

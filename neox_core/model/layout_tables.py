@@ -39,7 +39,7 @@ def build_tables(plan: ModelPlan, context: BuildContext) -> dict[int, BlockTable
 def draw_layout(plan: ModelPlan, layer: int, seed: int) -> tuple[Tensor, int]:
     """(bool [heads, query blocks, key blocks], tokens of a block) of a layer that has a layout."""
     place = plan.layout_of_layer[layer]
-    reference: ComponentRef = plan.layouts[place]  # type: ignore[index]
+    reference: ComponentRef = plan.layouts[place]  # type: ignore[index]  # this layer has one
     settings = reference.load()[1]
     blocks = plan.seq_length // settings.block
     layout = reference.make(LayoutShape(blocks, plan.num_attention_heads, layer, seed))

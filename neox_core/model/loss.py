@@ -50,7 +50,7 @@ def cross_entropy(
         chunk = max(1, CHUNK_BYTES.get(device, GPU_CHUNK_BYTES) // (4 * weight.shape[0]))
     with_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     with torch.autocast(device, enabled=False):
-        loss: Tensor = _ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        loss: Tensor = _ChunkedCrossEntropy.apply(
             hidden.flatten(0, -2), weight, labels.flatten(), dtype, chunk, narrow, with_gradient, tensor, compiled
         )
     return loss

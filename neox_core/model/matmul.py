@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 Product = Callable[[Tensor, Tensor], Tensor]
-_POINTWISE = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None  # type: ignore[no-untyped-call]
+_POINTWISE = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -30,7 +30,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
             compiled: Tensor = _compiled_linear(x, weight, bias)
             return compiled
         if torch.is_grad_enabled():
-            result: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+            result: Tensor = _Linear.apply(x, weight, bias)
             return result
         return times_transposed(x, weight, bias)
     return F.linear(x, weight, bias)

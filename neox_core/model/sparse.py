@@ -37,7 +37,8 @@ class Rows:
 
     @property
     def tall(self) -> int:
-        return self.hidden.shape[1]
+        tall: int = self.hidden.shape[1]
+        return tall
 
     def split(self, most: int) -> Iterator[Rows]:
         """The same in parts of at most so many groups."""
@@ -45,7 +46,7 @@ class Rows:
             yield self
             return
         parts = zip(*(each.split(most) for each in (self.head, self.row, self.column, self.hidden)), strict=True)
-        yield from (Rows(*part, self.diagonal) for part in parts)
+        yield from (Rows(head, row, column, hidden, self.diagonal) for head, row, column, hidden in parts)
 
 
 class BlockTable:
@@ -152,9 +153,11 @@ def _group(patterns: Sequence[Tensor], heads: Sequence[list[int]], block: int, d
         for first, last, tall in ((0, whole, height), (whole, blocks, blocks - whole)):
             for kind, row, column, hidden in _alike(pattern, first, last, tall) if first < last else ():
                 each = head.repeat_interleave(row.numel()), row.repeat(head.numel())
-                found[(tall, *kind)].append((*each, column.repeat(head.numel(), 1), hidden.repeat(head.numel(), 1, 1)))
+                shape = (tall, *kind)
+                found[shape].append((*each, column.repeat(head.numel(), 1), hidden.repeat(head.numel(), 1, 1)))
     for (*_, diagonal), parts in sorted(found.items(), key=lambda item: item[0]):
-        yield Rows(*(torch.cat(each).to(device) for each in zip(*parts, strict=True)), diagonal)
+        head, row, column, hidden = (torch.cat(each).to(device) for each in zip(*parts, strict=True))
+        yield Rows(head, row, column, hidden, diagonal)
 
 
 def _height(patterns: Sequence[Tensor], block: int) -> int:
@@ -169,7 +172,8 @@ def _height(patterns: Sequence[Tensor], block: int) -> int:
         return int(groups.any(1).sum()) * (tall * block + _EXTRA)
 
     most = min(TALLEST // block, patterns[0].shape[0])
-    return min((2**power for power in range(max(most, 1).bit_length())), key=cost)
+    heights: list[int] = [2**power for power in range(max(most, 1).bit_length())]
+    return min(heights, key=cost)
 
 
 def _alike(

@@ -64,7 +64,8 @@ class RowLayer:
 class Documents(Protocol):
     """Which of a batch's labels count, where documents in a sample decide that."""
 
-    mask_loss: bool
+    @property
+    def mask_loss(self) -> bool: ...
 
     def counted(self, tokens: Tensor) -> Tensor:
         """int64 [batch, seq] -> how many of their labels count, an int64 scalar."""
@@ -103,12 +104,18 @@ class Row(Protocol):
     draws, documents, flops_per_token: as of `Model`.
     """
 
-    flops_per_token: int
-    draws: bool
-    documents: Documents | None
-    layers: Sequence[RowLayer]
-    shared: Mapping[str, nn.Module]
-    shared_is_trained_by_all: bool
+    @property
+    def flops_per_token(self) -> int: ...
+    @property
+    def draws(self) -> bool: ...
+    @property
+    def documents(self) -> Documents | None: ...
+    @property
+    def layers(self) -> Sequence[RowLayer]: ...
+    @property
+    def shared(self) -> Mapping[str, nn.Module]: ...
+    @property
+    def shared_is_trained_by_all(self) -> bool: ...
 
     def loss(self, last: nn.Module, passed: Any, labels: Tensor) -> Tensor:
         """The mean loss of a micro-batch. last: the module of the last layer; passed: what that has returned;

@@ -162,8 +162,8 @@ def mark_parameters(model: nn.Module, tensor: TensorParallel) -> None:
         cuts = getattr(module, "cuts", {})
         for name, parameter in module.named_parameters(recurse=False):
             if name in cuts:
-                parameter.cut = cuts[name]  # type: ignore[attr-defined]
-                parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
+                parameter.cut = cuts[name]
+                parameter.tensor_model_parallel = True
             elif tensor.sequence_parallel and parameter.requires_grad:
                 parameter.register_hook(tensor.add_up)
 
@@ -176,13 +176,13 @@ def cut_of(parameter: Tensor) -> Cut | None:
 
 def _apply(function: type[torch.autograd.Function], x: Tensor, tensor: TensorParallel) -> Tensor:
     """A compiled layer is cut here: the compiler knows no gradient of a collective."""
-    result: Tensor = _uncompiled(function, x, tensor) if torch.compiler.is_compiling() else function.apply(x, tensor)  # type: ignore[no-untyped-call]
+    result: Tensor = _uncompiled(function, x, tensor) if torch.compiler.is_compiling() else function.apply(x, tensor)
     return result
 
 
 @torch._disable_dynamo  # noqa: SLF001  torch.compiler.disable would import the compiler, a second, in every process
 def _uncompiled(function: type[torch.autograd.Function], x: Tensor, tensor: TensorParallel) -> Tensor:
-    result: Tensor = function.apply(x, tensor)  # type: ignore[no-untyped-call]
+    result: Tensor = function.apply(x, tensor)
     return result
 
 

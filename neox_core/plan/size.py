@@ -59,9 +59,9 @@ def model_size(config: Config, model: ModelPlan) -> ModelSize | Untold:
         asked["tokenizer"] = ()
     for kind, arguments in asked.items():
         (chosen,) = config.components(kind)
-        told[kind] = _tell(chosen, arguments)
-        if isinstance(told[kind], Untold) and kind != "tokenizer":
-            return told[kind]  # type: ignore[no-any-return]
+        told[kind] = said = _tell(chosen, arguments)
+        if isinstance(said, Untold) and kind != "tokenizer":
+            return said
     ids, multiple = told.get("tokenizer", 0), model.make_vocab_size_divisible_by
     untold = ids.reason if isinstance(ids, Untold) else ""
     rows = 0 if untold else model.padded_vocab_size or -(-ids // multiple) * multiple

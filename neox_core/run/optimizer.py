@@ -32,7 +32,7 @@ def build_optimizer(
     """
     target, _ = plan.optimizer.load()
     for name, parameter in model.named_parameters():
-        parameter.is_table = name.partition(".")[0] in TABLES  # type: ignore[attr-defined]
+        parameter.is_table = name.partition(".")[0] in TABLES
     exchange = {"group": data_parallel} if "group" in signature(target).parameters else {}
     device = next((parameter.device for _, parameter in model.named_parameters()), torch.device("cpu"))
     probe_optimizer(plan.optimizer, device, exchanges=bool(exchange), whole=plan.whole_parameters)

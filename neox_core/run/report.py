@@ -147,7 +147,7 @@ class Report:
         if self.groups.world is not None:
             dist.all_reduce(mean, group=self.groups.world)
             mean = mean / dist.get_world_size(self.groups.world)
-        value = mean.item()
+        value: float = mean.item()
         perplexity = math.exp(value) if value < 700 else math.inf
         self._log(step, {f"{split}_loss": value, f"{split}_perplexity": perplexity})
         return value
@@ -225,7 +225,8 @@ class Report:
     def _memory(self) -> float:
         """Highest so far, GiB: of tensors on a GPU, of the process on a CPU."""
         if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device) / GIB
+            highest: float = torch.cuda.max_memory_allocated(self.device) / GIB
+            return highest
         import resource
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neox_core.contracts.host import Progress
 
@@ -64,7 +64,7 @@ class Startup:
 
         columns = SpinnerColumn("line", ""), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
         # rich's redirection would replace sys.stdout and sys.stderr, of which a rank keeps the descriptors
-        keep = {"redirect_stdout": False, "redirect_stderr": False}
+        keep: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False}
         self._bar = Bar(*columns, console=Console(file=sys.stdout), transient=True, refresh_per_second=4, **keep)
         self._bar.add_task(self.progress.doing, total=None)
         self._bar.start()

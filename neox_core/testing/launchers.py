@@ -37,7 +37,8 @@ def check_launcher(catalog: Catalog, name: str, plan: RunPlan | None = None, **s
         before = _snapshot(Path(folder))
         os.environ["NEOX_API_KEY"] = SECRET
         try:
-            first, second = launch(plan, run_file, values), launch(plan, run_file, values)
+            first: LaunchCommand = launch(plan, run_file, values)
+            second = launch(plan, run_file, values)
         finally:
             del os.environ["NEOX_API_KEY"]
         hold(_snapshot(Path(folder)) == before, "a launcher writes nothing: it only says what to run")

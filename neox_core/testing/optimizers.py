@@ -64,7 +64,7 @@ def _check_step(make: Make) -> None:
         hold(
             all(weight.grad is grad for weight, grad in zip(weights, held, strict=True)), "step() leaves .grad in place"
         )
-        same = all(torch.equal(weight.grad, grad) for weight, grad in zip(weights[:-1], gradients, strict=False))  # type: ignore[arg-type]
+        same = all(torch.equal(weight.grad, grad) for weight, grad in zip(weights[:-1], gradients, strict=False))
         hold(same, "step() leaves the gradients as they are")
     hold(torch.equal(idle, start[-1]), "a parameter without a gradient is skipped: its weight stays")
     moved = all(not torch.equal(weight, first) for weight, first in zip(weights[:-1], start, strict=False))

@@ -12,6 +12,7 @@ from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog
+    from neox_core.hooks.registry import Entry
 
 SHAPES = (
     ScheduleShape(peak_lr=1e-3, min_lr=0.0, warmup_steps=0, decay_steps=100, total_steps=100),
@@ -30,7 +31,7 @@ def check_lr_schedule(catalog: Catalog, name: str, **settings: Any) -> None:
     check_light(entry.component.target)
     for shape in SHAPES:
         try:
-            _check_curve(lambda shape=shape: target(shape, build(entry, **settings)), shape)
+            _check_curve(_maker(target, shape, entry, settings), shape)
         except AssertionError as error:
             raise AssertionError(f"{error}; not with {shape}") from None
 
@@ -42,7 +43,11 @@ def check_scheduler(catalog: Catalog, name: str, **settings: Any) -> None:
     target = entry.load()
     check_light(entry.component.target)
     for shape in SHAPES:
-        _rates(lambda shape=shape: target(shape, build(entry, **settings)), shape)
+        _rates(_maker(target, shape, entry, settings), shape)
+
+
+def _maker(target: Any, shape: ScheduleShape, entry: Entry, settings: dict[str, Any]) -> Callable[[], LRSchedule]:
+    return lambda: target(shape, build(entry, **settings))
 
 
 def _rates(make: Callable[[], LRSchedule], shape: ScheduleShape) -> list[float]:

@@ -21,7 +21,7 @@ class _TooManyError(Exception):
     pass
 
 
-class _SmallComposer(Composer):  # type: ignore[misc]  # ruamel is untyped to mypy here
+class _SmallComposer(Composer):
     """Stops where a text is too deep or long for a config, not at the end of the stack or of patience."""
 
     depth = count = 0

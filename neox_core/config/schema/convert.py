@@ -49,7 +49,7 @@ class Field:
     @property
     def default(self) -> Any:
         factory = self.attribute.default
-        return factory.factory() if isinstance(factory, attrs.Factory) else factory  # type: ignore[arg-type]
+        return factory.factory() if isinstance(factory, attrs.Factory) else factory  # type: ignore[arg-type]  # said to be a function
 
     @property
     def keys(self) -> tuple[str, ...]:

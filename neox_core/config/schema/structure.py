@@ -51,7 +51,8 @@ class Config:
     def section(self, cls: type[T]) -> T:
         """The settings of one section, by their class. Raises SectionInvalidError when it has problems."""
         try:
-            return watched(self.sections[cls], "", self.read)  # type: ignore[no-any-return]
+            settings: T = self.sections[cls]
+            return watched(settings, "", self.read)
         except KeyError:
             raise SectionInvalidError(cls.__name__) from None
 
@@ -124,10 +125,10 @@ class Config:
 def structure_settings(cls: type[T], values: Mapping[str, Any], path: str = "") -> T:
     """An instance of an attrs class of settings. Raises ConfigError listing every problem."""
     problems: list[Problem] = []
-    made = make(cls, read_fields(cls, _normal(values), path, problems.append), path, problems.append)
+    made: T = make(cls, read_fields(cls, _normal(values), path, problems.append), path, problems.append)
     if errors(problems):
         raise ProblemsError(problems)
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def _normal(value: Any) -> Any:

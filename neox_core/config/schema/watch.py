@@ -13,8 +13,8 @@ def watched(instance: T, path: str, read: set[str]) -> T:
     It is an instance of a subclass that has nothing of its own but the noting, so equality, `attrs.evolve`,
     `attrs.asdict` and cattrs see the class itself. For the host only: what a rank reads in its loop are plain settings.
     """
-    cls = type(instance)
-    names = frozenset(each.name for each in attrs.fields(cls))  # type: ignore[arg-type]
+    cls: Any = type(instance)
+    names = frozenset(each.name for each in attrs.fields(cls))
 
     def noted(self: Any, name: str) -> Any:
         if name == "__class__":
@@ -26,7 +26,7 @@ def watched(instance: T, path: str, read: set[str]) -> T:
             return watched(value, here, read) if attrs.has(type(value)) else value
         return value
 
-    view: Any = object.__new__(type(cls.__name__, (cls,), {"__slots__": (), "__getattribute__": noted}))
+    view: T = object.__new__(type(cls.__name__, (cls,), {"__slots__": (), "__getattribute__": noted}))
     for name in names:
         object.__setattr__(view, name, getattr(instance, name))
-    return view  # type: ignore[no-any-return]
+    return view
