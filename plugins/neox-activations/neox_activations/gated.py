@@ -28,14 +28,16 @@ class GeGLU(Gated):
     """`value * GELU(gate)`."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.kernels.get("geglu", geglu)(x)  # type: ignore[no-any-return]
+        compute: Callable[..., Any] = self.kernels.get("geglu", geglu)
+        return compute(x)
 
 
 class SwiGLU(Gated):
     """`value * SiLU(gate)`, SiLU(x) = x * sigmoid(x)."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.kernels.get("swiglu", swiglu)(x)  # type: ignore[no-any-return]
+        compute: Callable[..., Any] = self.kernels.get("swiglu", swiglu)
+        return compute(x)
 
 
 class ReGLU(Gated):

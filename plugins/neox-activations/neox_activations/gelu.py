@@ -32,7 +32,8 @@ class Gelu:
 
     def with_bias(self, x: Tensor, bias: Tensor) -> Tensor:
         """The activation of `x + bias`; x [..., width], bias [width]."""
-        return self.kernels.get("bias_gelu", bias_gelu)(x, bias, self.by_tanh)  # type: ignore[no-any-return]
+        compute: Callable[..., Any] = self.kernels.get("bias_gelu", bias_gelu)
+        return compute(x, bias, self.by_tanh)
 
 
 class TanhGelu(Gelu):

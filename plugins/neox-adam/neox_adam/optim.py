@@ -38,7 +38,7 @@ class Adam(torch.optim.Adam):
         self.kernels: Mapping[str, Callable[..., Any]] = {}
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         kernel = self.kernels.get("adam_step")
         if kernel is None:
             return super().step(closure)

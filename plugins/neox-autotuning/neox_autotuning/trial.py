@@ -91,7 +91,7 @@ class Bench:
 
     def command(self, trial: Trial, folder: Path) -> list[str]:
         """The command line of a trial; on its own it can be typed again."""
-        changed = {key: None for key in WITHOUT if key in self.written}
+        changed: dict[str, Any] = {key: None for key in WITHOUT if key in self.written}
         changed |= {"exit_interval": self.block.end_profile_step, "log_interval": 1, "eval_iters": 0}
         changed |= {"monitors": ["jsonl"], **trial.sets}
         sets = [*self.sets, *as_sets(changed)]
@@ -117,8 +117,8 @@ class Bench:
         value = measured(folder / "metrics.jsonl", self.block) if code == 0 else None
         if value is not None:
             return Result(trial.name, dict(trial.sets), self.block.metric, self._steps, value)
-        said = (folder / "output.log").read_text(encoding="utf-8", errors="replace").splitlines()[-SAID:]
-        cause = "\n".join(said) if code else f"no step from {self.block.start_profile_step} on was measured"
+        last = (folder / "output.log").read_text(encoding="utf-8", errors="replace").splitlines()[-SAID:]
+        cause = "\n".join(last) if code else f"no step from {self.block.start_profile_step} on was measured"
         said = cause or f"exit code {code}"
         return Result(trial.name, dict(trial.sets), self.block.metric, self._steps, None, said)
 

@@ -38,5 +38,5 @@ def kept(terms: RandomLtdSchedule) -> Schedule:
 
 
 def _multiple(share: float, degree: int, low: int, high: int, grain: int) -> int:
-    value = math.floor(share ** (1.0 / degree) * (high - low) + low)
+    value: int = math.floor(share ** (1.0 / degree) * (high - low) + low)
     return value - value % grain

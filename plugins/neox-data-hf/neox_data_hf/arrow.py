@@ -82,8 +82,8 @@ class HFBackend:
 
 def _files(folder: Path) -> list[Path]:
     if (folder / "dataset_dict.json").is_file():
-        names = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir()))
-        raise DataError(f"{folder}: holds several datasets", hint=f"data-path is one of them: {names}")
+        several = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir()))
+        raise DataError(f"{folder}: holds several datasets", hint=f"data-path is one of them: {several}")
     try:
         state = json.loads((folder / STATE).read_text(encoding="utf-8"))
         names = [str(each["filename"]) for each in state["_data_files"]]

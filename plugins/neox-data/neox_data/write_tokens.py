@@ -121,7 +121,8 @@ def write_tokens(
             writer.close()
     except BaseException as error:  # Ctrl-C as well
         for writer in writers:
-            writer.leave() if noted else writer.abort()
+            resumable: Any = writer  # where it is noted
+            resumable.leave() if noted else writer.abort()
         if noted and isinstance(error, DataError):
             raise DataError(error.message, hint=f"{error.hint}; --resume goes on".removeprefix("; ")) from error
         raise

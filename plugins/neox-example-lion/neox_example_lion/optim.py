@@ -15,7 +15,7 @@ class Lion(torch.optim.Optimizer):
         super().__init__(params, asdict(settings))
 
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
+    def step(self) -> None:
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
             for weight in group["params"]:

@@ -167,4 +167,5 @@ def _stack(theirs: Sequence[Tensor]) -> Tensor:
 
 
 def _halves(ours: Tensor) -> Sequence[Tensor]:
-    return ours.chunk(2)
+    halves: Sequence[Tensor] = ours.chunk(2)
+    return halves

@@ -30,7 +30,7 @@ class Lamb(torch.optim.Optimizer):
         super().__init__(params, asdict(settings))
 
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
+    def step(self) -> None:
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
@@ -66,7 +66,8 @@ def _compiled(weight: Tensor, grad: Tensor, group: dict[str, Any], state: dict[s
     sums = torch.zeros(2, dtype=torch.float64)
     betas = map(c_float, group["betas"])
     library.lamb_moments(moved, slopes, first, second, c_void_p(sums.data_ptr()), count, *betas, *terms, threads)
-    rate = group["lr"] * _trust(*sums.sqrt(), group)
+    size, length = sums.sqrt()
+    rate = group["lr"] * _trust(size, length, group)
     library.lamb_move(moved, first, second, count, c_float(float(rate)), *terms, threads)
     return True
 

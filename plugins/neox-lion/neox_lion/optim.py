@@ -24,7 +24,7 @@ class Lion(torch.optim.Optimizer):
         super().__init__(params, asdict(settings))
 
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
+    def step(self) -> None:
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:

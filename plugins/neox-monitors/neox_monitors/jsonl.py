@@ -31,7 +31,7 @@ class JsonLines:
             self._file = path.open("a", encoding="utf-8")
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        record = {"step": step, "time": round(time.time(), 3)}
+        record: dict[str, float | None] = {"step": step, "time": round(time.time(), 3)}
         record.update({name: value if math.isfinite(value) else None for name, value in values.items()})
         self._file.write(json.dumps(record, allow_nan=False) + "\n")
         self._file.flush()

@@ -1,11 +1,14 @@
 """What neox-monitors offers."""
 
+from collections.abc import Iterator
+from typing import Any
+
 from neox_core.api import Component, Problem, hookimpl
 from neox_monitors.settings import CometSettings, CsvSettings, TensorBoardSettings, WandbSettings
 
 
 @hookimpl
-def neox_monitors():
+def neox_monitors() -> list[Component]:
     return [
         Component(
             "comet",
@@ -47,11 +50,11 @@ def neox_monitors():
 
 
 @hookimpl
-def neox_check_config(config):
+def neox_check_config(config: Any) -> list[Problem]:
     return list(_one_folder_for_tensorboard(config))
 
 
-def _one_folder_for_tensorboard(config):
+def _one_folder_for_tensorboard(config: Any) -> Iterator[Problem]:
     """tensorboard-dir is the folder itself; output_path and job_name make one."""
     if not config.is_set("tensorboard_dir"):
         return

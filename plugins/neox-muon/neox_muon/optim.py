@@ -39,7 +39,7 @@ class MatrixAndRest(torch.optim.Optimizer):
         super().__init__([group for part in self._parts for group in part.param_groups], {})
 
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
+    def step(self) -> None:
         groups = list(self.param_groups)
         for part in self._parts:  # in the order of their groups; whoever wraps this object may have put others here
             mine, groups = groups[: len(part.param_groups)], groups[len(part.param_groups) :]

@@ -34,8 +34,8 @@ class ScaleNorm(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """With a residual: (the norm of `x + residual`, the sum)."""
-        compute = self.kernels.get("scale_norm", scale_norm)
-        return compute(x, self.weight, self.eps, residual)  # type: ignore[no-any-return]
+        compute: Callable[..., Any] = self.kernels.get("scale_norm", scale_norm)
+        return compute(x, self.weight, self.eps, residual)
 
 
 def scale_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
@@ -45,7 +45,7 @@ def scale_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = 
     """
     if residual is not None:
         total = x + residual
-        return scale_norm(total, weight, eps), total  # type: ignore[return-value]
+        return scale_norm(total, weight, eps), total
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).clamp(min=eps)
     return (wide * (weight / length)).to(x.dtype)

@@ -39,7 +39,7 @@ class Averaging(torch.optim.Optimizer):
         """The step."""
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Nothing happens, and nothing is counted, where no parameter has a gradient."""
         loss = None
         if closure is not None:

@@ -42,8 +42,10 @@ def pack(blocks: Tensor, used: Tensor, kernels: Kernels = REFERENCES) -> Tensor:
     none = used == 0
     counts = (torch.arange(block, device=blocks.device) < used) | none  # choosing the short rows waits for a GPU
     blocks *= counts
-    packed = kernels.get("onebit_compress", compress)(blocks, used).masked_fill_(none, 0)
-    blocks -= kernels.get("onebit_decompress", decompress)(packed)
+    packing: Callable[..., Tensor] = kernels.get("onebit_compress", compress)
+    unpacking: Callable[..., Tensor] = kernels.get("onebit_decompress", decompress)
+    packed = packing(blocks, used).masked_fill_(none, 0)
+    blocks -= unpacking(packed)
     blocks *= counts
     return packed
 
@@ -52,8 +54,8 @@ def unpack(packed: Tensor, onto: Tensor, kernels: Kernels = REFERENCES) -> None:
     """Add to `onto`, fp32 [rows, block], the mean over the ranks of uint8 [ranks, rows, block / 8 + 4]."""
     sizes = map(c_long, (len(packed), *onto.shape))
     if "onebit_decompress" in kernels or not _compiled("unpack", (packed, onto), *sizes):
-        numbers = kernels.get("onebit_decompress", decompress)(packed.flatten(0, 1))
-        onto += numbers.view(-1, *onto.shape).mean(0)
+        unpacking: Callable[..., Tensor] = kernels.get("onebit_decompress", decompress)
+        onto += unpacking(packed.flatten(0, 1)).view(-1, *onto.shape).mean(0)
 
 
 def move(weight: Tensor, momentum: Tensor, variance: Tensor, kept: float, rate: float, root: float, eps: float) -> None:

@@ -28,7 +28,8 @@ def zero_one_adam(
 def updates_variance(step: int, scaler: int) -> bool:
     """Whether a step, counted from 1, is in T_v: after the first, the next is 2^floor(j / scaler) later each time."""
     octave = ((step - 1) // scaler + 1).bit_length() - 1
-    return (step - 1 - scaler * (2**octave - 1)) % 2**octave == 0
+    interval: int = 2**octave
+    return (step - 1 - scaler * (interval - 1)) % interval == 0
 
 
 def exchanges(step: int, scaler: int, longest: int) -> bool:

@@ -47,7 +47,7 @@ class Rotary(NoPosition):
 
     def rotate(self, query: Tensor, key: Tensor, prepared: Any) -> tuple[Tensor, Tensor]:
         cos, sin = prepared
-        turn = self.kernels.get("rotary", rotary)
+        turn: Callable[..., Tensor] = self.kernels.get("rotary", rotary)
         return turn(query, cos, sin), turn(key, cos, sin)
 
 

@@ -32,7 +32,7 @@ class SM3(torch.optim.Optimizer):
         self.kernels: Mapping[str, Callable[..., Any]] = {}
 
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
+    def step(self) -> None:
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:

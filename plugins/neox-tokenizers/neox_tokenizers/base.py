@@ -32,7 +32,8 @@ class LibraryTokenizer:
         self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
     def encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text).ids
+        ids: list[int] = self._tokenizer.encode(text).ids
+        return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))]
@@ -47,7 +48,8 @@ class LibraryTokenizer:
         return text
 
     def decode(self, ids: Iterable[int]) -> str:
-        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
 
 
 def library(name: str, tokenizer: str) -> Any:

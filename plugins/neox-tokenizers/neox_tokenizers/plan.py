@@ -13,7 +13,8 @@ MOST_BYTES = 256 * 2**20
 
 
 def bpe(settings: BPESettings) -> int:
-    return max(_read(settings.vocab_file).values()) + 1
+    highest: int = max(_read(settings.vocab_file).values())
+    return highest + 1
 
 
 def hf(settings: HFSettings) -> int:
@@ -21,7 +22,8 @@ def hf(settings: HFSettings) -> int:
     content = _read(path / "tokenizer.json" if path.is_dir() else path)
     vocab = content["model"]["vocab"]
     ids = list(vocab.values()) if isinstance(vocab, dict) else [len(vocab) - 1]  # of Unigram a list, in order
-    return max([*ids, *(each["id"] for each in content.get("added_tokens", ()))]) + 1
+    highest: int = max([*ids, *(each["id"] for each in content.get("added_tokens", ()))])
+    return highest + 1
 
 
 def characters(settings: None) -> int:

@@ -11,7 +11,7 @@ from torch.optim.adagrad import adagrad as by_torch
 
 
 def _make(cls: type[torch.optim.Optimizer], params: Iterable[dict[str, Any]], settings: Any) -> torch.optim.Optimizer:
-    return cls(params, **asdict(settings))  # type: ignore[call-arg]
+    return cls(params, **asdict(settings))
 
 
 class Adagrad(torch.optim.Optimizer):
@@ -21,7 +21,7 @@ class Adagrad(torch.optim.Optimizer):
         super().__init__(params, options)
 
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
+    def step(self) -> None:
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
             states = [self._begun(weight, group["initial_accumulator_value"]) for weight in weights]
