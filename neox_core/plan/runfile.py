@@ -277,7 +277,7 @@ class TrainPlan:
     seed: int
     on_nonfinite_loss: Literal["stop", "skip"]
     max_skipped_steps: int
-    stall_timeout_s: float
+    stall_timeout_s: int
     peak_tflops: float | None
     sample_prompt: str | None
 

@@ -315,6 +315,8 @@ def _str(raw: Any) -> str:
         )
     if "\0" in raw:
         raise InvalidError("must not hold a NUL character")
+    if not raw.isascii() and any("\ud800" <= letter <= "\udfff" for letter in raw):
+        raise InvalidError("must not hold half a character (a lone surrogate)", "write the whole character")
     return raw
 
 

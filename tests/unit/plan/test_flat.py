@@ -29,7 +29,7 @@ MODEL = {
     "train-data-weights": [0.25, 2],
     "valid-data-paths": ["a"],
     "checkpoint-activations": True,
-    "tensorboard": {"enabled": True, "job_name": "mine"},
+    "csv_monitor": {"enabled": True, "job_name": "mine"},
     "monitors": ["console"],
     "autotuning": {"enabled": False, "fast": False, "tuner_type": "random"},
 }
@@ -69,8 +69,8 @@ def test_parts_and_their_settings_have_rows(rows: dict[str, tuple[str, str]]) ->
 
 
 def test_monitors_and_sections_of_plugins_have_rows(rows: dict[str, tuple[str, str]]) -> None:
-    assert rows["monitors"][0].startswith("[console (neox-monitors 0.1.0), tensorboard (")
-    value, origin = rows["monitors.tensorboard.settings.tensorboard.job_name"]
+    assert rows["monitors"][0].startswith("[console (neox-monitors 0.1.0), csv_monitor (")
+    value, origin = rows["monitors.csv_monitor.settings.csv_monitor.job_name"]
     assert value == '"mine"'
     assert "c.json" in origin
     assert rows["autotuning.fast"][0] == "false"
