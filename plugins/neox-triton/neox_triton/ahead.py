@@ -109,8 +109,8 @@ def compiled(op: str, launch: Launch, target: str) -> Resources:
 
 def digest(launch: Launch) -> str:
     """Of what decides the machine code, but for the version of Triton."""
-    module = inspect.getsource(inspect.getmodule(launch.fn.fn))  # type: ignore[arg-type]
-    text = repr((module, _specialised(launch), launch.warps))
+    module: Any = inspect.getmodule(launch.fn.fn)
+    text = repr((inspect.getsource(module), _specialised(launch), launch.warps))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -121,7 +121,8 @@ def read_table() -> list[Resources]:
 
 def _row(line: dict[str, str]) -> Resources:
     numbers = {"warps", "registers", "spills", "shared"}
-    return Resources(**{key: int(value) if key in numbers else value for key, value in line.items()})  # type: ignore[arg-type]
+    values: dict[str, Any] = {key: int(value) if key in numbers else value for key, value in line.items()}
+    return Resources(**values)
 
 
 def _specialised(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int], list[list[Any]]]]:

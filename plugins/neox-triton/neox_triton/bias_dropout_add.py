@@ -174,7 +174,7 @@ def bias_dropout_add(
     first_position: int = 0,
 ) -> Tensor:
     """The op, as `neox_core.model.dropout.bias_dropout_add`: x, residual [batch, seq, hidden], bias [hidden]."""
-    return _BiasDropoutAdd.apply(x, bias, residual, p, keys, site, first_position)  # type: ignore[no-any-return, no-untyped-call]
+    return _BiasDropoutAdd.apply(x, bias, residual, p, keys, site, first_position)
 
 
 def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:

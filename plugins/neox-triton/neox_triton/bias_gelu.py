@@ -112,7 +112,7 @@ class _BiasGelu(torch.autograd.Function):
 
 def bias_gelu(x: Tensor, bias: Tensor, by_tanh: bool) -> Tensor:
     """The op, as `neox_activations.gelu.bias_gelu`: x [..., width], bias [width] -> as x."""
-    return _BiasGelu.apply(x, bias, by_tanh)  # type: ignore[no-any-return, no-untyped-call]
+    return _BiasGelu.apply(x, bias, by_tanh)
 
 
 def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:

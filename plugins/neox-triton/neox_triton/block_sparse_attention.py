@@ -214,7 +214,7 @@ class _Sparse(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, lse = ctx.saved_tensors
         grad = grad.contiguous()
@@ -280,13 +280,14 @@ class _Launch:
 
         def flops() -> int:
             blocks = sum(each.row.numel() * each.tall * each.column.shape[1] for each in self.table.rows)
-            return 2 * products * (self.rows // self.numbers[1]) * blocks * self.table.block**2 * tensors[0].shape[-1]
+            pairs = (self.rows // self.numbers[1]) * blocks * self.table.block**2
+            return int(2 * products * pairs * tensors[0].shape[-1])
 
         if tensors[0].is_meta:  # to be compiled, not started
             lists = (torch.empty(1, dtype=torch.int32, device="meta"),) * 2
         else:
             lists = self.table.by_row if by_row else self.table.by_column
-        cut = {"WIDTH": self.width, "BLOCK": self.table.block, "QUERIES": tile[0], "KEYS": tile[1]}
+        cut: dict[str, Any] = {"WIDTH": self.width, "BLOCK": self.table.block, "QUERIES": tile[0], "KEYS": tile[1]}
         arguments = *tensors, *lists, *self.more, *self.numbers, *self.factors
         launch(kernel, grid, *arguments, **cut, **self.constants, warps=SPARSE_WARPS, flops=flops)
 
@@ -307,7 +308,7 @@ def block_sparse_attention(query: Tensor, key: Tensor, value: Tensor, request: R
     if reasons := _why_not_for(SparseUse((_table(request).block,), bias=request.bias is not None)):
         raise ValueError(f"not by the Triton kernel of block_sparse_attention: {', '.join(reasons)}")
     query, key = query.to(value.dtype), key.to(value.dtype)
-    return _Sparse.apply(query, key, value, request)  # type: ignore[no-any-return, no-untyped-call]
+    return _Sparse.apply(query, key, value, request)
 
 
 class _SparseKernel(TritonKernel):

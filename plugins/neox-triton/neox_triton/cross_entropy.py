@@ -147,9 +147,7 @@ def cross_entropy(
         chunk = max(1, CHUNK_BYTES // (dtype.itemsize * weight.shape[0]))
     gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     with torch.autocast("cpu" if device == "meta" else device, enabled=False):
-        return _CrossEntropy.apply(  # type: ignore[no-any-return, no-untyped-call]
-            hidden.flatten(0, -2), weight, labels.flatten(), dtype, chunk, narrow, gradient
-        )
+        return _CrossEntropy.apply(hidden.flatten(0, -2), weight, labels.flatten(), dtype, chunk, narrow, gradient)
 
 
 def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:

@@ -84,12 +84,12 @@ def _start(kernel: Any, width: int, tensors: tuple[Tensor, ...], by_gelu: bool) 
 
 def geglu(x: Tensor) -> Tensor:
     """The op, as `neox_activations.gated.geglu`: x [..., 2 * width] -> [..., width]."""
-    return _Gated.apply(x, True)  # type: ignore[no-any-return, no-untyped-call]
+    return _Gated.apply(x, True)
 
 
 def swiglu(x: Tensor) -> Tensor:
     """The op, as `neox_activations.gated.swiglu`: x [..., 2 * width] -> [..., width]."""
-    return _Gated.apply(x, False)  # type: ignore[no-any-return, no-untyped-call]
+    return _Gated.apply(x, False)
 
 
 def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:

@@ -33,7 +33,7 @@ class Norm:
         self, x: Tensor, parameters: tuple[Tensor, ...], eps: float, residual: Tensor | None, **constants: bool
     ) -> Tensor | tuple[Tensor, Tensor]:
         """x, residual [..., width] -> as x; with a residual also the total."""
-        return _Norm.apply(x, residual, self, eps, constants, *parameters)  # type: ignore[no-any-return, no-untyped-call]
+        return _Norm.apply(x, residual, self, eps, constants, *parameters)
 
     def parts(self, width: int) -> dict[str, int]:
         """How the columns are dealt in the backward pass."""
@@ -52,7 +52,7 @@ class _Norm(torch.autograd.Function):
         residual: Tensor | None,
         kernels: Norm,
         eps: float,
-        constants: dict[str, bool],
+        constants: dict[str, Any],
         *parameters: Tensor,
     ) -> Tensor | tuple[Tensor, Tensor]:
         flat, width = rows(x), x.shape[-1]

@@ -53,7 +53,7 @@ def causal_softmax(x: Tensor, scale: float) -> Tensor:
 
     scale is above 0.
     """
-    return _CausalSoftmax.apply(x, scale)  # type: ignore[no-any-return, no-untyped-call]
+    return _CausalSoftmax.apply(x, scale)
 
 
 def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:

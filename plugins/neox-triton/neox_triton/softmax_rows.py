@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -30,9 +32,9 @@ def softmax_backward(grad: Tensor, y: Tensor, scale: float) -> Tensor:
     return dx.view(grad.shape)
 
 
-def start_by_rows(kernel: object, arguments: tuple[object, ...], keys: int, *more: object) -> None:
+def start_by_rows(kernel: object, arguments: tuple[Any, ...], keys: int, *more: object) -> None:
     """Start a kernel whose arguments are a tensor of rows, others, the number of rows, that of keys, and others."""
     block = block_of(keys)
     at_once = max(1, SOFTMAX_ELEMENTS // block)
-    grid = (triton.cdiv(arguments[0].shape[0], at_once),)  # type: ignore[attr-defined]
+    grid = (triton.cdiv(arguments[0].shape[0], at_once),)
     launch(kernel, grid, *arguments, keys, *more, ROWS=at_once, BLOCK=block, warps=warps_of(at_once * block))
