@@ -1,4 +1,4 @@
-"""What a resumed run computes otherwise than the one that wrote its checkpoint, of all that loads all the same."""
+"""Config differences that change the results of a resumed run, though its checkpoint loads."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _changes(then: Mapping[str, Any], now: RunPlan) -> list[str]:
         for key in sorted(then.get(part, {}).keys() & mine[part].keys() - others)
         for path, before, after in _different(f"{part}.{key}", then[part][key], mine[part][key])
     ]
-    return [f"goes on otherwise than the run that wrote the checkpoint: {'; '.join(found)}"] if found else []
+    return [f"differs from the run that wrote the checkpoint: {'; '.join(found)}"] if found else []
 
 
 def contents_of(plan: DataPlan, backend: DataBackend) -> Contents:

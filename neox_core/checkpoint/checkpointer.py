@@ -126,10 +126,8 @@ class Checkpointer:
         last = None if save is None else find_checkpoint(Path(save))
         if last is None:
             return ()
-        again = "`--resume auto` goes on from there"
-        return (
-            f"{last} is of an earlier run; this one begins anew and replaces checkpoints of the same steps ({again})",
-        )
+        starts = "this run starts at step 0 and replaces checkpoints of the same steps"
+        return (f"{last} belongs to an earlier run; {starts} (`--resume auto` continues from it)",)
 
     def _read(self, folder: Path, *, own: bool) -> Resumed:
         engine, plan = self._engine, self._plan.checkpoint

@@ -133,7 +133,10 @@ def _why_not_in_this_model(config: Config, op: str, choice: str) -> tuple[str, s
         if config.section(AttentionSection).sparsity == "all":
             return "every layer attends by blocks, which make no whole row of scores", "remove it"
         if op == SOFTMAXES[0] and model.reset_attention_mask:
-            return "the mask of parted documents is no triangle", "scaled-masked-softmax-fusion is for any mask"
+            return (
+                "the mask is not purely causal",
+                "scaled-masked-softmax-fusion is for any mask",
+            )
     return None
 
 

@@ -20,7 +20,7 @@ def shares(split: str | Sequence[float]) -> tuple[float, float, float]:
     if not 1 <= len(parts) <= 3:
         raise MisfitError(f"must be one to three numbers, not {len(parts)}", KEY, HINT)
     if not all(math.isfinite(part) and part >= 0 for part in parts) or sum(parts) <= 0:
-        raise MisfitError("must be shares of 0 or more that do not all vanish", KEY, HINT)
+        raise MisfitError("must be non-negative shares, at least one of them above 0", KEY, HINT)
     total = sum(parts)
     train, valid, test = (part / total for part in (*parts, 0.0, 0.0)[:3])
     return train, valid, test

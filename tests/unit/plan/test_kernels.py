@@ -103,7 +103,7 @@ def test_kernels_by_name(prepare: Prepare) -> None:
         ),
         (
             (*PARTED, "scaled-upper-triang-masked-softmax-fusion=true"),
-            "scaled-upper-triang-masked-softmax-fusion: does nothing: the mask of parted documents is no triangle",
+            "scaled-upper-triang-masked-softmax-fusion: does nothing: the mask is not purely causal",
         ),
         (
             ("layernorm-fusion=true",),

@@ -1,4 +1,4 @@
-"""Switches of GPT-NeoX and DeepSpeed that hold at their resting value, and that this version has no other value for."""
+"""Keys of GPT-NeoX and DeepSpeed that are accepted only at their default."""
 
 from attrs import frozen
 
