@@ -1,4 +1,4 @@
-"""`neox kernels`: what computes an op here, whether it computes it right, and how fast.
+"""`neox kernels`: what computes an op here, whether it computes it right, how fast, and in which tiles.
 
 The work is done by a process that may import torch.
 """
@@ -20,7 +20,7 @@ _dtype = click.option(
 
 @click.group()
 def kernels() -> None:
-    """Show, check and measure the kernels of the installed plugins."""
+    """Show, check, measure and tune the kernels of the installed plugins."""
 
 
 @kernels.command("list")
@@ -50,6 +50,20 @@ def check(ops: tuple[str, ...], device: str) -> None:
 def bench(ops: tuple[str, ...], device: str, dtype: str) -> None:
     """Measure the kernels of OPS, or all, and their references, forward and backward, on the shapes of a 7B model."""
     _work("bench", device, ops, {"dtype": dtype})
+
+
+@kernels.command()
+@click.argument("ops", nargs=-1)
+@_dtype
+@click.option("--out", type=click.Path(dir_okay=False), help="The table to write, instead of the one that runs read.")
+@click.option("--by", help="Who measures, for the table. Default: the GPU and the version of torch.")
+def tune(ops: tuple[str, ...], dtype: str, out: str | None, by: str | None) -> None:
+    """Measure the tiles that the kernels of OPS, or all, can be cut into on this GPU, and write the fastest to a table.
+
+    A tile is compared with the reference first. The table is tiles.csv in the user's cache folder, which runs and the
+    other commands here read. A run that resumes under another table gives other roundings.
+    """
+    _work("tune", "cuda", ops, {"dtype": dtype, "out": out, "by": by})
 
 
 def _work(what: str, device: str, names: tuple[str, ...], options: dict[str, Any]) -> NoReturn:

@@ -14,7 +14,7 @@ class Kernel(Protocol):
 
     The op and its reference are named by `Component.ops` of the part that owns it, or by `hooks.ops.CORE_OPS`. Equal to
     the reference to the tolerance that its documentation states, forward and backward; deterministic: the same
-    arguments on the same device give the same bits, so nothing is tuned by the clock.
+    arguments on the same device give the same bits, so nothing is tuned by the clock while it runs.
 
     `neox kernels check` asks for the rest of it: results have the dtypes and shapes of the reference's; every argument
     that the reference gives a gradient gets one, also where the gradient of the result is strided; arguments that the
@@ -27,7 +27,8 @@ class Kernel(Protocol):
 
     On a CPU every kernel runs only when asked for, since `auto` takes the references there. A kernel may also have a
     text `unasked`: why `auto` shall take it on no device, though it is right. One that has `recording` and `remembers`,
-    see `kernels.roofline.Recorded`, is in `neox kernels list --roofline`.
+    see `kernels.roofline.Recorded`, is in `neox kernels list --roofline`. One that has `tiles`, `candidates`,
+    `use_tiles` and `tuning_examples`, see `kernels.tiles.Tiled`, is measured by `neox kernels tune`.
     """
 
     def why_not(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:

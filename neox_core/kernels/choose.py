@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from attrs import frozen
+from attrs import astuple, frozen
 from torch import nn
 
 from neox_core.contracts import SparseUse
 from neox_core.errors import ConfigError
 from neox_core.hooks.component import load_path
 from neox_core.kernels.compare import faults_of
+from neox_core.kernels.tiles import tiles_for
 from neox_core.model.model_inputs import load_position
 from neox_core.model.scores import stores_scores
 
@@ -122,17 +123,34 @@ def use_kernels(
     """
     choices = [_chosen(each, plan, context, dtype) for each in plan.kernels]
     chosen = {each.op: each.kernel for each in choices if each.kernel is not None}
+    cut: dict[str, dict[str, tuple[int, ...]]] = {}
     for each, choice in zip(plan.kernels, choices, strict=True):
         if choice.kernel is not None and each.reference:
             offer = next(one for one in each.offers if one.load()[0] is choice.kernel)
             _probe(offer, choice.kernel, each.reference, dtype, context.device)
+            cut[each.op] = give_tiles(offer, choice.kernel, context.device)
     for user in (*kernel_users(model), optimizer):
         if hasattr(user, "kernels"):
             user.kernels = chosen
     if record is not None and choices:
-        text = {each.op: {"chosen": each.name, "passed_over": dict(each.passed_over)} for each in choices}
+        text: dict[str, dict[str, Any]] = {
+            each.op: {"chosen": each.name, "passed_over": dict(each.passed_over)} for each in choices
+        }
+        for op, tiles in cut.items():
+            text[op] |= {"tiles": tiles} if tiles else {}
         record.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
-    return tuple(f"kernel of {each.line}" for each in choices)
+    tabled = {op: f", {len(tiles)} of its tiles by table" for op, tiles in cut.items() if tiles}
+    return tuple(f"kernel of {each.line}{tabled.get(each.op, '')}" for each in choices)
+
+
+def give_tiles(offer: ComponentRef, kernel: Any, device: torch.device) -> dict[str, tuple[int, ...]]:
+    """Have a kernel that is `tiles.Tiled` cut as the tables say for the device; their tiles, by dtype and width."""
+    if not hasattr(kernel, "use_tiles"):
+        return {}
+    tiles = tiles_for(kernel, f"{offer.plugin}:{offer.name}", architecture_of(device))
+    with offer.blamed():
+        kernel.use_tiles(tiles)
+    return {f"{dtype} {width}": astuple(tile) for (dtype, width), tile in tiles.items()}
 
 
 def _chosen(kernel: KernelPlan, plan: ModelPlan, context: BuildContext, dtype: torch.dtype) -> Choice:

@@ -1,4 +1,4 @@
-"""The work of `neox kernels list`, `check` and `bench`: a process of its own, which imports torch."""
+"""The work of `neox kernels list`, `check`, `bench` and `tune`: a process of its own, which imports torch."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from neox_core.errors import ConfigError, run_main
 from neox_core.hooks.component import load_path
-from neox_core.kernels.choose import architecture_of, choose, load_kernel, why_not
+from neox_core.kernels.choose import architecture_of, choose, give_tiles, load_kernel, why_not
 from neox_core.kernels.compare import TOLERANCE, Verdict, compare, times_of
 from neox_core.kernels.roofline import traffic_of
+from neox_core.kernels.tiles import own_table, write_table
+from neox_core.kernels.tune import tuned
 from neox_core.parallel.context import DTYPES
 from neox_core.plan.runfile import ComponentRef, KernelPlan
 from neox_core.terminal import echo
@@ -54,6 +57,7 @@ def checked(rows: Sequence[Mapping[str, Any]], device: torch.device) -> Iterator
         reference = load_path(row["reference"])
         for offer in _offers(row):
             kernel = load_kernel(offer)
+            give_tiles(offer, kernel, device)
             for dtype, limit in TOLERANCE.items():
                 title = f"{offer.name} {dtype_name(dtype)}"
                 reasons = why_not(offer, kernel.why_not, _shape(offer, dtype), dtype, device)
@@ -89,6 +93,7 @@ def measured(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: tor
                 yield f"{offer.name}: cannot run: {', '.join(reasons)}"
                 continue
             reference = load_path(row["reference"])
+            give_tiles(offer, kernel, device)
             with offer.blamed():
                 arguments = next(iter(kernel.examples(dtype, device, large=True)))
                 own, plain = (statistics.median(times_of(each, arguments)) for each in (kernel, reference))
@@ -130,9 +135,32 @@ def _check(rows: Sequence[Mapping[str, Any]], device: torch.device) -> int:
     return 0 if ran and all(ran) else 1
 
 
+def _tune(rows: Sequence[Mapping[str, Any]], dtype: torch.dtype, out: str | None, by: str | None) -> int:
+    """Each row is in the table once it is known, so that what ends the work early loses nothing."""
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            "tiles are measured on a GPU, and there is none here that torch can use",
+            hint="run it on a machine like those that train; without a table kernels have the tiles of their plugin",
+        )
+    path = Path(out) if out else own_table()
+    if path is None:
+        raise ConfigError("there is no cache folder to write the table to", hint="name a file by --out")
+    device, known = torch.device("cuda"), 0
+    given = by or f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
+    for row, line in tuned(rows, device, dtype, ascii(given)[1:-1][:200]):
+        if row is not None:
+            write_table(path, [row])
+            known += 1
+        echo(line)
+    echo(f"{known} tiles in {path}" + ("" if path == own_table() else f"; to use them, copy it to {own_table()}"))
+    return 0 if known else 1
+
+
 def main() -> int:
     asked = json.loads(sys.argv[1])
     rows = asked["ops"]
+    if asked["what"] == "tune":
+        return _tune(rows, DTYPES[asked["dtype"]], asked["out"], asked["by"])
     kind = asked["device"]
     if kind == "auto":
         kind = "cuda" if torch.cuda.is_available() else "cpu"

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from neox_core.errors import RankError
+from neox_core.kernels.tiles import own_digest
 from neox_core.plan.runfile import RunPlan, digest
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ LIBRARIES = ("torch", "deepspeed", "neox-core")
 def describe(plan: RunPlan) -> dict[str, str]:
     """What has to be the same on every rank, by name."""
     software = {name: _version(name) for name in (*LIBRARIES, *sorted(plan.plugins))}
-    return {"the run file (SHA-256)": digest(plan), "python": platform.python_version(), **software}
+    tiles = {"the table of tiles (SHA-256)": own_digest()} if plan.model.kernels else {}
+    return {"the run file (SHA-256)": digest(plan), "python": platform.python_version(), **software, **tiles}
 
 
 def compare(store: Store, mine: dict[str, str], rank: int, world_size: int) -> None:
@@ -45,7 +47,7 @@ def compare(store: Store, mine: dict[str, str], rank: int, world_size: int) -> N
             store.wait([f"agree/read/{other}" for other in range(world_size)])
         raise RankError(
             "the ranks are not about to do the same:\n  " + "\n  ".join(differences),
-            hint="give every host the same run file and the same versions",
+            hint="give every host the same run file, the same versions and the same tiles.csv in its cache folder",
         )
 
 

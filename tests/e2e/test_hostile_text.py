@@ -72,6 +72,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "data index": ("{config}",),
     "kernels check": (EVIL,),
     "kernels bench": (EVIL,),
+    "kernels tune": (EVIL,),
     "difficulty": ("{config}", "--out", f"{{folder}}/{EVIL}"),
     "checkpoint import-hf": ("{hf}", "--out", "{folder}/out"),
 }

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from neox_triton.choices import COLUMN_WARPS, COLUMNS
+from neox_triton.choices import ADAM_STEP
 from neox_triton.examples import Size, draw
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import launch
@@ -66,9 +66,10 @@ def adam_step(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The op, as `neox_adam.optim.adam_step`, in place. All but grad are contiguous."""
     beta1, beta2 = betas
+    tile = ADAM_STEP.of(weight)
     launch(
         _step,
-        (triton.cdiv(weight.numel(), COLUMNS),),
+        (triton.cdiv(weight.numel(), tile.block),),
         weight,
         grad.contiguous(),
         mean,
@@ -82,8 +83,9 @@ def adam_step(
         float(1 - lr * weight_decay),
         float(weight_decay),
         DECOUPLED=decoupled,
-        BLOCK=COLUMNS,
-        warps=COLUMN_WARPS,
+        BLOCK=tile.block,
+        warps=tile.warps,
+        stages=tile.stages,
         passes={0: 2, 2: 2, 3: 2},
     )
     increment_version((weight, mean, square))
@@ -98,5 +100,8 @@ def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Itera
 
 
 KERNEL = TritonKernel(
-    adam_step, _cases, unasked="it is one launch a parameter, where torch's fused step is one for many"
+    adam_step,
+    _cases,
+    unasked="it is one launch a parameter, where torch's fused step is one for many",
+    tiling=ADAM_STEP,
 )

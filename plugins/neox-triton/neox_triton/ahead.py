@@ -24,6 +24,7 @@ from attrs import asdict, fields, frozen
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
 
 from neox_core.hooks.component import load_path
 from neox_triton.choices import MAX_WIDTH
@@ -97,7 +98,8 @@ def launches_of(op: str, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
 def compiled(op: str, launch: Launch, target: str) -> Resources:
     """One kernel compiled for one target, by the compilers that Triton ships."""
     source = ASTSource(launch.fn, *_specialised(launch))
-    options = {"num_warps": launch.warps, "enable_fp_fusion": True}
+    stages = {"num_stages": launch.stages} if launch.stages else {}
+    options = {"num_warps": launch.warps, "enable_fp_fusion": True, **stages}
     binary = triton.compile(source, target=TARGETS[target], options=options)
     registers, spills = _nvidia(binary.asm["cubin"]) if "cubin" in binary.asm else _amd(binary.asm["amdgcn"])
     name = launch.fn.fn.__name__.lstrip("_")
@@ -110,7 +112,8 @@ def compiled(op: str, launch: Launch, target: str) -> Resources:
 def digest(launch: Launch) -> str:
     """Of what decides the machine code, but for the version of Triton."""
     module: Any = inspect.getmodule(launch.fn.fn)
-    text = repr((inspect.getsource(module), _specialised(launch), launch.warps))
+    sources = [each.src for each in vars(module).values() if isinstance(each, JITFunction)]
+    text = repr((sources, launch.fn.fn.__name__, _specialised(launch), launch.warps, *filter(None, [launch.stages])))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -147,7 +150,7 @@ def _specialised(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[t
 
 
 def _key(launch: Launch) -> str:
-    return repr((launch.fn.fn.__qualname__, launch.fn.fn.__module__, _specialised(launch), launch.warps))
+    return repr((launch.fn.fn.__qualname__, launch.fn.fn.__module__, _specialised(launch), launch.warps, launch.stages))
 
 
 def _nvidia(cubin: bytes) -> tuple[int, int]:

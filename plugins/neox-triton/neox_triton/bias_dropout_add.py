@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neox_triton.choices import COLUMN_WARPS, COLUMNS, PROGRAMS
+from neox_triton.choices import BIAS_DROPOUT_ADD, PROGRAMS
 from neox_triton.examples import Size, sublayer_output
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import block_of, launch, like, rows
@@ -115,7 +115,8 @@ class _BiasDropoutAdd(torch.autograd.Function):
         salt = 0x5BD1E995 * (site + 1) & 0xFFFFFFFF
         dropout = (x.shape[-2], salt, first, round(p * 2**32), 1 - p if p < 1 else 1.0)
         y = torch.empty_like(other, dtype=like(x, residual))
-        block = min(COLUMNS, block_of(width))
+        tile = BIAS_DROPOUT_ADD.of(flat)
+        block = min(tile.block, block_of(width))
         launch(
             _forward,
             (flat.shape[0], triton.cdiv(width, block)),
@@ -129,22 +130,23 @@ class _BiasDropoutAdd(torch.autograd.Function):
             BIAS=bias is not None,
             DROP=drops,
             BLOCK=block,
-            warps=COLUMN_WARPS,
+            warps=tile.warps,
+            stages=tile.stages,
         )
         ctx.save_for_backward(keys if drops else None)
-        ctx.options = dropout, x.dtype, None if bias is None else bias.dtype, residual.dtype
+        ctx.options = tile, dropout, x.dtype, None if bias is None else bias.dtype, residual.dtype
         return y.view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (keys,) = ctx.saved_tensors
-        dropout, dtype, bias_dtype, residual_dtype = ctx.options
+        tile, dropout, dtype, bias_dtype, residual_dtype = ctx.options
         flat = rows(grad)
         num_rows, width = flat.shape
         programs = min(num_rows, PROGRAMS)
         dx = torch.empty_like(flat, dtype=dtype)
         partial = torch.empty(programs, width, dtype=torch.float32, device=flat.device)
-        block = min(COLUMNS, block_of(width))
+        block = min(tile.block, block_of(width))
         launch(
             _backward,
             (programs, triton.cdiv(width, block)),
@@ -158,7 +160,8 @@ class _BiasDropoutAdd(torch.autograd.Function):
             *dropout,
             DROP=keys is not None,
             BLOCK=block,
-            warps=COLUMN_WARPS,
+            warps=tile.warps,
+            stages=tile.stages,
         )
         dbias = None if bias_dtype is None else partial.sum(0).to(bias_dtype)
         return dx.view(grad.shape), dbias, grad.to(residual_dtype), None, None, None, None
@@ -185,4 +188,4 @@ def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Itera
     yield x, bias, residual
 
 
-KERNEL = TritonKernel(bias_dropout_add, _cases, remembers=False)
+KERNEL = TritonKernel(bias_dropout_add, _cases, remembers=False, tiling=BIAS_DROPOUT_ADD)

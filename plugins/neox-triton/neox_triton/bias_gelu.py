@@ -11,7 +11,7 @@ import triton.language as tl
 from attrs import evolve
 from torch import Tensor
 
-from neox_triton.choices import COLUMN_WARPS, COLUMNS, PROGRAMS
+from neox_triton.choices import BIAS_GELU, PROGRAMS
 from neox_triton.examples import Size, draw, sublayer_output
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import block_of, launch, rows
@@ -76,9 +76,11 @@ class _BiasGelu(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, bias: Tensor, by_tanh: bool) -> Tensor:
         flat, width = rows(x), x.shape[-1]
         y = torch.empty_like(flat)
-        block = min(COLUMNS, block_of(width))
+        tile = BIAS_GELU.of(flat)
+        block = min(tile.block, block_of(width))
         grid = (flat.shape[0], triton.cdiv(width, block))
-        launch(_forward, grid, flat, bias, y, width, TANH=by_tanh, BLOCK=block, warps=COLUMN_WARPS)
+        cut: dict[str, Any] = {"BLOCK": block, "warps": tile.warps, "stages": tile.stages}
+        launch(_forward, grid, flat, bias, y, width, TANH=by_tanh, **cut)
         ctx.save_for_backward(flat, bias)
         ctx.options = by_tanh, x.shape
         return y.view(x.shape)
@@ -91,7 +93,8 @@ class _BiasGelu(torch.autograd.Function):
         programs = min(num_rows, PROGRAMS)
         dx = torch.empty_like(flat)
         partial = torch.empty(programs, width, dtype=torch.float32, device=flat.device)
-        block = min(COLUMNS, block_of(width))
+        tile = BIAS_GELU.of(flat)
+        block = min(tile.block, block_of(width))
         launch(
             _backward,
             (programs, triton.cdiv(width, block)),
@@ -105,7 +108,8 @@ class _BiasGelu(torch.autograd.Function):
             triton.cdiv(num_rows, programs),
             TANH=by_tanh,
             BLOCK=block,
-            warps=COLUMN_WARPS,
+            warps=tile.warps,
+            stages=tile.stages,
         )
         return dx.view(shape), partial.sum(0).to(bias.dtype), None
 
@@ -121,4 +125,4 @@ def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Itera
     yield draw(*x.shape, dtype=dtype, device=device, scale=3.0), bias, True
 
 
-KERNEL = TritonKernel(bias_gelu, _cases)
+KERNEL = TritonKernel(bias_gelu, _cases, tiling=BIAS_GELU)

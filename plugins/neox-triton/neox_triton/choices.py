@@ -1,4 +1,14 @@
-"""How kernels are cut: data, chosen by shape alone, so that a resumed run takes the same and gives the same bits."""
+"""How kernels are cut: by dtype and shape, and by a table where it has a row, so a resumed run gives the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from attrs import field, frozen
+from torch import Tensor
+
+from neox_core.kernels.tiles import Tile, width_of
 
 MAX_WIDTH = 16384
 """Elements of a row that one program holds."""
@@ -8,28 +18,11 @@ MAX_ROW_BYTES = 48 * 2**10
 WARPS = ((1024, 4), (4096, 8), (MAX_WIDTH, 16))
 """(elements of a row up to, warps of its program)."""
 
-PART_OF_ROW = 8192
-"""Of a row, the elements that a program has at most where it sums gradients of a weight by column."""
-
-COLUMNS = 1024
-"""Elements of a row that a program of an elementwise kernel works on, and its warps."""
-COLUMN_WARPS = 4
-
-SOFTMAX_ELEMENTS = 2048
-"""Elements of rows that a program of a softmax works on, where one row has not so many."""
-
-BLOCK_ELEMENTS = 4096
-"""Numbers of blocks that a program packs into signs, or unpacks."""
+BLOCK_ELEMENTS, BLOCK_WARPS = 4096, 4
+"""Numbers of blocks that a program packs into signs, or unpacks, and its warps."""
 
 PROGRAMS = 512
 """Programs among which the rows are dealt where gradients of a weight are summed: each writes one partial sum."""
-
-ROTARY_ELEMENTS = 2048
-"""Halves of heads of one token that a program turns."""
-
-VOCABULARY = 4096
-"""Logits of a token that a program looks at together, and its warps."""
-VOCABULARY_WARPS = 8
 
 CHUNK_BYTES = 512 * 2**20
 """Logits that exist at once in cross-entropy, in the dtype of the products."""
@@ -51,5 +44,58 @@ def warps_of(block: int) -> int:
     return next(warps for limit, warps in WARPS if block <= limit)
 
 
-TILE_ROWS, TILE_COLUMNS = 16, 128
-"""Of a matrix, what a program steps at once."""
+_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+@frozen(eq=False)
+class Tiling:
+    """How the kernels of an op are cut, by the dtype and the rows of its first tensor.
+
+    blocks: elements that a program takes together; warps: its warps, 0: as many as `warps_of` says; stages: of its
+    loops, 0: as Triton has them. The first of each are the op's own, the others may be tried, and a table may have any.
+    inside: whether a block lies in one row.
+    """
+
+    blocks: tuple[int, ...]
+    warps: tuple[int, ...]
+    stages: tuple[int, ...] = (0,)
+    inside: bool = True
+    _table: dict[tuple[str, int], Tile] = field(factory=dict, init=False)
+
+    def of(self, x: Tensor) -> Tile:
+        """For an op whose first tensor is x."""
+        tabled = self._table.get((_NAMES.get(x.dtype, ""), width_of(x.shape or (1,))), Tile())
+        return Tile(tabled.block or self.blocks[0], tabled.warps or self.warps[0], tabled.stages or self.stages[0])
+
+    def use(self, table: Mapping[tuple[str, int], Tile]) -> None:
+        """Take the tiles of a table, and no earlier one's."""
+        self._table.clear()
+        self._table.update(table)
+
+    def candidates(self, width: int) -> tuple[Tile, ...]:
+        """`Tile()`, and what else may be tried for rows of `width` elements: a block is no longer than they are."""
+        blocks = dict.fromkeys(min(each, width) if self.inside else each for each in self.blocks)
+        tiles = [Tile(block, warps) for block in blocks for warps in self.warps if warps]
+        tiles += [Tile(0, 0, stages) for stages in self.stages if stages]
+        return (Tile(), *(each for each in tiles if each != Tile(next(iter(blocks)), self.warps[0])))
+
+
+COLUMNS = (1024, 512, 2048), (4, 2, 8)
+"""Elements of a row that a program of an elementwise kernel works on, and its warps."""
+SOFTMAXES = (2048, 1024, 4096), (0, 4, 8)
+"""Elements of rows that a program of a softmax works on, where one row has not so many."""
+NORMS = (8192, 4096, 2048), (0, 4, 8, 16), (0, 1, 2)
+"""Of a row, the elements that a program has at most where it sums gradients of a weight by column."""
+
+LAYER_NORM, RMS_NORM = Tiling(*NORMS), Tiling(*NORMS)
+SCALE_NORM = Tiling((MAX_WIDTH,), *NORMS[1:])
+GEGLU, SWIGLU, BIAS_GELU, BIAS_DROPOUT_ADD = (Tiling(*COLUMNS) for _ in range(4))
+ADAM_STEP = Tiling(*COLUMNS, inside=False)
+CAUSAL_SOFTMAX, MASKED_SOFTMAX = (Tiling(*SOFTMAXES, inside=False) for _ in range(2))
+ROTARY = Tiling((2048, 1024, 4096), (4, 2, 8), inside=False)
+"""Halves of heads of one token that a program turns."""
+CROSS_ENTROPY = Tiling((4096, 2048, 8192), (8, 4, 16), (0, 1, 2), inside=False)
+"""Logits of a token that a program looks at together."""
+SM3_STEP = Tiling((128, 64, 256), (4, 2, 8), inside=False)
+"""Columns of a matrix of which a program steps TILE_ROWS rows."""
+TILE_ROWS = 16

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neox_triton.choices import CHUNK_BYTES, VOCABULARY, VOCABULARY_WARPS
+from neox_triton.choices import CHUNK_BYTES, CROSS_ENTROPY
 from neox_triton.examples import Size, draw
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import block_of, launch
@@ -77,7 +77,7 @@ class _CrossEntropy(torch.autograd.Function):
         losses = torch.empty(labels.shape, dtype=dtype if narrow else torch.float32, device=labels.device)
         grad_hidden = torch.empty_like(states) if gradient else None
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if gradient else None
-        vocab = weight.shape[0]
+        vocab, tile = weight.shape[0], CROSS_ENTROPY.of(states)
         for start in range(0, len(labels), chunk):
             part = slice(start, start + chunk)
             logits = states[part] @ matrix.T  # [chunk, vocab]
@@ -90,8 +90,9 @@ class _CrossEntropy(torch.autograd.Function):
                 vocab,
                 IGNORED=IGNORED,
                 GRADIENT=gradient,
-                BLOCK=min(VOCABULARY, block_of(vocab)),
-                warps=VOCABULARY_WARPS,
+                BLOCK=min(tile.block, block_of(vocab)),
+                warps=tile.warps,
+                stages=tile.stages,
                 passes={0: 3 if gradient else 1},
             )
             if grad_hidden is not None and grad_weight is not None:
@@ -158,4 +159,4 @@ def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Itera
     yield hidden, weight, labels.masked_fill(labels % 5 == 1, IGNORED), None if size else 4
 
 
-KERNEL = TritonKernel(cross_entropy, _cases)
+KERNEL = TritonKernel(cross_entropy, _cases, tiling=CROSS_ENTROPY)

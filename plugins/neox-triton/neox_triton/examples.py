@@ -30,6 +30,9 @@ class Size:
 
 LARGE = Size(4096, 32)
 """A 7B model's."""
+TUNED = tuple(Size(*each) for each in ((1024, 16, 2048, 4, 2816), (2048, 16, 2048, 4, 5632), (2048, 8), (4096, 32),
+                                       (8192, 64, 2048, 4, 22016), (12288, 96, 2048, 1)))  # fmt: skip
+"""Models whose kernels are measured to fill a table of tiles: all widths and heads from 1024 and 64 on."""
 
 
 def draw(*shape: int, dtype: torch.dtype, device: torch.device, scale: float = 1.0) -> Tensor:

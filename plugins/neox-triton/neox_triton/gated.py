@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neox_triton.choices import COLUMN_WARPS, COLUMNS
+from neox_triton.choices import GEGLU as GEGLU_TILES
+from neox_triton.choices import SWIGLU as SWIGLU_TILES
 from neox_triton.examples import Size, gated_input
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import block_of, launch, rows
@@ -62,7 +63,7 @@ class _Gated(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, by_gelu: bool) -> Tensor:
         flat, width = rows(x), x.shape[-1] // 2
         y = torch.empty(flat.shape[0], width, dtype=x.dtype, device=x.device)
-        _start(_forward, width, (flat, y), by_gelu)
+        _start(_forward, flat, (flat, y), by_gelu)
         ctx.save_for_backward(flat)
         ctx.options = by_gelu, x.shape
         return y.view(*x.shape[:-1], width)
@@ -72,14 +73,18 @@ class _Gated(torch.autograd.Function):
         (flat,) = ctx.saved_tensors
         by_gelu, shape = ctx.options
         dx = torch.empty_like(flat)
-        _start(_backward, flat.shape[1] // 2, (rows(grad), flat, dx), by_gelu)
+        _start(_backward, flat, (rows(grad), flat, dx), by_gelu)
         return dx.view(shape), None
 
 
-def _start(kernel: Any, width: int, tensors: tuple[Tensor, ...], by_gelu: bool) -> None:
-    block = min(COLUMNS, block_of(width))
-    grid = (tensors[0].shape[0], triton.cdiv(width, block))
-    launch(kernel, grid, *tensors, width, GELU=by_gelu, BLOCK=block, warps=COLUMN_WARPS)
+def _start(kernel: Any, x: Tensor, tensors: tuple[Tensor, ...], by_gelu: bool) -> None:
+    """x: rows of the op's argument."""
+    width = x.shape[1] // 2
+    tile = (GEGLU_TILES if by_gelu else SWIGLU_TILES).of(x)
+    block = min(tile.block, block_of(width))
+    grid = (x.shape[0], triton.cdiv(width, block))
+    cut: dict[str, Any] = {"BLOCK": block, "warps": tile.warps, "stages": tile.stages}
+    launch(kernel, grid, *tensors, width, GELU=by_gelu, **cut)
 
 
 def geglu(x: Tensor) -> Tensor:
@@ -96,5 +101,5 @@ def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Itera
     yield (gated_input(dtype, device, size),)
 
 
-GEGLU = TritonKernel(geglu, _cases)
-SWIGLU = TritonKernel(swiglu, _cases)
+GEGLU = TritonKernel(geglu, _cases, tiling=GEGLU_TILES)
+SWIGLU = TritonKernel(swiglu, _cases, tiling=SWIGLU_TILES)

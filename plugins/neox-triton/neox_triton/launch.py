@@ -17,7 +17,7 @@ from neox_core.kernels.roofline import bytes_of
 
 @frozen(eq=False)
 class Launch:
-    """One start of a kernel: `fn` with arguments, compile-time constants and warps."""
+    """One start of a kernel: `fn` with arguments, compile-time constants, warps, and stages, 0: as Triton has them."""
 
     fn: Any
     arguments: tuple[Any, ...]
@@ -25,6 +25,7 @@ class Launch:
     warps: int
     passes: dict[int, int]
     flops: int
+    stages: int = 0
 
     @property
     def name(self) -> str:
@@ -57,6 +58,7 @@ def launch(
     grid: tuple[int, ...],
     *arguments: Any,
     warps: int,
+    stages: int = 0,
     passes: dict[int, int] | None = None,
     flops: Callable[[], int] | None = None,
     **constants: Any,
@@ -68,9 +70,10 @@ def launch(
     """
     record = _RECORD.get()
     if record is not None:
-        record.append(Launch(fn, arguments, constants, warps, passes or {}, flops() if flops else 0))
+        record.append(Launch(fn, arguments, constants, warps, passes or {}, flops() if flops else 0, stages))
     else:
-        fn[grid](*arguments, **constants, num_warps=warps, enable_fp_fusion=True)
+        pipeline = {"num_stages": stages} if stages else {}
+        fn[grid](*arguments, **constants, num_warps=warps, enable_fp_fusion=True, **pipeline)
 
 
 def interpreted() -> bool:

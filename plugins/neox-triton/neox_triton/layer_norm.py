@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neox_triton.choices import MAX_ROW_BYTES, MAX_WIDTH
+from neox_triton.choices import LAYER_NORM, MAX_ROW_BYTES, MAX_WIDTH
 from neox_triton.examples import Size, draw, norm_input
 from neox_triton.kernel import TritonKernel
 from neox_triton.norm import Norm
@@ -115,7 +115,7 @@ def _backward(
     tl.store(dbias_ptr + program * width + column, dbias, mask=inside)
 
 
-NORM = Norm(_forward, _backward, saves=1)
+NORM = Norm(_forward, _backward, LAYER_NORM, saves=1)
 
 
 def layer_norm(
@@ -131,4 +131,4 @@ def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Itera
     yield x, weight, bias, 1e-5, draw(*x.shape, dtype=dtype, device=device)
 
 
-KERNEL = TritonKernel(layer_norm, _cases, max_width=MAX_WIDTH, max_bytes=MAX_ROW_BYTES)
+KERNEL = TritonKernel(layer_norm, _cases, max_width=MAX_WIDTH, max_bytes=MAX_ROW_BYTES, tiling=LAYER_NORM)

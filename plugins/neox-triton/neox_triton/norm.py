@@ -9,7 +9,7 @@ import triton
 from attrs import frozen
 from torch import Tensor
 
-from neox_triton.choices import PART_OF_ROW, PROGRAMS, warps_of
+from neox_triton.choices import PROGRAMS, Tiling, warps_of
 from neox_triton.launch import block_of, launch, like, rows
 
 
@@ -26,6 +26,7 @@ class Norm:
 
     forward: Any
     backward: Any
+    tiling: Tiling
     saves: int = 0
     parted: bool = True
 
@@ -35,11 +36,11 @@ class Norm:
         """x, residual [..., width] -> as x; with a residual also the total."""
         return _Norm.apply(x, residual, self, eps, constants, *parameters)
 
-    def parts(self, width: int) -> dict[str, int]:
-        """How the columns are dealt in the backward pass."""
+    def parts(self, width: int, most: int) -> dict[str, int]:
+        """How the columns are dealt in the backward pass, at most so many to a program."""
         if not self.parted:
             return {"BLOCK": block_of(width)}
-        parts = triton.cdiv(width, PART_OF_ROW)
+        parts = triton.cdiv(width, most)
         part = triton.cdiv(width, parts)
         return {"PART": part, "PARTS": parts, "BLOCK": block_of(part)}
 
@@ -59,16 +60,17 @@ class _Norm(torch.autograd.Function):
         total = flat if residual is None else torch.empty_like(flat, dtype=like(x, residual))
         other, y, block = flat if residual is None else rows(residual), torch.empty_like(total), block_of(width)
         saved = [torch.empty(len(flat), dtype=torch.float32, device=x.device) for _ in range(kernels.saves)]
-        constants = {**constants, "ADD": residual is not None}
+        constants, tile = {**constants, "ADD": residual is not None}, kernels.tiling.of(flat)
         arguments = flat, other, y, total, *parameters, *saved, width, eps
-        launch(kernels.forward, (flat.shape[0],), *arguments, warps=warps_of(block), **constants, BLOCK=block)
+        cut: dict[str, Any] = {"BLOCK": block, "warps": tile.warps or warps_of(block), "stages": tile.stages}
+        launch(kernels.forward, (flat.shape[0],), *arguments, **constants, **cut)
         ctx.save_for_backward(total, *saved, *parameters)
-        ctx.options = kernels, eps, constants, x.dtype, None if residual is None else residual.dtype
+        ctx.options = kernels, tile, eps, constants, x.dtype, None if residual is None else residual.dtype
         return y.view(x.shape) if residual is None else (y.view(x.shape), total.view(x.shape))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_total: Tensor | None = None) -> tuple[Tensor | None, ...]:
-        kernels, eps, constants, dtype, residual_dtype = ctx.options
+        kernels, tile, eps, constants, dtype, residual_dtype = ctx.options
         total, *more = ctx.saved_tensors
         saved, parameters = more[: kernels.saves], more[kernels.saves :]
         num_rows, width = total.shape
@@ -77,9 +79,10 @@ class _Norm(torch.autograd.Function):
         above = total if grad_total is None else rows(grad_total)
         tensors = rows(grad), above, total, dx, parameters[0], *saved, *sums
         numbers = num_rows, width, triton.cdiv(num_rows, programs), eps
-        cut = kernels.parts(width)
+        cut = kernels.parts(width, tile.block)
+        started = {"warps": tile.warps or warps_of(cut["BLOCK"]), "stages": tile.stages}
         grid = (programs, cut.get("PARTS", 1))
-        launch(kernels.backward, grid, *tensors, *numbers, warps=warps_of(cut["BLOCK"]), **constants, **cut)
+        launch(kernels.backward, grid, *tensors, *numbers, **started, **constants, **cut)
         dx = dx.view(grad.shape)
         added = None if residual_dtype is None else dx.to(residual_dtype)
         found = (each.sum(0).to(one.dtype).view_as(one) for each, one in zip(sums, parameters, strict=True))

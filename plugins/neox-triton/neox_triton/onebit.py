@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neox_triton.choices import BLOCK_ELEMENTS, COLUMN_WARPS
+from neox_triton.choices import BLOCK_ELEMENTS, BLOCK_WARPS
 from neox_triton.examples import Size, blocks
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import block_of, launch, rows
@@ -75,7 +75,7 @@ def _start(kernel: Any, tensors: tuple[Tensor, ...], num_rows: int, width: int, 
     block = block_of(width)
     at_once = max(1, BLOCK_ELEMENTS // block)
     grid = (triton.cdiv(num_rows, at_once),)
-    launch(kernel, grid, *tensors, num_rows, width, stride, ROWS=at_once, BLOCK=block, warps=COLUMN_WARPS)
+    launch(kernel, grid, *tensors, num_rows, width, stride, ROWS=at_once, BLOCK=block, warps=BLOCK_WARPS)
 
 
 def _compress_cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:

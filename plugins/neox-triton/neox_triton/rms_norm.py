@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neox_triton.choices import MAX_ROW_BYTES, MAX_WIDTH
+from neox_triton.choices import MAX_ROW_BYTES, MAX_WIDTH, RMS_NORM
 from neox_triton.examples import Size, draw, norm_input
 from neox_triton.kernel import TritonKernel
 from neox_triton.norm import Norm
@@ -106,7 +106,7 @@ def _backward(
     tl.store(dweight_ptr + program * width + column, dweight, mask=inside)
 
 
-NORM = Norm(_forward, _backward)
+NORM = Norm(_forward, _backward, RMS_NORM)
 
 
 def rms_norm(
@@ -122,4 +122,4 @@ def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Itera
     yield x, weight, 1e-5, True, draw(*x.shape, dtype=dtype, device=device)
 
 
-KERNEL = TritonKernel(rms_norm, _cases, max_width=MAX_WIDTH, max_bytes=MAX_ROW_BYTES)
+KERNEL = TritonKernel(rms_norm, _cases, max_width=MAX_WIDTH, max_bytes=MAX_ROW_BYTES, tiling=RMS_NORM)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neox_triton.choices import COLUMN_WARPS, ROTARY_ELEMENTS
+from neox_triton.choices import ROTARY
 from neox_triton.examples import Size, draw
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import block_of, launch
@@ -78,7 +78,8 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, *, back: bool) -> Tensor:
     y = torch.empty(batch, seq, heads, width, dtype=x.dtype, device=x.device)
     half_block = block_of(half)
     rest = block_of(width - 2 * half) if width > 2 * half else 0
-    at_once = min(block_of(heads), max(1, ROTARY_ELEMENTS // max(half_block, rest)))
+    tile = ROTARY.of(x)
+    at_once = min(block_of(heads), max(1, tile.block // max(half_block, rest)))
     launch(
         _turn,
         (batch * seq, triton.cdiv(heads, at_once)),
@@ -96,7 +97,8 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, *, back: bool) -> Tensor:
         HEADS=at_once,
         HALF=half_block,
         REST=rest,
-        warps=COLUMN_WARPS,
+        warps=tile.warps,
+        stages=tile.stages,
     )
     return y.transpose(1, 2)
 
@@ -124,4 +126,4 @@ def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Itera
         )
 
 
-KERNEL = TritonKernel(rotary, _cases, remembers=False)
+KERNEL = TritonKernel(rotary, _cases, remembers=False, tiling=ROTARY)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neox_triton.choices import MAX_WIDTH
+from neox_triton.choices import MAX_WIDTH, SCALE_NORM
 from neox_triton.examples import Size, draw, norm_input
 from neox_triton.kernel import TritonKernel
 from neox_triton.norm import Norm
@@ -70,7 +70,7 @@ def _backward(
     tl.store(dweight_ptr + program, dweight)
 
 
-NORM = Norm(_forward, _backward, parted=False)
+NORM = Norm(_forward, _backward, SCALE_NORM, parted=False)
 
 
 def scale_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
@@ -84,4 +84,10 @@ def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Itera
     yield x, weight, 1e-8, draw(*x.shape, dtype=dtype, device=device)
 
 
-KERNEL = TritonKernel(scale_norm, _cases, max_width=MAX_WIDTH, max_bytes=2**15)  # wider rows of fp32 spill
+KERNEL = TritonKernel(
+    scale_norm,
+    _cases,
+    max_width=MAX_WIDTH,
+    max_bytes=2**15,  # wider rows of fp32 spill
+    tiling=SCALE_NORM,
+)

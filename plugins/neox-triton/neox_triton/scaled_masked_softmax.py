@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neox_triton.choices import MAX_WIDTH
+from neox_triton.choices import MASKED_SOFTMAX, MAX_WIDTH
 from neox_triton.examples import Size, scores
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import rows
@@ -58,14 +58,15 @@ class _MaskedSoftmax(torch.autograd.Function):
         flat = rows(x)
         y = torch.empty_like(flat)
         hidden = mask.view(torch.uint8).expand(x.shape)
-        start_by_rows(_forward, (flat, hidden, y, len(flat)), keys, heads, queries, *hidden.stride(), scale)
+        tensors = flat, hidden, y, len(flat)
+        start_by_rows(MASKED_SOFTMAX, _forward, tensors, keys, heads, queries, *hidden.stride(), scale)
         ctx.save_for_backward(y)
         ctx.scale = scale
         return y.view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return softmax_backward(grad, ctx.saved_tensors[0], ctx.scale), None, None
+        return softmax_backward(grad, ctx.saved_tensors[0], ctx.scale, MASKED_SOFTMAX), None, None
 
 
 def masked_softmax(x: Tensor, mask: Tensor, scale: float) -> Tensor:
@@ -82,4 +83,4 @@ def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Itera
     yield x, column % 5 == column[: x.shape[-2], None] % 4, 0.25
 
 
-KERNEL = TritonKernel(masked_softmax, _cases, max_width=MAX_WIDTH)
+KERNEL = TritonKernel(masked_softmax, _cases, max_width=MAX_WIDTH, tiling=MASKED_SOFTMAX)

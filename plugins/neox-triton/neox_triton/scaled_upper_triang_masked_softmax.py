@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neox_triton.choices import MAX_WIDTH
+from neox_triton.choices import CAUSAL_SOFTMAX, MAX_WIDTH
 from neox_triton.examples import Size, scores
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import rows
@@ -38,14 +38,14 @@ class _CausalSoftmax(torch.autograd.Function):
         queries, keys = x.shape[-2:]
         flat = rows(x)
         y = torch.empty_like(flat)
-        start_by_rows(_forward, (flat, y, len(flat)), keys, queries, scale)
+        start_by_rows(CAUSAL_SOFTMAX, _forward, (flat, y, len(flat)), keys, queries, scale)
         ctx.save_for_backward(y)
         ctx.scale = scale
         return y.view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return softmax_backward(grad, ctx.saved_tensors[0], ctx.scale), None
+        return softmax_backward(grad, ctx.saved_tensors[0], ctx.scale, CAUSAL_SOFTMAX), None
 
 
 def causal_softmax(x: Tensor, scale: float) -> Tensor:
@@ -60,4 +60,4 @@ def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Itera
     yield scores(dtype, device, size), 0.25
 
 
-KERNEL = TritonKernel(causal_softmax, _cases, max_width=MAX_WIDTH)
+KERNEL = TritonKernel(causal_softmax, _cases, max_width=MAX_WIDTH, tiling=CAUSAL_SOFTMAX)

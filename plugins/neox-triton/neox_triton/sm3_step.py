@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from neox_triton.choices import COLUMN_WARPS, TILE_COLUMNS, TILE_ROWS
+from neox_triton.choices import SM3_STEP, TILE_ROWS
 from neox_triton.examples import Size, draw
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import launch
@@ -83,11 +83,12 @@ def sm3_step(
     All but grad are contiguous.
     """
     height, width = weight.shape
+    tile = SM3_STEP.of(weight)
     bounds = [each.float() for each in (rows, columns)]  # atomic operations have no narrow maxima
     grown = [torch.zeros_like(each) for each in bounds]
     launch(
         _step,
-        (triton.cdiv(height, TILE_ROWS), triton.cdiv(width, TILE_COLUMNS)),
+        (triton.cdiv(height, TILE_ROWS), triton.cdiv(width, tile.block)),
         weight,
         grad.contiguous(),
         weight if moved is None else moved,
@@ -103,8 +104,9 @@ def sm3_step(
         DECAYS=beta > 0,
         MOVES=moved is not None,
         ROWS=TILE_ROWS,
-        COLUMNS=TILE_COLUMNS,
-        warps=COLUMN_WARPS,
+        COLUMNS=tile.block,
+        warps=tile.warps,
+        stages=tile.stages,
         passes={0: 2, 2: 2},
     )
     rows.copy_(grown[0])
@@ -123,4 +125,6 @@ def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Itera
         yield weight, grad[:, 1:].contiguous() if size else grad[:, 1:], *bounds, 0.1, beta, 1e-30, 0.01, momentum, last
 
 
-KERNEL = TritonKernel(sm3_step, _cases, unasked="it is one launch a parameter, and no GPU has measured it")
+KERNEL = TritonKernel(
+    sm3_step, _cases, unasked="it is one launch a parameter, and no GPU has measured it", tiling=SM3_STEP
+)

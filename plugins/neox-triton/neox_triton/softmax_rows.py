@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neox_triton.choices import SOFTMAX_ELEMENTS, warps_of
+from neox_triton.choices import Tiling, warps_of
 from neox_triton.launch import block_of, launch, rows
 
 
@@ -25,16 +25,22 @@ def _backward(grad_ptr, y_ptr, dx_ptr, num_rows, keys, scale, ROWS: tl.constexpr
     tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=inside)
 
 
-def softmax_backward(grad: Tensor, y: Tensor, scale: float) -> Tensor:
+def softmax_backward(grad: Tensor, y: Tensor, scale: float, tiling: Tiling) -> Tensor:
     """The gradient of the scores. y: probabilities [rows, keys]; where one is 0 the score gets none."""
     dx = torch.empty_like(y)
-    start_by_rows(_backward, (rows(grad), y, dx, len(y)), y.shape[1], scale)
+    start_by_rows(tiling, _backward, (rows(grad), y, dx, len(y)), y.shape[1], scale)
     return dx.view(grad.shape)
 
 
-def start_by_rows(kernel: object, arguments: tuple[Any, ...], keys: int, *more: object) -> None:
+def start_by_rows(tiling: Tiling, kernel: object, arguments: tuple[Any, ...], keys: int, *more: object) -> None:
     """Start a kernel whose arguments are a tensor of rows, others, the number of rows, that of keys, and others."""
-    block = block_of(keys)
-    at_once = max(1, SOFTMAX_ELEMENTS // block)
+    block, tile = block_of(keys), tiling.of(arguments[0])
+    at_once = max(1, tile.block // block)
     grid = (triton.cdiv(arguments[0].shape[0], at_once),)
-    launch(kernel, grid, *arguments, keys, *more, ROWS=at_once, BLOCK=block, warps=warps_of(at_once * block))
+    cut: dict[str, Any] = {
+        "ROWS": at_once,
+        "BLOCK": block,
+        "warps": tile.warps or warps_of(at_once * block),
+        "stages": tile.stages,
+    }
+    launch(kernel, grid, *arguments, keys, *more, **cut)

@@ -1,12 +1,14 @@
 """A kernel against the reference of its op in fp64, forward and backward, in every dtype."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from neox_triton.choices import Tiling
 
 from neox_core.kernels.compare import TOLERANCE, error_of
+from neox_core.kernels.tiles import Tile
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16, torch.float16], ids=["fp32", "bf16", "fp16"])
@@ -36,3 +38,18 @@ def draw() -> Callable[..., torch.Tensor]:
         return (torch.randn(shape, generator=generator) * scale).requires_grad_()
 
     return drawn
+
+
+@pytest.fixture
+def tiled() -> Iterator[Callable[..., None]]:
+    """Cuts an op into tiles of so many elements, for tensors of every dtype and width, as a table would."""
+    cut: list[Tiling] = []
+
+    def by(tiling: Tiling, block: int, **more: int) -> None:
+        cut.append(tiling)
+        dtypes = "fp32", "bf16", "fp16"
+        tiling.use({(dtype, 2**each): Tile(block, **more) for dtype in dtypes for each in range(15)})
+
+    yield by
+    for each in cut:
+        each.use({})

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 from neox_norms.layernorm import layer_norm as reference
-from neox_triton.layer_norm import layer_norm
+from neox_triton.layer_norm import KERNEL, layer_norm
 
 
 @pytest.mark.parametrize("width", [3, 64, 123])
@@ -41,8 +41,8 @@ def test_more_rows_than_programs(agrees: Any, draw: Any, monkeypatch: pytest.Mon
     agrees(layer_norm, reference, draw(8, width), draw(width), draw(width), 1e-5)
 
 
-def test_a_row_in_parts(agrees: Any, draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_in_parts(agrees: Any, draw: Any, tiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("neox_triton.norm.PROGRAMS", 3)
-    monkeypatch.setattr("neox_triton.norm.PART_OF_ROW", 50)
+    tiled(KERNEL.tiling, 32)
     width = 123
     agrees(layer_norm, reference, draw(5, width), draw(width), draw(width), 1e-5, draw(5, width))

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 from neox_norms.rmsnorm import rms_norm as reference
-from neox_triton.rms_norm import rms_norm
+from neox_triton.rms_norm import KERNEL, rms_norm
 
 
 @pytest.mark.parametrize(("eps", "under"), [(1e-8, False), (1e-5, True)])
@@ -42,8 +42,8 @@ def test_more_rows_than_programs(agrees: Any, draw: Any, monkeypatch: pytest.Mon
     agrees(rms_norm, reference, draw(8, width), draw(width), eps, under)
 
 
-def test_a_row_in_parts(agrees: Any, draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_in_parts(agrees: Any, draw: Any, tiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("neox_triton.norm.PROGRAMS", 3)
-    monkeypatch.setattr("neox_triton.norm.PART_OF_ROW", 50)
+    tiled(KERNEL.tiling, 32)
     width = 123
     agrees(rms_norm, reference, draw(5, width), draw(width), 1e-5, True, draw(5, width))

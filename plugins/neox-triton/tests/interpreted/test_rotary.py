@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 from neox_positions.rotary import rotary as reference
-from neox_triton.rotary import rotary
+from neox_triton.rotary import KERNEL, rotary
 
 
 def tables(turned: int, *lead: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -23,6 +23,6 @@ def test_each_sample_has_positions_of_its_own(agrees: Any, draw: Any) -> None:
     agrees(rotary, reference, draw(3, 2, 5, 8), *tables(8, 3, 1, 5))
 
 
-def test_many_heads_are_dealt_to_programs(agrees: Any, draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neox_triton.rotary.ROTARY_ELEMENTS", 8)
+def test_many_heads_are_dealt_to_programs(agrees: Any, draw: Any, tiled: Any) -> None:
+    tiled(KERNEL.tiling, 8)
     agrees(rotary, reference, draw(1, 5, 3, 8), *tables(8, 3))

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 import torch
-from neox_triton.scaled_masked_softmax import masked_softmax
+from neox_triton.scaled_masked_softmax import KERNEL, masked_softmax
 
 from neox_core.model.softmax import masked_softmax as reference
 
@@ -23,8 +23,8 @@ def test_a_query_that_sees_nothing_gets_zeros(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("elements", [1, 128, 2048])
-def test_rows_are_dealt_to_programs(agrees: Any, draw: Any, monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
-    monkeypatch.setattr("neox_triton.softmax_rows.SOFTMAX_ELEMENTS", elements)
+def test_rows_are_dealt_to_programs(agrees: Any, draw: Any, tiled: Any, elements: int) -> None:
+    tiled(KERNEL.tiling, elements)
     agrees(
         masked_softmax,
         reference,

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 import torch
-from neox_triton.scaled_upper_triang_masked_softmax import causal_softmax
+from neox_triton.scaled_upper_triang_masked_softmax import KERNEL, causal_softmax
 
 from neox_core.model.softmax import causal_softmax as reference
 
@@ -22,6 +22,6 @@ def test_large_scores(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("elements", [1, 128, 2048])
-def test_rows_are_dealt_to_programs(agrees: Any, draw: Any, monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
-    monkeypatch.setattr("neox_triton.softmax_rows.SOFTMAX_ELEMENTS", elements)
+def test_rows_are_dealt_to_programs(agrees: Any, draw: Any, tiled: Any, elements: int) -> None:
+    tiled(KERNEL.tiling, elements)
     agrees(causal_softmax, reference, draw(1, 3, 7, 40, scale=3.0), 0.3)
