@@ -36,8 +36,9 @@ MODEL = {
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> dict[str, tuple[str, str]]:
-    """Path -> (value, origin) of a config with every kind of part, as if on two hosts."""
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, str]]:
+    """Path -> (value, origin) of a config with every kind of part, as if on two hosts with every library."""
+    monkeypatch.setattr("neox_core.hooks.component.find_spec", lambda name: name)
     (tmp_path / "c.json").write_text(json.dumps(MODEL))
     resolved = prepare_run([tmp_path / "c.json"], catalog=load_plugins(), start=False, cluster="2x4")
     values = flat(to_plain(resolved.plan))
