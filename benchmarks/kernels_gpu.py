@@ -22,7 +22,7 @@ from neox_core.hooks.loader import load_plugins
 from neox_core.hooks.ops import installed_ops
 from neox_core.kernels.compare import times_of
 
-OPS = ("rms_norm", "layer_norm", "scale_norm", "rotary", "geglu", "swiglu", "bias_gelu", "bias_dropout_add")
+OPS = ("rms_norm", "layer_norm", "scale_norm", "rotary_pair", "geglu", "swiglu", "bias_gelu", "bias_dropout_add")
 DTYPE = torch.bfloat16
 
 

@@ -180,7 +180,7 @@ def shape_of(op: str, plan: ModelPlan, context: BuildContext) -> tuple[int, ...]
     heads, seq = share(plan.num_attention_heads), plan.seq_length
     if op in SOFTMAXES:
         return (1, heads, seq, seq)
-    if op in ("rotary", "block_sparse_attention"):
+    if op in ("rotary_pair", "block_sparse_attention"):
         return (1, heads, seq, plan.hidden_size // plan.num_attention_heads)
     if op in ("geglu", "swiglu"):
         return (1, seq, 2 * share(plan.intermediate_size))

@@ -27,7 +27,7 @@ def neox_positions() -> list[Component]:
             "neox_positions.rotary:Rotary",
             RotarySettings,
             summary="Queries and keys turned by their position (arXiv:2104.09864)",
-            ops=(("rotary", "neox_positions.rotary:rotary"),),
+            ops=(("rotary_pair", "neox_positions.rotary:rotary_pair"),),
             planner=NOTHING,
         ),
         Component(

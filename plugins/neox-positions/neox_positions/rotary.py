@@ -47,16 +47,21 @@ class Rotary(NoPosition):
 
     def rotate(self, query: Tensor, key: Tensor, prepared: Any) -> tuple[Tensor, Tensor]:
         cos, sin = prepared
-        turn: Callable[..., Tensor] = self.kernels.get("rotary", rotary)
-        return turn(query, cos, sin), turn(key, cos, sin)
+        turn: Callable[..., tuple[Tensor, Tensor]] = self.kernels.get("rotary_pair", rotary_pair)
+        return turn(query, key, cos, sin)
 
 
-def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """The op: x [batch, heads, seq, head_dim], cos and sin [(batch, 1,) seq, turned], turned even -> as x.
+def rotary_pair(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """The op: query and key [batch, heads, seq, head_dim], each with heads of its own -> as they are.
 
-    The sine carries the sign of rotate-half: it is negative in the first half. The tables get no gradient.
+    cos, sin: [(batch, 1,) seq, turned], turned even. The sine carries the sign of rotate-half: it is negative in the
+    first half. The tables get no gradient.
     """
     cos, sin = cos.detach(), sin.detach()
+    return _turned(query, cos, sin), _turned(key, cos, sin)
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     turned = cos.shape[-1]
     head = x[..., :turned]
     result = (head * cos + head.roll(turned // 2, dims=-1) * sin).to(x.dtype)

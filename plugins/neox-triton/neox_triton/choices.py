@@ -92,7 +92,7 @@ SCALE_NORM = Tiling((MAX_WIDTH,), *NORMS[1:])
 GEGLU, SWIGLU, BIAS_GELU, BIAS_DROPOUT_ADD = (Tiling(*COLUMNS) for _ in range(4))
 ADAM_STEP = Tiling(*COLUMNS, inside=False)
 CAUSAL_SOFTMAX, MASKED_SOFTMAX = (Tiling(*SOFTMAXES, inside=False) for _ in range(2))
-ROTARY = Tiling((2048, 1024, 4096), (4, 2, 8), inside=False)
+ROTARY_PAIR = Tiling((2048, 1024, 4096), (4, 2, 8), inside=False)
 """Halves of heads of one token that a program turns."""
 CROSS_ENTROPY = Tiling((4096, 2048, 8192), (8, 4, 16), (0, 1, 2), inside=False)
 """Logits of a token that a program looks at together."""

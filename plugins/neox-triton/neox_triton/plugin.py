@@ -6,7 +6,7 @@ KERNELS = {
     "rms_norm": "RMSNorm, with the residual added before it",
     "layer_norm": "LayerNorm, with the residual added before it",
     "scale_norm": "ScaleNorm, with the residual added before it",
-    "rotary": "Rotary embedding of queries or keys",
+    "rotary_pair": "Rotary embedding of queries and keys",
     "geglu": "value * GELU(gate)",
     "swiglu": "value * SiLU(gate)",
     "bias_gelu": "GELU of a sum with a bias, exact or by tanh",

@@ -70,7 +70,7 @@ def test_a_gpu_may_take_any_but_softmaxes(prepare: Prepare) -> None:
         ("bias-dropout-fusion", "bias_dropout_add", ()),
         ("layernorm-fusion", "layer_norm", ()),
         ("rmsnorm-fusion", "rms_norm", ("norm=rmsnorm",)),
-        ("rope-fusion", "rotary", ("pos-emb=rotary",)),
+        ("rope-fusion", "rotary_pair", ("pos-emb=rotary",)),
     ],
 )
 def test_each_switch_is_about_one_op(prepare: Prepare, switch: str, op: str, more: tuple[str, ...]) -> None:

@@ -13,7 +13,7 @@ SWITCHES = {
     "bias_dropout_fusion": "bias_dropout_add",
     "layernorm_fusion": "layer_norm",
     "rmsnorm_fusion": "rms_norm",
-    "rope_fusion": "rotary",
+    "rope_fusion": "rotary_pair",
 }
 """Switch -> the op that it is about."""
 

@@ -112,7 +112,7 @@ def test_every_form_of_the_model(form: str, monkeypatch: pytest.MonkeyPatch) -> 
         "post norm": {"scale_norm"},
     }.get(form, {"rms_norm"})
     own |= {form} if form.endswith("glu") else set() if form == "no biases" else {"bias_gelu"}
-    assert ran == always | own | ({"rotary"} if form != "alibi" else set())
+    assert ran == always | own | ({"rotary_pair"} if form != "alibi" else set())
 
 
 @pytest.mark.parametrize("norm", ["rms_norm", "layer_norm", "scale_norm"])
