@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -25,18 +23,6 @@ def set_voice(plan: RunPlan, *, starting: bool) -> None:
     logger.setLevel(logging.INFO if plan.debug or wanted else logging.ERROR)
     for handler in logger.handlers:  # made with a level of their own, from the environment
         handler.setLevel(logging.NOTSET)
-        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.__stdout__:
-            handler.setStream(_Stdout())
-
-
-class _Stdout(io.TextIOBase):
-    """The standard output as it is at each line: a progress bar takes its place, and prints the line above itself."""
-
-    def write(self, text: str) -> int:
-        return sys.stdout.write(text)
-
-    def flush(self) -> None:
-        sys.stdout.flush()
 
 
 def _prints_steps(engine: dict[str, Any]) -> bool:
