@@ -99,6 +99,8 @@ def replaces(value: Any, current: Any) -> bool:
         return False
     if isinstance(current, float) and type(value) is int:
         return True
+    if type(current) is int and isinstance(value, float) and value.is_integer():
+        return True  # a loss scale starts as 2**16 and becomes 131072.0
     plain = type(value) in (bool, int, float, str, type(None))
     return plain and (current is None or type(value) is type(current))
 
