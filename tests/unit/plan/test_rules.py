@@ -416,7 +416,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("finetune=true", "load=in"),
         CPU,
     ),
-    "split_is_shares": (("split=1,-1",), "error: split: must be shares", ("split=1,0",), CPU),
+    "split_is_shares": (("split=1,-1",), "error: split: must be non-negative shares", ("split=1,0",), CPU),
     "ranks_make_whole_copies": (
         ("num_gpus=3", "model-parallel-size=2"),
         "error: model-parallel-size: a copy of the model takes 2 x 1 = 2 ranks, and there are 3",
