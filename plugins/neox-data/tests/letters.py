@@ -1,0 +1,23 @@
+"""A tokenizer that a test names by its import path, since processes that encode import it too."""
+
+import os
+import signal
+
+
+class Letters:
+    """a is 0, b is 1 ...; 25 ends a document."""
+
+    vocab_size, eod = 26, 25
+
+    def __init__(self, settings) -> None: ...
+
+    def decode(self, ids):
+        return "".join("." if token == 25 else chr(97 + token) for token in ids)
+
+    def encode(self, text):
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts):
+        if "die" in texts:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [[ord(letter) - 97 for letter in text] for text in texts]
