@@ -66,7 +66,7 @@ def test_each_rank_has_a_log_and_the_one_before_is_kept(failed_run):
 @pytest.fixture
 def rank_code(tmp_path, monkeypatch):
     """Puts a text in place of the rank module."""
-    package = tmp_path / "neox_core" / "train"
+    package = tmp_path / "neox_core" / "run"
     package.mkdir(parents=True)
     import neox_core
 

@@ -172,7 +172,7 @@ class Run:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way, launcher="pdsh", hosts=None, code=RANK
     ) -> None:
         hosts = hosts or (("one", "two") if launcher == "slurm" else HOSTS)
-        package = tmp_path / "neox_core" / "train"
+        package = tmp_path / "neox_core" / "run"
         package.mkdir(parents=True)
         (tmp_path / "neox_core" / "__init__.py").write_text(f"__path__.append({next(iter(neox_core.__path__))!r})\n")
         (package / "__init__.py").write_text("")
