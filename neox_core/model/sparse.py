@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 
 import torch
 from attrs import frozen
@@ -69,16 +68,6 @@ class BlockTable:
         """As given, made anew."""
         return self._between(0, self.num_blocks)
 
-    @cached_property
-    def by_row(self) -> tuple[Tensor, Tensor]:
-        """(starts, columns), int32: block r of head h sees columns[starts[i]:starts[i + 1]], i = h * blocks + r."""
-        return self._placed(_lists(self._on_host(0, self.num_blocks)))
-
-    @cached_property
-    def by_column(self) -> tuple[Tensor, Tensor]:
-        """The same for key blocks: the query blocks that see them."""
-        return self._placed(_lists(self._on_host(0, self.num_blocks).mT))
-
     def first(self, num_blocks: int) -> BlockTable:
         """The table of the first blocks of the sequence."""
         if num_blocks == self.num_blocks:
@@ -116,10 +105,6 @@ class BlockTable:
             one[row, columns[starts[first] : starts[last]]] = True
             rows[heads] = one
         return rows
-
-    def _placed(self, lists: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        starts, columns = lists
-        return starts.to(self.device), columns.to(self.device)
 
 
 def _lists(layout: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,19 +1,16 @@
 """Block-sparse attention, the op `block_sparse_attention`: only the blocks that a table names are loaded.
 
-A program of the forward pass has some queries of a head and goes over the blocks that they see, keeping a running
-softmax (FlashAttention-2, arXiv:2307.08691). The backward pass computes the probabilities again, once by queries and
-once by keys, so that nothing is added by atomics and the same arguments give the same bits. Dropout is the hash of
-`neox_core.model.dropout`, computed where it is needed.
+The kernels are in `sparse_kernels`, and how a table is dealt to their programs in `sparse_lists`. Queries, keys and
+values are read where they lie, such as in one projection of all three.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -21,194 +18,24 @@ from neox_core.contracts import SparseUse
 from neox_core.model.dropout import site_keys
 from neox_core.model.scores import Request
 from neox_core.model.sparse import BlockTable
-from neox_triton.choices import KEY_TILES, QUERY_TILES, SPARSE_WARPS, Tiles
+from neox_triton.choices import KEY_TILES, KEYS_WIDTH, QUERY_TILES, SPARSE_WARPS, Tiles
 from neox_triton.examples import Size, draw
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import block_of, interpreted, launch
+from neox_triton.sparse_kernels import add_up, backward_keys, backward_queries, forward
+from neox_triton.sparse_lists import Lists, Plan, Work, entries_of, plan_of, tall_of
 
 BLOCKS = (16, 32, 64, 128)
-
-
-@triton.jit
-def _mix(x):
-    x = ((x >> 16) ^ x) * 0x21F0AAAD
-    x = ((x >> 15) ^ x) * 0x735A2D97
-    return (x >> 15) ^ x
-
-
-@triton.jit
-def _kept(salt, head, query, key, threshold):
-    """Bool [queries, keys]: what dropout leaves."""
-    rows = _mix(_mix(salt ^ head.to(tl.uint32)) ^ query.to(tl.uint32))
-    return _mix(rows[:, None] ^ _mix((key + 1).to(tl.uint32))[None, :]) >= threshold.to(tl.uint32)
-
-
-@triton.jit
-def _tile(base, at, seq, DIM: tl.constexpr, WIDTH: tl.constexpr):
-    """[tokens, WIDTH], zeros behind the sequence and behind the head's width."""
-    dim = tl.arange(0, WIDTH)
-    seen = (at < seq)[:, None] & (dim < DIM)[None, :]
-    return tl.load(base + at.to(tl.int64)[:, None] * DIM + dim[None, :], mask=seen, other=0.0)
-
-
-@triton.jit
-def _dot(left, right, WIDEN: tl.constexpr):
-    if WIDEN:
-        left, right = left.to(tl.float32), right.to(tl.float32)
-    return tl.dot(left, right, input_precision="ieee")
-
-
-@triton.jit
-def _scores(query, key, query_at, key_at, documents, seq, scale, DOCUMENTS: tl.constexpr, WIDEN: tl.constexpr):
-    """fp32 [queries, keys], -inf where a query does not see a key."""
-    scores = _dot(query, tl.trans(key), WIDEN) * scale
-    seen = (key_at[None, :] <= query_at[:, None]) & (key_at < seq)[None, :]
-    if DOCUMENTS:
-        own = tl.load(documents + query_at, mask=query_at < seq, other=-1)
-        other = tl.load(documents + key_at, mask=key_at < seq, other=-2)
-        seen = seen & (own[:, None] == other[None, :])
-    return tl.where(seen, scores, float("-inf"))
-
-
-@triton.jit
-def _forward(
-    query_ptr, key_ptr, value_ptr, out_ptr, lse_ptr, starts_ptr, columns_ptr, documents_ptr, salts_ptr,
-    seq, heads, first_head, scale, upscale, threshold,
-    GROUPS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr,
-    DOCUMENTS: tl.constexpr, DROPS: tl.constexpr, WIDEN: tl.constexpr,
-):  # fmt: skip
-    parts: tl.constexpr = BLOCK // KEYS
-    sample, head = tl.program_id(1) // heads, tl.program_id(1) % heads
-    place = tl.program_id(1).to(tl.int64)
-    shared = ((sample * heads + head) // GROUPS).to(tl.int64) * seq * DIM
-    query_at = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
-    row = head * tl.cdiv(seq, BLOCK) + tl.program_id(0) * QUERIES // BLOCK
-    query = _tile(query_ptr + place * seq * DIM, query_at, seq, DIM, WIDTH)
-    highest = tl.full([QUERIES], float("-inf"), tl.float32)
-    total = tl.zeros([QUERIES], tl.float32)
-    out = tl.zeros([QUERIES, WIDTH], tl.float32)
-    first, last = tl.load(starts_ptr + row) * parts, tl.load(starts_ptr + row + 1) * parts
-    for i in range(first, last):
-        key_at = tl.load(columns_ptr + i // parts) * BLOCK + i % parts * KEYS + tl.arange(0, KEYS)
-        key = _tile(key_ptr + shared, key_at, seq, DIM, WIDTH)
-        scores = _scores(query, key, query_at, key_at, documents_ptr + sample * seq, seq, scale, DOCUMENTS, WIDEN)
-        higher = tl.maximum(highest, tl.max(scores, 1))
-        finite = tl.where(higher == float("-inf"), 0.0, higher)  # nothing seen so far
-        probs = tl.exp(scores - finite[:, None])
-        fade = tl.exp(highest - finite)
-        total = total * fade + tl.sum(probs, 1)
-        if DROPS:
-            salt = tl.load(salts_ptr + sample).to(tl.uint32)
-            probs = tl.where(_kept(salt, head + first_head, query_at, key_at, threshold), probs * upscale, 0.0)
-        value = _tile(value_ptr + shared, key_at, seq, DIM, WIDTH)
-        out = out * fade[:, None] + _dot(probs.to(value.dtype), value, WIDEN)
-        highest = higher
-    total = tl.where(total == 0.0, 1.0, total)
-    out = out / total[:, None]
-    dim = tl.arange(0, WIDTH)
-    held = (query_at < seq)[:, None] & (dim < DIM)[None, :]
-    at = place * seq * DIM + query_at.to(tl.int64)[:, None] * DIM + dim[None, :]
-    tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=held)
-    lse = tl.where(highest == float("-inf"), 0.0, highest) + tl.log(total)
-    tl.store(lse_ptr + place * seq + query_at, lse, mask=query_at < seq)
-
-
-@triton.jit
-def _backward_queries(
-    query_ptr, key_ptr, value_ptr, grad_ptr, lse_ptr, delta_ptr, query_grad_ptr,
-    starts_ptr, columns_ptr, documents_ptr, salts_ptr,
-    seq, heads, first_head, scale, upscale, threshold,
-    GROUPS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr,
-    DOCUMENTS: tl.constexpr, DROPS: tl.constexpr, WIDEN: tl.constexpr,
-):  # fmt: skip
-    parts: tl.constexpr = BLOCK // KEYS
-    sample, head = tl.program_id(1) // heads, tl.program_id(1) % heads
-    place = tl.program_id(1).to(tl.int64)
-    shared = ((sample * heads + head) // GROUPS).to(tl.int64) * seq * DIM
-    query_at = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
-    row = head * tl.cdiv(seq, BLOCK) + tl.program_id(0) * QUERIES // BLOCK
-    query = _tile(query_ptr + place * seq * DIM, query_at, seq, DIM, WIDTH)
-    grad = _tile(grad_ptr + place * seq * DIM, query_at, seq, DIM, WIDTH)
-    lse = tl.load(lse_ptr + place * seq + query_at, mask=query_at < seq, other=0.0)
-    delta = tl.load(delta_ptr + place * seq + query_at, mask=query_at < seq, other=0.0)
-    found = tl.zeros([QUERIES, WIDTH], tl.float32)
-    first, last = tl.load(starts_ptr + row) * parts, tl.load(starts_ptr + row + 1) * parts
-    for i in range(first, last):
-        key_at = tl.load(columns_ptr + i // parts) * BLOCK + i % parts * KEYS + tl.arange(0, KEYS)
-        key = _tile(key_ptr + shared, key_at, seq, DIM, WIDTH)
-        scores = _scores(query, key, query_at, key_at, documents_ptr + sample * seq, seq, scale, DOCUMENTS, WIDEN)
-        probs = tl.exp(scores - lse[:, None])
-        value = _tile(value_ptr + shared, key_at, seq, DIM, WIDTH)
-        back = _dot(grad, tl.trans(value), WIDEN)
-        if DROPS:
-            salt = tl.load(salts_ptr + sample).to(tl.uint32)
-            back = tl.where(_kept(salt, head + first_head, query_at, key_at, threshold), back * upscale, 0.0)
-        back = probs * (back - delta[:, None])
-        found += _dot(back.to(key.dtype), key, WIDEN)
-    dim = tl.arange(0, WIDTH)
-    held = (query_at < seq)[:, None] & (dim < DIM)[None, :]
-    at = place * seq * DIM + query_at.to(tl.int64)[:, None] * DIM + dim[None, :]
-    tl.store(query_grad_ptr + at, (found * scale).to(query_grad_ptr.dtype.element_ty), mask=held)
-
-
-@triton.jit
-def _backward_keys(
-    query_ptr, key_ptr, value_ptr, grad_ptr, lse_ptr, delta_ptr, key_grad_ptr, value_grad_ptr,
-    starts_ptr, rows_ptr, documents_ptr, salts_ptr,
-    seq, heads, first_head, scale, upscale, threshold,
-    GROUPS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr,
-    DOCUMENTS: tl.constexpr, DROPS: tl.constexpr, WIDEN: tl.constexpr,
-):  # fmt: skip
-    """For the keys of a head that `GROUPS` heads of queries share: no two programs add to one gradient."""
-    parts: tl.constexpr = BLOCK // QUERIES
-    shared = tl.program_id(1).to(tl.int64)
-    sample = tl.program_id(1) * GROUPS // heads
-    key_at = tl.program_id(0) * KEYS + tl.arange(0, KEYS)
-    key = _tile(key_ptr + shared * seq * DIM, key_at, seq, DIM, WIDTH)
-    value = _tile(value_ptr + shared * seq * DIM, key_at, seq, DIM, WIDTH)
-    key_grad = tl.zeros([KEYS, WIDTH], tl.float32)
-    value_grad = tl.zeros([KEYS, WIDTH], tl.float32)
-    for group in range(GROUPS):
-        place = shared * GROUPS + group
-        head = (place % heads).to(tl.int32)
-        column = head * tl.cdiv(seq, BLOCK) + tl.program_id(0) * KEYS // BLOCK
-        first, last = tl.load(starts_ptr + column) * parts, tl.load(starts_ptr + column + 1) * parts
-        for i in range(first, last):
-            query_at = tl.load(rows_ptr + i // parts) * BLOCK + i % parts * QUERIES + tl.arange(0, QUERIES)
-            query = _tile(query_ptr + place * seq * DIM, query_at, seq, DIM, WIDTH)
-            grad = _tile(grad_ptr + place * seq * DIM, query_at, seq, DIM, WIDTH)
-            lse = tl.load(lse_ptr + place * seq + query_at, mask=query_at < seq, other=0.0)
-            delta = tl.load(delta_ptr + place * seq + query_at, mask=query_at < seq, other=0.0)
-            scores = _scores(query, key, query_at, key_at, documents_ptr + sample * seq, seq, scale, DOCUMENTS, WIDEN)
-            probs = tl.exp(scores - lse[:, None])
-            back = _dot(grad, tl.trans(value), WIDEN)
-            shown = probs
-            if DROPS:
-                salt = tl.load(salts_ptr + sample).to(tl.uint32)
-                kept = _kept(salt, head + first_head, query_at, key_at, threshold)
-                shown = tl.where(kept, probs * upscale, 0.0)
-                back = tl.where(kept, back * upscale, 0.0)
-            value_grad += _dot(tl.trans(shown.to(grad.dtype)), grad, WIDEN)
-            back = probs * (back - delta[:, None])
-            key_grad += _dot(tl.trans(back.to(query.dtype)), query, WIDEN)
-    dim = tl.arange(0, WIDTH)
-    held = (key_at < seq)[:, None] & (dim < DIM)[None, :]
-    at = shared * seq * DIM + key_at.to(tl.int64)[:, None] * DIM + dim[None, :]
-    tl.store(key_grad_ptr + at, (key_grad * scale).to(key_grad_ptr.dtype.element_ty), mask=held)
-    tl.store(value_grad_ptr + at, value_grad.to(value_grad_ptr.dtype.element_ty), mask=held)
 
 
 class _Sparse(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tensor:
-        query, key, value = (each.contiguous() for each in (query, key, value))
-        out = torch.empty_like(query)
-        lse = query.new_empty(query.shape[:3], dtype=torch.float32)
-        started = _Launch(query, key, request)
-        started.by_queries(_forward, query, key, value, out, lse)
+        query, key, value = map(_readable, (query, key, value))
+        batch, heads, seq, width = query.shape
+        out = query.new_empty(batch, seq, heads, width).transpose(1, 2)  # as what follows reads it
+        lse = query.new_empty(batch, heads, seq, dtype=torch.float32)
+        _Launch(query, key, request).forward(query, key, value, out, lse)
         ctx.save_for_backward(query, key, value, out, lse)
         ctx.request = request
         return out
@@ -217,79 +44,134 @@ class _Sparse(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, lse = ctx.saved_tensors
-        grad = grad.contiguous()
-        delta = (grad.float() * out.float()).sum(-1)
-        grads = [torch.empty_like(each) for each in (query, key, value)]
-        started = _Launch(query, key, ctx.request)
-        read = query, key, value, grad, lse, delta
-        started.by_queries(_backward_queries, *read, grads[0])
-        started.by_keys(_backward_keys, *read, *grads[1:])
+        grads = _Launch(query, key, ctx.request).backward(query, key, value, out, lse, _readable(grad))
         return (*grads, None)
 
 
 class _Launch:
-    """What the three kernels are told about one request."""
+    """What the kernels are told about one request."""
 
     def __init__(self, query: Tensor, key: Tensor, request: Request) -> None:
-        batch, heads, seq, width = query.shape
-        self.rows, self.kv_rows, self.seq = batch * heads, batch * key.shape[1], seq
-        self.table = _table(request).first(triton.cdiv(seq, _table(request).block))
+        self.batch, self.heads, self.seq, width = query.shape
+        groups, table = self.heads // key.shape[1], _table(request)
+        table = table.first(triton.cdiv(self.seq, table.block))
+        self.table = table
+        self.plan = _unknown_plan() if query.is_meta else plan_of(table, groups)
         nothing = torch.zeros(1, dtype=torch.int32, device=query.device)
         documents, salts, upscale = request.documents, nothing, 1.0
         if request.keys is not None and request.drops:
             salts, upscale = site_keys(request.keys, request.site), 1 / (1 - request.dropout)
         self.more = nothing if documents is None else documents.int().contiguous(), salts.int()
-        self.numbers = seq, heads, request.first_head
+        self.numbers = self.seq, self.heads, request.first_head
         self.factors = request.scale, upscale, round(request.dropout * 2**32)
-        self.width, self.size = max(block_of(width), 16), query.element_size()
+        self.size, self.block, self.tall = query.element_size(), table.block, tall_of(table.block)
+        self.shape = {"DIM": width, "WIDTH": max(block_of(width), 16), "TALL": self.tall}
         self.constants = {
-            "GROUPS": heads // key.shape[1],
-            "DIM": width,
+            "GROUPS": groups,
+            "BLOCK": table.block,
             "DOCUMENTS": documents is not None,
             "DROPS": request.drops,
             "WIDEN": interpreted() and query.dtype == torch.bfloat16,  # it multiplies their bits as whole numbers
         }
 
-    def by_queries(self, kernel: Any, *tensors: Tensor) -> None:
-        tile = self._tile(QUERY_TILES)
-        products = 2 if kernel is _forward else 3
-        self._start(kernel, (triton.cdiv(self.seq, tile[0]), self.rows), tile, tensors, products, by_row=True)
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor) -> None:
+        lists = *self.plan.rows.tensors, *self.more
+        strided = {"query": query, "key": key, "value": value, "out": out}
+        self._by_queries(forward, (query, key, value, out, lse, *lists), strided)
 
-    def by_keys(self, kernel: Any, *tensors: Tensor) -> None:
-        tile = self._tile(KEY_TILES)
-        self._start(kernel, (triton.cdiv(self.seq, tile[1]), self.kv_rows), tile, tensors, 4, by_row=False)
+    def backward(
+        self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, grad: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        delta = torch.empty_like(lse)
+        query_grad, key_grad, value_grad = [torch.empty_like(each) for each in (query, key, value)]
+        lists = *self.plan.rows.tensors, *self.more
+        strided = {"query": query, "key": key, "value": value, "out": out, "grad": grad, "query_grad": query_grad}
+        read = query, key, value, out, grad, lse
+        self._by_queries(backward_queries, (*read, delta, query_grad, *lists), strided)
+
+        work, tile = self.plan.work, self._tile(KEY_TILES)
+        sums = [lse.new_empty(self.batch * work.num_slots, self.tall, query.shape[-1]) for _ in range(2)]
+        works = work.columns, work.segments, work.slots
+        tensors = query, key, value, grad, lse, delta, key_grad, value_grad, *sums, *works
+        del strided["out"], strided["query_grad"]
+        strides, tokens = _strides(strided | {"key_grad": key_grad, "value_grad": value_grad})
+        numbers = len(work.columns), work.num_slots, *self.numbers, *self.factors
+        launch(
+            backward_keys,
+            (self.tall // tile[1] * len(work.columns) * self.batch,),
+            *(*tensors, *self.plan.columns.tensors, *self.more, *strides, *numbers),
+            **(self.shape | self.constants | tokens | {"WIDTH": max(self.shape["WIDTH"], KEYS_WIDTH)}),
+            QUERIES=tile[0],
+            KEYS=tile[1],
+            LONGEST=entries_of(self.block),
+            warps=SPARSE_WARPS,
+            flops=lambda: self._flops(4),
+        )
+        if work.num_slots:
+            for each, found in zip(sums, (key_grad, value_grad), strict=True):
+                self._add_up(each, found)
+        return query_grad, key_grad, value_grad
+
+    def _by_queries(self, kernel: Any, tensors: tuple[Tensor, ...], strided: Mapping[str, Tensor]) -> None:
+        tile = self._tile(QUERY_TILES)
+        strides, tokens = _strides(strided)
+        launch(
+            kernel,
+            (triton.cdiv(self.seq, tile[0]) * self.batch * self.heads,),
+            *(*tensors, *strides, *self.numbers, *self.factors),
+            **(self.shape | self.constants | tokens),
+            QUERIES=tile[0],
+            KEYS=tile[1],
+            warps=SPARSE_WARPS,
+            flops=lambda: self._flops(3 if kernel is backward_queries else 2),
+        )
+
+    def _flops(self, products: int) -> int:
+        """Of so many products of each pair of a query and a key that meet in a block."""
+        blocks = sum(each.row.numel() * each.tall * each.column.shape[1] for each in self.table.rows)
+        return int(2 * products * self.batch * blocks * self.block**2 * self.shape["DIM"])
+
+    def _add_up(self, sums: Tensor, grad: Tensor) -> None:
+        """The sums of keys that several programs have a share in."""
+        work, tokens = self.plan.work, 16
+        numbers = len(work.shared), work.num_slots, self.seq
+        strides, token = _strides({"grad": grad})
+        launch(
+            add_up,
+            (self.tall // tokens * len(work.shared) * self.batch,),
+            *(sums, grad, work.shared, work.first_slots, work.counts, *strides, *numbers),
+            **(self.shape | token),
+            TOKENS=tokens,
+            warps=SPARSE_WARPS,
+            passes={1: 0},  # a few of its rows
+        )
 
     def _tile(self, table: dict[int, Tiles]) -> tuple[int, int]:
-        """(queries, keys). Documents and dropout take registers too."""
-        queries, keys = next(tile for widest, tile in table[self.size] if self.width <= widest)
+        """(queries, keys): all rows of a group by a part of one block. Documents and dropout take registers too."""
+        queries, keys = next(tile for widest, tile in table[self.size] if self.shape["WIDTH"] <= widest)
+        narrow = table is QUERY_TILES and self.block < keys
         if self.constants["DOCUMENTS"] or self.constants["DROPS"]:
-            queries = max(queries // 2, 16)
-        return min(queries, self.table.block), min(keys, self.table.block)
+            queries = max(queries // 2, 32 if narrow else 16)
+        if table is QUERY_TILES:
+            return queries, min(keys, self.block)
+        return min(queries, self.block), keys
 
-    def _start(
-        self,
-        kernel: Any,
-        grid: tuple[int, int],
-        tile: tuple[int, int],
-        tensors: tuple[Tensor, ...],
-        products: int,
-        *,
-        by_row: bool,
-    ) -> None:
-        """products: of matrices, for each pair of a query and a key that meet in a block."""
 
-        def flops() -> int:
-            blocks = sum(each.row.numel() * each.tall * each.column.shape[1] for each in self.table.rows)
-            pairs = (self.rows // self.numbers[1]) * blocks * self.table.block**2
-            return int(2 * products * pairs * tensors[0].shape[-1])
+def _readable(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
 
-        if tensors[0].is_meta:  # to be compiled, not started
-            lists = (torch.empty(1, dtype=torch.int32, device="meta"),) * 2
-        else:
-            lists = self.table.by_row if by_row else self.table.by_column
-        cut: dict[str, Any] = {"WIDTH": self.width, "BLOCK": self.table.block, "QUERIES": tile[0], "KEYS": tile[1]}
-        arguments = *tensors, *lists, *self.more, *self.numbers, *self.factors
-        launch(kernel, grid, *arguments, **cut, **self.constants, warps=SPARSE_WARPS, flops=flops)
+
+def _strides(tensors: Mapping[str, Tensor]) -> tuple[list[int], dict[str, int]]:
+    """(of samples and heads, of tokens by the names of constants: the same in a sequence of any length)."""
+    dynamic = [stride for each in tensors.values() for stride in each.stride()[:2]]
+    return dynamic, {f"{name.upper()}_TOKEN": each.stride(2) for name, each in tensors.items()}
+
+
+def _unknown_plan() -> Plan:
+    """For kernels that are compiled and not started."""
+    some = torch.empty(2, dtype=torch.int32, device="meta")
+    lists = Lists(some, some, some)
+    return Plan(lists, lists, Work(some, some, some, some, some, some, num_slots=2))
 
 
 def _table(request: Request) -> BlockTable:
@@ -319,18 +201,22 @@ class _SparseKernel(TritonKernel):
 
 
 def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:
-    """A window of 512 tokens. Odd lengths and grouped heads, or long sequences; documents and dropout in some."""
+    """A window of 512 tokens, and one block that all see. Odd lengths and grouped heads, or long sequences; documents
+    and dropout in some.
+    """
     small = ((2, 4, 2, 37, 40, 16, 0.2), (1, 2, 1, 70, 128, 64, 0.0), (1, 1, 1, 33, 256, 16, 0.2))
     for batch, heads, kv_heads, seq, width, block, dropout in _long(size) if size else small:
-        shapes = ((batch, each, seq, width) for each in (heads, kv_heads, kv_heads))
         place = torch.arange(triton.cdiv(seq, block))
         back = place[:, None] - place
-        table = BlockTable(((back >= 0) & (back <= 512 // block)).expand(heads, -1, -1), block, device)
+        layout = (back >= 0) & ((back <= 512 // block) | (place == 0))
+        table = BlockTable(layout.expand(heads, -1, -1), block, device)
         request = Request(width**-0.5, dropout=dropout, keys=torch.arange(7, 7 + batch, device=device), blocks=table)
         if not size:
             request.documents = (torch.arange(seq, device=device) > seq // 3).long().expand(batch, -1)
-        query, key, value = (draw(*shape, dtype=dtype, device=device) for shape in shapes)
-        yield query, key.detach().flip(2).requires_grad_(), value, request  # else a query would be its own key
+        shapes = ((batch, seq, each, width) for each in (heads, kv_heads, kv_heads))
+        query, key, value = (draw(*shape, dtype=dtype, device=device).detach().transpose(1, 2) for shape in shapes)
+        key = key.flip(2)  # else a query would be its own key
+        yield query.requires_grad_(), key.requires_grad_(), value.requires_grad_(), request
 
 
 def _long(size: Size) -> Iterator[tuple[int, int, int, int, int, int, float]]:

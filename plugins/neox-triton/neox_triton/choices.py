@@ -36,7 +36,13 @@ QUERY_TILES: dict[int, Tiles] = {
 }
 KEY_TILES: dict[int, Tiles] = {2: ((128, (32, 32)), (256, (16, 32))), 4: ((128, (16, 32)), (256, (16, 16)))}
 """By the bytes of a number: what spills no registers going over keys, and over queries."""
+KEYS_WIDTH = 64
+"""What a narrower head is padded to where a program has keys: a head of 32 spilled on sm_100, of 48 and 64 not."""
 SPARSE_WARPS = 4
+TALL = 64
+"""Tokens of the rows of small blocks that a program of block-sparse attention takes together."""
+LONGEST_LIST = 4096
+"""Tokens of queries of a head that one program sums over for its keys: a key that all see has several programs."""
 
 
 def warps_of(block: int) -> int:

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 import torch
 from neox_triton.block_sparse_attention import KERNEL, block_sparse_attention
+from neox_triton.sparse_lists import plan_of
 
 from neox_core.contracts import SparseUse
 from neox_core.model.blocked import blocked_attention as reference
@@ -69,3 +70,49 @@ def test_what_it_cannot_do_is_said(draw: Any) -> None:
     with pytest.raises(ValueError, match="adds no bias"):
         block_sparse_attention(*inputs, Request(1.0, lambda _: lambda h, q, k: q - k, blocks=table(1, 3, 16)))
     assert any("512" in each for each in KERNEL.why_not((1, 4, 64, 512), torch.float32, torch.device("cpu")))
+
+
+def test_a_key_that_all_see_is_split(agrees: Any, draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of small blocks are grouped, the long lists of global columns dealt to programs, and heads share keys."""
+    monkeypatch.setattr("neox_triton.sparse_lists.LONGEST_LIST", 32)
+    layout = torch.eye(7, dtype=torch.bool).repeat(2, 1, 1)
+    layout[:, :, 0] = True
+    layout[1, 5:, 4] = True
+    inputs = draw(1, 2, 105, 16), draw(1, 1, 105, 16), draw(1, 1, 105, 16)
+    agrees(block_sparse_attention, reference, *inputs, Request(0.2, blocks=BlockTable(layout, 16)))
+
+
+def test_who_works_on_which_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neox_triton.sparse_lists.LONGEST_LIST", 128)
+    layout = torch.eye(8, dtype=torch.bool)
+    layout[:, 0] = True
+    plan = plan_of(BlockTable(layout.expand(2, -1, -1), 64), 1)
+    assert plan.work.columns.tolist() == [0] * 4 + [*range(1, 8)] + [8] * 4 + [*range(9, 16)]  # 8 blocks by twos
+    assert plan.work.segments.tolist() == [0, 1, 2, 3, *[0] * 7] * 2
+    assert plan.work.slots.tolist() == [0, 1, 2, 3, *[-1] * 7, 4, 5, 6, 7, *[-1] * 7]
+    assert plan.work.shared.tolist() == [0, 8]
+    assert plan.work.first_slots.tolist() == [0, 4]
+    assert plan.work.num_slots == 8
+
+
+def test_rows_of_small_blocks_are_grouped() -> None:
+    layout = torch.tensor(
+        [[[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0], [1, 0, 0, 1, 0], [0, 1, 0, 0, 1]]]
+    ).bool()
+    plan = plan_of(BlockTable(layout, 16), 1)
+    assert plan.rows.starts.tolist() == [0, 4, 6]
+    assert plan.rows.blocks.tolist() == [0, 1, 2, 3, 1, 4]
+    assert plan.rows.bits.tolist() == [0b1011, 0b0010, 0b0100, 0b1000, 0b0001, 0b0001]
+    assert plan.columns.bits.tolist() == [0b0001, 0b0011, 0b0100, 0b1001, 0b0010, 0b0001]
+
+
+def test_of_views_of_one_projection(draw: Any) -> None:
+    packed = draw(2, 40, 3, 3, 16)  # [batch, seq, heads, which, dim]
+    request = Request(0.2, blocks=table(3, 3, 16))
+    found = []
+    for op in (block_sparse_attention, reference):
+        out = op(*packed.permute(3, 0, 2, 1, 4), request)
+        found.append((out, *torch.autograd.grad(out.square().sum(), packed)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+    assert found[0][0].transpose(1, 2).is_contiguous()  # as the projection behind it reads it
