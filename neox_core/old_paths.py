@@ -7,7 +7,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 MOVED = {
-    "neox_core.build.corpus": "neox_core.data.corpus",
+    "neox_core.build.corpus": "neox_core.contracts.data",
     "neox_core.build.native": "neox_core.kernels.compile_c",
     "neox_core.config.structure": "neox_core.config.schema.structure",
     "neox_core.train.rank": "neox_core.run.rank",

@@ -1,7 +1,8 @@
 """Build every distribution, then test each plugin alone from its wheel: `plugins_from_wheels.py TEMP [NAME...]`.
 
 Alone means: what can be imported is neox-core, that plugin and third-party libraries, and of other plugins only those
-that its extra `test` names. At the end all wheels are installed together and the tests under tests/installed run.
+that it depends on or that its extra `test` names. At the end all wheels are installed together and the tests under
+tests/installed run.
 """
 
 import subprocess
@@ -62,9 +63,9 @@ def make_python(folder: Path, paths: Iterable[Path]) -> Path:
 
 def try_alone(name: str, built: Mapping[str, Path], outside: Path) -> None:
     project = tomli.loads((ROOT / "plugins" / name / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extra = [Requirement(each).name for each in project.get("optional-dependencies", {}).get("test", ())]
-    needed = ["neox-core", name, *(each for each in extra if each in built)]
-    python = make_python(built[name] / "python", (built[each] / "unpacked" for each in needed))
+    stated = (*project["dependencies"], *project.get("optional-dependencies", {}).get("test", ()))
+    needed = {"neox-core": None, name: None} | dict.fromkeys(Requirement(each).name for each in stated)
+    python = make_python(built[name] / "python", (built[each] / "unpacked" for each in needed if each in built))
     run(python, "-m", "neox_core", "plugins", "check", cwd=outside)
     run_tests(ROOT / "plugins" / name / "tests", outside, python)
 

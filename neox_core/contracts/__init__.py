@@ -7,6 +7,7 @@ The first line of each docstring says how the core calls the Component's target.
 from neox_core.contracts.attention import LayoutShape, SparseKernel, SparseLayout, SparseUse
 from neox_core.contracts.curriculum import Curriculum, CurriculumShape
 from neox_core.contracts.data import (
+    Corpus,
     DataBackend,
     NamedCorpus,
     ResumableBackend,
@@ -30,6 +31,7 @@ __all__ = [
     "Activation",
     "AveragingOptimizer",
     "CheckpointFormat",
+    "Corpus",
     "Curriculum",
     "CurriculumShape",
     "DataBackend",

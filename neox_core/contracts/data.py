@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from attrs import field, frozen
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from neox_core.data.corpus import Corpus
 
 
 class TokenSource(Protocol):
@@ -161,6 +161,23 @@ class TrainableTokenizer(Protocol):
         texts give the same files.
         """
         ...
+
+
+@frozen
+class Corpus:
+    """Text files in the order in which their documents are written.
+
+    root: the folder that the paths are relative to, where it is given.
+    json_keys: members of each line of a .jsonl file, or columns of a .parquet file, that hold text.
+    skip_undecodable: leave out files that are not UTF-8, instead of stopping at the first.
+    skip_bad: leave out records that hold no text, and count them.
+    """
+
+    files: tuple[Path, ...]
+    root: Path = field(factory=Path)
+    json_keys: tuple[str, ...] = ("text",)
+    skip_undecodable: bool = False
+    skip_bad: bool = False
 
 
 class NamedCorpus(Protocol):

@@ -22,9 +22,9 @@ from neox_core.data.blend import (
     weights_by_documents,
 )
 from neox_core.data.curriculum import Chosen
-from neox_core.data.encode import encode_batch, load_tokenizer
 from neox_core.data.order import LongerOrder, SampleOrder, build_order, count_epochs, count_tokens, split_documents
 from neox_core.data.records import digest_of, require_as_prepared
+from neox_core.data.tokenizer import encode_batch, load_tokenizer
 from neox_core.errors import DataError
 from neox_core.model.shape import padded_vocab
 

@@ -39,7 +39,6 @@ ELSEWHERE: dict[str, tuple[str, tuple[type, ...]]] = {
     "CheckpointPlan": ("plan/runfile.py", (ast.AnnAssign,)),
     "ClusterPlan": ("plan/runfile.py", (ast.AnnAssign, ast.FunctionDef)),
     "Host": ("plan/runfile.py", (ast.AnnAssign,)),
-    "Corpus": ("data/corpus.py", (ast.AnnAssign,)),
 }
 """Classes of other packages that hooks and contracts speak of: file, and which of their members concern a plugin."""
 

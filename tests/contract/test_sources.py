@@ -8,6 +8,8 @@ from typing import get_args, get_type_hints
 
 import attrs
 import pytest
+import tomli
+from packaging.requirements import Requirement
 
 from neox_core.config.schema.checks import at_rest
 from neox_core.config.schema.convert import block_of
@@ -60,11 +62,13 @@ def test_output_goes_through_the_function_that_makes_it_harmless() -> None:
 
 
 @pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
-def test_plugins_do_not_know_each_other(plugin: Path) -> None:
+def test_a_plugin_uses_the_api_of_those_that_it_depends_on_and_of_no_other(plugin: Path) -> None:
     own = plugin.name.replace("-", "_")
+    stated = tomli.loads((plugin / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    usable = {f"{Requirement(each).name.replace('-', '_')}.api" for each in stated}
     for file in plugin.glob(f"{own}/**/*.py"):
-        others = [name for name in imported(file, runtime=False) if re.match(r"neox_(?!core\b)", name)]
-        assert [name for name in others if name.partition(".")[0] != own] == [], file
+        others = {name for name in imported(file, runtime=False) if re.match(rf"neox_(?!core\b|{own[5:]}\b)", name)}
+        assert others <= usable, file
 
 
 @pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from neox_core.data.corpus import Corpus
+from neox_core.contracts import Corpus
 from neox_core.errors import DataError
 from neox_corpora.download import download
 

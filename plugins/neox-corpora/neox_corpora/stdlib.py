@@ -6,7 +6,7 @@ import hashlib
 import sysconfig
 from pathlib import Path
 
-from neox_core.data.corpus import Corpus
+from neox_core.contracts import Corpus
 from neox_core.errors import DataError
 
 NOT_OURS = frozenset({"site-packages", "dist-packages", "__pycache__"})

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
+from neox_data.api import Tally, fingerprint, kind_of, read_documents, text_files
 
-from neox_core.data.corpus import Corpus, Tally, text_files
-from neox_core.data.texts import kind_of
+from neox_core.contracts import Corpus
 from neox_core.errors import DataError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class TextStream:
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer, identity: str, *, append_eod: bool) -> None:
         self._corpus, self._tokenizer = corpus, tokenizer
         self._ending = [tokenizer.eod] if append_eod else []
-        known = f"{corpus.fingerprint()} {identity} {append_eod}"
+        known = f"{fingerprint(corpus)} {identity} {append_eod}"
         self.identity = hashlib.sha256(known.encode()).hexdigest()
 
     def documents(
@@ -45,7 +45,7 @@ class TextStream:
         texts: list[str] = []
         held = 0
         file, record = first
-        behind = self._corpus.documents(Tally(), (file, record - 1))
+        behind = read_documents(self._corpus, Tally(), (file, record - 1))
         for each, document in enumerate(behind, start=number):
             if document.text and wanted(each):
                 places.append((document.file, document.record, each))

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neox_core.data.dataset import open_source
-from neox_core.data.records import MANIFEST, forget_files, note_files, read_json, require_as_prepared
+from neox_core.data.records import MANIFEST, read_json, require_as_prepared
 from neox_core.errors import DataError, run_main
 from neox_core.plan.runfile import ComponentRef
 from neox_core.terminal import echo
+from neox_data.manifest import forget_files, note_files
 from neox_data.progress import progress
 
 if TYPE_CHECKING:

@@ -15,28 +15,26 @@ from typing import TYPE_CHECKING, Any
 from attrs import NOTHING, Factory, asdict, fields, frozen
 from rich.filesize import decimal
 
-from neox_core.data.corpus import Corpus, text_files
-from neox_core.data.encode import load_tokenizer
 from neox_core.data.records import (
     MANIFEST,
-    copy_file,
     digest_of,
     edge_hash_of,
-    forget_files,
     hashes_of,
     read_json,
     vocabulary_of,
-    write_json,
 )
+from neox_core.data.tokenizer import load_tokenizer
 from neox_core.errors import DataError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.plan.runfile import ComponentRef
 from neox_core.terminal import echo
+from neox_data.corpus import fingerprint, num_bytes, text_files
+from neox_data.manifest import copy_file, forget_files, write_json
 from neox_data.vocabulary import TRAINED, open_corpus, train_vocabulary
 from neox_data.write_tokens import Journal, Written, write_tokens
 
 if TYPE_CHECKING:
-    from neox_core.contracts import DataBackend, Tokenizer
+    from neox_core.contracts import Corpus, DataBackend, Tokenizer
 
 
 @frozen
@@ -107,7 +105,7 @@ def prepare(request: Request) -> None:
     backend: DataBackend = request.backend.make()
 
     how = (request.name, request.append_eod, request.ftfy)
-    digest = digest_of(corpus.fingerprint(), tokenizer_ref, request.backend, *how)
+    digest = digest_of(fingerprint(corpus), tokenizer_ref, request.backend, *how)
     publish = {Path(file): out / Path(file).name for file in trained.values()}
     done = None if request.force else _finished(out, digest, backend, request.prefixes)
     if done and all(_same(made, place) for made, place in publish.items()):
@@ -185,7 +183,7 @@ def _write(
     hashes = hashes_of(Path(), {file.name: str(file) for file in files})
     edges = {file.name: edge_hash_of(file) for file in files}
     done = Prepared(
-        digest, written, corpus.num_bytes, tokenizer.vocab_size, hashes, edges, vocabulary_of(tokenizer_ref)
+        digest, written, num_bytes(corpus), tokenizer.vocab_size, hashes, edges, vocabulary_of(tokenizer_ref)
     )
     _note(out / MANIFEST, done)
     journal.remove()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from neox_core.data.encode import load_tokenizer
 from neox_core.data.records import MANIFEST, read_json, sha256_of
+from neox_core.data.tokenizer import load_tokenizer
 from neox_core.errors import DataError, run_main
 from neox_core.plan.runfile import ComponentRef
 from neox_core.terminal import echo

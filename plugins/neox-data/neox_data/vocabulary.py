@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from neox_core.data.corpus import Corpus, Tally, text_files
-from neox_core.data.records import copy_file, digest_of, hashes_of, read_json, write_json
+from neox_core.contracts import Corpus
+from neox_core.data.records import digest_of, hashes_of, read_json
 from neox_core.errors import DataError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.plan.runfile import ComponentRef
 from neox_core.terminal import echo
+from neox_data.corpus import Tally, fingerprint, num_bytes, read_documents, text_files
+from neox_data.manifest import copy_file, write_json
 from neox_data.progress import Advance, progress
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ def train_vocabulary(
 
     Raises DataError for a tokenizer that cannot be learnt.
     """
-    digest = digest_of(corpus.fingerprint(), tokenizer, vocab_size, SAMPLE_BYTES_PER_TOKEN)
+    digest = digest_of(fingerprint(corpus), tokenizer, vocab_size, SAMPLE_BYTES_PER_TOKEN)
     record: dict[str, Any] = {} if anew else read_json(folder / RECORD)
     if record.get("digest") != digest or record.get("sha256") != hashes_of(folder, record.get("files", {})):
         target = load_path(tokenizer.target)
@@ -57,7 +59,7 @@ def train_vocabulary(
             raise DataError(f"{tokenizer.name} cannot be learnt from text", hint=hint)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        limit = min(vocab_size * SAMPLE_BYTES_PER_TOKEN, corpus.num_bytes)
+        limit = min(vocab_size * SAMPLE_BYTES_PER_TOKEN, num_bytes(corpus))
         with progress(f"learning a vocabulary of {vocab_size}", limit) as advance:
             files = target.train(_sample(corpus, limit, advance), vocab_size, folder)
         record = {"digest": digest, "files": files, "sha256": hashes_of(folder, files)}
@@ -67,7 +69,7 @@ def train_vocabulary(
 
 
 def _sample(corpus: Corpus, limit: int, advance: Advance) -> Iterator[str]:
-    for document in corpus.documents(Tally()):
+    for document in read_documents(corpus, Tally()):
         for text in document.texts:
             yield text[:limit]
         advance(min(document.bytes_read, limit))

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from attrs import asdict, define, frozen
 
-from neox_core.data.corpus import Corpus, Document, Tally, batches
-from neox_core.data.encode import Encoder
-from neox_core.data.records import read_json, write_json
+from neox_core.data.records import read_json
 from neox_core.errors import DataError
+from neox_data.corpus import Document, Tally, batches, num_bytes, read_documents
+from neox_data.encode import Encoder
+from neox_data.manifest import write_json
 from neox_data.progress import progress
 
 if TYPE_CHECKING:
-    from neox_core.contracts import DataBackend, Tokenizer, TokenWriter
+    from neox_core.contracts import Corpus, DataBackend, Tokenizer, TokenWriter
     from neox_core.plan.runfile import ComponentRef
 
 BATCH_BYTES = 1 << 18
@@ -102,9 +103,9 @@ def write_tokens(
     noted = resume
     unnoted = 0
     try:
-        with progress("writing tokens", corpus.num_bytes) as advance:
+        with progress("writing tokens", num_bytes(corpus)) as advance:
             advance(state.bytes_read)
-            todo = _labelled(batches(corpus.documents(tally, state.after), BATCH_BYTES), tally)
+            todo = _labelled(batches(read_documents(corpus, tally, state.after), BATCH_BYTES), tally)
             with closing(encoder.batches(todo)) as encoded:
                 for (documents, tally_then), ids in encoded:
                     _add(writers, documents, ids, ending, state)

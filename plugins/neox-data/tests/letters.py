@@ -21,3 +21,8 @@ class Letters:
         if "die" in texts:
             os.kill(os.getpid(), signal.SIGKILL)
         return [[ord(letter) - 97 for letter in text] for text in texts]
+
+
+class Halves(Letters):
+    def encode_batch(self, texts):
+        return [[0.5, 1.5] for _ in texts]

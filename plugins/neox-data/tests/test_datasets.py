@@ -8,13 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from attrs import evolve
+from neox_data.encode import Encoder
 from neox_data.inspect import Shown, histogram, inspect
+from neox_data.manifest import note_files, write_json
 from neox_data.merge import merge
 from neox_data.verify import verify
 
-from neox_core.data.encode import Encoder
-from neox_core.data.records import note_files, read_json, write_json
-from neox_core.errors import DataError
+from neox_core.data.records import read_json
+from neox_core.errors import DataError, PluginError
 from neox_core.hooks.component import path_of
 from neox_core.plan.runfile import ComponentRef
 from neox_core.testing import load_only
@@ -200,6 +202,12 @@ def test_a_process_that_dies_while_encoding_is_one_clear_error():
         list(Encoder(LETTERS, workers=2).batches(batches))
     assert "--workers" in raised.value.hint
     assert not multiprocessing.active_children()
+
+
+def test_a_tokenizer_that_breaks_its_contract_is_named():
+    reference = evolve(LETTERS, target="letters:Halves")
+    with pytest.raises(PluginError, match=r"tokenizer x:letters 0: .*does not give a list of whole numbers"):
+        list(Encoder(reference).batches([("label", ["a", "b"])]))
 
 
 def test_encoding_keeps_the_order_and_mends_text():

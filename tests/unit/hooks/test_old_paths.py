@@ -35,3 +35,7 @@ def test_a_launcher_of_api_1_starts_ranks() -> None:
 
 def test_nothing_else_is_found() -> None:
     assert all(find_spec(f"{folder}.loop") is None for folder in FOLDERS)
+
+
+def test_a_plugin_of_api_1_finds_the_corpus_that_it_returns() -> None:
+    assert import_module("neox_core.build.corpus").Corpus is import_module("neox_core.contracts").Corpus

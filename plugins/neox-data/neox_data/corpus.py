@@ -7,10 +7,11 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from attrs import define, field, frozen
+from attrs import define, frozen
 
-from neox_core.data.texts import KINDS, PACKED, Record, kind_of, read_records, texts_of
+from neox_core.contracts import Corpus
 from neox_core.errors import DataError
+from neox_data.texts import KINDS, PACKED, Record, kind_of, read_records, texts_of
 
 
 @frozen
@@ -41,63 +42,33 @@ class Tally:
     first_bad: str = ""
 
 
-@frozen
-class Corpus:
-    """Text files in the order in which their documents are written.
+def num_bytes(corpus: Corpus) -> int:
+    """The length of all its files together."""
+    return sum(path.stat().st_size for path in corpus.files)
 
-    root: that the paths are relative to, where it is given.
-    json_keys: members of each line of a .jsonl file, or columns of a .parquet file, that hold text.
-    skip_undecodable: leave out files that are not UTF-8, instead of stopping at the first.
-    skip_bad: leave out records that hold no text, and count them.
-    """
 
-    files: tuple[Path, ...]
-    root: Path = field(factory=Path)
-    json_keys: tuple[str, ...] = ("text",)
-    skip_undecodable: bool = False
-    skip_bad: bool = False
+def fingerprint(corpus: Corpus) -> str:
+    """SHA-256 of the names, lengths and times of change of the files, and of how they are read."""
+    known = hashlib.sha256(f"{corpus.json_keys}\0{corpus.skip_undecodable}\0{corpus.skip_bad}".encode())
+    for path in corpus.files:
+        stat = path.stat()
+        known.update(f"\0{_relative(path, corpus.root)}\0{stat.st_size}\0{stat.st_mtime_ns}".encode())
+    return known.hexdigest()
 
-    @property
-    def num_bytes(self) -> int:
-        return sum(path.stat().st_size for path in self.files)
 
-    def fingerprint(self) -> str:
-        """SHA-256 of the names, lengths and times of change of the files, and of how they are read."""
-        known = hashlib.sha256(f"{self.json_keys}\0{self.skip_undecodable}\0{self.skip_bad}".encode())
-        for path in self.files:
-            stat = path.stat()
-            known.update(f"\0{_relative(path, self.root)}\0{stat.st_size}\0{stat.st_mtime_ns}".encode())
-        return known.hexdigest()
-
-    def documents(self, tally: Tally, after: tuple[int, int] = (0, 0)) -> Iterator[Document]:
-        """The documents behind (file, record). Raises DataError naming file and line for what cannot be read."""
-        for number, path in enumerate(self.files):
-            if number < after[0]:
-                continue
-            try:
-                for record, (raw, read) in enumerate(read_records(path, self.json_keys), start=1):
-                    if (number, record) > after:
-                        texts = self._texts(raw, path, record, tally)
-                        tally.empty += texts is not None and not any(texts)
-                        yield Document(texts or ("",) * len(self.json_keys), read, number, record)
-            except OSError as error:
-                raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-    def _texts(self, raw: Record, path: Path, record: int, tally: Tally) -> tuple[str, ...] | None:
-        """None for what is left out."""
-        is_line = kind_of(path) == ".jsonl"
-        in_file = is_line or kind_of(path) == ".parquet"
+def read_documents(corpus: Corpus, tally: Tally, after: tuple[int, int] = (0, 0)) -> Iterator[Document]:
+    """The documents behind (file, record). Raises DataError naming file and line for what cannot be read."""
+    for number, path in enumerate(corpus.files):
+        if number < after[0]:
+            continue
         try:
-            return texts_of(raw, self.json_keys, f"{path}:{record}" if in_file else str(path), is_line=is_line)
-        except DataError as error:
-            if self.skip_undecodable and not in_file:
-                tally.undecodable += 1
-            elif self.skip_bad:
-                tally.bad += 1
-                tally.first_bad = tally.first_bad or error.message
-            else:
-                raise
-            return None
+            for record, (raw, read) in enumerate(read_records(path, corpus.json_keys), start=1):
+                if (number, record) > after:
+                    texts = _texts(corpus, raw, path, record, tally)
+                    tally.empty += texts is not None and not any(texts)
+                    yield Document(texts or ("",) * len(corpus.json_keys), read, number, record)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def text_files(paths: Sequence[str], json_keys: Sequence[str] = (), *, skip_bad: bool = False) -> Corpus:
@@ -132,6 +103,23 @@ def batches(documents: Iterable[Document], num_bytes: int) -> Iterator[list[Docu
         held += size
     if batch:
         yield batch
+
+
+def _texts(corpus: Corpus, raw: Record, path: Path, record: int, tally: Tally) -> tuple[str, ...] | None:
+    """None for a record that is left out."""
+    is_line = kind_of(path) == ".jsonl"
+    in_file = is_line or kind_of(path) == ".parquet"
+    try:
+        return texts_of(raw, corpus.json_keys, f"{path}:{record}" if in_file else str(path), is_line=is_line)
+    except DataError as error:
+        if corpus.skip_undecodable and not in_file:
+            tally.undecodable += 1
+        elif corpus.skip_bad:
+            tally.bad += 1
+            tally.first_bad = tally.first_bad or error.message
+        else:
+            raise
+        return None
 
 
 def _expand(given: str) -> list[Path]:

@@ -5,8 +5,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from neox_data.corpus import Tally, read_documents, text_files
 
-from neox_core.data.corpus import Tally, text_files
 from neox_core.errors import DataError
 from neox_core.testing import build, load_only
 
@@ -48,7 +48,7 @@ def test_of_text(folder, name):
     corpus = text_files([str(folder)])
     lock(folder / name)
     with pytest.raises(DataError, match=rf"{name}: cannot be read"):
-        list(corpus.documents(Tally()))
+        list(read_documents(corpus, Tally()))
 
 
 def test_of_a_tokenizer(folder):

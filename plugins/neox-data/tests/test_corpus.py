@@ -3,13 +3,14 @@ import os
 from pathlib import Path
 
 import pytest
+from neox_data.corpus import Tally, batches, fingerprint, num_bytes, read_documents, text_files
 
-from neox_core.data.corpus import Corpus, Tally, batches, text_files
+from neox_core.contracts import Corpus
 from neox_core.errors import DataError
 
 
 def texts(corpus: Corpus, tally: Tally | None = None) -> list[str]:
-    return [document.text for document in corpus.documents(tally or Tally())]
+    return [document.text for document in read_documents(corpus, tally or Tally())]
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -97,25 +98,25 @@ def test_files_that_are_not_utf8_can_be_left_out_and_are_counted(tmp_path):
 
 def test_the_fingerprint_follows_the_files(tmp_path):
     file = write(tmp_path / "a.txt", "one")
-    prints = [text_files([str(file)]).fingerprint()]
+    prints = [fingerprint(text_files([str(file)]))]
     write(file, "three")
-    prints.append(text_files([str(file)]).fingerprint())
-    prints.append(text_files([str(file), str(write(tmp_path / "b.txt", ""))]).fingerprint())
+    prints.append(fingerprint(text_files([str(file)])))
+    prints.append(fingerprint(text_files([str(file), str(write(tmp_path / "b.txt", ""))])))
     assert len(set(prints)) == 3
-    assert text_files([str(file)]).fingerprint() == prints[1]
+    assert fingerprint(text_files([str(file)])) == prints[1]
     os.utime(file, ns=(0, file.stat().st_mtime_ns + 1))  # as when a text of the same length is written
-    assert text_files([str(file)]).fingerprint() != prints[1]
+    assert fingerprint(text_files([str(file)])) != prints[1]
 
 
 def test_bytes_read_add_up_to_the_files(tmp_path):
     write(tmp_path / "a.txt", "caf\u00e9")
     write(tmp_path / "b.jsonl", '{"text": "caf\u00e9"}\n\n{"text": ""}\n')
     corpus = text_files([str(tmp_path)])
-    assert sum(document.bytes_read for document in corpus.documents(Tally())) == corpus.num_bytes
+    assert sum(document.bytes_read for document in read_documents(corpus, Tally())) == num_bytes(corpus)
 
 
 def test_batches_hold_at_most_as_many_bytes_as_asked_for(tmp_path):
     for name, size in (("a", 3), ("b", 3), ("c", 50), ("d", 1)):
         write(tmp_path / f"{name}.txt", "x" * size)
-    found = batches(text_files([str(tmp_path)]).documents(Tally()), 6)
+    found = batches(read_documents(text_files([str(tmp_path)]), Tally()), 6)
     assert [[len(document.text) for document in batch] for batch in found] == [[3, 3], [50], [1]]

@@ -5,9 +5,9 @@ import os
 import pyarrow as pa
 import pytest
 import zstandard
+from neox_data.corpus import Tally, num_bytes, read_documents, text_files
 from pyarrow import parquet
 
-from neox_core.data.corpus import Tally, text_files
 from neox_core.errors import DataError
 
 TEXTS = ["one\ntwo", "\u2028 caf\u00e9 \U0001f600", "", "x" * 5000]
@@ -17,7 +17,7 @@ LINES = "".join(json.dumps({"text": text, "title": f"t{index}"}) + "\n" for inde
 def read(path, keys=(), *, skip_bad=False, after=(0, 0)):
     tally = Tally()
     corpus = text_files([str(path)], keys, skip_bad=skip_bad)
-    return [document.texts for document in corpus.documents(tally, after)], tally
+    return [document.texts for document in read_documents(corpus, tally, after)], tally
 
 
 def write_parquet(path, rows=TEXTS):
@@ -36,12 +36,12 @@ PACKERS = {
 
 @pytest.mark.parametrize("name", PACKERS)
 def test_lines_come_out_of_every_packing(tmp_path, name, monkeypatch):
-    monkeypatch.setattr("neox_core.data.texts.CHUNK_BYTES", 64)
+    monkeypatch.setattr("neox_data.texts.CHUNK_BYTES", 64)
     (tmp_path / name).write_bytes(PACKERS[name](LINES))
     assert read(tmp_path / name)[0] == [(text,) for text in TEXTS]
     assert read(tmp_path / name, ["title", "text"])[0] == [(f"t{i}", text) for i, text in enumerate(TEXTS)]
     corpus = text_files([str(tmp_path / name)])
-    assert sum(document.bytes_read for document in corpus.documents(Tally())) == corpus.num_bytes
+    assert sum(document.bytes_read for document in read_documents(corpus, Tally())) == num_bytes(corpus)
 
 
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.zst"])
@@ -52,13 +52,13 @@ def test_whole_texts_come_out_of_packings(tmp_path, name):
 
 
 def test_a_parquet_file_is_a_document_a_row(tmp_path, monkeypatch):
-    monkeypatch.setattr("neox_core.data.texts.ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("neox_data.texts.ROWS_AT_ONCE", 3)
     write_parquet(tmp_path / "a.parquet", [*TEXTS, None])
     texts, tally = read(tmp_path / "a.parquet")
     assert texts == [(text,) for text in [*TEXTS, ""]]
     assert tally.empty == 2
     corpus = text_files([str(tmp_path / "a.parquet")])
-    assert sum(document.bytes_read for document in corpus.documents(Tally())) == corpus.num_bytes
+    assert sum(document.bytes_read for document in read_documents(corpus, Tally())) == num_bytes(corpus)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst", "a.parquet"])
@@ -136,10 +136,10 @@ def test_reading_can_begin_behind_any_record(tmp_path, name):
         (tmp_path / name).write_bytes(PACKERS[name](LINES))
     (tmp_path / "b.txt").write_text("last file")
     corpus = text_files([str(tmp_path)])
-    whole = list(corpus.documents(Tally()))
+    whole = list(read_documents(corpus, Tally()))
     assert len(whole) == 6
     for index, document in enumerate(whole):
-        rest = list(corpus.documents(Tally(), (document.file, document.record)))
+        rest = list(read_documents(corpus, Tally(), (document.file, document.record)))
         assert rest == whole[index + 1 :]
 
 
