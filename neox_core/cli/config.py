@@ -21,7 +21,7 @@ from neox_core.plan.size import ModelSize
 from neox_core.terminal import echo, echo_json, paint
 
 WIDEST = 60
-"""Columns of a value beside which the origins are lined up; a longer value pushes its own aside."""
+"""Width of the column of values, after which the origins are aligned; a longer value shifts its own origin."""
 
 _FILES = click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 _SETS = click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a key on top of the files.")
@@ -45,11 +45,12 @@ for command in (explain, schema, coverage, docs):
 @RESUME
 @click.option("--json", "as_json", is_flag=True, help="The problems as a JSON list, for editors.")
 def check(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None, resume: str, as_json: bool) -> None:
-    """Report every problem of FILE... at once, each with its place; exit as `neox train` would when there is an error.
+    """Report every problem of FILE... at once, each with its position; exit as `neox train` would when there is an
+    error.
 
-    Also what `neox train` would find before the ranks start: a launcher that does not reach the hosts, and a checkpoint
-    in `load` that is not there or does not fit. Of a config that holds it says how large the model is, the memory that
-    a rank is expected to take, and what its checkpoints can be exported as.
+    Also report what `neox train` would find before the ranks start: a launcher that does not reach the hosts, and a
+    checkpoint in `load` that is missing or does not fit. For a config without errors, print the size of the model,
+    the memory that a rank is expected to take, and the formats of its exports.
     """
     if as_json:
         raise SystemExit(_check_as_json(files, sets, cluster, resume))
@@ -61,7 +62,7 @@ def check(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None, r
 
 
 def _check_as_json(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None, resume: str) -> int:
-    """Prints the list, empty when nothing is to be said, and returns the exit code."""
+    """Print the list of problems, which may be empty, and return the exit code."""
     problems: tuple[Problem, ...]
     code = 0
     try:
@@ -127,7 +128,7 @@ def show(
 
 
 def size_in_words(resolved: Resolved) -> str:
-    """The number of parameters and the memory that is expected."""
+    """The number of parameters and the expected memory, in words."""
     if not isinstance(resolved.size, ModelSize):
         return f"size: not known before a start: {resolved.size.reason}"
     return f"size: {resolved.size.in_words()}" + (f"; {resolved.memory.in_words()}" if resolved.memory else "")

@@ -25,7 +25,7 @@ _OUT = click.option(
 @click.argument("key", metavar="KEY")
 @_JSON
 def explain(key: str, as_json: bool) -> None:
-    """Say what KEY means: type, default, allowed values, owner, rules. Any spelling, dots for blocks."""
+    """Print what KEY means: type, default, allowed values, owner, rules. Any spelling, dots for blocks."""
     from neox_core.config.reference.explain import find_keys, older_spellings
     from neox_core.config.reference.keys import all_keys, keys_in_blocks
     from neox_core.hooks.loader import load_plugins

@@ -1,4 +1,4 @@
-"""`neox config diff`: what two configs, or a config and a run, make different."""
+"""`neox config diff`: the differences between two configs, or between a config and a run."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ OWN = frozenset(
 class Resolution:
     """Dotted plan path -> value and where that came from.
 
-    sections: those of `values` that are keys of plugins' sections; None of a run, whose run.json does not tell them.
+    sections: those of `values` that are keys of plugins' sections; None for a run, whose run.json does not hold them.
     """
 
     values: Mapping[str, Any]
@@ -32,7 +32,7 @@ class Resolution:
     sections: frozenset[str] | None = None
 
     def origin(self, path: str) -> str:
-        """Where the value of a path, or of the block around it, came from."""
+        """Where the value of a path, or of the block around it, comes from."""
         while path and path not in self.origins:
             path = path.rpartition(".")[0]
         return self.origins.get(path, "")
@@ -44,7 +44,7 @@ class Resolution:
 @ON
 @click.option("--json", "as_json", is_flag=True, help="A list of objects: path, and value and origin of A and of B.")
 def diff(one: str, other: str, cluster: str | None, as_json: bool) -> None:
-    """Show what differs between A and B once both are resolved on one machine, and where each value came from.
+    """Show what differs between A and B once both are resolved on one machine, and where each value comes from.
 
     Each is a config file, several with commas between them, a run.json, or the folder of a run or of a checkpoint.
     Exit 0: equal, 1: different.
@@ -72,7 +72,9 @@ def diff(one: str, other: str, cluster: str | None, as_json: bool) -> None:
 
 
 def resolution(name: str, cluster: str | None = None) -> Resolution:
-    """Raises ConfigError for a config that cannot be run, and for a folder without a run."""
+    """Resolve a config, or read the plan of a run. Raises ConfigError for a config that cannot be run or a folder
+    without a run.
+    """
     path = Path(name)
     folder = path if path.is_dir() else path.parent
     if path.is_dir() or path.name == RUN:

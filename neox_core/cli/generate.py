@@ -1,4 +1,4 @@
-"""`neox generate`: text from a trained model. The work is done by a process that may import torch."""
+"""`neox generate`: text from a trained model. A process that may import torch does the work."""
 
 from pathlib import Path
 
@@ -13,18 +13,20 @@ from neox_core.plan.installed import saved_run
 @click.option(
     "--load", required=True, type=click.Path(path_type=Path), help="A run's `save` folder, or one checkpoint in it."
 )
-@click.option("--prompt", required=True, help="Text to continue; empty: begin a document.")
-@click.option("--max-new-tokens", default=256, show_default=True, type=click.IntRange(min=1), help="Where to stop.")
+@click.option("--prompt", required=True, help="Text to continue; empty: start a document.")
 @click.option(
-    "--temperature", default=0.8, show_default=True, type=click.FloatRange(min=0), help="0 takes the likeliest token."
+    "--max-new-tokens", default=256, show_default=True, type=click.IntRange(min=1), help="Tokens to generate at most."
 )
-@click.option("--top-k", type=click.IntRange(min=1), help="Draw from the k likeliest tokens only.")
+@click.option(
+    "--temperature", default=0.8, show_default=True, type=click.FloatRange(min=0), help="0 takes the most likely token."
+)
+@click.option("--top-k", type=click.IntRange(min=1), help="Draw from the k most likely tokens only.")
 @click.option(
     "--top-p",
     default=0.95,
     show_default=True,
     type=click.FloatRange(min=0, max=1, min_open=True),
-    help="Draw from the likeliest tokens that together have this probability.",
+    help="Draw from the most likely tokens that together have this probability.",
 )
 @click.option("--seed", default=0, show_default=True, help="The same seed gives the same text.")
 @click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
@@ -41,7 +43,7 @@ def generate(
     """Continue a prompt with a trained model, printing the text as it comes.
 
     Ends at the end of a document or after --max-new-tokens. Text beyond the positions of the model
-    (max-position-embeddings) goes on from the newer half of them, which is said.
+    (max-position-embeddings) continues from the newer half of them, which a note reports.
     """
     checkpoint, plan = saved_run(load, load_plugins())
     exec_module(

@@ -1,6 +1,6 @@
-"""`neox kernels`: what computes an op here, whether it computes it right, how fast, and in which tiles.
+"""`neox kernels`: what computes an op here, whether the result is right, how fast it is, and in which tiles.
 
-The work is done by a process that may import torch.
+A process that may import torch does the work.
 """
 
 from typing import Any, NoReturn
@@ -26,9 +26,9 @@ def kernels() -> None:
 @kernels.command("list")
 @_device
 @_dtype
-@click.option("--roofline", is_flag=True, help="Also what each kernel moves through memory, by a model; needs no GPU.")
+@click.option("--roofline", is_flag=True, help="Also estimate what each kernel moves through memory; needs no GPU.")
 def list_kernels(device: str, dtype: str, roofline: bool) -> None:
-    """Each op with what computes it: the choice of `auto` here, and why not the others."""
+    """List each op with what computes it here: the choice of `auto`, and why not the others."""
     _work("list", device, (), {"dtype": dtype, "roofline": roofline})
 
 
@@ -38,7 +38,7 @@ def list_kernels(device: str, dtype: str, roofline: bool) -> None:
 def check(ops: tuple[str, ...], device: str) -> None:
     """Compare the kernels of OPS, or all, with their references on this device, forward and backward.
 
-    Kernels that cannot run here are named, with the reasons. Ends with 1 when one is wrong, or when none can run.
+    Names the kernels that cannot run here, with the reasons. Exits with 1 when a kernel is wrong, or when none can run.
     """
     _work("check", device, ops, {})
 
@@ -56,12 +56,12 @@ def bench(ops: tuple[str, ...], device: str, dtype: str) -> None:
 @click.argument("ops", nargs=-1)
 @_dtype
 @click.option("--out", type=click.Path(dir_okay=False), help="The table to write, instead of the one that runs read.")
-@click.option("--by", help="Who measures, for the table. Default: the GPU and the version of torch.")
+@click.option("--by", help="Text for the column `by` of the table. Default: the GPU and the version of torch.")
 def tune(ops: tuple[str, ...], dtype: str, out: str | None, by: str | None) -> None:
-    """Measure the tiles that the kernels of OPS, or all, can be cut into on this GPU, and write the fastest to a table.
+    """Measure the tiles that the kernels of OPS, or all, can use on this GPU, and write the fastest to a table.
 
     A tile is compared with the reference first. The table is tiles.csv in the user's cache folder, which runs and the
-    other commands here read. A run that resumes under another table gives other roundings.
+    other commands here read. A run that resumes with another table rounds differently.
     """
     _work("tune", "cuda", ops, {"dtype": dtype, "out": out, "by": by})
 

@@ -36,7 +36,7 @@ SUBCOMMANDS = {
 }
 
 OFFER = "neox_core.offer"
-"""Where a click context keeps the plugin's offer that its command is."""
+"""Where a click context keeps the plugin's offer of its command."""
 
 
 class NeoxGroup(click.Group):
@@ -48,7 +48,7 @@ class NeoxGroup(click.Group):
         return [*SUBCOMMANDS, *_offered(_catalog_for_help())]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click's, from the one-line helps: no subcommand is imported for it."""
+        """As click's, from the one-line helps, so that it imports no subcommand."""
         lines = [(name, command.help) for name, command in SUBCOMMANDS.items()]
         for name, entry in _offered(_catalog_for_help()).items():
             lines.append((name, one_line(f"{entry.component.summary} ({entry.plugin.id})".lstrip())))
@@ -59,7 +59,7 @@ class NeoxGroup(click.Group):
         if cmd_name in SUBCOMMANDS:
             command = load_path(SUBCOMMANDS[cmd_name].target)
         else:
-            from neox_core.hooks.install import require_modules  # with the loader 50 ms that others need not pay
+            from neox_core.hooks.install import require_modules  # with the loader: 50 ms that other commands save
             from neox_core.hooks.loader import load_plugins
 
             catalog = load_plugins()
@@ -80,9 +80,10 @@ class NeoxGroup(click.Group):
         raise click.UsageError(f"no command {name!r}; {way_out}{failed}", ctx)
 
     def invoke(self, ctx: click.Context) -> None:
-        """As click's, for which what a command returns is no exit code, and a reader that leaves is code 1.
+        """As click's, which does not take a command's result as the exit code, and takes a closed pipe as code 1.
 
-        What the code of a plugin's command raises names the plugin: PluginError, unless it is meant for the user.
+        An exception of a plugin's command becomes a PluginError that names the plugin, unless it is a message for the
+        user.
         """
         try:
             super().invoke(ctx)
@@ -123,10 +124,14 @@ class NeoxGroup(click.Group):
 
 
 def _require_text(arguments: Sequence[str]) -> None:
-    """Bytes that are no text come as halves of characters, which cannot be written into a file or a message again."""
+    """Refuse arguments that are not UTF-8: Python passes their bytes as lone surrogates, which cannot be written
+    again.
+    """
     for number, argument in enumerate(arguments, 1):
         if any("\ud800" <= letter <= "\udfff" for letter in argument):
-            raise UsageError(f"argument {number} is not UTF-8: {argument!r}", hint="write it, or rename it, in UTF-8")
+            raise UsageError(
+                f"argument {number} is not UTF-8: {argument!r}", hint="write it, or rename the file, in UTF-8"
+            )
 
 
 def _offered(catalog: "Catalog | None") -> "dict[str, Entry]":
@@ -140,7 +145,9 @@ def _offered(catalog: "Catalog | None") -> "dict[str, Entry]":
 
 
 def _catalog_for_help() -> "Catalog | None":
-    """None when what switches plugins off cannot be read: help must work, and any other command reports it."""
+    """None when the setting that switches plugins off cannot be read: help must work, and any other command reports
+    it.
+    """
     from neox_core.hooks.loader import load_plugins
 
     try:
@@ -151,7 +158,7 @@ def _catalog_for_help() -> "Catalog | None":
 
 def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value:
-        os.environ["NEOX_DEBUG"] = "1"  # the processes that the command starts shall know it too
+        os.environ["NEOX_DEBUG"] = "1"  # for the processes that the command starts
 
 
 @click.group(cls=NeoxGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,4 +1,4 @@
-"""`neox config migrate`: files of any age to one in today's spelling."""
+"""`neox config migrate`: rewrites files of any age as one in today's spelling."""
 
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from neox_core.terminal import echo
 def migrate(files: tuple[Path, ...], out: Path | None, check: bool) -> None:
     """Rewrite YAML files, GPT-NeoX's too, as one file in today's spelling; comments and order are kept.
 
-    A key that this version has no place for stays, with a comment that says why. TOML and JSON are refused: only YAML
-    is read with its comments. `neox config check` notes each older spelling in them.
+    A key that this version does not have stays, with a comment that gives the reason. TOML and JSON are refused: only
+    YAML is read with its comments. `neox config check` notes each older spelling in them.
     """
     new = migrated(files, load_plugins())
     if check:

@@ -1,4 +1,4 @@
-"""What commands about plans share: notes and warnings on stderr, where they leave the output alone, and options."""
+"""What commands about plans share: options, and notes and warnings on stderr, which keep stdout clean."""
 
 import sys
 from collections.abc import Iterable
@@ -19,12 +19,12 @@ RESUME = click.option(
     default="must",
     show_default=True,
     help="must: `load`, where it is set, must hold a checkpoint. auto: resume from what the run has saved in `save`, "
-    "else from `load`; start anew when both hold none.",
+    "else from `load`; start at step 0 when both hold none.",
 )
 
 
 def say(notes: Iterable[Problem]) -> None:
-    """One line each; nothing when there are none."""
+    """Print each note on one line of stderr."""
     text = render(notes, colour=wants_colour(sys.stderr))
     if text:
         echo(text, err=True)

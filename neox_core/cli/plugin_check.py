@@ -28,7 +28,7 @@ class Finding:
 
 
 def check_plugins(catalog: Catalog) -> Iterator[Finding]:
-    """All that is wrong, beginning with what keeps a plugin from loading. Every target is imported elsewhere."""
+    """All findings, first those that keep a plugin from loading. Another process imports the targets."""
     for report in catalog.failed():
         yield Finding(f"plugin {report.line}", report.hint)
     yield from _switched_off(catalog)
@@ -65,7 +65,9 @@ def _clashes(catalog: Catalog) -> Iterator[Finding]:
 
 
 def _key_clashes(catalog: Catalog) -> Iterator[Finding]:
-    """Keys with two owners. Where a config can mean either, it is a fault only of what can never be meant."""
+    """Keys with two owners. Where a config can select either owner, only an owner that it can never select is a
+    fault.
+    """
     by_sections = dict(catalog.registry.key_clashes())
     for key, sections in by_sections.items():
         named = " and ".join(f"{plugin.id} {plugin.version} (section {section.name})" for plugin, section in sections)
@@ -84,12 +86,14 @@ def _settings(owner: str, settings: type | None) -> Iterator[Finding]:
 
 
 def _kernels_without_op(catalog: Catalog) -> Iterator[Finding]:
-    """Nothing would ever ask for them."""
+    """Kernels of an op that no installed component has, so that nothing would use them."""
     ops = [op.name for op in installed_ops(catalog.registry)]
     for entry in catalog.registry.entries("kernel"):
         op, _, implementation = entry.component.name.partition(".")
         if not implementation:
-            yield Finding(f"kernel {entry.qualified}: its name is no <op>.<implementation>", "swiglu.mine, for example")
+            yield Finding(
+                f"kernel {entry.qualified}: its name is not <op>.<implementation>", "rename it, for example swiglu.mine"
+            )
         elif op not in ops:
             near = get_close_matches(op, ops, 1)
             hint = f"did you mean {near[0]}?" if near else "`neox kernels list` shows the ops there are"
@@ -99,7 +103,7 @@ def _kernels_without_op(catalog: Catalog) -> Iterator[Finding]:
 def _imports(entries: list[Entry]) -> Iterator[Finding]:
     unused = {kind.name for kind in KINDS if not kind.used}
     for kind in sorted({entry.kind for entry in entries} & unused):
-        yield Finding(f"this version of neox uses no {kind} yet; what plugins offer is listed only", fault=False)
+        yield Finding(f"this version of neox uses no {kind} yet; it only lists what plugins offer", fault=False)
     ready = []
     for entry in entries:
         if entry.component.missing():

@@ -1,4 +1,4 @@
-"""What is known of one name: the text of `neox plugins info`."""
+"""The text of `neox plugins info`: everything known about one name."""
 
 from collections.abc import Iterator
 from textwrap import indent
@@ -37,7 +37,7 @@ def _component(catalog: Catalog, entry: Entry) -> str:
     lines.append(f"  target    {component.target}")
     written = entry.qualified if others else component.name
     if not kind.used:
-        lines.append("  use       none yet: this version of neox has no use for this kind")
+        lines.append("  use       none yet: this version of neox does not use this kind")
     elif entry.kind == "command":
         lines.append(f"  use       neox {written}")
     elif kind.key:

@@ -50,10 +50,10 @@ def plugins() -> None:
 
 
 @plugins.command("list")
-@click.option("--kind", type=KindName(), help="Only what is of this kind (failed plugins are shown nevertheless).")
+@click.option("--kind", type=KindName(), help="Only this kind (failed plugins are always shown).")
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of objects with the columns as keys.")
 def list_plugins(kind: str | None, as_json: bool) -> None:
-    """What each plugin offers, and the plugins that offer nothing because they failed.
+    """List what each plugin offers, and the plugins that offer nothing because they failed.
 
     In a terminal a table; otherwise a line each, the columns kind, name, plugin, version, status and summary separated
     by tabs.
@@ -67,7 +67,7 @@ def list_plugins(kind: str | None, as_json: bool) -> None:
     elif not rows:
         echo("no plugins" if kind is None else f"no plugin offers a {kind}", err=True)
         if not catalog.reports:
-            echo("`pip install ./plugins/neox-*` in the repository of neox brings the first-party ones", err=True)
+            echo("run `pip install ./plugins/neox-*` in the repository of neox for the first-party ones", err=True)
     elif sys.stdout.isatty():
         _print_table(rows)
     else:
@@ -78,7 +78,7 @@ def list_plugins(kind: str | None, as_json: bool) -> None:
 @plugins.command()
 @click.argument("name")
 def info(name: str) -> None:
-    """All about NAME: a component ("Adam"), one plugin's component ("neox-adam:Adam"), a config section or a plugin."""
+    """Describe NAME: a component ("Adam"), one plugin's component ("neox-adam:Adam"), a config section or a plugin."""
     from neox_core.cli.plugin_info import describe
 
     catalog = load_plugins()
@@ -98,7 +98,9 @@ def info(name: str) -> None:
 @plugins.command()
 @click.pass_context
 def check(ctx: click.Context) -> None:
-    """Import everything that plugins offer, and say what is broken, incompatible or clashing: exit code 3 if any is."""
+    """Import everything that plugins offer, and report what is broken, incompatible or clashing: exit code 3 if any
+    is.
+    """
     from neox_core.cli.plugin_check import check_plugins
 
     catalog = load_plugins(again=True)
@@ -135,7 +137,7 @@ def _rows(catalog: Catalog) -> Iterator[Row]:
 
 
 def _print_table(rows: list[Row]) -> None:
-    from rich.console import Console  # 50 ms that only a terminal pays
+    from rich.console import Console  # 50 ms that only a terminal needs
     from rich.table import Table
     from rich.text import Text
 
@@ -154,9 +156,9 @@ def _print_table(rows: list[Row]) -> None:
     console = Console()
     console.print(table)
     if any(row.status == "clash" for row in rows):
-        console.print(Text("clash: write the plugin too, as in plugin:name; `neox plugins check` says more", "red"))
+        console.print(Text("clash: write the plugin too, as in plugin:name; `neox plugins check` shows more", "red"))
     if any(row.status == "not used yet" for row in rows):
-        console.print(Text("not used yet: this version of neox has no use for this kind", "dim"))
+        console.print(Text("not used yet: this version of neox does not use this kind", "dim"))
 
 
 def _count(number: int, what: str) -> str:

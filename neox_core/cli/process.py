@@ -1,4 +1,4 @@
-"""Heavy work of a light command: it becomes another process, which imports torch."""
+"""Heavy work of a light command: replaces this process by one that imports torch."""
 
 import json
 import os
@@ -17,11 +17,11 @@ from neox_core.plan.runfile import RunPlan, to_json
 def exec_module(module: str, arguments: Mapping[str, Any], plan: RunPlan | None = None) -> NoReturn:
     """Replace this process by one that runs MODULE as `python -m MODULE JSON`, where JSON holds `arguments`.
 
-    plan: given to it in an open file without a name, whose number is the argument `plan`: see `receive_plan`.
+    plan: passed in an open file without a name, whose number is the argument `plan`: see `receive_plan`.
 
-    The terminal, the signals and the exit code are then the module's own; its main function goes through
-    `errors.run_main`. What else it raises names the plugin whose code it came through. Under `--debug` it finds
-    NEOX_DEBUG=1 in its environment.
+    The module then owns the terminal, the signals and the exit code; its main function goes
+    through `errors.run_main`, which names the plugin whose code raised an exception. With `--debug`
+    its environment has NEOX_DEBUG=1.
     """
     sys.stdout.flush()
     sys.stderr.flush()

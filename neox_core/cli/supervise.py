@@ -1,4 +1,4 @@
-"""Run the process that starts the ranks: pass signals on, wait, say which rank failed and how."""
+"""Run the process that starts the ranks: pass signals on, wait, report which rank failed and how."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from neox_core.terminal import Own, echo
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STARTED_AT = time.time() - time.process_time()
-"""When this process began, unix seconds: a start spends its time computing. Ranks count their start-up from here."""
+"""When this process started, unix seconds. Ranks count their start-up time from here."""
 SAME_KEYSTROKE_S = 0.5
 """A wrapper (make, uv) passes Ctrl-C on, so one keystroke may arrive twice."""
 LAST_LINES = 20
@@ -51,12 +51,12 @@ class Supervisor:
             try:
                 env = {**os.environ, **self.command.env}
                 env |= {"NEOX_STARTED_AT": f"{STARTED_AT:.3f}", "NEOX_HOST_READY_AT": f"{time.time():.3f}"}
-                env["NEOX_SUPERVISOR"] = str(os.getpid())  # for the launcher to see whether it is still there
+                env["NEOX_SUPERVISOR"] = str(os.getpid())  # for the launcher to see whether this process is still there
                 env["PYTHONSAFEPATH"] = "1"  # for Python processes that a launcher or a library starts in its own way
                 self.process = subprocess.Popen(list(self.command.argv), env=env, start_new_session=True)
             except OSError as error:
                 raise RankError(f"{self.owner}: cannot start {self.command.argv[0]}: {error.strerror}") from error
-            if self.asked_at is not None:  # while it was being started
+            if self.asked_at is not None:  # a signal while it was being started
                 self._pass_on()
             code = self.process.wait()
         failure = read_failure(self.run_dir)
@@ -72,7 +72,7 @@ class Supervisor:
         if code != 0:
             raise RankError(f"{self.owner} {_ended(code)}", hint=hint)
         if (self.run_dir / UNFINISHED).exists():
-            raise PluginError(f"{self.owner} ended with exit code 0, but no rank has come to its end", hint=hint)
+            raise PluginError(f"{self.owner} ended with exit code 0, but no rank has finished", hint=hint)
         return 0
 
     @contextmanager
@@ -94,16 +94,18 @@ class Supervisor:
         now = time.monotonic()
         if self.asked_at is None:
             self.asked_at = now
-            echo("\nstopping in good order; Ctrl-C once more to kill", err=True)
+            echo("\nstopping after the current step; press Ctrl-C again to kill", err=True)
             self._pass_on()
         elif self.process is not None and signum == signal.SIGINT and now - self.asked_at > SAME_KEYSTROKE_S:
             self.killed = True
-            os.killpg(self.process.pid, signal.SIGKILL)  # the ranks see that their parent is gone, and leave
+            os.killpg(self.process.pid, signal.SIGKILL)  # the ranks notice that their parent is gone, and exit
 
 
 @contextmanager
 def _terminal() -> Iterator[None]:
-    """Says in a terminal what is done until rank 0 writes there. In the end the cursor is back, which a bar hides."""
+    """Show what is done in a terminal until rank 0 writes there. At the end, show the cursor again, which a bar
+    hides.
+    """
     shown = sys.stdout.isatty()
     if shown:
         echo(Own("  starting the ranks\r"), end="")
@@ -111,18 +113,20 @@ def _terminal() -> Iterator[None]:
         yield
     finally:
         if shown:
-            echo(Own("\x1b[?25h"), end="")  # a rank that was killed could not
+            echo(Own("\x1b[?25h"), end="")  # a rank that was killed could not do it
 
 
 def _ended(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
-    why = "; the kernel does this to a process when memory runs out" if code == -signal.SIGKILL else ""
+    why = "; the kernel kills a process in this way when memory runs out" if code == -signal.SIGKILL else ""
     return f"was killed by signal {-code} ({signal.strsignal(-code)}){why}"
 
 
 def read_failure(run_dir: Path) -> dict[str, Any] | None:
-    """failure.json of this run; without one, what the rank said that failed first, and not for want of another."""
+    """Read failure.json of this run; without one, the report of the rank that failed first and not because of another
+    rank.
+    """
     failure = _read(run_dir / "failure.json")
     if failure is not None:
         return failure
@@ -140,12 +144,12 @@ def _read(file: Path) -> dict[str, Any] | None:
 
 
 def killed_by_request(failure: dict[str, Any]) -> bool:
-    """Whether the rank ended by the very signal it was asked to stop with: it was not training yet."""
+    """Whether the signal that asked the rank to stop also ended it: it was not training yet."""
     return failure.get("exit_code") in (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
 def failed(failure: dict[str, Any]) -> NeoxError:
-    """The error to show: a user's mistake as the rank said it, else the rank, how it ended, and its last lines."""
+    """The error to show: a user's mistake as the rank reported it, else the rank, how it ended, and its last lines."""
     message, hint, log = failure.get("message", ""), failure.get("hint", ""), failure.get("log", "")
     if failure.get("users_mistake"):
         error = NeoxError(message, hint=hint)
@@ -159,7 +163,9 @@ def failed(failure: dict[str, Any]) -> NeoxError:
 
 
 def last_lines(log: Path) -> list[str]:
-    """The last lines of a log; of a stack in it the first, where the place is. Reads no more than its end."""
+    """The last lines of a log; of a stack in it the first lines, which name the position. Reads only the end of the
+    file.
+    """
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 16_384))

@@ -55,11 +55,11 @@ def train(
 
 
 def _claim(folder: Path) -> None:
-    """Lock the folder until this process ends, however it ends: a second run would take its run.json, logs and reports.
+    """Lock the folder until this process ends, so that a second run does not overwrite its run.json, logs and reports.
 
     Raises UsageError while another run holds it. A file system without locks is not protected.
     """
-    hint = "make room, or set `save` or --run-dir to a folder that can be written"
+    hint = "free some space, or set `save` or --run-dir to a folder that can be written"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / ".run.lock", os.O_RDWR | os.O_CREAT, 0o644)  # left open
@@ -67,7 +67,7 @@ def _claim(folder: Path) -> None:
         raise UsageError(f"{error.filename}: cannot be written: {error.strerror}", hint=hint) from error
     if not lock(descriptor):
         hint = "wait for it or stop it, or give this run a `save` or a --run-dir of its own"
-        raise UsageError(f"{folder}: another run is going on here", hint=hint)
+        raise UsageError(f"{folder}: another run is using this folder", hint=hint)
 
 
 def summary(plan: RunPlan) -> str:

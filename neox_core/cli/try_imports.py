@@ -1,8 +1,8 @@
-"""`python -m neox_core.cli.try_imports`: imports targets one by one, so that one that kills the process kills this one.
+"""`python -m neox_core.cli.try_imports`: imports targets one by one, so that a crash ends this process only.
 
 Reads a JSON list of [path, light] from stdin; for each writes a JSON line [path, error or ""] to stdout as soon as it
-is known. What the imported modules print goes to stderr. `light` targets are imported with heavy libraries refused.
-One that takes longer than the limit of seconds that is the argument ends the process.
+is known. What the imported modules print goes to stderr. While a `light` target is imported, heavy libraries are
+refused. A target that takes longer than the limit, an argument in seconds, ends the process.
 """
 
 import faulthandler
@@ -19,14 +19,14 @@ from neox_core.hooks.guard import no_heavy_imports
 from neox_core.interpreter import python
 
 IMPORT_S = 120.0
-"""torch is imported within seconds, and in a minute from a cold disk."""
+"""Importing torch takes seconds, or a minute from a cold disk."""
 
 
 def import_errors(targets: Sequence[tuple[str, bool]], seconds: float = IMPORT_S) -> dict[str, str]:
     """Import every (path, light) in other processes: path -> what went wrong, "" when nothing did.
 
-    Light ones come first, while no heavy library is there. A target that ends its process, or takes longer than
-    `seconds`, is at fault, and the rest is imported by a new one.
+    Light targets come first, before any heavy library is imported. A target that ends its process, or takes longer than
+    `seconds`, is at fault; a new process imports the rest.
     """
     left = sorted(dict(targets).items(), key=lambda target: (not target[1], target[0]))
     errors: dict[str, str] = {}
@@ -42,7 +42,7 @@ def import_errors(targets: Sequence[tuple[str, bool]], seconds: float = IMPORT_S
         said = done.stderr.strip().splitlines()
         ready, *results = [json.loads(line) for line in done.stdout.splitlines()] or [False]
         if not ready:
-            raise PluginError(f"the process that imports what plugins offer does not start: {' '.join(said[-1:])}")
+            raise PluginError(f"cannot start the process that imports what plugins offer: {' '.join(said[-1:])}")
         errors.update((path, error) for path, error in results)
         left = left[len(results) :]
         if left:
@@ -51,9 +51,9 @@ def import_errors(targets: Sequence[tuple[str, bool]], seconds: float = IMPORT_S
 
 
 def _fault(code: int, said: list[str], seconds: float) -> str:
-    if any(line.startswith("Timeout (") for line in said):  # of faulthandler, with the places after it
+    if any(line.startswith("Timeout (") for line in said):  # of faulthandler, with the positions after it
         place = next((line.strip() for line in said if line.startswith("  File ")), "")
-        return f"takes longer than {seconds:g} s to be imported: {place}"
+        return f"takes longer than {seconds:g} s to import: {place}"
     ended = f"signal {-code}" if code < 0 else f"exit code {code}"
     return f"ends the process that imports it ({ended}){': ' + said[-1] if said else ''}"
 
@@ -79,7 +79,7 @@ def main() -> None:
     for path, error in _attempts(targets, float(sys.argv[1])):
         results.write(json.dumps([path, error]) + "\n")
         results.flush()
-    os._exit(0)  # whatever threads the targets have left
+    os._exit(0)  # with any threads that the targets left
 
 
 if __name__ == "__main__":

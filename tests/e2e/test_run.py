@@ -265,7 +265,7 @@ def test_interrupted_saved_and_resumed(toy, tmp_path):
     run.wait_for_step(10)
     plan = (run.save / "run.json").stat().st_ino
     second = subprocess.run(**run.how, capture_output=True, text=True, check=False)
-    assert (second.returncode, "another run is going on here" in second.stderr) == (2, True), second.stderr
+    assert (second.returncode, "another run is using this folder" in second.stderr) == (2, True), second.stderr
     assert (run.save / "run.json").stat().st_ino == plan
     os.killpg(run.process.pid, signal.SIGINT)  # what a terminal does
     code, out, err = run.end()

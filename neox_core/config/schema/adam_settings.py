@@ -8,7 +8,7 @@ from neox_core.config.schema.setting import setting
 
 @frozen
 class MomentSettings:
-    """To be inherited by the settings of such an optimizer. The names are DeepSpeed's, the defaults AdamW's."""
+    """Base class for the settings of such an optimizer. The names are DeepSpeed's, the defaults AdamW's."""
 
     lr: float = setting(1e-3, help="Peak learning rate.", check=v.ge(0), origin="deepspeed")
     betas: tuple[float, float] = setting(
@@ -22,7 +22,7 @@ class MomentSettings:
     )
     weight_decay: float = setting(
         0.01,
-        help="Weight decay of the parameters that do not declare themselves out of it.",
+        help="Weight decay, except for parameters that are declared to have none.",
         check=v.ge(0),
         origin="deepspeed",
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 BLOCKS_MODE, DEFAULT_MODE = "fixed", "variable"
-"""The layout of a block without `mode`, which DeepSpeed's documents say, and without a block, which GPT-NeoX builds."""
+"""The layout of a block without `mode`, as in DeepSpeed's documents, and without a block, as GPT-NeoX builds it."""
 
 SPARSE = "sparse"
 """In `attention-config`: the layout that `sparse_attention.mode` names."""
@@ -14,7 +14,7 @@ _OTHER_NAMES = {"sparse_fixed": "fixed", "sparse_variable": "variable"}
 
 
 def pattern(instance: Any, field: Any, value: Sequence[Any] | None) -> None:
-    """The form of `attention-config`; that it fits the number of layers is a rule."""
+    """Check the form of `attention-config`; a rule checks that it fits the number of layers."""
     if value is not None:
         _items(value)
 
@@ -35,7 +35,7 @@ def layer_layouts(
 
 
 def layouts_used(sparsity: str, mode: str, attention_config: Sequence[Any] | None) -> tuple[str, ...]:
-    """The layouts that some layer has, each once, in the order of the first layers that have them."""
+    """The layouts in use, each once, in the order of the first layers that have them."""
     if attention_config is None:
         return () if sparsity == "none" else (mode,)
     names = (_layout(name, mode) for names, _ in _items(attention_config) for name in names)
@@ -54,7 +54,7 @@ def check_length(num_layers: int, attention_config: Sequence[Any]) -> None:
 
 
 def mode_of(block: Mapping[str, Any]) -> Any:
-    """What the block says, unchecked."""
+    """The value of `mode` in the block, unchecked."""
     mode = block.get("mode")
     default = BLOCKS_MODE if block else DEFAULT_MODE
     return default if mode is None else mode
@@ -71,7 +71,7 @@ def _times(times: int | None, names: Sequence[str], num_layers: int) -> int:
 
 
 def _items(value: Sequence[Any]) -> list[tuple[tuple[str, ...], int | None]]:
-    """(names, how often), None: as often as there are layers."""
+    """(names, how often); None: repeated through all layers."""
     if value and all(isinstance(each, str) for each in value):
         return [(tuple(value), 1)]
     form = "must be a list of names, or of [[names], count] with a whole number or all as count"

@@ -1,7 +1,7 @@
-"""Validators that settings share. Each raises ValueError with what the value must be; the caller says where it is.
+"""Validators that settings share. Each raises ValueError with what the value must be; the caller adds the position.
 
-Those that stand for a range or for a choice of values say so in their attributes: the reference and the JSON Schema are
-made of them.
+Validators of a range or of a choice of values have them as attributes, from which the reference and the JSON Schema
+are made.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,9 +51,9 @@ class Limits:
 
 @frozen
 class Only:
-    """What this version can do of a key that later ones do more with.
+    """The values of a key that this version supports, where others are refused.
 
-    why: the reason where there will be no more. by: the distribution that will do more.
+    why: the reason, where no version will support more. by: the distribution that will support more.
     """
 
     values: tuple[Any, ...]
@@ -69,7 +69,7 @@ class Only:
 
 
 def at_rest(check: Any) -> bool:
-    """Whether a key has one value only, which is what happens anyway."""
+    """Whether a key accepts only its default."""
     return isinstance(check, Only) and len(check.values) == 1
 
 
@@ -92,7 +92,7 @@ probability = Limits(at_least=0, below=1)
 
 
 def only(*values: Any, why: str = "", by: str = "") -> Only:
-    """One of `values`; any other is said to be for a later version, or to be what `why` says."""
+    """One of `values`; any other is refused as for a later version, or for the reason `why`."""
     return Only(values, why, by)
 
 

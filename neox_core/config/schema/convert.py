@@ -1,7 +1,7 @@
 """One value to the type of its field: strictly, and with every problem collected.
 
-Strict: no "false" to True, no 3.9 to 3, no 1 to True. What is widened loses nothing: an int where a float is asked for,
-5e8 where an int is. `null` means unset: None for an optional value, the default for any other.
+Strict: no "false" to True, no 3.9 to 3, no 1 to True. Only conversions without loss are made: an int for a float,
+5e8 for an int. `null` means unset: None for an optional value, the default for any other.
 """
 
 import math
@@ -20,12 +20,12 @@ from neox_core.config.schema.setting import SettingInfo
 from neox_core.hooks.component import METADATA
 
 UNKNOWN_KEY, REQUIRED = "unknown key", "is required"
-"""What is said of a key that nobody has, and (to begin with) of one that is missing: problems are told by it."""
+"""How the messages about an unknown key and about a missing one start: code tells these problems apart by them."""
 _INT_LIMIT = 2**63
 
 
 class InvalidError(Exception):
-    """A value does not have the type that is asked for; one message, and a hint where there is one."""
+    """A value does not have the type of its field; one message, and possibly a hint."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ class Field:
     @property
     def default(self) -> Any:
         factory = self.attribute.default
-        return factory.factory() if isinstance(factory, attrs.Factory) else factory  # type: ignore[arg-type]  # said to be a function
+        return factory.factory() if isinstance(factory, attrs.Factory) else factory  # type: ignore[arg-type] # typed as a function
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ def block_of(kind: Any) -> type | None:
 
 
 def read_fields(cls: type, values: Mapping[str, Any], path: str, report: Callable[[Problem], None]) -> dict[str, Any]:
-    """The fields of `cls` out of `values`, defaults included; a field that is wrong is reported and left out.
+    """The fields of `cls` from `values`, with defaults; a wrong field is reported and left out.
 
     Keys of `values` that `cls` does not have are reported too, and an older name of one that it has as a note.
     """
@@ -120,7 +120,7 @@ def read_fields(cls: type, values: Mapping[str, Any], path: str, report: Callabl
 
 
 def make(cls: type, found: Mapping[str, Any], path: str, report: Callable[[Problem], None]) -> Any:
-    """The instance, or None when the class itself refuses the combination of values."""
+    """The instance, or None when the class itself refuses the combination of values, which is reported."""
     if any(field.name not in found for field in fields_of(cls)):
         return None
     arguments = {field.attribute.alias or field.name: found[field.name] for field in fields_of(cls)}
@@ -136,7 +136,7 @@ def join(path: str, key: str) -> str:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equality that tells True from 1, at every depth."""
+    """Equality that distinguishes True from 1, at every depth."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, Mapping) and isinstance(other, Mapping):
@@ -147,7 +147,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _field_value(field: Field, raw: Any, path: str, report: Callable[[Problem], None]) -> Iterator[Any]:
-    """The checked value, or nothing when it was reported."""
+    """The checked value, or NOTHING when a problem was reported."""
     if raw is None and not _takes_none(field.type):
         if field.required:
             report(Problem(f"{REQUIRED} and may not be null", path, field.info.help))
@@ -171,7 +171,7 @@ def _field_value(field: Field, raw: Any, path: str, report: Callable[[Problem], 
 
 
 def _said(error: Exception, name: str) -> str:
-    """What a validator said, without the field's name that attrs puts in front."""
+    """The message of a validator, without the field's name that attrs puts in front."""
     text = str(error.args[0]) if error.args else type(error).__name__
     return text.removeprefix(f"'{name}' ").removeprefix(f"{name} ") if name else text
 
@@ -185,7 +185,7 @@ def _is_union(kind: Any) -> bool:
 
 
 def convert(raw: Any, kind: Any, path: str, report: Callable[[Problem], None]) -> Any:
-    """`raw` as `kind`. Raises InvalidError for this value; what is wrong inside a block or a list is reported."""
+    """`raw` as `kind`. Raises InvalidError for this value; problems inside a block or a list are reported."""
     origin = get_origin(kind)
     if kind is Any:
         return raw
@@ -316,7 +316,7 @@ def _str(raw: Any) -> str:
     if "\0" in raw:
         raise InvalidError("must not hold a NUL character")
     if not raw.isascii() and any("\ud800" <= letter <= "\udfff" for letter in raw):
-        raise InvalidError("must not hold half a character (a lone surrogate)", "write the whole character")
+        raise InvalidError("must not hold an incomplete character (a lone surrogate)", "write the whole character")
     return raw
 
 

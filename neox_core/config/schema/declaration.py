@@ -1,4 +1,4 @@
-"""What is wrong with a settings class as its author wrote it, beyond what keeps a plugin from loading."""
+"""Faults of a settings class, as its author wrote it, that do not keep a plugin from loading."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from neox_core.config.schema.convert import InvalidError, convert, fields_of
 
 
 def settings_faults(cls: type) -> Iterator[str]:
-    """A line for each setting of a type that no config can write, or with a default that a config could not."""
+    """A line for each setting whose type or default cannot be written in a config."""
     for field in fields_of(cls):
         problems: list[str] = []
         written = None if field.required else _as_written(field.default)
@@ -25,7 +25,7 @@ def settings_faults(cls: type) -> Iterator[str]:
 
 
 def _as_written(value: Any) -> Any:
-    """A default as a config file would have it."""
+    """A default as a config file would write it."""
     if attrs.has(type(value)):
         return {name: _as_written(inner) for name, inner in attrs.asdict(value, recurse=False).items()}
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Types, ranges and defaults as readers of a config know them: for the reference, for `explain`, for errors."""
+"""Types, ranges and defaults in words: for the reference, for `explain`, for errors."""
 
 import types
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _LEDGER = {"bool": "true or false", "int": "whole number", "float": "number", "s
 
 
 def type_in_words(kind: Any) -> str:
-    """The type of a field."""
+    """The type of a field, in words."""
     if kind in PLAIN:
         return PLAIN[kind]
     if get_origin(kind) is Literal:
@@ -30,7 +30,7 @@ def type_in_words(kind: Any) -> str:
 
 
 def known_type_in_words(name: str, choices: tuple[str, ...]) -> str:
-    """The type of a key of a later version."""
+    """The type of a key of a later version, in words."""
     if choices:
         return ", ".join(f"`{choice}`" for choice in choices)
     if name.startswith("list["):
@@ -39,7 +39,7 @@ def known_type_in_words(name: str, choices: tuple[str, ...]) -> str:
 
 
 def default_in_words(value: Any) -> str:
-    """A default as a config would write it; "" for none, and for a block."""
+    """A default as a config would write it; "" for no default, and for a block."""
     if value is None or attrs.has(type(value)) or value == {}:
         return ""
     if isinstance(value, list | tuple):
@@ -48,12 +48,12 @@ def default_in_words(value: Any) -> str:
 
 
 def default_of(field: Field) -> str:
-    """The default of a field, or that it has none."""
+    """The default of a field in words, or that it is required."""
     return "required" if field.required else default_in_words(field.default)
 
 
 def allowed_in_words(check: Callable[..., Any] | None) -> str:
-    """What a validator lets pass, beyond the type; "" when it cannot say."""
+    """What a validator accepts, beyond the type; "" when this is not known."""
     if check is None:
         return ""
     if isinstance(check, Limits):
@@ -73,6 +73,6 @@ def allowed_in_words(check: Callable[..., Any] | None) -> str:
 
 
 def parts_of(check: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
-    """The validators that one of attrs' validators is made of."""
+    """The validators that a validator of attrs combines."""
     inner = [getattr(check, name, None) for name in ("validator", "member_validator")]
     return (*getattr(check, "_validators", ()), *(each for each in inner if each is not None))

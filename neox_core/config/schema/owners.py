@@ -16,9 +16,9 @@ CORE = "neox-core"
 
 @frozen
 class Owners:
-    """Sections in the order they are read, and the components that each flat key belongs to.
+    """Sections in the order of reading, and the components that each flat key belongs to.
 
-    A key may have several owners; what a config makes of it is settled when it writes the key.
+    A key may have several owners; a config that writes the key decides which one reads it.
     sections: (id of the plugin, or CORE, section). section_of: the first section of each key.
     blocks: the components whose settings a block of that name may hold: `xpos: {...}`.
     """
@@ -65,7 +65,7 @@ def block_name(entry: Entry) -> str:
 
 
 def contested(registry: Registry) -> Iterator[tuple[str, tuple[str, ...], bool]]:
-    """(key, its owners in words, whether one of them can never read it) of each key with owners that may both act.
+    """(key, its owners in words, whether one of them can never read it) for each key whose owners can both be in use.
 
     A config chooses one of the components of a kind, so these may share a key.
     """
@@ -90,12 +90,12 @@ def named_section(owner: str, section: ConfigSection) -> str:
 
 
 def two_owners(names: Sequence[str]) -> str:
-    """What is said of a key with several owners."""
+    """The message about a key with several owners."""
     return f"has {'two' if len(names) == 2 else len(names)} owners: {' and '.join(names)}"
 
 
 def spellings(classes: Iterable[type]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Dotted path -> all paths that say the same."""
+    """Dotted path -> all paths with the same meaning."""
     for each in (one for cls in classes for one in fields_of(cls)):
         yield each.name, each.keys
         block = block_of(each.type)

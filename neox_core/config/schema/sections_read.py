@@ -1,4 +1,4 @@
-"""The sections of a config, and who takes which of its top-level keys."""
+"""The sections of a config, and the owner of each of its top-level keys."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from neox_core.hooks.registry import Entry, normalise
 
 
 class Keys:
-    """What has been made of the config's keys so far: sections, who has read which key, and the problems."""
+    """The state of reading a config: sections, the reader of each key, and the problems."""
 
     def __init__(self, loaded: Loaded, catalog: Catalog, owners: Owners) -> None:
         self.loaded = loaded
@@ -35,25 +35,27 @@ class Keys:
         self.plugin_faults = 0
 
     def report(self, problem: Problem) -> None:
-        """Take a problem whose key is a normalised path, and give it its place and the user's spelling."""
+        """Add a problem whose key is a normalised path, with its position and the user's spelling."""
         inner = problem.message == UNKNOWN_KEY and "." in problem.key
         for each in explain_inner(problem, value_at(self.loaded.values, problem.key)) if inner else (problem,):
             self.place(each)
 
     def place(self, problem: Problem) -> None:
-        """Take a problem as it is, but for its place and the spelling of its key."""
+        """The problem with its position and the user's spelling of its key."""
         key = self.loaded.spelled(problem.key) or spell(problem.key)
         self.problems.append(evolve(problem, key=key, where=self.loaded.where(problem.key)))
 
     def without_secrets(self, cls: type, values: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """The values, secrets refused: a config is copied and shared, and so are messages that show a value."""
+        """The values without secrets, which are refused: configs, and messages that show values, are copied and
+        shared.
+        """
         kept: dict[str, Any] = {}
         for key, value in values.items():
             field = by_key(cls).get(key)
             block = block_of(field.type) if field is not None else None
             if field is not None and field.info.secret and value is not None:
-                hint = "remove it, and use the environment variable of the service"
-                self.report(Problem("is a secret, which has no place in a config", join(path, key), hint))
+                hint = "remove it, and set the environment variable of the service"
+                self.report(Problem("is a secret, which must not be in a config", join(path, key), hint))
             elif block is not None and isinstance(value, Mapping):
                 kept[key] = self.without_secrets(block, value, join(path, key))
             else:
@@ -66,7 +68,7 @@ class Keys:
                 self._read_section(owner, section, by_key(section.settings))
 
     def read_plugin_sections(self) -> None:
-        """Those of plugins that are in use, then the others, which leave keys to whoever has taken them."""
+        """Read the sections of plugins that are in use, then the others, which get only keys that nobody has read."""
         sections = [each for each in self.owners.sections if each[0] != CORE]
         required = getattr(self.fields.get("plugins"), "require", ())
         self.in_use |= {normalise(each) for each in required}
@@ -98,12 +100,14 @@ class Keys:
             self.sections[cls] = instance
 
     def keep(self, owner: str, found: Mapping[str, Any]) -> None:
-        """The values of keys: of one that several have, those of the core, then of the first."""
+        """Keep the values of keys; of a key with several owners, that of the core, else of the first owner."""
         self.own.setdefault(owner, {}).update(found)
         self.fields = {**found, **self.fields}
 
     def take(self, keys: Iterable[str], by: Entry | str) -> dict[str, Any]:
-        """The top-level values of keys. by: the component that reads them, or the section, in words."""
+        """The top-level values of keys, which are marked as read. by: the component or section that reads them, in
+        words.
+        """
         mine = {key: self.loaded.values[key] for key in keys if key in self.loaded.values}
         self.read.update(mine)
         for key in mine:

@@ -1,4 +1,4 @@
-"""A config field: its type is the annotation, everything else is said here once.
+"""A config field: its type is the annotation, everything else is declared here once.
 
 The metadata feeds validation, the generated docs, `neox config explain` and the check at resume.
 """
@@ -17,10 +17,10 @@ Changes = Literal["numerics", "speed", "output"]
 class SettingInfo:
     """What is known of a setting beyond its type and default.
 
-    changes: what changing the value changes. A resumed run may change "speed" and "output", not "numerics".
+    changes: what another value changes. A resumed run may change "speed" and "output", not "numerics".
     secret: never written to run.json, logs or checkpoints.
-    each: of a mapping to blocks, what its keys are names of: `metric`.
-    file: the value is the path of something that has to be there before a run starts.
+    each: for a mapping to blocks, what its keys name: `metric`.
+    file: the value is a path that has to exist before a run starts.
     """
 
     help: str
@@ -48,8 +48,8 @@ def setting(
 ) -> Any:
     """A field of a settings class.
 
-    default: NOTHING makes the key required; `attrs.Factory(dict)` is for a value that is made anew each time.
-    check: an attrs validator for the value; what it says becomes the error.
+    default: NOTHING makes the key required; use `attrs.Factory(dict)` for a mutable value.
+    check: an attrs validator for the value; its message becomes the error.
     origin: where the key comes from: neox, gpt-neox, megatron, deepspeed.
     """
     if not help or changes not in get_args(Changes):

@@ -1,7 +1,7 @@
-"""What was written to `Config`: every key has one owner, every value the type of its field.
+"""Turns what was written into a `Config`: every key has one owner, every value the type of its field.
 
 Keys belong to the core's sections, to plugins' sections, and to the components that the config chooses. All problems of
-all sections are collected; nothing that was written is left unread.
+all sections are collected, and a key that nothing reads is a problem.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,16 +25,16 @@ T = TypeVar("T")
 
 
 class SectionInvalidError(LookupError):
-    """A section that has problems of its own was asked for; they are in the report already."""
+    """A section with problems was requested; the report has these problems already."""
 
 
 @frozen
 class Config:
     """What was written, with defaults filled in.
 
-    read: the dotted keys that somebody has asked for, so that a key which nobody reads can be refused.
-    own: plugin -> the values of its own keys, which count where `viewer`, the plugin that asks, has a key that another
-        one has too. in_use: the plugins that a key or a choice of the config is of.
+    read: the dotted keys that were read, so that a key which nothing reads can be refused.
+    own: plugin -> the values of its own keys, which win where `viewer`, the plugin that asks, has a key in
+        common with another. in_use: the plugins that own a key or a choice of the config.
     """
 
     sections: Mapping[type, Any]
@@ -57,7 +57,8 @@ class Config:
             raise SectionInvalidError(cls.__name__) from None
 
     def value(self, key: str) -> Any:
-        """A value by its dotted key, `-` or `_`; of a component that is not chosen the default, None where it has none.
+        """A value by its dotted key, `-` or `_`; for a component that is not chosen the default, or None where it has
+        none.
 
         Raises KeyError for a key that nothing installed has.
         """
@@ -73,11 +74,11 @@ class Config:
         return value
 
     def seen_by(self, plugin: str) -> "Config":
-        """The same config, as the rules of a plugin see it: a key that two plugins have is that plugin's own."""
+        """The same config, as the rules of a plugin see it: a key that two plugins have means that plugin's own."""
         return evolve(self, viewer=plugin)
 
     def _default(self, head: str, rest: Sequence[str]) -> Any:
-        """Of a key of a component that is not chosen, flat or in the block of its name."""
+        """The default of a key of a component that is not chosen, flat or in the block of its name."""
         entries = self.owners.of(head) if self.owners else ()
         if not entries:
             raise KeyError(head)
@@ -95,12 +96,12 @@ class Config:
         return self._path(key) in self.loaded.places
 
     def origin(self, key: str) -> str:
-        """The place "file:line:column", or "--set", or "default"."""
+        """The position "file:line:column", or "--set", or "default"."""
         place = self.loaded.places.get(self._path(key))
         return place.where if place else "default"
 
     def _path(self, key: str) -> str:
-        """The dotted path of a key, in the spelling that the config has of it."""
+        """The dotted path of a key, in the spelling that the config uses."""
         path = key.replace("-", "_")
         return next((each for each in self.spellings.get(path, ()) if each in self.loaded.places), path)
 
@@ -118,7 +119,7 @@ class Config:
         return self.loaded.spelled(path) or spell(path)
 
     def problem(self, message: str, key: str, hint: str = "", severity: str = "error") -> Problem:
-        """A problem at the place of a key, spelled as the user wrote it."""
+        """A problem at the position of a key, spelled as the user wrote it."""
         return Problem(message, self.spelled(key), hint, self.loaded.where(self._path(key)), severity)
 
 
@@ -139,7 +140,7 @@ def _normal(value: Any) -> Any:
 
 
 def structure(loaded: Loaded, catalog: Catalog) -> tuple[Config, tuple[Problem, ...], int]:
-    """(config, problems, how many of them are plugins' faults)."""
+    """Structure a loaded config: (config, problems, how many of them are faults of plugins)."""
     work = Reading(loaded, catalog, find_owners(catalog.registry))
     work.read_core_sections()
     work.choose()

@@ -1,4 +1,4 @@
-"""Who reads what: settings that note which of their fields were asked for."""
+"""Settings that record which of their fields were read."""
 
 from typing import Any, TypeVar
 
@@ -8,10 +8,10 @@ T = TypeVar("T")
 
 
 def watched(instance: T, path: str, read: set[str]) -> T:
-    """The same settings; the dotted path of each field that is asked for, blocks' too, is added to `read`.
+    """The same settings; reading a field, or a field of a block, adds its dotted path to `read`.
 
-    It is an instance of a subclass that has nothing of its own but the noting, so equality, `attrs.evolve`,
-    `attrs.asdict` and cattrs see the class itself. For the host only: what a rank reads in its loop are plain settings.
+    The instance is of a subclass that only adds this recording, so equality, `attrs.evolve`,
+    `attrs.asdict` and cattrs see the class itself. For the host only: a rank reads plain settings.
     """
     cls: Any = type(instance)
     names = frozenset(each.name for each in attrs.fields(cls))

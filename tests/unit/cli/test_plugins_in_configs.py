@@ -180,6 +180,6 @@ def test_a_launcher_that_starts_nothing_or_what_is_no_command_is_named(site: Any
     runs = ["train", "run.yml"], ["train", "run.yml", "--set", "launcher=odd"], ["train", "run.yml", "--run-dir", "odd"]
     nothing, no_command, taken = site.neox_each(*runs)
     assert nothing["exit_code"] == no_command["exit_code"] == 3
-    assert "launcher neox-all:local 1.0 ended with exit code 0, but no rank has come to its end" in nothing["stderr"]
+    assert "launcher neox-all:local 1.0 ended with exit code 0, but no rank has finished" in nothing["stderr"]
     assert "launcher neox-all:odd 1.0: every word of argv is a string: " in no_command["stderr"]
     assert (taken["exit_code"], "odd/.run.lock: cannot be written: Is a directory" in taken["stderr"]) == (2, True)

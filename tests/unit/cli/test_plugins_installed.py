@@ -182,7 +182,7 @@ def neox_kernels():
     assert done.returncode == 3
     assert "config section neox-a:mine: Settings.speed: its default must be a whole number, not 0.5" in done.stdout
     assert "config section neox-a:mine: Settings.names: a setting cannot have the type <class 'set'>" in done.stdout
-    assert "kernel neox-a:mine: its name is no <op>.<implementation>" in done.stdout
+    assert "kernel neox-a:mine: its name is not <op>.<implementation>" in done.stdout
     assert "kernel neox-a:bias_dropout_ad.mine: nothing installed has an op bias_dropout_ad\n" in done.stdout
     assert "did you mean bias_dropout_add?" in done.stdout
     assert "4 faults" in done.stdout

@@ -187,7 +187,7 @@ def test_a_signal_asks_once_and_waits_for_a_clean_end(tmp_path, signum):
     os.killpg(host.process.pid, signum)  # as a terminal does; the launcher is not in this group
     code, out, err = host.end()
     assert (code, out) == (130, ["asked", "done"])
-    assert "stopping in good order" in err
+    assert "stopping after the current step" in err
 
 
 def test_one_keystroke_that_arrives_twice_kills_nothing(tmp_path):

@@ -139,11 +139,11 @@ def test_an_import_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     said = import_errors([("hangs:x", True), ("stays:x", True)], 3.0)
     assert said["stays:x"] == ""
-    assert "takes longer than 3 s to be imported" in said["hangs:x"]
+    assert "takes longer than 3 s to import" in said["hangs:x"]
     assert "hangs.py" in said["hangs:x"]
 
 
 def test_a_process_that_cannot_even_start_to_import_is_not_started_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("neox_core.cli.try_imports.python", lambda *_: (sys.executable, "-c", "1 / 0"))
-    with pytest.raises(PluginError, match="does not start: ZeroDivisionError: division by zero"):
+    with pytest.raises(PluginError, match=r"cannot start .*: ZeroDivisionError: division by zero"):
         import_errors([("a:x", True), ("b:x", True)])

@@ -100,7 +100,7 @@ def test_what_is_read(key: str, written: Any, read: Any) -> None:
         ("rate", 10**400, "must be a finite number"),
         ("text", 3, "must be text, not 3 (write it in quotes)"),
         ("text", "a\0b", "must not hold a NUL character"),
-        ("text", "a\ud800", "must not hold half a character"),
+        ("text", "a\ud800", "must not hold an incomplete character"),
         ("text", {"a": 1}, "must be text, not a block of keys"),
         ("mode", "fats", "must be one of 'fast', 'slow', not 'fats' (did you mean 'fast'?)"),
         ("mode", True, "must be one of 'fast', 'slow', not true"),

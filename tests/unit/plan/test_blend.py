@@ -51,7 +51,7 @@ def test_weights_by_documents_reach_the_plan(data: Any) -> None:
     ("lines", "says"),
     [
         ((*PATHS, "train-data-weights: [1, -1]"), "train-data-weights: must be positive numbers, not -1"),
-        ((*PATHS, "train-data-weights: [0, 1]"), "must be positive numbers, not 0; leave a dataset of no weight out"),
+        ((*PATHS, "train-data-weights: [0, 1]"), "must be positive numbers, not 0; leave out a dataset without weight"),
         ((*PATHS, "train-data-weights: [.nan, 1]"), "must be a finite number, not nan"),
         ((*PATHS, "train-data-weights: [.inf, 1]"), "must be a finite number, not inf"),
         ((*PATHS, "train-data-weights: [1]"), "has 1 weights for 2 datasets"),

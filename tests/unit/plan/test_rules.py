@@ -758,7 +758,7 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
             "merge-file: there is no file",
         ),
         (("distributed-backend=mpi",), "distributed-backend: must be one of 'nccl', 'gloo', not 'mpi'"),
-        (("adlr-autoresume=true",), "adlr-autoresume: true is for one cluster of NVIDIA's"),
+        (("adlr-autoresume=true",), "adlr-autoresume: true is made for one cluster of NVIDIA's"),
         (("adlr-autoresume-interval=5",), "adlr-autoresume-interval: 5 is not available"),
         (("comms_logger={enabled: true, prof_all: false}",), "error: comms_logger: times nothing"),
         (
@@ -806,7 +806,7 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
         ),
         (("sparse_gradients=true", "num_gpus=1"), "note: sparse_gradients: sends nothing on one rank"),
         (("board.folder=x",), "warning: board: does nothing (set board.enabled: true)"),
-        (("board={enabled: true, key: abc}",), "error: board.key: is a secret, which has no place in a config"),
+        (("board={enabled: true, key: abc}",), "error: board.key: is a secret, which must not be in a config"),
         (("scheduler.type=Warmup",), "scheduler.type: no scheduler 'Warmup'; installed: WarmupLR"),
         (("scheduler={type: WarmupLR, params: {warmup_num_steps: 0}}",), "scheduler.params.warmup_num_steps: must be"),
         (("sequence-parallel=true",), "sequence-parallel: does nothing with model-parallel-size 1"),

@@ -20,7 +20,7 @@ def _megatron(default: Any, *, help: str, **more: Any) -> Any:
 
 @frozen
 class ActivationCheckpointingBlock:
-    """DeepSpeed's spelling of the options of its function; a key of the same meaning at the top must agree."""
+    """DeepSpeed's spelling of the options of its function; a top-level key of the same meaning must agree."""
 
     partition_activations: bool = _deepspeed(False, help="As `partition-activations` at the top.")
     cpu_checkpointing: bool = _deepspeed(False, help="As `checkpoint-in-cpu` at the top.")
@@ -36,17 +36,19 @@ class ActivationCheckpointingBlock:
 
 @frozen
 class ActivationCheckpointingSection:
-    """Memory for time: gradients stay what they are."""
+    """Recompute activations to save memory; gradients do not change."""
 
     checkpoint_activations: bool = _megatron(False, help="Recompute activations in the backward pass.")
     checkpoint_num_layers: int = _megatron(
-        1, help="Consecutive layers that are recomputed together; of each segment the input is kept.", check=above(0)
+        1,
+        help="Consecutive layers that are recomputed together; the input of each such segment is kept.",
+        check=above(0),
     )
     distribute_checkpointed_activations: bool = _megatron(
         False, help="Each tensor-parallel rank keeps a part of a segment's input, without DeepSpeed's function."
     )
     deepspeed_activation_checkpointing: bool = _megatron(
-        False, help="Recompute by DeepSpeed's function, which has the five options below, instead of by torch's."
+        False, help="Recompute by DeepSpeed's function, which has the five options below, instead of torch's."
     )
     partition_activations: bool = _megatron(False, help="Each tensor-parallel rank keeps a part of a segment's input.")
     contiguous_checkpointing: bool = _megatron(False, help="Copy the inputs of all segments into one buffer.")
@@ -71,7 +73,7 @@ SPELLINGS = {
 
 
 def option(section: ActivationCheckpointingSection, key: str) -> bool:
-    """Whether an option of SPELLINGS is on, in whichever spelling; where both are written, they agree."""
+    """Whether an option of SPELLINGS is on, in either spelling; where both are written, they agree."""
     block = section.activation_checkpointing
     return bool(getattr(section, key) or (block is not None and getattr(block, SPELLINGS[key])))
 

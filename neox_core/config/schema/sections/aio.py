@@ -25,16 +25,16 @@ class AioBlock:
     block_size: int = _speed(
         1_048_576, help="Bytes of a request, in whole sectors of the disk.", unit="bytes", check=_sectors
     )
-    queue_depth: int = _speed(8, help="Requests under way.", check=above(0))
+    queue_depth: int = _speed(8, help="Requests in flight.", check=above(0))
     intra_op_parallelism: int = _speed(
         1, help="Threads that share one read or write.", check=above(0), aliases=("thread_count",)
     )
     single_submit: bool = _speed(False, help="Submit requests one by one, not as a batch.")
-    overlap_events: bool = _speed(True, help="Submit without waiting for requests before.")
+    overlap_events: bool = _speed(True, help="Submit without waiting for earlier requests.")
 
 
 @frozen
 class AioSection:
-    """Asynchronous access to files (libaio). Acts where ZeRO offloads to nvme."""
+    """Asynchronous access to files (libaio), where ZeRO offloads to nvme."""
 
     aio: AioBlock = _speed(AioBlock(), help="Block of file access settings.")

@@ -1,4 +1,4 @@
-"""Which layers attend to blocks of keys only, and to which."""
+"""Which layers use block-sparse attention, and with which layout."""
 
 from typing import Any, Literal
 

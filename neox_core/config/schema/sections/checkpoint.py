@@ -14,7 +14,7 @@ def _steps(instance: Any, field: Any, value: tuple[int, ...]) -> None:
     """Steps, each of them once."""
     distinct(instance, field, value)
     if any(step < 0 for step in value):
-        raise ValueError("must hold steps from 0 on")
+        raise ValueError("must hold steps of 0 or more")
 
 
 @frozen
@@ -45,7 +45,7 @@ class CheckpointSection:
         origin="gpt-neox",
     )
     finetune: bool = setting(False, help="Load weights only and count from step 0.", origin="megatron")
-    no_load_optim: bool = setting(False, help="Load weights, start the optimizer anew.", origin="megatron")
+    no_load_optim: bool = setting(False, help="Load weights, but not the optimizer state.", origin="megatron")
     no_load_rng: bool = setting(
         False, help="Do not load the random generators. No loss depends on them.", origin="megatron"
     )
@@ -66,7 +66,7 @@ class ParallelWriteBlock:
 
     pipeline_stage: bool = setting(
         False,
-        help="Let data-parallel ranks share the writing of a stage's layers: they do in any case.",
+        help="Let data-parallel ranks share the writing of a stage's layers: neox always does this.",
         changes="speed",
         origin="deepspeed",
     )
@@ -78,19 +78,20 @@ class CheckpointBlock:
 
     tag_validation: TagValidation = setting(
         "Warn",
-        help="What to do when ranks name a checkpoint differently. They cannot: a start stops ranks that find others.",
+        help="What to do when ranks name a checkpoint differently. This cannot happen: a run stops "
+        "at the start when ranks find different checkpoints.",
         changes="output",
         origin="deepspeed",
     )
     load_universal: bool = setting(
         False,
-        help="Load on another number of ranks than wrote the checkpoint: all checkpoints do in any case.",
+        help="Load on another number of ranks than wrote the checkpoint: every checkpoint allows this.",
         changes="output",
         origin="deepspeed",
     )
     use_node_local_storage: bool = setting(
         False,
-        help="Save on a disk of the host, which all ranks see: for runs on one host.",
+        help="Save on a local disk of the host: for runs on one host.",
         changes="output",
         origin="deepspeed",
     )
@@ -117,13 +118,15 @@ class CheckpointWritingSection:
     adlr_autoresume: bool = setting(
         False,
         help="Ask the scheduler of NVIDIA's own cluster whether to save and requeue.",
-        check=only(False, why="for one cluster of NVIDIA's: `neox train --resume auto` goes on after any requeue"),
+        check=only(
+            False, why="made for one cluster of NVIDIA's: `neox train --resume auto` continues after any requeue"
+        ),
         changes="output",
         origin="megatron",
     )
     adlr_autoresume_interval: int = setting(
         1000,
-        help="Steps between two such questions.",
+        help="Steps between two requests to the scheduler.",
         unit="steps",
         check=only(1000),
         changes="output",

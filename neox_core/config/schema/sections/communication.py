@@ -1,4 +1,4 @@
-"""How gradients travel between data-parallel ranks."""
+"""How data-parallel ranks exchange gradients."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ class CommunicationSection:
     """How gradients are averaged over data-parallel ranks."""
 
     communication_data_type: Literal["fp32", "fp16", "bf16"] | None = setting(
-        None, help="Precision in which gradients travel. Default: their own.", origin="deepspeed"
+        None, help="Precision in which gradients are sent. Default: their own.", origin="deepspeed"
     )
     prescale_gradients: bool = setting(
         False, help="Divide gradients by the number of ranks before they are summed.", origin="deepspeed"
@@ -26,6 +26,6 @@ class CommunicationSection:
     )
     sparse_gradients: bool = setting(
         False,
-        help="Send only the rows of the embedding that a step has used. Of a table that is not the head's too.",
+        help="Send only the rows of the embedding that a step has used; for an embedding that is not tied to the head.",
         origin="deepspeed",
     )

@@ -1,4 +1,4 @@
-"""What a run reads: one dataset and its shares, or several for each split."""
+"""What a run reads: one dataset and its splits, or several datasets for each split."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def _positive(instance: Any, field: Any, value: tuple[float, ...] | None) -> Non
     not_empty(instance, field, value)
     for weight in value or ():
         if not weight > 0:
-            raise ValueError(f"must be positive numbers, not {weight:g}; leave a dataset of no weight out")
+            raise ValueError(f"must be positive numbers, not {weight:g}; leave out a dataset without weight")
 
 
 def _paths(split: str) -> Any:
@@ -73,7 +73,7 @@ class DataSection:
 
 @frozen
 class BlendSection:
-    """Datasets of their own for training, validation and test, and in which proportions they are mixed."""
+    """Separate datasets for training, validation and test, and the proportions in which they are mixed."""
 
     train_data_paths: tuple[str, ...] | None = _paths("training")
     train_data_weights: tuple[float, ...] | None = _weights("training")
@@ -82,7 +82,7 @@ class BlendSection:
     test_data_paths: tuple[str, ...] | None = _paths("the test")
     test_data_weights: tuple[float, ...] | None = _weights("the test")
     weight_by_num_documents: bool = setting(
-        False, help="Let the weights of the datasets follow from their numbers of documents.", origin="gpt-neox"
+        False, help="Derive the weights of the datasets from their numbers of documents.", origin="gpt-neox"
     )
     weighted_sampler_alpha: float = setting(
         1.0,

@@ -1,4 +1,4 @@
-"""What goes to the engine past all sections."""
+"""Keys that go to the engine directly."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from neox_core.config.schema.setting import setting
 
 @frozen
 class EngineSection:
-    """Keys of DeepSpeed that neox has none for."""
+    """Keys of DeepSpeed that have no neox key."""
 
     deepspeed_extra_args: dict[str, Any] = setting(
-        Factory(dict), help="Block of DeepSpeed's own keys, handed to it as they are.", origin="gpt-neox"
+        Factory(dict), help="Block of DeepSpeed's own keys, which are passed to it unchanged.", origin="gpt-neox"
     )

@@ -1,4 +1,4 @@
-"""Where a run happens, to whom it reports, and which plugins it needs."""
+"""Where a run happens, which monitors it reports to, and which plugins it needs."""
 
 from typing import Any, Literal
 
@@ -15,12 +15,12 @@ def _speed(default: Any, *, help: str, **more: Any) -> Any:
 
 @frozen
 class LaunchSection:
-    """Which devices take part, and how the processes meet."""
+    """Which devices a run uses, and how its processes connect."""
 
     launcher: str = _speed("local", help="What starts the processes.")
     hostfile: str = _speed(
         "/job/hostfile",
-        help="List of machines, a line `NAME slots=N` each. Without the file of the default name: this machine only.",
+        help="List of machines, a line `NAME slots=N` each. Without a file of the default name: this machine only.",
         check=not_empty,
     )
     include: str = _speed(
@@ -60,7 +60,7 @@ class LaunchSection:
     stall_timeout: int = setting(
         300,
         help="Time without progress of a rank after which the run ends and names it; six times as long in the first "
-        "step, in an evaluation and while a checkpoint is written. 0: the 30 minutes that a collective may take.",
+        "step, in an evaluation and while a checkpoint is written. 0: only the limit of a collective, 30 minutes.",
         unit="s",
         check=at_least(0),
         changes="output",
@@ -76,7 +76,7 @@ class LaunchSection:
 
 @frozen
 class ReportSection:
-    """Who is told how the run goes."""
+    """Where a run reports its progress."""
 
     monitors: tuple[str, ...] = setting(
         ("console", "jsonl"), help="Monitors, by name.", check=distinct, changes="output"
@@ -85,7 +85,7 @@ class ReportSection:
 
 @frozen
 class PluginsBlock:
-    """What a config expects of the installation."""
+    """What a config requires of the installation."""
 
     require: tuple[str, ...] = setting(
         (), help="Plugins, by distribution name, without which the run must not start.", changes="output"
@@ -94,6 +94,6 @@ class PluginsBlock:
 
 @frozen
 class PluginsSection:
-    """Expectations on plugins."""
+    """Requirements on plugins."""
 
-    plugins: PluginsBlock = setting(PluginsBlock(), help="Block of expectations on plugins.", changes="output")
+    plugins: PluginsBlock = setting(PluginsBlock(), help="Block of requirements on plugins.", changes="output")

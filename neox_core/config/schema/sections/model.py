@@ -1,4 +1,4 @@
-"""The decoder: its shape, its parts, how its weights begin."""
+"""The decoder: its shape, its components, its initial weights."""
 
 from typing import Literal
 
@@ -22,7 +22,7 @@ Init = Literal[
 
 @frozen
 class ModelSection:
-    """Shape and parts of the model. The parts are components: `neox plugins list` shows what is installed."""
+    """Shape and components of the model: `neox plugins list` shows what is installed."""
 
     num_layers: int = setting(help="Number of transformer blocks.", check=above(0), origin="megatron")
     hidden_size: int = setting(help="Width of the residual stream.", unit="elements", check=above(0), origin="megatron")
@@ -35,7 +35,7 @@ class ModelSection:
     )
     num_unique_layers: int | None = setting(
         None,
-        help="Blocks that own weights; the other layers use them again. Default: num-layers.",
+        help="Blocks that own weights; the other layers reuse them. Default: num-layers.",
         check=above(0),
         origin="megatron",
     )
@@ -49,19 +49,17 @@ class ModelSection:
     )
     intermediate_size: int | None = setting(
         None,
-        help="Width inside the MLP, after the gate where the activation has one: a gated MLP of one width has half as "
-        "many weights again. Default: 4 x hidden-size.",
+        help="Width inside the MLP, after the gate where the activation has one; at the same width, a gated MLP "
+        "has 1.5 times the weights. Default: 4 x hidden-size.",
         unit="elements",
         check=above(0),
         origin="gpt-neox",
     )
-    norm: str = setting(
-        "layernorm", help="Normalisation before attention, before the MLP and at the end.", origin="gpt-neox"
-    )
+    norm: str = setting("layernorm", help="Norm before attention, before the MLP and at the end.", origin="gpt-neox")
     pos_emb: str = setting("learned", help="How the positions of the tokens enter the model.", origin="gpt-neox")
     activation: str = setting("gelu", help="Nonlinearity of the MLP.", origin="gpt-neox")
     no_weight_tying: bool = setting(
-        False, help="Give the output projection a matrix of its own instead of the input embedding.", origin="gpt-neox"
+        False, help="Use a separate matrix for the output projection instead of the input embedding.", origin="gpt-neox"
     )
     gpt_j_residual: bool = setting(
         False, help="Compute attention and MLP of a block side by side from one input.", origin="gpt-neox"
@@ -87,14 +85,17 @@ class ModelSection:
         False, help="Keep attention within each document of a sample.", origin="megatron"
     )
     eod_mask_loss: bool = setting(
-        False, help="Leave what is predicted from an end of document out of the loss.", origin="megatron"
+        False, help="Leave predictions from an end-of-document token out of the loss.", origin="megatron"
     )
     compile: bool = setting(
-        False, help="Compile the layers by torch.compile: minutes at the start, faster steps.", changes="speed"
+        False,
+        help="Compile the layers with torch.compile: takes minutes at the start, makes steps faster.",
+        changes="speed",
     )
     use_cpu_initialization: bool = setting(
         False,
-        help="Draw the first weights on the CPU. They always are, from (seed, parameter name), whatever the layout.",
+        help="Draw the initial weights on the CPU. neox always does this, from "
+        "(seed, parameter name), in every layout.",
         origin="megatron",
     )
     init_method: Init = setting(
@@ -104,7 +105,7 @@ class ModelSection:
         origin="gpt-neox",
     )
     output_layer_init_method: Init = setting(
-        "scaled_normal", help="How the weights that end a residual branch are drawn.", origin="gpt-neox"
+        "scaled_normal", help="How the weights at the end of a residual branch are drawn.", origin="gpt-neox"
     )
     init_method_std: float = setting(
         0.02, help="Standard deviation of the normal inits.", check=above(0), origin="megatron"
@@ -123,7 +124,7 @@ class RegularizationSection:
     )
     weight_decay: float = setting(
         0.01,
-        help="Decay of the weights, biases and gains left out. `optimizer.params.weight_decay` must agree.",
+        help="Decay of the weights, except biases and gains. `optimizer.params.weight_decay` must agree.",
         check=at_least(0),
         origin="megatron",
     )

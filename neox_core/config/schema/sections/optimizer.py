@@ -1,4 +1,4 @@
-"""Which optimizer runs, and how."""
+"""Which optimizer a run uses, and its settings."""
 
 from typing import Any
 

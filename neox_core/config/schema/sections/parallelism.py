@@ -1,4 +1,4 @@
-"""How a model is cut over ranks."""
+"""How a model is split over ranks."""
 
 import re
 from typing import Any
@@ -20,12 +20,12 @@ def _partition(instance: Any, field: Any, value: str) -> None:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"{shown(pattern)} is no regular expression: {error}") from error
+        raise ValueError(f"{shown(pattern)} is not a regular expression: {error}") from error
 
 
 @frozen
 class ParallelismSection:
-    """How a model is cut over ranks; what is left of them is data parallel."""
+    """How a model is split over ranks; the remaining factor is data parallelism."""
 
     pipe_parallel_size: int = setting(
         0,
@@ -45,24 +45,25 @@ class ParallelismSection:
     )
     pipe_partition_method: str = setting(
         "type:transformer",
-        help="What each pipeline stage gets an equal share of: parameters, layers (uniform), or those of type:<regex>.",
+        help="What is divided equally over pipeline stages: parameters, layers "
+        "(uniform), or the layers of type:<regex>.",
         check=_partition,
         changes="speed",
         origin="gpt-neox",
     )
     sequence_parallel: bool = setting(
         False,
-        help="Share norms and dropout too over the ranks of model-parallel-size, by positions.",
+        help="Split norms and dropout by positions too, over the ranks of model-parallel-size.",
         changes="speed",
         origin="gpt-neox",
     )
 
     @property
     def stages(self) -> int:
-        """Of the pipeline; 1: there is none."""
+        """Number of pipeline stages; 1 without a pipeline."""
         return max(1, self.pipe_parallel_size)
 
     @property
     def ranks_of_a_copy(self) -> int:
-        """How many ranks hold the model together."""
+        """Number of ranks that together hold one copy of the model."""
         return self.model_parallel_size * self.stages

@@ -19,20 +19,20 @@ class Fp16Block:
     """Half precision with loss scaling."""
 
     enabled: bool = _deepspeed(False, help="Train in fp16.", aliases=("fp16",))
-    auto_cast: bool = _deepspeed(False, help="Cast inputs that are numbers, not tokens, to fp16.")
+    auto_cast: bool = _deepspeed(False, help="Cast floating-point inputs to fp16; tokens stay integers.")
     loss_scale: float = _deepspeed(0.0, help="Factor of the loss; 0: dynamic.", check=at_least(0))
     initial_scale_power: int = _deepspeed(
         16,
-        help="The dynamic scale begins at 2 to this power.",
+        help="The dynamic scale starts at 2 to this power.",
         check=at_least(0),
         aliases=("initial_loss_scale_power",),
     )
     loss_scale_window: int = _deepspeed(
         1000, help="Steps without overflow until the scale doubles.", unit="steps", check=above(0)
     )
-    hysteresis: int = _deepspeed(2, help="Overflows until the scale falls.", check=above(0))
-    consecutive_hysteresis: bool = _deepspeed(False, help="Only overflows in a row count.")
-    min_loss_scale: int = _deepspeed(1, help="Least dynamic scale.", check=above(0))
+    hysteresis: int = _deepspeed(2, help="Overflows until the scale is halved.", check=above(0))
+    consecutive_hysteresis: bool = _deepspeed(False, help="Count only overflows in a row.")
+    min_loss_scale: int = _deepspeed(1, help="Smallest dynamic scale.", check=above(0))
 
 
 @frozen
@@ -52,25 +52,27 @@ class AutocastBlock:
 
 def _opt_level(instance: Any, field: Any, value: str) -> None:
     if value in ("O2", "O3"):
-        raise ValueError(f"{value} keeps weights in half precision, which amp does no longer: bf16 or fp16 does")
+        raise ValueError(f"{value} keeps weights in half precision, which amp no longer supports; use bf16 or fp16")
     if value not in ("O0", "O1"):
         raise ValueError(f"must be O0 or O1, not {shown(value)}")
 
 
 @frozen
 class AmpBlock:
-    """Apex' mixed precision, done by torch.autocast in bfloat16. O0 is fp32."""
+    """Apex' mixed precision, by torch.autocast in bfloat16. O0 is fp32."""
 
     enabled: bool = _deepspeed(False, help="Run matmuls in half precision.")
-    opt_level: str = _deepspeed("O1", help="O1: weights stay fp32, matmuls are cast; O0: nothing is.", check=_opt_level)
+    opt_level: str = _deepspeed(
+        "O1", help="O1: weights stay fp32, matmuls are cast; O0: nothing is cast.", check=_opt_level
+    )
 
 
 @frozen
 class DataTypesBlock:
-    """Types of what is neither weight nor activation."""
+    """Types of tensors that are neither weights nor activations."""
 
     grad_accum_dtype: Literal["fp32", "fp16", "bf16"] | None = _deepspeed(
-        None, help="Type in which gradients add up. Default: the model's."
+        None, help="Type in which gradients are accumulated. Default: the model's."
     )
 
 
@@ -82,7 +84,7 @@ class PrecisionSection:
     bf16: Bf16Block | None = _deepspeed(None, help="bfloat16.", aliases=("bfloat16",))
     torch_autocast: AutocastBlock | None = _deepspeed(None, help="torch.autocast around the model.")
     amp: AmpBlock | None = _deepspeed(None, help="Mixed precision as Apex had it.")
-    data_types: DataTypesBlock = _deepspeed(DataTypesBlock(), help="Types of other numbers.")
+    data_types: DataTypesBlock = _deepspeed(DataTypesBlock(), help="Types of other tensors.")
     attention_softmax_in_fp32: bool = setting(
         False, help="Compute the softmax of attention in fp32.", origin="megatron"
     )
@@ -90,14 +92,14 @@ class PrecisionSection:
 
     @property
     def dtype(self) -> Literal["fp32", "bf16", "fp16"]:
-        """Of the model's weights."""
+        """The type of the model's weights."""
         if self.fp16 is not None and self.fp16.enabled:
             return "fp16"
         return "bf16" if self.bf16 is not None and self.bf16.enabled else "fp32"
 
     @property
     def autocast(self) -> Literal["bf16"] | None:
-        """The precision of the products of a model in fp32; None: fp32."""
+        """The precision of the matmuls of a model in fp32; None: fp32."""
         amp, torch = self.amp, self.torch_autocast
         cast = (amp is not None and amp.enabled and amp.opt_level == "O1") or (
             torch is not None and torch.enabled and torch.dtype in ("bfloat16", "bf16")

@@ -1,4 +1,4 @@
-"""What the engine measures and prints of itself. All of it costs time, and all of it is off by default."""
+"""What the engine measures and prints about itself. All of it costs time and is off by default."""
 
 from typing import Any, Literal
 
@@ -35,7 +35,7 @@ Collective = Literal[
 
 
 def _output(default: Any, *, help: str, **more: Any) -> Any:
-    """A setting of what is printed."""
+    """A setting that changes only what is printed."""
     return setting(default, help=help, changes="output", origin="deepspeed", **more)
 
 
@@ -45,12 +45,12 @@ class FlopsProfilerBlock:
 
     enabled: bool = setting(False, help="Profile one step.", changes="speed", origin="deepspeed")
     profile_step: int = _output(
-        1, help="The step to profile: the one after this many have been done.", unit="steps", check=at_least(0)
+        1, help="The step to profile: the one after this many finished steps.", unit="steps", check=at_least(0)
     )
     module_depth: int = _output(
         -1, help="Depth of the modules that are added up; -1: the innermost.", check=at_least(-1)
     )
-    top_modules: int = _output(1, help="How many of the largest modules are listed.", check=above(0))
+    top_modules: int = _output(1, help="Number of the largest modules to list.", check=above(0))
     detailed: bool = _output(True, help="Print the figures of every module, not only the sums.")
     output_file: str | None = _output(None, help="File for the profile. Default: the terminal.", check=not_empty)
 
@@ -72,7 +72,7 @@ class CommsLoggerBlock:
 
 @frozen
 class ProfilingSection:
-    """What the engine measures and prints of itself."""
+    """What the engine measures and prints about itself."""
 
     steps_per_print: int | None = _output(
         None,

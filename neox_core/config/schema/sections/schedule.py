@@ -1,4 +1,4 @@
-"""The learning rate over the run: as a curve, or as one of DeepSpeed's schedules."""
+"""The learning rate over the run: GPT-NeoX's decay, or one of DeepSpeed's schedules."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class LearningRateSection:
         check=above(0),
         origin="megatron",
     )
-    min_lr: float = setting(0.0, help="Where the decay ends.", check=at_least(0), origin="megatron")
+    min_lr: float = setting(0.0, help="Learning rate at the end of the decay.", check=at_least(0), origin="megatron")
     warmup: float = setting(
         0.01,
         help="Share of the decay's steps that ramp the rate up from 0.",
@@ -29,10 +29,10 @@ class LearningRateSection:
         origin="megatron",
     )
     override_lr_scheduler: bool = setting(
-        False, help="At resume, the schedule of the config holds, not that of the checkpoint.", origin="megatron"
+        False, help="On resume, use the schedule of the config, not that of the checkpoint.", origin="megatron"
     )
     use_checkpoint_lr_scheduler: bool = setting(
-        False, help="At resume, the schedule of the checkpoint holds, not that of the config.", origin="megatron"
+        False, help="On resume, use the schedule of the checkpoint, not that of the config.", origin="megatron"
     )
 
 
@@ -50,6 +50,6 @@ class SchedulerSection:
 
     scheduler: SchedulerBlock | None = setting(
         None,
-        help="Block with the schedule's type and params. Default: lr-decay-style says it.",
+        help="Block with the schedule's type and params. Default: the schedule of lr-decay-style.",
         origin="deepspeed",
     )

@@ -12,7 +12,7 @@ from neox_core.config.schema.setting import setting
 class BatchSection:
     """train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks.
 
-    One or two of the three are enough; what is left follows.
+    One or two of the three are enough; the rest follows.
     """
 
     train_batch_size: int | None = setting(
@@ -28,7 +28,7 @@ class BatchSection:
     )
     gradient_accumulation_steps: int | None = setting(
         None,
-        help="Passes whose gradients make one step. Default: what follows, else 1.",
+        help="Passes whose gradients make one step. Default: derived from the other two, else 1.",
         check=above(0),
         origin="deepspeed",
     )
@@ -43,7 +43,7 @@ class TrainingSection:
     )
     exit_interval: int | None = setting(
         None,
-        help="Save and leave when the step is a multiple of this.",
+        help="Save and exit when the step is a multiple of this.",
         unit="steps",
         check=above(0),
         changes="output",
@@ -65,7 +65,7 @@ class TrainingSection:
     )
     seed: int = setting(
         1234,
-        help="Of the weights, dropout and the order of the data.",
+        help="Seed of the initial weights, dropout and the order of the data.",
         check=between(1, 2**32 - 1),
         origin="megatron",
     )
@@ -77,7 +77,7 @@ class TrainingSection:
     )
     max_skipped_steps: int = setting(
         40,
-        help="Steps in a row that may be left out before the run ends with an error. Finding the loss scale of fp16 "
+        help="Skipped steps in a row after which the run ends with an error. Finding the loss scale of fp16 "
         "takes about 20.",
         unit="steps",
         check=at_least(1),

@@ -1,4 +1,4 @@
-"""ZeRO and its offloading, under the names that the engine knows."""
+"""ZeRO and its offload, under the engine's names."""
 
 from typing import Any, Literal
 
@@ -9,7 +9,7 @@ from neox_core.config.schema.setting import setting
 
 
 def _speed(default: Any, *, help: str, **more: Any) -> Any:
-    """A setting that moves numbers about without changing them."""
+    """A setting that changes where numbers are stored, not their values."""
     return setting(default, help=help, changes="speed", origin="deepspeed", **more)
 
 
@@ -20,7 +20,7 @@ def _even(instance: Any, field: Any, value: int) -> None:
 
 @frozen
 class OffloadParamBlock:
-    """Where the shards of the parameters wait. Stage 3."""
+    """Where the shards of the parameters are stored. Stage 3."""
 
     device: Literal["none", "cpu", "nvme"] = _speed("cpu", help="Host memory, files, or no offload.")
     nvme_path: str = _speed("/local_nvme", help="Folder for the files of device nvme.", check=not_empty)
@@ -37,52 +37,54 @@ class OffloadParamBlock:
 
 @frozen
 class OffloadOptimizerBlock:
-    """Where the optimizer's state waits; its update then runs on the host."""
+    """Where the optimizer's state is stored; its update then runs on the host."""
 
     device: Literal["none", "cpu", "nvme"] = _speed("cpu", help="Host memory, files, or no offload.")
     nvme_path: str = _speed("/local_nvme", help="Folder for the files of device nvme.", check=not_empty)
     pin_memory: bool = _speed(False, help="Use page-locked host memory.")
     buffer_count: int = _speed(4, help="Buffers between host and files: one per number of a parameter.", check=above(0))
     ratio: float = _speed(1.0, help="Share of the update that runs on the host.", unit="fraction", check=between(0, 1))
-    fast_init: bool = _speed(False, help="Write the first state to files in batches.")
+    fast_init: bool = _speed(False, help="Write the initial state to files in batches.")
 
 
 OF_FILES = ("nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "fast_init")
-"""Keys of both blocks that act with device nvme alone."""
+"""Keys of both blocks that apply only with device nvme."""
 
 
 @frozen
 class ZeroBlock:
-    """What is sharded over data-parallel ranks, and how it travels."""
+    """What is sharded over data-parallel ranks, and how it is sent."""
 
     stage: Literal[0, 1, 2, 3] = setting(
         0,
-        help="0: every rank has all. Sharded are, from 1 on, the optimizer's state; 2: gradients; 3: parameters.",
+        help="0: every rank has everything. 1 shards the optimizer's state; 2 also gradients; 3 also parameters.",
         changes="speed",
         origin="deepspeed",
     )
     allgather_bucket_size: int = _speed(
-        500_000_000, help="Most elements gathered at once; even.", unit="elements", check=_even
+        500_000_000, help="Largest number of elements gathered at once; even.", unit="elements", check=_even
     )
     reduce_bucket_size: int = _speed(
-        500_000_000, help="Most elements reduced at once.", unit="elements", check=above(0)
+        500_000_000, help="Largest number of elements reduced at once.", unit="elements", check=above(0)
     )
     overlap_comm: bool = _speed(False, help="Reduce gradients while the backward pass runs.")
-    reduce_scatter: bool = _speed(True, help="Reduce each shard to its owner instead of everything to everyone.")
-    contiguous_gradients: bool = _speed(True, help="Copy gradients to one buffer as they appear.")
-    round_robin_gradients: bool = _speed(False, help="Deal gradients to ranks in turn. Stages 1 and 2.")
+    reduce_scatter: bool = _speed(True, help="Reduce each shard to its owner only, instead of to all ranks.")
+    contiguous_gradients: bool = _speed(True, help="Copy gradients to one buffer as they are computed.")
+    round_robin_gradients: bool = _speed(False, help="Assign gradients to ranks in turn. Stages 1 and 2.")
     allgather_partitions: bool = _speed(
         True,
-        help="Collect updated shards by all-gather: the engine knows no other way.",
-        check=only(True, why="what DeepSpeed 0.19.8 can do no longer"),
+        help="Collect updated shards by all-gather: the only method of the engine.",
+        check=only(True, why="no longer supported by DeepSpeed 0.19.8"),
     )
     load_from_fp32_weights: bool = setting(
         True, help="Resume from the fp32 masters of a checkpoint, not from its rounded weights.", origin="deepspeed"
     )
     elastic_checkpoint: bool = setting(
-        True, help="Checkpoints load on any number of ranks: ours always do.", changes="output", origin="deepspeed"
+        True, help="Load checkpoints on any number of ranks: neox always can.", changes="output", origin="deepspeed"
     )
-    grad_hooks: bool = _speed(True, help="Reduce from hooks of the backward pass, as always.", check=only(True))
+    grad_hooks: bool = _speed(
+        True, help="Reduce from hooks of the backward pass: the engine always does.", check=only(True)
+    )
     ignore_unused_parameters: bool = setting(
         True, help="Accept parameters that the loss does not depend on. Stage 2.", origin="deepspeed"
     )
@@ -90,10 +92,16 @@ class ZeroBlock:
         1_000_000_000_000, help="Parameters updated together. Stage 3.", unit="elements", check=above(0)
     )
     stage3_max_live_parameters: int = _speed(
-        1_000_000_000, help="Most parameters gathered at once.", unit="elements", check=at_least(0)
+        1_000_000_000,
+        help="Largest number of elements of parameters gathered at once.",
+        unit="elements",
+        check=at_least(0),
     )
     stage3_max_reuse_distance: int = _speed(
-        1_000_000_000, help="A parameter used again within this stays gathered.", unit="elements", check=at_least(0)
+        1_000_000_000,
+        help="A parameter that is used again within this many elements stays gathered.",
+        unit="elements",
+        check=at_least(0),
     )
     stage3_prefetch_bucket_size: int = _speed(
         500_000_000, help="Parameters gathered ahead of their use.", unit="elements", check=at_least(0)
@@ -113,8 +121,8 @@ class ZeroBlock:
     )
     zero_quantized_weights: bool = setting(False, help="Gather weights in 8 bits. Stage 3.", origin="deepspeed")
     zero_quantized_gradients: bool = setting(False, help="Reduce gradients in 4 bits. Stage 3.", origin="deepspeed")
-    offload_param: OffloadParamBlock | None = _speed(None, help="Block: parameters wait elsewhere. Stage 3.")
-    offload_optimizer: OffloadOptimizerBlock | None = _speed(None, help="Block: optimizer state waits elsewhere.")
+    offload_param: OffloadParamBlock | None = _speed(None, help="Block: store parameters elsewhere. Stage 3.")
+    offload_optimizer: OffloadOptimizerBlock | None = _speed(None, help="Block: store the optimizer's state elsewhere.")
 
     @property
     def updates_on_the_host(self) -> bool:
