@@ -16,6 +16,7 @@ from neox_core.checkpoint.regions import fit_together
 from neox_core.checkpoint.tensor_file import check_seal, read_part
 from neox_core.contracts.optim import AveragingOptimizer
 from neox_core.errors import CheckpointError
+from neox_core.plan.earlier import as_today
 from neox_core.plan.saved import RUN, STATE, find_checkpoint
 from neox_core.untrusted import read_object
 
@@ -51,7 +52,7 @@ class CheckpointReader:
 
     def run(self) -> dict[str, Any]:
         check_seal(self.folder / RUN, self.manifest.files[RUN])
-        return read_object(self.folder / RUN, CheckpointError)
+        return as_today(read_object(self.folder / RUN, CheckpointError))
 
     def shapes(self, kind: str) -> dict[str, tuple[int, ...]]:
         """Shape by name of every tensor of one kind."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neox_core.errors import CheckpointError, NeoxError
+from neox_core.plan.earlier import as_today
 from neox_core.untrusted import MOST_BYTES, parse_object, read_file, read_object
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def read_stored(folder: Path, *names: str, error: type[NeoxError] = CheckpointEr
     Raises `error` for one that cannot be read, CheckpointError for one that was changed.
     """
     if not (folder / MANIFEST).exists():
-        return [read_object(folder / name, error) for name in names]
+        return [_content(name, read_object(folder / name, error)) for name in names]
     seals = read_sealed(folder / MANIFEST)[0].get("files")
     found = []
     for name in names:
@@ -129,8 +130,12 @@ def read_stored(folder: Path, *names: str, error: type[NeoxError] = CheckpointEr
         data = read_file(path, CheckpointError)
         if (len(data), hashlib.sha256(data).hexdigest()) != (seal.get("size"), seal.get("sha256")):
             raise CheckpointError(f"{path}: wrong checksum, the file was changed after it was written", hint=DAMAGED)
-        found.append(parse_object(data, path, error))
+        found.append(_content(name, parse_object(data, path, error)))
     return found
+
+
+def _content(name: str, content: dict[str, Any]) -> dict[str, Any]:
+    return as_today(content) if name == RUN else content
 
 
 def sealed(content: dict[str, Any]) -> bytes:
