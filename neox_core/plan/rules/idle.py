@@ -6,6 +6,7 @@ from attrs import frozen
 
 from neox_core.config.problem import Problem
 from neox_core.config.schema.convert import block_of, by_key
+from neox_core.config.schema.sections.communication import CommunicationSection
 from neox_core.config.schema.sections.data import DataSection
 from neox_core.config.schema.sections.model import ModelSection
 from neox_core.config.schema.sections.precision import PrecisionSection
@@ -13,7 +14,7 @@ from neox_core.config.schema.sections.training import TrainingSection
 from neox_core.config.schema.sections.zero import ZeroSection
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import rule
+from neox_core.plan.rules.rule import owns_parameters, rule
 
 DRAWN_BY_STD = ("normal", "scaled_normal", "single_residual_scaled_normal")
 """The initialisations that `init-method-std` is read by."""
@@ -21,10 +22,11 @@ DRAWN_BY_STD = ("normal", "scaled_normal", "single_residual_scaled_normal")
 
 @frozen
 class Idle:
-    """Keys, and why they do nothing in a run; "" where they act."""
+    """Keys, and why they do nothing in a run; "" where they act. does: what is left of their effect."""
 
     keys: tuple[str, ...]
     why: Callable[[Config, ClusterShape], str]
+    does: str = "nothing"
 
 
 def _static_scale(config: Config, shape: ClusterShape) -> str:
@@ -69,6 +71,30 @@ def _no_tokenizer(config: Config, shape: ClusterShape) -> str:
     return "" if config.section(DataSection).tokenizer_type else "there is no tokenizer-type to read it"
 
 
+def _alone(config: Config, shape: ClusterShape) -> str:
+    return "one data-parallel rank sends no gradients" if shape.data_parallel(config) == 1 else ""
+
+
+def _alone_with_slices(config: Config, shape: ClusterShape) -> str:
+    sliced = config.section(ZeroSection).zero_optimization.stage > 0 and not owns_parameters(config)
+    return _alone(config, shape) if sliced else ""  # else another rule has said so
+
+
+def _alone_on_the_device(config: Config, shape: ClusterShape) -> str:
+    zero = config.section(ZeroSection).zero_optimization
+    moved = zero.updates_on_the_host or (zero.offload_param is not None and zero.offload_param.device != "none")
+    return "" if moved else _alone_with_slices(config, shape)
+
+
+def _alone_and_not_rounded(config: Config, shape: ClusterShape) -> str:
+    """DeepSpeed rounds to the type of what would be sent, except for a model in fp32 at stage 0."""
+    precision, sent = config.section(PrecisionSection), config.section(CommunicationSection).communication_data_type
+    added = precision.data_types.grad_accum_dtype or precision.dtype
+    as_always = sent == precision.dtype or (sent == "fp32" and added == precision.dtype)
+    plain = precision.dtype == "fp32" and config.section(ZeroSection).zero_optimization.stage == 0
+    return _alone(config, shape) if as_always or plain else ""
+
+
 _DYNAMIC = ("initial_scale_power", "loss_scale_window", "hysteresis", "consecutive_hysteresis", "min_loss_scale")
 IDLE = (
     Idle(tuple(f"fp16.{key}" for key in _DYNAMIC), _static_scale),
@@ -79,6 +105,12 @@ IDLE = (
     Idle(("zero_force_ds_cpu_optimizer",), _no_other_optimizer),
     Idle(("eval_interval",), _no_evaluation),
     Idle(("sample_prompt",), _no_tokenizer),
+    Idle(("prescale_gradients",), _alone),
+    Idle(("gradient_predivide_factor",), _alone, "no more than round"),
+    Idle(("communication_data_type",), _alone_and_not_rounded),
+    Idle(("zero_optimization.reduce_scatter", "zero_optimization.round_robin_gradients"), _alone_with_slices),
+    Idle(("zero_optimization.reduce_bucket_size",), _alone_with_slices, "no more than size a buffer"),
+    Idle(("zero_optimization.overlap_comm",), _alone_on_the_device),
 )
 
 
@@ -88,7 +120,7 @@ def keys_that_do_nothing_here(config: Config, shape: ClusterShape) -> Iterator[P
     for each in IDLE:
         written = [key for key in each.keys if config.is_set(key) and _is_changed(config, key)]
         why = each.why(config, shape) if written else ""
-        yield from (config.problem(f"does nothing: {why}", key, severity="note") for key in written if why)
+        yield from (config.problem(f"does {each.does}: {why}", key, severity="note") for key in written if why)
 
 
 def _is_changed(config: Config, key: str) -> bool:
