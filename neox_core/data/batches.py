@@ -14,8 +14,9 @@ import torch
 from attrs import frozen
 from torch.utils.data import DataLoader
 
-from neox_core.data.dataset import Samples, Split, build_backend, build_tokenizer, open_split
-from neox_core.data.stream import Layout, StreamBatches, open_streams
+from neox_core.data.dataset import Samples, Split, open_split
+from neox_core.data.sources import Datasets, build_tokenizer
+from neox_core.data.stream import Layout, StreamBatches, Streams, open_streams
 from neox_core.errors import DataError, NeoxError
 from neox_core.hooks.component import blame
 from neox_core.model.shape import padded_vocab
@@ -42,6 +43,7 @@ def build_batches(
     rounds: Sequence[int] = (),
     curriculum: Curriculum | None = None,
     start: Mark | None = None,
+    opened: Samples | Streams | None = None,
 ) -> Reader:
     """This rank's micro-batches, int64 [micro_batch, seq_length + 1], from global step `first_step` to the end.
 
@@ -52,9 +54,9 @@ def build_batches(
 
     The training split is read ahead by `num_workers` processes; an evaluation is too short to gain from them. There
     a curriculum says which samples a step takes and how many of their tokens: [micro_batch, its sequence_length + 1].
-    vocab_size: rows of the embedding, worked out from the plan when not given. rounds: see `open_split`. Raises
-    DataError for a dataset that cannot be read, that has no documents for the split, or that holds an id outside of the
-    vocabulary.
+    vocab_size: rows of the embedding, worked out from the plan when not given. rounds: see `open_split`. opened: what
+    is read, where it was opened before; then vocab_size and rounds are not used. Raises DataError for a dataset that
+    cannot be read, that has no documents for the split, or that holds an id outside of the vocabulary.
     """
     if split == "train":
         accumulation, steps, workers = plan.batch.gradient_accumulation, plan.train.train_iters, plan.data.num_workers
@@ -64,18 +66,26 @@ def build_batches(
         accumulation, steps, workers = 1, plan.train.eval_iters, 0
         rounds, curriculum, start = (), None, None
     micro_batch, count = plan.batch.micro_batch, steps * accumulation
-    backend: Any = build_backend(plan)
-    if hasattr(backend, "stream"):
-        if vocab_size is None:
-            tokenizer = build_tokenizer(plan) if plan.model.padded_vocab_size is None else None
-            vocab_size = padded_vocab(plan.model, tokenizer.vocab_size if tokenizer else None)
-        streams = open_streams(plan, split, backend, vocab_size)
+    if opened is None:
+        opened = _open(plan, split, vocab_size, rounds, curriculum)
+    if isinstance(opened, Streams):
         layout = Layout(micro_batch, accumulation, data_rank, data_size)
-        stream = StreamBatches(streams, layout, start=start, first_step=first_step, steps=steps, curriculum=curriculum)
+        stream = StreamBatches(opened, layout, start=start, first_step=first_step, steps=steps, curriculum=curriculum)
         return Reader(stream, None, min(workers, 1))
-    samples = open_split(plan, split, vocab_size, rounds=rounds, curriculum=curriculum)
-    batches = MicroBatches(samples, micro_batch, data_rank, data_size, count, accumulation, curriculum)
+    batches = MicroBatches(opened, micro_batch, data_rank, data_size, count, accumulation, curriculum)
     return Reader(batches, range(first_step * accumulation, count), workers)
+
+
+def _open(
+    plan: RunPlan, split: Split, vocab_size: int | None, rounds: Sequence[int], curriculum: Curriculum | None
+) -> Samples | Streams:
+    datasets = Datasets(plan.data)
+    if not datasets.streamed:
+        return open_split(plan, split, vocab_size, rounds=rounds, curriculum=curriculum, datasets=datasets)
+    if vocab_size is None:
+        tokenizer = build_tokenizer(plan) if plan.model.padded_vocab_size is None else None
+        vocab_size = padded_vocab(plan.model, tokenizer.vocab_size if tokenizer else None)
+    return open_streams(plan, split, datasets, vocab_size)
 
 
 @frozen(eq=False)

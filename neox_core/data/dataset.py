@@ -23,31 +23,21 @@ from neox_core.data.blend import (
 )
 from neox_core.data.curriculum import Chosen
 from neox_core.data.order import LongerOrder, SampleOrder, build_order, count_epochs, count_tokens, split_documents
-from neox_core.data.records import digest_of, require_as_prepared
-from neox_core.data.tokenizer import encode_batch, load_tokenizer
+from neox_core.data.sources import Datasets, build_tokenizer
 from neox_core.errors import DataError
 from neox_core.model.shape import padded_vocab
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from neox_core.contracts import Curriculum, DataBackend, Tokenizer, TokenSource
-    from neox_core.plan.runfile import ComponentRef, DataSource, RunPlan
+    from neox_core.contracts import Curriculum, TokenSource
+    from neox_core.plan.runfile import DataSource, RunPlan
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 INDEX_FOLDER = ".neox-index"
-FIRST_DOCUMENTS = 1000
-"""Among which one that is not empty is looked for, to see what it is made of."""
 ALGORITHM = 1
 """Number of the way in which orders are made, in the name of their files: to be counted up with every change."""
-
-
-def build_tokenizer(plan: RunPlan) -> Tokenizer | None:
-    """The tokenizer of the run, None when it names none. Raises DataError when its files cannot be read."""
-    if plan.data.tokenizer is None:
-        return None
-    return load_tokenizer(plan.data.tokenizer)
 
 
 def rounds_of(stored: Sequence[int], plan: RunPlan) -> tuple[int, ...]:
@@ -66,12 +56,13 @@ def open_split(
     *,
     rounds: Sequence[int] = (),
     curriculum: Curriculum | None = None,
+    datasets: Datasets | None = None,
 ) -> Samples:
     """The samples of one split in the order they are read; a curriculum chooses them from one pass over the data.
 
     The order is mapped from a file beside the dataset, which the first process that needs it makes. rounds: of a run
-    that is resumed; each goes on behind the order of those before it, which it does not change. Raises DataError for a
-    dataset that cannot be read or has no documents for the split.
+    that is resumed; each goes on behind the order of those before it, which it does not change. datasets: what the run
+    has opened so far. Raises DataError for a dataset that cannot be read or has no documents for the split.
     """
     steps = plan.train.train_iters if split == "train" else plan.train.eval_iters
     wanted = steps * plan.batch.train_batch
@@ -80,53 +71,15 @@ def open_split(
     if vocab_size is None:
         tokenizer = build_tokenizer(plan) if plan.model.padded_vocab_size is None else None
         vocab_size = padded_vocab(plan.model, tokenizer.vocab_size if tokenizer else None)
-    backend = build_backend(plan)
+    datasets = datasets or Datasets(plan.data)
     if plan.data.train:
-        blend, parts = _open_blend(plan, backend, split, rounds)
+        blend, parts = _open_blend(plan, datasets, split, rounds)
     else:
-        blend, parts = None, (_open_share(plan, backend, split, rounds),)
+        blend, parts = None, (_open_share(plan, datasets, split, rounds),)
     chosen = None
     if curriculum is not None and chooses:
         chosen = Chosen(curriculum, plan.batch.train_batch, len(parts[0].order), plan.curriculum)
     return Samples(parts, blend, wanted, plan.model.seq_length, vocab_size, chosen)
-
-
-def build_backend(plan: RunPlan) -> DataBackend:
-    """The backend of the run, with its tokenizer where it reads text."""
-    backend: DataBackend = plan.data.backend.make()
-    if hasattr(backend, "use") and plan.data.tokenizer is not None:
-        tokenizer = load_tokenizer(plan.data.tokenizer)
-        encode_batch(plan.data.tokenizer, tokenizer, ["neox"])  # what it gives, before the backend relies on it
-        backend.use(tokenizer, digest_of(plan.data.tokenizer))
-    return backend
-
-
-def open_source(backend: DataBackend, reference: ComponentRef, prefix: Path) -> TokenSource:
-    """The dataset, whose files are those that were written together, as far as their folder tells.
-
-    Raises PluginError for a source that is none: what it reads would be cast to ids without a word.
-    """
-    with reference.blamed():
-        files = backend.files(prefix)
-    if not isinstance(files, tuple) or not all(isinstance(each, Path) for each in files):
-        raise reference.fault(f"files() gives {files!r}, not a tuple of paths")
-    require_as_prepared(files)
-    with reference.blamed():
-        source = backend.open(prefix)
-        sizes, dtype = source.sizes, np.dtype(source.dtype)
-    if not isinstance(sizes, np.ndarray) or sizes.ndim != 1 or sizes.dtype.kind not in "iu":
-        raise reference.fault("`sizes` of what it opens is no array of whole numbers, [documents]")
-    if len(sizes) and int(sizes.min()) < 0:
-        document = int(sizes.argmin())
-        raise reference.fault(f"`sizes` of what it opens says that document {document} has {sizes[document]} tokens")
-    some = np.flatnonzero(sizes[:FIRST_DOCUMENTS])
-    with reference.blamed():
-        ids = source.read(int(some[0]), 0, 1) if len(some) else np.empty(0, dtype)
-    if isinstance(ids, np.ndarray) and ids.ndim != 1:
-        raise reference.fault(f"read() of what it opens gives ids of the shape {list(ids.shape)}, not [length]")
-    if dtype.kind not in "iu" or not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iu":
-        raise reference.fault("what it opens does not hold ids of an integer type")
-    return source
 
 
 @frozen(eq=False)
@@ -212,11 +165,11 @@ class Samples:
         return DataError(f"{part.prefix}: sample {place} changed while it was read")
 
 
-def _open_share(plan: RunPlan, backend: DataBackend, split: Split, rounds: Sequence[int]) -> Part:
+def _open_share(plan: RunPlan, datasets: Datasets, split: Split, rounds: Sequence[int]) -> Part:
     """The documents that `split` gives to this split."""
     if plan.data.prefix is None:
         raise DataError("there is no dataset to read", hint="set data-path; `neox data prepare` makes a dataset")
-    source = open_source(backend, plan.data.backend, Path(plan.data.prefix))
+    source = datasets.source(plan.data.prefix)
     documents = split_documents(len(source.sizes), plan.data.split)[SPLITS.index(split)]
     if not documents:
         share = ", ".join(f"{share:g}" for share in plan.data.split)
@@ -228,7 +181,7 @@ def _open_share(plan: RunPlan, backend: DataBackend, split: Split, rounds: Seque
 
 
 def _open_blend(
-    plan: RunPlan, backend: DataBackend, split: Split, rounds: Sequence[int]
+    plan: RunPlan, datasets: Datasets, split: Split, rounds: Sequence[int]
 ) -> tuple[Blend, tuple[Part, ...]]:
     """The datasets that the run has for this split, and their turns."""
     named: Sequence[DataSource] = getattr(plan.data, split)
@@ -236,7 +189,7 @@ def _open_blend(
         raise DataError(f"there is no dataset for {split}", hint=f"set {split}-data-paths")
     if len(named) > MOST_DATASETS:
         raise DataError(f"{len(named)} datasets for {split}: at most {MOST_DATASETS} can be blended")
-    sources = [open_source(backend, plan.data.backend, Path(each.prefix)) for each in named]
+    sources = [datasets.source(each.prefix) for each in named]
     for each, source in zip(named, sources, strict=True):
         if not len(source.sizes):
             raise DataError(f"{each.prefix}: has no documents", hint=f"take it out of {split}-data-paths")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from neox_core.contracts import Curriculum, StreamingBackend, TokenStream
+    from neox_core.contracts import Curriculum, TokenStream
+    from neox_core.data.sources import Datasets
     from neox_core.plan.runfile import ComponentRef, RunPlan
 
 
@@ -65,7 +65,7 @@ class Streams:
         return Mixer(packers, [each.weight / total for each in self.sources], begin.taken)
 
 
-def open_streams(plan: RunPlan, split: Split, backend: StreamingBackend, vocab_size: int) -> Streams:
+def open_streams(plan: RunPlan, split: Split, datasets: Datasets, vocab_size: int) -> Streams:
     """Raises DataError where there is nothing to read for the split."""
     if not plan.data.train:
         if plan.data.prefix is None:
@@ -74,7 +74,7 @@ def open_streams(plan: RunPlan, split: Split, backend: StreamingBackend, vocab_s
         if share.first >= share.end:
             hint = more_documents(plan.data.split, split)
             raise DataError(f"{plan.data.prefix}: none of its documents is for {split}", hint=hint)
-        sources = [Source(f"{plan.data.prefix} for {split}", backend.stream(Path(plan.data.prefix)), 1.0)]
+        sources = [Source(f"{plan.data.prefix} for {split}", datasets.stream(plan.data.prefix), 1.0)]
     else:
         share = Share()
         named = getattr(plan.data, split)
@@ -83,9 +83,7 @@ def open_streams(plan: RunPlan, split: Split, backend: StreamingBackend, vocab_s
         if plan.data.sampler_alpha is not None:
             hint = f"give {split}-data-weights, or prepare the text"
             raise DataError("how many documents a text has is not known before it is read", hint=hint)
-        sources = [
-            Source(f"{each.prefix} for {split}", backend.stream(Path(each.prefix)), each.weight) for each in named
-        ]
+        sources = [Source(f"{each.prefix} for {split}", datasets.stream(each.prefix), each.weight) for each in named]
     return Streams(tuple(sources), share, plan.model.seq_length, vocab_size, plan.data.backend)
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from neox_core.checkpoint.changes import contents_of, other_contents
-from neox_core.data.batches import Reader, build_batches, open_split
-from neox_core.data.dataset import Split, build_backend, rounds_of
+from neox_core.data.batches import Reader, build_batches
+from neox_core.data.dataset import Split, open_split, rounds_of
 from neox_core.data.order import LongerOrder
 from neox_core.data.pack import Mark
 from neox_core.data.sample_hash import Trail
+from neox_core.data.sources import Datasets
 from neox_core.data.stream import open_streams
 from neox_core.errors import CheckpointError
 
 if TYPE_CHECKING:
     from neox_core.checkpoint.state import TrainState
     from neox_core.contracts import Curriculum
-    from neox_core.data.dataset import Samples
     from neox_core.parallel.groups import Groups
     from neox_core.plan.runfile import RunPlan
 
@@ -51,50 +51,54 @@ class TrainingSamples(Protocol):
 def open_samples(
     plan: RunPlan, groups: Groups, vocab_size: int, curriculum: Curriculum | None = None
 ) -> TrainingSamples:
-    """What is read later shall be there now: better an error here than after the first thousand steps."""
-    read = partial(build_batches, plan, data_rank=groups.data_rank, data_size=groups.data_size, vocab_size=vocab_size)
-    if hasattr(build_backend(plan), "stream"):
-        return _Streamed(plan, read, vocab_size, curriculum)
-    return _Ordered(plan, read, vocab_size, curriculum)
+    """Open all that the run reads, once: better an error here than after the first thousand steps."""
+    read = partial(build_batches, plan, data_rank=groups.data_rank, data_size=groups.data_size)
+    datasets = Datasets(plan.data)
+    kind = _Streamed if datasets.streamed else _Ordered
+    return kind(plan, read, datasets, vocab_size, curriculum)
 
 
 class _Ordered:
-    """From datasets whose documents are known: the order is that of `build/order.py`."""
+    """From datasets whose documents are known: the order is that of `data/order.py`."""
 
-    def __init__(self, plan: RunPlan, read: partial[Reader], vocab_size: int, curriculum: Curriculum | None) -> None:
-        self._plan, self._vocab_size, self._curriculum = plan, vocab_size, curriculum
-        self._rounds: tuple[int, ...] = ()
-        self._read = read
+    def __init__(
+        self,
+        plan: RunPlan,
+        read: partial[Reader],
+        datasets: Datasets,
+        vocab_size: int,
+        curriculum: Curriculum | None,
+    ) -> None:
+        self._plan, self._read, self._curriculum = plan, read, curriculum
+        self._open = partial(open_split, plan, vocab_size=vocab_size, datasets=datasets)
+        self._evaluated = {split: self._open(split) for split in _evaluated(plan)}
         self.notes: list[str] = []
-        for split in _evaluated(plan):
-            opened = open_split(plan, split, vocab_size)
+        for split, opened in self._evaluated.items():
             for part, epochs in zip(opened.parts, opened.epochs, strict=True):
                 if epochs > 1:
                     said = f"{split}: {part.prefix} is too small: an evaluation reads it {epochs:.1f} times"
                     self.notes.append(said)
-        self._follow(open_split(plan, "train", vocab_size, curriculum=curriculum))
-        self._contents = contents_of(plan.data, build_backend(plan))
+        self._follow(rounds_of((), plan))
+        self._contents = contents_of(plan.data, datasets.backend)
 
-    def _follow(self, samples: Samples) -> None:
-        self._trail = Trail(samples, self._plan.batch.train_batch)
+    def _follow(self, rounds: tuple[int, ...]) -> None:
+        self._rounds = rounds
+        self._samples = self._open("train", rounds=rounds, curriculum=self._curriculum)
+        self._trail = Trail(self._samples, self._plan.batch.train_batch)
 
     def resume(self, state: TrainState, path: Path | None) -> None:
-        self._rounds = rounds_of(state.data_rounds, self._plan)
-        if sorted({*self._rounds}) != [*self._rounds] or not 0 <= state.consumed_samples <= self._rounds[-1]:
-            rounds = ", ".join(map(str, self._rounds[-5:]))
+        rounds = rounds_of(state.data_rounds, self._plan)
+        if sorted({*rounds}) != [*rounds] or not 0 <= state.consumed_samples <= rounds[-1]:
             raise CheckpointError(
-                f"{path}: {state.consumed_samples} samples are read, of an order of {rounds}",
+                f"{path}: {state.consumed_samples} samples are read, of an order of {', '.join(map(str, rounds[-5:]))}",
                 hint="load another checkpoint, or set finetune: true to begin anew from these weights",
             )
-        if self._rounds != rounds_of((), self._plan):
-            samples = open_split(
-                self._plan, "train", self._vocab_size, rounds=self._rounds, curriculum=self._curriculum
-            )
-            self._follow(samples)
+        if rounds != self._rounds:
+            self._follow(rounds)
             self.notes += [
                 f"{part.prefix}: train-iters has become more: the order of its first {len(part.order.parts[0]):,} "
                 "samples stays, and another one goes on behind it"
-                for part in samples.parts
+                for part in self._samples.parts
                 if isinstance(part.order, LongerOrder)
             ]
         if state.data_hash is not None and state.data_hash != self.trail(state.step):
@@ -105,10 +109,10 @@ class _Ordered:
         state.data_rounds = self._rounds
 
     def batches(self, step: int) -> Reader:
-        return self._read("train", first_step=step, rounds=self._rounds, curriculum=self._curriculum)
+        return self._read("train", first_step=step, curriculum=self._curriculum, opened=self._samples)
 
     def valid(self, split: Split) -> Reader:
-        return self._read(split, first_step=0)
+        return self._read(split, first_step=0, opened=self._evaluated[split])
 
     def trail(self, step: int) -> int:
         return self._trail.at(step)
@@ -121,13 +125,20 @@ class _Ordered:
 class _Streamed:
     """From text that is read as it comes: the order is that of its files."""
 
-    def __init__(self, plan: RunPlan, read: partial[Reader], vocab_size: int, curriculum: Curriculum | None) -> None:
-        backend: Any = build_backend(plan)
-        for split in _evaluated(plan):
-            open_streams(plan, split, backend, vocab_size).mixer(None).mark(0, 0)  # reads its first documents
-        streams = open_streams(plan, "train", backend, vocab_size)
-        self._identity, self._sources = streams.identity, len(streams.sources)
-        self._contents, self._plan = contents_of(plan.data, backend), plan
+    def __init__(
+        self,
+        plan: RunPlan,
+        read: partial[Reader],
+        datasets: Datasets,
+        vocab_size: int,
+        curriculum: Curriculum | None,
+    ) -> None:
+        self._evaluated = {split: open_streams(plan, split, datasets, vocab_size) for split in _evaluated(plan)}
+        for opened in self._evaluated.values():
+            opened.mixer(None).mark(0, 0)  # reads its first documents
+        self._streams = open_streams(plan, "train", datasets, vocab_size)
+        self._identity, self._sources = self._streams.identity, len(self._streams.sources)
+        self._contents, self._plan = contents_of(plan.data, datasets.backend), plan
         self._curriculum, self._read = curriculum, read
         self._start: Mark | None = None
         self._reader: Reader | None = None
@@ -148,11 +159,13 @@ class _Streamed:
         self.notes += other_contents(state.data_contents, self._contents, self._plan.data)
 
     def batches(self, step: int) -> Reader:
-        self._reader = self._read("train", first_step=step, curriculum=self._curriculum, start=self._start)
+        self._reader = self._read(
+            "train", first_step=step, curriculum=self._curriculum, start=self._start, opened=self._streams
+        )
         return self._reader
 
     def valid(self, split: Split) -> Reader:
-        return self._read(split, first_step=0)
+        return self._read(split, first_step=0, opened=self._evaluated[split])
 
     def trail(self, step: int) -> int:
         mark = self._mark()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from attrs import frozen
 
-from neox_core.data.dataset import open_source
 from neox_core.data.order import build_order
 from neox_core.data.records import require_as_prepared
+from neox_core.data.sources import open_source
 from neox_core.data.tokenizer import load_tokenizer
 from neox_core.errors import DataError, run_main
 from neox_core.plan.runfile import ComponentRef

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neox_core.data.dataset import open_source
 from neox_core.data.records import MANIFEST, read_json, require_as_prepared
+from neox_core.data.sources import open_source
 from neox_core.errors import DataError, run_main
 from neox_core.plan.runfile import ComponentRef
 from neox_core.terminal import echo

@@ -16,10 +16,11 @@ from neox_data.index import index_data
 
 from neox_core.data.batches import build_batches, build_tokenizer, open_split
 from neox_core.data.blend import build_blend
-from neox_core.data.dataset import INDEX_FOLDER, build_backend, rounds_of
+from neox_core.data.dataset import INDEX_FOLDER, rounds_of
 from neox_core.data.order import build_order
 from neox_core.data.records import edge_hash_of
 from neox_core.data.sample_hash import Trail
+from neox_core.data.sources import build_backend
 from neox_core.errors import DataError, PluginError
 from neox_core.plan.runfile import BatchPlan, ComponentRef, DataPlan, DataSource
 from neox_core.testing.plans import example_plan
@@ -570,4 +571,4 @@ def test_a_tokenizer_that_breaks_its_contract_is_named(name, said):
     plan = make_plan(None)
     backend = evolve(plan.data.backend, target=f"{__name__}:Tokenizing")
     with pytest.raises(PluginError, match=f"tokenizer neox-odd:odd 1[.]0: .*{said}"):
-        build_backend(evolve(plan, data=evolve(plan.data, backend=backend, tokenizer=reference)))
+        build_backend(evolve(plan.data, backend=backend, tokenizer=reference))

@@ -209,6 +209,24 @@ def test_an_evaluation_sees_the_same_each_time(plan):
     assert torch.equal(first, second)
 
 
+def test_a_run_makes_one_backend_and_opens_each_dataset_once(plan, monkeypatch):
+    """Also one that is made longer, and whatever it evaluates."""
+    plan = evolve(plan, data=evolve(plan.data, split=(0.6, 0.2, 0.2)))
+    state = TrainState()
+    go(plan, state, 4)
+    backend, opened = globals()[plan.data.backend.name], Source if plan.data.backend.name == "Whole" else Stream
+    made = []
+    for cls in (backend, opened):
+        monkeypatch.setattr(
+            cls, "__init__", lambda self, of, init=cls.__init__: (made.append(type(self)), init(self, of))[1]
+        )
+    samples = open_at(longer(plan, 99), state)
+    next(samples.batches(state.step))
+    for split in ("valid", "valid", "test"):
+        assert len(list(samples.valid(split))) == 1
+    assert made == [backend, opened]
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

@@ -1,0 +1,92 @@
+"""What a run reads from: its tokenizer, its data backend, and the datasets that this opens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neox_core.data.records import digest_of, require_as_prepared
+from neox_core.data.tokenizer import encode_batch, load_tokenizer
+
+if TYPE_CHECKING:
+    from neox_core.contracts import DataBackend, Tokenizer, TokenSource, TokenStream
+    from neox_core.plan.runfile import ComponentRef, DataPlan, RunPlan
+
+FIRST_DOCUMENTS = 1000
+"""Among which one that is not empty is looked for, to see what it is made of."""
+
+
+def build_tokenizer(plan: RunPlan) -> Tokenizer | None:
+    """The tokenizer of the run, None when it names none. Raises DataError when its files cannot be read."""
+    if plan.data.tokenizer is None:
+        return None
+    return load_tokenizer(plan.data.tokenizer)
+
+
+class Datasets:
+    """The backend of a run and the datasets that it has opened, each once, whatever splits are read from it."""
+
+    def __init__(self, plan: DataPlan) -> None:
+        self._reference = plan.backend
+        self._opened: dict[str, Any] = {}
+        self.backend = build_backend(plan)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether documents are read in their own order, by `stream`; else by `source`."""
+        return hasattr(self.backend, "stream")
+
+    def source(self, prefix: str) -> TokenSource:
+        """Raises what `open_source` raises."""
+        if prefix not in self._opened:
+            self._opened[prefix] = open_source(self.backend, self._reference, Path(prefix))
+        source: TokenSource = self._opened[prefix]
+        return source
+
+    def stream(self, prefix: str) -> TokenStream:
+        """Raises DataError for what cannot be read."""
+        if prefix not in self._opened:
+            backend: Any = self.backend  # a StreamingBackend
+            self._opened[prefix] = backend.stream(Path(prefix))
+        stream: TokenStream = self._opened[prefix]
+        return stream
+
+
+def build_backend(plan: DataPlan) -> DataBackend:
+    """The backend of the run, with its tokenizer where it reads text."""
+    backend: DataBackend = plan.backend.make()
+    if hasattr(backend, "use") and plan.tokenizer is not None:
+        tokenizer = load_tokenizer(plan.tokenizer)
+        encode_batch(plan.tokenizer, tokenizer, ["neox"])  # what it gives, before the backend relies on it
+        backend.use(tokenizer, digest_of(plan.tokenizer))
+    return backend
+
+
+def open_source(backend: DataBackend, reference: ComponentRef, prefix: Path) -> TokenSource:
+    """The dataset, whose files are those that were written together, as far as their folder tells.
+
+    Raises PluginError for a source that is none: what it reads would be cast to ids without a word.
+    """
+    with reference.blamed():
+        files = backend.files(prefix)
+    if not isinstance(files, tuple) or not all(isinstance(each, Path) for each in files):
+        raise reference.fault(f"files() gives {files!r}, not a tuple of paths")
+    require_as_prepared(files)
+    with reference.blamed():
+        source = backend.open(prefix)
+        sizes, dtype = source.sizes, np.dtype(source.dtype)
+    if not isinstance(sizes, np.ndarray) or sizes.ndim != 1 or sizes.dtype.kind not in "iu":
+        raise reference.fault("`sizes` of what it opens is no array of whole numbers, [documents]")
+    if len(sizes) and int(sizes.min()) < 0:
+        document = int(sizes.argmin())
+        raise reference.fault(f"`sizes` of what it opens says that document {document} has {sizes[document]} tokens")
+    some = np.flatnonzero(sizes[:FIRST_DOCUMENTS])
+    with reference.blamed():
+        ids = source.read(int(some[0]), 0, 1) if len(some) else np.empty(0, dtype)
+    if isinstance(ids, np.ndarray) and ids.ndim != 1:
+        raise reference.fault(f"read() of what it opens gives ids of the shape {list(ids.shape)}, not [length]")
+    if dtype.kind not in "iu" or not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iu":
+        raise reference.fault("what it opens does not hold ids of an integer type")
+    return source
