@@ -31,7 +31,6 @@ SUBCOMMANDS = {
     "train": Subcommand("neox_core.cli.train:train", "Train a model from one or more config files."),
     "config": Subcommand("neox_core.cli.config:config", "Check config files, show the plan that follows from them."),
     "generate": Subcommand("neox_core.cli.generate:generate", "Continue a prompt with a trained model."),
-    "kernels": Subcommand("neox_core.cli.kernels:kernels", "Show, check and measure what computes a model's ops here."),
     "plugins": Subcommand("neox_core.cli.plugins:plugins", "List, describe and check the installed plugins."),
 }
 

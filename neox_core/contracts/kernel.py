@@ -27,7 +27,7 @@ class Kernel(Protocol):
 
     On a CPU every kernel runs only when asked for, since `auto` takes the references there. A kernel may also have a
     text `unasked`: why `auto` shall take it on no device, though it is right. One that has `recording` and `remembers`,
-    see `kernels.roofline.Recorded`, is in `neox kernels list --roofline`. One that has `tiles`, `candidates`,
+    see `neox_kernels.roofline.Recorded`, is in `neox kernels list --roofline`. One that has `tiles`, `candidates`,
     `use_tiles` and `tuning_examples`, see `kernels.tiles.Tiled`, is measured by `neox kernels tune`.
     """
 

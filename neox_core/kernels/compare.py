@@ -69,6 +69,20 @@ def error_of(kernel: Callable[..., Any], reference: Callable[..., Any], argument
     return max(error for error, _ in _distances(ours, theirs, _Names(reference)))
 
 
+def bytes_of(x: Tensor) -> int:
+    """What reading it once takes: an expanded tensor has fewer bytes than elements."""
+    size: int = min(x.numel() * x.element_size(), x.untyped_storage().nbytes())
+    return size
+
+
+def results_of(returned: Any) -> list[Tensor]:
+    """The tensors that an op returned. Raises TypeError."""
+    results = [returned] if isinstance(returned, Tensor) else returned
+    if not isinstance(results, tuple | list) or not all(isinstance(each, Tensor) for each in results):
+        raise TypeError(f"an op returns a tensor or a tuple of tensors, not {type(returned).__name__}")
+    return list(results)
+
+
 class _Names:
     """What messages call the arguments of an op."""
 
@@ -110,7 +124,7 @@ def _called(
     tensors = {at: each for at, each in enumerate(own) if isinstance(each, Tensor)}
     before = {at: (each.detach().clone(), each._version) for at, each in tensors.items()}  # noqa: SLF001
     with torch.set_grad_enabled(bool(asked)):
-        results = _listed(compute(*own))
+        results = results_of(compute(*own))
     gradients = _gradients(results, {at: tensors[at] for at in asked}, results if like is None else like, strided)
     versions = frozenset(at for at, each in tensors.items() if each._version != before[at][1])  # noqa: SLF001
     values = frozenset(at for at, each in tensors.items() if not _same(each, before[at][0]))
@@ -213,34 +227,3 @@ def _widened(value: Any) -> Any:
 
 def _name(x: Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")
-
-
-def times_of(compute: Callable[..., Any], arguments: Sequence[Any], repeats: int = 50) -> list[float]:
-    """Seconds of forward and backward passes on a GPU, each with a cold cache, ascending."""
-    cache = torch.empty(512 * 2**20, dtype=torch.uint8, device=next(_tensors(arguments)).device)
-    inputs = [each for each in _tensors(arguments) if each.requires_grad]
-    gradients = [torch.ones_like(each) for each in _listed(compute(*arguments))]
-    seconds = []
-    for _ in range(repeats + 10):
-        for _ in range(4):  # longer than the host takes to start the kernels, which shall not wait for it
-            cache.zero_()
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        results = _listed(compute(*arguments))
-        if inputs:
-            torch.autograd.grad(results, inputs, gradients)
-        end.record()
-        end.synchronize()
-        seconds.append(begin.elapsed_time(end) / 1e3)
-    return sorted(seconds[10:])
-
-
-def _listed(returned: Any) -> list[Tensor]:
-    results = [returned] if isinstance(returned, Tensor) else returned
-    if not isinstance(results, tuple | list) or not all(isinstance(each, Tensor) for each in results):
-        raise TypeError(f"an op returns a tensor or a tuple of tensors, not {type(returned).__name__}")
-    return list(results)
-
-
-def _tensors(arguments: Sequence[Any]) -> Iterator[Tensor]:
-    return (each for each in arguments if isinstance(each, Tensor))

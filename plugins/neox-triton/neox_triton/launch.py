@@ -12,7 +12,7 @@ import triton
 from attrs import frozen
 from torch import Tensor
 
-from neox_core.kernels.roofline import bytes_of
+from neox_core.kernels.compare import bytes_of
 
 
 @frozen(eq=False)

@@ -4,11 +4,10 @@ import os
 
 import pytest
 import torch
+from neox_kernels.api import traffic_of
 from neox_triton.adam_step import KERNEL as ADAM
 from neox_triton.examples import LARGE
 from neox_triton.rms_norm import KERNEL as RMS_NORM
-
-from neox_core.kernels.roofline import traffic_of
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="nothing is started")
 META = torch.device("meta")

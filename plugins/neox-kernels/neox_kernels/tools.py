@@ -14,13 +14,14 @@ import torch
 from neox_core.errors import ConfigError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.kernels.choose import architecture_of, choose, give_tiles, load_kernel, why_not
-from neox_core.kernels.compare import TOLERANCE, Verdict, compare, times_of
-from neox_core.kernels.roofline import traffic_of
+from neox_core.kernels.compare import TOLERANCE, Verdict, compare
 from neox_core.kernels.tiles import own_table, write_table
-from neox_core.kernels.tune import tuned
 from neox_core.parallel.context import DTYPES
 from neox_core.plan.runfile import ComponentRef, KernelPlan
 from neox_core.terminal import echo
+from neox_kernels.measure import times_of
+from neox_kernels.roofline import traffic_of
+from neox_kernels.tune import tuned
 
 
 def listed(

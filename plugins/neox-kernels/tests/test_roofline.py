@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 from attrs import frozen
+from neox_kernels.roofline import traffic_of
 from torch import Tensor
-
-from neox_core.kernels.roofline import traffic_of
 
 SIZE = 1024
 BYTES = 4 * SIZE

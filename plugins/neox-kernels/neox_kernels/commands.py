@@ -74,7 +74,7 @@ def _work(what: str, device: str, names: tuple[str, ...], options: dict[str, Any
         raise click.UsageError(f"no op {unknown[0]!r}; known are: {', '.join(op.name for op in known)}")
     wanted = [op for op in known if not names or op.name in names]
     rows = [_row(op, kernel_plan(op.name, registry)) for op in wanted]
-    exec_module("neox_core.kernels.tools", {"what": what, "device": device, "ops": rows, **options})
+    exec_module("neox_kernels.tools", {"what": what, "device": device, "ops": rows, **options})
 
 
 def _row(op: Op, found: tuple[list[dict[str, Any]], list[dict[str, str]]]) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from neox_core.kernels.compare import bytes_of
+
 ENOUGH = 0.85
 """Of the bandwidth of a device, what a kernel should reach."""
 RIDGE = 150
@@ -127,9 +129,3 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 def _size(tensors: Iterable[Tensor]) -> int:
     return sum(bytes_of(each) for each in tensors)
-
-
-def bytes_of(x: Tensor) -> int:
-    """What reading it once takes: an expanded tensor has fewer bytes than elements."""
-    size: int = min(x.numel() * x.element_size(), x.untyped_storage().nbytes())
-    return size
