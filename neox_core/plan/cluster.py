@@ -1,4 +1,4 @@
-"""Which devices this machine has, and the ranks that a config makes of them or of a hostfile's. Never asks torch."""
+"""The devices of this machine, and the ranks that a config puts on them or on a hostfile's. Does not import torch."""
 
 import os
 import re
@@ -23,7 +23,7 @@ Device = Literal["cpu", "cuda"]
 
 @frozen
 class Machine:
-    """This machine: NVIDIA devices that may be used, and cores that this process may use."""
+    """This machine: the NVIDIA devices and the cores that this process may use."""
 
     num_cuda: int
     num_cores: int
@@ -31,7 +31,7 @@ class Machine:
 
 @frozen
 class ClusterShape:
-    """The ranks of a run, and on what. `hosts` in the order of the ranks."""
+    """The ranks of a run and their devices. `hosts` is in the order of the ranks."""
 
     device: Device
     num_ranks: int
@@ -72,7 +72,7 @@ def _entries(folder: Path, pattern: str) -> list[str]:
 
 
 def _visible(text: str) -> int:
-    """CUDA reads the list up to its first entry that is no device, such as -1."""
+    """CUDA reads the list up to its first entry that is not a device, such as -1."""
     count = 0
     for name in map(str.strip, text.split(",")):
         if not name or name.startswith("-"):
@@ -82,7 +82,7 @@ def _visible(text: str) -> int:
 
 
 def imagined(text: str) -> tuple[Machine, Pool]:
-    """A machine with 8 GPUs and 12 such hosts, for "12x8". Raises UsageError for anything else."""
+    """For "12x8": a machine with 8 GPUs and 12 such hosts. Raises UsageError for anything else."""
     counts = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,2})", text)
     if counts is None:
         raise UsageError(f"a cluster is written HOSTSxGPUS, such as 12x8, not {text!r}")
@@ -93,19 +93,19 @@ def imagined(text: str) -> tuple[Machine, Pool]:
 def cluster_shape(
     config: Config, machine: Machine, problems: list[Problem], imagined: Pool | None = None
 ) -> ClusterShape:
-    """The ranks that the launch section asks for. Problems are appended; the shape is then a guess.
+    """The ranks that the launch section asks for. Appends problems to `problems`; the shape is then a guess.
 
     imagined: hosts to take instead of the hostfile's and this machine, whatever their names in the config.
     """
     launch = config.section(LaunchSection)
     device: Device = "cuda" if launch.device == "cuda" or (launch.device == "auto" and machine.num_cuda) else "cpu"
     pool, faults = _hostfile(launch) if imagined is None else (imagined, [])
-    config.read.add("hostfile")  # also where other hosts stand for its
+    config.read.add("hostfile")  # also where other hosts replace it
     problems += [each if each.where else config.problem(each.message, each.key, each.hint) for each in faults]
     if not pool:
         if launch.device == "cuda" and not machine.num_cuda:
             problems.append(
-                config.problem("this machine has no NVIDIA device that may be used", "device", "device: auto")
+                config.problem("this machine has no NVIDIA device that this process may use", "device", "device: auto")
             )
         pool = _this_machine(config, launch, device, machine, problems)
     try:
@@ -122,7 +122,7 @@ def cluster_shape(
 
 
 def _hostfile(launch: LaunchSection) -> tuple[Pool, list[Problem]]:
-    """The hosts of the hostfile; none where nobody asked for one and there is none under the default name."""
+    """The hosts of the hostfile; none where the config names none and no file has the default name."""
     path = Path(launch.hostfile)
     if launch.hostfile == DEFAULT_HOSTFILE and not path.exists():
         return {}, []
@@ -132,7 +132,7 @@ def _hostfile(launch: LaunchSection) -> tuple[Pool, list[Problem]]:
 def _this_machine(
     config: Config, launch: LaunchSection, device: Device, machine: Machine, problems: list[Problem]
 ) -> Pool:
-    """This machine's devices; without any, as many processes on the CPU as are asked for."""
+    """This machine's devices; without devices, the number of CPU processes that the config asks for."""
     present = machine.num_cuda if device == "cuda" else max(1, launch.num_gpus)
     if launch.num_gpus == 0:
         problems.append(config.problem("must be -1, or 1 or more", "num-gpus"))
@@ -142,7 +142,7 @@ def _this_machine(
 
 
 def _wanted(launch: LaunchSection, pool: Pool) -> Pool:
-    """What the filters or the counts leave. Both filters, or a filter with a count, is for the rules to refuse."""
+    """The devices that the filters or the counts leave. The rules refuse two filters, or a filter with a count."""
     if launch.include:
         return include(pool, launch.include)
     if launch.exclude:
@@ -151,7 +151,7 @@ def _wanted(launch: LaunchSection, pool: Pool) -> Pool:
 
 
 def data_parallel(config: Config, shape: ClusterShape) -> int:
-    """Copies of the model: ranks / (model-parallel-size x pipeline stages), 1 at least; a rule sees to the rest."""
+    """Copies of the model: ranks / (model-parallel-size x pipeline stages), at least 1; a rule checks the division."""
     return max(1, shape.num_ranks // config.section(ParallelismSection).ranks_of_a_copy)
 
 

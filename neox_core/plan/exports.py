@@ -1,4 +1,4 @@
-"""Which families of published checkpoints have a planned model."""
+"""Which families of published checkpoints a planned model can be exported as."""
 
 from neox_core.errors import ConfigError
 from neox_core.hooks.registry import Registry
@@ -6,7 +6,7 @@ from neox_core.plan.runfile import ModelPlan
 
 
 def exports(model: ModelPlan, registry: Registry) -> dict[str, str]:
-    """Family -> why it has no such model, "" where it has."""
+    """Family -> why the model cannot be exported as it, "" where it can."""
     found = {}
     for entry in registry.entries("model family"):
         missing = entry.component.missing()

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 DEEPEST = 16
-"""Blocks within blocks that are rows of their own, and values within a value that are shown."""
+"""Depth of blocks that become rows of their own, and of values that are shown within a value."""
 
 
 class Told(str):
-    """A value that is put into words, and is shown without quotes."""
+    """A value that is already in words, shown without quotes."""
 
 
 def flat(value: Any, path: str = "", depth: int = 0) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def flat(value: Any, path: str = "", depth: int = 0) -> dict[str, Any]:
 
 
 def in_words(value: Any, depth: int = 0) -> str:
-    """A value of `flat` as it is shown."""
+    """A value of `flat` in words."""
     if isinstance(value, Told):
         return value
     if depth >= DEEPEST:

@@ -1,4 +1,4 @@
-"""The machine list of a job, and what include, exclude, num_nodes and num_gpus leave of it.
+"""The machine list of a job, filtered by include, exclude, num_nodes and num_gpus.
 
 A hostfile has a line `NAME slots=N` for each machine; a slot is a device, or a process where there is none. A filter is
 `NAME[:SLOT[,SLOT...]]`, joined by `@`: `worker-0@worker-1:0,2` is all of worker-0 and two slots of worker-1.
@@ -27,7 +27,7 @@ def read_hostfile(path: Path) -> tuple[Pool, list[Problem]]:
         text = read_bytes(path, MAX_BYTES).decode("utf-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-        hint = "lines such as: worker-0 slots=4; to run on this machine alone, remove hostfile"
+        hint = "write lines such as: worker-0 slots=4; to run on this machine only, remove hostfile"
         return {}, [Problem(f"cannot read {path}: {reason}", "hostfile", hint)]
     pool: dict[str, tuple[int, ...]] = {}
     problems: list[Problem] = []
@@ -37,11 +37,15 @@ def read_hostfile(path: Path) -> tuple[Pool, list[Problem]]:
             continue
         where, match = f"{path}:{number}:1", _LINE.fullmatch(entry)
         if match is None:
-            problems.append(Problem(f"{entry!r} is no host", "", "write: worker-0 slots=4", where))
+            problems.append(Problem(f"{entry!r} is not a host", "", "write: worker-0 slots=4", where))
         elif match["host"] in pool:
             problems.append(Problem(f"names {match['host']} a second time", "", "add the slots up on one line", where))
         elif len(match["slots"]) > 9 or int(match["slots"]) > MAX_SLOTS:
-            problems.append(Problem(f"gives {match['host']} more than {MAX_SLOTS} slots", "", "one a device", where))
+            problems.append(
+                Problem(
+                    f"gives {match['host']} more than {MAX_SLOTS} slots", "", "write one slot for each device", where
+                )
+            )
         elif int(match["slots"]) == 0:
             problems.append(Problem(f"gives {match['host']} no slot", "", "remove the line", where))
         else:
@@ -52,13 +56,15 @@ def read_hostfile(path: Path) -> tuple[Pool, list[Problem]]:
 
 
 def include(pool: Pool, text: str) -> Pool:
-    """What a filter names of the pool. Raises MisfitError for what the pool does not have."""
+    """The hosts and slots of the pool that a filter names. Raises MisfitError for hosts or slots that are not in it."""
     named = _named(pool, text, "include")
     return {host: named[host] for host in pool if host in named}
 
 
 def exclude(pool: Pool, text: str) -> Pool:
-    """What a filter leaves of the pool. Raises MisfitError for what the pool does not have, and if nothing is left."""
+    """The pool without what a filter names. Raises MisfitError for hosts or slots that are not in it, and if nothing is
+    left.
+    """
     named = _named(pool, text, "exclude")
     rest = {host: tuple(each for each in slots if each not in named.get(host, ())) for host, slots in pool.items()}
     left = {host: slots for host, slots in rest.items() if slots}
@@ -70,7 +76,7 @@ def exclude(pool: Pool, text: str) -> Pool:
 def first(pool: Pool, num_nodes: int, num_gpus: int) -> Pool:
     """The first hosts and the first slots of each; -1 is all of them. Raises MisfitError when there are fewer."""
     if num_nodes == 0 or num_nodes > len(pool):
-        raise MisfitError(f"must be -1, or from 1 to {len(pool)}, the hosts there are; not {num_nodes}", "num_nodes")
+        raise MisfitError(f"must be -1, or from 1 to {len(pool)}, the number of hosts; not {num_nodes}", "num_nodes")
     chosen = dict(list(pool.items())[: num_nodes if num_nodes > 0 else None])
     for host, slots in chosen.items():
         if num_gpus > len(slots):

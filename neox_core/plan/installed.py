@@ -1,4 +1,4 @@
-"""The plan of a stored run with the components of this environment: nothing that its file names is imported."""
+"""The plan of a stored run with the components of this environment. No import path of the stored file is used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def saved_run(load: Path, catalog: Catalog) -> tuple[Path, RunPlan]:
-    """The newest checkpoint in `load`, a run's `save` folder or one checkpoint in it, and the plan that it was made by.
+    """The newest checkpoint in `load`, a run's `save` folder or one checkpoint in it, and the plan that wrote it.
 
     run.json is compared with the manifest before it is read. A component is the one that `catalog` has of the same
     kind, plugin and name; one that is not installed cannot be loaded. Raises CheckpointError.

@@ -1,7 +1,7 @@
-"""Which kernels a run may take: what the config asks for each op of its model, and who offers it.
+"""Which kernels a run may use: what the config asks for each op of its model, and which plugins offer it.
 
-Whether a kernel can run is seen by the ranks, which have the device. A kernel that is asked for by name and cannot run
-on any device is refused here. A switch asks for a fused path, whichever there is: it stops no run.
+The ranks check whether a kernel can run, since they have the device. A kernel that is asked for by name and cannot
+run on any device is refused here. A switch asks for any fused path and never stops a run.
 """
 
 from collections.abc import Iterator
@@ -28,9 +28,9 @@ PARTS = ("norm", "activation", "position", "optimizer")
 
 
 def plan_kernels(config: Config, registry: Registry, device: str) -> tuple[tuple[KernelPlan, ...], list[Problem]]:
-    """The kernels that a valid config may take on `device`, and what is to be said of what it asks for.
+    """The kernels that a valid config may use on `device`, and the problems and notes about its requests.
 
-    On a CPU an op that nothing asks for is computed by its reference.
+    On a CPU the reference computes an op for which the config asks nothing.
     """
     plans: list[KernelPlan] = []
     problems: list[Problem] = []
@@ -58,11 +58,11 @@ def plan_kernels(config: Config, registry: Registry, device: str) -> tuple[tuple
 
 
 def _notes(op: str, reason: tuple[str, str] | None, device: str) -> Iterator[tuple[str, str]]:
-    """(message, hint) of what a switch comes to, where that is not simply a kernel."""
+    """(message, hint) about the effect of a switch, where it does not simply select a kernel."""
     if reason:
         yield f"does nothing: {reason[0]}", reason[1]
     elif op in SOFTMAXES:
-        yield "is met by attention that stores no scores, or else by a kernel where one can run", ""
+        yield "uses attention that stores no scores, or else a kernel where one can run", ""
     elif device == "cpu":
         yield f"on a CPU torch's operators compute {op}, unless an installed kernel runs there", ""
 
@@ -87,7 +87,7 @@ def _asked(config: Config, problems: list[Problem]) -> Iterator[tuple[str, tuple
         if wanted is None:
             continue
         if (named.get(op, AUTO) == REFERENCE) == wanted and op in named:
-            problems.append(config.problem(f"says another thing than {key.replace('_', '-')}", "kernels"))
+            problems.append(config.problem(f"contradicts {key.replace('_', '-')}", "kernels"))
         if op not in named:
             yield op, (FUSED if wanted else REFERENCE, key)
     for op, choice in named.items():
@@ -122,20 +122,20 @@ def _why_not_in_this_model(config: Config, op: str, choice: str) -> tuple[str, s
     if model.compile:
         return f"the kernels of {op} are not compiled along with a layer", "remove it, or compile"
     if op in NEED_WHOLE_BIAS and config.section(ZeroSection).zero_optimization.stage == 3:
-        return f"at ZeRO 3 a bias is in parts where {op} needs it", "remove it, or take a lower stage"
+        return f"at ZeRO 3 a bias is sharded where {op} needs it", "remove it, or use a lower stage"
     if op == "bias_gelu" and not model.use_bias_in_mlp:
         return "the MLP has no bias", "remove it, or use-bias-in-mlp: false"
     if op == "cross_entropy" and parallel.ranks_of_a_copy > 1:
-        return "the kernels of cross_entropy are for a vocabulary and layers that one rank holds", "remove it"
+        return "the kernels of cross_entropy need one rank to hold the vocabulary and all layers", "remove it"
     if op in SOFTMAXES:
         if choice == AUTO:
-            return "attention that makes no scores at all is faster", ""
+            return "attention that stores no scores is faster", ""
         if config.section(AttentionSection).sparsity == "all":
-            return "every layer attends by blocks, which make no whole row of scores", "remove it"
+            return "every layer has block-sparse attention, which has no whole rows of scores", "remove it"
         if op == SOFTMAXES[0] and model.reset_attention_mask:
             return (
                 "the mask is not purely causal",
-                "scaled-masked-softmax-fusion is for any mask",
+                "use scaled-masked-softmax-fusion, which takes any mask",
             )
     return None
 
@@ -147,7 +147,7 @@ def _why_not_in_this_optimizer(config: Config, op: str) -> tuple[str, str] | Non
 
 
 def matches(entry: Entry, op: str, choice: str) -> bool:
-    """Whether an offer is among those that a choice names: "triton", or "neox-triton:triton" in full."""
+    """Whether a choice names an offer: by "triton", or by "neox-triton:triton" in full."""
     if choice in (AUTO, FUSED):
         return True
     plugin, _, name = choice.rpartition(":")
@@ -163,7 +163,7 @@ def _offers(registry: Registry, op: str) -> Iterator[Entry]:
 
 
 def kernel_plan(op: str, registry: Registry) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
-    """(offers of an op that may be loaded, those that lack a module and why), as plain values."""
+    """(the offers of an op that can be loaded, those that lack a module and why), as plain values."""
     offers = list(_offers(registry, op))
     missing = [
         {"name": each.qualified, "reason": f"needs {', '.join(each.component.missing())}"}

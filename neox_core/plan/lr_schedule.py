@@ -1,4 +1,4 @@
-"""The learning rate by step, on the host: what the schedules of a config say, before anything runs."""
+"""The learning rate by step, computed on the host from the schedules of a config before anything runs."""
 
 from collections.abc import Callable
 
@@ -40,7 +40,7 @@ def comes_with_optimizer(config: Config) -> bool:
 
 
 def _with_lengths(chosen: Chosen, shape: ScheduleShape) -> Chosen:
-    """`warmup` and `lr-decay-iters` in DeepSpeed's words, as far as the scheduler has them."""
+    """`warmup` and `lr-decay-iters` under DeepSpeed's names, as far as the scheduler has them."""
     lengths = {"warmup_num_steps": max(1, shape.warmup_steps), "total_num_steps": shape.decay_steps}
     known = {name: value for name, value in lengths.items() if hasattr(chosen.settings, name)}
     return evolve(chosen, settings=evolve(chosen.settings, **known))

@@ -1,6 +1,6 @@
-"""The memory that a run is expected to take on its fullest rank, by part: closed forms over the plan, before a start.
+"""The memory that a run is expected to take on its fullest rank, by use: closed forms over the plan, before a start.
 
-What is not in it: the library's own (about 0.5 GiB of a GPU), buffers of communication, and what the allocator wastes.
+Not included: memory of the libraries (about 0.5 GiB on a GPU), communication buffers, and fragmentation.
 """
 
 from math import prod
@@ -12,13 +12,15 @@ from neox_core.plan.size import ModelSize, Shapes
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 CUT = (".qkv.weight", ".qkv.bias", ".up.weight", ".up.bias", ".output.weight", ".down.weight")
-"""Ends of the names of what tensor parallelism cuts, beside the tables of the vocabulary."""
+"""Suffixes of the names of parameters that tensor parallelism splits, besides the tables of the vocabulary."""
 TABLES = ("embedding.weight", "head.weight")
 
 
 @frozen
 class Memory:
-    """Bytes on the device of the fullest rank; host: of what is offloaded. state None: the optimizer does not tell."""
+    """Bytes on the device of the fullest rank; host: bytes that are offloaded. state None: the optimizer does not
+    declare it.
+    """
 
     weights: int
     gradients: int
@@ -36,8 +38,8 @@ class Memory:
         parts = {"weights": self.weights, "gradients": self.gradients, "fp32 masters": self.masters}
         parts |= {"optimizer": self.state or 0, "activations": self.activations}
         listed = [f"{name} {amount(size)}" for name, size in parts.items() if size]
-        listed += ["beside the optimizer's state, which it does not tell"] if self.state is None else []
-        listed += [f"{amount(self.host)} more on the host"] if self.host else []
+        listed += ["without the optimizer's state, whose size it does not declare"] if self.state is None else []
+        listed += [f"{amount(self.host)} on the host"] if self.host else []
         return f"about {amount(self.total)} a rank: {', '.join(listed)}"
 
 
@@ -53,7 +55,7 @@ def expected_memory(plan: RunPlan, size: ModelSize, state_numbers: tuple[float, 
     edges = sum(map(sum, mine.values()))
     bytes_each, stage, share = BYTES[plan.precision.dtype], plan.optim.zero_stage, plan.batch.data_parallel
     stepped = share if stage >= 1 else 1
-    # ZeRO steps fp32 slices beside the weights, whatever these are; without it fp32 weights are stepped themselves.
+    # ZeRO steps fp32 copies of slices, in every precision; without ZeRO fp32 weights are stepped in place.
     copies = plan.precision.dtype != "fp32" or (stage >= 1 and not plan.optim.owns_parameters)
     masters = 4 * elements // stepped if copies else 0
     state = (
@@ -75,7 +77,7 @@ def _offloaded(zero: dict[str, dict[str, str]], block: str) -> bool:
 
 
 def _on_a_rank(plan: RunPlan, shapes: Shapes) -> dict[str, tuple[int, ...]]:
-    """The shapes of what the fullest rank holds: its stage's layers, and its part of what is cut."""
+    """The shapes that the fullest rank holds: the layers of its stage, and its part of split parameters."""
     tensor, stages = plan.cluster.tensor_parallel, plan.cluster.pipeline_parallel
     layers = _layers_of_a_stage(plan)
     held = {name: shape for name, shape in shapes.items() if not name.startswith("layers.") or _layer(name) < layers}
@@ -96,7 +98,7 @@ def _layers_of_a_stage(plan: RunPlan) -> int:
 
 
 def _activations(plan: RunPlan, size: ModelSize) -> int:
-    """What the backward pass of one micro-batch keeps, of as many as a first stage has under way."""
+    """Activations kept for the backward pass, of as many micro-batches as a first stage has in flight."""
     model, tensor = plan.model, plan.cluster.tensor_parallel
     width = BYTES[plan.precision.dtype]
     tokens = plan.batch.micro_batch * model.seq_length
@@ -120,6 +122,6 @@ def _kept(model: ModelPlan, *, gated: bool) -> tuple[int, int]:
     keys = (model.num_kv_heads or model.num_attention_heads) * (hidden // model.num_attention_heads)
     inputs = (1 if model.parallel_residual else 2) + (1 if model.shared_norm else 2)  # of norms, and of projections
     whole = inputs * hidden
-    attention = (hidden + 2 * keys) + (hidden + keys) + 2 * hidden  # q, k, v; q and k turned; the result, by heads too
+    attention = (hidden + 2 * keys) + (hidden + keys) + 2 * hidden  # q, k, v; q and k rotated; the result, by heads too
     mlp = (4 if gated else 2) * width  # value and gate, the gate's activation, their product; or before and after
     return whole, attention + mlp

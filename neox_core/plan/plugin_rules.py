@@ -1,4 +1,4 @@
-"""The rules of plugins: whose are asked, and what becomes of one that fails."""
+"""The rules of plugins: which plugins' rules are called, and how a failing rule is reported."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -17,9 +17,9 @@ from neox_core.plan.runfile import KernelPlan
 def plugin_rules(
     config: Config, shape: ClusterShape, catalog: Catalog, kernels: Iterable[KernelPlan] = ()
 ) -> tuple[list[Problem], int]:
-    """(what the `neox_check_config` of the plugins in use find, how many of them are plugins' faults).
+    """(problems found by the `neox_check_config` of the plugins in use, how many of them are faults of plugins).
 
-    Asked once every section is valid. A rule that raises, or returns no list of problems, is an error.
+    Called once every section is valid. A rule that raises, or does not return a list of problems, is an error.
     """
     found: list[Problem] = []
     faults = 0
@@ -29,7 +29,8 @@ def plugin_rules(
             continue
         try:
             said = ask(config.seen_by(name), shape)
-        except (SectionInvalidError, MisfitError):  # it asked for what does not fit together, as the core has said
+        # it read values that do not fit together, which the core has reported
+        except (SectionInvalidError, MisfitError):
             continue
         except (Exception, SystemExit) as error:  # noqa: BLE001 a plugin may raise anything
             show_traceback(error)
@@ -41,7 +42,7 @@ def plugin_rules(
 
 
 def rules_of_plugins(catalog: Catalog) -> Iterator[tuple[str, Callable[[Config, ClusterShape], list[Problem]]]]:
-    """(id of a plugin, its rules), in the order of the ids; asking them may raise anything."""
+    """(id of a plugin, its rules), in the order of the ids; calling them may raise anything."""
     plugins = catalog.manager.get_plugins()
     for plugin in sorted(plugins, key=lambda each: str(catalog.manager.get_name(each))):
         hook = catalog.manager.subset_hook_caller("neox_check_config", [each for each in plugins if each is not plugin])
@@ -62,7 +63,7 @@ def _ask(hook: Any, config: Config, shape: ClusterShape) -> list[Problem]:
 
 
 def fault_of_rules(name: str, error: BaseException, catalog: Catalog) -> Problem:
-    """That the rules of a plugin have raised something."""
+    """The problem that the rules of a plugin raised an exception."""
     report = catalog.report(name)
     cause = cause_of(error, report.plugin.module if report else "")
     hint = f"tell the author of {name}; NEOX_PLUGINS_DISABLE={name} switches it off"
@@ -70,7 +71,7 @@ def fault_of_rules(name: str, error: BaseException, catalog: Catalog) -> Problem
 
 
 def used_plugins(config: Config, catalog: Catalog, kernels: Iterable[KernelPlan] = ()) -> set[str]:
-    """The plugins that a run has to do with, by id.
+    """The plugins that a run uses, by id.
 
     Those of a chosen component, of a kernel that may be taken, or of a key that is written; those that
     `plugins.require` names; and those that offer nothing but rules, such as the rules of a site.

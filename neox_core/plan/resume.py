@@ -1,4 +1,4 @@
-"""What a resumed run must have in common with its checkpoint, told on the host: the ranks look at the tensors."""
+"""What a resumed run must have in common with its checkpoint, checked on the host; the ranks check the tensors."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from neox_core.untrusted import short
 
 ANEW = "`--set finetune=true` starts at step 0 from its weights"
 MOST = 2**63 - 1
-"""Steps and samples that a run can have."""
+"""Bound of the steps and samples of a run."""
 SHAPING = {
     "hidden_size": "hidden-size",
     "intermediate_size": "intermediate-size",
@@ -29,9 +29,9 @@ SHAPING = {
     "attention_bias": "use-bias-in-attn-linear",
     "mlp_bias": "use-bias-in-mlp",
 }
-"""What of the model's plan gives weights their shapes, and how a message calls it."""
+"""The fields of the model's plan that determine the shapes of weights, and their names in messages."""
 SHOWN = 8
-"""Changes of a schedule that a message lists."""
+"""Number of changes of a schedule that a message lists."""
 
 
 @frozen
@@ -46,7 +46,9 @@ class Saved:
 
 
 def read_saved(folder: Path) -> Saved:
-    """Raises CheckpointError for what no run has written; the checksums of tensors are left to the ranks."""
+    """Read the facts of a checkpoint. Raises CheckpointError for files that a run did not write; the ranks check
+    tensors.
+    """
     stored, run = read_stored(folder, STATE, RUN)
     state, schedule = stored.get("state"), stored.get("schedule")
     if not isinstance(state, dict) or not isinstance(schedule, dict):
@@ -60,7 +62,7 @@ def read_saved(folder: Path) -> Saved:
 
 
 def resume_problems(config: Config, plan: RunPlan) -> Iterator[Problem]:
-    """Why the ranks would refuse to resume, and a warning where nothing would be left to train."""
+    """Why the ranks would refuse to resume, and a warning where no steps would be left."""
     key = "load" if config.is_set("load") or not config.is_set("save") else "save"
     try:
         folder, own = checkpoint_to_load(plan.checkpoint)
@@ -82,17 +84,17 @@ def resume_problems(config: Config, plan: RunPlan) -> Iterator[Problem]:
     has_optimizer = _at(saved.run, "checkpoint", "save_optimizer", True)
     if plan.checkpoint.load_optimizer and not has_optimizer:
         message = f"{saved.folder} was written with no-save-optim"
-        yield config.problem(message, key, f"`--set no-load-optim=true` begins its state anew; {ANEW}")
+        yield config.problem(message, key, f"`--set no-load-optim=true` starts with new state; {ANEW}")
     elif plan.checkpoint.load_optimizer or (own and has_optimizer):
         yield from (config.problem(*each) for each in _optimizer_faults(plan, saved, key))
     if saved.step >= plan.train.train_iters:
-        message = f"leaves nothing to train: {saved.folder} is of step {saved.step}"
-        hint = f"`--set train-iters=` a number above {saved.step} trains on"
+        message = f"leaves nothing to train: {saved.folder} is at step {saved.step}"
+        hint = f"continue with `--set train-iters=` a number above {saved.step}"
         yield config.problem(message, "train_iters", hint, "warning")
 
 
 def _other_shape(plan: RunPlan, saved: Saved) -> Iterator[str]:
-    """What of the plan gives some weight another shape, or makes other weights."""
+    """The differences of the plan that give weights other shapes or names."""
     now, then = _shaping(to_plain(plan)["model"]), _shaping(_at(saved.run, "model", {}))
     for name in now.keys() & then.keys():
         if now[name] != then[name]:
@@ -113,7 +115,9 @@ def _other_batch(config: Config, plan: RunPlan, saved: Saved, key: str) -> Probl
     then, ranks = saved.samples / max(1, saved.step), _ranks(saved.run)
     there = f"{then:g} samples a step" + (f" on {_counted(ranks)}" if ranks else "")
     here = f"{plan.batch.train_batch} on {_counted(plan.cluster.world_size)}"
-    message = f"{saved.folder} was written with {there}, and this run takes {here}: its place in the data would be lost"
+    message = (
+        f"{saved.folder} was written with {there}, and this run takes {here}: its position in the data would be lost"
+    )
     sets = batch_sets(config, plan, int(then)) if then == int(then) else None
     ways = [ANEW] if sets is None else [f"`{sets}` keeps the batch", ANEW]
     if sets is None and then >= 1:
@@ -123,7 +127,7 @@ def _other_batch(config: Config, plan: RunPlan, saved: Saved, key: str) -> Probl
 
 
 def batch_sets(config: Config, plan: RunPlan, train_batch: int) -> str | None:
-    """The `--set` with which this run has a batch of so many samples and no larger micro-batch; None: none does."""
+    """The `--set` that gives this run a batch of `train_batch` samples and no larger micro-batch; None: none does."""
     written = config.section(BatchSection)
     dp, most = plan.batch.data_parallel, plan.batch.micro_batch
     if train_batch < 1 or train_batch % dp:
@@ -153,7 +157,7 @@ def _optimizer_faults(plan: RunPlan, saved: Saved, key: str) -> Iterator[tuple[s
     mine = plan.optim.optimizer
     if name != mine.name and plugin != mine.plugin:
         message = f"{saved.folder} holds the state of {short(name)}, and this run's optimizer is {mine.name}"
-        yield message, key, "`--set no-load-optim=true` begins its state anew"
+        yield message, key, "`--set no-load-optim=true` starts with new state"
     now, stored = json.loads(json.dumps(schedule_terms(plan.optim))), saved.schedule
     if plan.checkpoint.schedule_from == "must-match" and now != stored:
         keys = sorted(each for each in {*now, *stored} if now.get(each) != stored.get(each))
@@ -170,7 +174,7 @@ def _ranks(run: Mapping[str, Any]) -> int | None:
 
 
 def _at(value: Any, *path: Any) -> Any:
-    """The value at the keys of `path`, the last item of which is what stands for a missing one."""
+    """The value at the keys of `path`, whose last item is the default for a missing value."""
     *keys, default = path
     for key in keys:
         value = value.get(key, default) if isinstance(value, Mapping) else default

@@ -20,10 +20,10 @@ _FORMATS = {b"MMIDIDX\x00\x00": "mmap", b"TNTIDX\x00\x00": "lazy"}
 
 
 def data_backend(prefix: str | None, registry: Registry) -> str:
-    """The name of the backend. A dataset that is not there counts as mmap: that it is missing is said elsewhere.
+    """The name of the backend. A missing dataset counts as mmap: another check reports it.
 
-    Backends are asked in a process of their own, since they may import numpy. Raises ConfigError where several
-    recognise it, or where they do not answer.
+    A separate process asks the backends, since they may import numpy. Raises ConfigError where several recognise
+    the dataset, or where they do not answer.
     """
     try:
         with open_file(Path(f"{prefix}.idx")) as stream:
@@ -69,14 +69,14 @@ def _recognising(prefix: str, registry: Registry) -> list[str]:
     except (subprocess.TimeoutExpired, ValueError) as error:
         why = f"within {LIMIT_S} s" if isinstance(error, subprocess.TimeoutExpired) else "and end their process"
         raise ConfigError(
-            f"{prefix}: the data backends do not say {why} whether it is theirs",
-            hint="name the format by data-impl; `neox plugins check` shows what is broken",
+            f"{prefix}: the data backends do not report {why} whether they can read it",
+            hint="name the format with data-impl; `neox plugins check` shows what is broken",
         ) from error
     return names
 
 
 def _askable(registry: Registry) -> Iterator[dict[str, Any]]:
-    """The backends that can be made without a setting, as fields of a ComponentRef."""
+    """The backends that can be built without a setting, as fields of a ComponentRef."""
     for entry in registry.entries("data backend"):
         settings, component = entry.component.settings, entry.component
         if component.missing() or any(each.required for each in (fields_of(settings) if settings else ())):

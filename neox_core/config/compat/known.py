@@ -1,4 +1,4 @@
-"""Keys and names that this version knows and does not have, and what comes with which first-party package.
+"""Keys and names that this version knows but does not have, and the first-party package of each.
 
 Both tables are data files, read when something needs an explanation: a config without mistakes never opens them.
 """
@@ -23,7 +23,7 @@ class KnownKey:
 
     path: dotted, with `_`; `<word>` in it stands for a name of the user's choice.
     type: bool, int, float, str, choice, mapping, or list[...] of these.
-    default: None where the documents name none.
+    default: None where the documents do not name one.
     distribution: the package that will implement it.
     """
 
@@ -41,7 +41,7 @@ class KnownKey:
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Its path and those of its aliases."""
+        """The path of the key and those of its aliases."""
         block, dot, name = self.path.rpartition(".")
         return tuple(f"{block}{dot}{each}" for each in (name, *self.aliases))
 
@@ -80,9 +80,9 @@ def known() -> Known:
 
 @frozen
 class Foreign:
-    """A key of later GPT-NeoX which neither this version nor a planned one has.
+    """A key of later GPT-NeoX that neither this version nor a planned one has.
 
-    part: what it is for. rests: the value at which it asks for nothing, () where there is none.
+    part: what it is for. rests: the value at which it has no effect, () where there is none.
     """
 
     part: str

@@ -1,7 +1,7 @@
-"""Older spellings of keys, and what each means today; `modernise` turns the ones into the others.
+"""Older spellings of keys, and what each means today; `modernise` translates them.
 
-They are those of GPT-NeoX's first README and of DeepSpeed's first pages, and a few of later GPT-NeoX that say in one
-word what a block says here. Aliases of a setting (`setting(aliases=...)`) need no rule.
+They are those of GPT-NeoX's first README and of DeepSpeed's first pages, and a few of later GPT-NeoX that
+have one word for a block. Aliases of a setting (`setting(aliases=...)`) need no rule.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from neox_core.config.schema.convert import shown
 
 @frozen
 class Means:
-    """A key each of whose values is a setting of today, (dotted key, value); None: it says nothing.
+    """A key each of whose values is a setting of today, (dotted key, value); None: the value has no effect.
 
-    also: other values of that setting which the key agrees with.
+    also: other values of that setting that do not contradict the key.
     """
 
     key: str
@@ -26,13 +26,13 @@ class Means:
 
     @property
     def today(self) -> str:
-        """What stands in its place, in words."""
+        """What replaces it today, in words."""
         return ", ".join(f"{_in_text(raw)}: `{setting_text(*to)}`" for raw, to in self.cases.items() if to is not None)
 
 
 @frozen
 class Moved:
-    """A key that has another name or lives in a block now. `item`: place in a list, whose other items are `others`."""
+    """A key that has another name now, or is in a block. `item`: index in a list, whose other items are `others`."""
 
     key: str
     to: str
@@ -41,13 +41,13 @@ class Moved:
 
     @property
     def today(self) -> str:
-        """What stands in its place, in words."""
+        """What replaces it today, in words."""
         return f"`{spell(self.to)}`" if self.item is None else f"`{self.to}[{self.item}]`"
 
 
 @frozen
 class Gone:
-    """A key without successor. A `harmless` value asks for what happens anyway; any other is an error.
+    """A key without a successor. A `harmless` value asks for the only behaviour; any other is an error.
 
     harmless: None where every value is.
     """
@@ -59,7 +59,7 @@ class Gone:
 
     @property
     def today(self) -> str:
-        """What stands in its place, in words."""
+        """What replaces it today, in words."""
         return f"nothing: {self.why}"
 
 
@@ -72,9 +72,9 @@ def _switch(key: str, to: str, value: Any, also: tuple[str, ...] = ()) -> Means:
 
 _IDLE = {
     "GPT-NeoX sets it by itself": ("world_size", "global_num_gpus", "rank", "is_pipe_parallel", "save_iters"),
-    "train-iters and eval-iters say it": ("do_train", "do_valid", "do_test"),
-    "other keys say which types are used": ("params_dtype", "dynamic_loss_scale"),
-    "rotary-pct says it": ("rotary_ndims", "rotary_save_freqs_buffer"),
+    "train-iters and eval-iters set it": ("do_train", "do_valid", "do_test"),
+    "other keys set the types": ("params_dtype", "dynamic_loss_scale"),
+    "rotary-pct sets it": ("rotary_ndims", "rotary_save_freqs_buffer"),
     "bf16 has no loss scale": (
         "bf16.loss_scale",
         "bf16.loss_scale_window",
@@ -87,7 +87,7 @@ _IDLE = {
     "a host that cannot be reached is named at the start": ("no_ssh_check",),
     "what is installed is written to the folder of the run": ("git_hash",),
 }
-"""Why -> keys of later GPT-NeoX, each of whose values is met."""
+"""Reason -> keys of later GPT-NeoX that are accepted with every value."""
 
 LEGACY: tuple[Legacy, ...] = (
     _switch("geglu", "activation", "geglu"),
@@ -144,7 +144,9 @@ BLOCKS = {"zero_optimization"}  # keys that were a switch, and are a block
 
 @frozen
 class Assumed:
-    """What GPT-NeoX takes for a key that is missing beside another, where this version has no default or its own."""
+    """The value that GPT-NeoX assumes for a missing key when another key is set, where this version's default
+    differs.
+    """
 
     key: str
     value: Any

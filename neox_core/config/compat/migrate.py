@@ -1,7 +1,7 @@
-"""Config files of any age to one file in today's spelling, which keeps their comments and order.
+"""Rewrites config files of any age as one file in today's spelling, which keeps their comments and order.
 
-What became of each key is asked of `modernise` and `structure`, by the place where it was written: nothing here knows a
-key by name. Lines that begin with `# neox: ` are written, and written anew, by this module.
+`modernise` and `structure` tell what became of each key, by the position where it was written: this module
+knows no key by name. It writes, and rewrites, the lines that start with `# neox: `.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,17 +27,21 @@ YAML_ENDINGS = (".yml", ".yaml")
 
 @frozen
 class Migrated:
-    """The text of the new file, and what is to be said about keys: those that changed, and those without a place."""
+    """The text of the new file, and notes on keys: those that changed, and those that this version does not have."""
 
     text: str
     problems: tuple[Problem, ...]
 
 
 def migrate(files: Sequence[Path], catalog: Catalog) -> Migrated:
-    """Raises ConfigError for files that cannot be read, and for keys that contradict each other."""
+    """Rewrite files as one. Raises ConfigError for files that cannot be read, and for keys that contradict each
+    other.
+    """
     others = [file for file in files if file.suffix.lower() not in YAML_ENDINGS]
     if others:
-        raise ProblemsError(Problem("is not YAML, whose comments can be kept", where=str(each)) for each in others)
+        raise ProblemsError(
+            Problem("is not YAML: only the comments of YAML files can be kept", where=str(each)) for each in others
+        )
     written = load(files)
     today = modernise(written)
     if any(not _gone(each) for each in errors(today.problems)) or not written.values:
@@ -83,7 +87,7 @@ class _NewFile:
         self.out.below += [*pending, *source.below]
 
     def _place(self, entry: Entry, block: str, into: list[Entry]) -> list[str]:
-        """Put an entry where it belongs; comments that lost their key are returned, for the next one."""
+        """Put an entry where it belongs; return the comments that lost their key, for the next entry."""
         path = f"{block}.{entry.key}".lstrip(".").replace("-", "_")
         entry = evolve(entry, above=[line for line in entry.above if not line.startswith(MARK)])
         if entry.items is not None:
@@ -144,14 +148,14 @@ class _NewFile:
         return entry.flow if plain and same_keys and not any(each.items for each in before) else ""
 
     def _dropped(self, entry: Entry) -> list[str]:
-        """What stays of a key that has no line any more."""
+        """The comment that replaces a key which has no line any more."""
         said = self.said.get(entry.where)
         gone = said is not None and said.message.startswith(SAYS_NOTHING)
         reason = [f"# {entry.key}: {entry.text} {said.message}"] if said is not None and gone else []
         return [*entry.above, *([entry.beside] if entry.beside else []), *reason]
 
     def _within(self, path: str, put: Entry) -> list[Entry]:
-        """The entries of a block of the new file; one that is made here takes the comments of what it is for."""
+        """The entries of a block of the new file; a new block takes over the comments of the key that it is for."""
         entries, name = self.out.entries, ""
         for part in path.split("."):
             name = f"{name}.{part}".lstrip(".")
@@ -203,5 +207,5 @@ def _underscored(owners: Owners) -> Iterator[str]:
 
 
 def _gone(problem: Problem) -> bool:
-    """Whether it is of a value that nothing can stand for any more; its key stays, for the user to decide."""
+    """Whether a problem is about a value without an equivalent; its key stays, for the user to decide."""
     return problem.key.replace("-", "_") in GONE_KEYS

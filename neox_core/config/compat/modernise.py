@@ -1,4 +1,4 @@
-"""A config in any spelling to the one in use, before anything else looks at it."""
+"""Translates a config in any spelling to today's, before anything else reads it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +11,14 @@ from neox_core.config.read.load import Loaded, Place
 from neox_core.config.report import spell
 from neox_core.config.schema.convert import same, shown
 
-SAYS_NOTHING = "says nothing any more"
-"""How the note on a key begins whose value asks for what happens anyway."""
+SAYS_NOTHING = "has no effect any more"
+"""How the note starts on a key whose value asks for the only behaviour."""
 
 
 def modernise(loaded: Loaded) -> Loaded:
-    """The same config in today's spelling, with what GPT-NeoX would assume beside its keys.
+    """The same config in today's spelling, with the values that GPT-NeoX would assume for missing keys.
 
-    A key whose successor says something else is an error that names both.
+    A key whose successor has another value is an error that names both.
     """
     work = _Rewriting(loaded)
     for rule in LEGACY:
@@ -43,7 +43,7 @@ def modernise(loaded: Loaded) -> Loaded:
 
 
 class _Rewriting:
-    """Values and places so far, and what is said about the keys that were taken."""
+    """Values and positions so far, and the notes on the translated keys."""
 
     def __init__(self, loaded: Loaded) -> None:
         self.values = _copy(loaded.values)
@@ -53,7 +53,7 @@ class _Rewriting:
         self.problems: list[Problem] = []
 
     def block_of(self, path: str) -> tuple[dict[str, Any], str]:
-        """The block around a key, empty when it is not there, and the key's last part."""
+        """The block around a key, empty when it is missing, and the key's last part."""
         *parts, last = path.split(".")
         block: Any = self.values
         for part in parts:
@@ -61,7 +61,7 @@ class _Rewriting:
         return (block if isinstance(block, dict) else {}), last
 
     def drop_empty(self, path: str) -> None:
-        """A block of which nothing is left, when all that it held said nothing."""
+        """Remove a block that is empty, because none of its keys has an effect any more."""
         block, last = self.block_of(path)
         if block.get(last) == {}:
             del block[last]
@@ -130,7 +130,7 @@ class _Rewriting:
             self.agrees(rule, name)
 
     def write(self, to: str, value: Any, place: Place) -> bool:
-        """False where a block around the key is no block, which is reported where it is read."""
+        """Write a value. False where a key around it is not a block, which is reported where that key is read."""
         *parts, last = to.split(".")
         block = self.values
         for part in parts:
@@ -144,7 +144,7 @@ class _Rewriting:
         return True
 
     def assume(self, assumed: Assumed, loaded: Loaded) -> None:
-        """What GPT-NeoX takes for a key that is not there, beside another that is."""
+        """Add the value that GPT-NeoX assumes for a missing key when another key is set."""
         block, last = self.block_of(assumed.key)
         if not loaded.values.get(assumed.beside) or block.get(last) is not None:
             return
@@ -157,7 +157,7 @@ class _Rewriting:
         self.say(rule, f"is the old spelling of {name}", severity="note")
 
     def forget(self, rule: Legacy) -> None:
-        """The key itself is no longer written, once its successor is."""
+        """Remove the key itself, once its successor is written."""
         self.taken.add(rule.key)
 
     def differs(self, rule: Legacy, to: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What to say about a key or a component that is not there."""
+"""Explains a key or a component that this environment does not have."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
@@ -19,9 +19,10 @@ NOT_YET = "is known, but not available in this version yet"
 def explain_unknown(
     key: str, value: Any, spelled: str, owners: Owners, catalog: Catalog, fields: Mapping[str, Any]
 ) -> Iterator[Problem]:
-    """A top-level key that nobody has read: of a component that is not chosen, of a missing package, or of nobody.
+    """A top-level key that nothing has read: it belongs to a component that is not chosen, to a missing package, or to
+    nothing.
 
-    Of a block of a later version each key is named. `null` sets nothing of a component that is not chosen.
+    For a block of a later version, one problem for each key. `null` sets nothing of a component that is not chosen.
     """
     belongs = owners.of(key)
     if belongs and value is None:
@@ -44,12 +45,12 @@ def explain_unknown(
     else:
         near = get_close_matches(key, (*owners.keys(), *known().names_in("")), 1, 0.7)
         suspects = "".join(f"; not loaded, and may own it: {report.line}" for report in catalog.failed())
-        hint = f"did you mean {spell(near[0])}?" if near else "no key is like it"
+        hint = f"did you mean {spell(near[0])}?" if near else "no key has a similar name"
         yield Problem(f"{UNKNOWN_KEY}{suspects}", key, hint)
 
 
 def explain_inner(problem: Problem, value: Any) -> Iterator[Problem]:
-    """An unknown key inside a block of this version: of a later version, or of nobody."""
+    """An unknown key inside a block of this version: it belongs to a later version, or to nothing."""
     block, _, key = problem.key.rpartition(".")
     if known().find(problem.key):
         yield from _not_yet(problem.key, value)
@@ -73,7 +74,7 @@ def _not_yet(path: str, value: Any) -> Iterator[Problem]:
 
 
 def _foreign(key: str, value: Any) -> Iterator[Problem]:
-    """A key of GPT-NeoX alone; at rest it is a note, since it asks for nothing."""
+    """A key of GPT-NeoX alone; a value without effect gives a note."""
     what = gpt_neox()[0][key]
     message = f"is a key of GPT-NeoX that this version does not have: {what.part}"
     if any(same(value, each) for each in what.rests):
@@ -91,12 +92,12 @@ def _near(path: str) -> str:
 
 
 def unavailable(kind: Kind, name: str) -> str:
-    """The package that a later version will have a component in; "" for a name that nobody knows."""
+    """The package that will have a component in a later version; "" for an unknown name."""
     return known().components.get(kind.name, {}).get(name.rpartition(":")[2], "")
 
 
 def foreign_name(kind: Kind, name: str) -> str | None:
-    """What to do about a name of GPT-NeoX that this version does not have; None for a name that nobody knows."""
+    """What to do about a name of GPT-NeoX that this version does not have; None for an unknown name."""
     return gpt_neox()[1].get(kind.name, {}).get(name)
 
 
@@ -109,7 +110,7 @@ def settings_of_unavailable(kind: Kind, values: Mapping[str, Any], others: Itera
 
 
 def missing_package(kind: Kind, name: str, catalog: Catalog) -> str:
-    """How to install the first-party package that has a component, or the name of a later version that it is like."""
+    """How to install the first-party package that has a component, or a similar name of a later version."""
     package = packages()[1].get(kind.name, {}).get(name, "")
     if package and catalog.report(package) is None:
         return how_to_install(package)

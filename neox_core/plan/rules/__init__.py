@@ -1,4 +1,4 @@
-"""Rules between keys: each a small function that yields what is wrong. One whose section is invalid is skipped."""
+"""Rules between keys: each a small function that yields problems. A rule whose section is invalid is skipped."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -61,7 +61,7 @@ RULES: tuple[Rule, ...] = tuple(
 
 
 def rules_about(key: str) -> tuple[tuple[str, str], ...]:
-    """(name, what it says) of the core's rules that concern a dotted key written with `_`, or keys of its block."""
+    """(name, docstring) of the core's rules about a dotted key written with `_`, or about keys of its block."""
     return tuple(
         (each.__name__, (each.__doc__ or "").strip())
         for each in RULES
@@ -70,7 +70,7 @@ def rules_about(key: str) -> tuple[tuple[str, str], ...]:
 
 
 def check_rules(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """All that the core's rules find."""
+    """All problems that the core's rules find."""
     for each in RULES:
         try:
             yield from each(config, shape)
@@ -79,10 +79,10 @@ def check_rules(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 
 
 def unread_keys(config: Config, catalog: Catalog) -> Iterator[tuple[Problem, PluginInfo | None]]:
-    """Keys of sections that are set, and that neither the plan nor a rule has read; asked once the plan is made.
+    """Keys of sections that are set and that neither the plan nor a rule has read; called once the plan is made.
 
-    Each with the plugin whose section it is, None for the core's. Components' settings are not among them: they are in
-    run.json as they are.
+    Each with the plugin that owns the section, None for the core. Settings of components are not included:
+    run.json holds them.
     """
     owners = {section.settings: plugin for plugin, section in catalog.registry.sections}
     for cls in config.sections:
@@ -91,12 +91,12 @@ def unread_keys(config: Config, catalog: Catalog) -> Iterator[tuple[Problem, Plu
             if plugin is None:
                 yield config.problem("nothing reads it", path, "remove it, and tell the authors of neox-core"), None
             else:
-                hint = f"remove it, or tell the author of {plugin.id}: what a rank needs belongs to a component"
+                hint = f"remove it, or tell the author of {plugin.id}: settings for a rank belong to a component"
                 yield config.problem(f"nothing reads it in {plugin.id} {plugin.version}", path, hint), plugin
 
 
 def _unread(settings: Any, block: str, config: Config) -> Iterator[str]:
-    """What nobody has read of a section or a block; one that is switched off asks for nothing."""
+    """The unread keys of a section or a block; a block that is switched off has none."""
     cls: type = type(settings)
     for each in fields_of(cls):
         path, value = join(block, each.name), getattr(settings, each.name)

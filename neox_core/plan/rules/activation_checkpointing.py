@@ -18,7 +18,7 @@ from neox_core.plan.rules.rule import rule
 
 @rule(*SPELLINGS, *(f"activation_checkpointing.{inner}" for inner in SPELLINGS.values()))
 def checkpointing_spellings_agree(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Megatron's and DeepSpeed's spelling of one option say the same."""
+    """Megatron's and DeepSpeed's spelling of one option agree."""
     section = config.section(ActivationCheckpointingSection)
     for key, inner in SPELLINGS.items():
         name, block = f"activation_checkpointing.{inner}", section.activation_checkpointing
@@ -34,7 +34,7 @@ def checkpointing_spellings_agree(config: Config, shape: ClusterShape) -> Iterat
     "checkpoint_activations",
 )
 def recomputing_is_on(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """How activations are recomputed matters only where they are."""
+    """Options of recomputation apply only with checkpoint-activations."""
     section = config.section(ActivationCheckpointingSection)
     if section.checkpoint_activations:
         return
@@ -49,7 +49,7 @@ def recomputing_is_on(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 
 @rule("checkpoint_num_layers", "num_layers")
 def segment_fits_model(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """A segment is no longer than the model."""
+    """A segment is not longer than the model."""
     layers, most = config.section(ActivationCheckpointingSection).checkpoint_num_layers, config.section(ModelSection)
     if layers > most.num_layers:
         yield config.problem(f"{layers} is more than num-layers {most.num_layers}", "checkpoint_num_layers")
@@ -57,7 +57,7 @@ def segment_fits_model(config: Config, shape: ClusterShape) -> Iterator[Problem]
 
 @rule(*SPELLINGS, "deepspeed_activation_checkpointing", *(f"activation_checkpointing.{k}" for k in SPELLINGS.values()))
 def options_are_deepspeeds(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """The memory and timing options act with deepspeed-activation-checkpointing only."""
+    """The memory and timing options apply only with deepspeed-activation-checkpointing."""
     section = config.section(ActivationCheckpointingSection)
     if section.deepspeed_activation_checkpointing:
         return
@@ -93,7 +93,7 @@ def contiguous_buffer_has_a_size(config: Config, shape: ClusterShape) -> Iterato
     "sequence_parallel",
 )
 def partitions_have_ranks(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Saved inputs are parted among tensor-parallel ranks that all have the same."""
+    """Saved inputs are split over tensor-parallel ranks, which would otherwise all keep the same copy."""
     section, parallel = config.section(ActivationCheckpointingSection), config.section(ParallelismSection)
     parted = []
     if section.deepspeed_activation_checkpointing and option(section, "partition_activations"):
@@ -111,32 +111,34 @@ def partitions_have_ranks(config: Config, shape: ClusterShape) -> Iterator[Probl
 
 @rule("distribute_checkpointed_activations", "deepspeed_activation_checkpointing")
 def one_function_parts_inputs(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """DeepSpeed's function has its own switch for keeping parts of inputs."""
+    """DeepSpeed's function has its own switch for splitting saved inputs."""
     section = config.section(ActivationCheckpointingSection)
     if section.distribute_checkpointed_activations and section.deepspeed_activation_checkpointing:
         yield config.problem(
             "contradicts deepspeed-activation-checkpointing",
             "distribute_checkpointed_activations",
-            "partition-activations: true is its name there",
+            "use partition-activations: true instead",
         )
 
 
 @rule("checkpoint_in_cpu", "activation_checkpointing.cpu_checkpointing", "device")
 def inputs_leave_the_device(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """On a CPU the inputs of segments are in the host's memory already."""
+    """On a CPU the inputs of segments are already in host memory."""
     section = config.section(ActivationCheckpointingSection)
     if section.deepspeed_activation_checkpointing and option(section, "checkpoint_in_cpu") and shape.device == "cpu":
-        yield config.problem("is for a GPU: on a CPU they are there already", _spelled(config, "checkpoint_in_cpu"))
+        yield config.problem(
+            "is for a GPU: on a CPU they are already in host memory", _spelled(config, "checkpoint_in_cpu")
+        )
 
 
 @rule("contiguous_checkpointing", "activation_checkpointing.contiguous_memory_optimization", "pipe_parallel_size")
 def buffer_is_for_one_micro_batch(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """DeepSpeed's contiguous buffer has room for one micro-batch; in a pipeline several are under way."""
+    """DeepSpeed's contiguous buffer has room for one micro-batch; in a pipeline several are in flight."""
     section = config.section(ActivationCheckpointingSection)
     piped = config.section(ParallelismSection).pipe_parallel_size > 1
     if piped and section.deepspeed_activation_checkpointing and option(section, "contiguous_checkpointing"):
         yield config.problem(
-            "has room for one micro-batch, and a pipeline has several under way",
+            "has room for one micro-batch, and a pipeline has several in flight",
             _spelled(config, "contiguous_checkpointing"),
             "false",
         )

@@ -14,7 +14,7 @@ from neox_core.plan.rules.rule import rule
 
 @rule("attention_config", "sparsity")
 def attention_said_once(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Either sparsity or attention-config says which layers are sparse."""
+    """Either sparsity or attention-config selects the sparse layers."""
     attention = config.section(AttentionSection)
     if attention.attention_config is not None and attention.sparsity != "none":
         yield config.problem("contradicts sparsity", "attention-config", "keep one of the two")

@@ -24,7 +24,7 @@ def save_has_interval(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 
 @rule("finetune", "no_load_optim", "no_load_rng", "load")
 def finetune_has_source(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """What says how to load needs something to load."""
+    """Keys about loading need a checkpoint to load."""
     checkpoint = config.section(CheckpointSection)
     for key in ("finetune", "no_load_optim", "no_load_rng"):
         if getattr(checkpoint, key) and checkpoint.load is None:
@@ -33,7 +33,7 @@ def finetune_has_source(config: Config, shape: ClusterShape) -> Iterator[Problem
 
 @rule("extra_save_iters", "save", "train_iters")
 def extra_saves_can_be_made(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Steps to save at lie within the run, and there is a folder to save to."""
+    """Extra steps to save at are within the run, and there is a folder to save to."""
     extra = config.section(CheckpointWritingSection).extra_save_iters
     if extra and config.section(CheckpointSection).save is None:
         yield config.problem("does nothing without save", "extra_save_iters", "save: a folder for the checkpoints")
@@ -46,15 +46,15 @@ SETTLED = {
     "checkpoint.load_universal": "checkpoints load on any number of ranks",
     "checkpoint.parallel_write.pipeline_stage": "every rank writes its share",
     "checkpoint.tag_validation": "ranks start from one checkpoint, which is checked, and count steps together",
-    "no_load_rng": "weights, dropout and the order of the data follow from the seed; saved generators serve plugins",
-    "no_save_rng": "weights, dropout and the order of the data follow from the seed; saved generators serve plugins",
+    "no_load_rng": "weights, dropout and the order of the data follow from the seed; saved generators are for plugins",
+    "no_save_rng": "weights, dropout and the order of the data follow from the seed; saved generators are for plugins",
 }
-"""Key -> how it always is, whatever the key says."""
+"""Key -> what neox always does, whatever the value of the key."""
 
 
 @rule(*SETTLED)
 def settled_for_all_runs(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Checkpoints load on any layout, all ranks write them, and no loss depends on a random generator."""
+    """Checkpoints load in any layout, all ranks write them, and no loss depends on a random generator."""
     for cls in (CheckpointSection, CheckpointWritingSection):
         config.section(cls)
     for key, always in SETTLED.items():
@@ -65,12 +65,12 @@ def settled_for_all_runs(config: Config, shape: ClusterShape) -> Iterator[Proble
 
 @rule("checkpoint.use_node_local_storage", "hostfile")
 def local_storage_is_of_one_host(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """The ranks of a run write one folder, so a disk of a host serves a run on that host."""
+    """The ranks of a run write one folder, so the local disk of a host works only for a run on that host."""
     key = "checkpoint.use_node_local_storage"
     local = config.section(CheckpointWritingSection).checkpoint.use_node_local_storage
     if local and len(shape.hosts) > 1:
         yield config.problem(
-            f"the {len(shape.hosts)} hosts of this run write one folder, which all of them have to see",
+            f"the {len(shape.hosts)} hosts of this run write one folder, which must be on a shared disk",
             key,
             "false, and save: a folder that they share",
         )

@@ -10,12 +10,12 @@ from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
 
 OF_EVERY_RUN = ("torch", "deepspeed", "numpy", "safetensors")
-"""What `neox-core[train]` brings to where ranks run; configs are checked elsewhere too."""
+"""Modules of `neox-core[train]`, which is installed where ranks run; other machines check configs without them."""
 
 
 @rule(*(kind.key for kind in KINDS if kind.key and kind.used))
 def components_have_libraries(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """What a chosen component imports is installed."""
+    """The modules that a chosen component imports are installed."""
     for chosen in (each for of_kind in config.chosen.values() for each in of_kind):
         component = chosen.entry.component
         missing = [each for each in component.missing() if each not in OF_EVERY_RUN]

@@ -16,7 +16,7 @@ from neox_core.plan.split import shares
 
 @rule("tokenizer_type", "padded_vocab_size")
 def vocabulary_known(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """The size of the vocabulary comes from a tokenizer or is given."""
+    """A tokenizer or padded-vocab-size gives the size of the vocabulary."""
     data = config.section(DataSection)
     if data.tokenizer_type is None and data.padded_vocab_size is None:
         yield config.problem("is required", "tokenizer-type", "or padded-vocab-size, for a dataset without tokenizer")
@@ -53,7 +53,7 @@ def one_dataset_or_several(config: Config, shape: ClusterShape) -> Iterator[Prob
 
 @rule("valid_data_paths", "test_data_paths", "eval_iters")
 def every_split_has_datasets(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Where training has datasets of its own, so has the validation; and no split has them without training."""
+    """Where training has its own datasets, validation has too; and no split has its own datasets without training."""
     named, train = {split for split, _, _ in _named(config)}, config.section(TrainingSection)
     if named and "train" not in named:
         yield config.problem("is required", "train-data-paths", f"since there are {min(named)}-data-paths")
@@ -71,21 +71,21 @@ def weight_for_each_dataset(config: Config, shape: ClusterShape) -> Iterator[Pro
 
 @rule("weight_by_num_documents", "weighted_sampler_alpha")
 def weights_from_one_place(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Weights are written or follow from the documents, and alpha acts where they do."""
+    """Weights are written or derived from the documents, and alpha applies only when they are derived."""
     blend, hint = config.section(BlendSection), "keep one of the two"
     if blend.weight_by_num_documents:
         for split, _, weights in _named(config):
             if weights is not None:
                 yield config.problem("contradicts weight-by-num-documents", f"{split}-data-weights", hint)
         if not _named(config):
-            yield config.problem("has nothing to weigh without train-data-paths", "weight-by-num-documents")
+            yield config.problem("does nothing without train-data-paths", "weight-by-num-documents")
     elif config.is_set("weighted_sampler_alpha"):
-        yield config.problem("acts with weight-by-num-documents only", "weighted-sampler-alpha", "remove it")
+        yield config.problem("does nothing without weight-by-num-documents", "weighted-sampler-alpha", "remove it")
 
 
 @rule("data_path", "train_data_paths", "valid_data_paths", "test_data_paths")
 def data_is_there(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """There is a dataset."""
+    """The dataset exists."""
     prefix, named = config.section(DataSection).data_path, _named(config)
     for split, paths, _ in named:
         for path in paths:
@@ -94,14 +94,14 @@ def data_is_there(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     if named:
         return
     if prefix is None:
-        yield config.problem("is required", "data-path", "`neox data prepare` makes a dataset")
+        yield config.problem("is required", "data-path", "make a dataset with `neox data prepare`")
     elif not _any_file(Path(prefix)):
         yield _no_dataset(config, prefix, "data-path")
 
 
 @rule("tokenizer_type")
 def files_are_there(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """What a component reads from a file is there."""
+    """The files that a component reads exist."""
     for chosen in (each for components in config.chosen.values() for each in components):
         cls = chosen.entry.component.settings
         for each in fields_of(cls) if cls is not None else ():
@@ -111,21 +111,24 @@ def files_are_there(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 
 
 def _no_dataset(config: Config, prefix: str, key: str) -> Problem:
-    hint = "the path of text for data-impl: text, else without .bin and .idx what `neox data prepare` has made"
+    hint = (
+        "for data-impl: text, write the path of the text; else the path that `neox "
+        "data prepare` printed, without .bin and .idx"
+    )
     return config.problem(f"there is no dataset {prefix}", key, hint, "start")
 
 
 def _exists(path: Path) -> bool:
     try:
-        return path.is_file() or path.is_dir()  # and no pipe, which would be waited for
+        return path.is_file() or path.is_dir()  # not a pipe, on which a read would wait
     except OSError:  # a name that no file can have
         return False
 
 
 def _any_file(prefix: Path) -> bool:
-    """Files whose names begin with it, or that it is a pattern of."""
+    """Files whose names start with the prefix, or that match it as a pattern."""
     try:
-        # A Path has no absolute patterns. A name may have brackets and be none.
+        # Path.glob takes no absolute pattern. A name with brackets may be just a name.
         if glob.has_magic(str(prefix)) and any(True for _ in glob.iglob(str(prefix), recursive=True)):  # noqa: PTH207
             return True
         return any(

@@ -1,4 +1,4 @@
-"""Rules of the engine's blocks: they act once enabled, and deepspeed_extra_args holds what neox has no key for."""
+"""Rules of the engine's blocks: they need `enabled`, and deepspeed_extra_args holds keys that neox does not have."""
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -30,14 +30,14 @@ ENGINE_KEYS = (
     "vocabulary_size",
     "weight_quantization",
 )
-"""Top-level keys that DeepSpeed 0.19.8 reads and neox has none for; any other would do nothing, without a word."""
+"""Top-level keys that DeepSpeed 0.19.8 reads and neox does not have; DeepSpeed silently ignores any other."""
 
 SWITCHED = ("fp16", "bf16", "amp", "torch_autocast", "flops_profiler", "comms_logger")
 
 
 @rule(*(f"{key}.enabled" for key in SWITCHED))
 def blocks_switched_on(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """A block with `enabled` acts once it is enabled."""
+    """A block with `enabled` does nothing until it is enabled."""
     for key in SWITCHED:
         if config.loaded.values.get(key) is not None and not config.is_set(f"{key}.enabled"):
             written = [path for path in config.loaded.places if path.startswith(f"{key}.")]
@@ -47,7 +47,7 @@ def blocks_switched_on(config: Config, shape: ClusterShape) -> Iterator[Problem]
 
 @rule(EXTRA)
 def extra_args_are_the_engines_own(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """deepspeed_extra_args holds keys of DeepSpeed that neox has none for."""
+    """deepspeed_extra_args holds only keys of DeepSpeed that neox does not have."""
     extra = config.section(EngineSection).deepspeed_extra_args
     ours = {key: field for section in config.sections for key, field in by_key(section).items()}
     for key, value in extra.items():
@@ -59,14 +59,14 @@ def extra_args_are_the_engines_own(config: Config, shape: ClusterShape) -> Itera
         elif key not in ENGINE_KEYS:
             near = get_close_matches(key, ENGINE_KEYS, 1)
             yield config.problem(
-                "is no key that DeepSpeed 0.19.8 acts on in a run of neox",
+                "is not a key that DeepSpeed 0.19.8 uses in a run of neox",
                 path,
                 f"did you mean {near[0]}?" if near else "remove it",
             )
 
 
 def _contradictions(config: Config, field: Field, value: Any, path: str) -> Iterator[Problem]:
-    """Inner keys of a block of ours may be the engine's own; what is ours may not be here."""
+    """A block that neox has may hold further keys of the engine here, but no key that neox has."""
     block = block_of(field.type)
     if block is None or not isinstance(value, Mapping):
         name = path.removeprefix(f"{EXTRA}.")

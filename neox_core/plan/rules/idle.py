@@ -1,4 +1,4 @@
-"""Keys that change nothing in this run, because of what stands beside them: each is named, and the run starts."""
+"""Keys that do nothing in this run, because of other keys: a note names each, and the run starts."""
 
 from collections.abc import Callable, Iterator
 
@@ -17,12 +17,12 @@ from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import owns_parameters, rule
 
 DRAWN_BY_STD = ("normal", "scaled_normal", "single_residual_scaled_normal")
-"""The initialisations that `init-method-std` is read by."""
+"""The initialisations that read `init-method-std`."""
 
 
 @frozen
 class Idle:
-    """Keys, and why they do nothing in a run; "" where they act. does: what is left of their effect."""
+    """Keys, and why they do nothing in a run; "" where they have an effect. does: what is left of their effect."""
 
     keys: tuple[str, ...]
     why: Callable[[Config, ClusterShape], str]
@@ -39,7 +39,9 @@ def _no_std(config: Config, shape: ClusterShape) -> str:
     model = config.section(ModelSection)
     methods = (model.init_method, model.output_layer_init_method)
     return (
-        "" if set(methods) & set(DRAWN_BY_STD) else f"{' and '.join(dict.fromkeys(methods))} have spreads of their own"
+        ""
+        if set(methods) & set(DRAWN_BY_STD)
+        else f"{' and '.join(dict.fromkeys(methods))} set their own standard deviations"
     )
 
 
@@ -49,7 +51,7 @@ def _fp32(config: Config, shape: ClusterShape) -> str:
 
 
 def _own_masters(config: Config, shape: ClusterShape) -> str:
-    return "weights in fp32 are their own masters" if config.section(PrecisionSection).dtype == "fp32" else ""
+    return "fp32 weights need no masters" if config.section(PrecisionSection).dtype == "fp32" else ""
 
 
 def _tested(config: Config, shape: ClusterShape) -> str:
@@ -116,7 +118,7 @@ IDLE = (
 
 @rule(*(key for each in IDLE for key in each.keys))
 def keys_that_do_nothing_here(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """A key that what stands beside it leaves nothing to do is noted, unless it has its default."""
+    """A key that does nothing because of other keys is noted, unless it has its default."""
     for each in IDLE:
         written = [key for key in each.keys if config.is_set(key) and _is_changed(config, key)]
         why = each.why(config, shape) if written else ""
@@ -124,7 +126,7 @@ def keys_that_do_nothing_here(config: Config, shape: ClusterShape) -> Iterator[P
 
 
 def _is_changed(config: Config, key: str) -> bool:
-    """Whether a key has another value than its default; not where the value is wrong, which is reported."""
+    """Whether a key has another value than its default; False where the value is wrong, which is reported."""
     first, *inner = key.split(".")
     field = next((by_key(cls)[first] for cls in config.sections if first in by_key(cls)), None)
     if field is None or first not in config.fields:

@@ -12,7 +12,7 @@ from neox_core.plan.rules.rule import rule
 
 @rule("include", "exclude")
 def one_host_filter(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Hosts are chosen by what is in or by what is out, not by both."""
+    """Either include or exclude selects hosts, not both."""
     launch = config.section(LaunchSection)
     if launch.include and launch.exclude:
         yield config.problem("contradicts include", "exclude", "keep one of the two")
@@ -20,17 +20,17 @@ def one_host_filter(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 
 @rule("include", "exclude", "num_nodes", "num_gpus")
 def filter_or_count(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Hosts are chosen by name or by number, not by both."""
+    """Hosts are selected by name or by number, not by both."""
     launch = config.section(LaunchSection)
     for key in ("num_nodes", "num_gpus"):
         if (launch.include or launch.exclude) and getattr(launch, key) != -1:
             chooser = "include" if launch.include else "exclude"
-            yield config.problem(f"contradicts {chooser}, which says it by name", key, "keep one of the two")
+            yield config.problem(f"contradicts {chooser}, which selects by name", key, "keep one of the two")
 
 
 @rule("detect_nvlink_pairs", "model_parallel_size", "device")
 def nvlink_pairs_share_layers(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Pairs of devices are for the two ranks that share layers."""
+    """detect_nvlink_pairs needs NVIDIA devices and two ranks that share layers."""
     if not config.section(LaunchSection).detect_nvlink_pairs:
         return
     tensor = config.section(ParallelismSection).model_parallel_size

@@ -1,4 +1,4 @@
-"""Rules of the model: its shape and its parts."""
+"""Rules of the model: its shape and its components."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ def heads_divide_hidden(config: Config, shape: ClusterShape) -> Iterator[Problem
 
 @rule("gpt_j_residual", "apply_residual_connection_post_layernorm")
 def one_residual(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """The parallel residual has a norm for each sublayer, so there is none to take the residual after."""
+    """The parallel residual has a norm for each sublayer, so the residual cannot be taken after the norm."""
     model = config.section(ModelSection)
     if model.gpt_j_residual and model.apply_residual_connection_post_layernorm:
         yield config.problem(
@@ -40,14 +40,14 @@ def width_is_no_sum(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     model = config.section(ModelSection)
     width = model.intermediate_size
     if width is not None and width > 8 * model.hidden_size:
-        hint = f"{width // 3} is what GPT-NeoX makes of it with a gated activation"
+        hint = f"{width // 3} is the width that GPT-NeoX derives from it for a gated activation"
         message = f"{width} is more than 8 times hidden-size {model.hidden_size}"
         yield config.problem(message, "intermediate-size", hint, severity="warning")
 
 
 @rule("seq_length", "max_position_embeddings")
 def sequence_fits_positions(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """A sample is no longer than the positions of the model."""
+    """A sample is not longer than max-position-embeddings."""
     model, data = config.section(ModelSection), config.section(DataSection)
     if data.seq_length > model.max_position_embeddings:
         yield config.problem(
@@ -57,11 +57,13 @@ def sequence_fits_positions(config: Config, shape: ClusterShape) -> Iterator[Pro
 
 @rule("padded_vocab_size", "make_vocab_size_divisible_by")
 def padding_agrees(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """A vocabulary given by its size keeps to the multiple that is asked for."""
+    """padded-vocab-size is a multiple of make-vocab-size-divisible-by."""
     data = config.section(DataSection)
     rows, multiple = data.padded_vocab_size, data.make_vocab_size_divisible_by
     if rows is not None and config.is_set("make-vocab-size-divisible-by") and rows % multiple:
-        yield config.problem(f"{rows} is no multiple of make-vocab-size-divisible-by {multiple}", "padded-vocab-size")
+        yield config.problem(
+            f"{rows} is not a multiple of make-vocab-size-divisible-by {multiple}", "padded-vocab-size"
+        )
 
 
 @rule("num_kv_heads", "num_attention_heads")
@@ -87,14 +89,14 @@ def unique_layers_divide_layers(config: Config, shape: ClusterShape) -> Iterator
 
 @rule("param_sharing_style", "num_unique_layers")
 def sharing_has_layers(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """A style of sharing says something where layers share."""
+    """A style of sharing applies only where layers share blocks."""
     if config.is_set("param_sharing_style") and config.section(ModelSection).num_unique_layers is None:
         yield config.problem("does nothing without num-unique-layers", "param_sharing_style", severity="warning")
 
 
 @rule("gpt_j_tied", "gpt_j_residual")
 def one_norm_for_parallel_residual(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Both sublayers can share a norm only where both have the same input."""
+    """The sublayers can share a norm only where both have the same input."""
     model = config.section(ModelSection)
     if model.gpt_j_tied and not model.gpt_j_residual:
         yield config.problem("needs gpt-j-residual: true", "gpt_j_tied")
@@ -112,7 +114,7 @@ def layer_scaling_is_in_fp32(config: Config, shape: ClusterShape) -> Iterator[Pr
 
 @rule("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "tokenizer_type")
 def documents_have_an_end(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Which token ends a document is known from the tokenizer."""
+    """The tokenizer defines the token that ends a document."""
     model = config.section(ModelSection)
     for key in ("reset_position_ids", "reset_attention_mask", "eod_mask_loss"):
         if getattr(model, key) and config.section(DataSection).tokenizer_type is None:
@@ -121,17 +123,17 @@ def documents_have_an_end(config: Config, shape: ClusterShape) -> Iterator[Probl
 
 @rule("use_cpu_initialization")
 def weights_are_drawn_on_the_cpu(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """The first weights are drawn on the CPU, whatever a config says."""
+    """Initial weights are always drawn on the CPU."""
     config.read.add("use_cpu_initialization")
     if config.is_set("use_cpu_initialization"):
         yield config.problem(
-            "changes nothing: the first weights are always drawn there", "use_cpu_initialization", severity="note"
+            "changes nothing: neox always draws the initial weights there", "use_cpu_initialization", severity="note"
         )
 
 
 @rule("activation", "bias_gelu_fusion")
 def onnx_has_no_fusion(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """onnx-safe asks for a GELU of basic operators, which a fused one is not."""
+    """onnx-safe asks for a GELU of basic operators, so it excludes a fused one."""
     spelled = config.loaded.spelled("activation").replace("-", "_")
     if spelled == "onnx_safe" and config.section(KernelsSection).bias_gelu_fusion:
         yield config.problem("contradicts onnx-safe", "bias_gelu_fusion", "keep one of the two")

@@ -19,14 +19,14 @@ PARAM, OPTIMIZER = "zero_optimization.offload_param", "zero_optimization.offload
 CPU_ADAM = "CPU_Adam"
 INCLUDES = ("/usr/include", "/usr/local/include")
 ADAM_NUMBERS = 4
-"""Numbers of a parameter that travel to files: itself, its gradient and two moments."""
+"""Numbers of a parameter that are written to files: itself, its gradient and two moments."""
 
 _SMALLEST_FILE = 1 << 20
-"""Bytes of a weight on a rank: DeepSpeed leaves in memory what is smaller."""
+"""Bytes of a weight on a rank below which DeepSpeed keeps it in memory."""
 _ON_THE_SIDE = {
-    "aio.use_gds": "is not available: only reads and writes by libaio are checked",
-    f"{OPTIMIZER}.pipeline_read": "is not available: a checkpoint does not wait for reads that are under way",
-    f"{OPTIMIZER}.pipeline_write": "is not available: a checkpoint does not wait for writes that are under way",
+    "aio.use_gds": "is not available: neox checks only reads and writes by libaio",
+    f"{OPTIMIZER}.pipeline_read": "is not available: a checkpoint does not wait for reads in flight",
+    f"{OPTIMIZER}.pipeline_write": "is not available: a checkpoint does not wait for writes in flight",
 }
 
 
@@ -36,7 +36,7 @@ def _zero(config: Config) -> ZeroBlock:
 
 @rule(PARAM, "zero_optimization.stage")
 def offload_param_needs_stage_3(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Parameters are offloaded where they are sharded: at stage 3."""
+    """Parameters can be offloaded only where they are sharded: at stage 3."""
     zero = _zero(config)
     if zero.offload_param is not None and zero.offload_param.device != "none" and zero.stage != 3:
         yield config.problem(f"needs stage 3, and the stage is {zero.stage}", PARAM)
@@ -44,7 +44,7 @@ def offload_param_needs_stage_3(config: Config, shape: ClusterShape) -> Iterator
 
 @rule(OPTIMIZER, "zero_optimization.stage")
 def offload_optimizer_needs_sharding(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """The optimizer's state is offloaded where it is sharded: to host memory from stage 1 on, to files at stage 3."""
+    """The optimizer's state can be offloaded to host memory from stage 1 on, to files at stage 3."""
     zero = _zero(config)
     if zero.updates_on_the_host and zero.stage == 0:
         yield config.problem("needs stage 1, 2 or 3, and the stage is 0", OPTIMIZER)
@@ -54,7 +54,7 @@ def offload_optimizer_needs_sharding(config: Config, shape: ClusterShape) -> Ite
 
 @rule(f"{OPTIMIZER}.ratio", "zero_optimization.stage", "optimizer.type")
 def partial_offload_fits(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """A part of the update stays on the device at stage 3, and with CPU_Adam only."""
+    """A part of the update can stay on the device only at stage 3, with CPU_Adam."""
     zero = _zero(config)
     if zero.offload_optimizer is None or zero.offload_optimizer.ratio == 1:
         return
@@ -69,7 +69,7 @@ def partial_offload_fits(config: Config, shape: ClusterShape) -> Iterator[Proble
 
 @rule("zero_force_ds_cpu_optimizer", OPTIMIZER, "optimizer.type")
 def forced_optimizer(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """zero_force_ds_cpu_optimizer leaves an offloaded update to CPU_Adam alone."""
+    """zero_force_ds_cpu_optimizer allows only CPU_Adam for an offloaded update."""
     (optimizer,) = config.components("optimizer")
     name = optimizer.entry.component.name
     forced = config.section(ZeroSection).zero_force_ds_cpu_optimizer
@@ -81,21 +81,21 @@ def forced_optimizer(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 
 @rule(OPTIMIZER)
 def one_offload(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """cpu_offload is the old word for an offload_optimizer block, at stages 1 and 2."""
+    """cpu_offload is an older spelling of an offload_optimizer block, at stages 1 and 2."""
     old = config.loaded.spelled(f"{OPTIMIZER}.device").replace("-", "_").endswith(".cpu_offload")
     if not old:
         return
     if OPTIMIZER in config.loaded.places:
-        yield config.problem("says the same as the block offload_optimizer", f"{OPTIMIZER}.device", "keep the block")
+        yield config.problem("means the same as the block offload_optimizer", f"{OPTIMIZER}.device", "keep the block")
     if _zero(config).stage == 3:
         yield config.problem(
-            "is for stages 1 and 2", f"{OPTIMIZER}.device", "offload_optimizer: {device: cpu} at stage 3"
+            "is for stages 1 and 2", f"{OPTIMIZER}.device", "use offload_optimizer: {device: cpu} at stage 3"
         )
 
 
 @rule(f"{OPTIMIZER}.buffer_count")
 def buffers_hold_a_parameter(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """There is a buffer for each number of a parameter that travels to files."""
+    """There is a buffer for each number of a parameter that is written to files."""
     block = _zero(config).offload_optimizer
     if block is not None and block.device == "nvme" and block.buffer_count < ADAM_NUMBERS:
         yield config.problem(f"must be {ADAM_NUMBERS} or more, not {block.buffer_count}", f"{OPTIMIZER}.buffer_count")
@@ -111,7 +111,7 @@ def offload_collects_gradients(config: Config, shape: ClusterShape) -> Iterator[
 
 @rule(f"{PARAM}.device", f"{OPTIMIZER}.device", *(f"{path}.nvme_path" for path in (PARAM, OPTIMIZER)))
 def keys_of_the_device(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """What says how things lie in files acts with device nvme, and with device none nothing acts."""
+    """Keys about files need device nvme, and with device none every other key does nothing."""
     zero = _zero(config)
     for path, block in ((PARAM, zero.offload_param), (OPTIMIZER, zero.offload_optimizer)):
         if block is None or block.device == "nvme":
@@ -126,7 +126,7 @@ def keys_of_the_device(config: Config, shape: ClusterShape) -> Iterator[Problem]
 
 @rule(f"{OPTIMIZER}.fast_init", f"{PARAM}.device")
 def fast_start_reads_files(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """fast_init reads the first weights from files in batches, so they have to be there."""
+    """fast_init reads the initial weights from files in batches, so the parameters must be in files."""
     zero = _zero(config)
     param, optimizer = zero.offload_param, zero.offload_optimizer
     from_files = param is not None and param.device == "nvme"
@@ -137,7 +137,7 @@ def fast_start_reads_files(config: Config, shape: ClusterShape) -> Iterator[Prob
 
 @rule(f"{PARAM}.pin_memory", f"{OPTIMIZER}.pin_memory", "device")
 def pinning_needs_gpu(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Page-locked memory speeds up copies to a GPU."""
+    """Page-locked memory is for copies to a GPU."""
     zero = _zero(config)
     for path, block in ((PARAM, zero.offload_param), (OPTIMIZER, zero.offload_optimizer)):
         if block is not None and block.pin_memory and shape.device == "cpu":
@@ -146,7 +146,7 @@ def pinning_needs_gpu(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 
 @rule(f"{PARAM}.device", f"{OPTIMIZER}.device")
 def files_need_libaio(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Offload to files goes by libaio, against which DeepSpeed compiles its reader and writer."""
+    """Offload to files needs libaio, with which DeepSpeed compiles its reader and writer."""
     zero = _zero(config)
     if not zero.uses_files or _libaio_is_here():
         return
@@ -160,7 +160,7 @@ def files_need_libaio(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 
 @rule("deepspeed_extra_args")
 def files_are_read_in_order(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """What DeepSpeed does with files on the side, a checkpoint would not see."""
+    """A checkpoint would miss what DeepSpeed reads and writes asynchronously."""
     extra = config.section(EngineSection).deepspeed_extra_args
     for key, reason in _ON_THE_SIDE.items():
         if value_at(extra, key):
@@ -169,7 +169,7 @@ def files_are_read_in_order(config: Config, shape: ClusterShape) -> Iterator[Pro
 
 @rule(f"{PARAM}.device", "zero_optimization.stage3_param_persistence_threshold", "aio.block_size", "bf16")
 def whole_weights_are_in_memory(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """DeepSpeed 0.19.8 mistakes the type of a weight that every rank keeps whole and whose parts are in files."""
+    """DeepSpeed 0.19.8 uses a wrong type for a weight that every rank keeps whole and that is also in files."""
     zero = _zero(config)
     if zero.offload_param is None or zero.offload_param.device != "nvme":
         return
@@ -179,7 +179,7 @@ def whole_weights_are_in_memory(config: Config, shape: ClusterShape) -> Iterator
         yield config.problem(
             f"keeps weights whole on every rank that offload_param puts into files: those of {in_files} elements",
             "zero_optimization.stage3_param_persistence_threshold",
-            f"less than {in_files}",
+            f"set less than {in_files}",
         )
 
 
@@ -190,6 +190,6 @@ def _libaio_is_here() -> bool:
 
 @rule("aio", f"{PARAM}.device", f"{OPTIMIZER}.device")
 def aio_has_files(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Aio tunes the access to files, so it needs an offload to them."""
+    """The block aio tunes access to files, so it needs an offload to nvme."""
     if config.is_set("aio") and not _zero(config).uses_files:
         yield config.problem("does nothing without an offload to nvme", "aio", severity="warning")

@@ -15,13 +15,13 @@ from neox_core.plan.rules.rule import number_is, owns_parameters, rule
 
 @rule("min_lr", "optimizer.params")
 def floor_below_peak(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """The learning rate decays down, and its peak is a setting of the optimizer."""
+    """The learning rate does not decay to a value above its peak, which is a setting of the optimizer."""
     rate = config.section(LearningRateSection)
     (optimizer,) = config.components("optimizer")
     peak = getattr(optimizer.settings, "lr", None)
     if peak is None:
         yield config.problem(
-            f"{optimizer.entry.qualified} has no setting lr, so no schedule can drive it", "optimizer.type"
+            f"{optimizer.entry.qualified} has no setting lr, so no schedule can set it", "optimizer.type"
         )
     elif rate.min_lr > peak:
         yield config.problem(f"{rate.min_lr} is more than the peak optimizer.params.lr {peak}", "min-lr")
@@ -29,7 +29,7 @@ def floor_below_peak(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 
 @rule("override_lr_scheduler", "use_checkpoint_lr_scheduler")
 def one_schedule_at_resume(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """At resume one schedule holds: that of the config or that of the checkpoint."""
+    """On resume, only one schedule counts: that of the config or that of the checkpoint."""
     rate = config.section(LearningRateSection)
     if rate.override_lr_scheduler and rate.use_checkpoint_lr_scheduler:
         yield config.problem("contradicts use-checkpoint-lr-scheduler", "override-lr-scheduler", "keep one of the two")
@@ -47,43 +47,43 @@ def sharded_optimizer_tested(config: Config, shape: ClusterShape) -> Iterator[Pr
     tested = " or ".join(map(str, component.zero_stages))
     said = f"{component.name} is tested at ZeRO stage {tested} only, not at {stage}"
     if component.whole_parameters and stage > 1:
-        said += ", where it gets flat slices in place of the whole parameters that it looks at"
-    hint = f"stage {tested}; zero-allow-untested-optimizer: true runs it anyway"
+        said += ", where it gets flat slices instead of the whole parameters that it needs"
+    hint = f"use stage {tested}; zero-allow-untested-optimizer: true runs it anyway"
     yield config.problem(said, "zero_optimization.stage", hint)
 
 
 @rule("optimizer.type", "zero_optimization.stage", "zero_optimization.offload_optimizer", "fp16.enabled")
 def owners_step_what_they_own(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Ranks that own whole parameters step them where they are, in fp32 or beside weights in bf16."""
+    """Ranks that own whole parameters step them in place, in fp32 or with bf16 weights, without fp16 or offload."""
     if not owns_parameters(config):
         return
     (optimizer,) = config.components("optimizer")
     offload = config.section(ZeroSection).zero_optimization.offload_optimizer
     if offload is not None and offload.device != "none":
         yield config.problem(
-            f"is of slices, and at stage 1 ranks own whole parameters of {optimizer.entry.component.name}",
+            f"is for slices, and at stage 1 ranks own whole parameters of {optimizer.entry.component.name}",
             "zero_optimization.offload_optimizer",
             "remove it",
         )
     if config.section(PrecisionSection).dtype == "fp16":
         yield config.problem(
-            f"1 has whole parameters of {optimizer.entry.component.name} on each rank, and fp16's loss scale goes with"
-            " DeepSpeed's copies of all parameters",
+            f"1 puts whole parameters of {optimizer.entry.component.name} on each rank, and fp16's loss"
+            " scale needs DeepSpeed's copies of all parameters",
             "zero_optimization.stage",
-            "stage: 0, or bf16: {enabled: true}",
+            "use stage: 0, or bf16: {enabled: true}",
         )
 
 
 @rule("optimizer.type", "model_parallel_size")
 def optimizer_sees_whole_parameters(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """An optimizer that looks at whole parameters is not given parts of them."""
+    """An optimizer that needs whole parameters does not get parts of them."""
     (optimizer,) = config.components("optimizer")
     component, parts = optimizer.entry.component, config.section(ParallelismSection).model_parallel_size
     if component.whole_parameters and parts > 1:
         yield config.problem(
-            f"{component.name} looks at whole parameters, and {parts} tensor-parallel ranks hold parts of them",
+            f"{component.name} needs whole parameters, and {parts} tensor-parallel ranks hold parts of them",
             "model-parallel-size",
-            "1, or an optimizer that looks at each element alone, such as Adam",
+            "use 1, or an elementwise optimizer, such as Adam",
         )
 
 
@@ -106,13 +106,13 @@ def optimizer_suits_precision(config: Config, shape: ClusterShape) -> Iterator[P
     if precision.dtype not in component.precisions:
         suits = " or ".join(component.precisions)
         yield config.problem(
-            f"{component.name} does poorly in {precision.dtype}", "optimizer.type", f"{suits} suits it", "warning"
+            f"{component.name} works poorly in {precision.dtype}", "optimizer.type", f"{suits} suits it", "warning"
         )
 
 
 @rule("weight_decay", "optimizer.type")
 def weight_decay_has_an_effect(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Weights decay under an optimizer that has a setting for it."""
+    """weight-decay needs an optimizer that has the setting weight_decay."""
     (optimizer,) = config.components("optimizer")
     decay = config.section(RegularizationSection).weight_decay
     if config.is_set("weight-decay") and decay and not hasattr(optimizer.settings, "weight_decay"):

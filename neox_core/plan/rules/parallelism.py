@@ -1,4 +1,4 @@
-"""Rules of how a model is cut over ranks."""
+"""Rules of how a model is split over ranks."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ def ranks_make_whole_copies(config: Config, shape: ClusterShape) -> Iterator[Pro
         yield config.problem(
             f"a copy of the model takes {tensor} x {stages} = {ranks} ranks, and there are {shape.num_ranks}",
             "model_parallel_size" if tensor > 1 else "pipe_parallel_size",
-            "model-parallel-size x pipe-parallel-size has to divide the ranks",
+            "choose model-parallel-size x pipe-parallel-size so that it divides the ranks",
         )
 
 
@@ -33,7 +33,9 @@ def pipeline_keeps_gradients(config: Config, shape: ClusterShape) -> Iterator[Pr
     stage = config.section(ZeroSection).zero_optimization.stage
     if stages > 1 and stage > 1:
         yield config.problem(
-            f"{stage} is not for pipe-parallel-size {stages}", "zero_optimization.stage", "stage: 1, or no pipeline"
+            f"{stage} does not work with pipe-parallel-size {stages}",
+            "zero_optimization.stage",
+            "use stage: 1, or no pipeline",
         )
 
 
@@ -47,7 +49,7 @@ def pipeline_keeps_gradients(config: Config, shape: ClusterShape) -> Iterator[Pr
     "make_vocab_size_divisible_by",
 )
 def widths_divide(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Ranks that share layers have equal parts of every width that is cut."""
+    """Ranks that share layers have equal parts of every width that is split."""
     tensor, model = config.section(ParallelismSection).model_parallel_size, config.section(ModelSection)
     data = config.section(DataSection)
     rows = "padded_vocab_size" if data.padded_vocab_size is not None else "make_vocab_size_divisible_by"
@@ -60,13 +62,13 @@ def widths_divide(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     }
     for key, width in widths.items():
         if width is not None and width % tensor:
-            hint = f"{width * tensor}, which is what GPT-NeoX pads to" if key == "make_vocab_size_divisible_by" else ""
+            hint = f"use {width * tensor}, to which GPT-NeoX pads" if key == "make_vocab_size_divisible_by" else ""
             yield config.problem(f"{width} cannot be divided by model-parallel-size {tensor}", key, hint)
 
 
 @rule("pipe_partition_method", "pipe_parallel_size")
 def partition_has_pipeline(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """How layers are dealt to stages matters where there are stages."""
+    """pipe-partition-method applies only with a pipeline."""
     stages = config.section(ParallelismSection).pipe_parallel_size
     if config.is_set("pipe_partition_method") and stages < 2:
         yield config.problem(
@@ -76,7 +78,7 @@ def partition_has_pipeline(config: Config, shape: ClusterShape) -> Iterator[Prob
 
 @rule("pipe_parallel_size", "num_layers")
 def stages_have_layers(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Every stage of a pipeline has a layer at least."""
+    """Every stage of a pipeline has at least one layer."""
     stages, layers = config.section(ParallelismSection).pipe_parallel_size, config.section(ModelSection).num_layers
     if stages > layers:
         yield config.problem(f"{stages} stages cannot share {layers} layers", "pipe_parallel_size")
@@ -84,7 +86,7 @@ def stages_have_layers(config: Config, shape: ClusterShape) -> Iterator[Problem]
 
 @rule("sequence_parallel", "model_parallel_size", "seq_length")
 def positions_are_shared(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Sequence parallelism shares equal numbers of positions over the ranks of model-parallel-size."""
+    """Sequence parallelism splits positions equally over the ranks of model-parallel-size."""
     parallel, seq = config.section(ParallelismSection), config.section(DataSection).seq_length
     if not parallel.sequence_parallel:
         return
@@ -98,15 +100,15 @@ def positions_are_shared(config: Config, shape: ClusterShape) -> Iterator[Proble
 
 @rule("model_parallel_size", "pipe_parallel_size", "zero_optimization.stage", "bf16.enabled", "fp16.enabled")
 def half_precision_is_sharded(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """DeepSpeed's 16-bit optimizers below ZeRO stage 1 take the norm of a gradient in parts wrongly."""
+    """DeepSpeed's 16-bit optimizers below ZeRO stage 1 compute the norm of a split gradient wrongly."""
     parallel, precision = config.section(ParallelismSection), config.section(PrecisionSection)
     cut, staged = parallel.ranks_of_a_copy > 1, parallel.stages > 1
-    # Without a pipeline, neox takes the norm of bf16 itself. In one it cannot: DeepSpeed's optimizer for bf16 shards
+    # Without a pipeline, neox computes the norm of bf16 itself. In one it cannot: DeepSpeed's optimizer for bf16 shards
     # the gradients there even at stage 0.
     wrong = cut if precision.dtype == "fp16" else staged and precision.dtype == "bf16"
     if wrong and config.section(ZeroSection).zero_optimization.stage == 0:
         yield config.problem(
-            "0 takes the norm of a gradient wrongly where 16-bit models are cut over ranks",
+            "0 computes the norm of a gradient wrongly where 16-bit models are split over ranks",
             "zero_optimization.stage",
             "stage: 1",
         )

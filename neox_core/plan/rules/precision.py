@@ -24,13 +24,13 @@ def one_precision(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 def fp16_needs_gpu(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """fp16 trains on a GPU only."""
     if enabled(config.section(PrecisionSection).fp16) and shape.device == "cpu":
-        hint = "bf16: {enabled: true} does; `neox config check --on 1x8` checks it as if on GPUs"
+        hint = "use bf16: {enabled: true}; `neox config check --on 1x8` checks it as if on GPUs"
         yield config.problem("fp16 does not train on a CPU", "fp16.enabled", hint)
 
 
 @rule("fp16.hysteresis", "fp16.consecutive_hysteresis", "zero_optimization.stage")
 def hysteresis_needs_zero(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """The engine counts overflows with hysteresis only when it shards."""
+    """The engine applies hysteresis only when it shards."""
     fp16 = config.section(PrecisionSection).fp16
     if fp16 is None or not fp16.enabled or config.section(ZeroSection).zero_optimization.stage > 0:
         return
@@ -43,15 +43,17 @@ def hysteresis_needs_zero(config: Config, shape: ClusterShape) -> Iterator[Probl
 
 @rule("amp.enabled", "zero_optimization.stage")
 def amp_without_zero(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Amp was never for a sharded optimizer."""
+    """The block amp does not work with a sharded optimizer."""
     stage = config.section(ZeroSection).zero_optimization.stage
     if enabled(config.section(PrecisionSection).amp) and stage > 0:
-        yield config.problem(f"is not for ZeRO stage {stage}", "amp.enabled", "torch_autocast: {enabled: true} is")
+        yield config.problem(
+            f"does not work at ZeRO stage {stage}", "amp.enabled", "use torch_autocast: {enabled: true}"
+        )
 
 
 @rule("data_types.grad_accum_dtype", "zero_optimization.stage", "optimizer.type", "bf16.enabled", "fp16.enabled")
 def gradients_add_up_in_a_known_type(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Gradients add up in the type of the model, or where DeepSpeed shards in fp32."""
+    """Gradients are accumulated in the type of the model, or, where DeepSpeed shards, in fp32."""
     precision, stage = config.section(PrecisionSection), config.section(ZeroSection).zero_optimization.stage
     dtype = precision.data_types.grad_accum_dtype
     sharded = stage > 0 and not owns_parameters(config)
@@ -66,7 +68,7 @@ def gradients_add_up_in_a_known_type(config: Config, shape: ClusterShape) -> Ite
 
 @rule("fp16_lm_cross_entropy", "fp16.enabled")
 def fp16_loss_needs_fp16(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """A loss in fp16 goes with a model in fp16."""
+    """A loss in fp16 needs a model in fp16."""
     precision = config.section(PrecisionSection)
     if precision.fp16_lm_cross_entropy and not enabled(precision.fp16):
         yield config.problem("needs fp16: {enabled: true}", "fp16-lm-cross-entropy")
@@ -74,12 +76,12 @@ def fp16_loss_needs_fp16(config: Config, shape: ClusterShape) -> Iterator[Proble
 
 @rule("max_skipped_steps", "on_nonfinite_loss", "fp16.enabled")
 def steps_that_are_skipped_have_a_bound(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """A bound of skipped steps acts where a step may be skipped: in fp16, or where the config allows it."""
+    """max-skipped-steps applies only where a step may be skipped: in fp16, or where the config allows it."""
     stops = config.section(TrainingSection).on_nonfinite_loss == "stop"
     if config.is_set("max_skipped_steps") and stops and not enabled(config.section(PrecisionSection).fp16):
         yield config.problem(
             "does nothing: the first gradient that is not finite ends the run",
             "max_skipped_steps",
-            "on-nonfinite-loss: skip allows steps to be skipped",
+            "set on-nonfinite-loss: skip to allow skipped steps",
             "note",
         )

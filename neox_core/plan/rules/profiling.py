@@ -12,23 +12,23 @@ from neox_core.plan.rules.rule import rule
 
 @rule("flops_profiler.enabled", "wall_clock_breakdown")
 def profile_needs_timers(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """A profile takes its times from the timers of wall-clock-breakdown."""
+    """A profile needs the timers of wall-clock-breakdown."""
     profiling = config.section(ProfilingSection)
     off = config.is_set("wall_clock_breakdown") and not profiling.wall_clock_breakdown
     if profiling.flops_profiler.enabled and off:
         yield config.problem(
-            "is true all the same: flops_profiler needs its timers", "wall_clock_breakdown", "remove it", "warning"
+            "is switched on anyway: flops_profiler needs its timers", "wall_clock_breakdown", "remove it", "warning"
         )
 
 
 @rule("comms_logger.prof_ops", "comms_logger.prof_all")
 def timed_collectives_chosen_once(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """prof_ops names collectives where prof_all does not mean all of them."""
+    """prof_ops selects collectives only where prof_all is false."""
     comms = config.section(ProfilingSection).comms_logger
     if not comms.enabled:
         return
     if comms.prof_all and comms.prof_ops:
-        yield config.problem("does nothing beside prof_all", "comms_logger.prof_ops", "prof_all: false")
+        yield config.problem("does nothing with prof_all", "comms_logger.prof_ops", "prof_all: false")
     if not comms.prof_all and not comms.prof_ops:
         yield config.problem(
             "times nothing: prof_all is false and prof_ops is empty", "comms_logger", "prof_ops: [all_reduce]"

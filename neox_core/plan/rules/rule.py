@@ -1,4 +1,4 @@
-"""What a rule is, and what several rules need."""
+"""The marker of rules, and helpers that several rules share."""
 
 from collections.abc import Callable, Iterator
 from inspect import isfunction
@@ -14,7 +14,9 @@ Rule = Callable[[Config, ClusterShape], Iterator[Problem]]
 
 
 def rule(*keys: str) -> Callable[[Rule], Rule]:
-    """Mark a rule with the dotted keys (written with `_`) that it is about. Its docstring is one line that says it."""
+    """Mark a rule with the dotted keys (written with `_`) that it is about. Its docstring states the rule in one
+    line.
+    """
 
     def mark(each: Rule) -> Rule:
         each.__dict__["keys"] = keys
@@ -24,7 +26,7 @@ def rule(*keys: str) -> Callable[[Rule], Rule]:
 
 
 def rules_in(module: ModuleType) -> Iterator[Rule]:
-    """What is marked in a module, in the order of its text."""
+    """The rules of a module, in the order of its text."""
     return (each for each in vars(module).values() if isfunction(each) and "keys" in vars(each))
 
 
@@ -34,12 +36,12 @@ def keys_of(each: Rule) -> tuple[str, ...]:
 
 
 def enabled(block: Any) -> bool:
-    """Whether a block is there and switched on."""
+    """Whether a block is written and switched on."""
     return block is not None and bool(block.enabled)
 
 
 def owns_parameters(config: Config) -> bool:
-    """Whether ranks own whole parameters: ZeRO 1 for an optimizer that looks at them. DeepSpeed then shards nothing."""
+    """Whether ranks own whole parameters: at ZeRO 1 for an optimizer that needs them. DeepSpeed then shards nothing."""
     (optimizer,) = config.components("optimizer")
     return optimizer.entry.component.whole_parameters and config.section(ZeroSection).zero_optimization.stage == 1
 

@@ -1,4 +1,4 @@
-"""Rules of the two ways to say a learning-rate schedule."""
+"""Rules of the two ways to set a learning-rate schedule."""
 
 import math
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ CURVE_KEYS = ("lr_decay_style", "lr_decay_iters", "min_lr", "warmup")
 
 @rule("scheduler", *CURVE_KEYS)
 def one_schedule(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Beside `scheduler`, keys of the other kind of schedule have to say the same rates."""
+    """Next to `scheduler`, keys of the other kind of schedule must give the same learning rates."""
     schedulers, (curve,) = config.components("scheduler"), config.components("lr schedule")
     written = [key for key in CURVE_KEYS if config.is_set(key)]
     if not schedulers or not written or comes_with_optimizer(config):
@@ -36,7 +36,7 @@ def one_schedule(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 
 @rule("scheduler")
 def scheduler_reaches_the_peak(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """A scheduler with rates of its own leaves optimizer.params.lr without effect."""
+    """A scheduler that sets its own learning rates leaves optimizer.params.lr without effect."""
     schedulers, (optimizer,) = config.components("scheduler"), config.components("optimizer")
     if not schedulers or not config.is_set("optimizer.params.lr") or comes_with_optimizer(config):
         return
@@ -46,16 +46,16 @@ def scheduler_reaches_the_peak(config: Config, shape: ClusterShape) -> Iterator[
     highest = max(map(rate, steps))
     if all(rate(step) == twice(step) for step in steps) and highest > optimizer.settings.lr:
         yield config.problem(
-            f"does nothing: scheduler has rates of its own, up to {highest:.4g}",
+            f"does nothing: scheduler sets its own learning rates, up to {highest:.4g}",
             "optimizer.params.lr",
-            "give both the same highest rate",
+            "set both to the same highest rate",
             "warning",
         )
 
 
 @rule("optimizer.type", "lr_decay_style", "min_lr")
 def schedule_of_the_optimizer(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """An optimizer that comes with a scheduler takes warmup and lr-decay-iters, and leaves no other curve."""
+    """An optimizer that brings its own scheduler takes warmup and lr-decay-iters, and no other curve."""
     if not comes_with_optimizer(config):
         return
     (optimizer,), (scheduler,) = config.components("optimizer"), config.components("scheduler")
@@ -69,7 +69,7 @@ def schedule_of_the_optimizer(config: Config, shape: ClusterShape) -> Iterator[P
 
 @rule("min_lr", "lr_decay_style")
 def floor_is_reached(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """A floor of the learning rate says something where the schedule comes down to it."""
+    """min-lr applies only where the schedule falls to it."""
     rate = config.section(LearningRateSection)
     if not rate.min_lr or config.components("scheduler"):
         return
@@ -78,4 +78,4 @@ def floor_is_reached(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     with_floor, without = (rate_of(curve, each) for each in (terms, evolve(terms, min_lr=0.0)))
     steps = (*looked_at(terms.total_steps), terms.total_steps - 1)
     if all(with_floor(step) == without(step) for step in steps):
-        yield config.problem("does nothing: no rate of this schedule comes down to it", "min_lr", severity="note")
+        yield config.problem("does nothing: this schedule never falls to it", "min_lr", severity="note")

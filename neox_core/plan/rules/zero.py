@@ -1,4 +1,4 @@
-"""Rules of ZeRO's sharding and of the way gradients travel."""
+"""Rules of ZeRO's sharding and of the exchange of gradients."""
 
 from collections.abc import Iterator
 
@@ -36,19 +36,19 @@ def _zero(config: Config) -> ZeroBlock:
 
 @rule(f"{BLOCK}.stage", *(f"{BLOCK}.{key}" for key in STAGE_OF_KEY))
 def keys_of_the_stage(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Some keys of ZeRO act at some stages only; a value that asks for what happens anyway may stay."""
+    """Some keys of ZeRO apply at some stages only; a value that asks for the only behaviour may stay."""
     zero = _zero(config)
     at_rest = ZeroBlock()
     for key, stages in STAGE_OF_KEY.items():
         path = f"{BLOCK}.{key}"
         if config.is_set(path) and zero.stage not in stages and getattr(zero, key) != getattr(at_rest, key):
             listed = " or ".join(map(str, stages))
-            yield config.problem(f"acts at stage {listed} only, and the stage is {zero.stage}", path, "remove it")
+            yield config.problem(f"applies at stage {listed} only, and the stage is {zero.stage}", path, "remove it")
 
 
 @rule(f"{BLOCK}.stage", "optimizer.type", *(f"{BLOCK}.{key}" for key in (*_SHARDED, "round_robin_gradients")))
 def nothing_to_shard(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Where nothing is cut into slices, at stage 0 or with ranks that own whole parameters, no slice travels."""
+    """Keys about slices do nothing at stage 0, or with ranks that own whole parameters."""
     owned = owns_parameters(config)
     keys = (*_SHARDED, "round_robin_gradients") if owned else _SHARDED
     written = [f"{BLOCK}.{key}" for key in keys if config.is_set(f"{BLOCK}.{key}")]
@@ -61,12 +61,12 @@ def nothing_to_shard(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 
 @rule(f"{BLOCK}.allgather_bucket_size")
 def gathered_at_once(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """DeepSpeed gathers each group of parameters at once where torch can, which is everywhere since torch 1.13."""
+    """DeepSpeed gathers each group of parameters at once, since torch 1.13 supports it."""
     zero = _zero(config)
     sliced = zero.stage > 0 and not owns_parameters(config)
     if sliced and zero.allgather_bucket_size != ZeroBlock().allgather_bucket_size:
         yield config.problem(
-            "DeepSpeed 0.19.8 gathers each group of parameters at once all the same",
+            "DeepSpeed 0.19.8 always gathers each group of parameters at once",
             f"{BLOCK}.allgather_bucket_size",
             severity="note",
         )
@@ -78,20 +78,20 @@ def quantizer_there(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     zero = _zero(config)
     for key in ("zero_quantized_weights", "zero_quantized_gradients"):
         if getattr(zero, key) and shape.device == "cpu":
-            yield config.problem("is done by a CUDA kernel, and this run is on the CPU", f"{BLOCK}.{key}", "remove it")
+            yield config.problem("needs a CUDA kernel, and this run is on the CPU", f"{BLOCK}.{key}", "remove it")
     if zero.zero_quantized_gradients and not zero.reduce_scatter:
         yield config.problem("needs reduce_scatter: true", f"{BLOCK}.zero_quantized_gradients")
 
 
 @rule(f"{BLOCK}.zero_hpz_partition_size", f"{BLOCK}.offload_param.device")
 def second_copy_fits(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """The second copy of the parameters is cut over a whole share of the ranks, and is in memory."""
+    """The second copy of the parameters is sharded over a divisor of the ranks, and is in memory."""
     size, offload = _zero(config).zero_hpz_partition_size, _zero(config).offload_param
     if size > 1 and offload is not None and offload.device == "nvme":
         yield config.problem(
             "makes a second copy, which DeepSpeed 0.19.8 cannot put into files",
             f"{BLOCK}.zero_hpz_partition_size",
-            "1, or offload_param: {device: cpu}",
+            "use 1, or offload_param: {device: cpu}",
         )
     ranks = data_parallel(config, shape)
     if ranks % size:
@@ -100,7 +100,7 @@ def second_copy_fits(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 
 @rule("prescale_gradients", "gradient_predivide_factor", f"{BLOCK}.reduce_scatter", f"{BLOCK}.stage")
 def scaling_needs_all_reduce(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """With ZeRO's reduce-scatter the engine scales gradients its own way."""
+    """ZeRO's reduce-scatter ignores the keys that scale gradients."""
     zero, communication = _zero(config), config.section(CommunicationSection)
     if zero.stage == 0 or not zero.reduce_scatter or owns_parameters(config):
         return
@@ -116,7 +116,7 @@ def one_scaling(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """Gradients are divided before the sum, or before and after it by a factor."""
     communication = config.section(CommunicationSection)
     if communication.prescale_gradients and communication.gradient_predivide_factor != 1.0:
-        yield config.problem("does nothing beside prescale_gradients", "gradient_predivide_factor", "keep one")
+        yield config.problem("does nothing with prescale_gradients", "gradient_predivide_factor", "keep one")
 
 
 @rule(
@@ -130,7 +130,7 @@ def one_scaling(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     "gradient_predivide_factor",
 )
 def rows_of_a_whole_table(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Rows are sent of an fp32 table that is whole on every rank, and whose gradient has not all rows anyway."""
+    """Rows can be sent only of an fp32 table that is whole on every rank and not tied to the head."""
     communication, parallel = config.section(CommunicationSection), config.section(ParallelismSection)
     if not communication.sparse_gradients:
         return
@@ -138,20 +138,24 @@ def rows_of_a_whole_table(config: Config, shape: ClusterShape) -> Iterator[Probl
     reasons = (
         (
             not config.section(ModelSection).no_weight_tying,
-            "the head's gradient has every row",
+            "the gradient of the head has every row",
             "no-weight-tying: true",
         ),
-        (stage > 0, f"is not for ZeRO stage {stage}", "zero_optimization: {stage: 0}"),
-        (parallel.ranks_of_a_copy > 1, "is for data parallelism alone", "model-parallel-size and pipe-parallel-size 1"),
+        (stage > 0, f"does not work at ZeRO stage {stage}", "use zero_optimization: {stage: 0}"),
+        (
+            parallel.ranks_of_a_copy > 1,
+            "works with data parallelism only",
+            "use model-parallel-size and pipe-parallel-size 1",
+        ),
         (
             precision.dtype != "fp32",
             "is for a model in fp32",
-            "torch_autocast: {enabled: true} has its products in bf16",
+            "use torch_autocast: {enabled: true} for matmuls in bf16",
         ),
         (
             communication.gradient_predivide_factor != 1.0,
             "DeepSpeed 0.19.8 does not divide rows by gradient_predivide_factor",
-            "prescale_gradients: true divides all before the sum",
+            "use prescale_gradients: true, which divides everything before the sum",
         ),
     )
     yield from (config.problem(message, "sparse_gradients", hint) for wrong, message, hint in reasons if wrong)
@@ -161,14 +165,14 @@ def rows_of_a_whole_table(config: Config, shape: ClusterShape) -> Iterator[Probl
 
 @rule(f"{BLOCK}.overlap_comm", "pipe_parallel_size")
 def no_overlap_in_a_pipeline(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """The pipeline engine reduces after the backward pass."""
+    """The pipeline engine reduces only after the backward pass."""
     if _zero(config).overlap_comm and config.section(ParallelismSection).pipe_parallel_size > 1:
         yield config.problem("is not done in a pipeline", f"{BLOCK}.overlap_comm", "overlap_comm: false")
 
 
 @rule(f"{BLOCK}.elastic_checkpoint")
 def checkpoints_are_elastic(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Checkpoints load on any number of ranks, asked for or not."""
+    """Checkpoints always load on any number of ranks."""
     if not _zero(config).elastic_checkpoint:
         yield config.problem(
             "changes nothing: checkpoints load on any number of ranks", f"{BLOCK}.elastic_checkpoint", severity="note"

@@ -81,7 +81,7 @@ fp16:
   initial_scale_power: 12
 train_micro_batch_size_per_gpu: 4
 save-interval: 7  # steps
-# DDP-impl: "local" says nothing any more: DeepSpeed averages the gradients
+# DDP-impl: "local" has no effect any more: DeepSpeed averages the gradients
 sede: 1
 # the end
 """

@@ -150,7 +150,7 @@ def test_keys_of_later_versions_and_of_packages(read: Read) -> None:
         f"block_data_path: {LATER} neox-retrieval (remove it)",
         f"rotary-pct: belongs to neox-positions, which is not installed ({from_neox('neox-positions')})",
         f"ict_load: {LATER} neox-retrieval (remove it)",
-        "qwertz: unknown key (no key is like it)",
+        "qwertz: unknown key (no key has a similar name)",
         "elasticty: unknown key (did you mean elasticity?)",
     ]
 
@@ -286,7 +286,7 @@ def test_a_name_of_gpt_neox_alone_is_no_typo(read: Read, text: str, key: str, hi
 
 @pytest.mark.parametrize("key", ["gd_retain_weight", "use_named_train_datasets", "norm_activation_type"])
 def test_a_key_of_somebody_elses_gpt_neox_is_no_typo(read: Read, key: str) -> None:
-    assert read(f"{key}: 1\n")[1][0].endswith("unknown key (no key is like it)")
+    assert read(f"{key}: 1\n")[1][0].endswith("unknown key (no key has a similar name)")
 
 
 def test_keys_of_gpt_neox_alone_have_no_owner() -> None:

@@ -66,7 +66,7 @@ def test_weights_by_documents_reach_the_plan(data: Any) -> None:
             (*PATHS, "weight-by-num-documents: true", "train-data-weights: [1, 2]"),
             "contradicts weight-by-num-documents",
         ),
-        (("weight-by-num-documents: true",), "has nothing to weigh without train-data-paths"),
+        (("weight-by-num-documents: true",), "does nothing without train-data-paths"),
         ((*PATHS, "weight-by-num-documents: true", "weighted-sampler-alpha: -1"), "must be 0 or more"),
     ],
 )

@@ -86,7 +86,7 @@ def test_ranks_by_devices(ranks: Any, more: str, num_cuda: int, expected: tuple[
             0,
             "distributed-backend: nccl needs NVIDIA devices, and this run is on the CPU",
         ),
-        ("device: cuda\n", 0, "device: this machine has no NVIDIA device that may be used"),
+        ("device: cuda\n", 0, "device: this machine has no NVIDIA device that this process may use"),
         ("num_gpus: 0\n", 0, "num_gpus: must be -1, or 1 or more"),
         ("num_gpus: 3\n", 2, "num_gpus: this machine has 2 devices, not 3"),
     ],
@@ -122,7 +122,7 @@ def test_ranks_of_a_hostfile(ranks: Any, tmp_path: Path, device: str, more: str,
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("num_nodes: 3\n", "num_nodes: must be -1, or from 1 to 2, the hosts there are; not 3"),
+        ("num_nodes: 3\n", "num_nodes: must be -1, or from 1 to 2, the number of hosts; not 3"),
         ("num_gpus: 3\n", "num_gpus: b has 2 slots, not 3"),
         ("include: c\n", "include: names host 'c', which is not one of b, a"),
         ("exclude: a:4\n", "exclude: names slot '4' of a, which has slots 0 to 3"),
@@ -144,7 +144,7 @@ def test_filters_without_a_hostfile_are_about_this_machine(ranks: Any) -> None:
     shape, problems, plan = ranks("include: localhost:0,2\n", 4)
     assert not problems
     assert (plan.hosts[0].devices, plan.master_addr, shape.num_ranks) == ((0, 2), "127.0.0.1", 2)
-    assert ranks("num_nodes: 2\n", 4)[1] == ["num_nodes: must be -1, or from 1 to 1, the hosts there are; not 2"]
+    assert ranks("num_nodes: 2\n", 4)[1] == ["num_nodes: must be -1, or from 1 to 1, the number of hosts; not 2"]
 
 
 def test_where_the_ranks_meet(ranks: Any) -> None:

@@ -29,12 +29,15 @@ def test_hosts_keep_their_order_and_comments_are_left_out(tmp_path: Path) -> Non
     ("text", "said"),
     [
         ("a slots=1\na slots=2\n", ["/hosts:2:1 names a a second time"]),
-        ("a slots=1\nb\n", ["/hosts:2:1 'b' is no host"]),
-        ("a slots=x\n\nb slots=-1\n", ["/hosts:1:1 'a slots=x' is no host", "/hosts:3:1 'b slots=-1' is no host"]),
-        ("a slots=2 b slots=2\n", ["/hosts:1:1 'a slots=2 b slots=2' is no host"]),
+        ("a slots=1\nb\n", ["/hosts:2:1 'b' is not a host"]),
+        (
+            "a slots=x\n\nb slots=-1\n",
+            ["/hosts:1:1 'a slots=x' is not a host", "/hosts:3:1 'b slots=-1' is not a host"],
+        ),
+        ("a slots=2 b slots=2\n", ["/hosts:1:1 'a slots=2 b slots=2' is not a host"]),
         ("a slots=0\n", ["/hosts:1:1 gives a no slot"]),
         ("a slots=99999999999\n", ["/hosts:1:1 gives a more than 1024 slots"]),
-        ("a:0 slots=1\n", ["/hosts:1:1 'a:0 slots=1' is no host"]),
+        ("a:0 slots=1\n", ["/hosts:1:1 'a:0 slots=1' is not a host"]),
         ("# nobody\n", ["/hosts names no host"]),
     ],
 )
@@ -103,8 +106,8 @@ def test_the_first_hosts_and_slots() -> None:
 @pytest.mark.parametrize(
     ("num_nodes", "num_gpus", "key", "said"),
     [
-        (4, -1, "num_nodes", "must be -1, or from 1 to 3, the hosts there are; not 4"),
-        (0, -1, "num_nodes", "must be -1, or from 1 to 3, the hosts there are; not 0"),
+        (4, -1, "num_nodes", "must be -1, or from 1 to 3, the number of hosts; not 4"),
+        (0, -1, "num_nodes", "must be -1, or from 1 to 3, the number of hosts; not 0"),
         (-1, 3, "num_gpus", "worker-2 has 2 slots, not 3"),
     ],
 )

@@ -99,7 +99,7 @@ def test_kernels_by_name(prepare: Prepare) -> None:
         ),
         (
             ("zero_optimization={stage: 3}", "bias-dropout-fusion=true"),
-            "bias-dropout-fusion: does nothing: at ZeRO 3 a bias is in parts",
+            "bias-dropout-fusion: does nothing: at ZeRO 3 a bias is sharded",
         ),
         (
             (*PARTED, "scaled-upper-triang-masked-softmax-fusion=true"),
@@ -111,7 +111,7 @@ def test_kernels_by_name(prepare: Prepare) -> None:
         ),
         (
             ("scaled-masked-softmax-fusion=true",),
-            "scaled-masked-softmax-fusion: is met by attention that stores no scores, or else by a kernel",
+            "scaled-masked-softmax-fusion: uses attention that stores no scores, or else a kernel",
         ),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_switch_that_a_kernel_meets_needs_no_note(prepare: Prepare, notes: lis
         (("kernels={layernorm: reference}",), "kernels: no op 'layernorm'"),
         (
             ("kernels={layer_norm: reference}", "layernorm-fusion=true"),
-            "kernels: says another thing than layernorm-fusion",
+            "kernels: contradicts layernorm-fusion",
         ),
     ],
 )

@@ -139,7 +139,7 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
     18: (
         Said(("include=worker-9",), "names host 'worker-9', which is not one of localhost", ("include=localhost",)),
         Said(("exclude=localhost:4",), "names slot '4' of localhost", ("exclude=localhost:3",), GPU),
-        Said(("num_nodes=2",), "must be -1, or from 1 to 1, the hosts there are; not 2", ("num_nodes=1",)),
+        Said(("num_nodes=2",), "must be -1, or from 1 to 1, the number of hosts; not 2", ("num_nodes=1",)),
         Said(("num_gpus=5",), "this machine has 4 devices, not 5", ("num_gpus=4",), GPU),
         Said(("launcher=rsh",), "no launcher 'rsh'", ("launcher=MVAPICH",)),
     ),

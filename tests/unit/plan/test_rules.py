@@ -89,7 +89,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     ),
     "padding_agrees": (
         ("make-vocab-size-divisible-by=100",),
-        "error: padded-vocab-size: 256 is no multiple of make-vocab-size-divisible-by 100",
+        "error: padded-vocab-size: 256 is not a multiple of make-vocab-size-divisible-by 100",
         ("make-vocab-size-divisible-by=64",),
         CPU,
     ),
@@ -101,7 +101,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     ),
     "width_is_no_sum": (
         ("hidden-size=64", "intermediate-size=516"),
-        "warning: intermediate-size: 516 is more than 8 times hidden-size 64 (172 is what GPT-NeoX makes of it",
+        "warning: intermediate-size: 516 is more than 8 times hidden-size 64 (172 is the width that GPT-NeoX derives",
         ("hidden-size=64", "intermediate-size=512"),
         CPU,
     ),
@@ -143,7 +143,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     ),
     "weights_are_drawn_on_the_cpu": (
         ("use-cpu-initialization=false",),
-        "note: use-cpu-initialization: changes nothing: the first weights are always drawn there",
+        "note: use-cpu-initialization: changes nothing: neox always draws the initial weights there",
         (),
         CPU,
     ),
@@ -157,7 +157,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
             "model-parallel-size=2",
             "pipe-parallel-size=2",
         ),
-        "error: contiguous-checkpointing: has room for one micro-batch, and a pipeline has several under way",
+        "error: contiguous-checkpointing: has room for one micro-batch, and a pipeline has several in flight",
         (
             "checkpoint-activations=true",
             "deepspeed-activation-checkpointing=true",
@@ -239,7 +239,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     ),
     "inputs_leave_the_device": (
         ("checkpoint-activations=true", "deepspeed-activation-checkpointing=true", "checkpoint-in-cpu=true"),
-        "error: checkpoint-in-cpu: is for a GPU: on a CPU they are there already",
+        "error: checkpoint-in-cpu: is for a GPU: on a CPU they are already in host memory",
         ("checkpoint-activations=true", "deepspeed-activation-checkpointing=true", "checkpoint-in-cpu=false"),
         CPU,
     ),
@@ -305,13 +305,13 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     ),
     "owners_step_what_they_own": (
         ("optimizer.type=Rowwise", "zero_optimization={stage: 1, offload_optimizer: {device: cpu}}"),
-        "error: zero_optimization.offload_optimizer: is of slices, and at stage 1 ranks own whole parameters of",
+        "error: zero_optimization.offload_optimizer: is for slices, and at stage 1 ranks own whole parameters of",
         ("optimizer.type=Rowwise", "zero_optimization={stage: 1, offload_optimizer: {device: none}}"),
         CPU,
     ),
     "optimizer_sees_whole_parameters": (
         ("optimizer.type=Rowwise", "model-parallel-size=2", "num_gpus=2"),
-        "error: model-parallel-size: Rowwise looks at whole parameters, and 2 tensor-parallel ranks hold parts of them",
+        "error: model-parallel-size: Rowwise needs whole parameters, and 2 tensor-parallel ranks hold parts of them",
         ("optimizer.type=Rowwise", "model-parallel-size=1", "num_gpus=2"),
         CPU,
     ),
@@ -323,13 +323,13 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     ),
     "optimizer_suits_precision": (
         ("optimizer.type=Rowwise", "bf16.enabled=true"),
-        "warning: optimizer.type: Rowwise does poorly in bf16 (fp32 or fp16 suits it)",
+        "warning: optimizer.type: Rowwise works poorly in bf16 (fp32 or fp16 suits it)",
         ("optimizer.type=Rowwise", "bf16.enabled=false"),
         CPU,
     ),
     "floor_is_reached": (
         ("min-lr=1e-4", "lr-decay-style=constant"),
-        "note: min-lr: does nothing: no rate of this schedule comes down to it",
+        "note: min-lr: does nothing: this schedule never falls to it",
         ("min-lr=1e-4", "lr-decay-style=linear", "warmup=0"),
         CPU,
     ),
@@ -364,7 +364,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     ),
     "scheduler_reaches_the_peak": (
         ("scheduler={type: WarmupLR, params: {warmup_num_steps: 9, warmup_max_lr: 2e-3}}",),
-        "warning: optimizer.params.lr: does nothing: scheduler has rates of its own, up to 0.002",
+        "warning: optimizer.params.lr: does nothing: scheduler sets its own learning rates, up to 0.002",
         ("scheduler={type: WarmupLR, params: {warmup_num_steps: 9, warmup_max_lr: 1e-3}}",),
         CPU,
     ),
@@ -394,7 +394,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     ),
     "profile_needs_timers": (
         ("flops_profiler.enabled=true", "wall-clock-breakdown=false"),
-        "warning: wall-clock-breakdown: is true all the same",
+        "warning: wall-clock-breakdown: is switched on anyway",
         ("flops_profiler.enabled=false", "wall-clock-breakdown=false"),
         CPU,
     ),
@@ -406,7 +406,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     ),
     "timed_collectives_chosen_once": (
         ("comms_logger={enabled: true, prof_ops: [all_reduce]}",),
-        "error: comms_logger.prof_ops: does nothing beside prof_all",
+        "error: comms_logger.prof_ops: does nothing with prof_all",
         ("comms_logger={enabled: true, prof_all: false, prof_ops: [all_reduce]}",),
         CPU,
     ),
@@ -425,7 +425,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     ),
     "pipeline_keeps_gradients": (
         ("num_gpus=2", "pipe-parallel-size=2", "zero_optimization.stage=2", "optimizer.type=AnyStage"),
-        "error: zero_optimization.stage: 2 is not for pipe-parallel-size 2 (stage: 1, or no pipeline)",
+        "error: zero_optimization.stage: 2 does not work with pipe-parallel-size 2 (use stage: 1, or no pipeline)",
         ("num_gpus=2", "pipe-parallel-size=2", "zero_optimization.stage=1", "optimizer.type=AnyStage"),
         CPU,
     ),
@@ -449,7 +449,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     ),
     "half_precision_is_sharded": (
         ("num_gpus=2", "pipe-parallel-size=2", "bf16.enabled=true"),
-        "error: zero_optimization.stage: 0 takes the norm of a gradient wrongly",
+        "error: zero_optimization.stage: 0 computes the norm of a gradient wrongly",
         ("num_gpus=2", "model-parallel-size=2", "bf16.enabled=true"),
         CPU,
     ),
@@ -467,7 +467,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     ),
     "filter_or_count": (
         ("include=localhost:0", "num_nodes=1"),
-        "error: num_nodes: contradicts include, which says it by name (keep one of the two)",
+        "error: num_nodes: contradicts include, which selects by name (keep one of the two)",
         ("exclude=localhost:0", "num_nodes=-1"),
         GPU,
     ),
@@ -486,7 +486,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     "data_is_there": (("data-path=nowhere/x",), "error: data-path: there is no dataset nowhere/x", (), CPU),
     "keys_of_the_stage": (
         ("zero_optimization={stage: 1, stage3_max_live_parameters: 1e6}",),
-        "error: zero_optimization.stage3_max_live_parameters: acts at stage 3 only, and the stage is 1",
+        "error: zero_optimization.stage3_max_live_parameters: applies at stage 3 only, and the stage is 1",
         ("zero_optimization={stage: 1, round_robin_gradients: true, zero_hpz_partition_size: 1}", "num_gpus=2"),
         CPU,
     ),
@@ -498,7 +498,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     ),
     "gathered_at_once": (
         ("zero_optimization={stage: 1, allgather_bucket_size: 1e6}",),
-        "note: zero_optimization.allgather_bucket_size: DeepSpeed 0.19.8 gathers each group of parameters at once",
+        "note: zero_optimization.allgather_bucket_size: DeepSpeed 0.19.8 always gathers each group",
         ("zero_optimization={stage: 1, allgather_bucket_size: 5e8}",),
         CPU,
     ),
@@ -525,13 +525,13 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     ),
     "one_scaling": (
         ("prescale_gradients=true", "gradient_predivide_factor=2", "num_gpus=2"),
-        "error: gradient_predivide_factor: does nothing beside prescale_gradients",
+        "error: gradient_predivide_factor: does nothing with prescale_gradients",
         ("prescale_gradients=true", "gradient_predivide_factor=1", "num_gpus=2"),
         CPU,
     ),
     "rows_of_a_whole_table": (
         ("sparse_gradients=true",),
-        "error: sparse_gradients: the head's gradient has every row (no-weight-tying: true)",
+        "error: sparse_gradients: the gradient of the head has every row (no-weight-tying: true)",
         ("sparse_gradients=true", "no-weight-tying=true"),
         GPU,
     ),
@@ -595,7 +595,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     ),
     "amp_without_zero": (
         ("amp.enabled=true", "zero_optimization.stage=1"),
-        "error: amp.enabled: is not for ZeRO stage 1",
+        "error: amp.enabled: does not work at ZeRO stage 1",
         ("amp.enabled=true", "zero_optimization.stage=0"),
         CPU,
     ),
@@ -696,7 +696,7 @@ def test_a_disk_of_a_host_serves_a_run_on_one_host(check: Check, tmp_path: Path)
         (("init-method-std=0.1",), "", ()),
         (
             ("init-method-std=0.1", "init-method=small_init", "output-layer-init-method=wang_init"),
-            "init-method-std: does nothing: small_init and wang_init have spreads of their own",
+            "init-method-std: does nothing: small_init and wang_init set their own standard deviations",
             ("output-layer-init-method=scaled_normal",),
         ),
         (
@@ -798,7 +798,7 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
         ),
         (
             ("optimizer.type=Rowwise", "device=cuda", "zero_optimization.stage=1", "fp16.enabled=true"),
-            "zero_optimization.stage: 1 has whole parameters of Rowwise on each rank, and fp16's loss scale",
+            "zero_optimization.stage: 1 puts whole parameters of Rowwise on each rank, and fp16's loss scale",
         ),
         (
             ("optimizer.type=Rowwise", "zero_optimization={stage: 1, round_robin_gradients: true}"),
@@ -813,10 +813,16 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
             ),
             "data_types.grad_accum_dtype: fp32 does not go with a model in bf16 at ZeRO stage 1 (bf16)",
         ),
-        (("sparse_gradients=true", "zero_optimization.stage=1"), "sparse_gradients: is not for ZeRO stage 1"),
+        (("sparse_gradients=true", "zero_optimization.stage=1"), "sparse_gradients: does not work at ZeRO stage 1"),
         (("sparse_gradients=true", "bf16.enabled=true"), "sparse_gradients: is for a model in fp32"),
-        (("sparse_gradients=true", "num_gpus=2", "model-parallel-size=2"), "sparse_gradients: is for data parallelism"),
-        (("sparse_gradients=true", "num_gpus=2", "pipe-parallel-size=2"), "sparse_gradients: is for data parallelism"),
+        (
+            ("sparse_gradients=true", "num_gpus=2", "model-parallel-size=2"),
+            "sparse_gradients: works with data parallelism",
+        ),
+        (
+            ("sparse_gradients=true", "num_gpus=2", "pipe-parallel-size=2"),
+            "sparse_gradients: works with data parallelism",
+        ),
         (
             ("sparse_gradients=true", "gradient_predivide_factor=2"),
             "sparse_gradients: DeepSpeed 0.19.8 does not divide",
@@ -835,10 +841,10 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
         (("num_gpus=3", "model-parallel-size=3"), "padded-vocab-size: 256 cannot be divided by model-parallel-size 3"),
         (
             ("num_gpus=4", "model-parallel-size=4", "padded-vocab-size=null", "make-vocab-size-divisible-by=1"),
-            "make-vocab-size-divisible-by: 1 cannot be divided by model-parallel-size 4 (4, which is what GPT-NeoX",
+            "make-vocab-size-divisible-by: 1 cannot be divided by model-parallel-size 4 (use 4, to which GPT-NeoX",
         ),
         (("detect_nvlink_pairs=true", "device=cpu"), "detect_nvlink_pairs: is for NVIDIA devices"),
-        (("exclude=localhost:1", "num_gpus=1"), "num_gpus: contradicts exclude, which says it by name"),
+        (("exclude=localhost:1", "num_gpus=1"), "num_gpus: contradicts exclude, which selects by name"),
         (("include=localhost:0", "num_nodes=1", "num_gpus=1"), "num_gpus: contradicts include"),
         (("plugins.require=[neox-none]",), "plugins.require: plugin neox-none is required and not installed"),
         (("optimizer.params.max_grad_norm=one",), "optimizer.params.max_grad_norm: must be a number"),

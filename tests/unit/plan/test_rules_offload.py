@@ -38,9 +38,11 @@ def libaio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_offload(check: Check) -> None:
     (said,) = check("zero_optimization={stage: 3, cpu_offload: true}")
-    assert "zero_optimization.cpu_offload: is for stages 1 and 2 (offload_optimizer: {device: cpu} at stage 3)" in said
+    assert (
+        "zero_optimization.cpu_offload: is for stages 1 and 2 (use offload_optimizer: {device: cpu} at stage 3)" in said
+    )
     (said,) = check("zero_optimization={stage: 2, cpu_offload: true, offload_optimizer: {pin_memory: false}}")
-    assert "zero_optimization.cpu_offload: says the same as the block offload_optimizer" in said
+    assert "zero_optimization.cpu_offload: means the same as the block offload_optimizer" in said
     assert check("zero_optimization={stage: 2, cpu_offload: true}") == []
 
 
@@ -186,7 +188,7 @@ def test_values_that_are_refused(check: Check, sets: str, said: str) -> None:
         ("{elasticity: {enabled: false}}", "elasticity: is a key of neox, not available in this version yet"),
         (
             "{log_lewel: debug}",
-            "log_lewel: is no key that DeepSpeed 0.19.8 acts on in a run of neox (did you mean log_level?)",
+            "log_lewel: is not a key that DeepSpeed 0.19.8 uses in a run of neox (did you mean log_level?)",
         ),
     ],
 )
