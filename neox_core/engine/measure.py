@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
+
+from neox_core.terminal import echo
 
 if TYPE_CHECKING:
     from neox_core.plan.runfile import RunPlan
@@ -16,13 +19,30 @@ _TIMERS = {"forward": "fwd", "backward": "bwd", "backward_inner": "bwd_inner", "
 _TIMERS |= {"step": "step"}
 
 
+class EchoHandler(logging.Handler):
+    """Writes a log by `echo`, so above a progress bar. stream: None: the standard output as it is then."""
+
+    def __init__(self, stream: TextIO | None, formatter: logging.Formatter | None) -> None:
+        super().__init__()
+        self.stream, self.formatter = stream, formatter
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            with contextlib.redirect_stdout(self.stream or sys.stdout):
+                echo(self.format(record))
+        except Exception:  # noqa: BLE001  as every handler: a log line never ends a run
+            self.handleError(record)
+
+
 def set_voice(plan: RunPlan, *, starting: bool) -> None:
     """Let through the engine's lines that the plan asks for; all of a part are of one level, so others come along."""
     wanted = plan.engine.get("dump_state") if starting else _prints_steps(plan.engine)
     logger = logging.getLogger("DeepSpeed")
     logger.setLevel(logging.INFO if plan.debug or wanted else logging.ERROR)
-    for handler in logger.handlers:  # made with a level of their own, from the environment
-        handler.setLevel(logging.NOTSET)
+    for handler in [*logger.handlers]:
+        if type(handler) is logging.StreamHandler or isinstance(handler, EchoHandler):
+            logger.removeHandler(handler)  # its own writes into a bar's line, at a level of the environment
+            logger.addHandler(EchoHandler(sys.stdout if starting else None, handler.formatter))
 
 
 def _prints_steps(engine: dict[str, Any]) -> bool:

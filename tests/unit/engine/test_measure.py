@@ -2,15 +2,15 @@
 
 import contextlib
 import io
-import logging
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from attrs import evolve
+from rich.console import Console
+from rich.progress import Progress
 from torch import Tensor, nn
 
 from neox_core.config.schema.sections.profiling import ProfilingSection
@@ -79,20 +79,14 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     import deepspeed.comm
 
     monkeypatch.chdir(tmp_path)
-    # its own has kept the stdout of the test that imported it; pytest's are there too
-    handlers = [each for each in deepspeed.utils.logger.handlers if type(each) is logging.StreamHandler]
 
     def said(zero: int = 0, **keys: Any) -> str:
         out = io.StringIO()
-        for handler in handlers:
-            handler.stream = out
         with contextlib.redirect_stdout(out):
             said.timings = _train(tmp_path, zero, keys)  # type: ignore[attr-defined]
         return out.getvalue()
 
     yield said
-    for handler in handlers:
-        handler.stream = sys.__stdout__
     deepspeed.comm.configure(enabled=False, verbose=False, debug=False, prof_all=True, prof_ops=[])
     deepspeed.comm.reset_log()
 
@@ -118,6 +112,19 @@ def test_wall_clock_breakdown_prints_and_reports_times(said: Any) -> None:
         f"elapsed_time_ms_{part}" for part in ("forward", "backward", "backward_inner", "backward_allreduce", "step")
     ]
     assert all(value >= 0 for value in said.timings.values())
+
+
+@pytest.mark.usefixtures("said")
+def test_what_is_printed_goes_above_a_progress_bar(tmp_path: Path) -> None:
+    """Each line stands alone: where it begins, the bar's line was erased."""
+    screen = io.StringIO()
+    with Progress(console=Console(file=screen, force_terminal=True, width=400)) as bar:
+        bar.add_task("the bar")
+        _train(tmp_path, 0, {"wall_clock_breakdown": True, "steps_per_print": 1})
+    shown = [line.rpartition("\x1b[2K")[2] for line in screen.getvalue().split("\n")]
+    told = [line for line in shown if "time (ms) | fwd: " in line or "skipped=0" in line]
+    assert len(told) == 6
+    assert not any("the bar" in line for line in told)
 
 
 @pytest.mark.parametrize(("every", "steps"), [(1, ["1", "2", "3"]), (2, ["2"])])
