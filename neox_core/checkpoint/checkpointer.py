@@ -164,7 +164,7 @@ class Checkpointer:
                 raise CheckpointError(f"{folder}: written with no-save-optim", hint="set no-load-optim or finetune")
             self._require_state_of_its_own(reader)
             updated = state.step > stored.skipped_steps
-            self._together(lambda: check_optimizer(engine, optim.optimizer, reader, updated=updated))
+            self._together(lambda: check_optimizer(engine, optim.optimizer, reader, updated=updated, own=stored.own))
             restore_optimizer(engine, reader)
             self._restore_extras(stored)
             notes += restore_own(engine, reader, self._rank, self._world_size)

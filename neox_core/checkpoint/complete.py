@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from inspect import signature
 from math import prod
@@ -20,6 +20,7 @@ from torch import Tensor
 from neox_core.checkpoint.rng import undisturbed
 from neox_core.checkpoint.tensor_file import DTYPES
 from neox_core.errors import CheckpointError
+from neox_core.untrusted import short
 
 if TYPE_CHECKING:
     from neox_core.checkpoint.read import CheckpointReader
@@ -76,10 +77,13 @@ def check_model(engine: Engine, reader: CheckpointReader) -> None:
     _refuse(reader, problems)
 
 
-def check_optimizer(engine: Engine, optimizer: ComponentRef, reader: CheckpointReader, *, updated: bool) -> None:
+def check_optimizer(
+    engine: Engine, optimizer: ComponentRef, reader: CheckpointReader, *, updated: bool, own: Collection[str] | None
+) -> None:
     """Raises CheckpointError unless the optimizer's state is all there and of this model's parameters only.
 
-    Collective. updated: whether an update was made before the checkpoint was written; else there may be no state.
+    Collective. updated: whether an update was made before the checkpoint was written; else there may be no state. own:
+    what each rank has stored of its own, by the state of the run; None: not known.
     """
     known = engine.shapes()
     held = reader.state_names()
@@ -97,6 +101,9 @@ def check_optimizer(engine: Engine, optimizer: ComponentRef, reader: CheckpointR
     for kind in ("own", "rng"):
         names = [reader.names_of_rank(kind, rank) for rank in range(world)]
         problems += [f"{kind}: rank {rank} and rank 0 differ" for rank in range(world) if names[rank] != names[0]]
+        if kind == "own" and own is not None:
+            problems += [f"no {short(name)}, which each rank kept for itself" for name in sorted({*own} - names[0])]
+            problems += [f"{short(name)}, which no rank kept for itself" for name in sorted(names[0] - {*own})]
     _refuse(reader, problems)
 
 

@@ -48,7 +48,8 @@ class StoredState:
     """state.json of a checkpoint: all that is not a tensor and not the plan.
 
     schedule: its terms by config key. plugins: id -> version. loss_scaler: fp16's. options: of each parameter group of
-    the optimizer, those that the optimizer itself has changed.
+    the optimizer, those that the optimizer itself has changed. own: names of what each rank's optimizer alone knows;
+    None: of an earlier version, which did not say.
     """
 
     state: TrainState
@@ -58,6 +59,7 @@ class StoredState:
     skipped_steps: int = field(validator=_COUNT)
     loss_scaler: dict[str, Any]
     options: list[dict[str, Any]]
+    own: tuple[str, ...] | None = None
 
 
 _converter = strict_converter()

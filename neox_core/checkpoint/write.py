@@ -143,10 +143,12 @@ def write_rank(folder: Path, contents: RankContents) -> None:
 def write_manifest(
     folder: Path, step: int, world_size: int, run: str, state: Mapping[str, Any], *, optimizer: bool, rng: bool
 ) -> None:
-    """Bring the notes of all ranks together. One rank calls it, after all have written. Raises CheckpointError."""
+    """Bring the notes of all ranks together. One rank calls it, after all have written. Raises CheckpointError.
+
+    state: of state.json, which also names what each rank's optimizer alone knows.
+    """
     try:
-        texts = {RUN: run, STATE: json.dumps(state, indent=1)}
-        files = {name: write_bytes(folder / name, text.encode()) for name, text in texts.items()}
+        files: dict[str, Seal] = {}
         pieces: list[Piece] = []
         values: dict[str, dict[str, Any]] = {}
         for rank in range(world_size):
@@ -155,6 +157,9 @@ def write_manifest(
             pieces += pieces_from_plain(note["pieces"])
             values.update(note["values"])
             _note(folder, rank).unlink()
+        own = sorted({piece.name.partition("/")[2] for piece in pieces if piece.kind == "own"})
+        for name, text in {RUN: run, STATE: json.dumps({**state, "own": own}, indent=1)}.items():
+            files[name] = write_bytes(folder / name, text.encode())
         manifest = Manifest(step, world_size, files, tuple(pieces), values, optimizer, rng)
         write_bytes(folder / MANIFEST, to_bytes(manifest))
         sync_folder(folder)

@@ -10,7 +10,7 @@ import resource
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -490,6 +490,45 @@ def test_what_the_model_and_its_optimizer_need_has_to_be_there(
         (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError, match=says):
         Run(with_checkpoint(plan, load=str(folder))).load()
+
+
+class Errors(torch.optim.SGD):
+    """Each rank keeps the error of its compression, as the 1-bit optimizers of several ranks do."""
+
+    def __init__(self, params: Any, settings: None, group: Any) -> None:
+        super().__init__(params, lr=0.1, momentum=0.9)
+        self.error = torch.zeros(3)
+
+    def needs_average(self) -> bool:
+        return True
+
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        self.error += 1
+
+    def own_state(self) -> dict[str, Tensor]:
+        return {"error": self.error}
+
+    def load_own_state(self, stored: Sequence[Mapping[str, Tensor]]) -> None:
+        if any(stored):
+            self.error.copy_(stored[0]["error"])
+
+
+@pytest.mark.parametrize("lost", ["nothing", "the pieces", "what the state says of them, as of an earlier version"])
+def test_what_each_rank_keeps_for_itself_has_to_be_there(plan: RunPlan, lost: str) -> None:
+    reference = ComponentRef("optimizer", "Errors", "neox-errors", "0.1.0", f"{__name__}:Errors")
+    plan = evolve(plan, optim=evolve(plan.optim, optimizer=reference, weight_decay=0.0))
+    folder = Run(plan).steps(2).save()
+    run = Run(with_checkpoint(plan, load=str(folder)))
+    if lost == "the pieces":
+        _edit(lambda manifest: _drop(manifest, kind="own"))(folder)
+        with pytest.raises(CheckpointError, match="no error, which each rank kept for itself"):
+            run.load()
+        return
+    if lost != "nothing":
+        _edit(lambda stored: stored.pop("own"), "state.json")(folder)
+    run.load()
+    assert torch.equal(run.engine.optimizer.error, torch.full((3,), 2.0))  # type: ignore[attr-defined]
 
 
 def _state(**changes: Any) -> Damage:
