@@ -1,4 +1,4 @@
-"""All that a plugin's listing module imports. Light: importing it imports no torch."""
+"""Everything that a plugin's listing module imports. It does not import torch."""
 
 from neox_core.config.problem import Problem
 from neox_core.config.schema.adam_settings import MomentSettings

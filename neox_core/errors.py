@@ -1,4 +1,4 @@
-"""What a user is told when something is wrong: one message, one way out, one exit code."""
+"""Errors for a user: one message, one hint, one exit code."""
 
 import errno
 import os
@@ -12,9 +12,9 @@ from neox_core.terminal import echo, paint, printable, readable
 
 
 class NeoxError(Exception):
-    """A mistake that the user can mend.
+    """A mistake that the user can fix.
 
-    The CLI prints `message` and `hint` and leaves with `exit_code`; a traceback is shown under `--debug` only.
+    The command line prints `message` and `hint` and exits with `exit_code`; it shows a traceback only with `--debug`.
     """
 
     exit_code = 1
@@ -28,7 +28,7 @@ class NeoxError(Exception):
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
 
     def shown(self) -> str:
-        """The error as a user reads it: no longer than that, and fit for a terminal."""
+        """The error as a user reads it: cut to a readable length, and safe for a terminal."""
         return printable(readable(str(self)))
 
 
@@ -45,7 +45,7 @@ class ConfigError(NeoxError):
 
 
 class PluginError(NeoxError):
-    """A plugin is missing, broken, incompatible or at odds with another one."""
+    """A plugin is missing, broken, incompatible or in conflict with another one."""
 
     exit_code = 3
 
@@ -57,7 +57,7 @@ class DataError(NeoxError):
 
 
 class CheckpointError(NeoxError):
-    """A checkpoint is not there, not whole, or does not fit the run."""
+    """A checkpoint is missing, incomplete, or does not fit the run."""
 
     exit_code = 5
 
@@ -69,7 +69,7 @@ class RankError(NeoxError):
 
 
 def about_a_file(error: BaseException) -> NeoxError | None:
-    """What the system says of a file, a folder or a program, as a message for the user; None for any other error."""
+    """The system's error about a file, a folder or a program, as a message for the user; None for any other error."""
     if not isinstance(error, OSError):
         return None
     if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
@@ -81,27 +81,27 @@ def about_a_file(error: BaseException) -> NeoxError | None:
     )
     return UsageError(
         f"{names}: {error.strerror}",
-        hint="move it away, or see to its permissions; `neox --debug` shows what asks for it",
+        hint="move it away, or check its permissions; `neox --debug` shows what needs it",
     )
 
 
 NO_ROOM = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
-"""As the loader of the system says it of a library that does not fit into memory."""
+"""Messages of the system's loader about a library that does not fit into memory."""
 
 
 def in_words(error: BaseException) -> NeoxError | None:
-    """The error in words for the one who can mend it; None for what only the authors can."""
+    """The error as a message for the user; None for an error that only the authors can fix."""
     if isinstance(error, NeoxError):
         return error
     no_room = isinstance(error, ImportError) and any(words in str(error) for words in NO_ROOM)
     if isinstance(error, MemoryError) or no_room:
-        hint = "raise the limit (`ulimit -v`, a container's, a job's), or give the command less to hold at once"
-        return UsageError("memory has run out" + (f": {error}" if str(error) else ""), hint=hint)
+        hint = "raise the limit (`ulimit -v`, a container's, a job's), or give the command less data at once"
+        return UsageError("memory ran out" + (f": {error}" if str(error) else ""), hint=hint)
     return about_a_file(error)
 
 
 def report(error: NeoxError, cause: BaseException | None = None) -> int:
-    """Write the error to the standard error, under `--debug` with the traceback of its cause; its exit code."""
+    """Write the error to stderr, with `--debug` also the traceback of its cause. Returns its exit code."""
     if os.environ.get("NEOX_DEBUG") == "1":
         echo("".join(traceback.format_exception(cause or error)), err=True, end="")
     echo(paint("error:", "red", "bold", err=True), " ", error.shown(), err=True)
@@ -109,10 +109,10 @@ def report(error: NeoxError, cause: BaseException | None = None) -> int:
 
 
 def run_main(main: Callable[[], int | None]) -> NoReturn:
-    """Run the main function of a process and leave with its exit code.
+    """Run the main function of a process and exit with its code.
 
-    A NeoxError is printed as message and hint, under NEOX_DEBUG=1 with its traceback; Ctrl-C leaves with 130. A reader
-    of the output that leaves, as `head` does, ends the process without a word.
+    A NeoxError is printed as message and hint, with NEOX_DEBUG=1 also its traceback; Ctrl-C exits with 130. When the
+    reader of the output exits, as `head` does, the process ends without a message.
     """
     try:
         code = _run(main)
@@ -136,6 +136,6 @@ def _run(main: Callable[[], int | None]) -> int:
 
 
 def nobody_reads() -> int:
-    """Let what is still written go nowhere; the exit code of a process that ends since nobody reads its output."""
+    """Discard further output. Returns the exit code of a process that ends because nothing reads its output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 128 + signal.SIGPIPE

@@ -1,4 +1,4 @@
-"""Files that lie about what they are, and the folder of what can be made again."""
+"""Opening untrusted files, replacing and locking files, and the user's cache folder."""
 
 import errno
 import fcntl
@@ -11,11 +11,11 @@ from pathlib import Path
 
 
 class NotAFileError(OSError):
-    """A pipe or a device stands where a file is asked for, or the file is too large to be one of its kind."""
+    """A path is a pipe or a device instead of a file, or the file is too large for its kind."""
 
 
 def open_file(path: Path) -> io.BufferedReader:
-    """A regular file to read. A pipe or a device is not waited for. Raises OSError: NotAFileError for one of these."""
+    """Open a regular file for reading. Raises OSError, NotAFileError for a pipe or a device, without waiting for it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
@@ -27,25 +27,25 @@ def open_file(path: Path) -> io.BufferedReader:
 
 
 def read_bytes(path: Path, at_most: int) -> bytes:
-    """The whole of a regular file, which is not read into memory when it is too large.
+    """The bytes of a regular file; a file that is too large is not read.
 
-    at_most: bytes that such a file can sensibly have. Raises OSError: NotAFileError for what is no such file.
+    at_most: largest size in bytes. Raises OSError, NotAFileError for a larger file, a pipe or a device.
     """
     with open_file(path) as file:
-        content = file.read(at_most + 1) or b""  # None of a file of the kernel that has nothing to say yet
+        content = file.read(at_most + 1) or b""  # None for a file of the kernel without data yet
     if len(content) > at_most:
         size = f"{at_most >> 20} MiB" if at_most >> 20 else f"{at_most:,} bytes"
-        raise NotAFileError(errno.EFBIG, f"is larger than {size}, which no such file is", str(path))
+        raise NotAFileError(errno.EFBIG, f"is larger than {size}, the limit for such a file", str(path))
     return content
 
 
 @contextmanager
 def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
-    """A new file, to be written inside the block; it takes the name `path` when the block ends well, and is removed
-    otherwise. So whoever reads `path` sees the old file or the new one.
+    """A new file to write inside the block; it gets the name `path` when the block succeeds, and is removed
+    otherwise. So a reader of `path` sees the old file or the new one.
 
-    temporary: where the new file is until then, on the same file system; None: beside `path`, named by this process.
-    Raises OSError.
+    temporary: the path of the new file until then, on the same file system; None: next to `path`, with a name of this
+    process. Raises OSError.
     """
     temporary = temporary or path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -58,10 +58,10 @@ def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
 
 
 def lock(descriptor: int, *, wait: bool = False) -> bool:
-    """Lock an open file for this process until it is closed, however this process ends.
+    """Lock an open file for this process, until the file is closed or the process ends.
 
-    wait: for the process that holds the lock. Returns False where another process holds it; True where the file system
-    has no locks.
+    wait: whether to wait for a process that holds the lock. Returns False where another process holds it; True where
+    the file system has no locks.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -73,7 +73,7 @@ def lock(descriptor: int, *, wait: bool = False) -> bool:
 
 
 def cache_folder() -> Path:
-    """The user's folder for what neox can make again; it is made. Raises OSError where there is no place for it."""
+    """The user's cache folder of neox, created if it is missing. Raises OSError where it cannot be created."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     try:
         base = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"

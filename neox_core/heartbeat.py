@@ -1,7 +1,7 @@
-"""What each rank of a machine tells the process that started it, at every batch and step: in memory that both see.
+"""The progress that each rank of a machine reports to the process that started it, in shared memory.
 
-A launcher that watches its ranks makes one `Heartbeats` for those of a machine and puts its path into their environment
-as NEOX_HEARTBEAT. A rank on STACK_SIGNAL writes the Python stack of each of its threads to its standard error.
+A launcher that watches its ranks creates one `Heartbeats` for those of a machine and puts its path into their
+environment as NEOX_HEARTBEAT. On STACK_SIGNAL a rank writes the Python stack of each of its threads to stderr.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _BYTES = 8 * _CELLS
 
 @frozen
 class Beat:
-    """What a rank has told last. beats: how often it made progress, 0 before the training loop; step: finished steps.
+    """The last report of a rank. beats: how often it made progress, 0 before the training loop; step: finished steps.
 
-    patience_s: for how long it may make none, in what it does now; 0: as long as it takes. asked_patience_s: the same
-    once it was asked to stop.
+    patience_s: seconds that it may now make no progress; 0: no limit. asked_patience_s: the same
+    after it was asked to stop.
     """
 
     beats: int
@@ -36,7 +36,7 @@ class Beat:
 
 
 class Heartbeat:
-    """A rank's own part of that memory, or memory of its own where nobody watches."""
+    """A rank's own part of that memory, or private memory where no process watches."""
 
     def __init__(self, local_rank: int = 0) -> None:
         cells = _shared(local_rank)
@@ -44,19 +44,19 @@ class Heartbeat:
         self._cells = memoryview(bytearray(_BYTES)).cast("q") if cells is None else cells
 
     def beat(self) -> None:
-        """This rank makes progress. A write into memory and no more."""
+        """Report progress of this rank: one write into memory."""
         self._cells[0] += 1
 
     def reached(self, step: int) -> None:
         self._cells[1] = step
 
     def expect(self, patience_s: float, asked_patience_s: float) -> None:
-        """What follows may take so long without a beat; see `Beat`."""
+        """Set how long the next phase may take without a beat; see `Beat`."""
         self._cells[2], self._cells[3] = round(patience_s * 1000), round(asked_patience_s * 1000)
 
 
 class Heartbeats:
-    """That memory as the process sees it that starts `count` ranks. It is gone with this process."""
+    """The shared memory in the process that starts `count` ranks. It is removed when this process ends."""
 
     def __init__(self, count: int) -> None:
         if hasattr(os, "memfd_create"):
@@ -81,7 +81,7 @@ def _shared(local_rank: int) -> memoryview[int] | None:
     try:
         with Path(path).open("r+b") as file:
             cells = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
-    except (OSError, ValueError):  # the launcher is gone, or nobody else may look into its memory
+    except (OSError, ValueError):  # the launcher is gone, or its memory cannot be opened
         return None
     mine = cells[_CELLS * local_rank : _CELLS * (local_rank + 1)]
     return mine if len(mine) == _CELLS else None

@@ -1,4 +1,4 @@
-"""How Python processes are started: none of them looks for its imports in the current folder."""
+"""Starts Python processes that do not import from the current folder."""
 
 import sys
 
@@ -10,9 +10,10 @@ _WITHOUT_FOLDER = (
 def python(module: str, *arguments: str, safe_path: bool = sys.version_info >= (3, 11)) -> tuple[str, ...]:
     """The command that runs `python -m module arguments`, for a process that may be started in any folder.
 
-    `-m` alone would look for imports in the current folder first, and a `torch.py` that lies there would be run.
+    `-m` alone would import from the current folder first, and would run a `torch.py` there.
 
-    safe_path: whether this Python has the option -P, which its own children take over; else a line of code does it.
+    safe_path: whether this Python has the option -P, which its child processes inherit; else a line of code does the
+    same.
     """
     if safe_path:
         return (sys.executable, "-P", "-m", module, *arguments)

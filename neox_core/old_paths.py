@@ -1,4 +1,4 @@
-"""Import paths that plugins for API 1 were told of, and that have moved since: each gives the module as it is today."""
+"""Import paths that API 1 documented and that have moved since: each gives today's module."""
 
 import sys
 from importlib import import_module, util
@@ -17,12 +17,12 @@ FOLDERS = ("neox_core.build", "neox_core.train")
 
 
 class _OldPaths:
-    """A finder and loader that Python asks after its own."""
+    """A finder and loader that Python tries after its own."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name not in MOVED and name not in FOLDERS:
             return None
-        return ModuleSpec(name, self, is_package=name in FOLDERS)  # type: ignore[arg-type]  # a loader by its methods
+        return ModuleSpec(name, self, is_package=name in FOLDERS)  # type: ignore[arg-type] # a loader by its methods
 
     def create_module(self, spec: ModuleSpec) -> None:
         """None: an empty module."""
@@ -32,12 +32,12 @@ class _OldPaths:
             sys.modules[module.__name__] = import_module(MOVED[module.__name__])
 
     def get_code(self, name: str) -> CodeType | None:
-        """What `python -m name` runs."""
+        """The code that `python -m name` runs."""
         spec = util.find_spec(MOVED[name])
-        loader: Any = spec and spec.loader  # of files, so one with code
+        loader: Any = spec and spec.loader  # modules have files, so they have code
         return loader.get_code(MOVED[name]) if loader is not None else None
 
 
 def install() -> None:
-    """Let the interpreter find the old paths."""
+    """Make the interpreter find the old paths."""
     sys.meta_path.append(_OldPaths())

@@ -1,4 +1,4 @@
-"""What is written to a terminal. Text may come from a file, a host or a plugin, so nothing in it may steer it."""
+"""Writes to a terminal. Text may come from a file, a host or a plugin, so its control characters are escaped."""
 
 import json
 import os
@@ -8,8 +8,9 @@ from typing import Any, TextIO
 
 _STEERING = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and newline
-    r"\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"  # what turns the direction of text, or ends a line
-    r"\ud800-\udfff]"  # half characters, which no stream can encode
+    # characters that change the direction of text, or end a line
+    r"\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
+    r"\ud800-\udfff]"  # lone surrogates, which no stream can encode
 )
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 LONGEST_LINE = 2000
@@ -17,30 +18,30 @@ MOST_LINES = 250
 
 
 class Own(str):
-    """Text whose escape sequences are our own. Whatever is made of it by `+` or `format` is ordinary text again."""
+    """Text whose escape sequences are neox's own. The result of `+` or `format` is ordinary text again."""
 
     __slots__ = ()
 
 
 def printable(text: str) -> str:
-    """The text with what could steer a terminal written as Python escapes it. Newlines and tabs stay."""
+    """The text with control characters escaped as Python does. Newlines and tabs stay."""
     return _STEERING.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def one_line(text: str) -> str:
-    """The text as a part of a line: whatever is not a visible character or a space is written as Python escapes it."""
+    """The text as part of a line: everything except visible characters and spaces is escaped as Python does."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def cut(text: str, most: int) -> str:
-    """The text in about `most` characters: of a longer one the beginning and the end, and how much is left out."""
+    """The text cut to about `most` characters: the start and the end of a longer one, and how much is left out."""
     if len(text) <= most:
         return text
     return f"{text[: most * 3 // 4]} ... {len(text) - most:,} more characters ... {text[-(most // 4) :]}"
 
 
 def readable(text: str) -> str:
-    """A message of any length in lines and of a number that can be read."""
+    """A message with the length and the number of its lines limited."""
     lines = text.split("\n")
     if len(lines) > MOST_LINES:
         lines = [*lines[:MOST_LINES], f"... and {len(lines) - MOST_LINES:,} more lines"]
@@ -48,7 +49,7 @@ def readable(text: str) -> str:
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether to colour what goes to a stream: in a terminal, unless NO_COLOR is set."""
+    """Whether to colour the output of a stream: in a terminal, unless NO_COLOR is set."""
     return stream.isatty() and "NO_COLOR" not in os.environ
 
 
@@ -66,7 +67,7 @@ def echo_json(value: Any) -> None:
 
 
 def echo(*parts: str, err: bool = False, end: str = "\n") -> None:
-    """Write the parts, one behind the other. All output to a user goes through here or `printable`."""
+    """Write the parts, one after the other. All output to a user goes through this function or `printable`."""
     text = "".join(part if isinstance(part, Own) else printable(part) for part in parts) + end
     stream = sys.stderr if err else sys.stdout
     try:

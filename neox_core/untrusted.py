@@ -1,4 +1,4 @@
-"""JSON that anybody may have written: read within bounds, structured strictly, refused with one reason."""
+"""Untrusted JSON: read within limits, structured strictly, refused with one reason."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from neox_core.files import read_bytes
 from neox_core.terminal import cut, one_line
 
 MOST_BYTES = 64 << 20
-"""Of a file of settings or of state, which has some kilobytes."""
+"""Largest size in bytes of a file of settings or state, which has some kilobytes."""
 DEEPEST = 64
-"""Levels of lists and objects; what we write has at most a dozen."""
+"""Largest depth of lists and objects; neox writes at most a dozen levels."""
 LONGEST = 300
-"""Characters of a reason: a value that it quotes may be of any length."""
+"""Largest length of a reason in characters; a value that it quotes may have any length."""
 
 T = TypeVar("T")
 
 
 def read_file(path: Path, error: type[NeoxError], most: int = MOST_BYTES) -> bytes:
-    """The bytes of an ordinary file, at most `most` of them. Raises `error` for a pipe or a device, too."""
+    """The bytes of a regular file, at most `most`. Raises `error`, also for a pipe or a device."""
     try:
         return read_bytes(path, most)
     except OSError as reason:
@@ -34,10 +34,10 @@ def read_file(path: Path, error: type[NeoxError], most: int = MOST_BYTES) -> byt
 
 
 def parse_object(data: bytes, path: Path, error: type[NeoxError]) -> dict[str, Any]:
-    """The JSON object in `data`, which is of `path`.
+    """The JSON object in `data`, which was read from `path`.
 
-    Raises `error` for anything else, for more than DEEPEST levels, and for half a surrogate pair, which cannot be
-    written anywhere again.
+    Raises `error` for anything else, for more than DEEPEST levels, and for half a surrogate pair, which
+    cannot be written again.
     """
     try:
         raw = json.loads(data.decode("utf-8"))
@@ -64,7 +64,9 @@ def read_object(path: Path, error: type[NeoxError], most: int = MOST_BYTES) -> d
 
 
 def strict_converter() -> Converter:
-    """A converter that takes a number for no text, a text for no number, 3.0 for no 3, and no unknown key."""
+    """A converter that does not convert: it refuses a number for a text, a text for a number, 3.0 for 3, and unknown
+    keys.
+    """
     converter = make_converter(forbid_extra_keys=True)
     converter.register_structure_hook(bool, lambda value, _: _only(value, bool))
     converter.register_structure_hook(int, lambda value, _: _only(value, int))
@@ -74,27 +76,27 @@ def strict_converter() -> Converter:
 
 
 def structured(converter: Converter, raw: Any, cls: type[T], what: str, error: type[NeoxError]) -> T:
-    """`raw` as a `cls`. Raises `error`, which begins with `what`, with the first reason why it is none."""
+    """`raw` as a `cls`. Raises `error`, which starts with `what`, with the first reason why it does not fit."""
     try:
         return converter.structure(raw, cls)
-    except Exception as reason:  # a value of the wrong type fails wherever it is first looked at
+    except Exception as reason:  # a value of the wrong type can fail in any conversion
         raise error(f"{what}: {why(reason)}") from reason
 
 
 def why(reason: Exception) -> str:
-    """The first reason of a conversion that failed, and the place of it."""
+    """The first reason of a conversion that failed, and its position."""
     if isinstance(reason, BaseValidationError):
         return short(transform_error(reason)[0])
     return short(f"{type(reason).__name__}: {reason}")
 
 
 def short(value: Any) -> str:
-    """A value in one line of printable characters, about LONGEST of them at most."""
+    """A value in one line of printable characters, cut to about LONGEST."""
     return cut(one_line(cut(str(value), LONGEST)), LONGEST)
 
 
 def replaces(value: Any, current: Any) -> bool:
-    """Whether a stored number, text or None may take the place of `current`: nan and other types may not."""
+    """Whether a stored number, text or None may replace `current`: nan and other types may not."""
     if isinstance(value, float) and math.isnan(value):
         return False
     if isinstance(current, float) and type(value) is int:

@@ -1,7 +1,7 @@
 """One Protocol per kind: what a component gets, what it returns, what it may raise.
 
-Shapes are written [batch, seq, hidden]. Settings are an instance of the attrs class that the Component names, or None.
-The first line of each docstring says how the core calls the Component's target.
+Shapes are written [batch, seq, hidden]. `settings` is an instance of the attrs class that the Component names, or None.
+The first line of each docstring shows how the core calls the Component's target.
 """
 
 from neox_core.contracts.attention import LayoutShape, SparseKernel, SparseLayout, SparseUse

@@ -1,4 +1,4 @@
-"""Block-sparse attention: which blocks of keys a block of queries attends to, and what a model asks of a kernel."""
+"""Block-sparse attention: which blocks of keys a block of queries attends to, and what a model needs of a kernel."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ if TYPE_CHECKING:
 
 @frozen
 class LayoutShape:
-    """What a layout is made for: blocks of a sequence, attention heads, the layer (from 0), the seed of the run.
+    """The numbers that a layout needs.
 
-    causal: no token sees what comes after it, as in every model that is trained here.
+    * num_blocks: blocks of a sequence.
+    * num_heads: attention heads of the whole model.
+    * layer: index of the layer, from 0.
+    * seed: seed of the run.
+    * causal: no token attends to later tokens, as in every model that neox trains.
     """
 
     num_blocks: int
@@ -27,10 +31,11 @@ class LayoutShape:
 class SparseLayout(Protocol):
     """`target(shape: LayoutShape, settings) -> bool [heads, query blocks, key blocks]`, on the CPU.
 
-    True where a block of queries attends to a block of keys. A pure function of its arguments: what is random follows
-    from (seed, layer, head), and torch's own generator is left as it is. Lower triangular where the shape is causal;
-    what is seen within a block of the diagonal is for the executor. The settings have `block`, the side of a block in
-    tokens.
+    * True where a block of queries attends to a block of keys. Lower triangular where the shape is causal; the code
+      that computes attention masks within a block on the diagonal.
+    * It is a pure function of its arguments: random blocks follow from (seed, layer, head), and it does not use torch's
+      own generator.
+    * The settings have `block`, the side of a block in tokens.
     """
 
     def __call__(self, shape: LayoutShape, settings: Any) -> Tensor: ...
@@ -38,10 +43,11 @@ class SparseLayout(Protocol):
 
 @frozen
 class SparseUse:
-    """What a model asks of a kernel of `block_sparse_attention` besides shape, dtype and device.
+    """What a model needs of a kernel of `block_sparse_attention`, besides shape, dtype and device.
 
-    blocks: sides of the blocks of its layouts, in tokens. bias: its position adds to the scores. dropout: training
-    drops attention probabilities.
+    * blocks: sides of the blocks of its layouts, in tokens.
+    * bias: whether its position adds a bias to the scores.
+    * dropout: whether training drops attention probabilities.
     """
 
     blocks: tuple[int, ...]
@@ -53,5 +59,5 @@ class SparseKernel(Protocol):
     """What a kernel of `block_sparse_attention` has besides; it is called like `model.blocked.blocked_attention`."""
 
     def why_not_for(self, use: SparseUse) -> tuple[str, ...]:
-        """The reasons why it cannot do what a model asks of it; empty: it can. Asked when the model is built."""
+        """The reasons why the kernel cannot do what a model needs; empty: it can. Called when the model is built."""
         ...

@@ -1,4 +1,4 @@
-"""What the steps of a run train on, where that changes as it goes on."""
+"""Curricula: which samples and tokens a run trains on, by step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 @frozen
 class CurriculumShape:
-    """The numbers that a curriculum needs. seq_length in tokens, train_batch in samples of all ranks together."""
+    """The numbers that a curriculum needs.
+
+    * seq_length: tokens of a sample.
+    * train_batch: samples of a step, of all ranks together.
+    * train_iters: steps of the run.
+    """
 
     num_layers: int
     seq_length: int
@@ -24,34 +29,34 @@ class CurriculumShape:
 class Curriculum(Protocol):
     """`target(shape: CurriculumShape, settings) -> Curriculum`. Its settings have `enabled`, which switches it on.
 
-    All that it says is a pure function of the step, counted from 0: every rank and every process that reads data asks
-    one of its own, and a resumed run asks for its first step without having asked for those before. Evaluation is
-    left alone.
+    Each method is a pure function of the step, counted from 0: every rank and every process that reads data has a
+    curriculum of its own, and a resumed run starts at its first step without calls for the steps before. Evaluation
+    does not use it.
     """
 
     num_workers: int | None
-    """Processes of a rank that read the training data; None: as `num-workers` says."""
+    """Processes of a rank that read the training data; None: the value of `num-workers`."""
 
     chooses: bool
-    """Whether it says which samples a step reads; else they come in the order of the run."""
+    """Whether `samples` chooses the samples of a step; otherwise they come in the order of the run."""
 
     routed_layers: frozenset[int]
-    """The layers, counted from 0, that see some of the tokens of a sample; the others pass by."""
+    """The layers, counted from 0, that process only some tokens of a sample; the other tokens skip them."""
 
     seed: int
-    """Of the draw of these tokens, which also follows from the sample and the layer."""
+    """Seed for choosing these tokens, which also depend on the sample and the layer."""
 
     def sequence_length(self, step: int) -> int:
-        """Tokens that a step reads of each sample, from its first; at most seq_length."""
+        """Tokens that a step reads of each sample, from its first on; at most seq_length."""
         ...
 
     def kept_tokens(self, step: int) -> int:
-        """Tokens of a sample that the routed layers see; seq_length or more: all."""
+        """Tokens of a sample that the routed layers process; seq_length or more: all."""
         ...
 
     def samples(self, step: int, pool: int) -> NDArray[np.int64]:
-        """The samples of a step, int64 [train_batch], each below `pool`: how many one pass over the data has.
+        """The samples of a step, int64 [train_batch], each below `pool`. Called where `chooses` is True.
 
-        Asked where `chooses` is True. Raises DataError for a pool that it cannot choose from.
+        pool: number of samples in one pass over the data. Raises DataError for a pool that it cannot choose from.
         """
         ...

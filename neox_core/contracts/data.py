@@ -14,130 +14,152 @@ if TYPE_CHECKING:
 
 
 class TokenSource(Protocol):
-    """Read-only documents of token ids. Safe to use from forked workers; reading changes nothing on disk.
+    """Read-only documents of token ids. A document is the unit that is split over training, validation and test, and
+    shuffled.
 
-    A document is the unit that is split over train, validation and test, and shuffled.
+    * Reading changes nothing on disk, and forked workers may read at the same time.
     """
 
     sizes: NDArray[np.int32]
-    """Tokens of each document, [documents], 0 or more."""
+    """Length of each document in tokens, [documents], 0 or more."""
 
     dtype: np.dtype[Any]
     """Integer dtype of the ids as stored."""
 
     def read(self, document: int, offset: int = 0, length: int | None = None) -> NDArray[Any]:
-        """Ids [length] of one document from `offset` on, to its end by default. A view where the storage allows.
+        """The ids of a part of one document, [length]; a view where the storage allows it.
 
-        What a caller writes into them, where they can be written, changes nothing that is read next.
+        document: its index, from 0.
+        offset: first token to read.
+        length: tokens to read; None: to the end of the document.
+        When a caller writes into the result, later reads do not change.
         """
         ...
 
 
 class TokenWriter(Protocol):
-    """Writes one dataset in constant memory. Nothing that looks finished exists before `close()` returns."""
+    """Writes one dataset in constant memory. Before `close()` returns, nothing looks like a finished dataset."""
 
     def add_document(self, tokens: Sequence[int] | NDArray[Any]) -> None:
-        """tokens: list or array. Raises DataError for an id below 0 or not below `vocab_size`, and for a full disk."""
+        """Append a document. Raises DataError for an id below 0 or not below `vocab_size`, and for a full disk.
+
+        tokens: ids, a list or an array.
+        """
         ...
 
     def close(self) -> None:
-        """Finish and move the files into place atomically, over those of a dataset that had the name; leave no others.
+        """Finish the dataset and move its files into place atomically, over the files of an earlier dataset of that
+        name.
 
-        Raises DataError; what was written is then still there.
+        No other files remain. Raises DataError; the files written so far then stay.
         """
         ...
 
     def abort(self) -> None:
-        """Remove what was written; a dataset that had the name before is still there."""
+        """Remove the files written so far. An earlier dataset of that name stays."""
         ...
 
 
 class ResumableWriter(TokenWriter, Protocol):
-    """A writer that another can go on from, also after a kill: `DataBackend.resume` makes the other."""
+    """A writer whose work another one can continue, also after a kill: `DataBackend.resume` builds the other."""
 
     def checkpoint(self) -> dict[str, int]:
-        """Put on disk what was written so far, and return what `resume` needs to go on from there."""
+        """Flush everything written so far to disk. Returns the position for `resume`."""
         ...
 
     def leave(self) -> None:
-        """Let go of what was written, for `resume`, instead of removing it."""
+        """Close the files and keep them for `resume`."""
         ...
 
 
 class DataBackend(Protocol):
     """`target(settings) -> DataBackend`.
 
-    A prefix names one dataset; the backend knows its files, and makes folders that are not there. Raises DataError
-    naming the file for what is missing, truncated or of another format, at the latest when all of it is read.
-    `data-impl: infer` makes one with the defaults of its settings, and asks it by `recognises`.
+    A format of datasets. A prefix names one dataset; the backend knows its files and creates missing folders.
+
+    * Raises DataError that names the file for a file that is missing, truncated or in another format, at the latest
+      when all of it is read.
+    * `data-impl: infer` builds the backend with the defaults of its settings and calls `recognises`.
     """
 
     def recognises(self, prefix: Path) -> bool:
-        """Whether the files of `prefix` are a whole dataset of this backend: looks at names and magic bytes only."""
+        """Whether the files of `prefix` are a complete dataset of this backend. Reads only names and magic bytes."""
         ...
 
     def files(self, prefix: Path) -> tuple[Path, ...]:
-        """The files of the dataset, there or not. Without the last one there is no dataset."""
+        """The files of the dataset, whether they exist or not. Without the last one there is no dataset."""
         ...
 
     def open(self, prefix: Path) -> TokenSource: ...
 
     def create(self, prefix: Path, vocab_size: int) -> TokenWriter:
-        """A writer whose integer type holds every id below `vocab_size`."""
+        """A writer for a new dataset.
+
+        vocab_size: the writer's integer type holds every id below it.
+        """
         ...
 
 
 class ResumableBackend(DataBackend, Protocol):
-    """A backend whose writers are ResumableWriters. Preparing asks by the method whether it is one."""
+    """A backend whose writers are ResumableWriters. `neox data prepare` recognises it by this method."""
 
     def resume(self, prefix: Path, vocab_size: int, position: Mapping[str, int]) -> ResumableWriter:
-        """A writer that goes on at a checkpoint; what was written behind it is dropped. Raises DataError."""
+        """A writer that continues at a checkpoint and drops what was written after it. Raises DataError.
+
+        vocab_size: as of `create`.
+        position: the result of `ResumableWriter.checkpoint`.
+        """
         ...
 
 
 class TokenizingBackend(DataBackend, Protocol):
-    """A backend that reads text. The core asks by the method whether it is one."""
+    """A backend that reads text. The core recognises it by this method."""
 
     def use(self, tokenizer: Tokenizer, identity: str) -> None:
-        """Called before `open`, where the run has a tokenizer. identity: changes when its ids do."""
+        """Set the tokenizer; called before `open`, where the run has a tokenizer.
+
+        identity: a text that changes when the tokenizer's ids change.
+        """
         ...
 
 
 class TokenStream(Protocol):
-    """Documents of token ids in an order of their own: read from any of them on, but not counted before."""
+    """Documents of token ids in a fixed order, read from any of them on, without counting them first."""
 
     identity: str
-    """Changes when the documents or their ids do."""
+    """A text that changes when the documents or their ids change."""
 
     def documents(
         self, first: tuple[int, int], number: int, wanted: Callable[[int], bool]
     ) -> Iterator[tuple[int, int, int, NDArray[np.int32]]]:
-        """(file, record, number, ids) of the documents from (file, record) `first` on, to the last.
+        """Read (file, record, number, ids) of each document from `first` to the last. Raises DataError for unreadable
+        text.
 
-        number: of the first, where the first of all, at (0, 1), has number 0; those that are not `wanted` by their
-        number do not come. Raises DataError for what cannot be read.
+        first: (file, record) of the first document to read; the very first document is at (0, 1).
+        number: the number of that document, counted from 0 at the very first.
+        wanted: whether a document is read, by its number; others are left out.
         """
         ...
 
 
 class StreamingBackend(DataBackend, Protocol):
-    """A backend that reads documents in their own order only. The core asks by the method whether it is one."""
+    """A backend that reads documents only in their order. The core recognises it by this method."""
 
     def stream(self, prefix: Path) -> TokenStream: ...
 
 
 class Tokenizer(Protocol):
-    """`target(settings) -> Tokenizer`.
+    """`target(settings) -> Tokenizer`. Raises DataError for a missing or unreadable file.
 
-    `decode(encode(text)) == text` for any text, when the tokenizer is lossless. The same text gives the same ids, each
-    a whole number from 0 to below `vocab_size`. Raises DataError for a missing or unreadable file.
+    * The same text gives the same ids, each an integer from 0 to below `vocab_size`.
+    * `decode(encode(text)) == text` for any text, if the tokenizer is lossless.
+    * An optional method `to_json() -> str` gives the tokenizer.json of the library `tokenizers`, for an export.
 
-    Planner: `(settings) -> int`, the number of ids, from the files alone. A method `to_json() -> str`, where it has
-    one, gives the tokenizer.json of the library `tokenizers`, for an export.
+    Planner: `(settings) -> int`, the number of ids, from the files alone.
     """
 
     vocab_size: int
-    """Number of ids: every id is below it."""
+    """Number of ids; every id is below it."""
 
     eod: int
     """The id that ends a document, below `vocab_size`."""
@@ -145,32 +167,34 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]: ...
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """For each text what `encode` gives."""
+        """The result of `encode` for each text."""
         ...
 
     def decode(self, ids: Iterable[int]) -> str: ...
 
 
 class TrainableTokenizer(Protocol):
-    """The target of a tokenizer that can be learnt from text: it has this class method besides being called."""
+    """The target of a tokenizer that can be trained on text: besides being called, it has this class method."""
 
     def train(self, texts: Iterator[str], vocab_size: int, folder: Path) -> dict[str, str]:
-        """Learn at most `vocab_size` ids from `texts`, read once, and write files into the empty `folder`.
+        """Train on texts and write the files of the tokenizer. The same texts give the same files.
 
-        Returns the names of the files by the settings field that names each: {"vocab_file": "vocab.json"}. The same
-        texts give the same files.
+        texts: read once.
+        vocab_size: largest number of ids.
+        folder: an empty folder for the files.
+        Returns the name of each file by its settings field: {"vocab_file": "vocab.json"}.
         """
         ...
 
 
 @frozen
 class Corpus:
-    """Text files in the order in which their documents are written.
+    """Text files, in the order in which their documents are written.
 
-    root: the folder that the paths are relative to, where it is given.
-    json_keys: members of each line of a .jsonl file, or columns of a .parquet file, that hold text.
-    skip_undecodable: leave out files that are not UTF-8, instead of stopping at the first.
-    skip_bad: leave out records that hold no text, and count them.
+    * root: the folder that `files` are relative to.
+    * json_keys: members of each line of a .jsonl file, or columns of a .parquet file, that hold text.
+    * skip_undecodable: leave out files that are not UTF-8, instead of stopping at the first.
+    * skip_bad: leave out records without text, and count them.
     """
 
     files: tuple[Path, ...]
@@ -181,12 +205,11 @@ class Corpus:
 
 
 class NamedCorpus(Protocol):
-    """`target(settings) -> NamedCorpus`: text that has a name."""
+    """`target(settings) -> NamedCorpus`: text that a user names instead of files."""
 
     def open(self, folder: Path) -> Corpus:
-        """Its files, in the order of their documents, and how they are read.
+        """The files of the corpus, in the order of their documents. Raises DataError when they cannot be obtained.
 
-        What has to be downloaded or unpacked comes into `folder`, which it makes and which is kept, so that it is done
-        once. Raises DataError when it cannot be got.
+        folder: where to keep downloaded or unpacked files, so that this is done once; `open` creates it.
         """
         ...

@@ -24,10 +24,13 @@ def _alone(ours: Tensor) -> Sequence[Tensor]:
 
 @frozen
 class WeightRule:
-    """One of our parameters and those of a published checkpoint that it is made of.
+    """One parameter of neox, and the parameters of a published checkpoint that it is made from.
 
-    join: their tensors, in the order of `theirs`, to ours. split: the way back, exact. They look at shapes and order
-    elements anew; nothing is computed, so that import and export lose no bit.
+    * ours: its name in neox. theirs: their names in the published checkpoint.
+    * join: their tensors, in the order of `theirs`, to ours.
+    * split: ours to their tensors, the exact inverse of `join`.
+
+    Both only reshape, join, split and reorder, so import and export lose no bit.
     """
 
     ours: str
@@ -39,30 +42,35 @@ class WeightRule:
 class ModelFamily(Protocol):
     """`target()`: translates one family of published checkpoints. Its name is the `model_type` of their config.json.
 
-    The target is imported on the host too, so torch is imported inside the functions that need it. What this version of
-    neox cannot express is refused by ConfigError, never left out. A method `files() -> Mapping[str, str]`, where it has
-    one, gives text files that go with each export, by name, such as the code of a model.
+    * The target is also imported on the host, so it imports torch inside the functions that need it.
+    * It raises ConfigError for what this version of neox cannot express, and never leaves it out.
+    * An optional method `files() -> Mapping[str, str]` gives text files that each export includes, by name, such as the
+      code of a model.
     """
 
     def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Their config.json -> the keys of a neox config that make the same model."""
+        """The keys of a neox config that describe the model of a published config.json."""
         ...
 
     def config(self, model: ModelPlan, vocab_size: int) -> dict[str, Any]:
-        """A planned model -> the config.json of its export, without the dtype and special tokens."""
+        """The config.json of an export, without the dtype and special tokens.
+
+        model: the planned model. vocab_size: rows of its embedding.
+        """
         ...
 
     def weights(self, model: ModelPlan) -> Iterable[WeightRule]:
-        """Every weight of the model, each of ours once."""
+        """A rule for every parameter of the model, one for each."""
         ...
 
     def ignores(self, name: str) -> bool:
-        """Whether one of their tensors is no weight, such as a stored mask."""
+        """Whether one of their tensors is not a weight, such as a stored mask."""
         ...
 
     def logits(self, folder: Path, tokens: Tensor) -> Tensor | None:
-        """What their own implementation gives for int64 [batch, seq] tokens, in fp32 on a CPU: [batch, seq, vocab].
+        """The logits of their own implementation, in fp32 on a CPU: [batch, seq, vocab]; None where it is not
+        installed.
 
-        None where it is not installed.
+        folder: the published checkpoint. tokens: int64 [batch, seq].
         """
         ...

@@ -1,4 +1,4 @@
-"""What surrounds a run: launchers and monitors."""
+"""The surroundings of a run: launchers and monitors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ if TYPE_CHECKING:
 
 @frozen
 class LaunchCommand:
-    """A process that starts the ranks. argv is a list and never meets a shell; env is added to the host's own."""
+    """The command of a process that starts the ranks.
+
+    * argv: a tuple of words; no shell interprets it.
+    * env: variables that are added to the environment of the host.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(factory=dict)
 
 
 def launch_fault(command: object) -> str:
-    """What is wrong with what a launcher returned; "" where nothing is."""
+    """The fault of what a launcher returned; "" where it has none."""
     if not isinstance(command, LaunchCommand):
         return f"a launcher returns a LaunchCommand, not {command!r}"
     if not isinstance(command.argv, tuple) or not command.argv:
@@ -38,25 +42,34 @@ def launch_fault(command: object) -> str:
 class Launcher(Protocol):
     """`target(plan: RunPlan, run_file: Path, settings) -> LaunchCommand`; imported on the host, so it is light.
 
-    A pure function: the same plan gives the same command, and nothing is started or written. The command names the run
-    file, runs no shell on this host, and repeats no value of the environment, which the ranks inherit: it may be
-    secret. Hosts, ranks and the address where they meet are in `plan.cluster`, a ClusterPlan. The core runs the command
-    in a session of its own, sends it SIGTERM to stop the ranks in good order (it passes that on, once, to each rank and
-    not to the rank's workers), kills it at a second Ctrl-C, and judges by its exit code: 0 when every rank ended well.
-    It stays
-    until they have: 0 before the first rank has come to its end is an error.
+    A pure function: the same plan gives the same command, and the launcher starts and writes nothing. Hosts, ranks and
+    the address of the first rank are in `plan.cluster`, a ClusterPlan.
 
-    Each rank is the command `neox_core.interpreter.python("neox_core.run.rank", RUN_FILE)`: that is `python -m`, and
-    nothing is imported from the current folder. It has RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set,
-    and leaves when its parent is gone. The core puts NEOX_RUN_SHA256 into the environment of the command, and a rank
-    that finds it runs no other run file; ranks on other hosts get it from `plan.runfile.digest(plan)`. stdout of rank
-    0 is the terminal; stderr of each rank goes to a log of its own (ranks other than 0 send their stdout there too).
-    A rank that fails says why in failure.rank<N>.json beside run.json if it still can, and ends with a code that is
-    not 0; the command then stops the others within 30 s. Of the ranks that could not say why (killed for want of
-    memory, say) the command may: in `failure.json` beside run.json, which counts for more, {"rank": int, "exit_code":
-    int, "message": str, "hint": str, "users_mistake": bool, "log": path of its log}. For a
-    rank that hangs to be noticed before a collective's 30 minutes, the command watches the ranks of its machine by
-    `neox_core.heartbeat`; where it does not, the run says that `stall-timeout` has no effect.
+    The command:
+
+    * names the run file, runs no shell on this host, and repeats no value of the environment, which the ranks inherit:
+      it may be secret;
+    * runs in a session of its own. The core sends it SIGTERM to stop the ranks; it passes the signal on, once, to each
+      rank and not to the rank's workers. A second Ctrl-C kills it;
+    * runs until every rank has ended. Exit code 0 means that all ranks succeeded; 0 before the first rank has finished
+      is an error;
+    * stops the other ranks within 30 s when one fails;
+    * may write `failure.json` beside run.json about a rank that could not report its failure (killed when memory ran
+      out, for example): {"rank": int, "exit_code": int, "message": str, "hint": str, "users_mistake": bool, "log": path
+      of its log}. It wins over what ranks wrote;
+    * watches the ranks of its machine by `neox_core.heartbeat`, so that a rank that hangs is detected before the 30
+      minutes of a collective. Otherwise the run reports that `stall-timeout` has no effect.
+
+    Each rank:
+
+    * is the command `neox_core.interpreter.python("neox_core.run.rank", RUN_FILE)`, which is `python -m` without the
+      current folder on the path;
+    * has RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, and exits when its parent is
+      gone;
+    * runs no other run file than the one whose digest is NEOX_RUN_SHA256. The core puts this variable into the
+      environment of the command; ranks on other hosts get it from `plan.runfile.digest(plan)`;
+    * writes stderr to a log of its own, and stdout too, except for rank 0, whose stdout is the terminal;
+    * writes failure.rank<N>.json beside run.json when it fails, if it still can, and exits with a code that is not 0.
     """
 
     def __call__(self, plan: RunPlan, run_file: Path, settings: Any) -> LaunchCommand: ...
@@ -64,10 +77,10 @@ class Launcher(Protocol):
 
 @define(eq=False)
 class Progress:
-    """How far a run has come, for a monitor to look at whenever it likes and from any thread; it costs the run nothing.
+    """How far a run has come. A monitor may read it at any time and from any thread; this does not slow the run.
 
-    step: optimizer steps that were handed to the device, which may still be at an earlier one. doing: what the run does
-    when it is not training, such as "saving"; "" otherwise.
+    * step: optimizer steps that were handed to the device, which may still be at an earlier one.
+    * doing: what the run does when it does not train, such as "saving"; otherwise "".
     """
 
     step: int = 0
@@ -81,7 +94,7 @@ class Progress:
 
     @contextmanager
     def during(self, doing: str) -> Iterator[None]:
-        """Inside, the run does this; then again what it did before."""
+        """Set `doing` inside the block, and restore it after."""
         before, self.doing = self.doing, doing
         try:
             yield
@@ -91,7 +104,7 @@ class Progress:
 
 @frozen
 class RunInfo:
-    """What a monitor knows of the run. Steps are optimizer steps. `progress` changes; all else stays as it is."""
+    """What a monitor knows of the run. Steps are optimizer steps. Only `progress` changes during the run."""
 
     run_dir: Path
     first_step: int
@@ -107,24 +120,26 @@ class RunInfo:
 class Monitor(Protocol):
     """`target(run: RunInfo, settings) -> Monitor`; lives in rank 0 and is called at log steps only.
 
-    What it wants to show between two logs it reads from `run.progress`, in a thread of its own.
-
-    It is made anew for a run that is resumed, in the folder of the first. It takes values of any name, nan and inf too,
-    leaves the mapping as it is, since other monitors get it too, and takes messages of any text.
-
-    A monitor must not stop a run: the core reports what it raises once, and goes on without it. It may refuse to start:
-    what its constructor raises ends the run before the first step.
-
-    `monitors` names the monitors of a run. One whose settings class has a property `enabled` joins when that is true,
-    named or not: so does `tensorboard: {enabled: true}`, a block that is a setting of the monitor of that name.
+    * To show something between two log steps, it reads `run.progress` in a thread of its own.
+    * A resumed run builds it again, in the folder of the first run.
+    * It accepts values of any name, nan and inf too, and messages of any text. It does not change the mapping, which
+      other monitors get too.
+    * It must not stop a run: the core reports its first exception and continues without it. Only an exception in its
+      constructor ends the run, before the first step.
+    * `monitors` names the monitors of a run. One whose settings class has a property `enabled` is used when that is
+      true, named or not: so is `tensorboard: {enabled: true}`, a block that is a setting of the monitor of that name.
     """
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Scalars after `step` finished steps, by name: the glossary of names is in docs/monitors.md."""
+        """Record the values of a log step.
+
+        step: finished optimizer steps.
+        values: scalars by name; docs/monitors.md lists the names.
+        """
         ...
 
     def say(self, message: str) -> None:
-        """A message for people, most often one line: a checkpoint written, a warning, a sample of text."""
+        """Show a message to people, usually one line: a checkpoint written, a warning, a sample of text."""
         ...
 
     def close(self) -> None: ...

@@ -10,50 +10,57 @@ if TYPE_CHECKING:
 
 
 class Kernel(Protocol):
-    """`target`: an object with `why_not` that is called like the reference of its op. Offered as `<op>.<name>`.
+    """`target`: an object that has `why_not` and the call signature of its op's reference. Offered as `<op>.<name>`.
 
-    The op and its reference are named by `Component.ops` of the part that owns it, or by `hooks.ops.CORE_OPS`. Equal to
-    the reference to the tolerance that its documentation states, forward and backward; deterministic: the same
-    arguments on the same device give the same bits, so nothing is tuned by the clock while it runs.
+    `Component.ops` of the component that owns the op names the op and its reference, or `hooks.ops.CORE_OPS` does.
 
-    `neox kernels check` asks for the rest of it: results have the dtypes and shapes of the reference's; every argument
-    that the reference gives a gradient gets one, also where the gradient of the result is strided; arguments that the
-    reference leaves alone are left alone, those that it changes in place have their versions raised
-    (`torch.autograd.graph.increment_version`); no result has the memory of an argument unless the reference's has.
+    * It equals the reference, forward and backward, to the tolerance that its documentation states.
+    * It is deterministic: the same arguments on the same device give the same bits, so nothing is tuned while it runs.
+    * Results have the dtypes and shapes of the reference's results.
+    * Every argument that has a gradient in the reference gets one, also where the gradient of the result is strided.
+    * It does not change arguments that the reference does not change, and raises the version of those that both change
+      in place (`torch.autograd.graph.increment_version`).
+    * No result shares memory with an argument unless the reference's result does.
+
+    `neox kernels check` checks all of this.
     """
 
     tested: frozenset[str]
-    """Devices that its tests have passed on, such as "sm_90" or "gfx942". On others it runs only when asked for.
+    """Devices on which its tests have passed, such as "sm_90" or "gfx942". On others it runs only when asked for.
 
-    On a CPU every kernel runs only when asked for, since `auto` takes the references there. A kernel may also have a
-    text `unasked`: why `auto` shall take it on no device, though it is right. One that has `recording` and `remembers`,
-    see `neox_kernels.roofline.Recorded`, is in `neox kernels list --roofline`. One that has `tiles`, `candidates`,
-    `use_tiles` and `tuning_examples`, see `kernels.tiles.Tiled`, is measured by `neox kernels tune`.
+    On a CPU every kernel runs only when asked for, since `auto` takes the references there. Optional members:
+    an attribute `unasked`: the reason why `auto` does not choose it on any device, although it is right;
+    `recording` and `remembers`, see `neox_kernels.roofline.Recorded`, for `neox kernels list --roofline`;
+    `tiles`, `candidates`, `use_tiles` and `tuning_examples`, see `kernels.tiles.Tiled`, for `neox kernels tune`.
     """
 
     def why_not(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:
-        """The reasons why it cannot run; empty: it can. It looks at nothing but its arguments and what is installed.
+        """The reasons why it cannot run; empty: it can. Depends only on its arguments and on what is installed.
 
         shape, dtype: of the first tensor, for one sample.
+        device: where it would run.
         """
         ...
 
     def __call__(self, *args: Any) -> Any: ...
 
     def examples(self, dtype: torch.dtype, device: torch.device, *, large: bool) -> Iterable[tuple[Any, ...]]:
-        """Arguments to compare it on with its reference; large: to measure it on. The meta device is among them.
+        """Arguments on which to compare it with its reference.
 
-        `neox kernels check` takes every gradient that the reference has; `neox kernels bench` those of arguments that
-        require one.
+        dtype, device: of the tensors; the device may be meta.
+        large: whether to give arguments on which to measure it.
+        `neox kernels check` compares every gradient that the reference has; `neox kernels bench` computes those of
+        arguments that require one.
         """
         ...
 
 
 class KernelUser(Protocol):
-    """A part of a model that computes an op by the kernel for it where there is one, else by the reference.
+    """A component that computes an op by a kernel where there is one, else by the reference.
 
-    Any module, activation or optimizer that has this attribute is one. It is empty until the build fills it.
+    A module, activation or optimizer with this attribute is a KernelUser. The mapping is empty until the model is
+    built.
     """
 
     kernels: Mapping[str, Callable[..., Any]]
-    """By op."""
+    """Implementation by op."""

@@ -1,4 +1,4 @@
-"""Parts of the model: norms, activations, positions."""
+"""Components of a model: norms, activations, positions."""
 
 from __future__ import annotations
 
@@ -14,15 +14,20 @@ if TYPE_CHECKING:
 class Norm(Protocol):
     """`target(dim: int, settings) -> torch.nn.Module`.
 
-    A module from [..., dim] to [..., dim], with any number of leading dimensions or none, same device; the dtype is
-    that of the input, whatever the parameters have. Statistics are over the last dimension, in fp32 or better, which is
-    fp64 for an input in fp64; for an input of zeros result and gradient are finite. The input is left as it is.
-    Deterministic: two calls on the same input give the same bits. The gradient is that of the function. Parameters that
-    weight decay must leave alone are named in the class attribute `no_weight_decay` (of the module's own parameters,
-    e.g. {"weight", "bias"}).
+    A module that normalises its input over the last dimension.
 
-    Planner: `(dim: int, settings) -> dict`, the shape of each parameter by name. Without one the number of parameters
-    is not known before a start.
+    * dim: size of the last dimension, in elements.
+    * Input and output: [..., dim], with any number of leading dimensions or none. The output is on the device and in
+      the dtype of the input, in whatever dtype the parameters are.
+    * Statistics are in fp32 or better; for an input in fp64 they are in fp64. For an input of zeros, result and
+      gradient are finite.
+    * The module does not change its input. It is deterministic: two calls on the same input give the same bits. Its
+      gradient is the gradient of the function.
+    * The class attribute `no_weight_decay` names the module's own parameters that weight decay must not change, such as
+      {"weight", "bias"}.
+
+    Planner: `(dim: int, settings) -> dict`, the shape of each parameter by name. Without a planner, the number of
+    parameters is not known before a run starts.
     """
 
     no_weight_decay: frozenset[str]
@@ -33,10 +38,14 @@ class Norm(Protocol):
 class Activation(Protocol):
     """`target(settings) -> Activation`.
 
-    Elementwise when `gated` is False: [..., width] -> [..., width]. When `gated` is True it gets value and gate side
-    by side, [..., 2 * width] with the value in the first half, and returns [..., width], proportional to the value.
-    Same dtype, finite for every finite input, and the input is left as it is. Deterministic: two calls on the same
-    input give the same bits. The gradient is that of the function. No parameters, no state.
+    A function of the inner width of an MLP, without parameters and without state.
+
+    * gated False: elementwise, [..., width] -> [..., width].
+    * gated True: the input is [..., 2 * width], with the value in the first half and the gate in the second; the output
+      is [..., width], proportional to the value.
+    * The output has the dtype of the input and is finite for every finite input. The function does not change its
+      input.
+    * It is deterministic: two calls on the same input give the same bits. Its gradient is the gradient of the function.
 
     Planner: `(settings) -> bool`, whether it is gated.
     """
@@ -48,7 +57,13 @@ class Activation(Protocol):
 
 @frozen
 class PositionShape:
-    """The numbers that a position needs. head_dim in elements, max_positions in tokens."""
+    """The numbers that a position needs.
+
+    * hidden_size: width of the residual stream, in elements.
+    * num_heads: attention heads of the whole model.
+    * head_dim: width of a head, in elements.
+    * max_positions: length of the longest sequence, in tokens.
+    """
 
     hidden_size: int
     num_heads: int
@@ -57,12 +72,14 @@ class PositionShape:
 
 
 class ScoreBias(Protocol):
-    """What is added to the scaled score of a query and a key, from the head and the positions of both.
+    """`bias(head, query, key) -> Tensor`: the bias that a position adds to the scaled score of a query and a key.
 
-    All three are int64 and broadcast to one shape, which the result has or broadcasts to: scalars in FlexAttention on a
-    GPU, [heads, 1, 1], [rows, 1] and [keys] where a few rows of queries are computed at a time. A key is never ahead of
-    the query. `head` counts those of the whole model. The result is floating point and finite. Only distance counts,
-    also beyond the prepared positions, and no tensor of the whole [heads, seq, seq] is made.
+    * head: index of the head in the whole model. query, key: their positions; a key is never after its query.
+    * All three are int64 and broadcast to one shape: scalars in FlexAttention on a GPU; [heads, 1, 1], [rows, 1] and
+      [keys] where attention computes some rows of queries at a time.
+    * The result is floating point, finite, and has this shape or broadcasts to it. It depends only on the distance of
+      query and key, also beyond the prepared positions.
+    * The function does not build a tensor of all [heads, seq, seq].
     """
 
     def __call__(self, head: Tensor, query: Tensor, key: Tensor, /) -> Tensor: ...
@@ -71,13 +88,16 @@ class ScoreBias(Protocol):
 class Position(Protocol):
     """`target(shape: PositionShape, settings) -> torch.nn.Module` with these four methods.
 
-    A position that does nothing at a stage returns its input there. `positions` is int64, [seq] or [batch, seq]: the
-    index of each token in its document, from 0 to below `max_positions`. It may start anywhere and begin again at 0: a
-    cached generation passes one token with its index, a packed sample one document after the other, a part of a
-    sequence its own indices; each sample may have others, and [seq] means the same for all samples. What a token gets
-    follows from its own index alone. Deterministic: two calls give the same bits. The gradient is that of the function.
-    Weight matrices may be left empty: the model draws every parameter of two or more dimensions. Parameters that weight
-    decay must leave alone are named in the class attribute `no_weight_decay`.
+    A position tells a model where its tokens are. A method without a task returns its input.
+
+    * positions: int64 [seq] or [batch, seq], the index of each token in its document, from 0 to below `max_positions`;
+      [seq] means the same for all samples. The indices may start anywhere and restart at 0: cached generation passes
+      one token with its index, a packed sample has one document after the other, a part of a sequence has its own
+      indices.
+    * The result for a token depends only on its own index.
+    * It is deterministic: two calls give the same bits. Its gradient is the gradient of the function.
+    * The model draws every parameter of two or more dimensions, so `__init__` may leave weight matrices empty.
+    * The class attribute `no_weight_decay` names the parameters that weight decay must not change.
 
     Planner: `(shape: PositionShape, settings) -> dict`, the shape of each parameter by name.
     """
@@ -85,25 +105,36 @@ class Position(Protocol):
     no_weight_decay: frozenset[str]
 
     def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
-        """Once, before the first block: [batch, seq, hidden] -> the same shape and dtype; the input stays as it is."""
+        """Add positions to the embeddings; called once, before the first block. Does not change its input.
+
+        hidden: [batch, seq, hidden]. Returns the same shape and dtype.
+        """
         ...
 
     def prepare(self, positions: Tensor, dtype: torch.dtype) -> Any:
-        """Once a forward pass: what `rotate` and `score_bias` need (such as cos and sin), shared by all layers: a
-        tensor, a tuple of tensors, or None if nothing. It is the only place where they meet trained parameters.
+        """Compute what `rotate` and `score_bias` need, such as cos and sin; called once per forward pass, for all
+        layers.
+
+        Only this method may use trained parameters. Returns a tensor, a tuple of tensors, or None.
+        dtype: dtype of the activations.
         """
         ...
 
     def rotate(self, query: Tensor, key: Tensor, prepared: Any) -> tuple[Tensor, Tensor]:
-        """In each layer: query and key [batch, heads, seq, head_dim] -> the same shapes and dtypes.
+        """Rotate queries and keys; called in each layer. Returns (query, key) in the same shapes and dtypes.
 
-        A tensor-parallel rank passes its share of the heads, and a key may have fewer heads than the query: all heads
-        are treated alike.
-        The inputs are views of one tensor and are left as they are. What is told to the scores is distance: moving all
-        positions by one offset leaves every product of a query and a key as it was.
+        query, key: [batch, heads, seq, head_dim], views of one tensor, which `rotate` does not change. A
+        tensor-parallel rank passes its share of the heads, and a key may have fewer heads than the query: `rotate`
+        treats all heads alike.
+        prepared: the result of `prepare`.
+        The product of a query and a key depends only on their distance: adding one offset to all positions does not
+        change it.
         """
         ...
 
     def score_bias(self, prepared: Any) -> ScoreBias | None:
-        """In each layer: what is added to the scores, as a function of head, query and key; None if nothing."""
+        """The bias to add to the scores, as a function of head, query and key; None for no bias. Called in each layer.
+
+        prepared: the result of `prepare`.
+        """
         ...

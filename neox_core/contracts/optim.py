@@ -17,21 +17,25 @@ if TYPE_CHECKING:
 class Optimizer(Protocol):
     """`target(params, settings) -> torch.optim.Optimizer`.
 
-    params: groups `{"params": [...], "weight_decay": float}`; an option in a group wins over the settings, which hold
-    for a group without it. The optimizer reads `lr` from its groups at each step, since the schedule writes it there;
-    it is above 0 to begin with, and at 0 the weights stay. One that decays weights has a setting `weight_decay`: where
-    there is none, `weight-decay` is refused in a config, and groups have 0.
-
-    It must be a `torch.optim.Optimizer` whose whole state is in `state_dict()`, in tensors and plain numbers: saving,
-    building anew and loading it changes no bit of what follows. `step()` moves the weights that have a gradient, those
-    too whose first one comes late, and keeps them finite while gradients are. It leaves the gradients as they are,
-    skips parameters without one, and is deterministic whatever torch's generator draws. `zero_grad()` lets go of
-    gradients. Per-parameter state is either of the parameter's shape (sliced with it under ZeRO) or a scalar; with
-    `Component.whole_parameters` it may also be one number for each index of a dimension, in a tensor that broadcasts
-    to the parameter: [d1, 1] and [1, d2] of a [d1, d2]. Such an optimizer is not run on parts of parameters: at
-    ZeRO 1 its groups are left the parameters that the rank owns, which may be none, after it is made of all. Any other
-    sees flat fp32 slices instead of parameters under ZeRO 1 and above: see `Component.zero_stages`. A parameter with an
-    attribute `is_table` that is True is a vocabulary's: an embedding, or the head.
+    * params: groups `{"params": [...], "weight_decay": float}`. An option in a group wins over the settings, which
+      count for a group without it.
+    * It reads `lr` from its groups at each step, since the schedule writes it there. `lr` starts above 0; at 0 the
+      weights do not change.
+    * An optimizer that decays weights has a setting `weight_decay`. Without it, neox refuses `weight-decay` in a
+      config, and groups have 0.
+    * Its whole state is in `state_dict()`, as tensors and plain numbers: to save the state, build the optimizer again
+      and load it changes no bit of later steps.
+    * `step()` updates the weights that have a gradient, also those whose first gradient comes late, and keeps weights
+      finite while gradients are finite. It does not change gradients and skips parameters without one. It is
+      deterministic, whatever torch's generator draws.
+    * `zero_grad()` removes the gradients.
+    * Per-parameter state has the parameter's shape (under ZeRO it is sliced with the parameter) or is a scalar. With
+      `Component.whole_parameters` it may also have one number for each index of a dimension, in a tensor that
+      broadcasts to the parameter: [d1, 1] and [1, d2] for a [d1, d2].
+    * With `Component.whole_parameters` it never gets parts of parameters. At ZeRO 1 it is built with all parameters;
+      then its groups keep those that the rank owns, which may be none. Any other optimizer gets flat fp32 slices in
+      place of parameters from ZeRO 1 on: see `Component.zero_stages`.
+    * A parameter whose attribute `is_table` is True is an embedding or the head.
     """
 
     param_groups: list[dict[str, Any]]
@@ -47,26 +51,31 @@ class Optimizer(Protocol):
 
 @runtime_checkable
 class AveragingOptimizer(Protocol):
-    """An optimizer that exchanges over the data-parallel ranks by itself, at ZeRO stage 0 and data parallelism alone.
+    """An optimizer that communicates between the data-parallel ranks by itself, at ZeRO stage 0 without other
+    parallelism.
 
-    Its target takes a third argument by the name `group`: the process group of those ranks, None for one rank.
-    Parameters and state are the same on all of them, but for what `own_state` holds. All ranks step together, and all
-    or none of them has a gradient for a parameter. Gradients are clipped before `step()`: averaged ones by their norm,
-    a rank's own by the root mean square of all ranks' norms, which is never below the norm of the average.
+    * Its target takes a third argument named `group`: the process group of the data-parallel ranks, None for one rank.
+    * Parameters and state are the same on all ranks, except for `own_state`. All ranks step together, and a parameter
+      has a gradient on all ranks or on none.
+    * Gradients are clipped before `step()`: averaged ones by their norm, a rank's own by the root mean square of all
+      ranks' norms, which is never below the norm of the average.
     """
 
     def needs_average(self) -> bool:
-        """Whether the next `step()` is to find gradients that are averaged over the ranks, or else the rank's own."""
+        """Whether the next `step()` needs gradients averaged over the ranks; if False, it gets the rank's own
+        gradients.
+        """
         ...
 
     def own_state(self) -> Mapping[str, Tensor]:
-        """What this rank alone knows, by name; empty where the ranks are at one."""
+        """The tensors that only this rank has, by name; empty where all ranks have the same state."""
         ...
 
     def load_own_state(self, stored: Sequence[Mapping[str, Tensor]]) -> None:
-        """Take over the `own_state` of all ranks of a run, in their order, which may have had another number of ranks.
+        """Load the `own_state` of all ranks of a run; called after the parameters and `state_dict()` are loaded.
 
-        As many ranks go on bit for bit. Called after the parameters and `state_dict()` are loaded.
+        stored: one mapping per rank of the earlier run, in order. With the same number of ranks, the run continues bit
+        for bit; the number may also differ.
         """
         ...
 
@@ -75,8 +84,9 @@ class AveragingOptimizer(Protocol):
 class ScheduleShape:
     """Peak and floor of the learning rate; lengths in optimizer steps.
 
-    warmup_steps: length of the linear ramp from 0. decay_steps: the step at which the decay ends, warm-up included.
-    total_steps: length of the run.
+    * warmup_steps: length of the linear ramp from 0.
+    * decay_steps: the step at which the decay ends, including the warm-up.
+    * total_steps: length of the run.
     """
 
     peak_lr: float
@@ -87,21 +97,24 @@ class ScheduleShape:
 
 
 class LRSchedule(Protocol):
-    """`target(shape: ScheduleShape, settings) -> LRSchedule`; imported on the host too, so it is light.
+    """`target(shape: ScheduleShape, settings) -> LRSchedule`; also imported on the host, so it is light.
 
-    A pure function of the step, so that resuming needs no replay: `schedule(step)` is the learning rate of the update
-    that follows `step` finished ones, a float, finite and never negative; also for steps after the end of the run.
-
-    One that `lr-decay-style` names climbs in a straight line from 0 to `peak_lr` in `warmup_steps`, is never above it,
-    starts its decay within a twentieth of it, is afterwards never below `min_lr`, and stays the same from `decay_steps`
-    on.
+    * `schedule(step)` is the learning rate of the update after `step` finished steps: a float, finite and 0 or more,
+      also for steps after the end of the run.
+    * It is a pure function of the step, so that resuming replays nothing.
+    * A schedule for `lr-decay-style` rises linearly from 0 to `peak_lr` in `warmup_steps` and is never above it. The
+      decay starts within 5 % of the peak, is never below `min_lr`, and is constant from `decay_steps` on.
     """
 
     def __call__(self, step: int) -> float: ...
 
 
 def planned_schedule(plan: OptimPlan, total_steps: int) -> LRSchedule:
-    """The schedule of a plan, on the host or in a rank. It raises PluginError for a fault of the component."""
+    """The schedule of a plan, on the host or in a rank. Raises PluginError for a fault of the component.
+
+    plan: the optimizer's part of a plan.
+    total_steps: length of the run, in optimizer steps.
+    """
     shape = ScheduleShape(
         peak_lr=plan.lr,
         min_lr=plan.min_lr,

@@ -1,4 +1,4 @@
-"""What this environment offers, and what became of each plugin: the answer to every question about plugins."""
+"""What this environment offers, and the status of each plugin."""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -17,7 +17,7 @@ Status = Literal["ok", "broken", "disabled", "incompatible"]
 
 @frozen
 class Report:
-    """What became of one plugin."""
+    """The status of one plugin."""
 
     plugin: PluginInfo
     status: Status
@@ -25,7 +25,7 @@ class Report:
 
     @property
     def cause(self) -> str:
-        """The reason in one line; empty when all is well."""
+        """The reason of a failure in one line; "" for a plugin that works."""
         if self.error is None:
             return ""
         if isinstance(self.error, NeoxError):
@@ -36,13 +36,13 @@ class Report:
 
     @property
     def hint(self) -> str:
-        """What a user can do about it; empty when all is well."""
+        """What a user can do about a failure; "" for a plugin that works."""
         if isinstance(self.error, NeoxError) and self.error.hint:
             return self.error.hint
         if isinstance(self.error, ModuleNotFoundError) and self.error.name:
             return f"install {self.error.name.partition('.')[0]}"
         if self.status == "incompatible":
-            return f"another version of {self.plugin.id} may do: {how_to_install(self.plugin.id)}"
+            return f"try another version of {self.plugin.id}: {how_to_install(self.plugin.id)}"
         if self.status == "broken":
             return f"tell the author of {self.plugin.id}; NEOX_PLUGINS_DISABLE={self.plugin.id} switches it off"
         return ""
@@ -55,15 +55,15 @@ class Report:
 
 @frozen
 class Catalog:
-    """All plugins of this environment: the manager, what they offer, and what became of each.
+    """All plugins of this environment: the manager, their offers, and the status of each.
 
-    For whoever reads a config:
+    For code that reads a config:
 
-    * `find(kind, name)` for each component that it names: a plugin that failed and could be the one is in the error;
+    * `find(kind, name)` for each component that it names: the error lists failed plugins that may offer it;
     * `require(ids)` for `plugins: {require: [...]}`;
-    * `warnings()` once the config is known to need none of the failed plugins: a line each, for stderr.
+    * `warnings()` once no failed plugin is needed: one line for each of them, for stderr.
 
-    off: plugin id -> who switches it off, installed or not.
+    off: plugin id, installed or not -> what switches it off.
     """
 
     manager: pluggy.PluginManager
@@ -79,7 +79,7 @@ class Catalog:
         return tuple(report for report in self.reports if report.status in ("broken", "incompatible"))
 
     def misnamed(self) -> tuple[tuple[str, str], ...]:
-        """(what is said, hint) of each name that is switched off and that no installed plugin has."""
+        """(message, hint) for each name that is switched off and that no installed plugin has."""
         ids = [report.plugin.id for report in self.reports]
         found = []
         for name, switch in sorted(self.off.items()):
@@ -90,14 +90,14 @@ class Catalog:
         return tuple(found)
 
     def warnings(self) -> tuple[str, ...]:
-        """One line for each failed plugin, for a command that does not need it, and for each of `misnamed`."""
+        """One line for each failed plugin, for commands that do not need it, and for each of `misnamed`."""
         failed = (f"plugin {report.line}" for report in self.failed())
         return (*failed, *(f"{said}; {hint}" for said, hint in self.misnamed()))
 
     def find(self, kind: str, use: str) -> Entry:
         """The offer that `use` names, as `Registry.find`.
 
-        Raises PluginError; when no plugin offers the name, those that could not be loaded are named with their causes.
+        Raises PluginError; when no plugin offers the name, it names those that could not be loaded, with their causes.
         """
         owner, _, _ = use.rpartition(":")
         report = self.report(owner) if owner else None

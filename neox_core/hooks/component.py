@@ -1,4 +1,4 @@
-"""What a plugin offers: a name, the import path of the code, and its settings. Making an offer imports nothing."""
+"""What a plugin offers: a name, the import path of the code, and its settings. Creating an offer imports nothing."""
 
 import math
 import os
@@ -18,9 +18,9 @@ from neox_core.errors import NeoxError, PluginError
 from neox_core.terminal import echo
 
 GROUP = "neox.plugins"
-"""Of the entry points by which plugins are found."""
+"""The group of the entry points of plugins."""
 METADATA = "neox"
-"""Where a field that is made by `setting()` keeps what is known of it."""
+"""The key of an attrs field's metadata where `setting()` stores its SettingInfo."""
 
 IMPORT_PATH = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
 
@@ -35,7 +35,7 @@ def _attrs_class(offer: Any, attribute: "Attribute[Any]", value: Any) -> None:
 
 
 def _fault(setting: "Attribute[Any]") -> str:
-    """What is wrong with a field of a settings class; "" when nothing is."""
+    """The fault of a field of a settings class; "" when it has none."""
     if setting.init and METADATA not in setting.metadata:
         return "is not made by setting()"
     if setting.type is None:
@@ -60,7 +60,7 @@ def _tuples(value: Any) -> Any:
 def _tuple_of(
     holds: Callable[[Any], object], what: str, length: int | None = None
 ) -> Callable[[Any, "Attribute[Any]", Any], None]:
-    """A check of a field of an offer: a tuple whose members `holds` is true of. what: these members, in words."""
+    """A check of a field of an offer: a tuple of members for which `holds` is true. what: the members, in words."""
 
     def check(offer: Any, attribute: "Attribute[Any]", value: Any) -> None:
         sound = isinstance(value, tuple) and all(map(holds, value)) and length in (None, len(value))
@@ -99,23 +99,23 @@ def _is_count(value: Any) -> bool:
 class Component:
     """An offer of one kind.
 
-    name: what a config writes to choose it.
-    target: "package.module:attribute"; imported only in the process that uses it.
-    settings: attrs class of `setting()` fields, or None when there is nothing to set.
-    summary: one line for `neox plugins list`, with the source (paper, document).
-    needs: top-level modules that the target imports beyond the plugin's hard dependencies.
-    zero_stages: optimizers only: the ZeRO stages its author has tested. A sharded stage hands the optimizer
-        flat fp32 slices of the parameters, so an optimizer that looks at shapes must not list any but 0 and 1.
-    whole_parameters: optimizers only: it looks at a parameter's shape or at all of it, so a tensor-parallel part of
-        one will not do, and at ZeRO 1 each rank's optimizer has whole parameters, those that the rank owns.
-    devices, precisions: optimizers only: what it runs on, and the precisions of a model that it suits.
-    state_numbers: optimizers only: how many numbers its state has at most for each element of a parameter, and besides
-        for each row and column (each index of each dimension); None: it does not say. At the default settings.
-    ops: (name, "package.module:attribute" of the reference in plain torch) of what it computes that a kernel may
-        compute instead; what the target makes is then a `contracts.KernelUser`.
-    scheduler: optimizers only: the scheduler that a run has where its config names none.
-    planner: import path of a light function that tells, before anything starts, what a plan asks of the component: see
-        the contract of its kind.
+    * name: what a config writes to choose it.
+    * target: "package.module:attribute"; imported only in the process that uses it.
+    * settings: attrs class of `setting()` fields, or None for a component without settings.
+    * summary: one line for `neox plugins list`, with the source (paper, document).
+    * needs: top-level modules that the target imports beyond the plugin's hard dependencies.
+    * zero_stages: optimizers only: the ZeRO stages that its author has tested. A sharded stage gives the optimizer flat
+      fp32 slices of the parameters, so an optimizer that uses shapes must list only 0 and 1.
+    * whole_parameters: optimizers only: it uses a parameter's shape or all of its elements, so it cannot step a
+      tensor-parallel part of one, and at ZeRO 1 each rank's optimizer has the whole parameters that the rank owns.
+    * devices, precisions: optimizers only: the devices that it runs on, and the precisions of a model that it suits.
+    * state_numbers: optimizers only: the largest number of values in its state for each element of a parameter, and for
+      each row and column (each index of each dimension), at the default settings; None: not declared.
+    * ops: (name, "package.module:attribute" of the reference in plain torch) of each op that a kernel may compute for
+      it; the target then makes a `contracts.KernelUser`.
+    * scheduler: optimizers only: the scheduler of a run whose config names none.
+    * planner: import path of a light function that computes, before a run starts, what a plan needs to know of the
+      component: see the contract of its kind.
     """
 
     name: str = field(validator=v.matches_re(r"[A-Za-z0-9][A-Za-z0-9_.+-]*"))
@@ -147,7 +147,7 @@ class Component:
     planner: str | None = field(default=None, validator=v.optional(v.matches_re(IMPORT_PATH)))
 
     def missing(self) -> tuple[str, ...]:
-        """The needed modules that are not installed; looks for them and imports none."""
+        """The needed modules that are not installed; imports nothing."""
         return tuple(name for name in self.needs if find_spec(name) is None)
 
 
@@ -155,8 +155,9 @@ class Component:
 class ConfigSection:
     """Top-level config keys that a plugin owns apart from the settings of its components.
 
-    name: for messages and generated docs.
-    settings: attrs class of `setting()` fields, each a top-level key; a field whose type is an attrs class is a block.
+    * name: for messages and generated docs.
+    * settings: attrs class of `setting()` fields, each a top-level key; a field whose type is an attrs class is a
+      block.
     """
 
     name: str = field(validator=_an(str))
@@ -167,7 +168,8 @@ class ConfigSection:
 def load_path(path: str) -> Any:
     """Import "package.module:attribute" and return the attribute.
 
-    Raises PluginError naming the path and the cause, whatever the module does when it is imported.
+    path: the import path.
+    Raises PluginError that names the path and the cause, whatever the module raises when it is imported.
     """
     module_name, _, attribute = path.partition(":")
     try:
@@ -178,21 +180,22 @@ def load_path(path: str) -> Any:
         raise
     except (ImportError, AttributeError) as error:
         raise PluginError(f"cannot load {path}: {error}") from error
-    except (Exception, SystemExit) as error:  # the code of a plugin, so anything
+    except (Exception, SystemExit) as error:  # the code of a plugin may raise anything
         raise PluginError(f"cannot load {path}: {cause_of(error, path)}") from error
     return value
 
 
 def cause_of(error: BaseException, path: str) -> str:
-    """What was raised, in one line, and its place in the package of the import path `path`, if it was there."""
-    of_attrs = len(error.args) > 1 and isinstance(error.args[1], Attribute)  # else it shows its innards
+    """An exception in one line, with its position in the package of the import path `path`, if it was raised there."""
+    # otherwise the message shows attrs' internals
+    of_attrs = len(error.args) > 1 and isinstance(error.args[1], Attribute)
     said = " ".join(f"{type(error).__name__}: {error.args[0] if of_attrs else error}".split())
     place = place_of(error, path)
     return f"{said} ({place})" if place else said
 
 
 def place_of(error: BaseException, path: str) -> str:
-    """The last module and line of the package of `path` that an error came through; "" when it did not."""
+    """The last module and line of the package of `path` in an error's traceback; "" when the package is not in it."""
     package = path.partition(":")[0].partition(".")[0]
     modules = [(frame.f_globals.get("__name__", ""), line) for frame, line in walk_tb(error.__traceback__)]
     places = [f"{name}, line {line}" for name, line in modules if name.partition(".")[0] == package]
@@ -200,9 +203,9 @@ def place_of(error: BaseException, path: str) -> str:
 
 
 def culprit_of(error: BaseException, module: str = "") -> str:
-    """The plugin whose code an error came through last, its version, and the place there; "" where there is none.
+    """The plugin whose code is last in the traceback of an error, with version and position; "" where there is none.
 
-    module: one that was run, and is to blame where it did not come to that.
+    module: a module that was run, and is to blame where no plugin is in the traceback.
     """
     owners = {point.module.partition(".")[0]: point.dist for point in entry_points(group=GROUP) if point.dist}
     for frame, line in reversed(list(walk_tb(error.__traceback__))):
@@ -215,9 +218,9 @@ def culprit_of(error: BaseException, module: str = "") -> str:
 
 
 def blame(error: BaseException, module: str = "") -> PluginError | None:
-    """What the code of a plugin has raised, as an error that names it; None where it came through none.
+    """An exception of a plugin's code as an error that names the plugin; None where no plugin is in the traceback.
 
-    module: as of `culprit_of`.
+    module: as for `culprit_of`.
     """
     culprit = culprit_of(error, module)
     if not culprit:
@@ -228,7 +231,7 @@ def blame(error: BaseException, module: str = "") -> PluginError | None:
 
 
 def show_traceback(error: BaseException) -> None:
-    """Under `--debug`: what the code of a plugin has raised, for its author, on stderr."""
+    """With `--debug`: print the traceback of an exception of a plugin's code on stderr, for its author."""
     if os.environ.get("NEOX_DEBUG") == "1":
         echo("".join(traceback.format_exception(error)), err=True, end="")
 

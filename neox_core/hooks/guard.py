@@ -1,6 +1,6 @@
-"""Listing a plugin makes offers and does nothing else: what would slow down, hang or end the process is refused.
+"""While a plugin is listed, refuses what would slow down, hang or end the process: listing only creates offers.
 
-The culprit is named. What a plugin catches and hides is raised all the same once its part is over.
+The error names the plugin. An error that the plugin catches is raised again when its listing ends.
 """
 
 import os
@@ -17,7 +17,7 @@ from neox_core.errors import PluginError
 
 HEAVY = frozenset({"torch", "deepspeed", "triton", "numpy", "transformers", "tokenizers", "jax", "tensorflow"})
 LISTING_S = 5.0
-"""A plugin is listed within milliseconds; a cold network file system takes a second or two."""
+"""Limit in seconds. Listing a plugin takes milliseconds, or a second or two on a cold network file system."""
 
 
 class HeavyImportError(PluginError):
@@ -25,16 +25,16 @@ class HeavyImportError(PluginError):
 
 
 class RefusedError(PluginError):
-    """A listing module did what no process survives that only wants to know its offers."""
+    """A listing module did something that would end or change the process that lists it."""
 
 
 class SlowListingError(RefusedError):
-    """A listing module did not come to an end in time."""
+    """A listing module did not finish in time."""
 
 
 @contextmanager
 def only_listing(culprit: str) -> Iterator[None]:
-    """All that is refused while a plugin is listed, for the time of the block."""
+    """Refuse inside the block everything that is refused while a plugin is listed."""
     with in_time(culprit), no_lasting_effects(culprit), no_heavy_imports(culprit):
         yield
 
@@ -58,10 +58,10 @@ class _Refuse:
 
 @contextmanager
 def no_heavy_imports(culprit: str) -> Iterator[None]:
-    """Refuse heavy imports inside the block. One that the block catches and forgets is raised at its end.
+    """Refuse heavy imports inside the block. An error that the block catches is raised again at its end.
 
-    A library that this process has already imported (a test, a notebook) is not looked for again, so nothing is
-    refused then; `neox_core.testing.assert_light` checks in a fresh process.
+    A library that this process has already imported (a test, a notebook) cannot be refused;
+    `neox_core.testing.assert_light` checks in a fresh process.
     """
     finder = _Refuse(culprit)
     sys.meta_path.insert(0, finder)
@@ -84,7 +84,7 @@ _FORBIDDEN: tuple[tuple[Any, str, str], ...] = (
 def no_lasting_effects(culprit: str) -> Iterator[None]:
     """Refuse inside the block, for this thread, what would hang or end the process.
 
-    What goes past Python (a signal, a crash in C) cannot be refused: see `suspects`.
+    What happens outside Python (a signal, a crash in C) cannot be refused: see `suspects`.
     """
     refused: list[RefusedError] = []
     mine = threading.get_ident()
@@ -111,14 +111,14 @@ def no_lasting_effects(culprit: str) -> Iterator[None]:
         raise refused[0]
 
 
-_DO_IT_LATER = "do it in what Component(target=...) names, which only a process that uses it imports"
+_DO_IT_LATER = "do it in the module that Component(target=...) names, which only a process that uses it imports"
 
 
 @contextmanager
 def in_time(culprit: str) -> Iterator[None]:
-    """Interrupt the block when it takes longer than LISTING_S, again each second should it continue.
+    """Interrupt the block when it takes longer than LISTING_S, and again each second if it continues.
 
-    Does nothing outside of the main thread, which alone can be interrupted.
+    Does nothing outside of the main thread, since only that can be interrupted.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
@@ -136,10 +136,11 @@ def in_time(culprit: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(SlowListingError):  # should it ring just now
+        with suppress(SlowListingError):  # in case the alarm rings just now
             signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
         if left:
-            signal.setitimer(signal.ITIMER_REAL, left, interval)  # somebody else's, who now waits a little longer
+            # an alarm set by other code, which now rings a little later
+            signal.setitimer(signal.ITIMER_REAL, left, interval)
     if rang:
         raise late

@@ -1,7 +1,7 @@
-"""How to get what is not installed.
+"""How to install what is missing.
 
-On a package index a name may be anybody's. So a plugin of neox is named with its place, a third-party one with the
-address that its own metadata gives, and a module only as a requirement that the plugin itself declares.
+On a package index anybody may own a name. So the hint for a first-party plugin gives its folder, for a third-party
+one the address in its own metadata, and for a module only a requirement that the plugin itself declares.
 """
 
 import re
@@ -30,7 +30,7 @@ def first_party_plugins() -> frozenset[str]:
 
 
 def how_to_install(*plugins: str) -> str:
-    """What to do to get plugins that are not here, or another version of them."""
+    """How to install missing plugins, or another version of them."""
     ids = tuple(dict.fromkeys(map(normalise, plugins)))
     ours = [f"./plugins/{each}" for each in ids if each in first_party_plugins()]
     found = [f"`pip install {' '.join(ours)}` in the repository of neox"] if ours else []
@@ -39,7 +39,7 @@ def how_to_install(*plugins: str) -> str:
 
 
 def how_to_get(modules: Iterable[str], plugin: str) -> str:
-    """What to do about modules that a plugin needs and that are not here."""
+    """How to install the missing modules of a plugin."""
     declared = {normalise(each): each for each in (*_requirements("neox-core"), *_requirements(plugin))}
     names = {module: declared.get(normalise(module), "") for module in modules}
     known = [name for name in names.values() if name]
@@ -59,7 +59,7 @@ def require_modules(entry: Entry) -> None:
 
 
 def _home(plugin: str) -> str:
-    """The address in the metadata of an installed distribution; "" where there is none."""
+    """The home page in the metadata of an installed distribution; "" where there is none."""
     try:
         said = metadata(plugin)
     except (PackageNotFoundError, ValueError):
@@ -69,7 +69,7 @@ def _home(plugin: str) -> str:
 
 
 def _requirements(plugin: str) -> tuple[str, ...]:
-    """The distributions that an installed one requires, those of its extras too."""
+    """The distributions that an installed one requires, also in its extras."""
     try:
         found = requires(plugin) or []
     except (PackageNotFoundError, ValueError):

@@ -7,15 +7,15 @@ from attrs import frozen
 class Kind:
     """One kind of component.
 
-    name: as `neox plugins list --kind` takes it.
-    hook: the hook that offers it.
-    key: the config key whose value names the chosen component; "" when no key chooses one.
-    settings_at: config path of the settings block; "" when each setting is a top-level key of its own.
-    many: whether the key takes a list of names. Components of such a kind can also be switched on by `enabled` of
-        their settings; without a key, that is the only way.
-    used: whether this version of the core uses components of this kind. Others can be offered and listed; a config
-        that asks for one is refused.
-    light: whether the target is imported on the host too, where no heavy library may be imported.
+    * name: as `neox plugins list --kind` takes it.
+    * hook: the hook that offers it.
+    * key: the config key whose value names the chosen component; "" when no key does.
+    * settings_at: config path of the settings block; "" when each setting is a top-level key.
+    * many: whether the key takes a list of names. Components of such a kind can also be switched on by `enabled` of
+      their settings; without a key, that is the only way.
+    * used: whether this version of the core uses components of this kind. Others can be offered and listed; a config
+      that asks for one is refused.
+    * light: whether the target is also imported on the host, where heavy libraries are refused.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Entry points to Catalog: each plugin alone, all or nothing, in order of id.
+"""Loads entry points into a Catalog: each plugin alone, all or nothing, in order of id.
 
-pluggy marks and validates; its own loader stops at the first broken plugin and skips a second entry point of the same
-name in silence, so the loading is done here.
+pluggy marks and validates hooks. Its own loader stops at the first broken plugin and silently skips a second entry
+point of the same name, so this module does the loading.
 """
 
 import inspect
@@ -38,8 +38,8 @@ def load_plugins(
 ) -> Catalog:
     """Load every installed plugin, or those of `points`. Never raises for a plugin's fault: the report has it.
 
-    disabled: plugin id -> who switches it off; by default what the environment and pyproject.toml say.
-    again: try plugins too of which it is remembered that they hang or end the process that lists them.
+    disabled: plugin id -> what switches it off; None: as the environment and pyproject.toml set it.
+    again: also try plugins that are remembered to hang or end the process that lists them.
     """
     if points is not None:
         return _load_all(points, disabled, Watch(), again=again)
@@ -78,7 +78,7 @@ def _load_all(
             watching.remember(plugin.id, plugin.state(), "slow")
             reports.append(Report(info, "broken", error))
             continue
-        except BaseException as error:  # noqa: BLE001 - whatever a plugin does (sys.exit too), the others must load
+        except BaseException as error:  # noqa: BLE001 - whatever a plugin raises, also sys.exit, the others must load
             show_traceback(error)
             reports.append(Report(info, "broken", error))
             continue
@@ -105,7 +105,7 @@ class _Plugin:
 
     def state(self) -> str:
         """A digest that changes with the version of the plugin and with the files of its packages."""
-        import hashlib  # 10 ms that only a suspect costs
+        import hashlib  # 10 ms, for a suspect only
 
         known = hashlib.sha256(f"{self.id} {self.version}".encode("utf-8", "replace"))
         for package in sorted({self.info(point).module.partition(".")[0] for point in self.points}):
@@ -119,7 +119,7 @@ class _Plugin:
 
 def _plugins(points: Iterable[EntryPoint]) -> list[_Plugin]:
     plugins: dict[str, _Plugin] = {}
-    read: dict[Distribution, _Plugin] = {}  # the metadata of a distribution is parsed at each access
+    read: dict[Distribution, _Plugin] = {}  # each access parses the metadata of a distribution
     for point in sorted(points, key=lambda point: (point.name, point.value)):
         plugin = read.get(point.dist) if point.dist else None
         if plugin is None:
@@ -133,7 +133,7 @@ def _plugins(points: Iterable[EntryPoint]) -> list[_Plugin]:
 
 
 def _identify(point: EntryPoint) -> _Plugin:
-    """An entry point without a distribution was made by hand, in a test: its name is the id, and it has our api."""
+    """An entry point without a distribution comes from a test: its name is the id, and it has this core's API."""
     if point.dist is None:
         return _Plugin(normalise(point.name), "unknown", f"neox-api-{API}")
     metadata = point.dist.metadata
@@ -176,13 +176,13 @@ def _load(manager: pluggy.PluginManager, plugin: _Plugin) -> list[tuple[PluginIn
         packages = {plugin.info(point).module.partition(".")[0] for point in plugin.points}
         for module_name in set(sys.modules) - imported_before:
             if module_name.partition(".")[0] in packages:
-                del sys.modules[module_name]  # a module that caught the refusal would pass when it is loaded again
+                del sys.modules[module_name]  # a module that caught the error would pass when it is loaded again
         raise
     return offers
 
 
 def _check_marks(module: object) -> None:
-    """A hook whose mark was forgotten would offer nothing, in silence."""
+    """Refuse a hook without its mark, which would silently offer nothing."""
     for name, value in vars(module).items():
         a_hook = name.startswith("neox_") and hasattr(specs, name) and inspect.isfunction(value)
         if a_hook and not hasattr(value, f"{PROJECT}_impl"):
@@ -225,7 +225,7 @@ def _call(manager: pluggy.PluginManager, module: object, hook: str, expected: ty
 
 
 def _check_names(entries: list[Entry]) -> None:
-    """Two plugins may offer one name, and the config says which; within one plugin there is no way to say it."""
+    """Two plugins may offer one name, and the config selects one; within one plugin a config cannot select."""
     seen: set[tuple[str, str]] = set()
     for entry in entries:
         if (entry.kind, entry.component.name) in seen:

@@ -1,4 +1,4 @@
-"""The ops that kernels are for: each has one reference in plain torch, beside the code that owns it."""
+"""The ops that kernels compute: each has one reference in plain torch, next to the code that owns it."""
 
 import ast
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ CORE_OPS = (
 
 @frozen
 class Op:
-    """An op that something installed computes. owners: "core", or the qualified names of components."""
+    """An op that an installed component computes. owners: "core", or the qualified names of components."""
 
     name: str
     reference: str
@@ -41,14 +41,14 @@ def installed_ops(registry: Registry) -> tuple[Op, ...]:
 
 @frozen
 class Signature:
-    """How a reference is called, as its source text says. call: `name(arguments) -> result`."""
+    """The call signature of a reference, from its source text. call: `name(arguments) -> result`."""
 
     call: str
     help: str
 
 
 def signature_of(path: str) -> Signature | None:
-    """That of an import path, whose module is read and not imported; None where there is no such text."""
+    """The signature of an import path, whose module is read but not imported; None where its source is not found."""
     module, _, attribute = path.partition(":")
     try:
         file = _file_of(module)
@@ -77,7 +77,7 @@ def _file_of(module: str) -> Path | None:
 
 
 def _defined(body: Sequence[ast.stmt], names: Sequence[str]) -> ast.FunctionDef | None:
-    """A function of that name, or a method by the names around it."""
+    """The function of that name, or the method of a class."""
     for node in body:
         if isinstance(node, ast.FunctionDef) and [node.name] == list(names):
             return node

@@ -1,4 +1,4 @@
-"""Every offer of every plugin, clashes included: nothing is overwritten, renamed or dropped."""
+"""Every offer of every plugin, including clashes: nothing is overwritten, renamed or dropped."""
 
 import re
 from collections import defaultdict
@@ -14,7 +14,7 @@ from neox_core.hooks.kinds import KIND_BY_NAME
 
 
 def normalise(name: str) -> str:
-    """A distribution's name as package indexes compare them: the id of a plugin."""
+    """The id of a plugin: a distribution's name as package indexes compare it."""
     return re.sub(r"[-_.]+", "-", name.strip()).lower()
 
 
@@ -24,7 +24,7 @@ class UnknownComponentError(PluginError):
 
 @frozen
 class PluginInfo:
-    """Where a plugin comes from: the normalised name of its distribution, its version, and its listing module."""
+    """The source of a plugin: the normalised name of its distribution, its version, and its listing module."""
 
     id: str
     version: str
@@ -33,7 +33,7 @@ class PluginInfo:
 
 @frozen
 class Entry:
-    """One offer and who makes it."""
+    """One offer and its plugin."""
 
     kind: str
     component: Component
@@ -45,7 +45,7 @@ class Entry:
         return f"{self.plugin.id}:{self.component.name}"
 
     def load(self) -> Any:
-        """Import the target. Raises PluginError naming the plugin and the cause."""
+        """Import the target. Raises PluginError that names the plugin and the cause."""
         try:
             return load_path(self.component.target)
         except PluginError as error:
@@ -76,7 +76,7 @@ class Registry:
                 yield from entries
 
     def offers(self, kind: str, name: str) -> tuple[Entry, ...]:
-        """Who offers `name`; more than one is a clash."""
+        """The offers of `name`; more than one is a clash."""
         return tuple(self._offers.get((kind, name), ()))
 
     def clashes(self) -> Iterator[tuple[Entry, ...]]:

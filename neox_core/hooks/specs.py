@@ -1,8 +1,8 @@
 """Every hook of neox: the catalogue of what a plugin can add.
 
 A hook returns offers and does nothing else. The core calls it once per process of a `neox` command, on the host, while
-no heavy library may be imported; a training process calls no hook at all. What a target must be is said by the
-Protocol of its kind in `neox_core.contracts`.
+heavy libraries are refused; a training process calls no hook. The Protocol of a kind in `neox_core.contracts` states
+what a target of this kind must be.
 """
 
 # mypy: disable-error-code="empty-body"
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 @hookspec
 def neox_config_sections() -> Iterable[ConfigSection]:
-    """Top-level config keys that belong to no single component."""
+    """Top-level config keys that do not belong to one component."""
 
 
 @hookspec
 def neox_optimizers() -> Iterable[Component]:
     """Chosen by `optimizer.type`, settings under `optimizer.params`. Contract: `contracts.Optimizer`.
 
-    One that exchanges over the data-parallel ranks by itself follows `contracts.AveragingOptimizer` too.
+    An optimizer that communicates between the data-parallel ranks by itself also follows
+    `contracts.AveragingOptimizer`.
     """
 
 
@@ -44,7 +45,7 @@ def neox_lr_schedules() -> Iterable[Component]:
 def neox_schedulers() -> Iterable[Component]:
     """Chosen by `scheduler.type`, settings under `scheduler.params`. Contract: `contracts.LRSchedule`.
 
-    They take the place of `lr-decay-style`, and may pay no heed to warm-up, peak and floor of the shape.
+    A scheduler replaces `lr-decay-style`, and may ignore the warm-up, peak and floor of the shape.
     """
 
 
@@ -72,9 +73,9 @@ def neox_sparse_layouts() -> Iterable[Component]:
 def neox_kernels() -> Iterable[Component]:
     """Named `<op>.<implementation>`, chosen by `kernels` and the fusion switches. Contract: `contracts.Kernel`.
 
-    `neox plugins info OP` shows how the reference of an op is called, such as `cross_entropy`. What computes an op
-    follows `contracts.KernelUser`, and its component names the op. A kernel of block-sparse
-    attention is a `contracts.SparseKernel` too.
+    `neox plugins info OP` shows the call signature of the reference of an op such as `cross_entropy`. The component
+    that computes an op follows `contracts.KernelUser` and declares the op. A kernel of block-sparse attention also
+    follows `contracts.SparseKernel`.
     """
 
 
@@ -87,7 +88,7 @@ def neox_launchers() -> Iterable[Component]:
 def neox_data_backends() -> Iterable[Component]:
     """Chosen by `data-impl`. Contract: `contracts.DataBackend`.
 
-    One whose unfinished datasets can be gone on with follows `contracts.ResumableBackend` too, one that reads text
+    A backend that can continue an unfinished dataset also follows `contracts.ResumableBackend`, one that reads text
     `contracts.TokenizingBackend`, one that does not count its documents beforehand `contracts.StreamingBackend`.
     """
 
@@ -96,7 +97,7 @@ def neox_data_backends() -> Iterable[Component]:
 def neox_tokenizers() -> Iterable[Component]:
     """Chosen by `tokenizer-type`. Contract: `contracts.Tokenizer`.
 
-    One that can be learnt from text follows `contracts.TrainableTokenizer` too.
+    A tokenizer that can be trained on text also follows `contracts.TrainableTokenizer`.
     """
 
 
@@ -132,12 +133,14 @@ def neox_commands() -> Iterable[Component]:
 
 @hookspec
 def neox_check_config(config: Config, cluster: ClusterShape) -> Iterable[Problem]:
-    """Rules across sections: called once on the host, after every section by itself is valid.
+    """Rules across sections: called once on the host, after every section is valid by itself.
 
-    config: has the keys of all sections, also the core's. `config.value("train-iters")` is a value, and
-    `config.problem(message, "train-iters", hint)` is a Problem at the place where the key is written.
-    `config.components("position")` are the chosen ones, each a `Chosen`.
-    cluster: a ClusterShape, the ranks that the run will have. A rule leaves out the arguments that it does not look at.
-    A rule returns an empty list where all is well. The rules of a plugin are asked where the config chooses one of its
-    components, writes one of its keys, or requires it, and always where it offers nothing else.
+    * config: has the keys of all sections, also the core's. `config.value("train-iters")` is a value, and
+      `config.problem(message, "train-iters", hint)` is a Problem at the position where the key is written.
+      `config.components("position")` are the chosen components, each a `Chosen`.
+    * cluster: a ClusterShape, the ranks that the run will have.
+
+    A rule may leave out an argument that it does not need. It returns a list of problems, which is empty where all is
+    well. neox calls the rules of a plugin where the config chooses one of its components, writes one of its keys, or
+    requires it, and always where the plugin offers nothing else.
     """

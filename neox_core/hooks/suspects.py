@@ -1,9 +1,9 @@
-"""Plugins that hang or end the process that lists them, past all that `guard` can refuse: a crash in C, for example.
+"""Plugins that hang or end the process that lists them in ways that `guard` cannot refuse, such as a crash in C.
 
-A process notes whom it lists in a file of its own, which it locks, and removes in the end. A file that nobody holds
-any more, or that is held for too long, names a suspect: another process lists that plugin then, within a time limit,
-and what came of it is remembered for a while. All of this is in the user's cache folder; where that cannot be written,
-nothing is noticed. What is read there is compared with what is installed, and not believed beyond that.
+A process writes the plugin that it lists into a file of its own, which it locks, and removes at the end. A file
+that is no longer locked, or is locked for too long, names a suspect: another process then lists that plugin,
+within a time limit, and its result is remembered for a while. The files are in the user's cache folder; where that
+cannot be written, nothing is detected. What is read there is only compared with what is installed.
 """
 
 import fcntl
@@ -35,11 +35,11 @@ TRIED_S = 2 * LISTING_S
 _NOTE_BYTES = 512
 _MOST_FILES = 1000
 _LISTED = 83
-"""The exit code of a process that came to the end of a listing by itself."""
+"""The exit code of a process that finished listing a plugin."""
 
 
 class Watch:
-    """What this process notes, and what earlier ones left behind. folder None: nothing, and nothing is noted."""
+    """The note of this process, and those that earlier ones left behind. folder None: no notes are read or written."""
 
     def __init__(self, folder: Path | None = None, note: int = -1) -> None:
         self._folder, self._note = folder, note
@@ -49,13 +49,13 @@ class Watch:
             self._look_around()
 
     def begin(self, plugin: str) -> None:
-        """From now on this process lists the plugin."""
+        """Note that this process now lists the plugin."""
         if self._folder is not None:
             with suppress(OSError):
                 os.pwrite(self._note, _bytes_of(plugin).ljust(_NOTE_BYTES), 0)
 
     def fault(self, plugin: str, state: Callable[[], str], *, again: bool) -> PluginError | None:
-        """Why the plugin may not be listed here. state: of its files; again: try it, whatever is remembered."""
+        """Why the plugin must not be listed here. state: digest of its files; again: try it, whatever is remembered."""
         if self._folder is None or (plugin not in self._left and _name(plugin) not in self._verdicts):
             return None
         verdict = "" if again else self._remembered(plugin, state())
@@ -71,7 +71,7 @@ class Watch:
         return PluginError(SAID[verdict], hint=hint)
 
     def remember(self, plugin: str, state: str, verdict: str) -> None:
-        """verdict: of SAID; "" for a plugin that can be listed."""
+        """Remember a result. verdict: a key of SAID; "" for a plugin that can be listed."""
         if self._folder is None:
             return
         place = self._folder / _name(plugin)
@@ -107,7 +107,7 @@ class Watch:
 
 @contextmanager
 def watch() -> Iterator[Watch]:
-    """The notes of this process while it lists plugins."""
+    """Write notes while this process lists plugins."""
     try:
         folder = cache_folder() / "listing" / f"{zlib.crc32(os.fsencode(sys.prefix)):08x}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def watch() -> Iterator[Watch]:
         yield Watch()
         return
     try:
-        lock(note, wait=True)  # on a file system without locks every note looks abandoned, and is tried
+        lock(note, wait=True)  # on a file system without locks every note looks abandoned, and its plugin is tried
         yield Watch(folder, note)
     finally:
         with suppress(OSError):
@@ -126,7 +126,7 @@ def watch() -> Iterator[Watch]:
 
 
 def _abandoned(note: Path) -> str:
-    """The plugin that a note names, if the process that wrote it is gone, or has been at it for too long; else ""."""
+    """The plugin that a note names, if the process that wrote it is gone, or has taken too long; else ""."""
     age = time.time() - note.lstat().st_mtime
     file = os.open(note, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -144,8 +144,8 @@ def _abandoned(note: Path) -> str:
 
 
 def _try(plugin: str) -> str:
-    """What comes of listing a plugin in another process: of SAID, or "" where that came to its end."""
-    import subprocess  # 5 ms that only a suspect costs
+    """List a plugin in another process: a key of SAID, or "" when the listing finished."""
+    import subprocess  # 5 ms, for a suspect only
 
     nowhere = subprocess.DEVNULL
     try:

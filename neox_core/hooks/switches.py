@@ -1,4 +1,4 @@
-"""Plugins that are switched off: by the environment, or by the project one works in."""
+"""Plugins that are switched off: by the environment, or by the current project."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ MAX_BYTES = 4 << 20
 
 
 def disabled_plugins(start: Path | None = None) -> dict[str, str]:
-    """Plugin id -> who switches it off: NEOX_PLUGINS_DISABLE (comma separated), or the nearest pyproject.toml from
+    """Plugin id -> what switches it off: NEOX_PLUGINS_DISABLE (comma separated), or the nearest pyproject.toml from
     `start` (default: the working directory) upwards that has `[tool.neox] disable = [...]`.
 
     Raises PluginError for a pyproject.toml that cannot be read, or whose [tool.neox] has anything else in it.
@@ -47,7 +47,9 @@ def _tool_neox(file: Path) -> dict[str, Any] | None:
 def _names(file: Path, table: dict[str, Any]) -> list[str]:
     unknown = sorted(set(table) - {"disable"})
     if unknown:
-        raise PluginError(f"{file}: [tool.neox] has no setting {unknown[0]!r}", hint="it has one: disable = [...]")
+        raise PluginError(
+            f"{file}: [tool.neox] has no setting {unknown[0]!r}", hint="use its only setting, disable = [...]"
+        )
     names = table.get("disable", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise PluginError(f"{file}: [tool.neox] disable = {names!r} is not a list of plugin names")

@@ -1,4 +1,4 @@
-"""Which folder holds a checkpoint, whose it is, and the run that wrote it. Reads names, `latest`, and sealed JSON."""
+"""Finds the checkpoint in a folder, its origin, and the run that wrote it. Reads names, `latest`, and sealed JSON."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _LATEST = re.compile(r"(?P<name>step-\d{8,})(\n(?P<sha256>[0-9a-f]{64})  (?P=nam
 _WITHOUT_LATEST = f"delete {LATEST}: without it the newest checkpoint is taken"
 _NEOX_STEP = re.compile(r"global_step\d+")
 _NEOX_FILES = ("mp_rank_*_model_states.pt", "layer_*-model_*-model_states.pt")
-DAMAGED = "the checkpoint is damaged: delete its folder to go on from the one before, or load another one"
+DAMAGED = "the checkpoint is damaged: delete its folder to continue from the one before, or load another one"
 MOST_MANIFEST = 32 * MOST_BYTES
-"""Bytes: a manifest has a line for each rank's part of each tensor."""
+"""Largest size in bytes: a manifest has a line for each rank's part of each tensor."""
 _LONGEST_NAME = 4096
-"""Bytes of `latest` that are read: a name is far shorter."""
+"""Largest number of bytes read of `latest`: a name is far shorter."""
 
 
 def checkpoint_to_load(plan: CheckpointPlan) -> tuple[Path | None, bool]:
-    """What a run begins from, None for a fresh start, and whether it is its own, which it goes on from as it is.
+    """The checkpoint that a run starts from, None for a fresh start, and whether the run itself has written it.
 
-    With `--resume auto` what the run has saved comes before `load`. Raises CheckpointError as `find_checkpoint`.
+    With `--resume auto` the run's own checkpoints win over `load`. Raises CheckpointError as `find_checkpoint`.
     """
     apart = plan.save is not None and plan.load is not None and Path(plan.load).resolve() != Path(plan.save).resolve()
     own = find_checkpoint(Path(plan.save)) if plan.resume == "auto" and plan.save is not None and apart else None
@@ -43,20 +43,20 @@ def checkpoint_to_load(plan: CheckpointPlan) -> tuple[Path | None, bool]:
 
 
 def require_checkpoint(plan: CheckpointPlan, folder: Path | None) -> None:
-    """Raises CheckpointError where `folder`, what a run begins from, is none and must be one."""
+    """Raises CheckpointError where a run must start from a checkpoint and `folder` is None."""
     if folder is None and plan.load is not None and plan.resume != "auto":
         raise CheckpointError(
             f"{plan.load}: no checkpoint to resume from",
-            hint="use `--resume auto` to start anew when there is none, or take `load` out of the config",
+            hint="use `--resume auto` to start at step 0 when there is none, or remove `load` from the config",
         )
 
 
 def find_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint that `folder` stands for: itself if it is one, else the one its file `latest` names.
+    """The checkpoint in `folder`: the folder itself if it is one, else the one that its file `latest` names.
 
-    Should that one be gone, or `latest` not be there since the first save was killed just before it, the newest
-    checkpoint in the folder: it gets its name when all that is in it is on disk. None when there is none. Raises
-    CheckpointError when `latest` is not a name that we write, and for a checkpoint of another library.
+    If that one is gone, or `latest` is missing because the first save was killed just before writing it, the newest
+    checkpoint in the folder: a checkpoint gets its name when it is complete on disk. None when there is none. Raises
+    CheckpointError when `latest` is not a name that neox writes, and for a checkpoint of another library.
     """
     if (folder / MANIFEST).is_file():
         return folder
@@ -67,7 +67,7 @@ def find_checkpoint(folder: Path) -> Path | None:
         if newest is None:
             refuse_foreign(folder)
         if text is not None:
-            message = f"{folder / LATEST}: {text[:80]!r} is no checkpoint's name"
+            message = f"{folder / LATEST}: {text[:80]!r} is not the name of a checkpoint"
             raise CheckpointError(message, hint=_WITHOUT_LATEST)
         return newest
     named = folder / said["name"]
@@ -80,13 +80,13 @@ def find_checkpoint(folder: Path) -> Path | None:
 
 
 def latest_name(folder: Path) -> str | None:
-    """The checkpoint that `latest` names; None where it is not there, or not one that we write."""
+    """The checkpoint that `latest` names; None where it is missing, or not a name that neox writes."""
     said = _LATEST.fullmatch(_latest(folder) or "")
     return said["name"] if said else None
 
 
 def latest_text(checkpoint: Path) -> str:
-    """What `latest` says of a checkpoint: its name, then its manifest as `sha256sum` has it."""
+    """The text of `latest` for a checkpoint: its name, then the checksum of its manifest as `sha256sum` prints it."""
     return f"{checkpoint.name}\n{file_digest(checkpoint / MANIFEST)}  {checkpoint.name}/{MANIFEST}\n"
 
 
@@ -96,7 +96,7 @@ def file_digest(path: Path) -> str:
 
 
 def step_folders(folder: Path) -> list[Path]:
-    """The checkpoints in `folder`, newest first; none when there is no such folder."""
+    """The checkpoints in `folder`, newest first; empty when the folder does not exist."""
     if not folder.is_dir():
         return []
     found = [path for path in folder.iterdir() if STEP_FOLDER.fullmatch(path.name) and (path / MANIFEST).is_file()]
@@ -104,7 +104,7 @@ def step_folders(folder: Path) -> list[Path]:
 
 
 def step_of(folder: Path) -> int:
-    """The step of a checkpoint, by its name; 0 of one that has been given another."""
+    """The step of a checkpoint, by its name; 0 for a renamed one."""
     named = STEP_FOLDER.fullmatch(folder.name)
     return int(named[1]) if named is not None else 0
 
@@ -115,9 +115,9 @@ def read_run(folder: Path, error: type[NeoxError] = CheckpointError) -> dict[str
 
 
 def read_stored(folder: Path, *names: str, error: type[NeoxError] = CheckpointError) -> list[dict[str, Any]]:
-    """JSON files of a run's folder, or of a checkpoint, where they have to be what the manifest says.
+    """JSON files of a run's folder, or of a checkpoint, where they must match the manifest.
 
-    Raises `error` for one that cannot be read, CheckpointError for one that was changed.
+    Raises `error` for a file that cannot be read, CheckpointError for one that was changed.
     """
     if not (folder / MANIFEST).exists():
         return [_content(name, read_object(folder / name, error)) for name in names]
@@ -139,13 +139,13 @@ def _content(name: str, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def sealed(content: dict[str, Any]) -> bytes:
-    """JSON that begins with the SHA-256 of all its bytes behind that."""
+    """JSON that starts with the SHA-256 of all bytes after it."""
     rest = json.dumps(content, separators=(",", ":"))[1:].encode() + b"\n"
     return b'{"%s":"%s",' % (SEAL.encode(), hashlib.sha256(rest).hexdigest().encode()) + rest
 
 
 def read_sealed(path: Path) -> tuple[dict[str, Any], bool]:
-    """What `sealed` has made a file of, and whether it has: earlier versions wrote no checksum.
+    """The content of a file that `sealed` made, and whether it has a checksum: earlier versions wrote none.
 
     Raises CheckpointError for a file that was changed after it was written.
     """
@@ -178,7 +178,7 @@ def refuse_foreign(folder: Path) -> None:
 
 
 def _latest(folder: Path) -> str | None:
-    """What `latest` says; None where it is not there."""
+    """The text of `latest`; None where it is missing."""
     path = folder / LATEST
     try:
         if path.exists() and not path.is_file():

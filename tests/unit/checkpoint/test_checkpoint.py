@@ -631,7 +631,7 @@ def test_latest_is_a_name_of_ours(plan: RunPlan, tmp_path: Path) -> None:
     folder = Run(plan).steps(1).save()
     for name in ("../save/step-00000001", "/etc", "step-1/../..", ""):
         (folder.parent / "latest").write_text(name)
-        with pytest.raises(CheckpointError, match="is no checkpoint's name") as caught:
+        with pytest.raises(CheckpointError, match="is not the name of a checkpoint") as caught:
             find_checkpoint(folder.parent)
         assert "delete latest" in caught.value.hint
     (folder.parent / "latest").write_text("step-00000099")  # gone: the newest that is whole

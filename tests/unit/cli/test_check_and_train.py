@@ -120,7 +120,7 @@ CASES: dict[str, tuple[Prepare, list[str], list[str], int, str]] = {
     "load is empty": (lambda folder: (folder / "empty").mkdir(), ["load=empty"], [], 5, "no checkpoint"),
     "load is a file": (nothing, ["load=c.yml"], [], 5, "no checkpoint to resume from"),
     "load of GPT-NeoX": (write("neox/latest", "global_step10"), ["load=neox"], [], 5, "checkpoints of GPT-NeoX"),
-    "latest is not a name": (write("saved/latest", "../saved"), [SAVED], [], 5, "is no checkpoint's name"),
+    "latest is not a name": (write("saved/latest", "../saved"), [SAVED], [], 5, "is not the name of a checkpoint"),
     "more ranks": (nothing, [SAVED, "num-gpus=2"], [], 5, "with 4 samples a step on 1 rank, and this run takes 8 on 2"),
     "another batch": (nothing, [SAVED, "train_batch_size=8"], [], 5, "this run takes 8 on 1 rank"),
     "more ranks, the same batch": (nothing, [SAVED, "num-gpus=2", "train_micro_batch_size_per_gpu=2"], [], 0, ""),

@@ -86,7 +86,7 @@ def test_memory_that_runs_out_and_a_library_that_does_not_fit_in_it_are_said(rai
     for error in (MemoryError(), ImportError("libtorch_cpu.so: failed to map segment from shared object")):
         result = raising(error)
         assert result.exit_code == 2
-        assert result.stderr.startswith("error: memory has run out")
+        assert result.stderr.startswith("error: memory ran out")
         assert "ulimit -v" in result.stderr
     assert isinstance(raising(ImportError("no module named x")).exception, ImportError)
 

@@ -74,7 +74,7 @@ def test_long_messages_are_cut_with_their_beginning_and_end() -> None:
 def test_memory_that_has_run_out_is_said_in_words() -> None:
     error = in_words(MemoryError())
     assert error is not None
-    assert "memory has run out" in error.message
+    assert "memory ran out" in error.message
     assert "ulimit -v" in error.hint
     assert in_words(RuntimeError()) is None
 

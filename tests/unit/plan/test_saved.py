@@ -49,7 +49,7 @@ def test_a_folder_beside_those_of_gpt_neox_still_finds_ours(tmp_path: Path) -> N
 @pytest.mark.parametrize("content", ["", "step-1", "../../etc", "x" * 100_000])
 def test_latest_of_another_form_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / LATEST).write_text(content)
-    with pytest.raises(CheckpointError, match="is no checkpoint's name"):
+    with pytest.raises(CheckpointError, match="is not the name of a checkpoint"):
         find_checkpoint(tmp_path)
 
 

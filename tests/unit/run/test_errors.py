@@ -79,4 +79,4 @@ def test_a_command_whose_memory_is_limited_says_so_without_a_traceback(megabytes
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert "Traceback" not in done.stderr
     assert (done.returncode, done.stderr.count("error:")) == (2, 1), done.stderr
-    assert "memory has run out" in done.stderr
+    assert "memory ran out" in done.stderr
