@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Contents = dict[str, list[str]]
 BLOCKS, FEWEST_BLOCKS = 256, 4
-"""Of all files of a dataset, and of each where there are many: 1 MiB of a dataset of two files."""
+"""Blocks hashed of all files of a dataset, and of each file where there are many: 1 MiB of a dataset of two files."""
 
 _SAME_NUMBERS = {
     "data": {"backend", "num_workers", "prefix", "tokenizer", *SPLITS},
@@ -38,13 +38,13 @@ _SAME_NUMBERS = {
     "optim": {"decay_steps", "lr", "min_lr", "schedule", "warmup_steps", "whole_parameters", "zero_stage"},
     "precision": set[str](),
 }
-"""Of these parts of the plan, what changes no number of a step, or is compared elsewhere."""
+"""Fields of these parts of the plan that do not change the numbers of a step, or that other code compares."""
 
 
 def changes(then: Mapping[str, Any], now: RunPlan, path: Path) -> list[str]:
-    """A line for people, none where nothing has changed. then: run.json of the checkpoint, which is at `path`.
+    """A line for people, or none where nothing has changed. then: run.json of the checkpoint, read from `path`.
 
-    Raises CheckpointError for what is no plan.
+    Raises CheckpointError where it is not a plan.
     """
     try:
         return _changes(then, now)
@@ -64,10 +64,10 @@ def _changes(then: Mapping[str, Any], now: RunPlan) -> list[str]:
 
 
 def contents_of(plan: DataPlan, backend: DataBackend) -> Contents:
-    """Hashes of what each dataset of the run holds, and of its tokenizer, wherever their files lie.
+    """Hashes of the contents of each dataset of the run and of its tokenizer, wherever their files are.
 
-    Of a file some blocks that are spread over it, so that it costs a run nothing, and behind a space what the manifest
-    of a prepared dataset tells of the whole of it.
+    Of each file, some blocks that are spread over it, so that hashing takes no time; after a space, the hash of the
+    whole file in the manifest of a prepared dataset.
     """
     with plan.backend.blamed():
         found = {split: [_content(backend, prefix) for prefix in named] for split, named in _prefixes(plan).items()}
@@ -75,7 +75,7 @@ def contents_of(plan: DataPlan, backend: DataBackend) -> Contents:
 
 
 def other_contents(then: Contents, now: Contents, plan: DataPlan) -> list[str]:
-    """A line for people, none where nothing has changed or nothing is known. then, now: from `contents_of`."""
+    """A line for people, or none where nothing has changed or is known. then, now: from `contents_of`."""
     names = {**_prefixes(plan), "tokenizer": ["the tokenizer"]}
     found = [
         f"{name} ({part})" if part in SPLITS else name
@@ -95,14 +95,16 @@ def _content(backend: DataBackend, prefix: str) -> str:
 
 
 def _differ(before: str | None, after: str) -> bool:
-    """What is told of the whole files counts where it is told both times: a manifest may have been left behind."""
+    """Compare the hashes of whole files where both sides have them, since a manifest may be left from another
+    dataset.
+    """
     if before is None:
         return True
     return any(then != now for then, now in zip(before.split(), after.split(), strict=False))
 
 
 def _prefixes(plan: DataPlan) -> dict[str, list[str]]:
-    """The datasets of each split; a single one, which is split, counts as that of the training."""
+    """The datasets of each split; a single dataset that is split counts as that of the training."""
     if plan.prefix is not None and not plan.train:
         return {"train": [plan.prefix]}
     return {split: [each.prefix for each in getattr(plan, split)] for split in SPLITS}
@@ -116,7 +118,7 @@ def _with_weights(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _different(path: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Where two plain values differ; of a component its name, or else its settings."""
+    """The paths where two plain values differ; of a component its name, else its settings."""
     if isinstance(then, dict) and isinstance(now, dict):
         keys: list[str] = sorted(then.keys() & now.keys())
         if "settings" in keys:

@@ -57,7 +57,7 @@ _SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis"
 
 @frozen
 class Resumed:
-    """Where a run begins. path: the checkpoint, None for a fresh start. notes: lines for people."""
+    """Where a run starts. path: the checkpoint, None for a fresh start. notes: lines for people."""
 
     state: TrainState
     schedule: LRSchedule
@@ -78,9 +78,10 @@ class Checkpointer:
         self._saved_step: int | None = None
 
     def save(self, state: TrainState) -> Path | None:
-        """Write a checkpoint of `state` and return its folder; None when there is nowhere to save, or it is there.
+        """Write a checkpoint of `state` and return its folder; None when the run does not save, or has already saved
+        it.
 
-        Raises CheckpointError on every rank when any could not write; the checkpoints before are then untouched.
+        Raises CheckpointError on every rank when any rank could not write; earlier checkpoints are then unchanged.
         """
         plan = self._plan.checkpoint
         if plan.save is None or self._saved_step == state.step:
@@ -95,16 +96,16 @@ class Checkpointer:
         except CheckpointError:
             if self._rank == 0 and written.exists():
                 with suppress(OSError):
-                    discard(written)  # gives the room back
+                    discard(written)  # frees the disk space
             raise
         self._saved_step = state.step
         return final
 
     def load(self) -> Resumed:
-        """Fill model, optimizer and generators from the planned checkpoint, or start anew when none is planned.
+        """Load model, optimizer and generators from the planned checkpoint, or start at step 0 when none is planned.
 
-        Raises CheckpointError when there is none and the plan says that there must be, when it is damaged, and when
-        it does not fit this run.
+        Raises CheckpointError when the checkpoint is missing and the plan requires one, when it is damaged, and
+        when it does not fit this run.
         """
         plan = self._plan.checkpoint
         if self._rank == 0 and plan.save is not None:
@@ -121,7 +122,7 @@ class Checkpointer:
         return found[0]
 
     def _in_the_way(self) -> tuple[str, ...]:
-        """A line on what an earlier run has left in `save`."""
+        """A line about the checkpoints that an earlier run has left in `save`."""
         save = self._plan.checkpoint.save
         last = None if save is None else find_checkpoint(Path(save))
         if last is None:
@@ -132,12 +133,12 @@ class Checkpointer:
     def _read(self, folder: Path, *, own: bool) -> Resumed:
         engine, plan = self._engine, self._plan.checkpoint
         reader = CheckpointReader(folder)
-        if own:  # all that is there, whatever is said of how to begin from `load`
+        if own:  # everything in it, whatever the config sets about starting from `load`
             optimizer = plan.load_optimizer or reader.manifest.has_optimizer
             plan = evolve(
                 plan, finetune=False, load_optimizer=optimizer, load_rng=plan.load_rng or reader.manifest.has_rng
             )
-        # Each rank verifies a share of the files; none goes on before all have.
+        # Each rank verifies a share of the files; none continues before all have.
         self._together(lambda: reader.verify(lambda index, _: index % self._world_size == self._rank))
         self._together(lambda: check_model(engine, reader))
         restore_weights(engine, reader, masters=plan.load_masters)
@@ -146,15 +147,15 @@ class Checkpointer:
         stored = stored_from_plain(reader.state(), folder / STATE)
         state, notes = stored.state, self._changed_versions(stored.plugins)
         if not reader.manifest.sealed:
-            notes.append("the checkpoint is of an earlier version, which wrote no checksum of its manifest")
+            notes.append("an earlier version wrote the checkpoint, without a checksum of its manifest")
         if state.step != reader.manifest.step:
-            message = f"{folder}: is of step {reader.manifest.step} by its manifest, of step {state.step} by {STATE}"
+            message = f"{folder}: is at step {reader.manifest.step} by its manifest, at step {state.step} by {STATE}"
             raise CheckpointError(message, hint=_ANOTHER)
         notes += changes(reader.run(), self._plan, folder / RUN)
         if state.consumed_samples != state.step * self._plan.batch.train_batch:
             raise CheckpointError(
                 f"{folder}: {state.consumed_samples} samples in {state.step} steps; this run takes"
-                f" {self._plan.batch.train_batch} a step, so its place in the data would be another",
+                f" {self._plan.batch.train_batch} a step, so its position in the data would change",
                 hint="keep train_batch_size (another number of ranks is fine), or set finetune: true",
             )
         self._engine.start_at(state.consumed_samples)
@@ -170,11 +171,11 @@ class Checkpointer:
             notes += restore_own(engine, reader, self._rank, self._world_size)
             optim = self._choose_schedule(reader, stored.schedule)
         else:
-            notes.append("the optimizer starts anew, since its state is not loaded")
+            notes.append("the optimizer starts with new state, since its state is not loaded")
         if plan.load_rng:
             notes += self._restore_rng(reader)
         else:
-            notes.append("random numbers start anew, since their state is not loaded")
+            notes.append("the random generators are seeded again, since their state is not loaded")
         if folder.parent == Path(plan.save or ""):
             self._saved_step = state.step
         return Resumed(state, self._schedule(optim), folder, tuple(notes))
@@ -213,7 +214,7 @@ class Checkpointer:
             prune(final.parent, plan.keep_last, final)
 
     def _describe(self, state: TrainState) -> dict[str, Any]:
-        """What state.json says."""
+        """The content of state.json."""
         scaler = self._engine.loss_scaler()
         options = self._engine.changed_options()
         for name, value in (pair for group in options for pair in group.items()):
@@ -246,7 +247,8 @@ class Checkpointer:
         if not reader.manifest.has_rng:
             raise CheckpointError(f"{reader.folder}: written with no-save-rng", hint="set no-load-rng")
         if reader.manifest.world_size != self._world_size:
-            return [f"written by {reader.manifest.world_size} ranks, not {self._world_size}: random numbers start anew"]
+            ranks = f"{reader.manifest.world_size} ranks, not {self._world_size}"
+            return [f"written by {ranks}: the random generators are seeded again"]
         try:
             write_rng(reader.rng(self._rank), self._device)
         except (KeyError, ValueError, TypeError, RuntimeError, OverflowError) as error:
@@ -254,11 +256,11 @@ class Checkpointer:
         return []
 
     def _choose_schedule(self, reader: CheckpointReader, stored: dict[str, Any]) -> OptimPlan:
-        """Whose schedule goes on, by override-lr-scheduler and use-checkpoint-lr-scheduler."""
+        """Which schedule counts, by override-lr-scheduler and use-checkpoint-lr-scheduler."""
         source, mine = self._plan.checkpoint.schedule_from, json.loads(json.dumps(schedule_terms(self._plan.optim)))
         if source == "checkpoint":
             optim = plan_of(reader.run(), reader.folder / RUN, CheckpointError).optim
-            self._plan.optim.schedule.load()  # its place is taken because the config says so: it counts as read
+            self._plan.optim.schedule.load()  # the config replaces it, so it counts as read
             here = (self._plan.checkpoint.schedules or {}).get(optim.schedule.identity, unknown(optim.schedule))
             return evolve(optim, schedule=evolve(here, settings=optim.schedule.settings))
         if source == "must-match" and mine != stored:
@@ -281,14 +283,14 @@ class Checkpointer:
         if name != now.name and plugin != now.plugin:
             raise CheckpointError(
                 f"{reader.folder}: holds the state of {short(name)}, and this run's optimizer is {now.name}",
-                hint="no-load-optim: true begins its state anew",
+                hint="set no-load-optim: true to start with new state",
             )
 
     def _changed_versions(self, then: dict[str, str]) -> list[str]:
         now = self._plan.plugins
         return [
             f"plugin {short(name)}: {short(then.get(name, 'not used'))} wrote the checkpoint,"
-            f" {now.get(name, 'not used')} goes on"
+            f" {now.get(name, 'not used')} continues"
             for name in sorted({*then, *now})
             if then.get(name) != now.get(name)
         ]
@@ -297,7 +299,7 @@ class Checkpointer:
         return planned_schedule(optim, self._plan.train.train_iters)
 
     def _together(self, act: Callable[[], object]) -> None:
-        """Do it on this rank, then hear whether every rank could."""
+        """Do it on this rank, then check that every rank could."""
         failure: CheckpointError | None = None
         try:
             act()

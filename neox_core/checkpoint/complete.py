@@ -1,6 +1,6 @@
-"""Whether a checkpoint holds what the model and its optimizer need, all of it and nothing of another one.
+"""Checks that a checkpoint holds all that the model and its optimizer need, and nothing of another model.
 
-What an optimizer needs it says itself: it is made again for small tensors of the same kinds, and takes a step.
+To find what an optimizer needs, it is built again for small tensors of the same kinds, and takes a step.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from neox_core.plan.runfile import ComponentRef
 
 LARGEST = 1 << 20
-"""Elements of a tensor that an optimizer is asked with: more than any size from which it may keep another state."""
+"""Elements of a tensor that such an optimizer steps: more than any size at which its kind of state may change."""
 FLOATS = {"F64", "F32", "F16", "BF16"}
 
 
 @frozen
 class Need:
-    """One state of a parameter.
+    """One state tensor or number of a parameter.
 
     same: for each dimension whether it is as long as the parameter's, else it is 1; None: the state is a number.
-    ours: whether that is so; else the shape is the optimizer's own, and not looked at.
+    ours: whether this holds; else the shape is the optimizer's own, and is not checked.
     """
 
     dtype: str
@@ -49,14 +49,14 @@ class Need:
 def check_model(engine: Engine, reader: CheckpointReader) -> None:
     """Raises CheckpointError unless weights, their fp32 copies and buffers are exactly those of the model.
 
-    Collective. The fp32 copies are all there, or none is; a weight may be of another floating type than the model's.
+    Collective. Either all fp32 copies are there or none; a weight may have another floating type than the model's.
     """
     shapes = engine.shapes()
     buffers = {name: buffer for name, buffer in engine.model.named_buffers() if name in engine.model.state_dict()}
     _same_shapes(reader, "weight", shapes)
     _same_shapes(reader, "buffer", {name: tuple(buffer.shape) for name, buffer in buffers.items()})
     weights, masters = reader.dtypes("weight"), reader.dtypes("master")
-    problems = [f"{name} is {dtype}, not of a floating type" for name, dtype in weights.items() if dtype not in FLOATS]
+    problems = [f"{name} is {dtype}, not a floating type" for name, dtype in weights.items() if dtype not in FLOATS]
     stored = reader.dtypes("buffer")
     problems += [
         f"{name} is {stored[name]}, and {DTYPES[buffer.dtype]} here"
@@ -80,9 +80,9 @@ def check_model(engine: Engine, reader: CheckpointReader) -> None:
 def check_optimizer(
     engine: Engine, optimizer: ComponentRef, reader: CheckpointReader, *, updated: bool, own: Collection[str] | None
 ) -> None:
-    """Raises CheckpointError unless the optimizer's state is all there and of this model's parameters only.
+    """Raises CheckpointError unless the optimizer's state is complete and only of this model's parameters.
 
-    Collective. updated: whether an update was made before the checkpoint was written; else there may be no state. own:
+    Collective. updated: whether an update was made before the checkpoint was written; else state may be missing. own:
     what each rank has stored of its own, by the state of the run; None: not known.
     """
     known = engine.shapes()
@@ -94,7 +94,7 @@ def check_optimizer(
     for first, *others in alike.values():
         for name in others:
             apart = held.get(first, set()) ^ held.get(name, set())
-            problems += [f"{state} of one of {first} and {name} alone" for state in sorted(apart)]
+            problems += [f"{state} of only one of {first} and {name}" for state in sorted(apart)]
     if (updated or held) and not problems:
         problems += _unmet(engine, optimizer, reader)
     world = reader.manifest.world_size
@@ -137,10 +137,11 @@ def _unlike(what: str, need: Need, shape: tuple[int, ...], dtype: str, shard: Sh
 
 
 def _needs(engine: Engine, optimizer: ComponentRef) -> dict[str, dict[str, Need]]:
-    """The states of each parameter by its name; none where the optimizer does not step a small tensor."""
+    """The states of each parameter by its name; empty where the optimizer cannot step a small tensor."""
     groups = engine.optimizer.param_groups
     number_of = {id(tensor): number for number, group in enumerate(groups) for tensor in group["params"]}
-    parameters = dict(engine.model.named_parameters())  # what the optimizer was made of, and may tell apart by marks
+    # the parameters that the optimizer was built with, which it may distinguish by their attributes
+    parameters = dict(engine.model.named_parameters())
     kinds: dict[str, tuple[Any, ...]] = {}
     samples: dict[tuple[Any, ...], Tensor] = {}
     for shard in engine.shards:
@@ -209,7 +210,7 @@ def _refuse(reader: CheckpointReader, problems: list[str]) -> None:
     if problems:
         raise CheckpointError(
             f"{reader.folder}: not what this model and its optimizer need: {_some(problems)}",
-            hint="load another checkpoint; no-load-optim: true takes the weights and begins the optimizer's state anew",
+            hint="load another checkpoint, or set no-load-optim: true to take only the weights",
         )
 
 

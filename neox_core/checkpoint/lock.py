@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from neox_core.parallel.groups import Groups
 
 PATIENCE_S = 10.0
-"""For the ranks of a run that was killed a moment ago to be gone."""
+"""Seconds to wait until the ranks of a run that was just killed are gone."""
 
 
 def claim(save: str | None, groups: Groups, device: torch.device, patience_s: float = PATIENCE_S) -> None:
-    """Lock `save` until this process ends, however it ends. Collective; one rank holds the lock for all.
+    """Lock `save` until this process ends. Collective; one rank holds the lock for all.
 
     Raises CheckpointError on every rank when another run holds it. A file system without locks is not protected.
     """

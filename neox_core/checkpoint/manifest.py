@@ -1,10 +1,10 @@
-"""What a checkpoint folder holds, and where. Written last: a folder without a manifest is not a checkpoint.
+"""The contents of a checkpoint folder. Written last: a folder without a manifest is not a checkpoint.
 
 step-00000100/
 manifest.json                        its own SHA-256; size and SHA-256 of every other file; every piece of every tensor
 run.json                             the plan of the run that wrote it
 state.json                           step, consumed samples and tokens, schedule, plugins
-rank-00000.weights.safetensors       one of each per rank that has something to store
+rank-00000.weights.safetensors       one of each for every rank that stores something
 rank-00000.optimizer.safetensors
 rank-00000.rng.safetensors
 """
@@ -31,14 +31,14 @@ Kind = Literal["weight", "buffer", "master", "state", "own", "rng"]
 
 @frozen
 class Piece:
-    """One stored tensor, which is a parameter's or a part of it.
+    """One stored tensor: a whole tensor, or a part of one.
 
-    kind: weight: as the model computes with it. master: the fp32 copy that the optimizer steps. state: of the
-    optimizer, `state` says which. own: of the optimizer, what one rank alone knows. buffer: of a module. rng: a
-    generator's state, of one rank, by the generator.
-    name: of the parameter. shape: of the whole tensor. flat_range: the piece is these elements of the tensor,
-    flattened; None: it is the tensor. slice: one [first, last) per dimension, of a tensor that the ranks of a
-    tensor-parallel group hold together; flat_range then counts within the slice.
+    kind: weight: in the model's type. master: the fp32 copy that the optimizer steps. state: the
+    optimizer's, named by `state`. own: of the optimizer, state that only one rank has. buffer: of a module.
+    rng: the state of a random generator of one rank.
+    name: of the parameter. shape: of the whole tensor. flat_range: the elements of the flattened
+    tensor; None: all. slice: one [first, last) per dimension, of a tensor that is split over
+    a tensor-parallel group; flat_range then counts within the slice.
     """
 
     file: str = field(validator=v.matches_re(_FILE))
@@ -65,7 +65,7 @@ class Piece:
 
     @property
     def region_shape(self) -> tuple[int, ...]:
-        """Shape of the slice, of the whole tensor where there is none."""
+        """Shape of the slice; of the whole tensor where there is no slice."""
         return self.shape if self.slice is None else tuple(last - first for first, last in self.slice)
 
     @property
@@ -75,9 +75,9 @@ class Piece:
 
 @frozen
 class Manifest:
-    """All pieces of a checkpoint. values: state of the optimizer that is a plain number, by parameter and state.
+    """All pieces of a checkpoint. values: optimizer state that is a plain number, by parameter and state.
 
-    sealed: whether the file had a checksum of its own, which those of earlier versions did not.
+    sealed: whether the file had its own checksum; earlier versions wrote none.
     """
 
     step: int = field(validator=v.ge(0))
@@ -95,7 +95,7 @@ _converter = strict_converter()
 
 
 def to_bytes(manifest: Manifest) -> bytes:
-    """The file, sealed."""
+    """The bytes of the file, with its checksum."""
     plain = _converter.unstructure(manifest)
     del plain["sealed"]
     return sealed(plain)
@@ -111,7 +111,7 @@ def pieces_from_plain(plain: list[dict[str, Any]]) -> list[Piece]:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises CheckpointError when there is none, it is not one of this format, or it was changed."""
+    """Read a manifest. Raises CheckpointError when it is missing, has another format, or was changed."""
     path = folder / MANIFEST
     raw, is_sealed = read_sealed(path)
     if raw.get("format") != FORMAT:

@@ -1,4 +1,4 @@
-"""From a checkpoint folder to tensors by name, in whatever parts they were stored. Nothing in it is executed."""
+"""Reads tensors of a checkpoint by name, however they were split when they were stored. Executes nothing in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointReader:
-    """One checkpoint. Making a reader checks the manifest; `verify` checks the files that it names."""
+    """One checkpoint. Building a reader checks the manifest; `verify` checks the files that it names."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,7 +41,9 @@ class CheckpointReader:
                 self._states[name].append(str(state))
 
     def verify(self, choose: Callable[[int, str], bool] = lambda index, file: True) -> None:
-        """Compare files with the manifest's checksums; choose(index, file): which. Raises CheckpointError."""
+        """Compare files with the manifest's checksums. choose(index, file): whether to compare one. Raises
+        CheckpointError.
+        """
         for index, (file, seal) in enumerate(sorted(self.manifest.files.items())):
             if choose(index, file):
                 check_seal(self.folder / file, seal)
@@ -72,11 +74,11 @@ class CheckpointReader:
         return {name: {*self.states(name), *self.manifest.values.get(name, {})} for name in names}
 
     def names_of_rank(self, kind: Kind, rank: int) -> set[str]:
-        """What a rank has stored of a kind that each has of its own."""
+        """The names of a kind that each rank stores for itself, of one rank."""
         return {name.partition("/")[2] for has, name, _ in self._pieces if has == kind and name.startswith(f"{rank}/")}
 
     def master_kind(self, name: str) -> str:
-        """Which kind holds the most exact values of a parameter."""
+        """The kind that holds the most exact values of a parameter."""
         return "master" if ("master", name, None) in self._pieces else "weight"
 
     def tensor_shape(self, kind: str, name: str, state: str | None = None) -> tuple[int, ...]:
@@ -117,7 +119,7 @@ class CheckpointReader:
         return whole
 
     def _run(self, pieces: list[Piece], first: int, last: int) -> Tensor:
-        """The elements [first, last) of one slice, whose pieces are given in order."""
+        """The elements [first, last) of one slice, from its pieces in order."""
         parts = []
         for piece in pieces:
             begin, end = _range(piece)
@@ -133,7 +135,7 @@ class CheckpointReader:
         return self._of_rank("rng", rank)
 
     def own(self, rank: int) -> dict[str, Tensor]:
-        """What one rank's optimizer alone knew, by name."""
+        """The state that only one rank's optimizer had, by name."""
         return self._of_rank("own", rank)
 
     def _of_rank(self, kind: Kind, rank: int) -> dict[str, Tensor]:
@@ -144,7 +146,7 @@ class CheckpointReader:
         }
 
     def _check_whole(self, pieces: list[Piece]) -> None:
-        """The pieces of a tensor agree on what it is and cover it once; they are put in order."""
+        """The pieces of a tensor in order. Raises CheckpointError unless they agree on its shape and cover it once."""
         pieces.sort(key=lambda piece: (piece.slice or (), _range(piece)))
         if not fit_together(pieces):
             what = f"{pieces[0].kind} {pieces[0].name}"
@@ -165,9 +167,9 @@ def read_weights(checkpoint: Path) -> dict[str, Tensor]:
 
 
 def restore_weights(engine: Engine, reader: CheckpointReader, *, masters: bool = True) -> None:
-    """Fill the model's parameters and buffers, which `check_model` has found all there.
+    """Load the model's parameters and buffers, after `check_model`.
 
-    masters: take fp32 numbers from stored fp32 copies of weights where there are any, else from the weights.
+    masters: whether to take fp32 values from stored fp32 copies of weights, where there are any.
     """
     buffers = {name: buffer for name, buffer in engine.model.named_buffers() if name in engine.model.state_dict()}
     for name, buffer in buffers.items():
@@ -183,16 +185,16 @@ def restore_weights(engine: Engine, reader: CheckpointReader, *, masters: bool =
 
 
 def restore_optimizer(engine: Engine, reader: CheckpointReader) -> None:
-    """Fill the optimizer's state, which `check_optimizer` has found all there.
+    """Load the optimizer's state, after `check_optimizer`.
 
-    Raises CheckpointError when it does not fit the way this run shards it.
+    Raises CheckpointError when this run cannot shard it.
     """
     with engine.at_hand(), engine.filled_groups():
         _fill_optimizer(engine, reader)
 
 
 def restore_own(engine: Engine, reader: CheckpointReader, rank: int, world_size: int) -> list[str]:
-    """Fill what each rank's optimizer alone knows, after all else is restored. Returns lines for people."""
+    """Load the state that each rank's optimizer has of its own, after everything else. Returns lines for people."""
     if not isinstance(engine.optimizer, AveragingOptimizer):
         return []
     then = reader.manifest.world_size
@@ -201,7 +203,9 @@ def restore_own(engine: Engine, reader: CheckpointReader, rank: int, world_size:
     engine.copy_masters_to_weights()
     if then == world_size or not any(stored):
         return []
-    return [f"written by {then} ranks, not {world_size}: the errors of compression are dealt anew, their sum is kept"]
+    return [
+        f"written by {then} ranks, not {world_size}: the errors of compression are redistributed, their sum is kept"
+    ]
 
 
 def _fill_optimizer(engine: Engine, reader: CheckpointReader) -> None:
@@ -240,10 +244,10 @@ def _stepped(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
 
 
 def _same_value(held: dict[str, Any], state: str, value: Any, name: str) -> None:
-    """One flat slice has one number for all its parameters."""
+    """Check that a number is equal for all parameters of one flat slice, which has one number."""
     if state in held and not bool(torch.as_tensor(held[state] == value).all()):
         raise CheckpointError(
-            f"the optimizer's state {state!r} of {name} differs from that of its neighbours",
+            f"the optimizer's state {state!r} of {name} differs from that of other parameters in its slice",
             hint="resume at the ZeRO stage of the run that wrote the checkpoint, or with no-load-optim",
         )
     held[state] = value

@@ -1,4 +1,4 @@
-"""Which regions of a whole tensor the flat elements of one tensor-parallel rank's part are, and back again."""
+"""Maps the flat elements of one tensor-parallel rank's part to regions of the whole tensor, and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Slice = tuple[tuple[int, int], ...]
 
 @frozen
 class Region:
-    """One section of a cut parameter. slice: in the whole. first, last: its elements in the flattened part."""
+    """One section of a split parameter. slice: in the whole. first, last: its elements in the flattened part."""
 
     slice: Slice
     first: int
@@ -25,9 +25,9 @@ class Region:
 
 
 def regions(cut: Cut, part_shape: tuple[int, ...]) -> Iterator[Region]:
-    """The regions of the whole that make up a part, in the order of the part's elements.
+    """The regions of the whole in a part, in the order of the part's elements.
 
-    A cut of several sections is along dimension 0, so that each is a run of elements.
+    A split in several sections is along dimension 0, so that each is contiguous.
     """
     whole, start = cut.whole_shape(part_shape), 0
     for first, last in cut.ranges():
@@ -38,7 +38,7 @@ def regions(cut: Cut, part_shape: tuple[int, ...]) -> Iterator[Region]:
 
 
 def fit_together(pieces: Sequence[Piece]) -> bool:
-    """Whether the pieces agree on what their tensor is and cover it exactly once."""
+    """Whether the pieces agree on the shape of their tensor and cover it exactly once."""
     shape, dtype = pieces[0].shape, pieces[0].dtype
     if any((piece.shape, piece.dtype) != (shape, dtype) for piece in pieces):
         return False

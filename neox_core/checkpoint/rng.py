@@ -1,4 +1,4 @@
-"""Random numbers of a rank: seeded at the start, kept in checkpoints as tensors."""
+"""Random generators of a rank: seeded at the start, stored in checkpoints as tensors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_rng(device: torch.device) -> dict[str, Tensor]:
 
 
 def write_rng(states: dict[str, Tensor], device: torch.device) -> None:
-    """Put the generators where `read_rng` found them. Raises ValueError or RuntimeError for states that are none."""
+    """Restore the states from `read_rng`. Raises ValueError or RuntimeError for an invalid state."""
     version, *words = states["python"].tolist()
     gauss = states["python_gauss"].tolist()
     random.setstate((version, tuple(words), gauss[0] if gauss else None))
@@ -52,9 +52,9 @@ def write_rng(states: dict[str, Tensor], device: torch.device) -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """What is drawn inside is not missing outside: a monitor that makes a name for itself changes no run.
+    """Restore the random generators after the block, so that a monitor that draws a name does not change a run.
 
-    rich draws at import, so even a resumed run would go on with other numbers than the one that was never stopped.
+    rich draws when it is imported, so a resumed run would otherwise draw other numbers than an uninterrupted one.
     """
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:

@@ -1,4 +1,4 @@
-"""Where a run stands: the only part of it that changes, apart from tensors."""
+"""The progress of a run: its only mutable part, apart from tensors."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from neox_core.plan.runfile import RunPlan
 
 _COUNT = v.and_(v.ge(0), v.le(2**62))
-"""Of what a tensor of int64 has to hold."""
+"""Largest value of a count: the data is indexed with int64."""
 
 
 @define
 class TrainState:
     """step: finished optimizer steps. Samples and tokens are those of all ranks together, since the first step.
 
-    data_hash: of the samples of all steps, where it is known: what a resumed run has to find there too. data_rounds:
-    for how many samples their order was made, and to how many it was made longer since. data_contents: hashes of what
-    the datasets hold, which `data_hash` does not know. data_position: where the next sample begins, of text that is
-    read as it comes.
+    data_hash: of the samples of all steps, where it is known: a resumed run must have the same. data_rounds:
+    the number of samples for which their order was made, and to which it was extended since. data_contents: hashes
+    of the contents of the datasets, which `data_hash` does not include. data_position: where the next sample
+    starts, for plain text.
     """
 
     step: int = field(default=0, validator=_COUNT)
@@ -37,7 +37,7 @@ class TrainState:
     data_position: dict[str, Any] | None = None
 
     def advance(self, plan: RunPlan, tokens: int | None = None) -> None:
-        """One more step is done. tokens: that it read, those of whole samples by default."""
+        """Count a finished step. tokens: number of tokens that it read, by default those of whole samples."""
         self.step += 1
         self.consumed_samples += plan.batch.train_batch
         self.consumed_tokens += plan.batch.train_batch * plan.model.seq_length if tokens is None else tokens
@@ -45,11 +45,11 @@ class TrainState:
 
 @frozen
 class StoredState:
-    """state.json of a checkpoint: all that is not a tensor and not the plan.
+    """state.json of a checkpoint: everything that is neither a tensor nor the plan.
 
-    schedule: its terms by config key. plugins: id -> version. loss_scaler: fp16's. options: of each parameter group of
-    the optimizer, those that the optimizer itself has changed. own: names of what each rank's optimizer alone knows;
-    None: of an earlier version, which did not say.
+    schedule: its values by config key. plugins: id -> version. loss_scaler: fp16's. options: of each parameter group of
+    the optimizer, those that the optimizer itself has changed. own: names of the state that each rank's optimizer has
+    of its own; None: an earlier version wrote the checkpoint, without them.
     """
 
     state: TrainState
@@ -71,5 +71,5 @@ def stored_to_plain(stored: StoredState) -> dict[str, Any]:
 
 
 def stored_from_plain(plain: dict[str, Any], path: Path) -> StoredState:
-    """Raises CheckpointError, naming `path`, for what is no stored state."""
+    """A StoredState. Raises CheckpointError that names `path` where `plain` is not one."""
     return structured(_converter, plain, StoredState, f"{path}: not the state of a run", CheckpointError)

@@ -1,6 +1,6 @@
-"""One file of tensors in the safetensors format, written a tensor at a time, with its checksum made on the way.
+"""One file of tensors in the safetensors format, written tensor by tensor, with its checksum.
 
-The library's own writer wants all tensors in memory at once and makes no checksum.
+The library's own writer needs all tensors in memory at once and computes no checksum.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _CHUNK = 1 << 22
 
 @frozen
 class Seal:
-    """Size in bytes and SHA-256 of a file: what it must still be when it is read."""
+    """Size in bytes and SHA-256 of a file when it was written."""
 
     size: int
     sha256: str
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, str] | None = None) -> Seal:
-    """Write and fsync `tensors` by key. note: what else the header says, to those who read it.
+    """Write and fsync `tensors` by key. note: text for the header.
 
-    Raises OSError, such as for a full disk, and CheckpointError for a dtype that the format does not have.
+    Raises OSError, for example for a full disk, and CheckpointError for a dtype that the format does not have.
     """
-    # Readers view the data in place, so a tensor must begin at a multiple of its element's size.
+    # Readers view the data in place, so a tensor must start at a multiple of its element's size.
     order = sorted(tensors, key=lambda key: -tensors[key].element_size())
     header: dict[str, object] = {} if note is None else {"__metadata__": dict(note)}
     end = 0
@@ -79,7 +79,7 @@ def write_bytes(path: Path, data: bytes) -> Seal:
 
 
 def check_seal(path: Path, seal: Seal) -> None:
-    """Raises CheckpointError when the file is not there, or not what was written."""
+    """Raises CheckpointError when the file is missing or was changed."""
     try:
         size = path.stat().st_size
         if size != seal.size:
@@ -97,7 +97,7 @@ def check_seal(path: Path, seal: Seal) -> None:
 def read_part(path: Path, key: str, shape: tuple[int, ...], dtype: str, part: tuple[int, int] | None = None) -> Tensor:
     """One tensor, or the elements [first, last) of one that is stored flat; on the CPU.
 
-    Raises CheckpointError when the file has no such tensor, or not of this shape and dtype.
+    Raises CheckpointError when the file does not have the tensor, or has it in another shape or dtype.
     """
     try:
         with safe_open(path, framework="pt") as file:

@@ -1,4 +1,4 @@
-"""One rank's failure is every rank's: nobody waits for a rank that has given up."""
+"""Agreement of ranks: the failure of one rank is raised on every rank, so that none waits for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def agree(failure: CheckpointError | None, groups: Groups, device: torch.device) -> None:
-    """A barrier that raises on every rank when any rank comes with a failure: its own, or the other's number."""
+    """A barrier that raises on every rank when any rank has a failure: its own, or one that names the other rank."""
     if groups.world is None:
         if failure is not None:
             raise failure
@@ -25,11 +25,11 @@ def agree(failure: CheckpointError | None, groups: Groups, device: torch.device)
         raise failure
     rank = int(failed)
     if rank >= 0:
-        raise CheckpointError(f"rank {rank} could not finish the checkpoint", hint="its log says why")
+        raise CheckpointError(f"rank {rank} could not finish the checkpoint", hint="see its log for the reason")
 
 
 def agree_on_step(step: int, groups: Groups, device: torch.device) -> None:
-    """Raises CheckpointError on every rank where ranks are about to start from different steps; -1: from none."""
+    """Raises CheckpointError on every rank when ranks would start from different steps; step -1: from no checkpoint."""
     if groups.world is None:
         return
     mine = torch.tensor([step], device=device)
@@ -41,5 +41,5 @@ def agree_on_step(step: int, groups: Groups, device: torch.device) -> None:
         listed = ", ".join(f"rank {rank}: {'none' if each < 0 else each}" for each, rank in first.items())
         raise CheckpointError(
             f"ranks found checkpoints of different steps: {listed}",
-            hint="let all hosts see one folder under the path of `load` and `save`",
+            hint="put `load` and `save` on a disk that all hosts share",
         )

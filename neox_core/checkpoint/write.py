@@ -1,4 +1,4 @@
-"""From a running engine to a checkpoint folder: whole and verified, or not there."""
+"""Writes a checkpoint of a running engine: the folder appears complete and verified, or not at all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ PLAIN = (bool, int, float, str, type(None))
 
 @define
 class RankContents:
-    """What one rank stores: the tensors of each of its files by key, their pieces, and states that are numbers."""
+    """What one rank stores: the tensors of each of its files by key, their pieces, and numbers of the optimizer's
+    state.
+    """
 
     rank: int
     tensors: dict[str, dict[str, Tensor]] = field(factory=dict)
@@ -41,10 +43,11 @@ class RankContents:
     values: dict[str, dict[str, Any]] = field(factory=dict)
 
     def add(self, part: str, kind: Kind, name: str, tensor: Tensor, **place: Any) -> None:
-        """part: which of the rank's files. place: fields of the Piece; its shape is the tensor's unless given.
+        """Add a tensor. part: one of the rank's files. place: fields of the Piece; its shape is the tensor's unless
+        given.
 
-        Raises CheckpointError for weights that are not finite: a loss is of the weights before its update, so it may
-        have said nothing yet, and this checkpoint could be the one that the last good one is deleted for.
+        Raises CheckpointError for weights that are not finite: the loss is computed before the
+        update, so it may still be finite, and this checkpoint could replace the last good one.
         """
         if kind in ("weight", "master") and not _finite(tensor):
             raise CheckpointError(f"{name} holds nan or inf: nothing is saved", hint=_DIVERGED)
@@ -52,13 +55,13 @@ class RankContents:
         key = "/".join(filter(None, (kind, place.get("state"), name)))
         place.setdefault("shape", tuple(tensor.shape))
         held = self.tensors.setdefault(file, {})
-        if key in held:  # the sections of a cut tensor share a name
+        if key in held:  # the sections of a split tensor share a name
             key = f"{key}#{len(held)}"
         held[key] = tensor
         self.pieces.append(Piece(file=file, key=key, kind=kind, name=name, dtype=DTYPES[tensor.dtype], **place))
 
     def add_shard(self, part: str, kind: Kind, shard: Shard, tensor: Tensor, state: str | None = None) -> None:
-        """The elements of `shard` in a tensor that is laid out as `shard.stepped` is."""
+        """Add the elements of `shard` from a tensor with the layout of `shard.stepped`."""
         if shard.cut is not None:
             self._add_cut(part, kind, shard, shard.cut, shard.part_of(tensor), state)
         elif shard.whole:
@@ -68,7 +71,7 @@ class RankContents:
             self.add(part, kind, shard.name, shard.part_of(tensor), state=state, **place)
 
     def _add_cut(self, part: str, kind: Kind, shard: Shard, cut: Cut, flat: Tensor, state: str | None) -> None:
-        """One piece for each section of the cut that `flat` has elements of."""
+        """Add one piece for each section of the split that `flat` has elements of."""
         for region in regions(cut, shard.shape):
             low, high = max(shard.first, region.first), min(shard.first + shard.count, region.last)
             if low >= high:
@@ -83,10 +86,10 @@ class RankContents:
 
 
 def collect(engine: Engine, rank: int, groups: Groups, *, optimizer: bool, whole: bool = False) -> RankContents:
-    """What this rank stores of model and optimizer. Of what all data-parallel ranks hold, each stores its share.
+    """What this rank stores of model and optimizer. Each data-parallel rank stores a share of what all of them hold.
 
-    What the ranks of a tensor group hold alike, the first of them stores; a tied weight, the first of its stages.
-    whole: weights that are cut into parts (ZeRO 3) are put together first, which is collective.
+    The first rank of a tensor group stores what all of its ranks hold; the first stage of a tied weight stores
+    it. whole: whether to join weights that are sharded (ZeRO 3) first, which is collective.
     """
     contents = RankContents(rank)
     data_rank, data_size = groups.data_rank, groups.data_size
@@ -117,7 +120,7 @@ def collect(engine: Engine, rank: int, groups: Groups, *, optimizer: bool, whole
             contents.add_shard("optimizer", "master", shard, shard.stepped)
         for state, value in engine.optimizer.state.get(shard.stepped, {}).items():
             if not isinstance(value, Tensor) or value.ndim == 0:
-                if shard.first == 0 and speaks:  # of a parameter in parts, the part with its beginning speaks for all
+                if shard.first == 0 and speaks:  # of a sharded parameter, the part with its first element stores it
                     _add_scalar(contents, shard.name, state, value)
             elif value.shape == shard.stepped.shape or (shard.whole and shard.cut is None):
                 contents.add_shard("optimizer", "state", shard, value, state)
@@ -130,7 +133,7 @@ def collect(engine: Engine, rank: int, groups: Groups, *, optimizer: bool, whole
 
 
 def write_rank(folder: Path, contents: RankContents) -> None:
-    """Write this rank's files and a note of what they hold. Raises CheckpointError, such as for a full disk."""
+    """Write this rank's files and a note of their contents. Raises CheckpointError, for example for a full disk."""
     try:
         files = {file: write_tensors(folder / file, tensors) for file, tensors in contents.tensors.items()}
         seals = {file: [seal.size, seal.sha256] for file, seal in files.items()}
@@ -143,9 +146,9 @@ def write_rank(folder: Path, contents: RankContents) -> None:
 def write_manifest(
     folder: Path, step: int, world_size: int, run: str, state: Mapping[str, Any], *, optimizer: bool, rng: bool
 ) -> None:
-    """Bring the notes of all ranks together. One rank calls it, after all have written. Raises CheckpointError.
+    """Combine the notes of all ranks. One rank calls it, after all have written. Raises CheckpointError.
 
-    state: of state.json, which also names what each rank's optimizer alone knows.
+    state: content of state.json, which also names the state that each rank's optimizer has of its own.
     """
     try:
         files: dict[str, Seal] = {}
@@ -168,11 +171,12 @@ def write_manifest(
 
 
 def publish(written: Path, final: Path) -> None:
-    """Give a finished folder its name, then make `latest` name it. Raises CheckpointError."""
+    """Rename a finished folder to its final name, then write `latest`. Raises CheckpointError."""
     try:
-        if final.exists():  # a run that went back and came here again
+        if final.exists():  # a run that resumed from an earlier step and reached this one again
             if latest_name(final.parent) == final.name:
-                _point(final, f"{final.name}\n")  # says nothing of a manifest: a kill may leave the old or the new one
+                # without a checksum, since a kill may leave the old or the new manifest
+                _point(final, f"{final.name}\n")
             discard(final)
         written.rename(final)
         sync_folder(final.parent)
@@ -190,7 +194,7 @@ def _point(checkpoint: Path, text: str) -> None:
 def prune(folder: Path, keep: int, current: Path) -> None:
     """Delete checkpoints of earlier steps than `current`'s but the last `keep` - 1. Raises CheckpointError.
 
-    Later steps are of another run, which this one has begun anew in the same folder: not its own to delete.
+    Later steps belong to an earlier run in the same folder, and stay.
     """
     found = step_folders(folder)
     for old in found[found.index(current) + 1 :][max(keep - 1, 0) :]:
@@ -201,13 +205,13 @@ def prune(folder: Path, keep: int, current: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what saves and deletions that were killed have left behind."""
+    """Delete the leftovers of saves and deletions that were killed."""
     for path in folder.glob(".step-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def discard(path: Path) -> None:
-    """Delete a checkpoint so that a kill on the way leaves no half of one under its name."""
+    """Delete a checkpoint so that a kill leaves no incomplete one under its name."""
     doomed = path.with_name(f".{path.name}.old.tmp")
     shutil.rmtree(doomed, ignore_errors=True)
     path.rename(doomed)
@@ -226,7 +230,7 @@ def sync_folder(folder: Path) -> None:
 def cannot_write(path: Path, error: OSError) -> CheckpointError:
     return CheckpointError(
         f"{path}: cannot write the checkpoint: {error.strerror or error}",
-        hint="the checkpoints written before are untouched; make room or change `save`, and resume",
+        hint="earlier checkpoints are unchanged; free some space or change `save`, and resume",
     )
 
 
@@ -243,7 +247,7 @@ def _finite(tensor: Tensor) -> bool:
     return tensor.numel() == 0 or all(math.isfinite(float(end)) for end in torch.aminmax(tensor.detach()))
 
 
-_DIVERGED = "a run goes on from an earlier checkpoint, with a lower learning rate or with gradient_clipping"
+_DIVERGED = "resume from an earlier checkpoint with a lower learning rate or with gradient_clipping"
 
 
 def _note(folder: Path, rank: int) -> Path:

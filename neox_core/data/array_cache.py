@@ -1,8 +1,8 @@
-"""Arrays that take long to compute, in a file beside the data, named by what they were computed from.
+"""A cache of arrays that take long to compute, in a file next to the data, named by its inputs.
 
-A file is looked up by the SHA-256 of all its inputs, so one of other inputs is never found, and it appears whole or not
-at all. Processes that want it at once wait for the first; where locks do not reach (some shared filesystems), each
-makes the same file, and the last to finish replaces the others'.
+A file is looked up by the SHA-256 of all its inputs, so a file of other inputs is never used, and it appears complete
+or not at all. Processes that need it at the same time wait for the first; on file systems without locks, each
+computes the same file, and the last to finish replaces the others'.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def stored(places: Sequence[Path], key: str, compute: Callable[[], Arrays]) -> A
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with _alone(path):
-                arrays = read(path, key)  # another process may have been quicker
+                arrays = read(path, key)  # another process may have finished first
                 if arrays is None:
                     _remove_leftovers(path)
                     write(path, key, compute())
@@ -54,7 +54,7 @@ def stored(places: Sequence[Path], key: str, compute: Callable[[], Arrays]) -> A
 
 
 def read(path: Path, key: str) -> Arrays | None:
-    """Read-only maps of the arrays in `path`; None when it is not there, not whole, or of another key."""
+    """Read-only maps of the arrays in `path`; None when it is missing, incomplete, or of another key."""
     try:
         with path.open("rb") as file:
             header = json.loads(file.read(HEADER_BYTES))
@@ -74,7 +74,7 @@ def read(path: Path, key: str) -> Arrays | None:
 
 
 def write(path: Path, key: str, arrays: Arrays) -> None:
-    """Put `arrays`, none of them empty, into `path` atomically. Raises OSError."""
+    """Write `arrays`, none of them empty, to `path` atomically. Raises OSError."""
     length = HEADER_BYTES + sum(_padded(array.nbytes) for array in arrays)
     header = {"key": key, "bytes": length, "arrays": [(array.dtype.name, array.shape) for array in arrays]}
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
@@ -93,18 +93,21 @@ def _padded(num_bytes: int) -> int:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """One process of this machine at a time, where the filesystem has locks. Raises OSError where one cannot write."""
+    """Let one process at a time into the block, where the file system has locks. Raises OSError where it is
+    read-only.
+    """
     place = path.with_name(f".{path.name}.lock")
     with place.open("ab") as file:
         lock(file.fileno(), wait=True)
         try:
             yield
         finally:
-            place.unlink(missing_ok=True)  # who waits for it holds the file itself, and then finds the arrays
+            # a process that waits for the lock still has the file open, and then finds the arrays
+            place.unlink(missing_ok=True)
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Of processes of this machine that were killed while they wrote."""
+    """Remove the files of processes that were killed while they wrote."""
     for left in path.parent.glob(f".{path.name}.{socket.gethostname()}.*.tmp"):
         process = left.suffixes[-2].removeprefix(".") if len(left.suffixes) > 1 else ""
         if process.isdigit() and not Path(f"/proc/{process}").exists():

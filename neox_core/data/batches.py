@@ -49,14 +49,14 @@ def build_batches(
 
     train: `gradient_accumulation` of them a step, train_iters steps; step k takes the samples from k * train_batch on,
     whatever the ranks and the accumulation. valid, test: one an evaluation iteration, eval_iters of them; each call
-    begins anew, so every pass sees the same samples. Starting at any step costs the same; where text is read as it
-    comes, this is so from a `start` that `Reader.mark` has been, else what comes before is read and left out.
+    starts at the first sample, so every pass sees the same samples. Starting at any step costs the same; for
+    plain text, only from a `start` that was a `Reader.mark`, else the text before it is read and skipped.
 
-    The training split is read ahead by `num_workers` processes; an evaluation is too short to gain from them. There
-    a curriculum says which samples a step takes and how many of their tokens: [micro_batch, its sequence_length + 1].
-    vocab_size: rows of the embedding, worked out from the plan when not given. rounds: see `open_split`. opened: what
-    is read, where it was opened before; then vocab_size and rounds are not used. Raises DataError for a dataset that
-    cannot be read, that has no documents for the split, or that holds an id outside of the vocabulary.
+    `num_workers` processes read the training split ahead; an evaluation is too short to gain from them. A curriculum
+    chooses the samples of a training step and the number of their tokens: [micro_batch, its sequence_length + 1].
+    vocab_size: rows of the embedding, computed from the plan when not given. rounds: see `open_split`. opened:
+    the samples, if they are already open; then vocab_size and rounds are not used. Raises DataError for a dataset
+    that cannot be read, has no documents for the split, or holds an id outside of the vocabulary.
     """
     if split == "train":
         accumulation, steps, workers = plan.batch.gradient_accumulation, plan.train.train_iters, plan.data.num_workers
@@ -90,9 +90,9 @@ def _open(
 
 @frozen(eq=False)
 class MicroBatches:
-    """The micro-batches of one rank by index: `index` counts accumulation steps from the beginning of the run.
+    """The micro-batches of one rank by index: `index` counts accumulation steps from the start of the run.
 
-    accumulation: micro-batches of a step. curriculum: says how long the samples of a step are; None: seq_length.
+    accumulation: micro-batches of a step. curriculum: gives the length of the samples of a step; None: seq_length.
     Sample k of a step goes to accumulation k // (micro_batch * data_size), then to rank k // micro_batch % data_size.
     """
 
@@ -128,10 +128,10 @@ class MicroBatches:
 
 
 class Reader:
-    """Micro-batches; its processes start at once and end with it, or with this process.
+    """An iterator of micro-batches; its processes start at once and end with it, or with this process.
 
-    mark: where the step ended that the last micro-batch belongs to, if it was the last of that step and the data is a
-    stream. Of a stream there is one process, since each would read all of it.
+    mark: the end of the step of the last micro-batch, if it was the last of that step and the data is
+    a stream. A stream has one process, since each would read all of it.
     """
 
     def __init__(self, batches: MicroBatches | StreamBatches, order: range | None, workers: int) -> None:
@@ -144,14 +144,15 @@ class Reader:
             num_workers=workers,
             multiprocessing_context="fork" if workers else None,
             worker_init_fn=_start_worker,
-            generator=torch.Generator(),  # its own, so that reading draws nothing from the generator of the model
+            generator=torch.Generator(),  # its own generator, so that reading does not draw from the model's
             prefetch_factor=4 if workers else None,
         )
         children = signal.getsignal(signal.SIGCHLD)
         self._batches = iter(loader)
         if signal.getsignal(signal.SIGCHLD) is not children:
-            signal.signal(signal.SIGCHLD, children)  # torch's raises wherever the rank is, also in the midst of a step
-        if workers:  # they ignore SIGTERM, with which Python would end them when this process leaves by a traceback
+            # torch's handler raises wherever the rank is, also in the middle of a step
+            signal.signal(signal.SIGCHLD, children)
+        if workers:  # they ignore SIGTERM, with which Python would end them when this process exits with a traceback
             atexit.register(_end, weakref.ref(self._batches))
 
     def __iter__(self) -> Reader:
@@ -164,8 +165,8 @@ class Reader:
             if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
                 raise
             raise DataError(
-                f"a process that reads the data has died: {error}",
-                hint="it may have run out of memory; num-workers: 0 reads in the rank itself",
+                f"a process that reads the data died: {error}",
+                hint="check whether memory ran out; set num-workers: 0 to read in the rank itself",
             ) from error
         if isinstance(batch, NeoxError):
             self._batches = iter(())
@@ -190,4 +191,4 @@ def _start_worker(worker: int) -> None:
     """Ctrl-C reaches every process of the terminal; the rank must be able to finish its step and save."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # whose threads did not come along
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # whose threads do not exist in this process

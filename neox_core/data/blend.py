@@ -1,4 +1,4 @@
-"""In which order several datasets take turns: GPT-NeoX's, a pure function of their weights.
+"""The order in which several datasets take turns: GPT-NeoX's, a pure function of their weights.
 
 Sample k comes from the dataset that lags most behind its share of the k samples before it.
 Source: megatron/data/helpers.cpp (build_blending_indices) and data_utils.py of GPT-NeoX.
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 
 MOST_DATASETS = 254
 SPARE = 1.005
-"""GPT-NeoX makes each dataset this much longer than its share, for the blend to be able to draw ahead."""
+"""GPT-NeoX makes each dataset longer than its share by this factor, so that the blend can draw ahead."""
 SOURCE = Path(__file__).with_name("blend.cpp")
 WORTH_COMPILING = 1 << 20
-"""Samples whose turns take Python about as long as a compiler needs."""
+"""Number of samples for which Python takes about as long as the compiler."""
 
 
 @frozen(eq=False)
 class Blend:
-    """turns: uint8 [samples], the dataset of each sample. places: int64 [samples], which of that dataset's it is."""
+    """turns: uint8 [samples], the dataset of each sample. places: int64 [samples], its index in that dataset."""
 
     turns: NDArray[np.uint8]
     places: NDArray[np.int64]
 
 
 def normalise(weights: Sequence[float]) -> list[float]:
-    """The shares of the datasets, which add up to 1."""
+    """The weights scaled so that they add up to 1."""
     total = sum(weights)
     return [weight / total for weight in weights]
 
 
 def build_blend(weights: Sequence[float], num_samples: int, compile_from: int = WORTH_COMPILING) -> Blend:
-    """The first `num_samples` turns. `weights` add up to 1; the turns of fewer samples are the beginning of these.
+    """The first `num_samples` turns. `weights` add up to 1; the turns of fewer samples are a prefix of these.
 
-    Compiled code works out `compile_from` samples and more, Python fewer; where there is no compiler, all.
+    Compiled code computes `compile_from` samples or more, Python fewer; without a compiler Python computes all.
     """
     library = native(SOURCE, "-ffp-contract=off") if num_samples >= compile_from else None
     if library is None:
@@ -59,14 +59,16 @@ def build_blend(weights: Sequence[float], num_samples: int, compile_from: int = 
 
 
 def samples_of_each(weights: Sequence[float], turns: NDArray[Any]) -> list[int]:
-    """How many samples each dataset has to hold: as many as GPT-NeoX makes, or as are taken from it if that is more."""
+    """The number of samples that each dataset must hold: that of GPT-NeoX, or the number taken from it if that is
+    larger.
+    """
     taken = np.bincount(turns, minlength=len(weights))
     wanted = (math.ceil(len(turns) * weight * SPARE) for weight in weights)
     return [max(here, int(there)) for here, there in zip(wanted, taken, strict=True)]
 
 
 def weights_by_documents(counts: Sequence[int], alpha: float) -> list[float]:
-    """Weights from numbers of documents, whose shares are p: proportional to p^alpha (1 - p), as GPT-NeoX has it.
+    """Weights from numbers of documents, whose shares are p: proportional to p^alpha (1 - p), as in GPT-NeoX.
 
     alpha below 1 favours small datasets (arXiv:1911.02116).
     """
@@ -77,7 +79,7 @@ def weights_by_documents(counts: Sequence[int], alpha: float) -> list[float]:
 
 
 def _in_python(weights: list[float], num_samples: int) -> Blend:
-    """The same as blend.cpp, number by number."""
+    """The same turns as blend.cpp."""
     taken = [0] * len(weights)
     turns, places = bytearray(num_samples), array("q", bytes(8 * num_samples))
     others = range(1, len(weights))

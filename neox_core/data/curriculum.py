@@ -1,4 +1,4 @@
-"""The curriculum of a run, and what its steps read."""
+"""The curriculum of a run, and the samples and tokens of its steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def build_curriculum(plan: RunPlan) -> Curriculum | None:
-    """None where every step reads whole samples in order. Raises DataError for files that it cannot read."""
+    """The curriculum of a plan; None where every step reads whole samples in order. Raises DataError for unreadable
+    files.
+    """
     if plan.curriculum is None:
         return None
     curriculum: Curriculum = plan.curriculum.make(
@@ -33,14 +35,14 @@ def build_curriculum(plan: RunPlan) -> Curriculum | None:
 
 
 def tokens_of_steps(plan: RunPlan, curriculum: Curriculum | None) -> Callable[[int], int]:
-    """Tokens that all ranks together read in a step, by its number counted from 0."""
+    """Tokens that all ranks together read in a step, by its number, counted from 0."""
     if curriculum is None:
         return lambda step: plan.batch.train_batch * plan.model.seq_length
     return lambda step: plan.batch.train_batch * curriculum.sequence_length(step)
 
 
 class Chosen:
-    """Which samples, of the `pool` that there are, a run reads at each index of its own order."""
+    """The samples, out of `pool`, that a run reads at each index of its own order."""
 
     def __init__(self, curriculum: Curriculum, per_step: int, pool: int, reference: ComponentRef | None) -> None:
         self._curriculum, self._per_step, self._pool, self._reference = curriculum, per_step, pool, reference

@@ -1,4 +1,4 @@
-"""The samples of a split: which datasets they come from, in which order, and the tokens that they are made of."""
+"""The samples of a split: their datasets, their order, and their tokens."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 INDEX_FOLDER = ".neox-index"
 ALGORITHM = 1
-"""Number of the way in which orders are made, in the name of their files: to be counted up with every change."""
+"""Version of the algorithm for orders, in the name of their files; increase it with every change."""
 
 
 def rounds_of(stored: Sequence[int], plan: RunPlan) -> tuple[int, ...]:
-    """How many training samples were asked for when the order of a run was made, and each time it was made longer.
+    """The number of training samples when the order of a run was made, and each time it was extended.
 
-    stored: what the run was resumed from says of that; empty for a new run.
+    stored: the numbers in the checkpoint; empty for a new run.
     """
     wanted = plan.train.train_iters * plan.batch.train_batch
     return (*stored, wanted) if not stored or wanted > stored[-1] else tuple(stored)
@@ -58,16 +58,16 @@ def open_split(
     curriculum: Curriculum | None = None,
     datasets: Datasets | None = None,
 ) -> Samples:
-    """The samples of one split in the order they are read; a curriculum chooses them from one pass over the data.
+    """The samples of one split in the order of reading; a curriculum chooses them from one pass over the data.
 
-    The order is mapped from a file beside the dataset, which the first process that needs it makes. rounds: of a run
-    that is resumed; each goes on behind the order of those before it, which it does not change. datasets: what the run
-    has opened so far. Raises DataError for a dataset that cannot be read or has no documents for the split.
+    The order is mapped from a file next to the dataset, which the first process that needs it writes. rounds: of
+    a resumed run; each extends the order of those before it, which it does not change. datasets: those that the run
+    has already opened. Raises DataError for a dataset that cannot be read or has no documents for the split.
     """
     steps = plan.train.train_iters if split == "train" else plan.train.eval_iters
     wanted = steps * plan.batch.train_batch
     chooses = curriculum is not None and curriculum.chooses and split == "train"
-    rounds = (0,) if chooses else tuple(rounds) or (wanted,)  # whole passes are ordered, and at least one
+    rounds = (0,) if chooses else tuple(rounds) or (wanted,)  # orders are made for whole passes, at least one
     if vocab_size is None:
         tokenizer = build_tokenizer(plan) if plan.model.padded_vocab_size is None else None
         vocab_size = padded_vocab(plan.model, tokenizer.vocab_size if tokenizer else None)
@@ -96,7 +96,7 @@ class Part:
 class Samples:
     """Samples of seq_length + 1 ids by index, from one dataset or, where there is a `blend`, from several.
 
-    wanted: how many of them the run reads. chosen: which of them it reads at each index; None: one after the other.
+    wanted: the number that the run reads. chosen: the sample at each index; None: one after the other.
     """
 
     parts: tuple[Part, ...]
@@ -111,7 +111,7 @@ class Samples:
 
     @property
     def epochs(self) -> list[float]:
-        """How often the run reads each dataset."""
+        """The number of passes of the run over each dataset."""
         taken = (
             [self.wanted]
             if self.blend is None
@@ -128,12 +128,12 @@ class Samples:
             into[done : done + len(ids)] = ids
             done += len(ids)
         if done != len(into):
-            raise DataError(f"{part.prefix}: sample {place}: its documents are shorter than their sizes say")
+            raise DataError(f"{part.prefix}: sample {place}: its documents are shorter than their sizes")
         if into.min() < 0 or into.max() >= self.vocab_size:
             raise self._outside(index)
 
     def who(self, first: int, count: int) -> NDArray[np.int64]:
-        """Who the samples from `first` on are: (dataset, document, offset there) of the first token of each."""
+        """Identify `count` samples from `first` on: (dataset, document, offset) of the first token of each."""
         indices: NDArray[np.int64] = np.arange(first, first + count)
         who: NDArray[np.int64] = np.zeros((count, 3), dtype="<i8")
         places = indices if self.chosen is None else self.chosen.at(indices)
@@ -160,7 +160,7 @@ class Samples:
                 where = f"document {document}, token {offset + int(wrong[0])}"
                 return DataError(
                     f"{part.prefix}: {where}: id {int(ids[wrong[0]])} is not among the model's {self.vocab_size}",
-                    hint="vocab-file and merge-file must be those that the dataset was prepared with",
+                    hint="use the vocab-file and merge-file that the dataset was prepared with",
                 )
         return DataError(f"{part.prefix}: sample {place} changed while it was read")
 
@@ -168,7 +168,7 @@ class Samples:
 def _open_share(plan: RunPlan, datasets: Datasets, split: Split, rounds: Sequence[int]) -> Part:
     """The documents that `split` gives to this split."""
     if plan.data.prefix is None:
-        raise DataError("there is no dataset to read", hint="set data-path; `neox data prepare` makes a dataset")
+        raise DataError("there is no dataset to read", hint="set data-path; make a dataset with `neox data prepare`")
     source = datasets.source(plan.data.prefix)
     documents = split_documents(len(source.sizes), plan.data.split)[SPLITS.index(split)]
     if not documents:
@@ -192,7 +192,7 @@ def _open_blend(
     sources = [datasets.source(each.prefix) for each in named]
     for each, source in zip(named, sources, strict=True):
         if not len(source.sizes):
-            raise DataError(f"{each.prefix}: has no documents", hint=f"take it out of {split}-data-paths")
+            raise DataError(f"{each.prefix}: has no documents", hint=f"remove it from {split}-data-paths")
     if plan.data.sampler_alpha is None:
         weights = normalise([each.weight for each in named])
     else:
@@ -248,7 +248,7 @@ def _require_memory(prefix: str, samples: int, needed: int) -> None:
         raise DataError(
             f"{prefix}: the order of {samples:,} samples takes {needed / 2**30:,.0f} GiB, and this machine has"
             f" {memory / 2**30:,.0f}",
-            hint="lower train-iters or the batch; of a resumed run the checkpoint may ask for it: load another one",
+            hint="lower train-iters or the batch; if this run resumed, its checkpoint may need it: load another one",
         )
 
 
@@ -257,7 +257,7 @@ def _arrays(blend: Blend) -> tuple[NDArray[Any], ...]:
 
 
 def _key(*known: object, content: NDArray[np.int32] | None = None) -> str:
-    """SHA-256 of all that an order follows from."""
+    """SHA-256 of everything that an order depends on."""
     digest = hashlib.sha256(json.dumps([ALGORITHM, *known]).encode())
     if content is not None:
         digest.update(np.ascontiguousarray(content, dtype="<i4").data)
@@ -265,13 +265,13 @@ def _key(*known: object, content: NDArray[np.int32] | None = None) -> str:
 
 
 def _places(plan: RunPlan, prefix: str, key: str) -> tuple[Path, ...]:
-    """Beside the dataset, where every run finds it, else in the folder of this run."""
+    """Next to the dataset, where every run finds it, else in the folder of this run."""
     name = f"{Path(prefix).name}-{key[:24]}"
     return Path(prefix).parent / INDEX_FOLDER / name, Path(plan.run_dir) / INDEX_FOLDER / name
 
 
 def more_documents(shares: Sequence[float], split: Split) -> str:
-    """What to do where a split has none."""
+    """The hint where a split has no documents."""
     if shares[SPLITS.index(split)] > 0:
         none = {"train": "", "valid": " or set eval-iters: 0,", "test": " or 0 for none,"}[split]
         return f"give {split} a larger share in split,{none} or prepare more documents"

@@ -1,4 +1,4 @@
-"""In which order the tokens of a dataset are read: GPT-NeoX's, in vectorised numpy.
+"""The order in which the tokens of a dataset are read: GPT-NeoX's, in vectorised numpy.
 
 The documents of all epochs are shuffled together and laid end to end. The stream is cut into samples of seq_length + 1
 tokens, the last of which is the first of the next sample, and the samples are shuffled again.
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 AT_ONCE = 1 << 15
-"""Documents that are worked on together: what belongs to them stays in the cache of a core."""
+"""Number of documents that are processed together: their arrays fit into the cache of a core."""
 
 
 @frozen(eq=False)
 class SampleOrder:
     """The order of one split.
 
-    documents: int32 [epochs * documents], document of each place in the stream.
-    samples: int64 [samples + 1, 2], (place in `documents`, offset in that document) of the first token of each sample;
-        the last row is where the last sample ends.
+    documents: int32 [epochs * documents], document at each position of the stream.
+    samples: int64 [samples + 1, 2], (position in `documents`, offset in that document) of the first token of each
+        sample; the last row is the end of the last sample.
     shuffle: unsigned [samples], the sample that is read at each index.
     """
 
@@ -50,7 +50,7 @@ class SampleOrder:
         return np.stack([self.documents[starts[:, 0]], starts[:, 1]], axis=1)
 
     def pieces(self, index: int) -> Iterator[tuple[int, int, int | None]]:
-        """(document, offset, length or None for its end) that sample `index` is made of."""
+        """(document, offset, length; None: to its end) of each piece of sample `index`."""
         sample = int(self.shuffle[index])
         (first, offset), (last, end) = self.samples[sample].tolist(), self.samples[sample + 1].tolist()
         if first == last:
@@ -64,7 +64,7 @@ class SampleOrder:
 
 @frozen(eq=False)
 class LongerOrder:
-    """Orders one after the other: that of a run, and those with which it goes on since it was made longer."""
+    """Orders one after the other: that of a run, and those by which it was extended."""
 
     parts: tuple[SampleOrder, ...]
 
@@ -103,7 +103,7 @@ def build_order(
 ) -> SampleOrder:
     """At least `num_samples` samples of `documents`, in whole epochs. `sizes`: tokens of every document of the dataset.
 
-    part: 0 for GPT-NeoX's order; 1, 2, ... for what a run that was made longer goes on with, each an order of its own.
+    part: 0 for GPT-NeoX's order; 1, 2, ... for extensions of a longer run, each with an order of its own.
     Beyond the three arrays it needs a fixed amount of memory. Raises ValueError when the documents hold no token.
     """
     tokens = count_tokens(sizes, documents)
@@ -119,7 +119,7 @@ def build_order(
 
 
 def count_tokens(sizes: NDArray[np.integer[Any]], documents: NDArray[np.integer[Any]]) -> int:
-    """Tokens of an epoch. Raises ValueError when there are none."""
+    """Tokens of an epoch. Raises ValueError when there are no tokens."""
     tokens = sum(int(sizes[part].sum(dtype=np.int64)) for part in _parts(documents))
     if tokens == 0:
         raise ValueError("no tokens")
@@ -134,21 +134,23 @@ def count_epochs(tokens_per_epoch: int, seq_length: int, num_samples: int) -> in
 def _sample_starts(
     sizes: NDArray[np.integer[Any]], stream: NDArray[np.int32], seq_length: int, total: int
 ) -> NDArray[np.int64]:
-    """(place in `stream`, offset) where each sample begins, and where the last one ends. total: tokens of `stream`."""
+    """(position in `stream`, offset) of the start of each sample, and of the end of the last. total: tokens of
+    `stream`.
+    """
     starts: NDArray[np.int64] = np.empty(((total - 1) // seq_length + 1, 2), dtype=np.int64)
-    bounds: NDArray[np.int64] = np.zeros(AT_ONCE + 1, dtype=np.int64)  # where each document of a part begins in it
+    bounds: NDArray[np.int64] = np.zeros(AT_ONCE + 1, dtype=np.int64)  # where each document of a part starts in it
     before, done = 0, 0
     for place, part in zip(range(0, len(stream), AT_ONCE), _parts(stream), strict=True):
         ends = bounds[1 : len(part) + 1]
-        ends[:] = np.take(sizes, part, mode="clip")  # without a check of each: they are documents of this dataset
+        ends[:] = np.take(sizes, part, mode="clip")  # without a bounds check: they are documents of this dataset
         np.cumsum(ends, out=ends)
-        within = min(len(starts), -(-(before + int(ends[-1])) // seq_length))  # samples that begin before its end
+        within = min(len(starts), -(-(before + int(ends[-1])) // seq_length))  # samples that start before its end
         positions: NDArray[np.int64] = np.arange(done * seq_length - before, within * seq_length - before, seq_length)
         places = np.searchsorted(ends, positions, side="right")
         np.add(places, place, out=starts[done:within, 0])
         np.subtract(positions, bounds[places], out=starts[done:within, 1])
         before, done = before + int(ends[-1]), within
-    starts[0] = 0  # GPT-NeoX begins at the first place, even where its document is empty
+    starts[0] = 0  # GPT-NeoX starts at the first document, even where it is empty
     return starts
 
 
@@ -157,7 +159,7 @@ def _parts(documents: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 
 def split_documents(num_documents: int, shares: Sequence[float]) -> list[range]:
-    """The documents of each split, one range a share; rounding errors fall on the first, as in GPT-NeoX."""
+    """The documents of each split, one range for each share; the first takes the rounding errors, as in GPT-NeoX."""
     total = sum(shares)
     bounds = [0]
     for share in shares:

@@ -1,4 +1,4 @@
-"""Packing a stream of documents into samples, with a place from which it can be gone on with."""
+"""Packs a stream of documents into samples, with a position from which packing can continue."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ GOLDEN = 0x9E3779B97F4A7C15  # of 2^64: its multiples are spread evenly (Knuth, 
 
 @frozen
 class Place:
-    """Token `offset` of the document at `record` of `file`, which is the `number`-th of all, in the `epoch`-th reading.
+    """Token `offset` of the document at `record` of `file`, which is number `number` of all, in pass `epoch`.
 
-    Records are counted from 1, as lines are, the others from 0.
+    Records are counted from 1, like lines, everything else from 0.
     """
 
     epoch: int = field(default=0, validator=ge(0))
@@ -38,8 +38,8 @@ class Place:
 
 @frozen
 class Mark:
-    """Where a run stands after `step` steps: the hash of its samples, and of each stream how many samples were taken
-    from it and where the next one begins.
+    """The progress of a run after `step` steps: the hash of its samples, and for each stream the number of samples
+    taken and where the next one starts.
     """
 
     step: int
@@ -52,13 +52,13 @@ class Mark:
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> Mark:
-        """Raises CheckpointError for what `plain` has not made."""
-        return structured(strict_converter(), plain, cls, "not a place in the texts", CheckpointError)
+        """A Mark from plain values. Raises CheckpointError for values that `plain` did not make."""
+        return structured(strict_converter(), plain, cls, "not a position in the texts", CheckpointError)
 
 
 @frozen
 class Share:
-    """Which documents a split gets: those whose numbers, spread evenly over 0 to 1, are from `first` to `end`."""
+    """The documents of a split: those whose numbers, spread evenly over 0 to 1, are from `first` to `end`."""
 
     first: float = 0.0
     end: float = 1.0
@@ -68,16 +68,17 @@ class Share:
 
 
 def share_of(shares: Sequence[float], split: int) -> Share:
-    """Of the split with that index."""
+    """The share of the split with that index."""
     total = sum(shares)
     return Share(sum(shares[:split]) / total, sum(shares[: split + 1]) / total if any(shares[split + 1 :]) else 1.0)
 
 
 class Packer:
-    """Samples [seq_length + 1] of one stream, from `place` on; the last token of each is the first of the next.
+    """An iterator of samples [seq_length + 1] of one stream, from `place` on; the last token of each is the first of
+    the next.
 
-    It never ends: behind the last document comes the first again. Raises DataError for an id outside of the vocabulary
-    and where no document is in the share.
+    It never ends: after the last document it starts over with the first. Raises DataError for an id outside of the
+    vocabulary and where the share has no document.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Packer:
 
     @property
     def place(self) -> Place:
-        """Of the next sample. Reads on to know it."""
+        """The place of the next sample. Reads ahead to find it."""
         self._hold(1)
         return self._held[0][0]
 
@@ -130,7 +131,7 @@ class Packer:
                     raise DataError(
                         f"{self._name}: file {file}, record {record}: id {wrong} is not among the model's "
                         f"{self._vocab_size}",
-                        hint="the model's vocabulary must be that of the tokenizer",
+                        hint="use the tokenizer of the model's vocabulary",
                     )
                 if len(ids) > place.offset:
                     anything = True
@@ -139,19 +140,19 @@ class Packer:
             if not anything and place == Place(place.epoch):
                 raise DataError(
                     f"{self._name}: there are no documents",
-                    hint="give it a larger share in split, or none where it can be done without, or more documents",
+                    hint="give it a larger share in split, a share of 0 where it is not needed, or more documents",
                 )
             place = Place(place.epoch + 1)
 
 
 class Mixer:
-    """Samples of several streams, each next one from that which lags most behind its share: see `build/blend.py`."""
+    """Samples of several streams, each from the stream that lags most behind its share: see `data/blend.py`."""
 
     def __init__(self, packers: Sequence[Packer], weights: Sequence[float], taken: Sequence[int]) -> None:
         self._packers, self._weights, self._taken = packers, weights, list(taken)
 
     def __next__(self) -> tuple[tuple[int, ...], NDArray[np.int32]]:
-        """(who it is, its ids)."""
+        """(what identifies the sample, its ids)."""
         before = sum(self._taken) or 1
         lags = [weight * before - taken for weight, taken in zip(self._weights, self._taken, strict=True)]
         turn = lags.index(max(lags))

@@ -1,4 +1,4 @@
-"""Which data backends know a dataset: asked by `data-impl: infer` of what the first bytes of an index do not tell.
+"""Which data backends recognise a dataset: for `data-impl: infer`, where the first bytes of an index do not tell.
 
 Reads the backends, as fields of ComponentRefs, and a prefix as JSON; writes the owners of those that recognise it.
 """
@@ -34,7 +34,7 @@ def main() -> None:
         found = recognising([ComponentRef(**each) for each in raw["backends"]], Path(raw["prefix"]))
     echo_json(found)
     sys.stdout.flush()
-    os._exit(0)  # whatever threads a backend has left behind
+    os._exit(0)  # with any threads that a backend left running
 
 
 if __name__ == "__main__":

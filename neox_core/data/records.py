@@ -1,4 +1,4 @@
-"""Small JSON records beside a dataset, and the digests that say what a thing was made from."""
+"""Small JSON records next to a dataset, and digests of the inputs of a file."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ def digest_of(*parts: Any) -> str:
 
 
 def vocabulary_of(tokenizer: ComponentRef) -> str:
-    """SHA-256, equal for tokenizers of one kind whose files are the same, wherever these lie."""
+    """A SHA-256 that is equal for tokenizers of one kind with equal files, wherever these are."""
     return digest_of(tokenizer.name, _settings_of(tokenizer))
 
 
 def _settings_of(component: ComponentRef) -> str:
-    """With the hashes of files in the place of their paths."""
+    """The settings, with the hashes of files instead of their paths."""
     files = {field: value for field, value in component.settings.items() if Path(str(value)).is_file()}
     rest = {field: value for field, value in component.settings.items() if field not in files}
     return json.dumps(hashes_of(Path(), files), sort_keys=True) + json.dumps(rest, sort_keys=True)
 
 
 def hashes_of(folder: Path, files: dict[str, str]) -> dict[str, str]:
-    """SHA-256 by field; "" for a file that is not there."""
+    """SHA-256 by field; "" for a missing file."""
     paths = {field: folder / name for field, name in files.items()}
     return {field: sha256_of(path) if path.is_file() else "" for field, path in paths.items()}
 
 
 def sha256_of(path: Path) -> str:
-    """Raises OSError."""
+    """SHA-256 of a file. Raises OSError."""
     known = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(READ_AT_ONCE):
@@ -60,7 +60,7 @@ def sha256_of(path: Path) -> str:
 
 
 def edge_hash_of(path: Path) -> str:
-    """SHA-256 of the length of a file, its beginning and its end: enough to tell it from another, and quick."""
+    """SHA-256 of the length of a file, its start and its end: quick, and enough to distinguish files."""
     with path.open("rb") as file:
         length = file.seek(0, os.SEEK_END)
         known = hashlib.sha256(f"{length} ".encode())
@@ -73,7 +73,7 @@ def edge_hash_of(path: Path) -> str:
 def spread_hash_of(path: Path, blocks: int) -> str:
     """SHA-256 of the length of a file and of blocks that are spread evenly over it, the first and the last included.
 
-    So little that a start can read it, and enough to tell tokens that were made anew, wherever their file lies.
+    Quick to read at a start, and enough to detect a dataset that was prepared again, wherever its file is.
     """
     with path.open("rb") as file:
         length = file.seek(0, os.SEEK_END)
@@ -86,25 +86,25 @@ def spread_hash_of(path: Path, blocks: int) -> str:
 
 
 def prepared_hash_of(path: Path) -> str:
-    """SHA-256 of a whole file as its folder's manifest tells of it; "" where it does not."""
+    """SHA-256 of a whole file according to its folder's manifest; "" where that does not list it."""
     return str(read_json(path.parent / MANIFEST).get("sha256", {}).get(path.name, ""))
 
 
 def require_as_prepared(files: Sequence[Path]) -> int:
-    """How many of the files their folder's manifest tells of. Raises DataError for one that is not as it tells."""
+    """The number of files that their folder's manifest lists. Raises DataError for a file that differs from it."""
     edges = read_json(files[0].parent / MANIFEST).get("edges", {}) if files else {}
     told = [file for file in files if file.name in edges and file.is_file()]
     for file in told:
         if edge_hash_of(file) != edges[file.name]:
             raise DataError(
-                f"{file}: is not the file that was prepared, as {file.parent / MANIFEST} tells of it",
+                f"{file}: is not the file that was prepared, according to {file.parent / MANIFEST}",
                 hint=f"prepare the dataset again, or remove {MANIFEST} if the file was put there on purpose",
             )
     return len(told)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Empty when there is no such file, or not one of ours."""
+    """The content of a record; empty when the file is missing, or is not such a record."""
     try:
         record = read_object(path, DataError)
     except DataError:

@@ -1,4 +1,4 @@
-"""Which samples a run has been trained on, as one number."""
+"""One number that identifies the samples on which a run has been trained."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from neox_core.data.dataset import Samples
 
 AT_ONCE = 1 << 18
-"""Samples that are looked up together."""
+"""Number of samples that are looked up together."""
 
 
 class Trail:
-    """48 bits of a hash that goes over the samples of every step, from the first on: equal hashes, equal samples.
+    """48 bits of a hash of the samples of every step so far: equal hashes mean equal samples.
 
-    per_step: samples of a step. Asking for one step after another costs what lies between them.
+    per_step: samples of a step. `at` takes time for the samples since the step of the last call.
     """
 
     def __init__(self, samples: Samples, per_step: int) -> None:
@@ -23,7 +23,7 @@ class Trail:
         self._step, self._hash = 0, 0
 
     def at(self, step: int) -> int:
-        """After `step` finished steps. About 0.1 s for a million samples; a float holds it."""
+        """The hash after `step` finished steps, which a float holds exactly. About 0.1 s for a million samples."""
         if step < self._step:
             self._step, self._hash = 0, 0
         together = max(1, AT_ONCE // self._per_step)
@@ -37,6 +37,6 @@ class Trail:
 
 
 def link(before: int, who: bytes) -> int:
-    """The hash after a step with these samples, from the one before it."""
+    """The hash after a step with these samples, from the hash before it."""
     digest = hashlib.blake2b(who, digest_size=6, key=before.to_bytes(6, "little"))
     return int.from_bytes(digest.digest(), "little")

@@ -1,4 +1,4 @@
-"""What a run reads from: its tokenizer, its data backend, and the datasets that this opens."""
+"""The tokenizer and data backend of a run, and the datasets that the backend opens."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from neox_core.plan.runfile import ComponentRef, DataPlan, RunPlan
 
 FIRST_DOCUMENTS = 1000
-"""Among which one that is not empty is looked for, to see what it is made of."""
+"""Number of documents among which a non-empty one is tried."""
 
 
 def build_tokenizer(plan: RunPlan) -> Tokenizer | None:
-    """The tokenizer of the run, None when it names none. Raises DataError when its files cannot be read."""
+    """The tokenizer of the run; None without one. Raises DataError when its files cannot be read."""
     if plan.data.tokenizer is None:
         return None
     return load_tokenizer(plan.data.tokenizer)
 
 
 class Datasets:
-    """The backend of a run and the datasets that it has opened, each once, whatever splits are read from it."""
+    """The backend of a run and the datasets that it has opened, each once for all splits."""
 
     def __init__(self, plan: DataPlan) -> None:
         self._reference = plan.backend
@@ -35,18 +35,18 @@ class Datasets:
 
     @property
     def streamed(self) -> bool:
-        """Whether documents are read in their own order, by `stream`; else by `source`."""
+        """Whether documents are read in their own order, with `stream`; else with `source`."""
         return hasattr(self.backend, "stream")
 
     def source(self, prefix: str) -> TokenSource:
-        """Raises what `open_source` raises."""
+        """The dataset at a prefix, opened once. Raises as `open_source`."""
         if prefix not in self._opened:
             self._opened[prefix] = open_source(self.backend, self._reference, Path(prefix))
         source: TokenSource = self._opened[prefix]
         return source
 
     def stream(self, prefix: str) -> TokenStream:
-        """Raises DataError for what cannot be read."""
+        """The stream of documents at a prefix, opened once. Raises DataError for unreadable text."""
         if prefix not in self._opened:
             backend: Any = self.backend  # a StreamingBackend
             self._opened[prefix] = backend.stream(Path(prefix))
@@ -59,15 +59,15 @@ def build_backend(plan: DataPlan) -> DataBackend:
     backend: DataBackend = plan.backend.make()
     if hasattr(backend, "use") and plan.tokenizer is not None:
         tokenizer = load_tokenizer(plan.tokenizer)
-        encode_batch(plan.tokenizer, tokenizer, ["neox"])  # what it gives, before the backend relies on it
+        encode_batch(plan.tokenizer, tokenizer, ["neox"])  # tried before the backend uses it
         backend.use(tokenizer, digest_of(plan.tokenizer))
     return backend
 
 
 def open_source(backend: DataBackend, reference: ComponentRef, prefix: Path) -> TokenSource:
-    """The dataset, whose files are those that were written together, as far as their folder tells.
+    """Open a dataset. Its files are those that were prepared together, as far as their folder's manifest tells.
 
-    Raises PluginError for a source that is none: what it reads would be cast to ids without a word.
+    Raises PluginError for a source that breaks its contract, whose values would silently be cast to ids.
     """
     with reference.blamed():
         files = backend.files(prefix)
@@ -78,15 +78,15 @@ def open_source(backend: DataBackend, reference: ComponentRef, prefix: Path) -> 
         source = backend.open(prefix)
         sizes, dtype = source.sizes, np.dtype(source.dtype)
     if not isinstance(sizes, np.ndarray) or sizes.ndim != 1 or sizes.dtype.kind not in "iu":
-        raise reference.fault("`sizes` of what it opens is no array of whole numbers, [documents]")
+        raise reference.fault("`sizes` of its dataset is not an array of whole numbers, [documents]")
     if len(sizes) and int(sizes.min()) < 0:
         document = int(sizes.argmin())
-        raise reference.fault(f"`sizes` of what it opens says that document {document} has {sizes[document]} tokens")
+        raise reference.fault(f"`sizes` of its dataset gives document {document} {sizes[document]} tokens")
     some = np.flatnonzero(sizes[:FIRST_DOCUMENTS])
     with reference.blamed():
         ids = source.read(int(some[0]), 0, 1) if len(some) else np.empty(0, dtype)
     if isinstance(ids, np.ndarray) and ids.ndim != 1:
-        raise reference.fault(f"read() of what it opens gives ids of the shape {list(ids.shape)}, not [length]")
+        raise reference.fault(f"read() of its dataset gives ids of the shape {list(ids.shape)}, not [length]")
     if dtype.kind not in "iu" or not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iu":
-        raise reference.fault("what it opens does not hold ids of an integer type")
+        raise reference.fault("its dataset does not hold ids of an integer type")
     return source

@@ -1,7 +1,7 @@
 """Micro-batches of text that is tokenized while it is read, in the order of its files.
 
-Sample i is the i-th of the stream, whatever the ranks; each rank reads the whole of it and keeps the rows that are its
-own. So nothing has to be counted before the first step, and no more than a few documents are in memory.
+Sample i is sample i of the stream for any number of ranks; each rank reads the whole stream and keeps its
+own rows. So nothing is counted before the first step, and only a few documents are in memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @frozen
 class Source:
-    """One stream: its name for messages, and how much of the samples is from it, relative to the others."""
+    """One stream: its name for messages, and its weight, relative to the others."""
 
     name: str
     stream: TokenStream
@@ -41,7 +41,7 @@ class Source:
 
 @frozen
 class Streams:
-    """What the samples of a split are read from. identity: changes when they do."""
+    """The streams of a split. identity: changes when their samples change."""
 
     sources: tuple[Source, ...]
     share: Share
@@ -55,7 +55,7 @@ class Streams:
         return hashlib.sha256(f"{known} {self.share} {self.seq_length}".encode()).hexdigest()
 
     def mixer(self, start: Mark | None) -> Mixer:
-        """The samples from `start` on, None for the first. Raises DataError."""
+        """The samples from `start` on; None: from the first. Raises DataError."""
         begin = start or Mark(0, 0, (0,) * len(self.sources), (Place(),) * len(self.sources))
         packers = [
             Packer(each.name, each.stream, self.share, self.seq_length, self.vocab_size, place, self.backend)
@@ -66,7 +66,7 @@ class Streams:
 
 
 def open_streams(plan: RunPlan, split: Split, datasets: Datasets, vocab_size: int) -> Streams:
-    """Raises DataError where there is nothing to read for the split."""
+    """Open the streams of a split. Raises DataError where it has none."""
     if not plan.data.train:
         if plan.data.prefix is None:
             raise DataError("there is no text to read", hint="set data-path")
@@ -82,14 +82,14 @@ def open_streams(plan: RunPlan, split: Split, datasets: Datasets, vocab_size: in
             raise DataError(f"there is no dataset for {split}", hint=f"set {split}-data-paths")
         if plan.data.sampler_alpha is not None:
             hint = f"give {split}-data-weights, or prepare the text"
-            raise DataError("how many documents a text has is not known before it is read", hint=hint)
+            raise DataError("the number of documents of a text is not known before it is read", hint=hint)
         sources = [Source(f"{each.prefix} for {split}", datasets.stream(each.prefix), each.weight) for each in named]
     return Streams(tuple(sources), share, plan.model.seq_length, vocab_size, plan.data.backend)
 
 
 @frozen
 class Layout:
-    """Which samples of a step are this rank's, as in `MicroBatches`, and in how many batches they come."""
+    """The samples of a step that this rank reads, as in `MicroBatches`, and the number of its batches."""
 
     micro_batch: int
     accumulation: int
@@ -100,8 +100,8 @@ class Layout:
 class StreamBatches(IterableDataset[Any]):
     """This rank's micro-batches, int64 [micro_batch, length + 1], each with the Mark of the step that it ends, or None.
 
-    start: where to begin; what lies between it and first_step is read and left out. curriculum: says how long the
-    samples of a step are; None: seq_length.
+    start: where to start; the samples between it and first_step are read and skipped. curriculum: gives the length
+    of the samples of a step; None: seq_length.
     """
 
     def __init__(
@@ -116,12 +116,12 @@ class StreamBatches(IterableDataset[Any]):
     ) -> None:
         if curriculum is not None and curriculum.chooses:
             hint = "prepare it with `neox data prepare`"
-            raise DataError("a curriculum cannot choose among samples of text that is read as it comes", hint=hint)
+            raise DataError("a curriculum cannot choose samples of plain text, which is read in order", hint=hint)
         self._streams, self._layout, self._curriculum = streams, layout, curriculum
         self._start, self._first_step, self._steps = start, first_step, steps
 
     def __iter__(self) -> Iterator[tuple[Tensor, Mark | None] | NeoxError]:
-        """An error is the last that comes, since a worker would wrap one that it raises."""
+        """Iterate; an error is returned as the last item, since a worker would wrap one that it raises."""
         try:
             yield from self._batches()
         except NeoxError as error:

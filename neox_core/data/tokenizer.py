@@ -1,4 +1,4 @@
-"""The tokenizer of a run, held to its contract."""
+"""Loads the tokenizer of a run and checks its contract."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def load_tokenizer(reference: ComponentRef) -> Tokenizer:
-    """Raises DataError for files that cannot be read, PluginError for what is no `contracts.Tokenizer`."""
+    """Load a tokenizer. Raises DataError for unreadable files, PluginError for one that breaks
+    `contracts.Tokenizer`.
+    """
     tokenizer: Tokenizer = reference.make()
     size = getattr(tokenizer, "vocab_size", None)
     if not isinstance(size, int) or size < 1:
@@ -29,7 +31,7 @@ def load_tokenizer(reference: ComponentRef) -> Tokenizer:
 
 
 def encode_batch(reference: ComponentRef, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of each text. Raises PluginError for a fault of the tokenizer: a half would be cut off without a word."""
+    """The ids of each text. Raises PluginError for a fault of the tokenizer, such as an id with a fraction."""
     with reference.blamed():
         encoded = tokenizer.encode_batch(texts)
         first = next((ids[0] for ids in encoded if len(ids)), 0)

@@ -1,4 +1,4 @@
-"""Kernels of a run: chosen once, when the model is built."""
+"""Chooses the kernels of a run, once, when the model is built."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SOFTMAXES = ("scaled_upper_triang_masked_softmax", "scaled_masked_softmax")
 
 @frozen(eq=False)
 class Choice:
-    """What computes an op. kernel None: the reference does. passed_over: (offer, reasons) of those that do not."""
+    """What computes an op. kernel None: the reference. passed_over: (offer, reasons) of the kernels not chosen."""
 
     op: str
     name: str
@@ -40,7 +40,7 @@ class Choice:
 
     @property
     def line(self) -> str:
-        """For people."""
+        """The choice as a line for people."""
         why = "".join(f"; not {name}: {', '.join(reasons)}" for name, reasons in self.passed_over)
         return f"{self.op}: {self.name}{why}"
 
@@ -52,11 +52,12 @@ def choose(
     device: torch.device,
     use: SparseUse | None = None,
 ) -> Choice:
-    """The first offer that can run, and for `auto` was tested on the device; else for `auto` and `fused` the reference.
+    """The first kernel that can run and, for `auto`, was tested on the device; else, for `auto` and `fused`, the
+    reference.
 
-    For `auto` a CPU takes the reference, whatever is offered: `plan.kernels` asks its ranks for none.
+    For `auto` a CPU takes the reference, whatever is offered.
     shape: of the op's first tensor, for one sample. use: of block-sparse attention. Raises ConfigError with all reasons
-    where a kernel was asked for by name and cannot run, PluginError for an offer that is none.
+    where a kernel was asked for by name and cannot run, PluginError for an offer that is not a kernel.
     """
     passed: list[tuple[str, tuple[str, ...]]] = []
     for offer in plan.offers:
@@ -90,17 +91,19 @@ def _why_not_unasked(kernel: Kernel, architecture: str) -> tuple[str, ...]:
 
 
 def load_kernel(offer: ComponentRef) -> Kernel:
-    """Raises PluginError for an offer that cannot be imported, or is not a kernel."""
+    """Import a kernel. Raises PluginError for an offer that cannot be imported, or is not a kernel."""
     kernel: Kernel = offer.load()[0]
     lacks = [name for name in ("tested", "why_not", "examples", "__call__") if not hasattr(kernel, name)]
     if isinstance(kernel, type) or lacks:
-        fault = "is a class, and has to be an instance of it" if isinstance(kernel, type) else f"has no {lacks[0]}"
+        fault = "is a class, and must be an instance" if isinstance(kernel, type) else f"has no {lacks[0]}"
         raise offer.fault(f"{offer.target} {fault}")
     return kernel
 
 
 def why_not(offer: ComponentRef, ask: Callable[..., Any], *about: Any) -> tuple[str, ...]:
-    """The kernel's reasons. Raises PluginError for a fault of its code, and for what are no reasons."""
+    """The kernel's reasons. Raises PluginError for a fault of its code, and for a result that is not a tuple of
+    texts.
+    """
     with offer.blamed():
         reasons = ask(*about)
         if not isinstance(reasons, tuple) or not all(isinstance(each, str) for each in reasons):
@@ -116,10 +119,10 @@ def use_kernels(
     record: Path | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> tuple[str, ...]:
-    """Give the parts of `model`, a whole one or a stage, and `optimizer` the kernels of the plan.
+    """Give the modules of `model`, a whole one or a stage, and `optimizer` the kernels of the plan.
 
-    dtype: of products. record: a JSON file to write the choices to. Returns lines on what was chosen. Raises as
-    `choose` does.
+    dtype: of matmuls. record: a JSON file for the choices. Returns lines about the choices. Raises
+    as `choose`.
     """
     choices = [_chosen(each, plan, context, dtype) for each in plan.kernels]
     chosen = {each.op: each.kernel for each in choices if each.kernel is not None}
@@ -144,7 +147,9 @@ def use_kernels(
 
 
 def give_tiles(offer: ComponentRef, kernel: Any, device: torch.device) -> dict[str, tuple[int, ...]]:
-    """Have a kernel that is `tiles.Tiled` cut as the tables say for the device; their tiles, by dtype and width."""
+    """Set the tiles of a kernel that is `tiles.Tiled` from the tables for the device. Returns them, by dtype and
+    width.
+    """
     if not hasattr(kernel, "use_tiles"):
         return {}
     tiles = tiles_for(kernel, f"{offer.plugin}:{offer.name}", architecture_of(device))
@@ -154,7 +159,9 @@ def give_tiles(offer: ComponentRef, kernel: Any, device: torch.device) -> dict[s
 
 
 def _chosen(kernel: KernelPlan, plan: ModelPlan, context: BuildContext, dtype: torch.dtype) -> Choice:
-    """A switch for a softmax is met by attention that has none; a kernel by name is taken all the same."""
+    """A switch for a softmax selects attention without stored scores where it runs; a kernel by name is always
+    taken.
+    """
     if kernel.op in SOFTMAXES and kernel.asked == FUSED and not _stores_scores(plan, context.device):
         return Choice(kernel.op, "attention that stores no scores", None, ())
     return choose(kernel, shape_of(kernel.op, plan, context), dtype, context.device, _use_of(kernel.op, plan))
@@ -200,16 +207,16 @@ def _is_biased(plan: ModelPlan) -> bool:
 
 
 def kernel_users(model: nn.Module) -> Iterator[Any]:
-    """Everything in a model that computes ops: see `contracts.KernelUser`. Activations are no modules."""
+    """Everything in a model that computes ops: see `contracts.KernelUser`. Activations are not modules."""
     for module in model.modules():
-        shared = getattr(module, "shared_modules", ())  # what the layers of a stage of a pipeline share
+        shared = getattr(module, "shared_modules", ())  # shared by the layers of a stage of a pipeline
         for each in (module, getattr(module, "activation", None), *shared):
             if hasattr(each, "kernels"):
                 yield each
 
 
 def architecture_of(device: torch.device) -> str:
-    """Such as "sm_90" of an NVIDIA GPU, "gfx942" of an AMD one; "cpu"."""
+    """The architecture of a device: "sm_90" for example for an NVIDIA GPU, "gfx942" for an AMD one; "cpu"."""
     if device.type != "cuda":
         return str(device.type)
     if torch.version.hip is not None:

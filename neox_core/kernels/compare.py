@@ -1,4 +1,4 @@
-"""How far a kernel is from the reference of its op, forward and backward, and what else it breaks of its contract."""
+"""Compares a kernel with the reference of its op, forward and backward, and checks the rest of its contract."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
 class Verdict:
     """error: the largest difference of a result, gradient or changed argument, as a share of its largest number.
 
-    where: which of them it is. faults: what else is not as the reference has it, in words; with one the error is inf.
+    where: which of them it is. faults: other differences from the reference, in words; with a fault the error is inf.
     """
 
     error: float
@@ -27,12 +27,12 @@ class Verdict:
 
 
 def compare(kernel: Callable[..., Any], reference: Callable[..., Any], arguments: Sequence[Any]) -> Verdict:
-    """A kernel next to the reference of its op.
+    """Compare a kernel with the reference of its op.
 
-    Values are compared with those of the reference in fp64; dtypes, shapes, the arguments that are changed in place,
-    and whose memory a result has, with those of the reference in the dtypes of the arguments. Every argument that the
-    reference gives a gradient has one compared, whether or not the example asks for it. The kernel is called three
-    times: the second call has to give the same bits, and gets gradients that are strided; the third is under no_grad.
+    Values are compared with those of the reference in fp64; dtypes, shapes, arguments changed in place and
+    shared memory with those of the reference in the dtypes of the arguments. The gradient of every argument
+    that has one in the reference is compared, whether or not the example asks for it. The kernel is called
+    three times: the second call must give the same bits, and gets strided gradients; the third runs under no_grad.
     """
     names = _Names(reference)
     narrow = _called(reference, arguments)
@@ -47,7 +47,7 @@ def compare(kernel: Callable[..., Any], reference: Callable[..., Any], arguments
     second = _called(kernel, arguments, asked, narrow.results, strided=True)
     without = _called(kernel, arguments)
     if not all(torch.equal(one, other) for one, other in zip(first.results, second.results, strict=True)):
-        return Verdict(float("inf"), "", ("gives other bits when it is called again",))
+        return Verdict(float("inf"), "", ("gives different bits in a second call",))
     found = [
         *_distances(first, theirs, names),
         *((error, f"{where}, where that of the result is strided") for error, where in _slopes(second, theirs, names)),
@@ -57,12 +57,12 @@ def compare(kernel: Callable[..., Any], reference: Callable[..., Any], arguments
 
 
 def faults_of(kernel: Callable[..., Any], reference: Callable[..., Any], arguments: Sequence[Any]) -> tuple[str, ...]:
-    """What one call of a kernel, without gradients, breaks of its contract: shapes, dtypes, what it changes."""
+    """The faults of one call of a kernel, without gradients: shapes, dtypes, changed arguments."""
     return tuple(_faults(_called(kernel, arguments), _called(reference, arguments), _Names(reference)))
 
 
 def error_of(kernel: Callable[..., Any], reference: Callable[..., Any], arguments: Sequence[Any]) -> float:
-    """The error that `compare` tells, of one call of the kernel; gradients are those of arguments that require one."""
+    """The error as in `compare`, of one call of the kernel; gradients only of arguments that require one."""
     asked = [at for at, each in enumerate(arguments) if isinstance(each, Tensor) and each.requires_grad]
     ours = _called(kernel, arguments, asked)
     theirs = _called(reference, [_widened(each) for each in arguments], asked, ours.results)
@@ -70,7 +70,7 @@ def error_of(kernel: Callable[..., Any], reference: Callable[..., Any], argument
 
 
 def bytes_of(x: Tensor) -> int:
-    """What reading it once takes: an expanded tensor has fewer bytes than elements."""
+    """Bytes to read a tensor once; an expanded tensor has fewer bytes than elements."""
     size: int = min(x.numel() * x.element_size(), x.untyped_storage().nbytes())
     return size
 
@@ -84,7 +84,7 @@ def results_of(returned: Any) -> list[Tensor]:
 
 
 class _Names:
-    """What messages call the arguments of an op."""
+    """Names of the arguments of an op for messages."""
 
     def __init__(self, reference: Callable[..., Any]) -> None:
         self._names = list(inspect.signature(reference).parameters)
@@ -95,11 +95,11 @@ class _Names:
 
 @frozen(eq=False)
 class _Outcome:
-    """What a call has left; arguments and results are told by their places.
+    """The outcome of a call; arguments and results are identified by their positions.
 
-    gradients: of the arguments that were asked for one, None where there is none. after: the arguments that are
-    tensors. changed: those that have other values, or another version. versions: those whose version tells that.
-    shared: (result, argument) that have the same memory.
+    gradients: of the arguments that should have one, None where there is none. after: the arguments
+    that are tensors. changed: those with other values or another version. versions: those with another version.
+    shared: (result, argument) with the same memory.
     """
 
     results: list[Tensor]
@@ -118,7 +118,9 @@ def _called(
     *,
     strided: bool = False,
 ) -> _Outcome:
-    """Of a call with copies of the arguments. like: results of whose dtypes the gradients of the results are."""
+    """The outcome of a call with copies of the arguments. like: results whose dtypes the gradients of the results
+    get.
+    """
     own = [_copied(each).requires_grad_(at in asked) if isinstance(each, Tensor) else each
            for at, each in enumerate(arguments)]  # fmt: skip
     tensors = {at: each for at, each in enumerate(own) if isinstance(each, Tensor)}
@@ -138,7 +140,7 @@ def _called(
 def _gradients(
     results: Sequence[Tensor], inputs: dict[int, Tensor], like: Sequence[Tensor], strided: bool
 ) -> dict[int, Tensor | None]:
-    """Those of the results are drawn, the same ones for the same shapes, and have no more digits than `like`."""
+    """Gradients of inputs. Those of the results are drawn, equal for equal shapes, with the precision of `like`."""
     generator = torch.Generator().manual_seed(7)
     drawn = [torch.randn(each.shape, generator=generator) for each in results]
     grads = [each.to(one.dtype).to(result) for each, one, result in zip(drawn, like, results, strict=False)]
@@ -153,7 +155,7 @@ def _gradients(
 
 
 def _faults(ours: _Outcome, theirs: _Outcome, names: _Names) -> Iterator[str]:
-    """What a kernel does otherwise than the reference in the same dtypes, but for the numbers."""
+    """Differences of a kernel from the reference in the same dtypes, except for values."""
     if len(ours.results) != len(theirs.results):
         yield f"gives {len(ours.results)} results, not {len(theirs.results)}"
     for place, (mine, own) in enumerate(zip(ours.results, theirs.results, strict=False), 1):
@@ -175,7 +177,7 @@ def _faults(ours: _Outcome, theirs: _Outcome, names: _Names) -> Iterator[str]:
 
 
 def _distances(ours: _Outcome, theirs: _Outcome, names: _Names) -> Iterator[tuple[float, str]]:
-    """(error, where) of all that both have."""
+    """(error, where) of everything that both have."""
     yield from _values(ours, theirs, names)
     yield from _slopes(ours, theirs, names)
 
@@ -204,7 +206,7 @@ def _distance(ours: Tensor, theirs: Tensor) -> float:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    return bool(((one == other) | ((one != one) & (other != other))).all())  # noqa: PLR0124  a nan is itself
+    return bool(((one == other) | ((one != one) & (other != other))).all())  # noqa: PLR0124 a nan is not equal to itself
 
 
 def _overlap(one: Tensor, other: Tensor) -> bool:
@@ -214,7 +216,7 @@ def _overlap(one: Tensor, other: Tensor) -> bool:
 
 
 def _copied(value: Tensor) -> Tensor:
-    """With the same strides, where no two elements are one."""
+    """A copy with the same strides, except where elements overlap."""
     value = value.detach()
     if any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape, strict=True)):
         return value.clone()

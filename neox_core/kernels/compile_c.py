@@ -1,6 +1,6 @@
-"""Small C functions of a plugin, compiled at their first use on a machine: a second, once.
+"""Small C functions of a plugin, compiled in about a second at their first use on a machine.
 
-For what torch does in several passes over memory and a loop does in one. The caller has a form in torch beside it.
+For loops that take one pass over memory where torch takes several. The caller also has a version in torch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 COMPILERS = ("c++", "g++", "clang++")
-# No -ffast-math: linking with it changes how the whole process rounds. What is left out are NaN's and zero's signs.
+# No -ffast-math: linking with it changes how the whole process rounds. Only NaN's order and zero's sign are given up.
 FLAGS = (
     "-O3",
     "-march=native",
@@ -37,8 +37,8 @@ FLAGS = (
 
 
 def native_for(source: Path, *tensors: Tensor) -> ctypes.CDLL | None:
-    """`native` for tensors that are its functions' arrays: fp32 or bytes, contiguous, in host memory; else None."""
-    import torch  # here, since what compiles a loop over indices needs none
+    """`native` for tensors that its functions can read: fp32 or bytes, contiguous, in host memory; else None."""
+    import torch  # imported here, since users of loops over indices do not need torch
 
     types = torch.float32, torch.uint8
     fits = all(each.device.type == "cpu" and each.dtype in types and each.is_contiguous() for each in tensors)
@@ -63,7 +63,7 @@ def native(source: Path, *more_flags: str) -> ctypes.CDLL | None:
 
 
 def _compile(compiler: str, flags: Sequence[str], source: Path, library: Path) -> None:
-    """To a file of its own, then under its name: ranks that do it at once do not see each other's halves."""
+    """Compile to a temporary file, then rename it, so that ranks that compile at once do not see incomplete files."""
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         built = Path(folder) / library.name
         argv = [compiler, *flags, str(source), "-o", str(built)]
@@ -72,7 +72,7 @@ def _compile(compiler: str, flags: Sequence[str], source: Path, library: Path) -
 
 
 def _key(source: Path, compiler: str, flags: Sequence[str]) -> str:
-    """Of what the outcome depends on: a home may be shared by machines with other processors."""
+    """A digest of everything that the result depends on: machines with other processors may share a home folder."""
     cpu = Path("/proc/cpuinfo")
     lines = cpu.read_text(encoding="utf-8", errors="replace").splitlines() if cpu.is_file() else []
     features = sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))})

@@ -1,7 +1,7 @@
-"""Tables of tile sizes: how a kernel cuts its work, by architecture, width and dtype.
+"""Tables of tile sizes: how a kernel splits its work, by architecture, width and dtype.
 
-A table is a CSV file: one lies beside the kernels of a plugin, another, which is read after it, in the user's cache
-folder. Both are files of people: whatever is not exactly a table is an error that names the line.
+A table is a CSV file: one is next to the kernels of a plugin, another, which wins, in the user's cache folder.
+People may edit both, so anything that is not exactly a table is an error that names the line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DTYPES = ("fp32", "bf16", "fp16")
 
 @frozen
 class Tile:
-    """block: elements that a program takes together; warps, stages: of the program. 0: as the kernel has it itself."""
+    """block: elements that a program processes together; warps, stages: of the program. 0: the kernel's own number."""
 
     block: int = 0
     warps: int = 0
@@ -41,7 +41,7 @@ class Tile:
 @frozen
 class Row:
     """The tile of a kernel, by its qualified name, where the rows of the op's first tensor have at most `width`
-    elements, a power of two, and more than half of it. by: who measured it, and on what.
+    elements, a power of two, and more than half of that. by: what measured it, and on which device.
     """
 
     kernel: str
@@ -59,38 +59,38 @@ class Row:
 
     @property
     def place(self) -> tuple[str, str, int, str]:
-        """What a table has one tile for."""
+        """The key of a row: a table has one tile for each."""
         return self.kernel, self.architecture, self.width, self.dtype
 
 
 class Tiled(Protocol):
-    """A kernel that can be cut in several ways. tiles: the table that its plugin comes with."""
+    """A kernel that can split its work in several ways. tiles: the table in its plugin."""
 
     tiles: Path
 
     def candidates(self, width: int) -> Sequence[Tile]:
-        """What it can be cut into for rows of `width` elements, a power of two, `Tile()` first; empty: nothing else."""
+        """The tiles for rows of `width` elements, a power of two, `Tile()` first; empty: there is no choice."""
         ...
 
     def use_tiles(self, tiles: Mapping[tuple[str, int], Tile]) -> None:
-        """Be cut so from now on, by (dtype, width), and by itself for all others."""
+        """Use these tiles from now on, by (dtype, width), and the kernel's own for all others."""
         ...
 
     def tuning_examples(self, dtype: torch.dtype, device: torch.device) -> Iterable[tuple[Any, ...]]:
-        """Arguments to measure it on, for a width each."""
+        """Arguments to measure it on, each for one width."""
         ...
 
 
 def width_of(shape: Sequence[int]) -> int:
-    """The width in a table of tensors of that shape: a power of two."""
+    """The width of tensors of that shape in a table: a power of two."""
     return 1 << (int(shape[-1]) - 1).bit_length()
 
 
 def tiles_for(kernel: Tiled, name: str, architecture: str, own: Path | None = None) -> dict[tuple[str, int], Tile]:
-    """What the tables have for a kernel: the user's goes before the plugin's.
+    """The tiles of a kernel in the tables; the user's rows win over the plugin's.
 
-    name: qualified. own: the user's table instead of the one in the cache folder. Raises ConfigError for a table that
-    is none, and for a tile that the kernel does not take.
+    name: qualified. own: the user's table instead of the one in the cache folder. Raises ConfigError for an invalid
+    table, and for a tile that the kernel does not accept.
     """
     found = {}
     for path in (kernel.tiles, own or own_table()):
@@ -99,13 +99,13 @@ def tiles_for(kernel: Tiled, name: str, architecture: str, own: Path | None = No
                 continue
             if row.tile not in kernel.candidates(row.width):
                 op = name.partition(":")[2].partition(".")[0]
-                raise _fault(path, f"{name} is not cut into {row.tile}", f"neox kernels tune {op}")
+                raise _fault(path, f"{name} does not accept {row.tile}", f"neox kernels tune {op}")
             found[row.dtype, row.width] = row.tile
     return found
 
 
 def own_table() -> Path | None:
-    """Where `neox kernels tune` writes unless told otherwise; None where the user has no cache folder."""
+    """The default output of `neox kernels tune`; None where the user has no cache folder."""
     try:
         return cache_folder() / "tiles.csv"
     except OSError:
@@ -113,14 +113,14 @@ def own_table() -> Path | None:
 
 
 def own_digest() -> str:
-    """Of the user's table, which all ranks have to have the same."""
+    """A digest of the user's table, which must be the same on all ranks."""
     path = own_table()
     rows = read_table(path) if path is not None else ()
     return hashlib.sha256(_text(rows).encode()).hexdigest() if rows else "none"
 
 
 def read_table(path: Path) -> tuple[Row, ...]:
-    """Empty where there is none. Raises ConfigError for what is not a table, with the line."""
+    """The rows of a table; empty where there is no file. Raises ConfigError that names the invalid line."""
     try:
         text = read_bytes(path, LARGEST_TABLE).decode("ascii")
         lines = list(csv.reader(io.StringIO(text), strict=True))
@@ -135,14 +135,14 @@ def read_table(path: Path) -> tuple[Row, ...]:
     for number, values in enumerate(lines[1:], 2):
         row = _row(path, number, dict(zip(names, values, strict=False)) if len(values) == len(names) else {})
         if row.place in rows:
-            raise _fault(path, f"line {number} is about the same as an earlier one")
+            raise _fault(path, f"line {number} has the key of an earlier one")
         rows[row.place] = row
     return tuple(rows.values())
 
 
 def _row(path: Path, number: int, values: Mapping[str, str]) -> Row:
     if not values:
-        raise _fault(path, f"line {number} has not {len(fields(Row))} values")
+        raise _fault(path, f"line {number} does not have {len(fields(Row))} values")
     powers = {str(2**each) for each in range(31)}
     allowed = {
         "kernel": (bool(_WORD.fullmatch(values["kernel"])), "the name of a kernel"),
@@ -174,7 +174,7 @@ def _fault(path: Path | None, what: str, hint: str = "") -> ConfigError:
 
 
 def write_table(path: Path, rows: Iterable[Row]) -> None:
-    """Add rows to a table, in place of those about the same; it is replaced at once. Raises ConfigError, OSError."""
+    """Add rows to a table, replacing those with the same key, atomically. Raises ConfigError, OSError."""
     merged = {row.place: row for row in (*read_table(path), *rows)}
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:

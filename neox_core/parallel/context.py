@@ -1,4 +1,4 @@
-"""What every part of a model is built with: where, in what type, among which ranks, from which seed."""
+"""The context in which modules of a model are built: device, dtype, groups of ranks, seed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class BuildContext:
     """device and dtype: of the weights. seed: of the run, equal on all ranks.
 
-    narrow_loss: a token's loss in the dtype of its logits (`fp16-lm-cross-entropy`). host_first: a model is built in
-    host memory, from where the engine takes each weight to its parts (ZeRO 3).
+    narrow_loss: compute a token's loss in the dtype of its logits (`fp16-lm-cross-entropy`). host_first: build the
+    model in host memory, from where the engine distributes each weight (ZeRO 3).
     """
 
     device: torch.device
@@ -33,8 +33,8 @@ class BuildContext:
 
 
 def build_context(plan: RunPlan, groups: Groups, local_rank: int) -> BuildContext:
-    """The context of this rank. On a GPU machine it makes the rank's device the current one."""
-    os.environ["DS_ACCELERATOR"] = plan.cluster.device  # for DeepSpeed, wherever it is imported first
+    """The context of this rank. On a GPU machine it also sets the current device."""
+    os.environ["DS_ACCELERATOR"] = plan.cluster.device  # for DeepSpeed, which reads it when it is first imported
     device = torch.device("cpu")
     if plan.cluster.device == "cuda":
         device = torch.device("cuda", local_rank)

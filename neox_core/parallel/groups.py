@@ -1,11 +1,12 @@
-"""Which processes work together: a frozen record that is built once in a rank and passed on, never looked up.
+"""The process groups of a rank: a frozen record that is built once and passed on, never looked up globally.
 
 Ranks are numbered tensor first, then data, then pipeline stage:
 
     rank = (stage * data_size + data_rank) * tensor_size + tensor_rank
 
-so the ranks that talk most, those that share each layer, are neighbours on one host, and those that talk least, the
-stages of a pipeline, may be on different ones. It is also the order of DeepSpeed's `PipeModelDataParallelTopology`.
+so the ranks that communicate most, those that share each layer, are neighbours on one host, and those that communicate
+least, the stages of a pipeline, may be on different hosts. It is also the order of DeepSpeed's
+`PipeModelDataParallelTopology`.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 
 @frozen
 class Groups:
-    """This rank's place. A group is None where it would hold one process and nobody initialised torch.distributed.
+    """This rank's position and groups. A group is None where it has one process and torch.distributed is not
+    initialised.
 
-    world: every rank. data: the ranks that hold the same weights and see different samples. tensor: those that share
-    each layer. pipe: those that hold the stages that one sample passes. model: those that hold one copy of the model
-    together, which is tensor times pipe; None where that is one rank.
+    world: every rank. data: the ranks that hold the same weights and see different samples. tensor: those that
+    share each layer. pipe: those with the stages that one sample passes through. model: those that together hold one
+    copy of the model, tensor times pipe; None where that is one rank.
     """
 
     world: ProcessGroup | None
@@ -47,7 +49,7 @@ class Groups:
 def build_groups(cluster: ClusterPlan) -> Groups:
     """The groups of `cluster`. Collective: every rank calls it.
 
-    Raises RankError when the number of processes that run is not the number that was planned.
+    Raises RankError when the number of running processes differs from the plan.
     """
     if not (dist.is_available() and dist.is_initialized()):
         if cluster.world_size != 1:
@@ -61,7 +63,7 @@ def build_groups(cluster: ClusterPlan) -> Groups:
         return Groups(world=world, data=world, data_rank=rank, data_size=cluster.world_size)
     data_size, left = divmod(cluster.world_size, tensor_size * pipe_size)
     if left:
-        raise RankError(f"{cluster.world_size} ranks cannot be parted into copies of {tensor_size} x {pipe_size}")
+        raise RankError(f"{cluster.world_size} ranks cannot be split into copies of {tensor_size} x {pipe_size}")
 
     def number(stage: int, data: int, tensor: int) -> int:
         return (stage * data_size + data) * tensor_size + tensor
@@ -85,6 +87,6 @@ def build_groups(cluster: ClusterPlan) -> Groups:
 
 
 def _mine(parts: list[list[int]]) -> ProcessGroup | None:
-    """A group for each list of ranks; returns the one that this rank is in."""
+    """Create a group for each list of ranks; return the one with this rank."""
     group, _ = dist.new_subgroups_by_enumeration(parts)
     return group

@@ -1,4 +1,4 @@
-"""What a model and an engine agree on: a module whose call gives a loss, or a row of layers that a pipeline cuts."""
+"""The interface of model and engine: a module whose call gives a loss, or a row of layers that a pipeline splits."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ if TYPE_CHECKING:
 
 @frozen
 class Routing:
-    """The layers that see `kept` tokens of each sample in a step, counted from 0; seed: of the draw of these tokens."""
+    """The layers, counted from 0, that process `kept` tokens of each sample in a step; seed: for choosing these
+    tokens.
+    """
 
     layers: frozenset[int]
     seed: int
     kept: int
 
     def applies(self, layer: int, seq: int) -> bool:
-        """Whether a layer sees fewer tokens than the `seq` that there are."""
+        """Whether a layer processes fewer than all `seq` tokens."""
         return layer in self.layers and self.kept < seq
 
 
 @frozen(eq=False)
 class Recompute:
-    """Activation checkpointing. layers: consecutive ones that make up a segment, of which the input alone is kept.
+    """Activation checkpointing. layers: number of consecutive layers in a segment, of which only the input is kept.
 
     by: calls a function with tensors, and calls it once more in the backward pass.
     """
@@ -43,15 +45,16 @@ class Recompute:
 
 @frozen(eq=False)
 class RowLayer:
-    """A place in a row of layers.
+    """One position in a row of layers.
 
     kind: its name for `pipe-partition-method: type:...`, such as "TransformerLayer".
-    module: the name that its module has in the whole model, such as "layers.3". Places with one name share a module:
-        each stage with one of them holds it, and its gradient is the sum over all places.
-    make: makes the module, whose weights are drawn later, by their names in the whole model.
-    run: (module, passed, routing) -> what the next place gets. routing: of this step, None: all see all tokens.
-    recomputed: whether activation checkpointing may leave out what it keeps: it then gets and returns a tuple whose
-        first tensor is the residual stream, and passes the others on unchanged.
+    module: the name of its module in the whole model, such as "layers.3". Positions with the same name share a module:
+        each stage with one of them holds it, and its gradient is the sum over all positions.
+    make: builds the module, whose weights are drawn later, by their names in the whole model.
+    run: (module, passed, routing) -> the input of the next position. routing: of this step; None: all layers process
+    all tokens.
+    recomputed: whether activation checkpointing may recompute it: its input and output are then a tuple whose
+        first tensor is the residual stream, and it passes the others on unchanged.
     """
 
     kind: str
@@ -62,13 +65,13 @@ class RowLayer:
 
 
 class Documents(Protocol):
-    """Which of a batch's labels count, where documents in a sample decide that."""
+    """Which labels of a batch count, where that depends on the documents in a sample."""
 
     @property
     def mask_loss(self) -> bool: ...
 
     def counted(self, tokens: Tensor) -> Tensor:
-        """int64 [batch, seq] -> how many of their labels count, an int64 scalar."""
+        """int64 [batch, seq] -> the number of labels that count, an int64 scalar."""
         ...
 
     def labels(self, tokens: Tensor, labels: Tensor) -> Tensor:
@@ -77,11 +80,11 @@ class Documents(Protocol):
 
 
 class Model(Protocol):
-    """What an engine trains as one module: an `nn.Module` whose call gives the mean loss of a micro-batch.
+    """A model that an engine trains as one module: an `nn.Module` whose call gives the mean loss of a micro-batch.
 
-    draws: whether training draws random numbers from `keys`. documents: None where each label counts.
-    sparse_weights: those whose gradients are sparse tensors. flops_per_token: floating-point operations of forward and
-    backward, for one token of a whole sequence.
+    draws: whether training draws random numbers from `keys`. documents: None where every label counts.
+    sparse_weights: weights whose gradients are sparse tensors. flops_per_token: floating-point operations of forward
+    and backward, for one token of a whole sequence.
     """
 
     flops_per_token: int
@@ -92,7 +95,9 @@ class Model(Protocol):
     def __call__(
         self, tokens: Tensor, labels: Tensor, keys: Tensor | None = None, *, routing: Routing | None = None
     ) -> Tensor:
-        """tokens, labels: int64 [batch, seq]. keys: int64 [batch], of the samples, for whatever is drawn."""
+        """The mean loss. tokens, labels: int64 [batch, seq]. keys: int64 [batch], of the samples, for random
+        numbers.
+        """
         ...
 
 
@@ -100,8 +105,8 @@ class Row(Protocol):
     """A model as a row of layers. The first one gets (tokens, *keys), int64 [batch, seq] and [batch].
 
     layers: in order. shared: modules that no layer owns, by their names in the whole model. shared_is_trained_by_all:
-    whether every stage trains them, so that their gradients are added up over the stages; else the first stage does.
-    draws, documents, flops_per_token: as of `Model`.
+    whether every stage trains them, so that their gradients are added up over the stages; else only the first stage
+    does. draws, documents, flops_per_token: as of `Model`.
     """
 
     @property
@@ -118,14 +123,14 @@ class Row(Protocol):
     def shared_is_trained_by_all(self) -> bool: ...
 
     def loss(self, last: nn.Module, passed: Any, labels: Tensor) -> Tensor:
-        """The mean loss of a micro-batch. last: the module of the last layer; passed: what that has returned;
+        """The mean loss of a micro-batch. last: the module of the last layer; passed: its output;
         labels: int64 [batch, seq], -100 where none counts.
         """
         ...
 
 
 class BuildStage(Protocol):
-    """Of an engine: cuts a row into stages."""
+    """The function of an engine that splits a row into stages."""
 
     def __call__(
         self,
@@ -137,6 +142,6 @@ class BuildStage(Protocol):
     ) -> nn.Module:
         """This rank's stage, whose parameters have the names of the whole model. Collective.
 
-        draw: gives the weights of a module their first values, by their names. recompute: None: keep activations.
+        draw: draws the initial weights of a module, by their names. recompute: None: keep activations.
         """
         ...

@@ -1,7 +1,7 @@
-"""Random numbers of a sample: they follow from (seed, index of the sample in the run), whoever computes them.
+"""Random numbers of a sample: a function of (seed, index of the sample in the run), on any rank.
 
-A model hashes a sample's key together with a place in it, by `mix`: so every layout of ranks, every micro-batch and
-every recomputation draws the same, and there is no generator whose state a checkpoint would have to keep.
+A model hashes a sample's key together with a position, by `mix`: so every layout of ranks, every micro-batch
+and every recomputation draws the same numbers, and a checkpoint needs no generator state for them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Tensor parallelism: the ranks that share each layer, and the collectives between its parts.
 
-A column-parallel layer holds some outputs, a row-parallel one some inputs. Between the residual stream and the former
-stands `enter`, between the latter and the residual stream `leave` (Shoeybi et al. 2019, arXiv:1909.08053). With
-sequence parallelism each rank keeps some positions of the residual stream, so that norms and dropout are shared too
+A column-parallel layer holds some outputs, a row-parallel layer some inputs. `enter` goes from the residual stream
+to the former, `leave` from the latter back to the residual stream (Shoeybi et al. 2019, arXiv:1909.08053). With
+sequence parallelism each rank keeps some positions of the residual stream, so that norms and dropout are split too
 (Korthikanti et al. 2022, arXiv:2205.05198). Autograd never sees a collective: each is a function with its own gradient.
 """
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 SEQ = 1
-"""The dimension of [batch, seq, hidden] that sequence parallelism cuts."""
+"""The dimension of [batch, seq, hidden] that sequence parallelism splits."""
 
 
 @frozen(eq=False)
 class TensorParallel:
-    """This rank's place among those that share each layer. One rank: every operation returns what it is given."""
+    """This rank's position among the ranks that share each layer. With one rank, every operation returns its input."""
 
     group: ProcessGroup | None = None
     rank: int = 0
@@ -34,17 +34,17 @@ class TensorParallel:
     sequence_parallel: bool = False
 
     def share(self, total: int) -> int:
-        """This rank's number of `total` things. Raises ValueError when they cannot be shared equally."""
+        """This rank's number of `total` items. Raises ValueError when they cannot be split equally."""
         if total % self.size:
-            raise ValueError(f"{total} cannot be shared by {self.size} ranks")
+            raise ValueError(f"{total} cannot be split over {self.size} ranks")
         return total // self.size
 
     def first(self, total: int) -> int:
-        """The index of this rank's first of `total` things."""
+        """The index of this rank's first item of `total`."""
         return self.rank * self.share(total)
 
     def cut(self, dim: int, sections: tuple[int, ...]) -> Cut:
-        """How a parameter is cut along `dim`, which is made of `sections`."""
+        """The split of a parameter along `dim`, which consists of `sections`."""
         return Cut(dim, sections, self.rank, self.size)
 
     def enter(self, x: Tensor) -> Tensor:
@@ -54,9 +54,9 @@ class TensorParallel:
         return _apply(_GatherSequence if self.sequence_parallel else _Copy, x, self)
 
     def copy(self, x: Tensor) -> Tensor:
-        """What every rank has, to parts of a layer on each: the gradients of the parts are added up.
+        """From a tensor that every rank has to the parts of a layer: adds up the gradients of the parts.
 
-        With sequence parallelism `mark_parameters` sees to that, for all parameters that are not cut.
+        With sequence parallelism `mark_parameters` does this, for all parameters that are not split.
         """
         return x if self.size == 1 or self.sequence_parallel else _apply(_Copy, x, self)
 
@@ -67,19 +67,19 @@ class TensorParallel:
         return _apply(_ScatterSum if self.sequence_parallel else _Sum, x, self)
 
     def gather_last(self, x: Tensor) -> Tensor:
-        """The parts of the last dimension side by side, without a gradient."""
+        """Concatenate the parts of the last dimension, without a gradient."""
         return x if self.size == 1 else _gather(x.detach(), self, x.dim() - 1)
 
     def keep(self, x: Tensor) -> Tensor:
-        """This rank's part of the last dimension of what every rank has; `restore` makes it whole again."""
+        """This rank's part of the last dimension of a tensor that every rank has; `restore` is the inverse."""
         return x if self.size == 1 else _apply(_Keep, x, self)
 
     def restore(self, part: Tensor) -> Tensor:
-        """The parts that `keep` left on each rank, side by side."""
+        """Concatenate the parts that `keep` left on each rank."""
         return part if self.size == 1 else _apply(_Restore, part, self)
 
     def whole(self, parameter: Tensor, part: Tensor) -> Tensor:
-        """`part`, this rank's of a parameter, joined with the others' where the parameter is cut. Collective."""
+        """`part`, this rank's of a parameter, joined with the other ranks' where the parameter is split. Collective."""
         cut = cut_of(parameter)
         if cut is None:
             return part
@@ -88,13 +88,13 @@ class TensorParallel:
         return cut.join(parts)
 
     def positions(self, seq: int) -> slice:
-        """Which of `seq` positions of the residual stream this rank holds."""
+        """The positions of the residual stream, out of `seq`, that this rank holds."""
         if self.size == 1 or not self.sequence_parallel:
             return slice(0, seq)
         return slice(self.first(seq), self.first(seq) + self.share(seq))
 
     def first_position(self, held: int) -> int:
-        """The first position of a rank that holds `held` of them in the residual stream."""
+        """The first position that this rank holds in the residual stream, where each rank holds `held`."""
         return self.rank * held if self.sequence_parallel else 0
 
     def add_up(self, x: Tensor) -> Tensor:
@@ -115,7 +115,8 @@ ALONE = TensorParallel()
 
 @frozen
 class Cut:
-    """How one rank's part lies in a whole parameter: of each section along `dim`, part `rank` of `size` equal ones.
+    """The position of one rank's part in a whole parameter: of each section along `dim`, part `rank` of `size` equal
+    ones.
 
     sections: lengths in the whole parameter. A gated MLP has two, value and gate; most parameters have one.
     """
@@ -126,7 +127,7 @@ class Cut:
     size: int
 
     def whole_shape(self, part: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the whole, from that of a part."""
+        """Shape of the whole, from the shape of a part."""
         return (*part[: self.dim], sum(self.sections), *part[self.dim + 1 :])
 
     def ranges(self) -> tuple[tuple[int, int], ...]:
@@ -151,10 +152,10 @@ class Cut:
 
 
 def mark_parameters(model: nn.Module, tensor: TensorParallel) -> None:
-    """Tell cut parameters from whole ones: for `cut_of`, and for DeepSpeed, which knows the other mark.
+    """Mark split parameters: for `cut_of`, and for DeepSpeed, which uses another mark.
 
-    With sequence parallelism each rank's gradient of a whole parameter is of its positions, or its heads, only; they
-    are added up as soon as they are there.
+    With sequence parallelism each rank's gradient of a whole parameter covers only its positions or heads; a hook adds
+    the gradients up as soon as they are computed.
     """
     if tensor.size == 1:
         return
@@ -169,13 +170,13 @@ def mark_parameters(model: nn.Module, tensor: TensorParallel) -> None:
 
 
 def cut_of(parameter: Tensor) -> Cut | None:
-    """How a parameter lies in its whole, once `mark_parameters` has seen it; None: it is the whole."""
+    """The split of a parameter after `mark_parameters`; None: it is whole."""
     cut: Cut | None = getattr(parameter, "cut", None)
     return cut
 
 
 def _apply(function: type[torch.autograd.Function], x: Tensor, tensor: TensorParallel) -> Tensor:
-    """A compiled layer is cut here: the compiler knows no gradient of a collective."""
+    """Apply a collective. A compiled layer has a graph break here: the compiler does not know its gradient."""
     result: Tensor = _uncompiled(function, x, tensor) if torch.compiler.is_compiling() else function.apply(x, tensor)
     return result
 

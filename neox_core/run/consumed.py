@@ -1,14 +1,14 @@
-"""Nothing of a plan is left unread: what it names is built."""
+"""Checks that a rank has read every component of its plan."""
 
 from neox_core.errors import ConfigError
 from neox_core.plan.runfile import RunPlan, components_of
 
 NOT_BUILT = ("launcher", "kernel")
-"""A launcher is used on the host; of the kernels that are offered for an op, `build.kernels.choose` takes one."""
+"""Launchers are used on the host; of the kernels that are offered for an op, `kernels.choose` loads one."""
 
 
 def require_consumed(plan: RunPlan) -> None:
-    """Asked on rank 0, once all is built. Raises ConfigError naming the components whose settings nothing has read."""
+    """Called on rank 0 once everything is built. Raises ConfigError that names the components that nothing has read."""
     unread = [each for each in components_of(plan) if not each.loaded and each.kind not in NOT_BUILT]
     if unread:
         named = "; ".join(

@@ -1,4 +1,4 @@
-"""Before anything is built: whether all ranks have the same plan and the same software."""
+"""Checks, before anything is built, that all ranks have the same plan and the same software."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIBRARIES = ("torch", "deepspeed", "neox-core")
 
 
 def describe(plan: RunPlan) -> dict[str, str]:
-    """What has to be the same on every rank, by name."""
+    """The values that must be the same on every rank, by name."""
     software = {name: _version(name) for name in (*LIBRARIES, *sorted(plan.plugins))}
     tiles = {"the table of tiles (SHA-256)": own_digest()} if plan.model.kernels else {}
     return {"the run file (SHA-256)": digest(plan), "python": platform.python_version(), **software, **tiles}
@@ -27,7 +27,7 @@ def describe(plan: RunPlan) -> dict[str, str]:
 def compare(store: Store, mine: dict[str, str], rank: int, world_size: int) -> None:
     """Compare `mine` over all ranks through the rendezvous store, so no collective can hang on a difference.
 
-    Raises RankError on every rank, naming the ranks that differ from rank 0 and in what.
+    Raises RankError on every rank, which names the ranks that differ from rank 0 and the differences.
     """
     store.set(f"agree/{rank}", json.dumps(mine))
     if rank == 0:
@@ -43,11 +43,11 @@ def compare(store: Store, mine: dict[str, str], rank: int, world_size: int) -> N
     differences = json.loads(store.get("agree/verdict"))
     if differences:
         store.set(f"agree/read/{rank}", "")
-        if rank == 0:  # the store may live in this process, and the others have yet to read why they end
+        if rank == 0:  # the store may live in this process, and the other ranks still have to read the reason
             store.wait([f"agree/read/{other}" for other in range(world_size)])
         raise RankError(
-            "the ranks are not about to do the same:\n  " + "\n  ".join(differences),
-            hint="give every host the same run file, the same versions and the same tiles.csv in its cache folder",
+            "the ranks have different plans or software:\n  " + "\n  ".join(differences),
+            hint="put the same run file, versions and tiles.csv (in its cache folder) on every host",
         )
 
 

@@ -1,4 +1,4 @@
-"""How a rank ends: what it reports of an error, and that it does end."""
+"""How a rank ends: it reports its error, and exits in any case."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from neox_core.hooks.component import culprit_of
 from neox_core.terminal import echo
 
 _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
-"""As torch says it of a GPU, and of the host under Linux and elsewhere."""
+"""torch's messages about memory of a GPU, and of the host on Linux and elsewhere."""
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL", "Timed out waiting")
 
 
 def for_the_user(error: BaseException, rank: int) -> BaseException:
-    """What can be mended in words for the one who can, whatever raised it; any other error as it is."""
+    """An error that a user can fix as a NeoxError, whatever raised it; any other error unchanged."""
     if isinstance(error, MemoryError | RuntimeError):
         said = " ".join(f"{type(error).__name__}: {error}".split())
         if isinstance(error, MemoryError) or any(words in said for words in _NO_MEMORY):
-            hint = "a smaller train_micro_batch_size_per_gpu, checkpoint-activations: true, or a higher ZeRO stage"
+            hint = "use a smaller train_micro_batch_size_per_gpu, checkpoint-activations: true, or a higher ZeRO stage"
             return RankError(f"rank {rank} is out of memory: {said}", hint=hint)
     return in_words(error) or error
 
 
 def write_failure(run_dir: Path, rank: int, error: BaseException, *, waits: bool = False) -> None:
-    """failure.rank<N>.json: rank, message, hint, when, whether it is a user's mistake, whether only a peer was lost.
+    """Write failure.rank<N>.json: rank, message, hint, time, whether it is a user's mistake, whether only a peer was
+    lost.
 
-    waits: this rank ends since it has waited for another one too long.
+    waits: whether this rank ends because it waited for another one too long.
     """
     mistake = isinstance(error, NeoxError)
     culprit = "" if mistake else culprit_of(error)
@@ -59,7 +60,9 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def explain(error: BaseException, debug: bool) -> None:
-    """The error in this rank's log: with a traceback unless it is a user's mistake, which a plugin's is not."""
+    """Write the error to this rank's log, with a traceback unless it is a user's mistake; a plugin's fault is not
+    one.
+    """
     if isinstance(error, NeoxError) and not isinstance(error, PluginError) and not debug:
         report(error)
     else:
@@ -67,17 +70,18 @@ def explain(error: BaseException, debug: bool) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """Flush and be gone. Threads of gloo or NCCL that are still there abort an ordinary exit now and then."""
+    """Flush and exit at once: threads of gloo or NCCL that still run sometimes abort an ordinary exit."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # such as of a full disk
+        with suppress(OSError):  # for example on a full disk
             stream.flush()
     os._exit(code)
 
 
 def leave_with_parent() -> None:
-    """End this process at once when the launcher is gone: nobody is left who could stop it.
+    """End this process at once when the launcher is gone, since nothing else could stop it.
 
-    NEOX_AGENT says who started it, since that one may be gone before this process can look; else its parent counts.
+    NEOX_AGENT names the process that started it, which may be gone before this process can check; else its parent
+    counts.
     """
 
     def watch(parent: int) -> None:

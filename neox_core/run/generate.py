@@ -1,4 +1,4 @@
-"""Text from a trained model: the work of `neox generate`, and the sample at the end of a run."""
+"""Generates text with a trained model: for `neox generate`, and for the sample at the end of a run."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 def sample(
     model: GPT, tokenizer: Tokenizer, prompt: str, *, max_new_tokens: int = 160, sampling: Sampling | None = None
 ) -> str:
-    """`prompt` and how the model goes on, to the end of the document or `max_new_tokens`.
+    """`prompt` and its continuation, to the end of the document or `max_new_tokens`.
 
-    Leaves the model in the mode it was in, and draws from a generator of its own.
+    Restores the mode of the model, and draws from a generator of its own.
     """
     return prompt + "".join(stream(model, tokenizer, prompt, max_new_tokens=max_new_tokens, sampling=sampling))
 
@@ -42,7 +42,7 @@ def sample(
 def stream(
     model: GPT, tokenizer: Tokenizer, prompt: str, *, max_new_tokens: int, sampling: Sampling | None = None
 ) -> Iterator[str]:
-    """The continuation of `prompt` in pieces of text, as soon as each is certain.
+    """The continuation of `prompt` in pieces of text, each as soon as it is complete.
 
     A character whose bytes span two tokens comes with the second one.
     """
@@ -57,7 +57,8 @@ def continue_ids(
 ) -> Iterator[int]:
     """Ids after `ids`, at most `max_new_tokens` of them and without the end of document that stops them.
 
-    A model sees its window at most. Where the text grows longer, it goes on from the newer half of them.
+    A model sees at most its window. Where the text grows longer, generation continues from the newer half of the
+    window.
     """
     was_training = model.training
     model.eval()
@@ -83,7 +84,7 @@ def continue_ids(
 
 
 def _ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    return tokenizer.encode(prompt) or [tokenizer.eod]  # nothing to continue: begin a document
+    return tokenizer.encode(prompt) or [tokenizer.eod]  # nothing to continue: start a document
 
 
 def _as_text(ids: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
@@ -100,10 +101,10 @@ def _as_text(ids: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def load_model(checkpoint: Path, plan: RunPlan, device: torch.device) -> tuple[GPT, Tokenizer]:
-    """The model in a checkpoint that a run of `plan` has written, and its tokenizer.
+    """The model in a checkpoint that a run of `plan` wrote, and its tokenizer.
 
-    On a CPU its numbers are fp32, which holds those of any training type exactly. Raises CheckpointError when it is
-    damaged or of another model, UsageError when its run had no tokenizer.
+    On a CPU its weights are fp32, which holds those of any training type exactly. Raises CheckpointError when the
+    checkpoint is damaged or of another model, UsageError when its run had no tokenizer.
     """
     tokenizer = build_tokenizer(plan)
     if tokenizer is None:
@@ -125,7 +126,7 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
-        raise UsageError("there is no GPU here that torch can use", hint="leave --device out, or say cpu")
+        raise UsageError("there is no GPU here that torch can use", hint="leave out --device, or use --device cpu")
     return torch.device(name)
 
 
@@ -138,7 +139,7 @@ def generate(
     if given > model.window:
         echo(f"note: of the {given:,} tokens of the prompt the model sees the last {model.window:,}", err=True)
     if given + max_new_tokens > model.window:
-        echo(f"note: each time {model.window:,} tokens are full, the text goes on from their newer half", err=True)
+        echo(f"note: each time {model.window:,} tokens are full, the text continues from their newer half", err=True)
     echo(prompt, end="")
     for piece in stream(model, tokenizer, prompt, max_new_tokens=max_new_tokens, sampling=sampling):
         echo(piece, end="")

@@ -1,4 +1,4 @@
-"""The training loop. It waits for the device at log steps, after an evaluation and before a save, inside of `report`.
+"""The training loop. It waits for the device only at log steps, after an evaluation and before a save, in `report`.
 
 Nowhere else, beside what DeepSpeed itself looks at: see `build.engine.Engine.train_step`.
 """
@@ -21,29 +21,31 @@ if TYPE_CHECKING:
 
 
 class Reporter(Protocol):
-    """What the loop tells of itself; `neox_core.run.report.Report` is one."""
+    """The loop's report of its progress; `neox_core.run.report.Report` is one."""
 
     def step(self, step: int, loss: Tensor, lr: float, engine: Engine) -> None:
-        """After every update; reads numbers back at log steps. Raises RankError for numbers that are not finite."""
+        """Called after every update; reads numbers from the device at log steps. Raises RankError for non-finite
+        numbers.
+        """
         ...
 
     def validation(self, step: int, losses: Sequence[Tensor]) -> float: ...
 
     def check(self) -> None:
-        """Before a save: raises RankError when a loss since the last look was not finite."""
+        """Called before a save. Raises RankError when a loss since the last check was not finite."""
         ...
 
     def say(self, message: str) -> None: ...
 
 
 class Saver(Protocol):
-    """Where the loop leaves checkpoints; `neox_core.checkpoint.checkpointer.Checkpointer` is one."""
+    """Writes the loop's checkpoints; `neox_core.checkpoint.checkpointer.Checkpointer` is one."""
 
     def save(self, state: TrainState) -> Path | None: ...
 
 
 class Stop(Protocol):
-    """Whether the user wants the run to end, the same answer on every rank."""
+    """Whether the user has asked the run to end; the answer is the same on every rank."""
 
     def poll(self) -> bool: ...
 
@@ -60,12 +62,12 @@ def train(
     plan: RunPlan,
     tokens_of: Callable[[int], int] | None = None,
 ) -> bool:
-    """Train from `state.step` to plan.train.train_iters. True when it got there, False when it was stopped before.
+    """Train from `state.step` to plan.train.train_iters. Returns False when the run was stopped before.
 
     batches: this rank's micro-batches, int64 [micro_batch, seq + 1], from `state.step` on. valid: one fresh pass over
-    the validation batches. schedule: step -> learning rate. Whatever ends the loop in good order, the last step is
-    saved. tokens_of: what a step reads, by its number; None: whole samples. Collective: all ranks call it with the same
-    plan and step.
+    the validation batches. schedule: step -> learning rate. The last step is saved, also when the run was stopped.
+    tokens_of: tokens that a step reads, by its number; None: whole samples. Collective: all ranks call it with the
+    same plan and step.
     """
     if state.step == 0 and 0 in plan.checkpoint.extra_save:
         _save(checkpointer, state, report)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 TABLES = ("embedding", "position", "head")
-"""The parts of a model whose matrices are looked up by token or position, or score tokens."""
+"""The modules of a model whose matrices are looked up by token or position, or that score tokens."""
 
 
 def build_optimizer(
@@ -25,10 +25,10 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """The planned optimizer over the trainable parameters of `model`, at the peak learning rate.
 
-    data_parallel: the ranks over which an optimizer that asks for them exchanges by itself.
+    data_parallel: the ranks between which an optimizer with its own communication exchanges.
 
-    Raises PluginError when the component cannot be loaded, is no torch optimizer, has no `lr`, or keeps state that no
-    checkpoint could hold.
+    Raises PluginError when the component cannot be loaded, is not a torch optimizer, has no `lr`, or has state that
+    a checkpoint cannot hold.
     """
     target, _ = plan.optimizer.load()
     for name, parameter in model.named_parameters():
@@ -44,7 +44,7 @@ def build_optimizer(
 def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Trainable parameters in the order of the model: those that decay, then those that do not.
 
-    One group when nothing decays or everything does; no group is empty.
+    There is one group when no parameter decays or all do; no group is empty.
     """
     spared = spared_from_decay(model)
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]

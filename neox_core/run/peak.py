@@ -1,4 +1,4 @@
-"""The peak that MFU is measured against: given, known by the device's name, or measured on a CPU."""
+"""The peak FLOP/s that MFU is measured against: given, known by the device's name, or measured on a CPU."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ KNOWN = {
 
 
 AGREEMENT = 0.8
-"""The slowest look at a CPU is this share of the quickest, or more; less on a machine that does other work too."""
+"""Smallest ratio of the slowest to the fastest measurement on a CPU; below it, the machine is busy with other work."""
 
 
 @frozen
 class Peak:
-    """flops: of one rank, per second; None when nothing is known. source: where it is from, or why there is none.
+    """flops: of one rank, per second; None when not known. source: its origin, or why it is not known.
 
-    measured: by this process, so that a run that is quicker shows it to be wrong.
+    measured: by this process, so that a faster run shows it to be wrong.
     """
 
     flops: float | None
@@ -49,11 +49,11 @@ class Peak:
     measured: bool = False
 
     def __str__(self) -> str:
-        """Said once, at the start."""
+        """The line at the start of a run."""
         return f"mfu against a peak of {self.source}" if self.flops is not None else f"mfu is left out: {self.source}"
 
     def mfu(self, flops: float) -> float | None:
-        """What part of the peak a rank's `flops` a second are; None where that cannot be said."""
+        """A rank's `flops` per second as a fraction of the peak; None where the peak is not known."""
         share = flops / self.flops if self.flops is not None else None
         return None if share is not None and self.measured and share > 1 else share
 
@@ -80,9 +80,9 @@ def find_peak(given_tflops: float | None, precision: PrecisionPlan, device: torc
 
 
 def measure_matmul(dtype: torch.dtype, size: int = 768, looks: int = 6, seconds: float = 0.8) -> list[float]:
-    """FLOP/s of [size, size] matmuls on this CPU, by the way that the model takes: the quickest of each look.
+    """FLOP/s of [size, size] matmuls on this CPU, computed as in the model: the fastest of each measurement.
 
-    Looks are 0.03 s apart, at most so many and, from the third on, in at most so many seconds.
+    There are at most `looks` measurements, 0.03 s apart, and from the third on they stop after `seconds`.
     """
     left, right = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
     rates: list[float] = []
@@ -96,7 +96,7 @@ def measure_matmul(dtype: torch.dtype, size: int = 768, looks: int = 6, seconds:
 
 
 def _quickest(left: torch.Tensor, right: torch.Tensor, seconds: float = 0.03) -> float:
-    """Seconds of the quickest of as many products as fit into that time, of one at least."""
+    """Seconds of the fastest product, of as many as fit into `seconds`, at least one."""
     best, end = float("inf"), time.perf_counter() + seconds
     while best == float("inf") or time.perf_counter() < end:
         start = time.perf_counter()

@@ -1,7 +1,7 @@
 """`python -m neox_core.run.rank RUN_FILE`: one rank of a run, from its run file to its exit code.
 
 The environment holds RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as every launcher sets them; the plan's
-`local_rank` stands in for a LOCAL_RANK that is missing. NEOX_RUN_SHA256 says what the run file has to be.
+`local_rank` replaces a missing LOCAL_RANK. NEOX_RUN_SHA256 is the digest that the run file must have.
 """
 
 import faulthandler
@@ -55,11 +55,11 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         startup.hide()
         leave(130)
-    except BaseException as error:  # noqa: BLE001  whatever it is: the launcher must know, and this process must end
+    except BaseException as error:  # noqa: BLE001 for any error, the launcher must get a report and this process must end
         startup.hide()
         told = for_the_user(error, rank)
         for tell in (partial(explain, error, debug), partial(write_failure, run_file.parent, rank, told)):
-            with suppress(OSError):  # such as for the full disk that the error is about
+            with suppress(OSError):  # for example on the full disk that the error is about
                 tell()
         leave(exit_code_of(told))
     leave(0)
@@ -68,14 +68,14 @@ def main() -> NoReturn:
 def _read_command() -> tuple[Path, int]:
     missing = [name for name in REQUIRED if name not in os.environ]
     if len(sys.argv) != 2 or missing:
-        leave(report(UsageError("usage: python -m neox_core.run.rank RUN_FILE", hint="`neox train` starts ranks")))
+        leave(report(UsageError("usage: python -m neox_core.run.rank RUN_FILE", hint="start ranks with `neox train`")))
     return Path(sys.argv[1]), int(os.environ["RANK"])
 
 
 def _read_plan(run_file: Path) -> RunPlan:
-    """The plan of the process that started this one, which says what its run file is.
+    """The plan from the process that started this one, which gives the digest of its run file.
 
-    Of a rank that is started by hand nobody does: its components are then those that are installed here.
+    A rank that is started by hand has no digest, and loads the components that are installed here.
     """
     sha256 = os.environ.get(DIGEST)
     if sha256 is not None:
@@ -86,7 +86,7 @@ def _read_plan(run_file: Path) -> RunPlan:
 
 
 def _set_local_rank(planned: int | None) -> None:
-    """LOCAL_RANK of the environment wins; without it the plan's. Raises UsageError when neither is there."""
+    """Set the local rank: LOCAL_RANK of the environment, else the plan's. Raises UsageError without either."""
     if "LOCAL_RANK" not in os.environ:
         if planned is None:
             raise UsageError("LOCAL_RANK is not set", hint="set it, or `local_rank` in the config")

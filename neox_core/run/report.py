@@ -1,4 +1,4 @@
-"""What a run says of itself. The only place that reads a number back from the device, and at log steps only."""
+"""Reports the progress of a run. The only module that reads a number from the device, and only at log steps."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ GIB = 2**30
 
 
 class EngineState(Protocol):
-    """What the report asks the engine, at log steps only."""
+    """What the report reads from the engine, at log steps only."""
 
     def grad_norm(self) -> float | None:
-        """Of the last update, before clipping; None when it was not computed."""
+        """Gradient norm of the last update, before clipping; None when it was not computed."""
         ...
 
     def skipped_steps(self) -> int: ...
 
     def loss_scale(self) -> float | None:
-        """None when no loss scaling is in use."""
+        """The loss scale; None without loss scaling."""
         ...
 
     def timings(self) -> dict[str, float]:
@@ -56,8 +56,9 @@ class Report:
 
     log_interval: in optimizer steps. flops_per_token: forward and backward, of the whole model. Raises RankError
     from `step` and `check` when a loss is not finite and `stop_on_nonfinite` is set, and for gradients that are not.
-    skipped: what ends a run of steps that are left out. data_hash: of the samples of a step, by the number of finished
-    steps; it fits into a float. tokens_of: what a step reads, by its number from 0; None: run.tokens_per_step.
+    skipped: ends the run after too many skipped steps in a row. data_hash: of the samples so far, by the number of
+    finished steps; it fits into a float. tokens_of: tokens that a step reads, by its number from 0; None:
+    run.tokens_per_step.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Report:
         self._data_hash = data_hash
         self._tokens_of = tokens_of
         self._tokens = 0  # since the last log, of all ranks
-        self._unread: list[tuple[int, Tensor, bool | Tensor]] = []  # (step, loss, update made), not yet looked at
+        self._unread: list[tuple[int, Tensor, bool | Tensor]] = []  # (step, loss, update made), not yet checked
         self._means: list[float] = []  # losses since the last log, reduced over the ranks
         self._steps = 0
         self._train_s = 0.0
@@ -97,7 +98,7 @@ class Report:
         self._step_began: float | None = None
 
     def timed(self, batches: Iterator[Tensor], alive: Callable[[], None] | None = None) -> Iterator[Tensor]:
-        """`batches`, with the time spent waiting for them measured. A step begins when its first batch is asked for."""
+        """`batches`, with the time spent waiting for them measured. A step starts when its first batch is requested."""
         while True:
             asked = time.perf_counter()
             if self._step_began is None:
@@ -111,18 +112,20 @@ class Report:
             yield batch
 
     def step(self, step: int, loss: Tensor, lr: float, engine: EngineState) -> None:
-        """After an update. step: finished steps, this one included. loss: this rank's mean of the step, a scalar."""
+        """Called after an update. step: finished steps, including this one. loss: this rank's mean of the step, a
+        scalar.
+        """
         self.run.progress.reached(step)
         made = engine.made_update()
         self._unread.append((step, loss.detach(), made))
         self._skipped.note(step, made=made is not False)
         if self._skipped.too_many:
-            self._read_losses()  # a loss that is not finite is the better news of the two
+            self._read_losses()  # a non-finite loss is the more useful of the two reports
             self._skipped.fail()
         self._steps += 1
         self._tokens += self.run.tokens_per_step if self._tokens_of is None else self._tokens_of(step - 1)
         if self._steps == 1 and self._startup is not None:
-            self._read_losses()  # waits for the step to be done
+            self._read_losses()  # waits until the device has finished the step
             self._startup.mark("first_step")
             self._log(step, self._startup.values())
             self._startup = None
@@ -138,11 +141,13 @@ class Report:
         self._means, self._steps, self._tokens, self._train_s, self._wait_s = [], 0, 0, 0.0, 0.0
 
     def check(self) -> None:
-        """Look at the losses since the last look: before a checkpoint is written, so that only good ones are."""
+        """Check the losses since the last check; called before a checkpoint is written, so that only good ones are."""
         self._read_losses()
 
     def validation(self, step: int, losses: Sequence[Tensor], split: str = "valid") -> float:
-        """losses: of this rank's batches. Their mean over all ranks is logged as `<split>_loss`, and returned."""
+        """Log the mean of the losses over all ranks as `<split>_loss`, and return it. losses: of this rank's
+        batches.
+        """
         mean = torch.stack([loss.detach().float() for loss in losses]).mean()
         if self.groups.world is not None:
             dist.all_reduce(mean, group=self.groups.world)
@@ -153,7 +158,7 @@ class Report:
         return value
 
     def say(self, message: str) -> None:
-        """One line for people, from rank 0."""
+        """Show one line to people, from rank 0."""
         self._tell(lambda monitor: monitor.say(message))
 
     def close(self) -> None:
@@ -186,8 +191,8 @@ class Report:
             if bad and self.stop_on_nonfinite:
                 raise RankError(
                     f"the loss is {losses[bad[0]]} at step {step} on rank {', '.join(map(str, bad))}",
-                    hint="go on from an earlier checkpoint, the last but one if the last leads here again; lower the "
-                    "learning rate or clip gradients, or set on-nonfinite-loss: skip",
+                    hint="resume from an earlier checkpoint, the last but one if the last leads here again; "
+                    "lower the learning rate or clip gradients, or set on-nonfinite-loss: skip",
                 )
             if any(row[column + len(steps)] for row in table if len(row) > len(steps)):
                 raise self._skipped.error(step)
@@ -218,12 +223,12 @@ class Report:
         if mfu is not None:
             values["mfu"] = mfu
         elif self.peak.flops is not None:
-            self.peak = Peak(None, "the machine is quicker now than when its peak was measured; set peak-tflops")
+            self.peak = Peak(None, "the machine is faster now than when its peak was measured; set peak-tflops")
             self.say(str(self.peak))
         return values
 
     def _memory(self) -> float:
-        """Highest so far, GiB: of tensors on a GPU, of the process on a CPU."""
+        """Peak memory so far, in GiB: of tensors on a GPU, of the process on a CPU."""
         if self.device.type == "cuda":
             highest: float = torch.cuda.max_memory_allocated(self.device) / GIB
             return highest
@@ -240,11 +245,11 @@ class Report:
             try:
                 with undisturbed():
                     call(monitor)
-            except Exception as error:  # noqa: BLE001  a monitor, whatever it does, must not stop a run
+            except Exception as error:  # noqa: BLE001 a monitor must not stop a run, whatever it raises
                 self.monitors.remove(monitor)
                 name = type(monitor).__name__
                 culprit = culprit_of(error, type(monitor).__module__)
                 said = f"{type(error).__name__}: {error}{culprit and f' (in {culprit})'}"
-                self.say(f"monitor {name} failed and is left out from here on: {said}")
+                self.say(f"monitor {name} failed and is switched off: {said}")
                 with suppress(OSError):  # the log may be on the disk that is full
                     echo(f"monitor {name} failed: {said}", err=True)

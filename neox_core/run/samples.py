@@ -1,4 +1,4 @@
-"""The samples of a run: what it has been trained on, what a checkpoint keeps of that, and what comes next."""
+"""The samples of a run: those it has been trained on, what a checkpoint stores about them, and the next ones."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class TrainingSamples(Protocol):
     """Lines for people."""
 
     def resume(self, state: TrainState, path: Path | None) -> None:
-        """Go on from `state`, and put into it what follows from that. Raises CheckpointError for other samples."""
+        """Continue from `state`, and update its fields about samples. Raises CheckpointError for other samples."""
         ...
 
     def batches(self, step: int) -> Reader:
-        """This rank's micro-batches from `step` on, where `resume` left the state."""
+        """This rank's micro-batches from `step` on, the step of the state after `resume`."""
         ...
 
     def valid(self, split: Split) -> Reader:
@@ -44,14 +44,14 @@ class TrainingSamples(Protocol):
         ...
 
     def note(self, state: TrainState) -> None:
-        """Put into `state`, which is about to be saved, what `resume` needs."""
+        """Store in `state`, before it is saved, what `resume` needs."""
         ...
 
 
 def open_samples(
     plan: RunPlan, groups: Groups, vocab_size: int, curriculum: Curriculum | None = None
 ) -> TrainingSamples:
-    """Open all that the run reads, once: better an error here than after the first thousand steps."""
+    """Open everything that the run reads, once, so that errors appear at the start and not after a thousand steps."""
     read = partial(build_batches, plan, data_rank=groups.data_rank, data_size=groups.data_size)
     datasets = Datasets(plan.data)
     kind = _Streamed if datasets.streamed else _Ordered
@@ -59,7 +59,7 @@ def open_samples(
 
 
 class _Ordered:
-    """From datasets whose documents are known: the order is that of `data/order.py`."""
+    """Samples of datasets whose documents are counted, in the order of `data/order.py`."""
 
     def __init__(
         self,
@@ -91,13 +91,13 @@ class _Ordered:
         if sorted({*rounds}) != [*rounds] or not 0 <= state.consumed_samples <= rounds[-1]:
             raise CheckpointError(
                 f"{path}: {state.consumed_samples} samples are read, of an order of {', '.join(map(str, rounds[-5:]))}",
-                hint="load another checkpoint, or set finetune: true to begin anew from these weights",
+                hint="load another checkpoint, or set finetune: true to start at step 0 from these weights",
             )
         if rounds != self._rounds:
             self._follow(rounds)
             self.notes += [
-                f"{part.prefix}: train-iters has become more: the order of its first {len(part.order.parts[0]):,} "
-                "samples stays, and another one goes on behind it"
+                f"{part.prefix}: train-iters is larger: the order of its first {len(part.order.parts[0]):,} "
+                "samples stays, and another one follows it"
                 for part in self._samples.parts
                 if isinstance(part.order, LongerOrder)
             ]
@@ -123,7 +123,7 @@ class _Ordered:
 
 
 class _Streamed:
-    """From text that is read as it comes: the order is that of its files."""
+    """Samples of plain text, in the order of its files."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class _Streamed:
     ) -> None:
         self._evaluated = {split: open_streams(plan, split, datasets, vocab_size) for split in _evaluated(plan)}
         for opened in self._evaluated.values():
-            opened.mixer(None).mark(0, 0)  # reads its first documents
+            opened.mixer(None).mark(0, 0)  # reads the first documents
         self._streams = open_streams(plan, "train", datasets, vocab_size)
         self._identity, self._sources = self._streams.identity, len(self._streams.sources)
         self._contents, self._plan = contents_of(plan.data, datasets.backend), plan
@@ -154,7 +154,7 @@ class _Streamed:
             )
         start = Mark.of(position)
         if start.step != state.step or len(start.places) != self._sources or len(start.taken) != self._sources:
-            raise CheckpointError(f"{path}: its place in the texts is of another step, or of other texts")
+            raise CheckpointError(f"{path}: its position in the texts belongs to another step, or to other texts")
         self._start = start
         self.notes += other_contents(state.data_contents, self._contents, self._plan.data)
 
@@ -192,6 +192,6 @@ def _evaluated(plan: RunPlan) -> list[Split]:
 
 def _other_samples(path: Path | None, step: int, why: str) -> CheckpointError:
     return CheckpointError(
-        f"{path}: its {step} steps were on other samples than this run has there: {why}",
-        hint="put back what has changed, or set finetune: true to begin anew from these weights",
+        f"{path}: its {step} steps used other samples than this run has there: {why}",
+        hint="undo the change, or set finetune: true to start at step 0 from these weights",
     )

@@ -12,10 +12,10 @@ from torch import Tensor
 
 @frozen
 class Sampling:
-    """temperature: divides the logits; 0 takes the likeliest token. top_k: only the k likeliest; None: all.
+    """temperature: divides the logits; 0 takes the most likely token. top_k: only the k most likely; None: all.
 
-    top_p: of those, only the likeliest whose probabilities add up to top_p (nucleus sampling, arXiv:1904.09751); the
-    one that crosses the line is kept, so one always is. seed: of the draws.
+    top_p: of those, only the most likely whose probabilities add up to top_p (nucleus sampling, arXiv:1904.09751); the
+    token that crosses the limit is kept, so at least one is. seed: of the random generator.
     """
 
     temperature: float = field(default=0.8, validator=v.ge(0))
@@ -25,7 +25,7 @@ class Sampling:
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
-    """[vocab] -> [vocab] in float64 on the CPU, adding up to 1: what a token is drawn from."""
+    """The probabilities from which a token is drawn: [vocab] -> [vocab] in float64 on the CPU, with sum 1."""
     wide = logits.double().cpu()
     if sampling.temperature == 0:
         return torch.zeros_like(wide).index_fill_(0, wide.argmax(), 1.0)
@@ -40,5 +40,5 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """An id, by the probabilities of `sampling`; `generator` is on the CPU, so a seed means the same on any device."""
+    """Draw an id; `generator` is on the CPU, so a seed gives the same ids on any device."""
     return int(torch.multinomial(probabilities(logits, sampling), 1, generator=generator))

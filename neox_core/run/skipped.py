@@ -1,4 +1,4 @@
-"""Steps that are left out since their gradient is not finite, and the error where too many follow one another."""
+"""Steps that are skipped because their gradient is not finite, and the error after too many of them in a row."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ _ALONE = Groups(world=None, data=None, data_rank=0, data_size=1)
 
 
 def most_skipped(plan: RunPlan) -> int:
-    """How many steps in a row may be left out: none, unless fp16 seeks its loss scale or the config allows it."""
+    """The number of steps in a row that may be skipped: 0, unless fp16 searches its loss scale or the config allows
+    it.
+    """
     allowed = plan.precision.dtype == "fp16" or plan.train.on_nonfinite_loss == "skip"
     return plan.train.max_skipped_steps if allowed else 0
 
 
 class SkippedSteps:
-    """Counts the steps without an update since the last one that made one; all ranks count the same.
+    """Counts the skipped steps since the last update; all ranks count the same.
 
-    most: how many of them may follow one another. find: this rank's parameters whose gradient was not finite in the
+    most: the number of them allowed in a row. find: this rank's parameters whose gradient was not finite in the
     first of them, last layer first. Collective.
     """
 
@@ -37,7 +39,7 @@ class SkippedSteps:
         self._last = 0
 
     def note(self, step: int, *, made: bool) -> None:
-        """step: finished steps, this one included. made: whether it made an update."""
+        """Count a step. step: finished steps, including this one. made: whether it made an update."""
         self._last = step
         if made:
             self._first = None
@@ -60,11 +62,11 @@ class SkippedSteps:
         )
 
     def error(self, step: int, where: str = "") -> RankError:
-        """Of a step whose gradient is not finite, in a run that leaves out none."""
+        """The error of a step whose gradient is not finite, in a run that skips no steps."""
         return RankError(
             f"the gradient is not finite at step {step}{where}",
-            hint="lower the learning rate or clip gradients, and continue from an earlier checkpoint; or set "
-            "on-nonfinite-loss: skip, which leaves out such steps" + ("" if where else " and finds the parameter"),
+            hint="lower the learning rate or clip gradients, and continue from an earlier checkpoint; or "
+            "set on-nonfinite-loss: skip to skip such steps" + ("" if where else " and finds the parameter"),
         )
 
     def _where(self) -> str:
@@ -75,7 +77,7 @@ class SkippedSteps:
         bad = [rank for rank, (_, names) in enumerate(found) if names]
         if not bad:
             return ", once the ranks have added up theirs"
-        _, names = max((found[rank] for rank in bad), key=lambda each: each[0])  # the backward pass begins there
+        _, names = max((found[rank] for rank in bad), key=lambda each: each[0])  # the backward pass starts there
         others = {name for rank in bad for name in found[rank][1]} - {names[0]}
         more = f" and {len(others)} more" if others else ""
         return f" on rank {', '.join(map(str, bad))}: of {names[0]}{more}"

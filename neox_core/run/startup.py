@@ -1,4 +1,4 @@
-"""Where the time goes between the command and the first step, and what the terminal shows meanwhile."""
+"""Measures the time between the command and the first step, and shows in the terminal what the run is doing."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ DOING = {
     "compile": "choosing kernels and compiling optimizers",
     "engine": "starting the engine",
     "load": "looking for a checkpoint",
-    "first_step": "first step, which compiles what is left",
+    "first_step": "first step, which compiles the rest",
 }
-"""The parts of a start, in order, and what is done in each."""
+"""The parts of a start, in order, and their descriptions."""
 
 
 class Startup:
     """Seconds by part, in order. `began`: when `neox train` started, unix seconds.
 
-    `progress` tells what is done now. In a terminal a line shows it, between `show` and `hide`.
+    `progress` has the description of the current part. In a terminal a line shows it, between `show` and `hide`.
     """
 
     def __init__(self, began: float) -> None:
@@ -40,7 +40,7 @@ class Startup:
         self._bar: Bar | None = None
 
     def mark(self, part: str, at: float | None = None) -> None:
-        """Everything since the last mark was `part`, a key of DOING; what follows it begins."""
+        """End `part`, a key of DOING, which started at the last mark; the next part starts."""
         now = time.time() if at is None else at
         self._parts[part] = self._parts.get(part, 0.0) + now - self._last
         self._last = now
@@ -55,7 +55,7 @@ class Startup:
         return {**parts, "startup_total_s": round(self._last - self._began, 3)}
 
     def show(self) -> None:
-        """Begin the line, where the standard output is a terminal."""
+        """Show the line, where stdout is a terminal."""
         if not sys.stdout.isatty():
             return
         from rich.console import Console
@@ -70,8 +70,8 @@ class Startup:
         self._bar.start()
 
     def hide(self) -> None:
-        """Remove the line, if there is one: what writes to the terminal next has it alone."""
+        """Remove the line, if there is one, before other code writes to the terminal."""
         if self._bar is not None:
-            with suppress(OSError):  # the terminal is gone
+            with suppress(OSError):  # the terminal is closed
                 self._bar.stop()
             self._bar = None

@@ -1,4 +1,4 @@
-"""Stopping in good order, at the same step on all ranks, and telling the launcher that this rank is alive."""
+"""Stops a run at the same step on all ranks, and reports to the launcher that this rank is alive."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE_S = 15.0
-"""For how long a rank that was asked to stop may make no progress, or three times as long as it ever took."""
+"""Seconds that a rank which was asked to stop may make no progress; three times its longest step, if that is more."""
 LATE_S = 3.0
 SLOW = 6
-"""How many times `stall-timeout` the first step, an evaluation and a save may take."""
+"""The first step, an evaluation and a save may take this many times `stall-timeout`."""
 
 
 class StopSignal:
-    """SIGINT and SIGTERM raise a flag; `poll` tells, once a step, whether any rank has raised its own.
+    """SIGINT and SIGTERM set a flag; `poll` returns, once a step, whether any rank has set its flag.
 
-    The ranks agree by an all-reduce on the CPU that is started at one step and read at the next, so no step waits
-    for it and no device is synchronised. Between two batches or polls a rank may take `stall_timeout_s` (0: as long as
-    it takes), which its heartbeat tells whoever watches. A rank that was asked to stop and makes no progress for
-    `patience_s` is stuck, perhaps with a dead peer: when nobody ends it, it leaves by itself, and `report` hears why
-    before. step: finished ones.
+    The ranks agree by an all-reduce on the CPU that is started at one step and read at the next, so no step waits for
+    it and no device is synchronised. Between two batches or polls a rank may take `stall_timeout_s` (0: no limit),
+    which its heartbeat reports to the launcher. A rank that was asked to stop and makes no progress for `patience_s` is
+    stuck, perhaps because a peer is gone: if the launcher does not end it, it exits by itself, after it calls `report`
+    with the reason. step: finished steps.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class StopSignal:
         self.asked_by = 0
         self._report = report
         self._step, self._first = step, step
-        self._longest = 0.0  # seconds between two signs of life, since the first step
+        self._longest = 0.0  # longest time in seconds between two beats, since the first step
         self._group = dist.new_group(backend="gloo", timeout=timedelta(hours=12)) if groups.world is not None else None
         self._flag = torch.zeros(1, dtype=torch.int32)
         self._work: dist.Work | None = None
@@ -83,7 +83,7 @@ class StopSignal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Back to the handlers of before. Without an error the ranks take their leave of the last agreement."""
+        """Restore the earlier handlers. Without an error the ranks wait for the last all-reduce."""
         if kind is None and self._work is not None:
             self._work.wait()
         self.heartbeat.expect(0, 0)
@@ -108,11 +108,11 @@ class StopSignal:
             self._flag = torch.tensor([1 if self.asked_by else 0], dtype=torch.int32)
             self._work = dist.all_reduce(self._flag, dist.ReduceOp.MAX, group=self._group, async_op=True)
         if agreed:
-            self._done.set()  # what follows is a checkpoint, which takes as long as it takes
+            self._done.set()  # a checkpoint follows, which has no time limit
         return agreed
 
     def alive(self) -> None:
-        """This rank makes progress: called with every batch, since a step or an evaluation may take long."""
+        """Report progress of this rank; called with every batch, since a step or an evaluation may take long."""
         now = time.monotonic()
         if self._step > self._first:
             self._longest = max(self._longest, now - self._last_alive)
@@ -120,12 +120,12 @@ class StopSignal:
         self.heartbeat.beat()
 
     def evaluating(self) -> None:
-        """Until the next poll the rank evaluates; in a pipeline all batches of that are one."""
+        """Report an evaluation until the next poll; a pipeline evaluates all batches in one call."""
         self._expect(slow=True)
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Inside, the rank writes a checkpoint, which it may finish when it was asked to stop."""
+        """Inside the block the rank writes a checkpoint, which it may finish even when it was asked to stop."""
         self._expect(slow=True, saving=True)
         try:
             yield
@@ -135,13 +135,13 @@ class StopSignal:
             self._expect()
 
     def _expect(self, *, slow: bool = False, saving: bool = False) -> None:
-        """How long what follows may take."""
+        """Set how long the next phase may take."""
         patience = self.stall_timeout_s * (SLOW if slow else 1)
         self._patience = patience if saving else max(self.patience_s, 3 * self._longest)
         self.heartbeat.expect(patience, self._patience)
 
     def _forked(self) -> None:
-        """A data worker is a copy of the rank: it must neither write into its pipe nor outlive a terminate()."""
+        """In a data worker, a copy of the rank: do not write into the rank's pipe, and end on terminate()."""
         if not self._done.is_set():
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -155,7 +155,7 @@ class StopSignal:
                 if asked and not self.asked_by:
                     self.asked_by, asked_at = int(min(asked)), time.monotonic()
             waited, patience = time.monotonic() - max(asked_at, self._last_alive), self._patience
-            late = LATE_S if self.heartbeat.watched else 0  # who watches knows better which rank hangs
+            late = LATE_S if self.heartbeat.watched else 0  # the launcher knows better which rank hangs
             if self.asked_by and 0 < patience < waited - late:
                 error = RankError(f"asked to stop, this rank made no progress for {patience:.0f} s: nothing was saved")
                 with suppress(OSError):

@@ -82,7 +82,7 @@ def test_greedy_knows_the_text_by_heart(trained: tuple[Path, str]) -> None:
     arguments = ("--load", "save", "--prompt", "five six seven eight", "--temperature", "0", "--max-new-tokens", "80")
     done = neox(trained[0], "generate", *arguments)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "note: each time 48 tokens are full, the text goes on from their newer half\n"
+    assert done.stderr == "note: each time 48 tokens are full, the text continues from their newer half\n"
     assert done.stdout.startswith("five six seven eight nine ten eleven zero one")
     assert len(done.stdout.split()) > 60
     assert counted(done.stdout, "five")

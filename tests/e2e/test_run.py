@@ -289,7 +289,7 @@ def test_interrupted_saved_and_resumed(toy, tmp_path):
     other = Run(toy, tmp_path, *LONG, f"load={run.save}", "seed=8")
     code, out, err = other.end()
     assert code == 5
-    assert "were on other samples than this run has there" in err
+    assert "used other samples than this run has there" in err
 
 
 def test_more_ranks_are_refused_before_they_start_with_the_words_that_mend_it(toy, finished, tmp_path):

@@ -331,7 +331,7 @@ def test_a_reader_that_is_killed_is_one_clear_error(prefix, monkeypatch):
     next(batches)
     (worker,) = multiprocessing.active_children()
     os.kill(worker.pid, signal.SIGKILL)
-    with pytest.raises(DataError, match="a process that reads the data has died") as raised:
+    with pytest.raises(DataError, match="a process that reads the data died") as raised:
         list(batches)
     assert "num-workers: 0" in raised.value.hint
 
@@ -526,13 +526,13 @@ def test_a_validation_that_needs_more_samples_than_there_are_reads_them_again(pr
     ("odd", "said"),
     [
         ("files", "files() gives ["),
-        ("sizes", "`sizes` of what it opens is no array of whole numbers"),
-        ("float sizes", "`sizes` of what it opens is no array of whole numbers"),
+        ("sizes", "`sizes` of its dataset is not an array of whole numbers"),
+        ("float sizes", "`sizes` of its dataset is not an array of whole numbers"),
         ("ids", "does not hold ids of an integer type"),
         ("list", "does not hold ids of an integer type"),
         ("raises", "failed: KeyError: 'key'"),
-        ("negative", "`sizes` of what it opens says that document 1 has -3 tokens"),
-        ("table", "read() of what it opens gives ids of the shape [1, 1], not [length]"),
+        ("negative", "`sizes` of its dataset gives document 1 -3 tokens"),
+        ("table", "read() of its dataset gives ids of the shape [1, 1], not [length]"),
     ],
 )
 def test_a_backend_that_breaks_its_contract_is_named(tmp_path, monkeypatch, odd, said):
@@ -552,7 +552,7 @@ def test_a_document_that_ends_before_its_size_is_an_error(tmp_path, monkeypatch)
     (tmp_path / "docs").write_text(json.dumps([[1, 2, 3]] * 9))
     monkeypatch.setattr(JsonSource, "read", lambda self, *where: np.array([], dtype=np.int64))
     samples = open_split(make_plan(tmp_path / "docs"), "train")
-    with pytest.raises(DataError, match="docs: sample 0: its documents are shorter than their sizes say"):
+    with pytest.raises(DataError, match="docs: sample 0: its documents are shorter than their sizes"):
         samples.read(0, np.zeros(SEQ + 1, dtype=np.int64))
 
 

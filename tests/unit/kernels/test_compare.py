@@ -130,7 +130,7 @@ def test_a_right_kernel_has_no_fault(requires_grad: bool) -> None:
         (NoSlope.apply, ("gives no gradient of weight",)),
         (as_another_dtype, ("result 1 is float64, not float32",)),
         (SpoilsWhenDifferentiated.apply, ("changes x in place",)),
-        (another_each_time, ("gives other bits when it is called again",)),
+        (another_each_time, ("gives different bits in a second call",)),
         (flat, ("result 1 has the shape [21], not [3, 7]",)),
         (twice, ("gives 2 results, not 1", "result 2 has the memory of x")),
         (

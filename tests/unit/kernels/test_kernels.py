@@ -274,7 +274,7 @@ def test_the_error_is_that_of_the_worst_result_or_gradient() -> None:
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        ("Double", f": {__name__}:Double is a class, and has to be an instance of it"),
+        ("Double", f": {__name__}:Double is a class, and must be an instance"),
         ("reference", f": {__name__}:reference has no tested"),
         ("PLAIN", " failed: TypeError: why_not returns a tuple of texts, not 'too wide'"),
         ("BROKEN", " failed: KeyError: 'no such GPU'"),

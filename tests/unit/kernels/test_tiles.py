@@ -82,7 +82,7 @@ def test_the_users_table_goes_before_the_plugins(tmp_path: Path) -> None:
 def test_a_tile_that_the_kernel_does_not_offer_is_refused(tmp_path: Path) -> None:
     kernel, own = Square(tmp_path / "plugin.csv"), tmp_path / "own.csv"
     write_table(own, [evolve(ROW, block=8192)])
-    with pytest.raises(ConfigError, match=r"own\.csv.*square\.triton is not cut into Tile\(block=8192") as caught:
+    with pytest.raises(ConfigError, match=r"own\.csv.*square\.triton does not accept Tile\(block=8192") as caught:
         tiles_for(kernel, ROW.kernel, "sm_90", own)
     assert caught.value.hint == "remove it, or neox kernels tune square"
 
@@ -92,8 +92,8 @@ def test_a_tile_that_the_kernel_does_not_offer_is_refused(tmp_path: Path) -> Non
     [
         ("", "line 1 is not kernel,architecture"),
         ("kernel,block\n", "line 1 is not kernel,architecture"),
-        (HEAD + "a,b\n", "line 2 has not 8 values"),
-        (HEAD + LINE + LINE, "line 3 is about the same"),
+        (HEAD + "a,b\n", "line 2 does not have 8 values"),
+        (HEAD + LINE + LINE, "line 3 has the key of an earlier"),
         (HEAD + LINE.replace("512", "500"), "line 2: block '500' is not 0 or a power of two"),
         (HEAD + LINE.replace("512", "1048576"), "line 2: block '1048576' is not"),
         (HEAD + LINE.replace("512", "-16"), "line 2: block '-16' is not"),

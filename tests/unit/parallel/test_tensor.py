@@ -36,7 +36,7 @@ def test_each_rank_has_its_part_of_each_section() -> None:
 
 
 def test_unequal_shares_are_refused() -> None:
-    with pytest.raises(ValueError, match="7 cannot be shared by 2 ranks"):
+    with pytest.raises(ValueError, match="7 cannot be split over 2 ranks"):
         ranks(2)[0].share(7)
 
 

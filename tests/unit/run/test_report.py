@@ -337,7 +337,7 @@ def test_a_run_that_is_quicker_than_its_measured_peak_says_so_and_has_no_mfu():
     report.peak = Peak(1.0, "", measured=True)
     feed(report, [1] * 8)
     assert not any("mfu" in values for _, values in kept.logged)
-    assert [line for line in kept.said if "mfu is left out: the machine is quicker now" in line] == kept.said[-1:]
+    assert [line for line in kept.said if "mfu is left out: the machine is faster now" in line] == kept.said[-1:]
     assert Peak(1e12, "").mfu(2e12) == 2.0  # which peak-tflops said
 
 

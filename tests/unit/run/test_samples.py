@@ -125,7 +125,7 @@ def test_a_run_on_other_samples_stops(plan, change):
             json.dump([[index] * (index % 7 + 1) for index in range(50)], file)
     else:
         plan = evolve(plan, model=evolve(plan.model, seq_length=3))
-    with pytest.raises(CheckpointError, match="its 6 steps were on other samples than this run has there"):
+    with pytest.raises(CheckpointError, match="its 6 steps used other samples than this run has there"):
         go(plan, state, 1)
 
 
@@ -269,5 +269,5 @@ def test_a_place_in_the_texts_that_anybody_may_have_written_is_an_error(plan, ch
     state = TrainState()
     go(plan, state, 3)
     state.data_position |= changes
-    with pytest.raises(CheckpointError, match="place in the texts"):
+    with pytest.raises(CheckpointError, match="position in the texts"):
         open_at(plan, state)
