@@ -17,11 +17,10 @@ import time
 from collections.abc import Callable
 
 import torch
+from neox_gpt.loss import cross_entropy
 from results import append_row
 from torch import Tensor
 from torch.nn import functional as F
-
-from neox_core.model.loss import cross_entropy
 
 TOKENS, HIDDEN, VOCAB = 2048, 128, 50304
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]

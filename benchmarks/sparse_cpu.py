@@ -20,6 +20,8 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from neox_gpt.attention.scores import Request, attend
+from neox_gpt.attention.sparse import BlockTable
 from neox_sparse_attention.local import local
 from neox_sparse_attention.settings import LocalSettings
 from results import append_row
@@ -27,8 +29,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from neox_core.contracts import LayoutShape
-from neox_core.model.scores import Request, attend
-from neox_core.model.sparse import BlockTable
 
 HEADS, WIDTH, BACK = 4, 64, 512
 BLOCKS = (64, 16)

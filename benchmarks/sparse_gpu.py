@@ -14,6 +14,9 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from neox_gpt.attention.blocked import blocked_attention
+from neox_gpt.attention.scores import Request
+from neox_gpt.attention.sparse import BlockTable
 from neox_sparse_attention.flex import KERNEL as FLEX
 from neox_sparse_attention.local import local
 from neox_sparse_attention.settings import LocalSettings
@@ -22,9 +25,6 @@ from results import append_row
 from torch.nn import functional as F
 
 from neox_core.contracts import LayoutShape
-from neox_core.model.blocked import blocked_attention
-from neox_core.model.scores import Request
-from neox_core.model.sparse import BlockTable
 
 HEADS, WIDTH, BLOCK = 16, 128, 64
 LENGTHS, BACK = (8192, 16384, 32768, 65536), (512, 2048, 8192)

@@ -154,8 +154,8 @@ def litgpt_loss(shape: Shape, device: str) -> tuple[Any, Callable[[Any, Any], An
 
 def bare_loss(shape: Shape, device: str, *, compiled: bool = False) -> tuple[Any, Callable[[Any, Any], Any]]:
     import torch
+    from neox_gpt.build import build_model
 
-    from neox_core.model.build import build_model
     from neox_core.parallel.context import BuildContext
     from neox_core.parallel.groups import Groups
     from neox_core.plan.resolve import prepare_run

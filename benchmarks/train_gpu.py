@@ -5,7 +5,7 @@
 Model: 24 layers, hidden 2048, 16 heads, rotary on a quarter of a head, parallel residual, untied, 50304 words; bf16
 autocast with weights in fp32, sequences of 2048 tokens, AdamW, clipping at norm 1. transformers attends by SDPA. Each
 repeat runs both, one after the other, in fresh processes, since two such models need not fit side by side; the first
-steps are left out. MFU counts the operations of `neox_core.model.shape.flops_per_token` against the best bf16 matrix
+steps are left out. MFU counts the operations of `neox_gpt.shape.flops_per_token` against the best bf16 matrix
 product of this GPU, measured in the same run. Rows are appended to benchmarks/results.csv.
 
 The three shapes of benchmarks/train_cpu.py, LitGPT among their contenders, are measured on a GPU by that script with
@@ -23,11 +23,10 @@ from statistics import median
 from typing import Any
 
 from attrs import evolve
+from neox_gpt.shape import ModelShape, flops_per_token
 from results import append_row
 from train_cpu import VOCAB, Shape, config_of, plain_loop, write_dataset
 from turns import neox_train
-
-from neox_core.model.shape import ModelShape, flops_per_token
 
 WARM_UP = 5
 SHAPE = Shape(24, 2048, 16, 4, steps=20, seq=2048)

@@ -38,14 +38,14 @@ from neox_core.checkpoint.write import (
 )
 from neox_core.contracts.optim import planned_schedule
 from neox_core.errors import CheckpointError
-from neox_core.plan.runfile import plan_of, to_json, unknown
+from neox_core.plan.runfile import optim_of, to_json, unknown
 from neox_core.plan.saved import RUN, STATE, checkpoint_to_load, find_checkpoint, require_checkpoint, step_of
 from neox_core.plan.schedule import schedule_terms
 from neox_core.untrusted import replaces, short
 
 if TYPE_CHECKING:
+    from neox_core.contracts.engine import Storage
     from neox_core.contracts.optim import LRSchedule
-    from neox_core.engine import Engine
     from neox_core.parallel.context import BuildContext
     from neox_core.plan.runfile import OptimPlan, RunPlan
 
@@ -68,7 +68,7 @@ class Resumed:
 class Checkpointer:
     """Writes and reads the checkpoints of one run. Every method is collective: all ranks call it together."""
 
-    def __init__(self, plan: RunPlan, engine: Engine, context: BuildContext) -> None:
+    def __init__(self, plan: RunPlan, engine: Storage, context: BuildContext) -> None:
         self._plan = plan
         self._engine = engine
         self._groups = context.groups
@@ -259,7 +259,7 @@ class Checkpointer:
         """Which schedule counts, by override-lr-scheduler and use-checkpoint-lr-scheduler."""
         source, mine = self._plan.checkpoint.schedule_from, json.loads(json.dumps(schedule_terms(self._plan.optim)))
         if source == "checkpoint":
-            optim = plan_of(reader.run(), reader.folder / RUN, CheckpointError).optim
+            optim = optim_of(reader.run(), reader.folder / RUN)
             self._plan.optim.schedule.load()  # the config replaces it, so it counts as read
             here = (self._plan.checkpoint.schedules or {}).get(optim.schedule.identity, unknown(optim.schedule))
             return evolve(optim, schedule=evolve(here, settings=optim.schedule.settings))

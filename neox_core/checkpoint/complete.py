@@ -24,8 +24,8 @@ from neox_core.untrusted import short
 
 if TYPE_CHECKING:
     from neox_core.checkpoint.read import CheckpointReader
-    from neox_core.engine import Engine
-    from neox_core.engine.shards import Shard
+    from neox_core.contracts.engine import Storage
+    from neox_core.parallel.shard import Shard
     from neox_core.plan.runfile import ComponentRef
 
 LARGEST = 1 << 20
@@ -46,7 +46,7 @@ class Need:
     ours: bool = True
 
 
-def check_model(engine: Engine, reader: CheckpointReader) -> None:
+def check_model(engine: Storage, reader: CheckpointReader) -> None:
     """Raises CheckpointError unless weights, their fp32 copies and buffers are exactly those of the model.
 
     Collective. Either all fp32 copies are there or none; a weight may have another floating type than the model's.
@@ -78,7 +78,7 @@ def check_model(engine: Engine, reader: CheckpointReader) -> None:
 
 
 def check_optimizer(
-    engine: Engine, optimizer: ComponentRef, reader: CheckpointReader, *, updated: bool, own: Collection[str] | None
+    engine: Storage, optimizer: ComponentRef, reader: CheckpointReader, *, updated: bool, own: Collection[str] | None
 ) -> None:
     """Raises CheckpointError unless the optimizer's state is complete and only of this model's parameters.
 
@@ -107,7 +107,7 @@ def check_optimizer(
     _refuse(reader, problems)
 
 
-def _unmet(engine: Engine, optimizer: ComponentRef, reader: CheckpointReader) -> Iterator[str]:
+def _unmet(engine: Storage, optimizer: ComponentRef, reader: CheckpointReader) -> Iterator[str]:
     with engine.at_hand(), engine.filled_groups():
         needs = _needs(engine, optimizer)
     for shard in engine.shards:
@@ -136,7 +136,7 @@ def _unlike(what: str, need: Need, shape: tuple[int, ...], dtype: str, shard: Sh
         yield f"{what} is {dtype}, not {need.dtype}"
 
 
-def _needs(engine: Engine, optimizer: ComponentRef) -> dict[str, dict[str, Need]]:
+def _needs(engine: Storage, optimizer: ComponentRef) -> dict[str, dict[str, Need]]:
     """The states of each parameter by its name; empty where the optimizer cannot step a small tensor."""
     groups = engine.optimizer.param_groups
     number_of = {id(tensor): number for number, group in enumerate(groups) for tensor in group["params"]}
@@ -185,7 +185,7 @@ def _sample(stepped: Tensor, table: bool) -> Tensor:
     return sample
 
 
-def _keeps_masters(engine: Engine) -> bool:
+def _keeps_masters(engine: Storage) -> bool:
     dtypes = {name: parameter.dtype for name, parameter in engine.model.named_parameters()}
     return any(shard.stepped.dtype != dtypes[shard.name] for shard in engine.shards)
 

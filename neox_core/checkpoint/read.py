@@ -21,7 +21,7 @@ from neox_core.plan.saved import RUN, STATE, find_checkpoint
 from neox_core.untrusted import read_object
 
 if TYPE_CHECKING:
-    from neox_core.engine import Engine
+    from neox_core.contracts.engine import Storage
     from neox_core.parallel.tensor import Cut
 
 
@@ -166,7 +166,7 @@ def read_weights(checkpoint: Path) -> dict[str, Tensor]:
     return {name: reader.tensor("weight", name) for name in reader.shapes("weight")}
 
 
-def restore_weights(engine: Engine, reader: CheckpointReader, *, masters: bool = True) -> None:
+def restore_weights(engine: Storage, reader: CheckpointReader, *, masters: bool = True) -> None:
     """Load the model's parameters and buffers, after `check_model`.
 
     masters: whether to take fp32 values from stored fp32 copies of weights, where there are any.
@@ -184,7 +184,7 @@ def restore_weights(engine: Engine, reader: CheckpointReader, *, masters: bool =
     engine.weights_changed()
 
 
-def restore_optimizer(engine: Engine, reader: CheckpointReader) -> None:
+def restore_optimizer(engine: Storage, reader: CheckpointReader) -> None:
     """Load the optimizer's state, after `check_optimizer`.
 
     Raises CheckpointError when this run cannot shard it.
@@ -193,7 +193,7 @@ def restore_optimizer(engine: Engine, reader: CheckpointReader) -> None:
         _fill_optimizer(engine, reader)
 
 
-def restore_own(engine: Engine, reader: CheckpointReader, rank: int, world_size: int) -> list[str]:
+def restore_own(engine: Storage, reader: CheckpointReader, rank: int, world_size: int) -> list[str]:
     """Load the state that each rank's optimizer has of its own, after everything else. Returns lines for people."""
     if not isinstance(engine.optimizer, AveragingOptimizer):
         return []
@@ -208,7 +208,7 @@ def restore_own(engine: Engine, reader: CheckpointReader, rank: int, world_size:
     ]
 
 
-def _fill_optimizer(engine: Engine, reader: CheckpointReader) -> None:
+def _fill_optimizer(engine: Storage, reader: CheckpointReader) -> None:
     order = {id(tensor): index for index, tensor in enumerate(_stepped(engine.optimizer))}
     states: dict[int, dict[str, Any]] = defaultdict(dict)
     for shard in engine.shards:

@@ -23,9 +23,9 @@ from neox_core.files import replacing
 from neox_core.plan.saved import LATEST, MANIFEST, RUN, STATE, latest_name, latest_text, step_folders
 
 if TYPE_CHECKING:
-    from neox_core.engine import Engine
-    from neox_core.engine.shards import Shard
+    from neox_core.contracts.engine import Storage
     from neox_core.parallel.groups import Groups
+    from neox_core.parallel.shard import Shard
     from neox_core.parallel.tensor import Cut
 
 PLAIN = (bool, int, float, str, type(None))
@@ -85,7 +85,7 @@ class RankContents:
             self.add(part, kind, shard.name, values, state=state, **place)
 
 
-def collect(engine: Engine, rank: int, groups: Groups, *, optimizer: bool, whole: bool = False) -> RankContents:
+def collect(engine: Storage, rank: int, groups: Groups, *, optimizer: bool, whole: bool = False) -> RankContents:
     """What this rank stores of model and optimizer. Each data-parallel rank stores a share of what all of them hold.
 
     The first rank of a tensor group stores what all of its ranks hold; the first stage of a tied weight stores

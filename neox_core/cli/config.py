@@ -13,11 +13,11 @@ from neox_core.cli.notes import ON, RESUME, say
 from neox_core.cli.process import exec_module
 from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError, as_list, render
+from neox_core.contracts.architecture import ModelSize
 from neox_core.errors import NeoxError
 from neox_core.plan.flat import flat, in_words
 from neox_core.plan.resolve import Resolved, prepare_run
 from neox_core.plan.runfile import RunPlan, to_plain
-from neox_core.plan.size import ModelSize
 from neox_core.terminal import echo, echo_json, paint
 
 WIDEST = 60
@@ -101,7 +101,9 @@ def show(
         say(resolved.notes)
         model = to_plain(resolved.plan)["model"]
         picture = None if out is None else str(out)
-        exec_module("neox_core.model.draw_layouts", {"model": model, "seed": resolved.plan.train.seed, "out": picture})
+        exec_module(
+            "neox_gpt.attention.draw_layouts", {"model": model, "seed": resolved.plan.train.seed, "out": picture}
+        )
     if plot_lr:
         from neox_core.cli.plot import plot_rate
 
@@ -148,6 +150,6 @@ def in_one_line(plan: RunPlan) -> str:
     tokens = plan.batch.train_batch * model.seq_length
     ranks = "1 rank" if cluster.world_size == 1 else f"{cluster.world_size} ranks"
     return (
-        f"{model.num_layers} layers of width {model.hidden_size}, {plan.train.train_iters:,} steps of {tokens:,} "
+        f"{model.in_short()}, {plan.train.train_iters:,} steps of {tokens:,} "
         f"tokens, {plan.precision.dtype}, {ranks} on {cluster.device}"
     )

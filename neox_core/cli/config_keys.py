@@ -34,7 +34,7 @@ def explain(key: str, as_json: bool) -> None:
     registry = load_plugins().registry
     keys = (*all_keys(registry), *keys_in_blocks(registry))
     found = find_keys(key, keys)
-    older, rules = older_spellings(found[0].path), rules_about(found[0].path)
+    older, rules = older_spellings(found[0].path), rules_about(found[0].path, registry)
     inner = [each.path for each in keys if each.path.rpartition(".")[0] == found[0].path]
     if as_json:
         facts = [{**dict(_facts(each)), "owner": f"{each.owner} ({each.part})"} for each in found]

@@ -76,8 +76,7 @@ def summary(plan: RunPlan) -> str:
     dtype = plan.precision.dtype + (f", autocast {plan.precision.autocast}" if plan.precision.autocast else "")
     saves = plan.checkpoint
     rows = {
-        "model": f"{model.num_layers} layers, hidden {model.hidden_size}, {model.num_attention_heads} heads, "
-        f"sequence {model.seq_length}; {model.norm.name}, {model.position.name}, {model.activation.name}",
+        "model": model.in_words(),
         "batch": f"{batch.train_batch} samples a step = {batch.micro_batch} a rank x {batch.gradient_accumulation} "
         f"accumulated x {batch.data_parallel} data-parallel; {batch.train_batch * model.seq_length:,} tokens",
         "optimizer": f"{optim.optimizer.name}, lr {optim.lr:g} ({optim.schedule.name}), ZeRO stage {optim.zero_stage}, "

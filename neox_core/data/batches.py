@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader
 from neox_core.data.dataset import Samples, Split, open_split
 from neox_core.data.sources import Datasets, build_tokenizer
 from neox_core.data.stream import Layout, StreamBatches, Streams, open_streams
+from neox_core.data.vocabulary import padded_vocab
 from neox_core.errors import DataError, NeoxError
 from neox_core.hooks.component import blame
-from neox_core.model.shape import padded_vocab
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -24,8 +24,8 @@ from neox_core.data.blend import (
 from neox_core.data.curriculum import Chosen
 from neox_core.data.order import LongerOrder, SampleOrder, build_order, count_epochs, count_tokens, split_documents
 from neox_core.data.sources import Datasets, build_tokenizer
+from neox_core.data.vocabulary import padded_vocab
 from neox_core.errors import DataError
-from neox_core.model.shape import padded_vocab
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

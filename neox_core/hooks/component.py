@@ -96,6 +96,20 @@ def _is_count(value: Any) -> bool:
 
 
 @frozen
+class ConfigSection:
+    """Top-level config keys that a plugin owns apart from the settings of its components, or that a component owns.
+
+    * name: for messages and generated docs.
+    * settings: attrs class of `setting()` fields, each a top-level key; a field whose type is an attrs class is a
+      block.
+    """
+
+    name: str = field(validator=_an(str))
+    settings: type = field(validator=_attrs_class)
+    summary: str = field(default="", validator=_an(str))
+
+
+@frozen
 class Component:
     """An offer of one kind.
 
@@ -114,8 +128,10 @@ class Component:
     * ops: (name, "package.module:attribute" of the reference in plain torch) of each op that a kernel may compute for
       it; the target then makes a `contracts.KernelUser`.
     * scheduler: optimizers only: the scheduler of a run whose config names none.
-    * planner: import path of a light function that computes, before a run starts, what a plan needs to know of the
-      component: see the contract of its kind.
+    * planner: import path of a light function or object that the host asks before a run starts; the contract of each
+      kind says what for.
+    * sections: config keys that are read where the component is chosen, grouped by subject; for a component with more
+      keys than one class of settings should hold, such as an architecture or an engine.
     """
 
     name: str = field(validator=v.matches_re(r"[A-Za-z0-9][A-Za-z0-9_.+-]*"))
@@ -145,24 +161,15 @@ class Component:
     )
     scheduler: str | None = field(default=None, validator=v.optional(_an(str)))
     planner: str | None = field(default=None, validator=v.optional(v.matches_re(IMPORT_PATH)))
+    sections: tuple[ConfigSection, ...] = field(
+        default=(),
+        converter=_tuple,
+        validator=_tuple_of(lambda each: isinstance(each, ConfigSection), "ConfigSection"),
+    )
 
     def missing(self) -> tuple[str, ...]:
         """The needed modules that are not installed; imports nothing."""
         return tuple(name for name in self.needs if find_spec(name) is None)
-
-
-@frozen
-class ConfigSection:
-    """Top-level config keys that a plugin owns apart from the settings of its components.
-
-    * name: for messages and generated docs.
-    * settings: attrs class of `setting()` fields, each a top-level key; a field whose type is an attrs class is a
-      block.
-    """
-
-    name: str = field(validator=_an(str))
-    settings: type = field(validator=_attrs_class)
-    summary: str = field(default="", validator=_an(str))
 
 
 def load_path(path: str) -> Any:

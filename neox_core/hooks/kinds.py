@@ -15,6 +15,7 @@ class Kind:
       their settings; without a key, that is the only way.
     * used: whether this version of the core uses components of this kind. Others can be offered and listed; a config
       that asks for one is refused.
+    * plans: whether a rank needs the planner of the component too, which has the class of its part of the plan.
     * light: whether the target is also imported on the host, where heavy libraries are refused.
     """
 
@@ -25,9 +26,12 @@ class Kind:
     many: bool = False
     used: bool = True
     light: bool = False
+    plans: bool = False
 
 
 KINDS: tuple[Kind, ...] = (
+    Kind("architecture", "neox_architectures", key="architecture", plans=True),
+    Kind("engine", "neox_engines", key="engine"),
     Kind("optimizer", "neox_optimizers", key="optimizer.type", settings_at="optimizer.params"),
     Kind("lr schedule", "neox_lr_schedules", key="lr_decay_style", light=True),
     Kind("scheduler", "neox_schedulers", key="scheduler.type", settings_at="scheduler.params", light=True),

@@ -9,19 +9,10 @@ from attrs import frozen
 
 from neox_core.hooks.registry import Registry
 
-CORE_OPS = (
-    ("bias_dropout_add", "neox_core.model.dropout:bias_dropout_add"),
-    ("scaled_upper_triang_masked_softmax", "neox_core.model.softmax:causal_softmax"),
-    ("scaled_masked_softmax", "neox_core.model.softmax:masked_softmax"),
-    ("cross_entropy", "neox_core.model.loss:cross_entropy"),
-    ("block_sparse_attention", "neox_core.model.blocked:blocked_attention"),
-)
-"""(name, import path of the reference) of the ops of every model."""
-
 
 @frozen
 class Op:
-    """An op that an installed component computes. owners: "core", or the qualified names of components."""
+    """An op that an installed component computes. owners: the qualified names of components."""
 
     name: str
     reference: str
@@ -30,8 +21,8 @@ class Op:
 
 def installed_ops(registry: Registry) -> tuple[Op, ...]:
     """All ops, by name."""
-    owners = {name: ["core"] for name, _ in CORE_OPS}
-    references = dict(CORE_OPS)
+    owners: dict[str, list[str]] = {}
+    references: dict[str, str] = {}
     for entry in registry.entries():
         for name, reference in entry.component.ops:
             owners.setdefault(name, []).append(entry.qualified)

@@ -44,6 +44,15 @@ class Entry:
         """The name that is unique even where two plugins offer the same one."""
         return f"{self.plugin.id}:{self.component.name}"
 
+    def require_planner(self) -> str:
+        """The import path of the planner. Raises PluginError where the component has none and its kind needs one."""
+        if self.component.planner is None:
+            raise PluginError(
+                f"{self.kind} {self.qualified} {self.plugin.version}: its Component names no planner",
+                hint=f"tell the author of {self.plugin.id}: docs/hooks.md has the contract of the kind",
+            )
+        return self.component.planner
+
     def load(self) -> Any:
         """Import the target. Raises PluginError that names the plugin and the cause."""
         try:
@@ -62,6 +71,10 @@ class Registry:
     def __init__(self) -> None:
         self._offers: dict[tuple[str, str], list[Entry]] = defaultdict(list)
         self.sections: list[tuple[PluginInfo, ConfigSection]] = []
+
+    def sections_of_components(self) -> Iterator[tuple[Entry, ConfigSection]]:
+        """The sections that are read where a component is chosen, each with that component."""
+        return ((entry, section) for entry in self.entries() for section in entry.component.sections)
 
     def add(self, entry: Entry) -> None:
         self._offers[entry.kind, entry.component.name].append(entry)

@@ -28,6 +28,22 @@ def neox_config_sections() -> Iterable[ConfigSection]:
 
 
 @hookspec
+def neox_architectures() -> Iterable[Component]:
+    """Chosen by `architecture`. Contract: `contracts.Architecture`; its planner is a `contracts.ArchitecturePlanner`.
+
+    The keys of its shape are its `sections`.
+    """
+
+
+@hookspec
+def neox_engines() -> Iterable[Component]:
+    """Chosen by `engine`. Contract: `contracts.EngineMaker`; its planner is a `contracts.EnginePlanner`.
+
+    The keys of sharding, offload and profiling are its `sections`.
+    """
+
+
+@hookspec
 def neox_optimizers() -> Iterable[Component]:
     """Chosen by `optimizer.type`, settings under `optimizer.params`. Contract: `contracts.Optimizer`.
 

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from attrs import astuple, frozen
 from torch import nn
 
-from neox_core.contracts import SparseUse
 from neox_core.errors import ConfigError
 from neox_core.hooks.component import load_path
 from neox_core.kernels.compare import faults_of
 from neox_core.kernels.tiles import tiles_for
-from neox_core.model.model_inputs import load_position
-from neox_core.model.scores import stores_scores
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from neox_core.contracts import Kernel
+    from neox_core.contracts import Kernel, SparseUse
+    from neox_core.contracts.architecture import Architecture
     from neox_core.parallel.context import BuildContext
-    from neox_core.plan.runfile import ComponentRef, KernelPlan, ModelPlan
+    from neox_core.plan.runfile import ComponentRef, KernelPlan
 
 AUTO, FUSED, REFERENCE = "auto", "fused", "reference"
-SOFTMAXES = ("scaled_upper_triang_masked_softmax", "scaled_masked_softmax")
 
 
 @frozen(eq=False)
@@ -113,21 +110,22 @@ def why_not(offer: ComponentRef, ask: Callable[..., Any], *about: Any) -> tuple[
 
 def use_kernels(
     model: nn.Module,
-    plan: ModelPlan,
+    architecture: Architecture,
+    kernels: Sequence[KernelPlan],
     context: BuildContext,
     dtype: torch.dtype,
     record: Path | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> tuple[str, ...]:
-    """Give the modules of `model`, a whole one or a stage, and `optimizer` the kernels of the plan.
+    """Give the modules of `model`, a whole one or a stage, and `optimizer` the kernels of a plan.
 
-    dtype: of matmuls. record: a JSON file for the choices. Returns lines about the choices. Raises
-    as `choose`.
+    architecture: of the model. dtype: of matmuls. record: a JSON file for the choices. Returns lines about the choices.
+    Raises as `choose`.
     """
-    choices = [_chosen(each, plan, context, dtype) for each in plan.kernels]
+    choices = [_chosen(each, architecture, context, dtype) for each in kernels]
     chosen = {each.op: each.kernel for each in choices if each.kernel is not None}
     cut: dict[str, dict[str, tuple[int, ...]]] = {}
-    for each, choice in zip(plan.kernels, choices, strict=True):
+    for each, choice in zip(kernels, choices, strict=True):
         if choice.kernel is not None and each.reference:
             offer = next(one for one in each.offers if one.load()[0] is choice.kernel)
             _probe(offer, choice.kernel, each.reference, dtype, context.device)
@@ -158,18 +156,13 @@ def give_tiles(offer: ComponentRef, kernel: Any, device: torch.device) -> dict[s
     return {f"{dtype} {width}": astuple(tile) for (dtype, width), tile in tiles.items()}
 
 
-def _chosen(kernel: KernelPlan, plan: ModelPlan, context: BuildContext, dtype: torch.dtype) -> Choice:
-    """A switch for a softmax selects attention without stored scores where it runs; a kernel by name is always
-    taken.
-    """
-    if kernel.op in SOFTMAXES and kernel.asked == FUSED and not _stores_scores(plan, context.device):
-        return Choice(kernel.op, "attention that stores no scores", None, ())
-    return choose(kernel, shape_of(kernel.op, plan, context), dtype, context.device, _use_of(kernel.op, plan))
-
-
-def _stores_scores(plan: ModelPlan, device: torch.device) -> bool:
-    documents = plan.reset_attention_mask
-    return stores_scores(device, masked=documents or _is_biased(plan), drops=plan.attention_dropout > 0)
+def _chosen(kernel: KernelPlan, architecture: Architecture, context: BuildContext, dtype: torch.dtype) -> Choice:
+    """A switch is met by what a model has in place of an op; a kernel by name is taken all the same."""
+    instead = architecture.instead_of(kernel.op, context.device) if kernel.asked == FUSED else ""
+    if instead:
+        return Choice(kernel.op, instead, None, ())
+    shape = architecture.op_shape(kernel.op, context)
+    return choose(kernel, shape, dtype, context.device, architecture.sparse_use(kernel.op))
 
 
 def _probe(offer: ComponentRef, kernel: Any, reference: str, dtype: torch.dtype, device: torch.device) -> None:
@@ -179,31 +172,6 @@ def _probe(offer: ComponentRef, kernel: Any, reference: str, dtype: torch.dtype,
         faults = () if arguments is None else faults_of(kernel, load_path(reference), arguments)
     if faults:
         raise offer.fault(f"{faults[0]}; the reference is {reference}")
-
-
-def shape_of(op: str, plan: ModelPlan, context: BuildContext) -> tuple[int, ...]:
-    """The shape of the first tensor of an op of the model, for one sample on this rank."""
-    share = context.groups.tensor.share
-    heads, seq = share(plan.num_attention_heads), plan.seq_length
-    if op in SOFTMAXES:
-        return (1, heads, seq, seq)
-    if op in ("rotary_pair", "block_sparse_attention"):
-        return (1, heads, seq, plan.hidden_size // plan.num_attention_heads)
-    if op in ("geglu", "swiglu"):
-        return (1, seq, 2 * share(plan.intermediate_size))
-    return (1, seq, share(plan.intermediate_size) if op == "bias_gelu" else plan.hidden_size)
-
-
-def _use_of(op: str, plan: ModelPlan) -> SparseUse | None:
-    if op != "block_sparse_attention":
-        return None
-    blocks = {each.load()[1].block for each in plan.layouts}
-    return SparseUse(tuple(sorted(blocks)), bias=_is_biased(plan), dropout=plan.attention_dropout > 0)
-
-
-def _is_biased(plan: ModelPlan) -> bool:
-    position = load_position(plan)
-    return position.score_bias(position.prepare(torch.arange(1), torch.float32)) is not None
 
 
 def kernel_users(model: nn.Module) -> Iterator[Any]:

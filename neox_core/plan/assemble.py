@@ -1,7 +1,6 @@
 """A valid config and a cluster to the plan of a run, part by part."""
 
 import json
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -9,35 +8,28 @@ from typing import Any, Literal
 from attrs import evolve
 from cattrs.preconf.json import make_converter
 
-from neox_core.config.schema.attention_config import layer_layouts, layouts_used, mode_of
 from neox_core.config.schema.convert import fields_of
-from neox_core.config.schema.sections.activation_checkpointing import ActivationCheckpointingSection, option, segments
-from neox_core.config.schema.sections.attention import AttentionSection
 from neox_core.config.schema.sections.checkpoint import CheckpointSection, CheckpointWritingSection
-from neox_core.config.schema.sections.communication import CommunicationSection
 from neox_core.config.schema.sections.data import BlendSection, DataSection
 from neox_core.config.schema.sections.host import LaunchSection
-from neox_core.config.schema.sections.model import ModelSection, RegularizationSection
+from neox_core.config.schema.sections.optimizer import RegularizationSection
 from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.config.schema.sections.schedule import LearningRateSection
 from neox_core.config.schema.sections.training import TrainingSection
-from neox_core.config.schema.sections.zero import ZeroSection
 from neox_core.config.schema.structure import Chosen, Config
 from neox_core.hooks.component import path_of
+from neox_core.hooks.kinds import KIND_BY_NAME
 from neox_core.plan.cluster import ClusterShape, cluster_plan
-from neox_core.plan.deepspeed import engine_json
-from neox_core.plan.deepspeed.blocks import engine_blocks
 from neox_core.plan.lr_schedule import chosen_schedule, schedule_shape
+from neox_core.plan.planners import architecture_planner, engine_planner, sharding
 from neox_core.plan.runfile import (
     CheckpointPlan,
     ComponentRef,
     DataPlan,
     DataSource,
     KernelPlan,
-    ModelPlan,
     OptimPlan,
     PrecisionPlan,
-    RecomputePlan,
     RunPlan,
     TrainPlan,
 )
@@ -55,12 +47,13 @@ def assemble(
     batch = shape.batch(config)
     precision = _precision(config.section(PrecisionSection))
     optim = _optim(config)
-    (launcher,) = config.components("launcher")
+    (architecture,), (engine,), (launcher,) = map(config.components, ("architecture", "engine", "launcher"))
     monitors, curricula = config.components("monitor"), config.components("curriculum")
     used = {each.entry.plugin.id: each.entry.plugin.version for kind in config.chosen.values() for each in kind}
     used |= {offer.plugin: offer.version for each in kernels for offer in each.offers}
     return RunPlan(
-        model=evolve(_model(config), kernels=kernels),
+        architecture=reference(architecture),
+        model=evolve(architecture_planner(config).plan(config), kernels=kernels),
         batch=batch,
         data=_data(config),
         optim=optim,
@@ -70,7 +63,8 @@ def assemble(
         cluster=cluster_plan(config, shape),
         launcher=reference(launcher),
         monitors=tuple(map(reference, monitors)),
-        engine=engine_json(batch, precision, engine_blocks(config), gradient_clipping=optim.gradient_clipping),
+        engine_component=reference(engine),
+        engine=engine_planner(config).plan(config, batch, precision, gradient_clipping=optim.gradient_clipping),
         plugins=used,
         run_dir=folder,
         neox_version=version("neox-core"),
@@ -93,6 +87,7 @@ def reference(chosen: Chosen, **changed: Any) -> ComponentRef:
         target=component.target,
         settings_class=path_of(component.settings) if component.settings is not None else None,
         settings=settings | changed,
+        planner=component.planner if KIND_BY_NAME[entry.kind].plans else None,
     )
 
 
@@ -108,77 +103,6 @@ def run_dir(config: Config) -> str:
     """`save`, else runs/<name of the first file>."""
     save = config.section(CheckpointSection).save
     return save if save is not None else str(Path("runs") / config.loaded.files[0].stem)
-
-
-def _model(config: Config) -> ModelPlan:
-    model, rest = config.section(ModelSection), config.section(RegularizationSection)
-    data, precision = config.section(DataSection), config.section(PrecisionSection)
-    layouts = config.components("sparse layout")
-    (norm,), (activation,), (position,) = (config.components(kind) for kind in ("norm", "activation", "position"))
-    return ModelPlan(
-        num_layers=model.num_layers,
-        hidden_size=model.hidden_size,
-        num_attention_heads=model.num_attention_heads,
-        intermediate_size=model.intermediate_size or 4 * model.hidden_size,
-        seq_length=data.seq_length,
-        max_position_embeddings=model.max_position_embeddings,
-        norm=reference(norm),
-        activation=reference(activation),
-        position=reference(position),
-        padded_vocab_size=data.padded_vocab_size,
-        make_vocab_size_divisible_by=data.make_vocab_size_divisible_by,
-        tie_embeddings=not model.no_weight_tying,
-        parallel_residual=model.gpt_j_residual,
-        residual_post_norm=model.apply_residual_connection_post_layernorm,
-        hidden_dropout=rest.hidden_dropout,
-        attention_dropout=rest.attention_dropout,
-        init_method=model.init_method,
-        output_init_method=model.output_layer_init_method,
-        init_std=model.init_method_std,
-        attention_softmax_in_fp32=precision.attention_softmax_in_fp32 or model.apply_query_key_layer_scaling,
-        num_kv_heads=model.num_kv_heads,
-        num_unique_layers=model.num_unique_layers,
-        param_sharing_style=model.param_sharing_style,
-        shared_norm=model.gpt_j_tied,
-        attention_bias=model.use_bias_in_attn_linear,
-        mlp_bias=model.use_bias_in_mlp,
-        query_key_layer_scaling=model.apply_query_key_layer_scaling,
-        reset_position_ids=model.reset_position_ids,
-        reset_attention_mask=model.reset_attention_mask,
-        eod_mask_loss=model.eod_mask_loss,
-        compile=model.compile,
-        sparse_gradients=config.section(CommunicationSection).sparse_gradients,
-        recompute=_recompute(config.section(ActivationCheckpointingSection), model.num_layers),
-        layouts=tuple(map(reference, layouts)),
-        layout_of_layer=_layout_of_layer(config, layouts, model.num_layers),
-    )
-
-
-def _layout_of_layer(config: Config, layouts: Sequence[Chosen], num_layers: int) -> tuple[int | None, ...]:
-    attention = config.section(AttentionSection)
-    sparsity, pattern, mode = attention.sparsity, attention.attention_config, mode_of(attention.sparse_attention)
-    if not layouts:
-        return ()
-    place = {name: index for index, name in enumerate(layouts_used(sparsity, mode, pattern))}
-    names = layer_layouts(num_layers, sparsity, mode, pattern)
-    return tuple(None if name is None else place[name] for name in names)
-
-
-def _recompute(section: ActivationCheckpointingSection, num_layers: int) -> RecomputePlan | None:
-    if not section.checkpoint_activations:
-        return None
-    if not section.deepspeed_activation_checkpointing:
-        return RecomputePlan(section.checkpoint_num_layers, section.distribute_checkpointed_activations)
-    return RecomputePlan(
-        layers=section.checkpoint_num_layers,
-        deepspeed=True,
-        partition=option(section, "partition_activations"),
-        contiguous=option(section, "contiguous_checkpointing"),
-        num_checkpoints=segments(section, num_layers),
-        in_cpu=option(section, "checkpoint_in_cpu"),
-        synchronize=option(section, "synchronize_each_layer"),
-        profile=option(section, "profile_backward"),
-    )
 
 
 def _data(config: Config) -> DataPlan:
@@ -217,7 +141,7 @@ def _optim(config: Config) -> OptimPlan:
         decay_steps=shape.decay_steps,
         weight_decay=decay,
         gradient_clipping=rest.gradient_clipping,
-        zero_stage=config.section(ZeroSection).zero_optimization.stage,
+        zero_stage=sharding(config).stage,
         whole_parameters=optimizer.entry.component.whole_parameters,
     )
 
@@ -245,7 +169,7 @@ def _train(config: Config) -> TrainPlan:
 
 def _checkpoint(config: Config, resume: Resume) -> CheckpointPlan:
     checkpoint, rate = config.section(CheckpointSection), config.section(LearningRateSection)
-    zero = config.section(ZeroSection).zero_optimization
+    sharded = sharding(config)
     extra = config.section(CheckpointWritingSection)
     schedule_from: Literal["must-match", "config", "checkpoint"] = "must-match"
     if rate.override_lr_scheduler:
@@ -264,7 +188,7 @@ def _checkpoint(config: Config, resume: Resume) -> CheckpointPlan:
         save_optimizer=not checkpoint.no_save_optim,
         save_rng=not checkpoint.no_save_rng,
         schedule_from=schedule_from,
-        whole_weights=zero.stage3_gather_16bit_weights_on_model_save,
-        load_masters=zero.load_from_fp32_weights,
+        whole_weights=sharded.whole_weights,
+        load_masters=sharded.load_masters,
         extra_save=extra.extra_save_iters,
     )

@@ -7,6 +7,11 @@ ADDED: Mapping[str, Mapping[str, Any]] = {"train": {"max_skipped_steps": 40, "st
 """Block -> fields that some run.json lacks, with the value that the key had by default when it was added."""
 REMOVED: Mapping[str, tuple[str, ...]] = {"checkpoint": ("tag_validation",)}
 """Block -> fields that some run.json has, and that say nothing any more."""
+CHOSEN: Mapping[str, tuple[str, str, str]] = {
+    "architecture": ("architecture", "gpt", "neox-gpt"),
+    "engine_component": ("engine", "deepspeed", "neox-deepspeed"),
+}
+"""Field -> (kind, name, plugin) of what every run had before there was a choice."""
 
 
 def as_today(run: dict[str, Any]) -> dict[str, Any]:
@@ -15,4 +20,20 @@ def as_today(run: dict[str, Any]) -> dict[str, Any]:
     for name, block in blocks.items():
         kept = {key: value for key, value in block.items() if key not in REMOVED.get(name, ())}
         blocks[name] = {**ADDED.get(name, {}), **kept}
-    return {**run, **blocks}
+    version = run.get("neox_version")
+    chosen = {field: _component(*named, version) for field, named in CHOSEN.items() if field not in run}
+    return {**run, **blocks, **chosen}
+
+
+def _component(kind: str, name: str, plugin: str, version: Any) -> dict[str, Any]:
+    """A component as a plan names it, which nothing vouches for."""
+    return {
+        "kind": kind,
+        "name": name,
+        "plugin": plugin,
+        "version": version if isinstance(version, str) else "",
+        "target": "",
+        "settings_class": None,
+        "settings": {},
+        "planner": None,
+    }

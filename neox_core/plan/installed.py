@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from neox_core.errors import CheckpointError
+from neox_core.errors import CheckpointError, ConfigError, NeoxError, PluginError
 from neox_core.hooks.component import path_of
+from neox_core.hooks.install import how_to_install
+from neox_core.hooks.kinds import KIND_BY_NAME
+from neox_core.plan.earlier import as_today
 from neox_core.plan.runfile import ComponentRef, RunPlan, plan_of, unknown, with_components
 from neox_core.plan.saved import RUN, find_checkpoint, read_run
+from neox_core.untrusted import read_object, short
 
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog
@@ -28,33 +32,61 @@ def saved_run(load: Path, catalog: Catalog) -> tuple[Path, RunPlan]:
         raise CheckpointError(
             f"{load}: no checkpoint here", hint="name the folder that the config calls `save`, or one checkpoint in it"
         )
-    return checkpoint, installed(plan_of(read_run(checkpoint), checkpoint / RUN, CheckpointError), catalog)
+    return checkpoint, installed(read_run(checkpoint), checkpoint / RUN, catalog, CheckpointError)
 
 
-def installed_here(plan: RunPlan) -> RunPlan:
-    """`installed`, for a process that has no catalogue."""
+def stored_plan(path: Path, catalog: Catalog | None = None) -> RunPlan:
+    """The plan in a run file that anybody may have written, with the components of this environment.
+
+    catalog: None: load it. Raises ConfigError as `plan.runfile.read_runfile`.
+    """
+    return installed(as_today(read_object(path, ConfigError)), path, catalog or _catalog(), ConfigError)
+
+
+def _catalog() -> Catalog:
     from neox_core.hooks.loader import load_plugins
 
-    return installed(plan, load_plugins())
+    return load_plugins()
 
 
-def installed(plan: RunPlan, catalog: Catalog) -> RunPlan:
-    """`plan`, which was read from a file, with the components that `catalog` has."""
+def installed(raw: dict[str, Any], path: Path, catalog: Catalog, error: type[NeoxError]) -> RunPlan:
+    """`raw`, which was read from `path`, as a plan with the components that `catalog` has.
+
+    Raises `error` for what is no plan, PluginError where its architecture is not installed.
+    """
 
     def found(component: ComponentRef) -> ComponentRef:
         offers = catalog.registry.offers(component.kind, component.name)
         mine = [offer for offer in offers if offer.plugin.id == component.plugin]
         return evolve(offered(mine[0]), settings=component.settings) if mine else unknown(component)
 
-    plan = with_components(plan, found)
-    return evolve(plan, checkpoint=evolve(plan.checkpoint, schedules=schedules(catalog)))
+    plan = plan_of(raw, path, error, planner=_planner(raw, path, catalog, error))
+    known: RunPlan = with_components(plan, found)
+    return evolve(known, checkpoint=evolve(known.checkpoint, schedules=schedules(catalog)))
+
+
+def _planner(raw: dict[str, Any], path: Path, catalog: Catalog, error: type[NeoxError]) -> str:
+    """The planner that this environment has of the architecture that a stored plan names."""
+    named = raw.get("architecture")
+    name, plugin = (named.get("name"), named.get("plugin")) if isinstance(named, dict) else (None, None)
+    if not isinstance(name, str) or not isinstance(plugin, str):
+        raise error(f"{path}: not a run file: names no architecture")
+    for entry in catalog.registry.offers("architecture", name):
+        if entry.plugin.id == plugin:
+            return entry.require_planner()
+    raise PluginError(
+        f"{path}: architecture {short(plugin)}:{short(name)} is not installed here", hint=how_to_install(plugin)
+    )
 
 
 def offered(entry: Entry) -> ComponentRef:
     """An offer as a plan names it, without settings."""
     component, plugin = entry.component, entry.plugin
     settings = path_of(component.settings) if component.settings is not None else None
-    return ComponentRef(entry.kind, component.name, plugin.id, plugin.version, component.target, settings)
+    planner = component.planner if KIND_BY_NAME[entry.kind].plans else None
+    return ComponentRef(
+        entry.kind, component.name, plugin.id, plugin.version, component.target, settings, planner=planner
+    )
 
 
 def schedules(catalog: Catalog) -> dict[str, ComponentRef]:

@@ -9,22 +9,16 @@ from typing import Any
 
 from neox_core.config.compat.known import packages_of_kernels
 from neox_core.config.problem import Problem
-from neox_core.config.schema.sections.attention import AttentionSection
-from neox_core.config.schema.sections.kernels import SWITCHES, KernelsSection
-from neox_core.config.schema.sections.model import ModelSection
-from neox_core.config.schema.sections.parallelism import ParallelismSection
-from neox_core.config.schema.sections.zero import ZeroSection
+from neox_core.config.schema.sections.kernels import KernelsSection
 from neox_core.config.schema.structure import Config
 from neox_core.hooks.install import how_to_get, how_to_install
-from neox_core.hooks.ops import CORE_OPS, installed_ops
+from neox_core.hooks.kinds import KIND_BY_NAME
+from neox_core.hooks.ops import installed_ops
 from neox_core.hooks.registry import Entry, Registry
+from neox_core.plan.planners import architecture_planner, sharding
 from neox_core.plan.runfile import ComponentRef, KernelPlan
 
 AUTO, FUSED, REFERENCE = "auto", "fused", "reference"
-NEED_WHOLE_BIAS = ("bias_gelu", "bias_dropout_add")
-SOFTMAXES = ("scaled_upper_triang_masked_softmax", "scaled_masked_softmax")
-BLOCK_SPARSE = "block_sparse_attention"
-PARTS = ("norm", "activation", "position", "optimizer")
 
 
 def plan_kernels(config: Config, registry: Registry, device: str) -> tuple[tuple[KernelPlan, ...], list[Problem]]:
@@ -35,19 +29,19 @@ def plan_kernels(config: Config, registry: Registry, device: str) -> tuple[tuple
     plans: list[KernelPlan] = []
     problems: list[Problem] = []
     asked = dict(_asked(config, problems))
-    mine = model_ops(config)
+    mine, switches = model_ops(config), architecture_planner(config).switches
     references = {op.name: op.reference for op in installed_ops(registry)}
     known = set(references)
     for op in sorted(set(mine) | set(asked)):
         choice, key = asked.get(op, (AUTO, ""))
-        if choice == REFERENCE and (op in known or key in SWITCHES):
+        if choice == REFERENCE and (op in known or key in switches):
             continue
         offers = tuple(_offers(registry, op))
         reason = _why_not(config, op, known, mine, offers, choice)
         if choice == AUTO and (reason or device == "cpu"):
             continue
         if choice == FUSED:
-            problems += (config.problem(said, key, hint, "note") for said, hint in _notes(op, reason, device))
+            problems += (config.problem(said, key, hint, "note") for said, hint in _notes(config, op, reason, device))
         elif reason:
             problems.append(config.problem(reason[0], key, reason[1]))
         if reason:
@@ -57,20 +51,20 @@ def plan_kernels(config: Config, registry: Registry, device: str) -> tuple[tuple
     return tuple(plans), problems
 
 
-def _notes(op: str, reason: tuple[str, str] | None, device: str) -> Iterator[tuple[str, str]]:
-    """(message, hint) about the effect of a switch, where it does not simply select a kernel."""
+def _notes(config: Config, op: str, reason: tuple[str, str] | None, device: str) -> Iterator[tuple[str, str]]:
+    """(message, hint) of what a switch comes to, where that is not simply a kernel."""
     if reason:
         yield f"does nothing: {reason[0]}", reason[1]
-    elif op in SOFTMAXES:
-        yield "uses attention that stores no scores, or else a kernel where one can run", ""
+    elif note := architecture_planner(config).switch_notes.get(op):
+        yield note, ""
     elif device == "cpu":
         yield f"on a CPU torch's operators compute {op}, unless an installed kernel runs there", ""
 
 
 def model_ops(config: Config) -> tuple[str, ...]:
     """The ops that the model and the optimizer of a config compute."""
-    core = (op for op, _ in CORE_OPS if op != BLOCK_SPARSE or config.components("sparse layout"))
-    return (*core, *(op for kind in PARTS for op in _ops_of(config, kind)))
+    parts = (kind for kind in config.chosen if not KIND_BY_NAME[kind].plans)
+    return (*architecture_planner(config).ops(config), *(op for kind in parts for op in _ops_of(config, kind)))
 
 
 def _ops_of(config: Config, kind: str) -> Iterator[str]:
@@ -80,10 +74,10 @@ def _ops_of(config: Config, kind: str) -> Iterator[str]:
 
 def _asked(config: Config, problems: list[Problem]) -> Iterator[tuple[str, tuple[str, str]]]:
     """(op, (what is asked for, by which key))."""
-    section = config.section(KernelsSection)
+    section, switches = config.section(KernelsSection), architecture_planner(config).switches
     named = {op.replace("-", "_"): choice for op, choice in section.kernels.items()}
-    for key, op in SWITCHES.items():
-        wanted = getattr(section, key)
+    for key, op in switches.items():
+        wanted = config.value(key)
         if wanted is None:
             continue
         if (named.get(op, AUTO) == REFERENCE) == wanted and op in named:
@@ -116,32 +110,13 @@ def _why_not(
 
 
 def _why_not_in_this_model(config: Config, op: str, choice: str) -> tuple[str, str] | None:
-    model, parallel = config.section(ModelSection), config.section(ParallelismSection)
     if op in _ops_of(config, "optimizer"):
         return _why_not_in_this_optimizer(config, op)
-    if model.compile:
-        return f"the kernels of {op} are not compiled along with a layer", "remove it, or compile"
-    if op in NEED_WHOLE_BIAS and config.section(ZeroSection).zero_optimization.stage == 3:
-        return f"at ZeRO 3 a bias is sharded where {op} needs it", "remove it, or use a lower stage"
-    if op == "bias_gelu" and not model.use_bias_in_mlp:
-        return "the MLP has no bias", "remove it, or use-bias-in-mlp: false"
-    if op == "cross_entropy" and parallel.ranks_of_a_copy > 1:
-        return "the kernels of cross_entropy need one rank to hold the vocabulary and all layers", "remove it"
-    if op in SOFTMAXES:
-        if choice == AUTO:
-            return "attention that stores no scores is faster", ""
-        if config.section(AttentionSection).sparsity == "all":
-            return "every layer has block-sparse attention, which has no whole rows of scores", "remove it"
-        if op == SOFTMAXES[0] and model.reset_attention_mask:
-            return (
-                "the mask is not purely causal",
-                "use scaled-masked-softmax-fusion, which takes any mask",
-            )
-    return None
+    return architecture_planner(config).why_no_kernel(config, op, choice)
 
 
 def _why_not_in_this_optimizer(config: Config, op: str) -> tuple[str, str] | None:
-    if config.section(ZeroSection).zero_optimization.updates_on_the_host:
+    if sharding(config).offload_optimizer:
         return f"offload_optimizer keeps {op} on the host", "remove it, or the offload"
     return None
 

@@ -7,13 +7,11 @@ from math import prod
 
 from attrs import frozen
 
-from neox_core.plan.runfile import ModelPlan, RunPlan
-from neox_core.plan.size import ModelSize, Shapes
+from neox_core.contracts.architecture import ArchitecturePlanner, ModelSize
+from neox_core.contracts.engine import Sharding
+from neox_core.plan.runfile import RunPlan
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
-CUT = (".qkv.weight", ".qkv.bias", ".up.weight", ".up.bias", ".output.weight", ".down.weight")
-"""Suffixes of the names of parameters that tensor parallelism splits, besides the tables of the vocabulary."""
-TABLES = ("embedding.weight", "head.weight")
 
 
 @frozen
@@ -48,9 +46,15 @@ def amount(size: int) -> str:
     return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.1f} MiB"
 
 
-def expected_memory(plan: RunPlan, size: ModelSize, state_numbers: tuple[float, float] | None) -> Memory:
-    """state_numbers: of the optimizer's component."""
-    mine = _on_a_rank(plan, size.shapes)
+def expected_memory(
+    plan: RunPlan,
+    planner: ArchitecturePlanner,
+    sharded: Sharding,
+    size: ModelSize,
+    state_numbers: tuple[float, float] | None,
+) -> Memory:
+    """planner: of the plan's architecture. sharded: by its engine. state_numbers: of the optimizer's component."""
+    mine = planner.on_fullest_rank(plan, size)
     elements = sum(map(prod, mine.values()))
     edges = sum(map(sum, mine.values()))
     bytes_each, stage, share = BYTES[plan.precision.dtype], plan.optim.zero_stage, plan.batch.data_parallel
@@ -62,66 +66,10 @@ def expected_memory(plan: RunPlan, size: ModelSize, state_numbers: tuple[float, 
         None if state_numbers is None else int(4 * (state_numbers[0] * elements + state_numbers[1] * edges)) // stepped
     )
     weights = bytes_each * elements // (share if stage >= 3 else 1)
-    zero = plan.engine.get("zero_optimization", {})
     host = 0
-    if _offloaded(zero, "offload_optimizer"):
+    if sharded.offload_optimizer:
         host, masters, state = masters + (state or 0), 0, 0
-    if _offloaded(zero, "offload_param"):
+    if sharded.offload_parameters:
         host, weights = host + weights, 0
     gradients = bytes_each * elements // (share if stage >= 2 and not plan.optim.owns_parameters else 1)
-    return Memory(weights, gradients, masters, state, _activations(plan, size), host)
-
-
-def _offloaded(zero: dict[str, dict[str, str]], block: str) -> bool:
-    return (zero.get(block) or {}).get("device", "none") != "none"
-
-
-def _on_a_rank(plan: RunPlan, shapes: Shapes) -> dict[str, tuple[int, ...]]:
-    """The shapes that the fullest rank holds: the layers of its stage, and its part of split parameters."""
-    tensor, stages = plan.cluster.tensor_parallel, plan.cluster.pipeline_parallel
-    layers = _layers_of_a_stage(plan)
-    held = {name: shape for name, shape in shapes.items() if not name.startswith("layers.") or _layer(name) < layers}
-    if stages > 1 and "head.weight" in held:  # the first stage and the last have one table each
-        del held["head.weight"]
-    return {
-        name: (-(-shape[0] // tensor), *shape[1:]) if name in TABLES or name.endswith(CUT) else shape
-        for name, shape in held.items()
-    }
-
-
-def _layer(name: str) -> int:
-    return int(name.split(".")[1])
-
-
-def _layers_of_a_stage(plan: RunPlan) -> int:
-    return -(-(plan.model.num_unique_layers or plan.model.num_layers) // plan.cluster.pipeline_parallel)
-
-
-def _activations(plan: RunPlan, size: ModelSize) -> int:
-    """Activations kept for the backward pass, of as many micro-batches as a first stage has in flight."""
-    model, tensor = plan.model, plan.cluster.tensor_parallel
-    width = BYTES[plan.precision.dtype]
-    tokens = plan.batch.micro_batch * model.seq_length
-    layers = -(-model.num_layers // plan.cluster.pipeline_parallel)
-    whole = tensor if plan.cluster.sequence_parallel else 1
-    kept, cut = _kept(model, gated=size.gated)
-    layer = tokens * width * (kept // whole + cut // tensor)
-    inputs = tokens * width * model.hidden_size // whole
-    if model.recompute is None:
-        total = layers * layer
-    else:
-        segment = min(model.recompute.layers, layers)
-        total = -(-layers // segment) * inputs + segment * layer
-    under_way = min(plan.cluster.pipeline_parallel, plan.batch.gradient_accumulation)
-    return total * under_way + 3 * inputs
-
-
-def _kept(model: ModelPlan, *, gated: bool) -> tuple[int, int]:
-    """Numbers that a layer keeps of each token: (by every tensor rank, shared by the tensor ranks)."""
-    hidden, width = model.hidden_size, model.intermediate_size
-    keys = (model.num_kv_heads or model.num_attention_heads) * (hidden // model.num_attention_heads)
-    inputs = (1 if model.parallel_residual else 2) + (1 if model.shared_norm else 2)  # of norms, and of projections
-    whole = inputs * hidden
-    attention = (hidden + 2 * keys) + (hidden + keys) + 2 * hidden  # q, k, v; q and k rotated; the result, by heads too
-    mlp = (4 if gated else 2) * width  # value and gate, the gate's activation, their product; or before and after
-    return whole, attention + mlp
+    return Memory(weights, gradients, masters, state, planner.activation_bytes(plan, size), host)

@@ -13,6 +13,7 @@ from neox_core.config.schema.convert import REQUIRED
 from neox_core.config.schema.sections.checkpoint import CheckpointSection
 from neox_core.config.schema.sections.host import PluginsSection
 from neox_core.config.schema.structure import Config, SectionInvalidError, structure
+from neox_core.contracts.architecture import ModelSize, Untold
 from neox_core.errors import CheckpointError, PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.install import how_to_install
@@ -25,11 +26,11 @@ from neox_core.plan.installed import schedules
 from neox_core.plan.kernels import plan_kernels
 from neox_core.plan.memory import Memory, expected_memory
 from neox_core.plan.origins import SectionRows, find_origins, section_rows
+from neox_core.plan.planners import architecture_planner, sharding
 from neox_core.plan.plugin_rules import plugin_rules
 from neox_core.plan.rules import check_rules, unread_keys
 from neox_core.plan.runfile import KernelPlan, RunPlan
 from neox_core.plan.saved import read_run
-from neox_core.plan.size import ModelSize, Untold, model_size
 from neox_core.plan.start import exit_code_of, hindrances
 from neox_core.untrusted import short
 
@@ -108,7 +109,8 @@ def prepare_run(
         problems += [each.problem for each in found]
         if exit_code_of(found):
             raise ProblemsError(written.with_values(problems), exit_code=exit_code_of(found))
-    size = model_size(config, plan.model)
+    planner = architecture_planner(config)
+    size = planner.size(config, plan.model)
     (optimizer,) = config.components("optimizer")
     numbers = optimizer.entry.component.state_numbers
     return Resolved(
@@ -117,7 +119,9 @@ def prepare_run(
         in_order(written.with_values(problems)),
         tuple(section_rows(config, catalog.registry)),
         size,
-        expected_memory(plan, size, numbers) if isinstance(size, ModelSize) and not size.untold else None,
+        expected_memory(plan, planner, sharding(config), size, numbers)
+        if isinstance(size, ModelSize) and not size.untold
+        else None,
         exports(plan.model, catalog.registry) if checked else {},
     )
 

@@ -8,13 +8,15 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import attrs
 from attrs import asdict, evolve, field, frozen
+from cattrs import Converter
 
-from neox_core.errors import ConfigError, NeoxError, PluginError
+from neox_core.errors import CheckpointError, ConfigError, NeoxError, PluginError
 from neox_core.files import replacing
 from neox_core.hooks.component import cause_of, load_path
 from neox_core.untrusted import parse_object, read_file, short, strict_converter, structured, why
@@ -30,8 +32,9 @@ UNFINISHED = ".unfinished"
 class ComponentRef:
     """A chosen component with its settings, ready to be imported by a rank.
 
-    target, settings_class: import paths of this environment's plugin, never of a file that was found somewhere; target
-    "": of a component that was read and that this environment does not have.
+    target, settings_class, planner: import paths of this environment's plugin, never of a file that was found
+    somewhere; target "": of a component that was read and that this environment does not have. planner: of a kind that
+    has a class for its part of the plan; None of others.
     """
 
     kind: str
@@ -41,6 +44,7 @@ class ComponentRef:
     target: str
     settings_class: str | None = None
     settings: dict[str, Any] = field(factory=dict)
+    planner: str | None = None
     _loads: list[str] = field(init=False, factory=list, eq=False, repr=False)
 
     @property
@@ -142,52 +146,29 @@ class KernelPlan:
     reference: str = ""
 
 
-@frozen
+@frozen(kw_only=True)
 class ModelPlan:
-    """The decoder. Widths in elements; `padded_vocab_size` None: from the tokenizer, rounded up.
+    """What every architecture's plan has; the plan class of its planner adds its own.
 
-    num_kv_heads None: as many as heads. num_unique_layers None: as many as layers. recompute None: keep activations.
+    num_layers: passes through a layer. padded_vocab_size: rows of the embedding; None: from the tokenizer, rounded up.
+    recompute: None: keep activations.
     kernels: for each op that a kernel may compute; ops that are not named are computed by their references.
-    sparse_gradients: the embedding's gradient is sent as the rows that a step has used.
-    layout_of_layer: for each layer its place in `layouts`, None where it sees all before it; empty: all layers do.
     """
 
     num_layers: int
-    hidden_size: int
-    num_attention_heads: int
-    intermediate_size: int
     seq_length: int
-    max_position_embeddings: int
-    norm: ComponentRef
-    activation: ComponentRef
-    position: ComponentRef
     padded_vocab_size: int | None
     make_vocab_size_divisible_by: int
-    tie_embeddings: bool
-    parallel_residual: bool
-    residual_post_norm: bool
-    hidden_dropout: float
-    attention_dropout: float
-    init_method: str
-    output_init_method: str
-    init_std: float
-    attention_softmax_in_fp32: bool
-    num_kv_heads: int | None = None
-    num_unique_layers: int | None = None
-    param_sharing_style: Literal["grouped", "spaced"] = "grouped"
-    shared_norm: bool = False
-    attention_bias: bool = True
-    mlp_bias: bool = True
-    query_key_layer_scaling: bool = False
-    reset_position_ids: bool = False
-    reset_attention_mask: bool = False
-    eod_mask_loss: bool = False
-    compile: bool = False
-    sparse_gradients: bool = False
     recompute: RecomputePlan | None = None
-    layouts: tuple[ComponentRef, ...] = ()
-    layout_of_layer: tuple[int | None, ...] = ()
     kernels: tuple[KernelPlan, ...] = ()
+
+    def in_short(self) -> str:
+        """The size of the model, in a few words."""
+        return f"{self.num_layers} layers"
+
+    def in_words(self) -> str:
+        """What the model is made of, in one line."""
+        return f"{self.in_short()}, sequence {self.seq_length}"
 
 
 @frozen
@@ -348,13 +329,15 @@ class ClusterPlan:
 class RunPlan:
     """Everything decided before a process starts.
 
+    architecture: its planner has the class of `model`. engine_component: what `engine` is for.
     run_dir: holds run.json, logs/ and metrics.jsonl.
-    engine: the JSON that DeepSpeed gets.
+    engine: plain values from the engine's planner, such as the JSON that DeepSpeed gets.
     plugins: id -> version of the plugins whose components the run uses.
     debug: show the engine's own messages.
     curriculum: what says which samples and tokens a step trains on; None: all, in the order of the run.
     """
 
+    architecture: ComponentRef
     model: ModelPlan
     batch: BatchPlan
     data: DataPlan
@@ -365,6 +348,7 @@ class RunPlan:
     cluster: ClusterPlan
     launcher: ComponentRef
     monitors: tuple[ComponentRef, ...]
+    engine_component: ComponentRef
     engine: dict[str, Any]
     plugins: dict[str, str]
     run_dir: str
@@ -401,6 +385,21 @@ def with_components(value: Any, change: Callable[[ComponentRef], ComponentRef]) 
 
 
 _converter = strict_converter()
+_converter.register_unstructure_hook_func(
+    lambda cls: cls is ModelPlan, lambda model: _converter.unstructure(model, unstructure_as=type(model))
+)
+
+
+@cache
+def _reader(planner: str | None) -> Converter:
+    """Reads a plan whose model is of the class that a planner names; None: of the class that all have in common."""
+    converter = strict_converter()
+    if planner is not None:
+        model = load_path(planner).plan_class
+        converter.register_structure_hook_func(
+            lambda cls: cls is ModelPlan, lambda values, _: converter.structure(values, model)
+        )
+    return converter
 
 
 def to_json(plan: RunPlan) -> str:
@@ -432,36 +431,55 @@ def write_runfile(plan: RunPlan, path: Path) -> None:
         ) from error
 
 
-def read_runfile(path: Path, sha256: str | None = None) -> RunPlan:
+def read_runfile(path: Path, sha256: str | None) -> RunPlan:
     """The plan in a run file that the process which started this one has written.
 
-    sha256: what that process says the file is; without it anybody may have written the file, and none of its components
-    can be loaded before `plan.installed` has put this environment's in their place. Raises ConfigError when the file is
-    missing, is not the one that was written, or does not hold a plan of this format.
+    sha256: what that process says the file is. None: anybody may have written the file, so the components are those of
+    this environment, see `plan.installed`. Raises ConfigError when the file is missing, is not the one that was
+    written, or does not hold a plan of this format.
     """
+    if sha256 is None:
+        from neox_core.plan.installed import stored_plan
+
+        return stored_plan(path)
     data = read_file(path, ConfigError)
-    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+    if hashlib.sha256(data).hexdigest() != sha256:
         raise ConfigError(
             f"{path}: is not the run file that this process was started with",
             hint="it was changed since; start the run again with `neox train`",
         )
-    plan = plan_of(parse_object(data, path, ConfigError), path, ConfigError)
-    return plan if sha256 is not None else with_components(plan, unknown)
+    raw = parse_object(data, path, ConfigError)
+    return plan_of(raw, path, ConfigError, planner=_planner_in(raw))
 
 
 def receive_plan(descriptor: int) -> RunPlan:
     """The plan that the process which has become this one left in an open file without a name."""
     with open(descriptor, "rb") as file:
-        return _converter.structure(json.load(file), RunPlan)
+        raw = json.load(file)
+    return _reader(_planner_in(raw)).structure(raw, RunPlan)
 
 
-def plan_of(raw: dict[str, Any], path: Path, error: type[NeoxError]) -> RunPlan:
-    """`raw`, which is from `path`, as a plan. Raises `error` for what is none, or of another format."""
+def plan_of(raw: dict[str, Any], path: Path, error: type[NeoxError], *, planner: str | None) -> RunPlan:
+    """`raw`, which is from `path`, as a plan. planner: of its architecture, by import path.
+
+    Raises `error` for what is no plan, or one of another format.
+    """
     if raw.get("format") != FORMAT:
         raise error(f"{path}: not a run file of format {FORMAT}", hint="start the run with `neox train`")
-    return structured(_converter, raw, RunPlan, f"{path}: not a run file", error)
+    return structured(_reader(planner), raw, RunPlan, f"{path}: not a run file", error)
+
+
+def optim_of(raw: dict[str, Any], path: Path) -> OptimPlan:
+    """The part of a stored plan that is about the optimizer. Raises CheckpointError for what is none."""
+    return structured(_converter, raw.get("optim"), OptimPlan, f"{path}: not a run file: optim", CheckpointError)
+
+
+def _planner_in(raw: dict[str, Any]) -> str | None:
+    """What a file that this environment has written says."""
+    planner: str | None = raw["architecture"]["planner"]
+    return planner
 
 
 def unknown(component: ComponentRef) -> ComponentRef:
     """A component that nobody vouches for: it cannot be loaded."""
-    return evolve(component, target="", settings_class=None)
+    return evolve(component, target="", settings_class=None, planner=None)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from neox_core.checkpoint.state import TrainState
+    from neox_core.contracts.engine import Engine
     from neox_core.contracts.optim import LRSchedule
-    from neox_core.engine import Engine
     from neox_core.plan.runfile import RunPlan
 
 

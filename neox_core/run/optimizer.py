@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from neox_core.model.check_components import probe_optimizer, require_optimizer
+from neox_core.run.check_optimizer import probe_optimizer, require_optimizer
 
 if TYPE_CHECKING:
     from torch import nn
@@ -16,23 +17,20 @@ if TYPE_CHECKING:
     from neox_core.plan.runfile import OptimPlan
 
 
-TABLES = ("embedding", "position", "head")
-"""The modules of a model whose matrices are looked up by token or position, or that score tokens."""
-
-
 def build_optimizer(
-    plan: OptimPlan, model: nn.Module, data_parallel: ProcessGroup | None = None
+    plan: OptimPlan, model: nn.Module, data_parallel: ProcessGroup | None = None, tables: Sequence[str] = ()
 ) -> torch.optim.Optimizer:
     """The planned optimizer over the trainable parameters of `model`, at the peak learning rate.
 
-    data_parallel: the ranks between which an optimizer with its own communication exchanges.
+    data_parallel: the ranks between which an optimizer with its own communication exchanges. tables: see
+    `contracts.Architecture`.
 
     Raises PluginError when the component cannot be loaded, is not a torch optimizer, has no `lr`, or has state that
     a checkpoint cannot hold.
     """
     target, _ = plan.optimizer.load()
     for name, parameter in model.named_parameters():
-        parameter.is_table = name.partition(".")[0] in TABLES
+        parameter.is_table = name.partition(".")[0] in tables
     exchange = {"group": data_parallel} if "group" in signature(target).parameters else {}
     device = next((parameter.device for _, parameter in model.named_parameters()), torch.device("cpu"))
     probe_optimizer(plan.optimizer, device, exchanges=bool(exchange), whole=plan.whole_parameters)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from attrs import frozen
 
-from neox_core.model.matmul import linear
+from neox_core.parallel.matmul import linear
 
 if TYPE_CHECKING:
     from neox_core.plan.runfile import PrecisionPlan

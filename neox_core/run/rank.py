@@ -11,13 +11,16 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from neox_core.errors import UsageError, report
 from neox_core.heartbeat import STACK_SIGNAL
 from neox_core.plan.runfile import DIGEST, UNFINISHED, RunPlan, read_runfile
 from neox_core.run.exit import exit_code_of, explain, for_the_user, leave, leave_with_parent, write_failure
 from neox_core.run.startup import Startup
+
+if TYPE_CHECKING:
+    from neox_core.contracts.engine import EngineMaker
 
 REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -41,15 +44,11 @@ def main() -> NoReturn:
         plan = _read_plan(run_file)
         debug = plan.debug
         _set_local_rank(plan.cluster.local_rank)
-        from neox_core.engine.jit_wait import bound_waits
-        from neox_core.engine.silence_deepspeed import quiet_engine
-
-        quiet_engine(debug)
-        bound_waits()
+        engine: EngineMaker = plan.engine_component.load()[0](plan)  # before torch and the engine are imported
         from neox_core.run.run import run  # imports torch
 
         startup.mark("imports")
-        run(plan, startup)
+        run(plan, engine, startup)
         if rank == 0:
             (run_file.parent / UNFINISHED).unlink(missing_ok=True)
     except KeyboardInterrupt:
@@ -73,16 +72,8 @@ def _read_command() -> tuple[Path, int]:
 
 
 def _read_plan(run_file: Path) -> RunPlan:
-    """The plan from the process that started this one, which gives the digest of its run file.
-
-    A rank that is started by hand has no digest, and loads the components that are installed here.
-    """
-    sha256 = os.environ.get(DIGEST)
-    if sha256 is not None:
-        return read_runfile(run_file, sha256)
-    from neox_core.plan.installed import installed_here
-
-    return installed_here(read_runfile(run_file))
+    """The plan of the process that started this one, which says what its run file is; nobody does by hand."""
+    return read_runfile(run_file, os.environ.get(DIGEST))
 
 
 def _set_local_rank(planned: int | None) -> None:

@@ -21,17 +21,14 @@ from neox_core.checkpoint.rng import seed_rank, undisturbed
 from neox_core.contracts.host import Monitor, Progress, RunInfo
 from neox_core.data.batches import build_tokenizer
 from neox_core.data.curriculum import build_curriculum, tokens_of_steps
-from neox_core.engine import build_engine, build_stage, print_collectives, recompute_by_deepspeed, remove_own_folders
+from neox_core.data.vocabulary import padded_vocab
 from neox_core.heartbeat import Heartbeat
 from neox_core.kernels.choose import use_kernels
-from neox_core.model.build import build_decoder_stage, build_model
-from neox_core.model.shape import padded_vocab
 from neox_core.parallel.context import BuildContext, build_context
 from neox_core.parallel.groups import Groups, build_groups
 from neox_core.run.consumed import require_consumed
 from neox_core.run.digests import compare, describe
 from neox_core.run.exit import write_failure
-from neox_core.run.generate import sample
 from neox_core.run.loop import train
 from neox_core.run.optimizer import build_optimizer
 from neox_core.run.peak import find_peak
@@ -45,9 +42,9 @@ if TYPE_CHECKING:
 
     from neox_core.checkpoint.state import TrainState
     from neox_core.contracts import Tokenizer
+    from neox_core.contracts.architecture import Architecture
+    from neox_core.contracts.engine import Engine, EngineMaker
     from neox_core.data.batches import Split
-    from neox_core.engine import Engine
-    from neox_core.model.gpt import GPT
     from neox_core.plan.runfile import RunPlan
     from neox_core.run.startup import Startup
 
@@ -60,8 +57,11 @@ UNWATCHED = (
 )
 
 
-def run(plan: RunPlan, startup: Startup) -> None:
-    """One rank of the run that `plan` describes, to its end. Raises NeoxError for what the user can mend."""
+def run(plan: RunPlan, maker: EngineMaker, startup: Startup) -> None:
+    """One rank of the run that `plan` describes, to its end. Raises NeoxError for what the user can mend.
+
+    maker: of the plan's engine.
+    """
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     _join(plan)
     groups = build_groups(plan.cluster)
@@ -75,19 +75,19 @@ def run(plan: RunPlan, startup: Startup) -> None:
     curriculum = build_curriculum(plan)
     samples = open_samples(plan, groups, vocab_size, curriculum)
     startup.mark("data")
-    model = _build_model(plan, vocab_size, context, tokenizer)
+    architecture: Architecture = plan.architecture.load()[0](plan.model)
+    model = _build_model(plan, architecture, maker, vocab_size, context, tokenizer)
     startup.mark("model")
-    optimizer, kernels = _build_optimizer(plan, model, context)
+    optimizer, kernels = _build_optimizer(plan, architecture, model, context)
     startup.mark("compile")
-    engine = build_engine(plan, model, optimizer, context, curriculum)
-    size = sum(map(prod, engine.shapes().values()))
+    engine = maker.build(model, optimizer, context, curriculum)
     startup.mark("engine")
     checkpointer = Checkpointer(plan, engine, context)
     resumed = checkpointer.load()
     state, schedule = resumed.state, resumed.schedule
     samples.resume(state, resumed.path)
     report = _build_report(
-        plan, model, size, context, state, startup, samples.trail, tokens_of_steps(plan, curriculum), engine
+        plan, model, context, state, startup, samples.trail, tokens_of_steps(plan, curriculum), engine
     )
     heartbeat = Heartbeat(local_rank)
     unwatched = () if heartbeat.watched or not plan.train.stall_timeout_s else (UNWATCHED,)
@@ -116,11 +116,11 @@ def run(plan: RunPlan, startup: Startup) -> None:
             else:
                 _say_where_it_stops(plan, report, state)
         if finished and plan.train.sample_prompt is not None and tokenizer is not None:
-            _show_sample(plan, _whole_model(plan, model, engine, context, tokenizer, vocab_size), tokenizer, report)
+            whole = _whole_model(architecture, model, engine, context, tokenizer, vocab_size)
+            _show_sample(architecture, whole, tokenizer, plan.train.sample_prompt, report)
     finally:
         report.close()
-    print_collectives(plan)
-    remove_own_folders(plan, rank)
+    maker.finish(rank)
     _part()
 
 
@@ -138,21 +138,29 @@ def _join(plan: RunPlan) -> None:
     )
 
 
-def _build_model(plan: RunPlan, vocab_size: int, context: BuildContext, tokenizer: Tokenizer | None) -> Any:
+def _build_model(
+    plan: RunPlan,
+    architecture: Architecture,
+    maker: EngineMaker,
+    vocab_size: int,
+    context: BuildContext,
+    tokenizer: Tokenizer | None,
+) -> Any:
     """The model, or this rank's stage of it."""
-    eod = tokenizer.eod if tokenizer else None
-    by = recompute_by_deepspeed if plan.model.recompute is not None and plan.model.recompute.deepspeed else None
+    eod, by = tokenizer.eod if tokenizer else None, maker.recompute_by()
     if context.groups.pipe_size > 1:
-        return build_decoder_stage(plan, vocab_size, context, build_stage, eod=eod, recompute_by=by)
-    return build_model(plan.model, vocab_size, context, eod=eod, recompute_by=by)
+        return architecture.build_stage(plan, vocab_size, context, maker.build_stage(), eod=eod, recompute_by=by)
+    return architecture.build(vocab_size, context, eod=eod, recompute_by=by)
 
 
-def _build_optimizer(plan: RunPlan, model: Any, context: BuildContext) -> tuple[torch.optim.Optimizer, tuple[str, ...]]:
+def _build_optimizer(
+    plan: RunPlan, architecture: Architecture, model: Any, context: BuildContext
+) -> tuple[torch.optim.Optimizer, tuple[str, ...]]:
     """The optimizer, and what is to be said of the kernels that it and the model were given."""
-    optimizer = build_optimizer(plan.optim, model, context.groups.data)
+    optimizer = build_optimizer(plan.optim, model, context.groups.data, architecture.tables)
     dtype = torch.bfloat16 if plan.precision.autocast else context.dtype
     record = Path(plan.run_dir) / "kernels.json" if dist.get_rank() == 0 else None
-    return optimizer, tuple(use_kernels(model, plan.model, context, dtype, record, optimizer))
+    return optimizer, tuple(use_kernels(model, architecture, plan.model.kernels, context, dtype, record, optimizer))
 
 
 def _say_where_it_begins(report: Report, resumed: Resumed, notes: Sequence[str]) -> None:
@@ -164,8 +172,7 @@ def _say_where_it_begins(report: Report, resumed: Resumed, notes: Sequence[str])
 
 def _build_report(
     plan: RunPlan,
-    model: GPT,
-    size: int,
+    model: Any,
     context: BuildContext,
     state: TrainState,
     startup: Startup,
@@ -178,7 +185,7 @@ def _build_report(
         run_dir=Path(plan.run_dir),
         first_step=state.step,
         last_step=plan.train.train_iters,
-        num_parameters=size,
+        num_parameters=sum(map(prod, engine.shapes().values())),
         num_ranks=plan.cluster.world_size,
         tokens_per_step=plan.batch.train_batch * plan.model.seq_length,
         device=plan.cluster.device,
@@ -255,8 +262,13 @@ def _evaluate(
 
 
 def _whole_model(
-    plan: RunPlan, model: GPT, engine: Engine, context: BuildContext, tokenizer: Tokenizer, vocab_size: int
-) -> GPT:
+    architecture: Architecture,
+    model: Any,
+    engine: Engine,
+    context: BuildContext,
+    tokenizer: Tokenizer,
+    vocab_size: int,
+) -> Any:
     """A model that rank 0 can run alone: the trained one, or where that is in parts one in host memory. Collective."""
     if not engine.partitioned and context.groups.model is None:
         return model
@@ -265,12 +277,12 @@ def _whole_model(
     if not keeps:
         return model
     alone = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), context.seed)
-    return build_model(plan.model, vocab_size, alone, weights, eod=tokenizer.eod)
+    return architecture.build(vocab_size, alone, weights, eod=tokenizer.eod)
 
 
-def _show_sample(plan: RunPlan, whole: GPT, tokenizer: Tokenizer, report: Report) -> None:
+def _show_sample(architecture: Architecture, whole: Any, tokenizer: Tokenizer, prompt: str, report: Report) -> None:
     if dist.get_rank() == 0:
-        report.say(f"sample:\n{sample(whole, tokenizer, str(plan.train.sample_prompt))}")
+        report.say(f"sample:\n{architecture.sample(whole, tokenizer, prompt)}")
 
 
 def _say_where_it_stops(plan: RunPlan, report: Report, state: TrainState) -> None:

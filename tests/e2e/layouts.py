@@ -23,20 +23,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from attrs import evolve
+from neox_deepspeed.api import build_engine, build_stage, recompute_by_deepspeed
+from neox_deepspeed.silence_deepspeed import quiet_engine
+from neox_gpt.architecture import GPTArchitecture
+from neox_gpt.build import build_decoder_stage, build_model
+from neox_gpt.testing import example_run
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from neox_core.checkpoint.checkpointer import Checkpointer
 from neox_core.data.curriculum import build_curriculum
-from neox_core.engine import build_engine, build_stage, recompute_by_deepspeed
-from neox_core.engine.silence_deepspeed import quiet_engine
-from neox_core.model.build import build_decoder_stage, build_model
 from neox_core.parallel.context import build_context
 from neox_core.parallel.groups import Groups, build_groups
 from neox_core.plan.runfile import ComponentRef, Host, PrecisionPlan, RecomputePlan, RunPlan
 from neox_core.run.optimizer import build_optimizer
-from neox_core.testing.plans import example_plan
 
 VOCAB, EOD, SEQ, SAMPLES = 64, 3, 16, 8
 LR, CLIPPING = 0.003, 0.5
@@ -158,7 +159,7 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
     accumulation, dtype = case.pop("accumulation", 1), case.pop("dtype", "fp32")
     data = world // (tensor * pipe)
     micro_batch = SAMPLES // (accumulation * data)
-    plan = example_plan(Path(out), ranks=(1,))
+    plan = example_run(Path(out), ranks=(1,))
     chosen = {
         kind: ComponentRef(kind, name, "neox-test", "0", *table[name])
         for kind, table in (("norm", NORMS), ("activation", ACTIVATIONS), ("position", POSITIONS))
@@ -279,7 +280,9 @@ def run_case(case: dict[str, Any], out: Path) -> None:
     else:
         model = build_model(plan.model, VOCAB, context, **how)
     curriculum = build_curriculum(plan)
-    engine = build_engine(plan, model, build_optimizer(plan.optim, model, groups.data), context, curriculum)
+    engine = build_engine(
+        plan, model, build_optimizer(plan.optim, model, groups.data, GPTArchitecture.tables), context, curriculum
+    )
     checkpointer = Checkpointer(plan, engine, context)
     state = checkpointer.load().state
     stream, losses, norms, sent = batches(plan, groups, state.step, curriculum), [], [], []

@@ -13,11 +13,11 @@ from typing import Any
 import torch.distributed as dist
 from attrs import evolve
 from layouts import EOD, VOCAB, batches, make_plan, run_ranks, warm_up
+from neox_deepspeed.api import build_engine
+from neox_gpt.build import build_model
 from torch import Tensor
 
 from neox_core.checkpoint.checkpointer import Checkpointer
-from neox_core.engine import build_engine
-from neox_core.model.build import build_model
 from neox_core.parallel.context import build_context
 from neox_core.parallel.groups import build_groups
 from neox_core.plan.runfile import PrecisionPlan

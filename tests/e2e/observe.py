@@ -37,12 +37,14 @@ def _spy(name: str) -> Callable[..., Any]:
 for each in SPIED:
     setattr(dist, each, _spy(each))  # before deepspeed looks for them
 
+from neox_deepspeed.api import Engine, build_engine  # noqa: E402
+from neox_deepspeed.silence_deepspeed import quiet_engine  # noqa: E402
+from neox_gpt.architecture import GPTArchitecture  # noqa: E402
+from neox_gpt.build import build_model  # noqa: E402
+from neox_gpt.shape import padded_vocab  # noqa: E402
+
 from neox_core.checkpoint.rng import seed_rank  # noqa: E402
 from neox_core.data.batches import build_batches  # noqa: E402
-from neox_core.engine import Engine, build_engine  # noqa: E402
-from neox_core.engine.silence_deepspeed import quiet_engine  # noqa: E402
-from neox_core.model.build import build_model  # noqa: E402
-from neox_core.model.shape import padded_vocab  # noqa: E402
 from neox_core.parallel.context import build_context  # noqa: E402
 from neox_core.parallel.groups import build_groups  # noqa: E402
 from neox_core.plan.runfile import RunPlan, read_runfile  # noqa: E402
@@ -54,7 +56,7 @@ def observe(plan: RunPlan) -> None:
     context = build_context(plan, groups, int(os.environ["LOCAL_RANK"]))
     seed_rank(plan.train.seed, dist.get_rank(), context.device)
     model = build_model(plan.model, padded_vocab(plan.model, None), context)
-    engine = build_engine(plan, model, build_optimizer(plan.optim, model), context)
+    engine = build_engine(plan, model, build_optimizer(plan.optim, model, None, GPTArchitecture.tables), context)
     batches = build_batches(plan, "train", first_step=0, data_rank=groups.data_rank, data_size=groups.data_size)
     products: set[str] = set()
     model.final_norm.register_forward_pre_hook(lambda _, given: products.add(str(given[0].dtype)))

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from neox_gpt.attention.draw_layouts import Drawing, in_text
 from neox_sparse_attention.plugin import neox_sparse_layouts
 from ruamel.yaml import YAML
 
 from neox_core.contracts import LayoutShape
 from neox_core.hooks.component import load_path
-from neox_core.model.draw_layouts import Drawing, in_text
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/sparse-attention.md").read_text(encoding="utf-8")

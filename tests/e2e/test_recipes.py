@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from neox_gpt.gpt import GPT
+from neox_gpt.shape import build_shape, num_parameters
 from ruamel.yaml import YAML
 
 from neox_core.contracts.model import PositionShape
+from neox_core.data.vocabulary import padded_vocab
 from neox_core.hooks.loader import load_plugins
-from neox_core.model.gpt import GPT
-from neox_core.model.shape import build_shape, num_parameters, padded_vocab
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import write_runfile

@@ -6,15 +6,16 @@ from typing import Any
 
 import torch
 from attrs import evolve
+from neox_gpt.build import build_model
+from neox_gpt.config.plan import GPTPlan
+from neox_gpt.testing import example_decoder
 from torch import Tensor
 
-from neox_core.model.build import build_model
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.parallel.sample_keys import sample_keys
-from neox_core.plan.runfile import ComponentRef, ModelPlan
+from neox_core.plan.runfile import ComponentRef
 from neox_core.run.optimizer import weight_decay_groups
-from neox_core.testing.plans import example_plan
 
 FOLDER = Path(__file__).parent
 TEXT = FOLDER.parents[1] / "LICENSE"
@@ -39,8 +40,8 @@ def rotary(share: float) -> ComponentRef:
     return part("position", "rotary", "neox_positions.rotary:Rotary", settings, rotary_pct=share)
 
 
-BASE: ModelPlan = evolve(
-    example_plan(Path("unused")).model,
+BASE: GPTPlan = evolve(
+    example_decoder(),
     num_layers=2,
     hidden_size=64,
     num_attention_heads=4,
@@ -51,7 +52,7 @@ BASE: ModelPlan = evolve(
     activation=GELU,
     position=LEARNED,
 )
-FAMILIES: dict[str, ModelPlan] = {
+FAMILIES: dict[str, GPTPlan] = {
     "gpt2": evolve(BASE, hidden_dropout=0.1, attention_dropout=0.1),
     "pythia": evolve(
         BASE,
@@ -88,7 +89,7 @@ FAMILIES: dict[str, ModelPlan] = {
 }
 
 
-def curve(plan: ModelPlan) -> list[float]:
+def curve(plan: GPTPlan) -> list[float]:
     """The loss of each step: fp32, AdamW, warmup and cosine decay; a line of the text is a document."""
     context = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1234)
     model = build_model(plan, VOCAB, context, eod=ord("\n")).train()

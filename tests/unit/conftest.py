@@ -7,6 +7,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import neox_deepspeed.plugin
+import neox_gpt.plugin
 import pytest
 from attrs import frozen
 from attrs import validators as v
@@ -94,6 +96,14 @@ def component(name: str, settings: type | None = None, **more: Any) -> Component
 
 class Everything:
     """One offer or more of each kind that a run needs."""
+
+    @hookimpl
+    def neox_architectures(self) -> list[Component]:
+        return neox_gpt.plugin.neox_architectures()
+
+    @hookimpl
+    def neox_engines(self) -> list[Component]:
+        return neox_deepspeed.plugin.neox_engines()
 
     @hookimpl
     def neox_optimizers(self) -> list[Component]:

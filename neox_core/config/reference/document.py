@@ -74,6 +74,7 @@ def _errors() -> Iterator[str]:
 def _sections(registry: Registry) -> Iterator[str]:
     owned = [(CORE, section) for section in CORE_SECTIONS]
     owned += [(plugin.id, section) for plugin, section in registry.sections if first_party(plugin.id)]
+    owned += [(e.plugin.id, section) for e, section in registry.sections_of_components() if first_party(e.plugin.id)]
     for owner, section in owned:
         yield f"## {section.name.capitalize()}\n"
         yield f"{section.summary}\n" if owner == CORE else f"{section.summary} Comes with `{owner}`.\n"

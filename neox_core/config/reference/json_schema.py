@@ -78,6 +78,7 @@ def _classes(registry: Registry) -> Iterator[type]:
     """The classes whose fields are top-level keys."""
     yield from (section.settings for section in CORE_SECTIONS)
     yield from (section.settings for _, section in registry.sections)
+    yield from (section.settings for _, section in registry.sections_of_components())
     at_top = {kind.name for kind in KINDS if not kind.settings_at}
     for entry in registry.entries():
         if entry.component.settings is not None and entry.kind in at_top:

@@ -88,6 +88,9 @@ def own_keys(registry: Registry) -> Iterator[Key]:
         yield from keys_of(section.settings, "", CORE, f"section {section.name}", section.name)
     for plugin, section in registry.sections:
         yield from keys_of(section.settings, "", plugin.id, f"section {section.name}", section.name)
+    for entry, section in registry.sections_of_components():
+        part = f"{entry.kind} {entry.component.name}"
+        yield from keys_of(section.settings, "", entry.plugin.id, part, section.name)
     for kind in KINDS:
         if (
             kind.used and kind.settings_at and kind.key.startswith(f"{kind.settings_at}.")

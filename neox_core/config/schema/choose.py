@@ -1,7 +1,7 @@
 """The components that a config chooses, and their settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
@@ -14,16 +14,19 @@ from neox_core.config.compat.unknown import (
     settings_of_unavailable,
     unavailable,
 )
-from neox_core.config.problem import Problem
+from neox_core.config.problem import MisfitError, Problem
 from neox_core.config.read.load import Loaded
-from neox_core.config.schema.attention_config import layouts_used, mode_of
 from neox_core.config.schema.convert import REQUIRED, block_of, by_key, join, make, read_fields, shown
 from neox_core.config.schema.owners import Owners, block_name, named, spellings, two_owners
 from neox_core.config.schema.sections_read import Keys
 from neox_core.errors import ConfigError, PluginError
 from neox_core.hooks.catalog import Catalog
+from neox_core.hooks.component import load_path
 from neox_core.hooks.kinds import KIND_BY_NAME, KINDS, Kind
 from neox_core.hooks.registry import Entry, UnknownComponentError
+
+if TYPE_CHECKING:
+    from neox_core.contracts.architecture import ArchitecturePlanner, Named
 
 
 @frozen
@@ -83,11 +86,14 @@ class Reading(Keys):
             self.report(Problem(f"a run has one {kind.name}, and {names} are switched on", key, "switch one off"))
 
     def _named(self, kind: Kind) -> Any:
-        if kind.name == "sparse layout":
-            return self._layouts()
-        if not kind.key:
-            return ()
+        if (others := self._named_by_architecture(kind)) is not None:
+            for each in others:
+                if not each.used:
+                    self._chosen(kind, each.name)
+            return [each.name for each in others if each.used]
         head, *rest = kind.key.split(".")
+        if head not in self.fields:  # no key chooses one, or it is one of another architecture
+            return () if kind.many else None
         value = self.fields[head]
         self.read.add(head)
         for part in rest:
@@ -103,17 +109,21 @@ class Reading(Keys):
             return value.lower()  # the documents write PDSH, OpenMPI, MVAPICH
         return value
 
-    def _layouts(self) -> list[str]:
-        """The layouts that some layer has. Raises LookupError where what names them is wrong."""
-        sparsity, block, pattern = (self.fields[key] for key in ("sparsity", "sparse_attention", "attention_config"))
-        mode = mode_of(block)
-        if not isinstance(mode, str):
-            self.report(Problem(f"must be text, not {shown(mode)}", "sparse_attention.mode"))
-            raise LookupError(mode)
-        used = list(layouts_used(sparsity, mode, pattern))
-        if block and not used:  # that it does nothing is a rule's to say; what is wrong within it is said here
-            self._chosen(KIND_BY_NAME["sparse layout"], mode)
-        return used
+    def _named_by_architecture(self, kind: Kind) -> "Sequence[Named] | None":
+        """What other keys of the chosen architecture name. Raises LookupError where what names them is wrong."""
+        architectures = self.chosen.get("architecture")
+        if not architectures:
+            return None
+        try:
+            planner: ArchitecturePlanner = load_path(architectures[0].entry.require_planner())
+            return planner.components(kind.name, self.fields)
+        except MisfitError as error:
+            self.report(Problem(error.message, error.key, error.hint))
+            raise LookupError(error.key) from error
+        except PluginError as error:
+            self.report(Problem(error.message, "architecture", error.hint))
+            self.plugin_faults += 1
+            raise LookupError(kind.name) from error
 
     def _chosen(self, kind: Kind, name: str, names: Sequence[str] = ()) -> Chosen | None:
         try:
@@ -121,6 +131,7 @@ class Reading(Keys):
         except PluginError as error:
             self._not_found(kind, name, error)
             return None
+        self.read_sections_of(entry)
         if kind.settings_at:
             path = self._as_written(kind.settings_at)
             values = self._params(kind)
@@ -245,8 +256,8 @@ class Reading(Keys):
 
     def _chooser(self, kind: Kind, name: str) -> str:
         """The key that has named a component."""
-        named = kind.name == "sparse layout" and name != mode_of(self.fields["sparse_attention"])
-        return "attention_config" if named else kind.key
+        others = self._named_by_architecture(kind) or ()
+        return next((each.key for each in others if each.name == name), kind.key)
 
     def _installed(self, kind: Kind) -> str:
         return f"installed: {', '.join(self.catalog.registry.names(kind.name)) or 'none'}"

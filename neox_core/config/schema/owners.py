@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from attrs import frozen
 
 from neox_core.config.compat.legacy import LEGACY_KEYS
-from neox_core.config.schema.convert import block_of, by_key, fields_of
+from neox_core.config.schema.convert import Field, block_of, by_key, fields_of
 from neox_core.config.schema.sections import CORE_SECTIONS
 from neox_core.hooks.component import ConfigSection
 from neox_core.hooks.kinds import KIND_BY_NAME
@@ -51,12 +51,22 @@ def find_owners(registry: Registry) -> Owners:
     for entry in flat:
         for key in by_key(entry.component.settings):
             components_of[key] = (*components_of.get(key, ()), entry)
+    for entry, section in registry.sections_of_components():
+        for key in by_key(section.settings):
+            components_of[key] = (*components_of.get(key, ()), entry)
     blocks: dict[str, tuple[Entry, ...]] = {}
     for entry in flat:
         name = block_name(entry)
         if "." not in name and name not in section_of and name not in components_of:
             blocks[name] = (*blocks.get(name, ()), entry)
     return Owners(tuple(sections), section_of, components_of, blocks)
+
+
+def settings_by_key(entry: Entry) -> Mapping[str, Field]:
+    """The flat keys of a component: of its settings, and of its sections."""
+    classes = [section.settings for section in entry.component.sections]
+    classes += [entry.component.settings] if entry.component.settings is not None else []
+    return {key: field for cls in classes for key, field in by_key(cls).items()}
 
 
 def block_name(entry: Entry) -> str:

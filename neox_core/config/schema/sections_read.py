@@ -91,13 +91,20 @@ class Keys:
         return len(sections) == 1 and key not in self.owners.components_of
 
     def _read_section(self, owner: str, section: ConfigSection, keys: Iterable[str]) -> None:
-        cls = section.settings
-        mine = self.take(keys, named_section(owner, section))
+        self._make_section(owner, section.settings, self.take(keys, named_section(owner, section)))
+
+    def _make_section(self, owner: str, cls: type, mine: Mapping[str, Any]) -> None:
         found = read_fields(cls, self.without_secrets(cls, mine, ""), "", self.report)
         self.keep(owner, found)
         instance = make(cls, found, "", self.report)
         if instance is not None:
             self.sections[cls] = instance
+
+    def read_sections_of(self, entry: Entry) -> None:
+        """Those of a component that the config chooses."""
+        for section in entry.component.sections:
+            keys = by_key(section.settings)
+            self._make_section(entry.plugin.id, section.settings, self.take(keys, entry))
 
     def keep(self, owner: str, found: Mapping[str, Any]) -> None:
         """Keep the values of keys; of a key with several owners, that of the core, else of the first owner."""

@@ -13,8 +13,8 @@ from neox_core.config.problem import Problem
 from neox_core.config.read.load import Loaded
 from neox_core.config.report import ProblemsError, errors, spell
 from neox_core.config.schema.choose import Chosen, Reading
-from neox_core.config.schema.convert import by_key, make, read_fields
-from neox_core.config.schema.owners import Owners, find_owners, spellings
+from neox_core.config.schema.convert import make, read_fields
+from neox_core.config.schema.owners import Owners, find_owners, settings_by_key, spellings
 from neox_core.config.schema.watch import watched
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.kinds import KIND_BY_NAME
@@ -83,7 +83,7 @@ class Config:
         if not entries:
             raise KeyError(head)
         entry = next((each for each in entries if each.plugin.id == self.viewer), entries[0])
-        known, (name, *inner) = by_key(entry.component.settings), (head, *rest)
+        known, (name, *inner) = settings_by_key(entry), (head, *rest)
         if name not in known and inner:
             name, *inner = inner
         value = None if known[name].required else known[name].default
@@ -148,6 +148,7 @@ def structure(loaded: Loaded, catalog: Catalog) -> tuple[Config, tuple[Problem, 
     work.settle_keys()
     work.read_rest()
     classes = [section.settings for _, section in work.owners.sections]
+    classes += [section.settings for _, section in catalog.registry.sections_of_components()]
     known = dict(spellings(classes)) | dict(work.spellings_of_chosen())
     config = Config(
         work.sections,

@@ -10,46 +10,33 @@ from neox_core.config.schema.checks import at_rest
 from neox_core.config.schema.convert import fields_of, join
 from neox_core.config.schema.structure import Config, SectionInvalidError
 from neox_core.hooks.catalog import Catalog
-from neox_core.hooks.registry import PluginInfo
+from neox_core.hooks.registry import PluginInfo, Registry
 from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.planners import architecture_planner, engine_planner, planner_of
 from neox_core.plan.rules import (
-    activation_checkpointing,
-    attention,
     batch,
     checkpoint,
     components,
     data,
-    engine,
     idle,
     launch,
-    model,
     monitors,
-    offload,
     optimization,
     parallelism,
     precision,
-    profiling,
     schedule,
-    zero,
 )
 from neox_core.plan.rules.rule import Rule, keys_of, rules_in
 
 RULES: tuple[Rule, ...] = tuple(
     each
     for area in (
-        model,
-        attention,
-        activation_checkpointing,
         parallelism,
         batch,
         optimization,
         precision,
-        zero,
-        offload,
-        engine,
         checkpoint,
         data,
-        profiling,
         schedule,
         components,
         monitors,
@@ -60,20 +47,33 @@ RULES: tuple[Rule, ...] = tuple(
 )
 
 
-def rules_about(key: str) -> tuple[tuple[str, str], ...]:
-    """(name, docstring) of the core's rules about a dotted key written with `_`, or about keys of its block."""
+def rules_about(key: str, registry: Registry) -> tuple[tuple[str, str], ...]:
+    """(name, what it says) of the rules of the core, of architectures and of engines that concern a dotted key written
+    with `_`, or keys of its block.
+    """
+    entries = (each for kind in ("architecture", "engine") for each in registry.entries(kind))
+    theirs = (rule for each in entries for rule in planner_of(each).rules)
     return tuple(
         (each.__name__, (each.__doc__ or "").strip())
-        for each in RULES
+        for each in (*RULES, *theirs)
         if any(mine == key or mine.startswith(f"{key}.") for mine in keys_of(each))
     )
 
 
 def check_rules(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """All problems that the core's rules find."""
-    for each in RULES:
+    """All that the core's rules find."""
+    for each in (*RULES, *_of_components(config)):
         try:
             yield from each(config, shape)
+        except SectionInvalidError:
+            continue
+
+
+def _of_components(config: Config) -> Iterator[Rule]:
+    """The rules of the architecture and the engine that the config chooses."""
+    for planner in (architecture_planner, engine_planner):
+        try:
+            yield from planner(config).rules
         except SectionInvalidError:
             continue
 
@@ -85,6 +85,7 @@ def unread_keys(config: Config, catalog: Catalog) -> Iterator[tuple[Problem, Plu
     run.json holds them.
     """
     owners = {section.settings: plugin for plugin, section in catalog.registry.sections}
+    owners |= {section.settings: entry.plugin for entry, section in catalog.registry.sections_of_components()}
     for cls in config.sections:
         for path in _unread(config.sections[cls], "", config):
             plugin = owners.get(cls)

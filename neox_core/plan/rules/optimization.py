@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
-from neox_core.config.schema.sections.model import RegularizationSection
+from neox_core.config.schema.sections.optimizer import RegularizationSection
 from neox_core.config.schema.sections.parallelism import ParallelismSection
 from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.config.schema.sections.schedule import LearningRateSection
-from neox_core.config.schema.sections.zero import ZeroSection
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import number_is, owns_parameters, rule
+from neox_core.plan.rules.rule import number_is, rule
 
 
 @rule("min_lr", "optimizer.params")
@@ -33,45 +32,6 @@ def one_schedule_at_resume(config: Config, shape: ClusterShape) -> Iterator[Prob
     rate = config.section(LearningRateSection)
     if rate.override_lr_scheduler and rate.use_checkpoint_lr_scheduler:
         yield config.problem("contradicts use-checkpoint-lr-scheduler", "override-lr-scheduler", "keep one of the two")
-
-
-@rule("optimizer.type", "zero_optimization.stage", "zero_allow_untested_optimizer")
-def sharded_optimizer_tested(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """An optimizer is sharded only where its author has tested it, or on request."""
-    zero = config.section(ZeroSection)
-    stage, allowed = zero.zero_optimization.stage, zero.zero_allow_untested_optimizer
-    (optimizer,) = config.components("optimizer")
-    component = optimizer.entry.component
-    if stage in component.zero_stages or allowed:
-        return
-    tested = " or ".join(map(str, component.zero_stages))
-    said = f"{component.name} is tested at ZeRO stage {tested} only, not at {stage}"
-    if component.whole_parameters and stage > 1:
-        said += ", where it gets flat slices instead of the whole parameters that it needs"
-    hint = f"use stage {tested}; zero-allow-untested-optimizer: true runs it anyway"
-    yield config.problem(said, "zero_optimization.stage", hint)
-
-
-@rule("optimizer.type", "zero_optimization.stage", "zero_optimization.offload_optimizer", "fp16.enabled")
-def owners_step_what_they_own(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Ranks that own whole parameters step them in place, in fp32 or with bf16 weights, without fp16 or offload."""
-    if not owns_parameters(config):
-        return
-    (optimizer,) = config.components("optimizer")
-    offload = config.section(ZeroSection).zero_optimization.offload_optimizer
-    if offload is not None and offload.device != "none":
-        yield config.problem(
-            f"is for slices, and at stage 1 ranks own whole parameters of {optimizer.entry.component.name}",
-            "zero_optimization.offload_optimizer",
-            "remove it",
-        )
-    if config.section(PrecisionSection).dtype == "fp16":
-        yield config.problem(
-            f"1 puts whole parameters of {optimizer.entry.component.name} on each rank, and fp16's loss"
-            " scale needs DeepSpeed's copies of all parameters",
-            "zero_optimization.stage",
-            "use stage: 0, or bf16: {enabled: true}",
-        )
 
 
 @rule("optimizer.type", "model_parallel_size")

@@ -6,7 +6,6 @@ from types import ModuleType
 from typing import Any
 
 from neox_core.config.problem import Problem
-from neox_core.config.schema.sections.zero import ZeroSection
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
 
@@ -38,12 +37,6 @@ def keys_of(each: Rule) -> tuple[str, ...]:
 def enabled(block: Any) -> bool:
     """Whether a block is written and switched on."""
     return block is not None and bool(block.enabled)
-
-
-def owns_parameters(config: Config) -> bool:
-    """Whether ranks own whole parameters: at ZeRO 1 for an optimizer that needs them. DeepSpeed then shards nothing."""
-    (optimizer,) = config.components("optimizer")
-    return optimizer.entry.component.whole_parameters and config.section(ZeroSection).zero_optimization.stage == 1
 
 
 def number_is(value: Any, other: float) -> bool:

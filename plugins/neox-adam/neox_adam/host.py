@@ -24,9 +24,9 @@ def cpu_adam(params: Iterable[dict[str, Any]], settings: CPUAdamSettings) -> tor
 
     Raises RuntimeError where there is no compiler.
     """
-    from neox_core.engine import ops
+    from neox_deepspeed.api import cpu_adam as deepspeeds
 
-    optimizer = ops.cpu_adam(params, adamw_mode=settings.adam_w_mode, **_options(settings))
+    optimizer = deepspeeds(params, adamw_mode=settings.adam_w_mode, **_options(settings))
 
     def begin_anew(optimizer: Any, args: Any, kwargs: Any) -> None:
         # The compiled code multiplies up the powers of the betas from step to step, in single precision, which a

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from neox_core.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
+    from neox_gpt.config.plan import GPTPlan
     from torch import Tensor
 
-    from neox_core.plan.runfile import ComponentRef, ModelPlan
+    from neox_core.plan.runfile import ComponentRef
 
 STORED_AS = {"lm_head.weight": "embed_out.weight"}
 """Names of weights in transformers 5, and in the files where those differ."""
@@ -60,7 +61,7 @@ def special_token(config: Mapping[str, Any], name: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def plain_layers(model: ModelPlan, *, shared_norm: bool = False) -> None:
+def plain_layers(model: GPTPlan, *, shared_norm: bool = False) -> None:
     """Raises ConfigError for what no family of transformers here has. shared_norm: that the family has one norm too."""
     switches = {
         "num-unique-layers": model.num_unique_layers not in (None, model.num_layers),

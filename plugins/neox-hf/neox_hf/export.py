@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import torch
 from attrs import evolve
+from neox_gpt.build import build_model
+from neox_gpt.config.plan import gpt_plan_in
 from torch import Tensor
 
 from neox_core.checkpoint.read import CheckpointReader
 from neox_core.errors import CheckpointError, ConfigError, UsageError, run_main
 from neox_core.hooks.component import load_path
-from neox_core.model.build import build_model
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import receive_plan
@@ -26,8 +27,10 @@ from neox_hf.published_files import Published, write_published
 from neox_hf.tokenizer_files import write_tokenizer
 
 if TYPE_CHECKING:
+    from neox_gpt.config.plan import GPTPlan
+
     from neox_core.contracts.family import ModelFamily
-    from neox_core.plan.runfile import ModelPlan, RunPlan
+    from neox_core.plan.runfile import RunPlan
 
 FILE_BYTES = 5 * 10**9
 TOLERANCE = 1e-4
@@ -50,30 +53,31 @@ def export_hf(
     reader.verify()
     rows = reader.tensor_shape("weight", "embedding.weight")[0]
     dtype = str(reader.tensor("weight", "final_norm.weight").dtype).removeprefix("torch.")
-    config = {**family.config(plan.model, rows), "dtype": dtype, "torch_dtype": dtype}
+    model = gpt_plan_in(plan)
+    config = {**family.config(model, rows), "dtype": dtype, "torch_dtype": dtype}
     written = out.with_name(f".{out.name}.tmp")
     notes: list[str] = []
     try:
         shutil.rmtree(written, ignore_errors=True)
         written.mkdir(parents=True)
         config.update(write_tokenizer(plan, written, notes))
-        write_published(written, config, _their_weights(reader, family, plan.model), file_bytes)
+        write_published(written, config, _their_weights(reader, family, model), file_bytes)
         for name, text in getattr(family, "files", dict)().items():
             (written / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise CheckpointError(f"{written}: cannot be written: {error.strerror or error}") from error
-    notes += _compare(reader, written, plan.model, rows, family)
+    notes += _compare(reader, written, model, rows, family)
     written.rename(out)
     return notes
 
 
-def _their_weights(reader: CheckpointReader, family: ModelFamily, model: ModelPlan) -> Iterator[tuple[str, Tensor]]:
+def _their_weights(reader: CheckpointReader, family: ModelFamily, model: GPTPlan) -> Iterator[tuple[str, Tensor]]:
     for rule in family.weights(model):
         parts = rule.split(reader.tensor("weight", rule.ours))
         yield from zip(rule.theirs, (part.contiguous() for part in parts), strict=True)
 
 
-def _compare(reader: CheckpointReader, written: Path, model: ModelPlan, rows: int, family: ModelFamily) -> list[str]:
+def _compare(reader: CheckpointReader, written: Path, model: GPTPlan, rows: int, family: ModelFamily) -> list[str]:
     """Notes on what was compared. One weight is in memory at a time, then the embeddings and one layer."""
     for name, again in read_weights(Published(written), tuple(family.weights(model))):
         if not torch.equal(again, reader.tensor("weight", name)):
@@ -94,7 +98,7 @@ def _compare(reader: CheckpointReader, written: Path, model: ModelPlan, rows: in
     return [f"the family's own implementation gives the same logits, to {apart:.1g}"]
 
 
-def logits_layer_by_layer(reader: CheckpointReader, plan: ModelPlan, rows: int, tokens: Tensor) -> Tensor:
+def logits_layer_by_layer(reader: CheckpointReader, plan: GPTPlan, rows: int, tokens: Tensor) -> Tensor:
     """Logits in fp32 of int64 [batch, seq] tokens, taken as one document: [batch, seq, rows].
 
     plan: of a model whose layers are all its own. Memory is taken for the embeddings and one layer.
@@ -120,7 +124,7 @@ def logits_layer_by_layer(reader: CheckpointReader, plan: ModelPlan, rows: int, 
         return model.logits(tokens)
 
 
-def choose_family(plan: ModelPlan, families: Mapping[str, ModelFamily]) -> ModelFamily:
+def choose_family(plan: GPTPlan, families: Mapping[str, ModelFamily]) -> ModelFamily:
     """The first of `families` that has the model. Raises ConfigError with the reasons of all."""
     reasons = []
     for name, family in sorted(families.items()):
@@ -138,7 +142,7 @@ def main() -> None:
     raw = json.loads(sys.argv[1])
     plan = receive_plan(raw["plan"])
     families = {name: load_path(path)() for name, path in raw["families"].items()}
-    family = choose_family(plan.model, families)
+    family = choose_family(gpt_plan_in(plan), families)
     for note in export_hf(Path(raw["checkpoint"]), plan, Path(raw["out"]), family):
         echo(f"{note}")
     echo(f"wrote {raw['out']}")

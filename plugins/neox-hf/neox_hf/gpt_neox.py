@@ -12,9 +12,8 @@ from neox_core.errors import ConfigError
 from neox_hf.common import demand, needed, plain_layers, rope, settings, their_logits
 
 if TYPE_CHECKING:
+    from neox_gpt.config.plan import GPTPlan
     from torch import Tensor
-
-    from neox_core.plan.runfile import ModelPlan
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -59,7 +58,7 @@ class GPTNeoX:
             "attention-dropout": config.get("attention_dropout", 0.0),
         }
 
-    def config(self, model: ModelPlan, vocab_size: int) -> dict[str, Any]:
+    def config(self, model: GPTPlan, vocab_size: int) -> dict[str, Any]:
         plain_layers(model)
         norm, position = settings(model.norm, "layernorm"), settings(model.position, "rotary")
         settings(model.activation, "gelu", "openai-gelu", "erf-gelu")
@@ -88,7 +87,7 @@ class GPTNeoX:
             "initializer_range": model.init_std,
         }
 
-    def weights(self, model: ModelPlan) -> Iterator[WeightRule]:
+    def weights(self, model: GPTPlan) -> Iterator[WeightRule]:
         yield WeightRule("embedding.weight", ("gpt_neox.embed_in.weight",))
         for layer in range(model.num_layers):
             for ours, theirs in LAYER.items():

@@ -9,14 +9,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from neox_gpt.build import parameter_shapes
+from neox_gpt.config.plan import gpt_plan_in
 from torch import Tensor
 
 from neox_core.checkpoint.state import StoredState, TrainState, stored_to_plain
 from neox_core.checkpoint.write import RankContents, cannot_write, publish, write_manifest, write_rank
+from neox_core.data.vocabulary import padded_vocab
 from neox_core.errors import CheckpointError, run_main
 from neox_core.hooks.component import load_path
-from neox_core.model.build import parameter_shapes
-from neox_core.model.shape import padded_vocab
 from neox_core.plan.runfile import receive_plan, to_json
 from neox_core.plan.schedule import schedule_terms
 from neox_core.terminal import echo
@@ -38,7 +39,7 @@ def import_hf(folder: Path, out: Path, plan: RunPlan, family: ModelFamily, file_
     """
     source, rules = Published(folder), tuple(family.weights(plan.model))
     _check_names(source, rules, family)
-    shapes = parameter_shapes(plan.model, padded_vocab(plan.model, None))
+    shapes = parameter_shapes(gpt_plan_in(plan), padded_vocab(plan.model, None))
     if {rule.ours for rule in rules} != set(shapes):
         names = sorted({rule.ours for rule in rules} ^ set(shapes))
         raise CheckpointError(f"{folder}: the family does not say what becomes of {names[0]}")

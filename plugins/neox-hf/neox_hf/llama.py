@@ -12,9 +12,8 @@ from neox_core.errors import ConfigError
 from neox_hf.common import demand, needed, plain_layers, rope, settings, their_logits
 
 if TYPE_CHECKING:
+    from neox_gpt.config.plan import GPTPlan
     from torch import Tensor
-
-    from neox_core.plan.runfile import ModelPlan
 
 _BUFFER = re.compile(r"\.rotary_emb\.inv_freq$")
 
@@ -56,7 +55,7 @@ class Llama:
             "attention-dropout": config.get("attention_dropout", 0.0),
         }
 
-    def config(self, model: ModelPlan, vocab_size: int) -> dict[str, Any]:
+    def config(self, model: GPTPlan, vocab_size: int) -> dict[str, Any]:
         plain_layers(model)
         norm, position = settings(model.norm, "rmsnorm"), settings(model.position, "rotary")
         settings(model.activation, "swiglu")
@@ -86,7 +85,7 @@ class Llama:
             "initializer_range": model.init_std,
         }
 
-    def weights(self, model: ModelPlan) -> Iterator[WeightRule]:
+    def weights(self, model: GPTPlan) -> Iterator[WeightRule]:
         heads = model.num_attention_heads
         kv_heads = model.num_kv_heads or heads
         width = model.hidden_size // heads
@@ -131,7 +130,7 @@ class Mistral(Llama):
             )
         return super().keys({**config, "attention_bias": False, "mlp_bias": False})
 
-    def config(self, model: ModelPlan, vocab_size: int) -> dict[str, Any]:
+    def config(self, model: GPTPlan, vocab_size: int) -> dict[str, Any]:
         if model.attention_bias or model.mlp_bias:
             raise ConfigError("biases are something that Mistral does not have")
         config = super().config(model, vocab_size)

@@ -11,9 +11,8 @@ from neox_core.errors import ConfigError
 from neox_hf.common import demand, needed, plain_layers, settings, their_logits
 
 if TYPE_CHECKING:
+    from neox_gpt.config.plan import GPTPlan
     from torch import Tensor
-
-    from neox_core.plan.runfile import ModelPlan
 
 CODE = "modeling_neox.py"
 PLAIN = {"gelu": "gelu", "erf-gelu": "gelu", "openai-gelu": "gelu_new", "relu": "relu", "silu": "silu"}
@@ -58,7 +57,7 @@ class Neox:
             return {**keys, "pos-emb": "rotary", **share}
         return {**keys, "pos-emb": "learned" if config.get("learned_positions") else "none"}
 
-    def config(self, model: ModelPlan, vocab_size: int) -> dict[str, Any]:
+    def config(self, model: GPTPlan, vocab_size: int) -> dict[str, Any]:
         plain_layers(model, shared_norm=True)
         norm = settings(model.norm, "layernorm", "rmsnorm")
         position = settings(model.position, "rotary", "learned", "none")
@@ -96,7 +95,7 @@ class Neox:
             "initializer_range": model.init_std,
         }
 
-    def weights(self, model: ModelPlan) -> Iterator[WeightRule]:
+    def weights(self, model: GPTPlan) -> Iterator[WeightRule]:
         norms = ("weight", "bias") if model.norm.name == "layernorm" else ("weight",)
         names = ["embedding.weight", *(["position.weight"] if model.position.name == "learned" else [])]
         attention, mlp = (

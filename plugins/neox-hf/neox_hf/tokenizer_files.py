@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neox_gpt.config.plan import gpt_plan_in
+
 from neox_core.data.batches import build_tokenizer
 from neox_core.errors import CheckpointError, NeoxError
 from neox_core.untrusted import read_object
@@ -49,7 +51,7 @@ def write_tokenizer(plan: RunPlan, written: Path, notes: list[str]) -> dict[str,
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": end,
         "eos_token": end,
-        "model_max_length": plan.model.max_position_embeddings,
+        "model_max_length": gpt_plan_in(plan).max_position_embeddings,
         "clean_up_tokenization_spaces": False,
     }
     (written / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from neox_gpt.build import build_model
+from neox_gpt.generation.generate import continue_ids
+from neox_gpt.generation.sampling import Sampling
+from neox_gpt.gpt import GPT
 from neox_hf.commands import prepare_import
 from neox_hf.export import choose_family, export_hf, logits_layer_by_layer
 from neox_hf.import_checkpoint import import_hf
@@ -33,14 +37,10 @@ from neox_core.data.batches import build_tokenizer
 from neox_core.errors import CheckpointError, ConfigError, NeoxError
 from neox_core.hooks.component import load_path
 from neox_core.hooks.loader import load_plugins
-from neox_core.model.build import build_model
-from neox_core.model.gpt import GPT
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan
-from neox_core.run.generate import continue_ids
-from neox_core.run.sampling import Sampling
 from neox_core.testing import assert_light
 
 SIZES = {

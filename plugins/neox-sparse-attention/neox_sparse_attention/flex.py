@@ -12,14 +12,14 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from neox_gpt.attention.flex import TILE, flex_by, tile_lists
+from neox_gpt.attention.scores import Request
+from neox_gpt.attention.sparse import BlockTable
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask
 
 from neox_core.contracts import SparseUse
-from neox_core.model.flex import TILE, flex_by, tile_lists
-from neox_core.model.scores import Request
-from neox_core.model.sparse import BlockTable
 
 _MASKS = 256
 
@@ -39,7 +39,7 @@ class Flex:
         return (*reasons, "it drops no attention probabilities") if use.dropout else reasons
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tensor:
-        """As `neox_core.model.blocked.blocked_attention`. Raises ValueError for what `why_not_for` refuses."""
+        """As `neox_gpt.attention.blocked.blocked_attention`. Raises ValueError for what `why_not_for` refuses."""
         table = request.blocks
         if table is None:
             raise ValueError("block-sparse attention needs a table")

@@ -2,15 +2,15 @@
 
 import pytest
 import torch
+from neox_gpt.attention import flex
+from neox_gpt.attention.blocked import blocked_attention
+from neox_gpt.attention.scores import Request
+from neox_gpt.attention.sparse import BlockTable
 from neox_sparse_attention.flex import KERNEL, block_mask
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
 from neox_core.contracts import SparseUse
-from neox_core.model import flex
-from neox_core.model.blocked import blocked_attention
-from neox_core.model.scores import Request
-from neox_core.model.sparse import BlockTable
 
 
 def draw(heads: int, kv_heads: int, seq: int, dim: int = 32) -> list[Tensor]:

@@ -1,6 +1,6 @@
 """Bias, dropout and residual after a sublayer.
 
-The masks are those of `neox_core.model.dropout`, to the element: its hash of 32 bits is computed again in the backward
+The masks are those of `neox_gpt.dropout`, to the element: its hash of 32 bits is computed again in the backward
 pass, and no mask is stored.
 """
 
@@ -22,7 +22,7 @@ from neox_triton.launch import block_of, launch, like, rows
 
 @triton.jit
 def _mix(x):
-    """`neox_core.model.dropout.mix` of uint32."""
+    """`neox_gpt.dropout.mix` of uint32."""
     x = ((x >> 16) ^ x) * 0x21F0AAAD
     x = ((x >> 15) ^ x) * 0x735A2D97
     return (x >> 15) ^ x
@@ -176,7 +176,7 @@ def bias_dropout_add(
     site: int = 0,
     first_position: int = 0,
 ) -> Tensor:
-    """The op, as `neox_core.model.dropout.bias_dropout_add`: x, residual [batch, seq, hidden], bias [hidden]."""
+    """The op, as `neox_gpt.dropout.bias_dropout_add`: x, residual [batch, seq, hidden], bias [hidden]."""
     return _BiasDropoutAdd.apply(x, bias, residual, p, keys, site, first_position)
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 import triton
+from neox_gpt.attention.scores import Request
+from neox_gpt.attention.sparse import BlockTable
+from neox_gpt.dropout import site_keys
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from neox_core.contracts import SparseUse
-from neox_core.model.dropout import site_keys
-from neox_core.model.scores import Request
-from neox_core.model.sparse import BlockTable
 from neox_triton.choices import KEY_TILES, KEYS_WIDTH, QUERY_TILES, SPARSE_WARPS, Tiles
 from neox_triton.examples import Size, draw
 from neox_triton.kernel import TritonKernel
@@ -186,7 +186,7 @@ def _why_not_for(use: SparseUse) -> tuple[str, ...]:
 
 
 def block_sparse_attention(query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tensor:
-    """As `neox_core.model.blocked.blocked_attention`. Raises ValueError for what `why_not_for` refuses."""
+    """As `neox_gpt.attention.blocked.blocked_attention`. Raises ValueError for what `why_not_for` refuses."""
     if reasons := _why_not_for(SparseUse((_table(request).block,), bias=request.bias is not None)):
         raise ValueError(f"not by the Triton kernel of block_sparse_attention: {', '.join(reasons)}")
     query, key = query.to(value.dtype), key.to(value.dtype)

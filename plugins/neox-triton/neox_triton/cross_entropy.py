@@ -138,7 +138,7 @@ def cross_entropy(
     narrow: bool = False,
     tensor: TensorParallel | None = None,
 ) -> Tensor:
-    """The op, as `neox_core.model.loss.cross_entropy`, for a vocabulary that one rank has whole."""
+    """The op, as `neox_gpt.loss.cross_entropy`, for a vocabulary that one rank has whole."""
     if tensor is not None and tensor.size > 1:
         raise ValueError("the vocabulary is shared by ranks")
     device = hidden.device.type

@@ -70,7 +70,7 @@ class _MaskedSoftmax(torch.autograd.Function):
 
 
 def masked_softmax(x: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """The op, as `neox_core.model.softmax.masked_softmax`: scores [batch, heads, queries, keys] -> probabilities.
+    """The op, as `neox_gpt.attention.softmax.masked_softmax`: scores [batch, heads, queries, keys] -> probabilities.
 
     mask: bool, broadcasts to the scores, True where a key is not seen. scale is above 0.
     """

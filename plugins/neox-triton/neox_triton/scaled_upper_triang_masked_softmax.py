@@ -49,7 +49,7 @@ class _CausalSoftmax(torch.autograd.Function):
 
 
 def causal_softmax(x: Tensor, scale: float) -> Tensor:
-    """The op, as `neox_core.model.softmax.causal_softmax`: scores [..., queries, keys] -> probabilities.
+    """The op, as `neox_gpt.attention.softmax.causal_softmax`: scores [..., queries, keys] -> probabilities.
 
     scale is above 0.
     """

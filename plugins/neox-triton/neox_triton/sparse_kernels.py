@@ -3,7 +3,7 @@
 A program of the forward pass has some queries of a head and goes over the blocks that they see, keeping a running
 softmax (FlashAttention-2, arXiv:2307.08691) by powers of two. The backward pass computes the probabilities again, once
 by queries and once by keys, so that nothing is added by atomics and the same arguments give the same bits. Dropout is
-the hash of `neox_core.model.dropout`, computed where it is needed.
+the hash of `neox_gpt.dropout`, computed where it is needed.
 """
 
 from __future__ import annotations

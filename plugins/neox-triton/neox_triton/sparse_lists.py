@@ -10,10 +10,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 from attrs import field, frozen
+from neox_gpt.attention.sparse import BlockTable
 from torch import Tensor
 from torch.nn import functional as F
 
-from neox_core.model.sparse import BlockTable
 from neox_triton.choices import LONGEST_LIST, TALL
 
 

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from neox_deepspeed.api import Engine, build_engine
 from torch import Tensor, nn
 
 from neox_core.checkpoint.checkpointer import Checkpointer, Resumed, find_checkpoint, read_weights
 from neox_core.checkpoint.read import CheckpointReader
 from neox_core.checkpoint.rng import seed_rank
 from neox_core.checkpoint.state import TrainState
-from neox_core.engine import Engine, build_engine
 from neox_core.errors import CheckpointError, PluginError
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups

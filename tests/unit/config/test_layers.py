@@ -1,8 +1,7 @@
 """Which layout each layer has."""
 
 import pytest
-
-from neox_core.config.schema.attention_config import layer_layouts, layouts_used, pattern
+from neox_gpt.config.attention_config import layer_layouts, layouts_used, pattern
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neox_gpt.config.sections.model import ModelSection
 
 from neox_core.api import Component, hookimpl
 from neox_core.config.compat.known import gpt_neox, known
@@ -13,7 +14,6 @@ from neox_core.config.compat.modernise import modernise
 from neox_core.config.read.load import load
 from neox_core.config.report import in_order, render
 from neox_core.config.schema.owners import find_owners
-from neox_core.config.schema.sections.model import ModelSection
 from neox_core.config.schema.structure import Config, SectionInvalidError, structure
 from neox_core.hooks.loader import load_plugins
 

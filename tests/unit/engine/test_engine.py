@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from neox_deepspeed.api import Engine, build_engine
+from neox_deepspeed.start import engine_config
 from torch import Tensor, nn
 
-from neox_core.engine import Engine, build_engine
-from neox_core.engine.start import engine_config
 from neox_core.errors import PluginError
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
@@ -332,7 +332,7 @@ def test_weight_decay_groups() -> None:
 def test_an_optimizer_can_tell_tables() -> None:
     model = nn.ModuleDict({name: nn.Linear(2, 3) for name in ("embedding", "layers", "position", "head", "headed")})
     model.no_weight_decay = set
-    build_optimizer(make_plan().optim, model)
+    build_optimizer(make_plan().optim, model, None, ("embedding", "position", "head"))
     assert [name for name, weight in model.named_parameters() if weight.is_table and weight.ndim == 2] == [
         "embedding.weight",
         "position.weight",

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from neox_deepspeed import files
+from neox_deepspeed.files import remove_own_folders, reserve, use_own_folders
 
-from neox_core.engine import files, remove_own_folders
-from neox_core.engine.files import reserve, use_own_folders
 from neox_core.errors import ConfigError
 
 

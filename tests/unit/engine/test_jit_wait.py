@@ -5,10 +5,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from neox_deepspeed import jit_wait as extensions
 from torch.utils.cpp_extension import load
 from torch.utils.file_baton import FileBaton
 
-from neox_core.engine import jit_wait as extensions
 from neox_core.errors import ConfigError
 
 

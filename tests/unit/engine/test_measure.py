@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from neox_deepspeed.api import build_engine
+from neox_deepspeed.config.json.profiling import profiling_json
+from neox_deepspeed.config.sections.profiling import ProfilingSection
+from neox_deepspeed.measure import print_collectives
 from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from neox_core.config.schema.sections.profiling import ProfilingSection
 from neox_core.config.schema.structure import structure_settings
-from neox_core.engine import build_engine, print_collectives
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
-from neox_core.plan.deepspeed.profiling import profiling_json
 from neox_core.plan.runfile import ComponentRef
 from neox_core.run.optimizer import build_optimizer
 from neox_core.testing.plans import example_plan

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-
-from neox_core.engine import ops
+from neox_deepspeed import ops
 
 
 def test_cpu_adam_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,7 @@
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
-from neox_core.engine.owned import deal
+from neox_deepspeed.owned import deal
 
 
 @given(st.lists(st.integers(0, 1000), max_size=30), st.integers(1, 9))

@@ -1,10 +1,10 @@
 """What batches count for where some of their tokens do not."""
 
 import torch
+from neox_deepspeed.weights import token_weights
+from neox_gpt.documents import DocumentRules
 from torch.nn import functional as F
 
-from neox_core.engine.weights import token_weights
-from neox_core.model.documents import DocumentRules
 from neox_core.parallel.groups import Groups
 
 ALONE = Groups(None, None, 0, 1)

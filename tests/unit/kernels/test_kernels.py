@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve, frozen
+from neox_gpt.testing import example_decoder
 from torch import Tensor
 
 from neox_core.contracts import SparseUse
@@ -19,7 +20,6 @@ from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, KernelPlan
 from neox_core.run.consumed import require_consumed
-from neox_core.testing import example_plan
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 
@@ -166,7 +166,7 @@ def test_a_fused_softmax_is_attention_without_scores_where_that_can_be(
     asked: str, position: str, dropout: float, documents: bool, device: str, chosen: str
 ) -> None:
     numbers = evolve(
-        example_plan(Path("runs")).model,
+        example_decoder(),
         kernels=(evolve(plan(asked, "GOOD"), op="scaled_upper_triang_masked_softmax"),),
         position=ComponentRef("position", "any", "p", "1", f"neox_positions.{position}"),
         attention_dropout=dropout,
@@ -192,7 +192,7 @@ def test_what_a_sparse_model_asks_for_is_refused_before_its_first_step(
     layout = ("neox_sparse_attention.local:local", "neox_sparse_attention.settings:LocalSettings", {"block": block})
     settings = {"rotary": "RotarySettings", "rpe": "RelativeSettings"}.get(name)
     numbers = evolve(
-        example_plan(Path("runs")).model,
+        example_decoder(),
         kernels=(evolve(plan("triton", "PICKY"), op="block_sparse_attention", key="kernels"),),
         position=ComponentRef(
             "position",

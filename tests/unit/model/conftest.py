@@ -1,18 +1,18 @@
 """Tiny models of every form, built the way a rank builds them."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 from attrs import evolve
+from neox_gpt.build import build_model
+from neox_gpt.config.plan import GPTPlan
+from neox_gpt.gpt import GPT
+from neox_gpt.testing import example_decoder
 
-from neox_core.model.build import build_model
-from neox_core.model.gpt import GPT
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
-from neox_core.plan.runfile import ComponentRef, ModelPlan
-from neox_core.testing.plans import example_plan
+from neox_core.plan.runfile import ComponentRef
 
 VOCAB = 96
 EOD = 0
@@ -41,7 +41,7 @@ RPE = ref(
 ALIBI = ref("position", "alibi", "neox_positions.alibi:Alibi")
 
 PYTHIA = evolve(
-    example_plan(Path("unused")).model,
+    example_decoder(),
     num_layers=3,
     hidden_size=64,
     num_attention_heads=4,
@@ -104,5 +104,5 @@ def form(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def plan() -> ModelPlan:
+def plan() -> GPTPlan:
     return PYTHIA

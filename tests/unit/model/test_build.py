@@ -3,22 +3,23 @@
 import pytest
 import torch
 from attrs import evolve
+from neox_gpt.build import build_model
+from neox_gpt.config.plan import GPTPlan
+from neox_gpt.gpt import GPT
 from neox_norms.scalenorm import ScaleNorm
 from neox_positions.rotary import Rotary
 
 from neox_core.errors import CheckpointError, PluginError
-from neox_core.model.build import build_model
-from neox_core.model.gpt import GPT
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
-from neox_core.plan.runfile import ComponentRef, ModelPlan
+from neox_core.plan.runfile import ComponentRef
 
 
 def component(kind: str, target: str, settings_class: str | None = None, **settings: float) -> ComponentRef:
     return ComponentRef(kind, "any", "neox-any", "0.1.0", target, settings_class, settings)
 
 
-PLAN = ModelPlan(
+PLAN = GPTPlan(
     num_layers=2,
     hidden_size=32,
     num_attention_heads=2,

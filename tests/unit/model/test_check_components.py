@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from neox_gpt.model_inputs import load_parts
+from neox_gpt.testing import example_decoder
 from torch import nn
 
 from neox_core.errors import PluginError
-from neox_core.model.model_inputs import load_parts
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef
@@ -61,7 +62,7 @@ MADE = SimpleNamespace()
 def build(**others: Any) -> None:
     vars(MADE).update({"norm": Norm, "activation": Activation, "position": Position, **others})
     parts = {kind: ComponentRef(kind, "odd", "neox-odd", "1.0", f"{__name__}:MADE.{kind}") for kind in vars(MADE)}
-    load_parts(evolve(example_plan(Path()).model, **parts), 16, CONTEXT, None)
+    load_parts(evolve(example_decoder(), **parts), 16, CONTEXT, None)
 
 
 def test_parts_that_keep_their_contracts_are_taken_and_no_random_number_is_drawn() -> None:

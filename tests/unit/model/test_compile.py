@@ -1,18 +1,16 @@
 """Compiled layers compute what plain ones do."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from attrs import evolve
+from neox_gpt.build import build_model
+from neox_gpt.gpt import GPT
+from neox_gpt.testing import example_decoder
 from torch import Tensor, nn
 
-from neox_core.model.build import build_model
-from neox_core.model.gpt import GPT
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef
-from neox_core.testing.plans import example_plan
 
 
 def part(kind: str, target: str, settings_class: str | None = None) -> ComponentRef:
@@ -20,7 +18,7 @@ def part(kind: str, target: str, settings_class: str | None = None) -> Component
 
 
 PLAN = evolve(
-    example_plan(Path("unused")).model,
+    example_decoder(),
     num_layers=4,
     hidden_size=32,
     num_attention_heads=4,

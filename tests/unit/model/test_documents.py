@@ -3,15 +3,15 @@
 import pytest
 import torch
 from attrs import evolve
+from neox_gpt.build import build_model
+from neox_gpt.config.plan import GPTPlan
+from neox_gpt.documents import DocumentRules
 from torch import Tensor
 from torch.nn import functional as F
 
 from neox_core.errors import ConfigError
-from neox_core.model.build import build_model
-from neox_core.model.documents import DocumentRules
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
-from neox_core.plan.runfile import ModelPlan
 
 ALL = {"reset_position_ids": True, "reset_attention_mask": True}
 
@@ -66,7 +66,7 @@ def test_eod_leaves_the_loss(make, tokens: Tensor) -> None:
     torch.testing.assert_close(make(eod_mask_loss=True)(ends, labels), expected, rtol=1e-5, atol=0)
 
 
-def test_without_an_end_there_are_no_documents(plan: ModelPlan) -> None:
+def test_without_an_end_there_are_no_documents(plan: GPTPlan) -> None:
     context = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), 1)
     with pytest.raises(ConfigError, match="end of a document is not known"):
         build_model(evolve(plan, eod_mask_loss=True), 96, context)

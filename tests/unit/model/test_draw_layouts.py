@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 from attrs import evolve
+from neox_gpt.attention.draw_layouts import Drawing, drawings, in_text, write_picture
+from neox_gpt.testing import example_decoder
 from PIL import Image
 
 from neox_core.errors import ConfigError
-from neox_core.model.draw_layouts import Drawing, drawings, in_text, write_picture
 from neox_core.plan.runfile import ComponentRef
-from neox_core.testing import example_plan
 
 
 def layout(name: str, cls: str, **settings: object) -> ComponentRef:
@@ -26,7 +26,7 @@ LOCAL = layout("local", "LocalSettings", num_sliding_window_blocks=3)
 
 
 def found(of_layer: tuple[int | None, ...], *layouts: ComponentRef) -> list[Drawing]:
-    model = example_plan(Path("runs")).model
+    model = example_decoder()
     shape = evolve(model, num_layers=len(of_layer), num_attention_heads=4, seq_length=16)
     return drawings(evolve(shape, layouts=layouts, layout_of_layer=of_layer), seed=1)
 

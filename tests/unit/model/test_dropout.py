@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
+from neox_gpt.dropout import EMBEDDING, attended_site, attention_site, drop, drop_probabilities, mlp_site
 from torch import Tensor
 
-from neox_core.model.dropout import EMBEDDING, attended_site, attention_site, drop, drop_probabilities, mlp_site
 from neox_core.parallel.sample_keys import sample_keys
 
 

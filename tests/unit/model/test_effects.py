@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 from attrs import frozen
+from neox_gpt.architecture import GPTArchitecture
+from neox_gpt.build import build_model
+from neox_gpt.gpt import GPT
+from neox_gpt.shape import num_parameters
 from torch import Tensor, nn
 
+from neox_core.data.vocabulary import padded_vocab
 from neox_core.hooks.loader import load_plugins
-from neox_core.model.build import build_model
-from neox_core.model.gpt import GPT
-from neox_core.model.shape import num_parameters, padded_vocab
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.parallel.sample_keys import sample_keys
@@ -165,7 +167,7 @@ def build(tmp_path: Path, plugins: Any) -> Callable[..., Built]:
         alone = Groups(None, None, 0, 1)
         context = BuildContext(torch.device("cpu"), torch.float32, alone, seed=plan.train.seed)
         model = build_model(plan.model, plan.model.padded_vocab_size or 256, context)
-        return Built(plan, model, build_optimizer(plan.optim, model))
+        return Built(plan, model, build_optimizer(plan.optim, model, None, GPTArchitecture.tables))
 
     return _build
 

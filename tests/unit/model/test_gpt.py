@@ -4,14 +4,14 @@ import math
 
 import pytest
 import torch
+from neox_gpt.gpt import GPT
+from neox_gpt.scope import Scope
+from neox_gpt.shape import num_parameters
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from neox_core.errors import ConfigError
-from neox_core.model.gpt import GPT
-from neox_core.model.scope import Scope
-from neox_core.model.shape import num_parameters
 from neox_core.parallel.sample_keys import sample_keys
 from neox_core.run.optimizer import spared_from_decay
 

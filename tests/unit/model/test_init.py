@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
+from neox_gpt.init import generator, init_parameters
 from torch import nn
 
 from neox_core.errors import ConfigError
-from neox_core.model.init import generator, init_parameters
 
 WIDE = {"num_layers": 2, "hidden_size": 256, "intermediate_size": 1024}
 

@@ -1,20 +1,19 @@
 """Layouts of a plan in a model."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from attrs import evolve
+from neox_gpt.attention.layout_tables import build_tables
+from neox_gpt.build import build_model
+from neox_gpt.config.plan import GPTPlan
+from neox_gpt.gpt import GPT
+from neox_gpt.testing import example_decoder
 from torch import Tensor
 
 from neox_core.errors import PluginError
-from neox_core.model.build import build_model
-from neox_core.model.gpt import GPT
-from neox_core.model.layout_tables import build_tables
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
-from neox_core.plan.runfile import ComponentRef, ModelPlan
-from neox_core.testing.plans import example_plan
+from neox_core.plan.runfile import ComponentRef
 
 
 def ahead(shape, settings) -> torch.Tensor:
@@ -34,7 +33,7 @@ DENSE = layout("dense", "DenseSettings")
 LOCAL = layout("local", "LocalSettings", num_sliding_window_blocks=3)
 BIGBIRD = layout("bigbird", "BigBirdSettings", num_random_blocks=1, different_layout_per_head=True)
 PLAN = evolve(
-    example_plan(Path("unused")).model,
+    example_decoder(),
     num_layers=2,
     hidden_size=32,
     num_attention_heads=4,
@@ -115,7 +114,7 @@ def test_the_window_is_what_there_are_layouts_for() -> None:
 
 
 @pytest.mark.parametrize("plan", [evolve(PLAN, num_kv_heads=2), evolve(PLAN, num_unique_layers=1)])
-def test_shared_keys_and_shared_layers(plan: ModelPlan) -> None:
+def test_shared_keys_and_shared_layers(plan: GPTPlan) -> None:
     changes = {"num_kv_heads": plan.num_kv_heads, "num_unique_layers": plan.num_unique_layers}
     losses = [each(tokens(), tokens()) for each in (model(**changes), model((DENSE,), (None, 0), **changes))]
     torch.testing.assert_close(losses[0], losses[1], rtol=0, atol=1e-5)

@@ -4,10 +4,9 @@ import math
 
 import pytest
 import torch
+from neox_gpt.loss import cross_entropy, loss_and_gradient
 from torch import Tensor
 from torch.nn import functional as F
-
-from neox_core.model.loss import cross_entropy, loss_and_gradient
 
 TOKENS, HIDDEN, VOCAB = 37, 24, 211
 

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from neox_core.model import matmul
-from neox_core.model.matmul import linear, times_transposed
+from neox_core.parallel import matmul
+from neox_core.parallel.matmul import linear, times_transposed
 
 
 @pytest.fixture(params=[True, False], ids=["onednn", "without"])

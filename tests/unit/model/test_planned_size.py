@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from neox_gpt.build import build_model, parameter_shapes
+from neox_gpt.config.size import ModelSize
 
 from neox_core.hooks.loader import load_plugins
-from neox_core.model.build import build_model, parameter_shapes
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.resolve import Resolved, prepare_run
-from neox_core.plan.size import ModelSize
 from neox_core.run.optimizer import build_optimizer
 
 BASE = {

@@ -2,25 +2,25 @@
 
 import gc
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 from attrs import evolve
+from neox_deepspeed.recompute import configure_recompute, recompute_by_deepspeed
+from neox_gpt.block import Block
+from neox_gpt.build import build_model
+from neox_gpt.config.plan import GPTPlan
+from neox_gpt.gpt import GPT
+from neox_gpt.recompute import recompute_by_torch, recompute_parted
+from neox_gpt.testing import example_decoder
 from torch import Tensor
 
-from neox_core.engine.recompute import configure_recompute, recompute_by_deepspeed
-from neox_core.model.block import Block
-from neox_core.model.build import build_model
-from neox_core.model.gpt import GPT
-from neox_core.model.recompute import recompute_by_torch, recompute_parted
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.parallel.row import Recompute
 from neox_core.parallel.sample_keys import sample_keys
 from neox_core.parallel.tensor import TensorParallel
-from neox_core.plan.runfile import ComponentRef, ModelPlan, RecomputePlan
-from neox_core.testing.plans import example_plan
+from neox_core.plan.runfile import ComponentRef, RecomputePlan
 
 GROUPS = Groups(None, None, 0, 1)
 
@@ -31,8 +31,8 @@ def part(kind: str, target: str, settings_class: str | None = None) -> Component
 
 ROTARY = part("position", "neox_positions.rotary:Rotary", "neox_positions.settings:RotarySettings")
 RPE = part("position", "neox_positions.rpe:RelativeBias", "neox_positions.settings:RelativeSettings")
-PLAN: ModelPlan = evolve(
-    example_plan(Path("unused")).model,
+PLAN: GPTPlan = evolve(
+    example_decoder(),
     num_layers=4,
     hidden_size=32,
     num_attention_heads=4,
@@ -61,7 +61,7 @@ def engine(process_group: None) -> Iterator[None]:
         yield
 
 
-def model_of(plan: ModelPlan, recompute: Recompute | None) -> GPT:
+def model_of(plan: GPTPlan, recompute: Recompute | None) -> GPT:
     context = BuildContext(torch.device("cpu"), torch.float32, GROUPS, seed=3)
     if recompute is None:
         return build_model(plan, 64, context, eod=5).train()

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from neox_gpt.gpt import GPT
+from neox_gpt.routing import chosen
 from torch import Tensor
 
-from neox_core.model.gpt import GPT
-from neox_core.model.routing import chosen
 from neox_core.parallel.row import Routing
 from neox_core.parallel.sample_keys import sample_keys
 

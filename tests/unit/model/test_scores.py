@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from neox_gpt.attention import scores
+from neox_gpt.attention.flex import causal_mask, document_mask
+from neox_gpt.attention.scores import Request, attend
+from neox_gpt.dropout import drop_probabilities
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask
 
-from neox_core.model import scores
-from neox_core.model.dropout import drop_probabilities
-from neox_core.model.flex import causal_mask, document_mask
-from neox_core.model.scores import Request, attend
 from neox_core.parallel.sample_keys import sample_keys
 
 SEQ = 13

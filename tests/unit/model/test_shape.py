@@ -3,11 +3,12 @@
 import pytest
 import torch
 from attrs import evolve
+from neox_gpt.shape import ModelShape, build_shape, flops_per_token, num_parameters
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from neox_core.data.vocabulary import padded_vocab
 from neox_core.errors import ConfigError
-from neox_core.model.shape import ModelShape, build_shape, flops_per_token, num_parameters, padded_vocab
 
 PYTHIA_70M = ModelShape(6, 512, 8, 2048, 2048, 2048, 50304, tie_embeddings=False, parallel_residual=True)
 
@@ -30,7 +31,7 @@ def test_flops_are_those_that_torch_counts(make, form: str) -> None:
 
 def test_parameters_of_pythia_70m() -> None:
     """70,426,624 by EleutherAI's model card (arXiv:2304.01373, table 1), of them 18,915,328 outside the embeddings."""
-    from neox_core.model.gpt import GPT
+    from neox_gpt.gpt import GPT
 
     with torch.device("meta"):
         model = GPT(PYTHIA_70M, lambda: torch.nn.LayerNorm(512), torch.nn.functional.gelu, torch.nn.Identity())

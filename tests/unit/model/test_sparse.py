@@ -6,14 +6,14 @@ import sys
 
 import pytest
 import torch
+from neox_gpt.attention import blocked
+from neox_gpt.attention.blocked import blocked_attention
+from neox_gpt.attention.scores import Request, attend
+from neox_gpt.attention.sparse import BlockTable
+from neox_gpt.dropout import attention_site, drop_probabilities
 from torch import Tensor
 from torch.nn import functional as F
 
-from neox_core.model import blocked
-from neox_core.model.blocked import blocked_attention
-from neox_core.model.dropout import attention_site, drop_probabilities
-from neox_core.model.scores import Request, attend
-from neox_core.model.sparse import BlockTable
 from neox_core.parallel.sample_keys import sample_keys
 
 
@@ -187,9 +187,9 @@ def test_what_late_queries_see() -> None:
 
 MEASURE = """
 import resource, torch
-from neox_core.model.blocked import blocked_attention
-from neox_core.model.scores import Request
-from neox_core.model.sparse import BlockTable
+from neox_gpt.attention.blocked import blocked_attention
+from neox_gpt.attention.scores import Request
+from neox_gpt.attention.sparse import BlockTable
 
 torch.set_num_threads(1)
 place = torch.arange(1024)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from neox_core.model.linear import ColumnLinear, Linear, RowLinear
+from neox_core.parallel.linear import ColumnLinear, Linear, RowLinear
 from neox_core.parallel.tensor import ALONE, TensorParallel, cut_of, mark_parameters
 
 CUTS = {

@@ -4,16 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neox_gpt.config.plan import GPTPlan
 
 from neox_core.api import Component, hookimpl
 from neox_core.config.report import ProblemsError, render
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
-from neox_core.plan.runfile import ModelPlan
 
 
-def plan(tmp_path: Path, text: str, catalog: Any, *sets: str) -> ModelPlan:
+def plan(tmp_path: Path, text: str, catalog: Any, *sets: str) -> GPTPlan:
     (tmp_path / "c.yml").write_text(text)
     return prepare_run([tmp_path / "c.yml"], sets, catalog=catalog, machine=Machine(0, 2)).plan.model
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import tomli
+from neox_deepspeed.config.rules import offload
 
 from neox_core.config.reference.coverage import states
 from neox_core.config.reference.keys import all_keys
@@ -17,7 +18,6 @@ from neox_core.config.report import ProblemsError
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
-from neox_core.plan.rules import offload
 from neox_core.plan.runfile import RunPlan
 
 ROOT = Path(__file__).parents[3]

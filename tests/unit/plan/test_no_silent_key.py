@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 import attrs
 import pytest
 from attrs import frozen
+from neox_deepspeed.config.rules import offload
 
 from neox_core.config.problem import Problem
 from neox_core.config.reference.keys import Key, own_keys
@@ -24,7 +25,6 @@ from neox_core.hooks.loader import load_plugins
 from neox_core.plan import runfile
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
-from neox_core.plan.rules import offload
 from neox_core.plan.runfile import to_json
 
 ROOT = Path(__file__).parents[3]

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neox_deepspeed.config.rules import offload
 
 from neox_core.config.report import ProblemsError, errors, render
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
-from neox_core.plan.rules import offload
 
 Check = Callable[..., list[str]]
 

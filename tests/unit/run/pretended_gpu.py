@@ -21,6 +21,11 @@ ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)  # before torch
 
 import torch  # noqa: E402
 from attrs import evolve  # noqa: E402
+from neox_gpt.architecture import GPTArchitecture  # noqa: E402
+from neox_gpt.attention import flex  # noqa: E402
+from neox_gpt.build import build_model  # noqa: E402
+from neox_gpt.config.plan import GPTPlan  # noqa: E402
+from neox_gpt.testing import example_run  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
@@ -29,17 +34,14 @@ from torch.utils._pytree import tree_leaves, tree_map_only  # noqa: E402
 
 from neox_core.checkpoint.state import TrainState  # noqa: E402
 from neox_core.contracts.host import RunInfo  # noqa: E402
-from neox_core.model import flex  # noqa: E402
-from neox_core.model.build import build_model  # noqa: E402
 from neox_core.parallel.context import BuildContext  # noqa: E402
 from neox_core.parallel.groups import Groups  # noqa: E402
 from neox_core.parallel.row import Routing  # noqa: E402
 from neox_core.parallel.sample_keys import sample_keys  # noqa: E402
-from neox_core.plan.runfile import ComponentRef, ModelPlan, RecomputePlan  # noqa: E402
+from neox_core.plan.runfile import ComponentRef, RecomputePlan  # noqa: E402
 from neox_core.run.loop import train  # noqa: E402
 from neox_core.run.peak import Peak  # noqa: E402
 from neox_core.run.report import Report  # noqa: E402
-from neox_core.testing.plans import example_plan  # noqa: E402
 
 DEVICE = torch.device("cuda", 0)
 ALONE = Groups(None, None, 0, 1)
@@ -158,7 +160,7 @@ RELATIVE = ref("position", "neox_positions.rpe:RelativeBias", "neox_positions.se
 BLOCKS = "neox_sparse_attention.settings:BigBirdSettings"
 SPARSE = ref("sparse layout", "neox_sparse_attention.bigbird:bigbird", BLOCKS, block=8)
 ADAM = ref("optimizer", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings")
-PLAN = example_plan(Path("unused"), ranks=(1,), device="cuda")
+PLAN = example_run(Path("unused"), ranks=(1,), device="cuda")
 PLAIN = evolve(
     PLAN.model,
     num_layers=1,
@@ -182,7 +184,7 @@ DOCUMENTS = {"reset_attention_mask": True, "reset_position_ids": True, "eod_mask
 DROPOUT = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
 
 
-def step_of(plan: ModelPlan, *, recompute: bool = False, routed: bool = False) -> list[str]:
+def step_of(plan: GPTPlan, *, recompute: bool = False, routed: bool = False) -> list[str]:
     """The faults of a forward and backward pass."""
     with gpu() as device:
         plan = evolve(plan, recompute=RecomputePlan(1) if recompute else None)
@@ -256,12 +258,13 @@ def loop_of(folder: Path) -> list[str]:
     )
     with gpu() as device:
         _pretend_cuda(device)
-        from neox_core.engine import build_engine
+        from neox_deepspeed.api import build_engine
+
         from neox_core.run.optimizer import build_optimizer
 
         context = BuildContext(DEVICE, torch.float32, ALONE, 1)
         model = build_model(plan.model, 16, context, eod=0)
-        engine = build_engine(plan, model, build_optimizer(plan.optim, model), context)
+        engine = build_engine(plan, model, build_optimizer(plan.optim, model, None, GPTArchitecture.tables), context)
         info = RunInfo(
             folder, 0, 6, num_parameters=1, num_ranks=1, tokens_per_step=96, device="cuda", samples_per_step=4
         )

@@ -6,6 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from neox_activations.gelu import Gelu
+from neox_gpt.generation.generate import UNFINISHED, continue_ids, generate, sample, stream
+from neox_gpt.generation.sampling import Sampling
+from neox_gpt.gpt import GPT
+from neox_gpt.init import init_parameters
+from neox_gpt.shape import ModelShape
 from neox_norms.layernorm import LayerNorm
 from neox_norms.settings import LayerNormSettings
 from neox_positions.rotary import Rotary
@@ -15,12 +20,7 @@ from torch import nn
 from neox_core.contracts.model import PositionShape
 from neox_core.errors import CheckpointError
 from neox_core.hooks.loader import load_plugins
-from neox_core.model.gpt import GPT
-from neox_core.model.init import init_parameters
-from neox_core.model.shape import ModelShape
 from neox_core.plan.installed import saved_run
-from neox_core.run.generate import UNFINISHED, continue_ids, generate, sample, stream
-from neox_core.run.sampling import Sampling
 
 GREEDY = Sampling(temperature=0)
 
@@ -88,7 +88,7 @@ def test_longer_than_the_model_can_see(model: GPT) -> None:
 def test_text_beyond_the_positions_of_the_model_is_said(
     model: GPT, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], prompt, new, said
 ) -> None:
-    monkeypatch.setattr("neox_core.run.generate.load_model", lambda *_: (model, Endless()))
+    monkeypatch.setattr("neox_gpt.generation.generate.load_model", lambda *_: (model, Endless()))
     generate(Path("run"), None, "A" * prompt, new, "cpu", GREEDY)
     captured = capsys.readouterr()
     assert captured.out.startswith("A" * prompt)
@@ -145,7 +145,7 @@ def test_pieces_never_split_a_character(model: GPT, monkeypatch: pytest.MonkeyPa
     def fixed(*args: object, **kwargs: object) -> Iterable[int]:
         return iter(text.encode())
 
-    monkeypatch.setattr("neox_core.run.generate.continue_ids", fixed)
+    monkeypatch.setattr("neox_gpt.generation.generate.continue_ids", fixed)
     pieces = list(stream(model, Bytes(), "", max_new_tokens=99))
     assert "".join(pieces) == text
     assert not any(UNFINISHED in piece for piece in pieces)
@@ -153,7 +153,7 @@ def test_pieces_never_split_a_character(model: GPT, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_cut_character_is_shown_as_such(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neox_core.run.generate.continue_ids", lambda *args, **kwargs: iter("a€".encode()[:2]))
+    monkeypatch.setattr("neox_gpt.generation.generate.continue_ids", lambda *args, **kwargs: iter("a€".encode()[:2]))
     assert list(stream(model, Bytes(), "", max_new_tokens=99)) == ["a", UNFINISHED]
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
+from neox_gpt.generation.sampling import Sampling, draw, probabilities
 from torch import Tensor
-
-from neox_core.run.sampling import Sampling, draw, probabilities
 
 GIVEN = [0.1, 0.5, 0.05, 0.3, 0.05]
 

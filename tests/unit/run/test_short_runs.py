@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from neox_deepspeed.api import build_engine
+from neox_gpt.architecture import GPTArchitecture
+from neox_gpt.build import build_model
 
 from neox_core.checkpoint.rng import seed_rank
-from neox_core.engine import build_engine
 from neox_core.hooks.loader import load_plugins
-from neox_core.model.build import build_model
 from neox_core.parallel.context import build_context
 from neox_core.parallel.groups import build_groups
 from neox_core.plan.cluster import Machine
@@ -114,7 +115,7 @@ def _digest(plan: RunPlan) -> str:
     seed_rank(plan.train.seed, 0, context.device)
     assert plan.model.padded_vocab_size is not None
     model = build_model(plan.model, plan.model.padded_vocab_size, context)
-    engine = build_engine(plan, model, build_optimizer(plan.optim, model, groups.data), context)
+    engine = build_engine(plan, model, build_optimizer(plan.optim, model, groups.data, GPTArchitecture.tables), context)
     generator = torch.Generator().manual_seed(0)
     size = plan.batch.micro_batch, plan.model.seq_length + 1
     batches = (torch.randint(32, size, generator=generator) for _ in range(UPDATES * plan.batch.gradient_accumulation))

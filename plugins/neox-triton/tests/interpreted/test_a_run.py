@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from neox_gpt.build import build_model
 
 from neox_core.data.batches import build_batches
-from neox_core.model.build import build_model
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.parallel.sample_keys import sample_keys

@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 import torch
+from neox_gpt.dropout import bias_dropout_add as reference
+from neox_gpt.dropout import drop
 from neox_triton.bias_dropout_add import bias_dropout_add
 
-from neox_core.model.dropout import bias_dropout_add as reference
-from neox_core.model.dropout import drop
 from neox_core.parallel.sample_keys import sample_keys
 
 KEYS = sample_keys(seed=5, first=7, count=2, device="cpu")

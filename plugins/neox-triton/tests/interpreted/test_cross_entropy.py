@@ -2,10 +2,9 @@ from typing import Any
 
 import pytest
 import torch
+from neox_gpt.loss import cross_entropy as reference
 from neox_triton.cross_entropy import KERNEL, cross_entropy
 from torch.nn import functional as F
-
-from neox_core.model.loss import cross_entropy as reference
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 100])

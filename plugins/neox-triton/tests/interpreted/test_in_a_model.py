@@ -5,15 +5,16 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from neox_gpt.build import build_model
+from neox_gpt.config.plan import GPTPlan
 from neox_triton.plugin import KERNELS, target_of
 
 from neox_core.hooks.component import load_path
 from neox_core.kernels.choose import use_kernels
-from neox_core.model.build import build_model
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.parallel.sample_keys import sample_keys
-from neox_core.plan.runfile import ComponentRef, KernelPlan, ModelPlan, RecomputePlan
+from neox_core.plan.runfile import ComponentRef, KernelPlan, RecomputePlan
 
 CONTEXT = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1)
 
@@ -27,7 +28,7 @@ NORMS = {
     name: component("norm", f"neox_norms.{name.lower()}:{name}", f"neox_norms.settings:{name}Settings")
     for name in ("RMSNorm", "LayerNorm", "ScaleNorm")
 }
-PLAN = ModelPlan(
+PLAN = GPTPlan(
     num_layers=2,
     hidden_size=24,
     num_attention_heads=2,
@@ -71,7 +72,7 @@ def offers(*ops: str) -> tuple[KernelPlan, ...]:
 OPS = tuple(op for op in KERNELS if op not in ("block_sparse_attention", "scaled_masked_softmax"))
 
 
-def compare(plan: ModelPlan, ops: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def compare(plan: GPTPlan, ops: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The ops whose kernels ran."""
     ran: set[str] = set()
     for op in ops:

@@ -2,9 +2,8 @@ from typing import Any
 
 import pytest
 import torch
+from neox_gpt.attention.softmax import masked_softmax as reference
 from neox_triton.scaled_masked_softmax import KERNEL, masked_softmax
-
-from neox_core.model.softmax import masked_softmax as reference
 
 
 @pytest.mark.parametrize("lead", [(2, 3, 5), (2, 1, 5), (1, 1, 5), (5,), (2, 1, 1)])

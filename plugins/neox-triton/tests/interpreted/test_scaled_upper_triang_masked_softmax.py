@@ -2,9 +2,8 @@ from typing import Any
 
 import pytest
 import torch
+from neox_gpt.attention.softmax import causal_softmax as reference
 from neox_triton.scaled_upper_triang_masked_softmax import KERNEL, causal_softmax
-
-from neox_core.model.softmax import causal_softmax as reference
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (5, 5), (3, 123), (16, 64)])

@@ -1,0 +1,13 @@
+"""What a run trains, and what trains it."""
+
+from attrs import frozen
+
+from neox_core.config.schema.setting import setting
+
+
+@frozen
+class ChoicesSection:
+    """The components that own most of the other keys: those of a model, and those of the way that it is trained."""
+
+    architecture: str = setting("gpt", help="The kind of model; its plugin has the keys of its shape.")
+    engine: str = setting("deepspeed", help="What runs the steps; its plugin has the keys of sharding and offload.")

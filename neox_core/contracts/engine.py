@@ -1,0 +1,212 @@
+"""The engine of a run: its keys and plan on the host, and in a rank the train step and what a checkpoint stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attrs import frozen
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from neox_core.config.schema.structure import Config
+    from neox_core.contracts.curriculum import Curriculum
+    from neox_core.parallel.context import BuildContext
+    from neox_core.parallel.row import BuildStage
+    from neox_core.parallel.shard import Shard
+    from neox_core.plan.rules.rule import Rule
+    from neox_core.plan.runfile import BatchPlan, PrecisionPlan
+
+
+@frozen
+class Sharding:
+    """What an engine does with the model's state, as a config asks for it.
+
+    stage: of ZeRO, 0 to 3. owns_parameters: a rank steps whole parameters of its own.
+    offload_optimizer, offload_parameters: off the device.
+    whole_weights: a checkpoint has a weight in one piece also where ranks hold parts of it.
+    load_masters: a run resumes from the fp32 copies of weights, not from the rounded ones.
+    sparse_gradients: the gradient of a table is sent as the rows that a step has used.
+    """
+
+    stage: int = 0
+    owns_parameters: bool = False
+    offload_optimizer: bool = False
+    offload_parameters: bool = False
+    whole_weights: bool = False
+    load_masters: bool = True
+    sparse_gradients: bool = False
+
+
+class EnginePlanner(Protocol):
+    """The planner of an engine: an object, light, that the host asks before anything starts.
+
+    rules: asked where the engine is chosen.
+    """
+
+    rules: Sequence[Rule]
+
+    def sharding(self, config: Config) -> Sharding:
+        """What a valid config asks for."""
+        ...
+
+    def plan(
+        self, config: Config, batch: BatchPlan, precision: PrecisionPlan, *, gradient_clipping: float
+    ) -> dict[str, Any]:
+        """`plan.engine`: plain values for the engine of the ranks."""
+        ...
+
+
+class Storage(Protocol):
+    """What a checkpoint reads and writes of an engine.
+
+    model: the module; its parameters are the weights in the planned dtype. optimizer: the planned one.
+    shards: the pieces of fp32 numbers that the optimizer of this rank steps; weights: those of the weights that this
+    rank stores. partitioned: whether a parameter of the module is only a part of the weight.
+    """
+
+    device: torch.device
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    shards: tuple[Shard, ...]
+    weights: tuple[Shard, ...]
+    partitioned: bool
+
+    def skipped_steps(self) -> int:
+        """Updates left out so far, those before a resume included."""
+        ...
+
+    def count_skipped(self, steps: int) -> None:
+        """Start counting from `steps`: those of the run that this one resumes."""
+        ...
+
+    def start_at(self, samples: int) -> None:
+        """`samples` of the run are consumed: dropout's masks follow from the number of the sample."""
+        ...
+
+    def loss_scaler(self) -> Any:
+        """The object whose plain attributes are the state of fp16's loss scale; None in other types."""
+        ...
+
+    def changed_options(self) -> list[dict[str, Any]]:
+        """Of each parameter group, the options that are no longer what they were at the start, but for the lr."""
+        ...
+
+    def change_options(self, options: list[dict[str, Any]]) -> None:
+        """Take over what `changed_options` gave. Raises CheckpointError for another number of groups or other types."""
+        ...
+
+    def copy_weights_to_masters(self) -> None:
+        """Make the fp32 copies equal to the weights of the model."""
+        ...
+
+    def copy_masters_to_weights(self) -> None:
+        """Make the weights of the model the fp32 copies, rounded; where each rank has whole copies."""
+        ...
+
+    def filled_groups(self) -> AbstractContextManager[None]:
+        """The optimizer's groups with all that it steps in them."""
+        ...
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The whole shape of every parameter: of those that are cut, with the parts on other ranks."""
+        ...
+
+    def stores(self, name: str) -> bool:
+        """Whether this rank speaks for a parameter, or for its part of one, among those of one copy of the model."""
+        ...
+
+    def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Every weight by name, one after the other; each is whole until the next is asked for. Collective."""
+        ...
+
+    def at_hand(self) -> AbstractContextManager[None]:
+        """Around reading or writing `shards`, `weights` and the optimizer's state: some of it may be in files."""
+        ...
+
+    def new_state(self, shard: Shard, state: str, dtype: torch.dtype) -> Tensor:
+        """Zeros for a state of the optimizer, laid out as `shard.stepped` is, and in a file where that is."""
+        ...
+
+    def weights_changed(self) -> None:
+        """To be called after writing into `weights`. Collective."""
+        ...
+
+
+class Engine(Storage, Protocol):
+    """One rank's model and optimizer in training: the step, and what is measured of it."""
+
+    def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
+        """Forward and backward over one step's micro-batches, then the update at learning rate `lr`.
+
+        batches: int64 [micro_batch, seq + 1] each. Returns this rank's mean loss, a scalar on the device, without
+        waiting for it. Collective.
+        """
+        ...
+
+    def made_update(self) -> bool | Tensor:
+        """Whether the last step's gradient was finite, so that its update was made.
+
+        A scalar on the device where the host does not look at it; the weights are spoilt then if it is False.
+        """
+        ...
+
+    def find_nonfinite(self) -> list[str]:
+        """The parameters whose gradient was not finite, this rank's own before any average, last layer first.
+
+        Of the first in the row of steps that ends with the last one, none of which made an update. Repeats that step,
+        so nothing can be trained or saved afterwards. Collective.
+        """
+        ...
+
+    def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
+        """This rank's loss of each batch, without dropout: scalars on the device. Collective."""
+        ...
+
+    def grad_norm(self) -> float | None:
+        """Norm of the whole gradient of the last step, before clipping; None before the first. Waits for the device."""
+        ...
+
+    def loss_scale(self) -> float | None:
+        """None unless training in fp16."""
+        ...
+
+    def timings(self) -> dict[str, float]:
+        """Milliseconds of the parts of the last step, where the engine times them, else empty."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what the engine hooked into the model."""
+        ...
+
+
+class EngineMaker(Protocol):
+    """`target(plan: RunPlan) -> EngineMaker`, before torch is imported: its module must be light.
+
+    Sets what the engine's libraries have to find when they are imported.
+    """
+
+    def recompute_by(self) -> Callable[..., Tensor] | None:
+        """What recomputes activations where the plan leaves that to the engine; None where it does not."""
+        ...
+
+    def build_stage(self) -> BuildStage:
+        """What cuts a row of layers into stages. Raises ConfigError where the engine has no pipeline."""
+        ...
+
+    def build(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        context: BuildContext,
+        curriculum: Curriculum | None = None,
+    ) -> Engine:
+        """The engine over model and optimizer. curriculum: the one that the plan names. Collective."""
+        ...
+
+    def finish(self, rank: int) -> None:
+        """After the last step: print what was measured, remove what was only of use while the run went on."""
+        ...

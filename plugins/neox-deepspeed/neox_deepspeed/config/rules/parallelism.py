@@ -1,0 +1,40 @@
+"""Rules of sharding beside a model that is cut over ranks."""
+
+from collections.abc import Iterator
+
+from neox_core.config.problem import Problem
+from neox_core.config.schema.sections.parallelism import ParallelismSection
+from neox_core.config.schema.sections.precision import PrecisionSection
+from neox_core.config.schema.structure import Config
+from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.rules.rule import rule
+from neox_deepspeed.config.sections.zero import ZeroSection
+
+
+@rule("pipe_parallel_size", "zero_optimization.stage")
+def pipeline_keeps_gradients(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A pipeline adds up gradients over micro-batches, so they cannot be sharded: ZeRO stage 0 or 1."""
+    stages = config.section(ParallelismSection).pipe_parallel_size
+    stage = config.section(ZeroSection).zero_optimization.stage
+    if stages > 1 and stage > 1:
+        yield config.problem(
+            f"{stage} does not work with pipe-parallel-size {stages}",
+            "zero_optimization.stage",
+            "use stage: 1, or no pipeline",
+        )
+
+
+@rule("model_parallel_size", "pipe_parallel_size", "zero_optimization.stage", "bf16.enabled", "fp16.enabled")
+def half_precision_is_sharded(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """DeepSpeed's 16-bit optimizers below ZeRO stage 1 compute the norm of a split gradient wrongly."""
+    parallel, precision = config.section(ParallelismSection), config.section(PrecisionSection)
+    cut, staged = parallel.ranks_of_a_copy > 1, parallel.stages > 1
+    # Without a pipeline, neox computes the norm of bf16 itself. In one it cannot: DeepSpeed's optimizer for bf16 shards
+    # the gradients there even at stage 0.
+    wrong = cut if precision.dtype == "fp16" else staged and precision.dtype == "bf16"
+    if wrong and config.section(ZeroSection).zero_optimization.stage == 0:
+        yield config.problem(
+            "0 computes the norm of a gradient wrongly where 16-bit models are split over ranks",
+            "zero_optimization.stage",
+            "stage: 1",
+        )

@@ -1,0 +1,264 @@
+"""A pipeline of stages under DeepSpeed's pipeline engine, with the interface of `Engine`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from neox_core.errors import ConfigError
+from neox_core.parallel.tensor import mark_parameters
+from neox_deepspeed.engine import Engine
+from neox_deepspeed.start import prepare_import
+from neox_deepspeed.weights import token_weights
+
+if TYPE_CHECKING:
+    from neox_core.contracts import Curriculum
+    from neox_core.parallel.context import BuildContext
+    from neox_core.parallel.row import Recompute, Row, RowLayer
+    from neox_core.plan.runfile import RunPlan
+
+
+def build_stage(
+    plan: RunPlan, row: Row, context: BuildContext, draw: Callable[[nn.Module], None], recompute: Recompute | None
+) -> nn.Module:
+    """This rank's stage of a model, a PipelineModule; its parameters have the names of the whole model.
+
+    draw: gives the weights of a module their first values, by their names. recompute: of the blocks of the stage; None:
+    all activations are kept. Collective. Raises ConfigError for a row that cannot be cut into so many stages.
+    """
+    layers, stages = tuple(row.layers), plan.cluster.pipeline_parallel
+    blocks = sum(each.recomputed for each in layers)
+    if blocks < stages:
+        raise ConfigError(f"{blocks} layers cannot be split into {stages} pipeline stages")
+    prepare_import(plan)
+    import deepspeed.comm
+    from deepspeed.pipe import PipelineModule
+    from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+
+    deepspeed.comm.init_distributed(
+        plan.cluster.backend, auto_mpi_discovery=False, verbose=False, dist_init_required=False
+    )
+    specs, names = _specs(layers)
+    everywhere = row.shared_is_trained_by_all
+
+    class Stage(PipelineModule):
+        """Modules are named as in the whole model, wherever the names come from: DeepSpeed's count all layers."""
+
+        draws, documents, sparse_weights = row.draws, row.documents, ()
+        flops_per_token = row.flops_per_token
+        shared_modules = tuple(row.shared.values())
+        _routing: Any = None
+
+        def route(self, routing: Any) -> None:
+            """What `RowLayer.run` gets from the next pass on."""
+            self._routing = routing
+
+        def named_modules(
+            self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+        ) -> Iterator[tuple[str, nn.Module]]:
+            for name, module in super().named_modules(memo, prefix, remove_duplicate):
+                yield _plain_name(name, names), module
+
+        def _synchronize_tied_weights(self) -> None:
+            """Both ends of a tied weight draw it from the same name."""
+
+        def forward(self, passed: Any) -> Any:
+            mine = range(self._local_start, self._local_stop)
+            run = [(layers[index], partial(layers[index].run, self._module(index))) for index in mine]
+            return _run_stage(run, passed, self._routing, recompute)
+
+        def get_tied_weights_and_groups(self) -> list[tuple[nn.Parameter, Any]]:
+            """What is held by several stages, each with those that hold it: their gradients are added up."""
+            tied: list[tuple[nn.Parameter, Any]] = super().get_tied_weights_and_groups()
+            for weight in _parameters(row) if everywhere else ():
+                if weight.grad is None:  # a stage that does not use it
+                    weight.grad = torch.zeros_like(weight)
+                tied.append((weight, context.groups.pipe))
+            return tied
+
+        def mean_loss(self, passed: Tensor, labels: tuple[Tensor, ...]) -> Tensor:
+            """labels: and, where batches count unequally, what the mean of this one is multiplied by."""
+            mean = row.loss(self._module(len(layers) - 1), passed, labels[0])
+            return mean if len(labels) == 1 else mean * labels[1]
+
+        def _module(self, index: int) -> nn.Module:
+            key = _key(layers[index].module)
+            module: nn.Module = self.tied_modules[key] if key in self.tied_modules else self._modules[str(index)]
+            return module
+
+    grid = PipeModelDataParallelTopology(
+        num_pp=context.groups.pipe_size, num_mp=context.groups.tensor.size, num_dp=context.groups.data_size
+    )
+    with contextlib.nullcontext() if plan.debug else contextlib.redirect_stdout(io.StringIO()):
+        stage = Stage(specs, topology=grid, partition_method=plan.cluster.partition)
+    stage.loss_fn = stage.mean_loss
+    if context.groups.pipe_rank == 0 or everywhere:
+        for name, module in row.shared.items():
+            stage.add_module(name, module)
+    if context.groups.pipe_rank > 0 and everywhere:
+        for weight in _parameters(row):
+            weight.ds_pipe_replicated = True
+    for module in row.shared.values():
+        module.to(device=context.device)
+    draw(stage)
+    stage.to(device=context.device, dtype=context.dtype)
+    mark_parameters(stage, context.groups.tensor)
+    return stage
+
+
+def _parameters(row: Row) -> list[nn.Parameter]:
+    return [weight for module in row.shared.values() for weight in module.parameters()]
+
+
+def _specs(layers: Sequence[RowLayer]) -> tuple[list[Any], dict[str, str]]:
+    """(DeepSpeed's spec of each layer, DeepSpeed's name of each module -> its name in the whole model)."""
+    from deepspeed.pipe import LayerSpec, TiedLayerSpec
+
+    places = Counter(each.module for each in layers)
+    specs, names = [], {}
+    for index, layer in enumerate(layers):
+        kind = type(layer.kind, (_Made,), {})
+        if places[layer.module] == 1:
+            specs.append(LayerSpec(kind, layer.make))
+            names[str(index)] = layer.module
+            continue
+        with torch.device("meta"):
+            weights = [name for name, _ in layer.make().named_parameters()]
+        specs.append(TiedLayerSpec(_key(layer.module), kind, layer.make, tied_weight_attr=weights))
+        names[f"tied_modules.{_key(layer.module)}"] = layer.module
+    return specs, names
+
+
+class _Made(nn.Module):
+    """DeepSpeed takes a class, whose name `pipe-partition-method` matches; calling it gives what `make` makes."""
+
+    def __new__(cls, make: Callable[[], nn.Module]) -> nn.Module:
+        return make()
+
+
+def _key(module: str) -> str:
+    """The name of a module as a key of torch's ModuleDict, which takes no dot."""
+    return module.replace(".", "-")
+
+
+def _plain_name(name: str, names: Mapping[str, str]) -> str:
+    """The name of a module or of what is within it in the whole model, from DeepSpeed's."""
+    parts = name.split(".")
+    for length in (1, 2):
+        if (own := names.get(".".join(parts[:length]))) is not None:
+            return ".".join([own, *parts[length:]])
+    return name
+
+
+def _run_stage(
+    layers: Sequence[tuple[RowLayer, Callable[[Any, Any], Any]]], passed: Any, routing: Any, recompute: Recompute | None
+) -> Any:
+    """`passed` through the layers of a stage; consecutive ones that may be recomputed make up the segments."""
+    for recomputed, some in groupby(layers, key=lambda pair: pair[0].recomputed):
+        runs = [run for _, run in some]
+        if not recomputed or recompute is None or not torch.is_grad_enabled():
+            passed = _through(runs, routing, passed)
+            continue
+        for start in range(0, len(runs), recompute.layers):
+            segment = partial(_residual, runs[start : start + recompute.layers], routing)
+            x, *rest = passed
+            passed = (recompute.by(segment, x, *rest), *rest)
+    return passed
+
+
+def _through(runs: Sequence[Callable[[Any, Any], Any]], routing: Any, passed: Any) -> Any:
+    for run in runs:
+        passed = run(passed, routing)
+    return passed
+
+
+def _residual(runs: Sequence[Callable[[Any, Any], Any]], routing: Any, *passed: Tensor) -> Tensor:
+    x: Tensor = _through(runs, routing, passed)[0]
+    return x
+
+
+class PipelineEngine(Engine):
+    """One rank's stage in training. A step's micro-batches go through the stages one behind the other (1F1B)."""
+
+    def __init__(
+        self,
+        engine: Any,
+        plan: RunPlan,
+        optimizer: torch.optim.Optimizer,
+        context: BuildContext,
+        curriculum: Curriculum | None = None,
+    ) -> None:
+        super().__init__(engine, plan, optimizer, context, curriculum)
+        self._length: int | None = None
+        self._dtype = context.dtype
+
+    def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
+        """The loss is the mean of all data-parallel ranks, the same on each."""
+        self._set_lr(lr)
+        self._trained.route(self._routing_now())
+        some = [self._arrive(batch) for batch in islice(self._kept(batches), self._accumulation)]
+        pairs = self._pairs(some, [self._keys(index) for index in range(len(some))])
+        length = pairs[0][0][0].shape[1]
+        if self._length not in (None, length):
+            self._engine.reset_activation_shape()
+        self._length = length
+        self._consumed += self._batch.train_batch
+        self._norm, self._finite = None, True
+        mean: Tensor = self._engine.train_batch(iter(pairs)).detach().clone()
+        self._after_update()
+        return mean
+
+    def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
+        """The mean of all batches of all data-parallel ranks, the same on each."""
+        some = [self._arrive(batch) for batch in batches]
+        pairs = self._pairs(some, [self._no_keys(batch) for batch in some])
+        self._engine.reset_activation_shape()
+        mean = self._engine.eval_batch(iter(pairs), num_micro_batches=len(pairs))
+        self._engine.reset_activation_shape()
+        self.model.train()
+        return [mean.detach().clone()]
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of all stages."""
+        found: list[dict[str, tuple[int, ...]]] = [{}] * self._groups.pipe_size
+        dist.all_gather_object(found, super().shapes(), group=self._groups.pipe)
+        return {name: shape for stage in found for name, shape in stage.items()}
+
+    def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Of all stages, on all stages."""
+        held: list[set[str]] = [set() for _ in range(self._groups.pipe_size)]
+        dist.all_gather_object(held, set(self._named), group=self._groups.pipe)
+        for name, shape in self.shapes().items():
+            owner = next(stage for stage, names in enumerate(held) if name in names)
+            if owner == self._groups.pipe_rank:
+                weight = self._named[name].detach()
+                whole = self._groups.tensor.whole(self._named[name], weight).contiguous()
+            else:
+                whole = torch.empty(shape, dtype=self._dtype, device=self.device)
+            dist.broadcast(whole, group_src=owner, group=self._groups.pipe)
+            yield name, whole
+
+    def _pairs(self, batches: list[Tensor], keys: list[tuple[Tensor, ...]]) -> list[tuple[tuple[Tensor, ...], ...]]:
+        """What the first stage gets of each batch, and what the last one."""
+        given = [(batch[:, :-1].contiguous(), *own) for batch, own in zip(batches, keys, strict=True)]
+        documents, labels = self._trained.documents, [batch[:, 1:] for batch in batches]
+        if documents is None:
+            return list(zip(given, [(each,) for each in labels], strict=True))
+        labels = [documents.labels(own[0], each) for own, each in zip(given, labels, strict=True)]
+        weights = (
+            [()] * len(labels) if self._weighing is None else zip(token_weights(batches, self._weighing, self._groups))
+        )
+        return [(own, (each, *weight)) for own, each, weight in zip(given, labels, weights, strict=True)]
+
+    def _no_keys(self, batch: Tensor) -> tuple[Tensor, ...]:
+        """In place of those that an evaluation does not use, so that all that is sent has one form."""
+        return (torch.zeros(len(batch), dtype=torch.int64, device=self.device),) if self._needs_keys else ()

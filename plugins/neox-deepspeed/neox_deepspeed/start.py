@@ -1,0 +1,133 @@
+"""Starting DeepSpeed: quickly, quietly, and with nothing done that the plan does not say."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from neox_core.contracts.optim import AveragingOptimizer
+from neox_core.errors import ConfigError
+from neox_deepspeed.files import use_own_folders
+from neox_deepspeed.measure import set_voice
+from neox_deepspeed.mpu import Place
+from neox_deepspeed.owned import Owned
+from neox_deepspeed.partitioned import partition
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from neox_core.parallel.groups import Groups
+    from neox_core.plan.runfile import RunPlan
+
+
+def initialize(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimizer, groups: Groups) -> Any:
+    """DeepSpeed's engine over `model` and `optimizer`, under plan.engine. Collective: every rank calls it."""
+    prepare_import(plan)
+    import deepspeed
+
+    set_voice(plan, starting=True)
+    config = engine_config(plan)
+    if isinstance(optimizer, AveragingOptimizer):
+        _check_averaging(plan, groups)
+        config["gradient_clipping"] = 0.0  # would be by the norm of one rank's gradient
+    said = contextlib.nullcontext() if plan.debug else contextlib.redirect_stdout(io.StringIO())
+    use_own_folders(plan, config, dist.get_rank() if dist.is_initialized() else 0)
+    with said:  # BF16_Optimizer prints memory figures past any logger
+        if plan.optim.zero_stage == 3:
+            partition(model, config, groups, torch.device(plan.cluster.device))
+        engine, *_ = deepspeed.initialize(
+            model=model,
+            optimizer=Owned(optimizer, groups) if plan.optim.owns_parameters else optimizer,
+            mpu=Place(groups) if groups.tensor.size > 1 and groups.pipe_size == 1 else None,
+            config=config,
+            dist_init_required=False,
+        )
+    set_voice(plan, starting=False)
+    return engine
+
+
+def _check_averaging(plan: RunPlan, groups: Groups) -> None:
+    if plan.optim.zero_stage or groups.model is not None:
+        raise ConfigError(
+            f"{plan.optim.optimizer.name} exchanges between copies of the whole model by itself",
+            hint="ZeRO stage 0, model-parallel-size 1 and pipe-parallel-size 0 or 1 go with it",
+        )
+
+
+def prepare_import(plan: RunPlan) -> None:
+    """Import DeepSpeed the way that every later import of it finds it."""
+    os.environ["DS_ACCELERATOR"] = plan.cluster.device  # read once, when deepspeed is imported
+    import deepspeed.ops
+    import deepspeed.runtime.compiler
+
+    # DeepSpeed compiles an op for shared-memory all-reduce at the first start of a process group on a CPU: about 45 s,
+    # for a collective that only its inference calls. This table is where it looks whether an op can be built here;
+    # filled in beforehand, it also saves the compiler probes of all other ops.
+    deepspeed.ops.__compatible_ops__ = {"deepspeed_shm_comm": False}
+    # Only its Muon is decorated so, which no plan has, and which it imports with ZeRO: 2 s for all of torch's compiler.
+    deepspeed.runtime.compiler.compile = lambda: lambda function: function
+
+
+def forget_place() -> None:
+    """DeepSpeed keeps the last `mpu` and hpZ's group for every engine that comes after it."""
+    import deepspeed.utils.groups
+
+    deepspeed.utils.groups.mpu = None
+    deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None  # noqa: SLF001
+
+
+def engine_config(plan: RunPlan) -> dict[str, Any]:
+    """plan.engine, less what this module does itself."""
+    config = dict(plan.engine)
+    config.pop("torch_autocast", None)  # would also send gradients in half precision
+    config.setdefault("timers", {"throughput": {"enabled": False}})  # synchronizes the device at every step
+    if plan.cluster.pipeline_parallel > 1:
+        # Spreading what is sent between stages over a tensor group asks that its ranks hold the same.
+        config["pipeline"] = {"pipe_partitioned": False, "grad_partitioned": False}
+    if plan.optim.owns_parameters:
+        _leave_copies(config)
+    if clips_itself(plan):
+        config["gradient_clipping"] = 0.0  # DeepSpeed's clipping keeps the norm to itself, or takes it wrongly
+    return config
+
+
+def _leave_copies(config: dict[str, Any]) -> None:
+    """Have DeepSpeed average gradients in the model's type, as at stage 0, with no optimizer of its own around ours."""
+    config["zero_optimization"] = {**config["zero_optimization"], "stage": 0}
+    config.pop("data_types", None)
+    if config.pop("bf16", None) and config.get("communication_data_type") is None:
+        config["communication_data_type"] = "bf16"
+
+
+def autocast_dtype(plan: RunPlan) -> torch.dtype | None:
+    """What products are computed in where weights are wider; None: in the weights' own."""
+    return {"bf16": torch.bfloat16}[plan.precision.autocast] if plan.precision.autocast else None
+
+
+def steps_parameters(plan: RunPlan) -> bool:
+    """Whether the optimizer steps the model's own fp32 parameters, with no wrapper of DeepSpeed's between."""
+    return plan.optim.zero_stage == 0 and plan.precision.dtype == "fp32"
+
+
+def steps_cut_copies(plan: RunPlan) -> bool:
+    """Whether the optimizer steps an fp32 copy of each bf16 weight, and weights are cut over ranks.
+
+    DeepSpeed 0.19.8 does not see there which weights are cut, and adds up a wrong norm of the gradient.
+    """
+    cut = plan.cluster.tensor_parallel > 1 and plan.cluster.pipeline_parallel == 1
+    return cut and plan.optim.zero_stage == 0 and plan.precision.dtype == "bf16"
+
+
+def clips_itself(plan: RunPlan) -> bool:
+    """Whether neox clips gradients, and not DeepSpeed."""
+    return steps_parameters(plan) or steps_cut_copies(plan) or plan.optim.owns_parameters
+
+
+def plain_options(group: dict[str, Any]) -> dict[str, Any]:
+    """A parameter group without its parameters."""
+    return {name: value for name, value in group.items() if name != "params"}

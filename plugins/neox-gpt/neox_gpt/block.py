@@ -1,0 +1,76 @@
+"""One layer of the decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from neox_core.parallel.tensor import ALONE
+from neox_gpt.attention.attention import Attention
+from neox_gpt.dropout import attended_site, drop, mlp_site
+from neox_gpt.mlp import MLP
+from neox_gpt.scope import PLAIN, Scope
+
+if TYPE_CHECKING:
+    from neox_core.contracts.model import Activation, Position
+    from neox_core.parallel.tensor import TensorParallel
+    from neox_gpt.shape import ModelShape
+
+
+class Block(nn.Module):
+    """[batch, seq, hidden] -> [batch, seq, hidden], normalised before each sublayer.
+
+    serial:   x = x + attention(norm(x));  x = x + mlp(norm(x))
+    parallel: x = x + attention(norm(x)) + mlp(norm(x))    GPT-NeoX's `gpt-j-residual`, each sublayer with a norm
+    shared_norm: the parallel form with one norm for both, as in GPT-J itself.
+    residual_post_norm: the serial form with the normalised tensor as residual.
+    With sequence parallelism a rank has some of the positions.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        norm: Callable[[], nn.Module],
+        activation: Activation,
+        tensor: TensorParallel = ALONE,
+    ) -> None:
+        super().__init__()
+        self.tensor = tensor
+        self.kernels: Mapping[str, Callable[..., Any]] = {}
+        self.parallel = shape.parallel_residual
+        self.residual_post_norm = shape.residual_post_norm
+        self.dropout = shape.hidden_dropout
+        self.attention_norm = norm()
+        self.attention = Attention(shape, tensor)
+        self.mlp_norm = None if shape.shared_norm else norm()
+        self.mlp = MLP(shape, activation, tensor)
+
+    def forward(self, x: Tensor, position: Position, scope: Scope = PLAIN, layer: int = 0) -> Tensor:
+        """layer: the place of this pass among all layers; a block that is shared has several."""
+        apart = "bias_dropout_add" in self.kernels  # the last bias of a sublayer is then added with the residual
+        normed = self.attention_norm(x)
+        attended = self.attention(normed, position, scope, layer, bias=not apart)
+        residual = normed if self.residual_post_norm else x
+        site = attended_site(layer)
+        if self.parallel or self.mlp_norm is None:
+            residual = self._add(residual, attended, self.attention.output.bias, scope.keys, site)
+            normed = normed if self.mlp_norm is None else self.mlp_norm(x)
+        else:
+            if not apart and getattr(self.mlp_norm, "adds_residual", False):
+                dropped = drop(attended, self.dropout, scope.keys, site, self.tensor.first_position(x.shape[1]))
+                normed, after = self.mlp_norm(dropped, residual)
+            else:
+                after = self._add(residual, attended, self.attention.output.bias, scope.keys, site)
+                normed = self.mlp_norm(after)
+            residual = normed if self.residual_post_norm else after
+        return self._add(residual, self.mlp(normed, bias=not apart), self.mlp.down.bias, scope.keys, mlp_site(layer))
+
+    def _add(self, residual: Tensor, x: Tensor, bias: Tensor | None, keys: Tensor | None, site: int) -> Tensor:
+        """The residual stream after a sublayer whose result is `x`, without its last bias where a kernel adds it."""
+        first = self.tensor.first_position(x.shape[1])
+        fused = self.kernels.get("bias_dropout_add")
+        if fused is not None:
+            return fused(x, bias, residual, self.dropout, keys, site, first)
+        return residual + drop(x, self.dropout, keys, site, first)

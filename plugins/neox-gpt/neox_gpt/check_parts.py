@@ -1,0 +1,106 @@
+"""Each part of a model is called once, on little, before the model is built from it.
+
+What breaks its contract is then named by its plugin. Without it a step would fail somewhere else, or train something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from neox_core.contracts.model import Activation, PositionShape
+    from neox_core.parallel.context import BuildContext
+    from neox_core.plan.runfile import ComponentRef
+    from neox_gpt.config.plan import GPTPlan
+
+STAGES = ("embed", "prepare", "rotate", "score_bias")
+
+
+def build_activation(reference: ComponentRef) -> Activation:
+    """Raises PluginError for what is no `contracts.Activation`."""
+    activation: Activation = reference.make()
+    if not callable(activation) or not isinstance(getattr(activation, "gated", None), bool):
+        raise reference.fault(f"makes {_shown(activation)}, and an activation is called and has a truth value `gated`")
+    return activation
+
+
+def probe_parts(plan: GPTPlan, activation: Activation, shape: PositionShape, context: BuildContext) -> None:
+    """Raises PluginError for a norm, an activation or a position that does not give what its contract says."""
+    if context.device.type == "meta":  # a model for its shapes alone
+        return
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        _probe_norm(plan.norm, plan.hidden_size, context)
+        width = 8
+        x = _zeros(context, 1, 2, 2 * width if activation.gated else width)
+        with plan.activation.blamed():
+            found = activation(x)
+        _require_like(plan.activation, f"of {_shown(x)}", [found], [x[..., :width]])
+        _probe_position(plan.position, shape, context)
+
+
+def _probe_norm(reference: ComponentRef, dim: int, context: BuildContext) -> None:
+    norm, x = _module(reference, context, dim), _zeros(context, 1, 2, dim)
+    with reference.blamed():
+        found = norm(x)
+    _require_like(reference, f"of {_shown(x)}", [found], [x])
+
+
+def _probe_position(reference: ComponentRef, shape: PositionShape, context: BuildContext) -> None:
+    position = _module(reference, context, shape)
+    lacks = [name for name in STAGES if not callable(getattr(position, name, None))]
+    if lacks:
+        raise reference.fault(f"makes {_shown(position)}, which has no method {lacks[0]}")
+    tokens = min(2, shape.max_positions)
+    positions = torch.arange(tokens, device=context.device)
+    hidden = _zeros(context, 1, tokens, shape.hidden_size)
+    query = _zeros(context, 1, shape.num_heads, tokens, shape.head_dim)
+    with reference.blamed():
+        embedded = position.embed(hidden, positions)
+        prepared = position.prepare(positions, context.dtype)
+        rotated = position.rotate(query, query.clone(), prepared)
+        bias = position.score_bias(prepared)
+    _require_like(reference, "from embed", [embedded], [hidden])
+    if not isinstance(rotated, tuple | list) or len(rotated) != 2:
+        raise reference.fault(f"rotate gives {_shown(rotated)}, not a query and a key")
+    _require_like(reference, "from rotate", rotated, [query, query])
+    if bias is not None:
+        _probe_bias(reference, bias, positions, shape.num_heads)
+
+
+def _probe_bias(reference: ComponentRef, bias: Any, positions: Tensor, num_heads: int) -> None:
+    if not callable(bias):
+        raise reference.fault(f"score_bias gives {_shown(bias)}, neither a function nor None")
+    heads = torch.arange(num_heads, device=positions.device)[:, None, None]
+    wanted = (num_heads, len(positions), len(positions))
+    with reference.blamed():
+        found = bias(heads, positions[:, None], positions)
+    fits = isinstance(found, Tensor) and found.is_floating_point()
+    if not fits or torch.broadcast_shapes(found.shape, wanted) != wanted:
+        raise reference.fault(f"its score_bias is {_shown(found)}, and does not broadcast to {list(wanted)}")
+
+
+def _module(reference: ComponentRef, context: BuildContext, shape: object) -> Any:
+    made = reference.make(shape)
+    if not isinstance(made, nn.Module):
+        raise reference.fault(f"makes {_shown(made)}, not a torch.nn.Module")
+    return made.to(context.device, context.dtype)
+
+
+def _require_like(reference: ComponentRef, what: str, found: Sequence[object], wanted: Sequence[Tensor]) -> None:
+    for got, like in zip(found, wanted, strict=True):
+        if not isinstance(got, Tensor) or (got.shape, got.dtype) != (like.shape, like.dtype):
+            raise reference.fault(f"{what} it gives {_shown(got)}, not {_shown(like)}")
+
+
+def _zeros(context: BuildContext, *size: int) -> Tensor:
+    return torch.zeros(size, device=context.device, dtype=context.dtype)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    return "None" if value is None else f"a {type(value).__name__}"

@@ -1,0 +1,87 @@
+"""A valid config to the plan of its decoder."""
+
+from collections.abc import Sequence
+
+from neox_core.config.schema.sections.data import DataSection
+from neox_core.config.schema.sections.precision import PrecisionSection
+from neox_core.config.schema.structure import Chosen, Config
+from neox_core.plan.assemble import reference
+from neox_core.plan.planners import sharding
+from neox_core.plan.runfile import RecomputePlan
+from neox_gpt.config.attention_config import layer_layouts, layouts_used, mode_of
+from neox_gpt.config.plan import GPTPlan
+from neox_gpt.config.sections.activation_checkpointing import ActivationCheckpointingSection, option, segments
+from neox_gpt.config.sections.attention import AttentionSection
+from neox_gpt.config.sections.model import DropoutSection, ModelSection
+
+
+def gpt_plan(config: Config) -> GPTPlan:
+    """The plan of a valid config."""
+    model, rest = config.section(ModelSection), config.section(DropoutSection)
+    data, precision = config.section(DataSection), config.section(PrecisionSection)
+    layouts = config.components("sparse layout")
+    (norm,), (activation,), (position,) = (config.components(kind) for kind in ("norm", "activation", "position"))
+    return GPTPlan(
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        num_attention_heads=model.num_attention_heads,
+        intermediate_size=model.intermediate_size or 4 * model.hidden_size,
+        seq_length=data.seq_length,
+        max_position_embeddings=model.max_position_embeddings,
+        norm=reference(norm),
+        activation=reference(activation),
+        position=reference(position),
+        padded_vocab_size=data.padded_vocab_size,
+        make_vocab_size_divisible_by=data.make_vocab_size_divisible_by,
+        tie_embeddings=not model.no_weight_tying,
+        parallel_residual=model.gpt_j_residual,
+        residual_post_norm=model.apply_residual_connection_post_layernorm,
+        hidden_dropout=rest.hidden_dropout,
+        attention_dropout=rest.attention_dropout,
+        init_method=model.init_method,
+        output_init_method=model.output_layer_init_method,
+        init_std=model.init_method_std,
+        attention_softmax_in_fp32=precision.attention_softmax_in_fp32 or model.apply_query_key_layer_scaling,
+        num_kv_heads=model.num_kv_heads,
+        num_unique_layers=model.num_unique_layers,
+        param_sharing_style=model.param_sharing_style,
+        shared_norm=model.gpt_j_tied,
+        attention_bias=model.use_bias_in_attn_linear,
+        mlp_bias=model.use_bias_in_mlp,
+        query_key_layer_scaling=model.apply_query_key_layer_scaling,
+        reset_position_ids=model.reset_position_ids,
+        reset_attention_mask=model.reset_attention_mask,
+        eod_mask_loss=model.eod_mask_loss,
+        compile=model.compile,
+        sparse_gradients=sharding(config).sparse_gradients,
+        recompute=_recompute(config.section(ActivationCheckpointingSection), model.num_layers),
+        layouts=tuple(map(reference, layouts)),
+        layout_of_layer=_layout_of_layer(config, layouts, model.num_layers),
+    )
+
+
+def _layout_of_layer(config: Config, layouts: Sequence[Chosen], num_layers: int) -> tuple[int | None, ...]:
+    attention = config.section(AttentionSection)
+    sparsity, pattern, mode = attention.sparsity, attention.attention_config, mode_of(attention.sparse_attention)
+    if not layouts:
+        return ()
+    place = {name: index for index, name in enumerate(layouts_used(sparsity, mode, pattern))}
+    names = layer_layouts(num_layers, sparsity, mode, pattern)
+    return tuple(None if name is None else place[name] for name in names)
+
+
+def _recompute(section: ActivationCheckpointingSection, num_layers: int) -> RecomputePlan | None:
+    if not section.checkpoint_activations:
+        return None
+    if not section.deepspeed_activation_checkpointing:
+        return RecomputePlan(section.checkpoint_num_layers, section.distribute_checkpointed_activations)
+    return RecomputePlan(
+        layers=section.checkpoint_num_layers,
+        deepspeed=True,
+        partition=option(section, "partition_activations"),
+        contiguous=option(section, "contiguous_checkpointing"),
+        num_checkpoints=segments(section, num_layers),
+        in_cpu=option(section, "checkpoint_in_cpu"),
+        synchronize=option(section, "synchronize_each_layer"),
+        profile=option(section, "profile_backward"),
+    )

@@ -1,0 +1,61 @@
+"""What the fullest rank of a run holds of a decoder: closed forms over the plan."""
+
+from neox_core.contracts.architecture import ModelSize, Shapes
+from neox_core.plan.memory import BYTES
+from neox_core.plan.runfile import RunPlan
+from neox_gpt.config.plan import GPTPlan
+
+CUT = (".qkv.weight", ".qkv.bias", ".up.weight", ".up.bias", ".output.weight", ".down.weight")
+"""Ends of the names of what tensor parallelism cuts, beside the tables of the vocabulary."""
+TABLES = ("embedding.weight", "head.weight")
+
+
+def on_fullest_rank(plan: RunPlan, model: GPTPlan, shapes: Shapes) -> dict[str, tuple[int, ...]]:
+    """The shapes of what the fullest rank holds: its stage's layers, and its part of what is cut."""
+    tensor, stages = plan.cluster.tensor_parallel, plan.cluster.pipeline_parallel
+    layers = _layers_of_a_stage(plan, model)
+    held = {name: shape for name, shape in shapes.items() if not name.startswith("layers.") or _layer(name) < layers}
+    if stages > 1 and "head.weight" in held:  # the first stage and the last have one table each
+        del held["head.weight"]
+    return {
+        name: (-(-shape[0] // tensor), *shape[1:]) if name in TABLES or name.endswith(CUT) else shape
+        for name, shape in held.items()
+    }
+
+
+def _layer(name: str) -> int:
+    return int(name.split(".")[1])
+
+
+def _layers_of_a_stage(plan: RunPlan, model: GPTPlan) -> int:
+    return -(-(model.num_unique_layers or model.num_layers) // plan.cluster.pipeline_parallel)
+
+
+def activation_bytes(plan: RunPlan, model: GPTPlan, size: ModelSize) -> int:
+    """What the backward pass of one micro-batch keeps, of as many as a first stage has under way."""
+    tensor = plan.cluster.tensor_parallel
+    width = BYTES[plan.precision.dtype]
+    tokens = plan.batch.micro_batch * model.seq_length
+    layers = -(-model.num_layers // plan.cluster.pipeline_parallel)
+    whole = tensor if plan.cluster.sequence_parallel else 1
+    kept, cut = _kept(model, gated=size.gated)
+    layer = tokens * width * (kept // whole + cut // tensor)
+    inputs = tokens * width * model.hidden_size // whole
+    if model.recompute is None:
+        total = layers * layer
+    else:
+        segment = min(model.recompute.layers, layers)
+        total = -(-layers // segment) * inputs + segment * layer
+    under_way = min(plan.cluster.pipeline_parallel, plan.batch.gradient_accumulation)
+    return total * under_way + 3 * inputs
+
+
+def _kept(model: GPTPlan, *, gated: bool) -> tuple[int, int]:
+    """Numbers that a layer keeps of each token: (by every tensor rank, shared by the tensor ranks)."""
+    hidden, width = model.hidden_size, model.intermediate_size
+    keys = (model.num_kv_heads or model.num_attention_heads) * (hidden // model.num_attention_heads)
+    inputs = (1 if model.parallel_residual else 2) + (1 if model.shared_norm else 2)  # of norms, and of projections
+    whole = inputs * hidden
+    attention = (hidden + 2 * keys) + (hidden + keys) + 2 * hidden  # q, k, v; q and k turned; the result, by heads too
+    mlp = (4 if gated else 2) * width  # value and gate, the gate's activation, their product; or before and after
+    return whole, attention + mlp

@@ -1,0 +1,65 @@
+"""What a rank is told of a decoder."""
+
+from typing import Literal
+
+from attrs import frozen
+
+from neox_core.errors import UsageError
+from neox_core.plan.runfile import ComponentRef, ModelPlan, RunPlan
+
+
+@frozen(kw_only=True)
+class GPTPlan(ModelPlan):
+    """The decoder. Widths in elements; `padded_vocab_size` None: from the tokenizer, rounded up.
+
+    num_kv_heads None: as many as heads. num_unique_layers None: as many as layers. recompute None: keep activations.
+    kernels: for each op that a kernel may compute; ops that are not named are computed by their references.
+    sparse_gradients: the embedding's gradient is sent as the rows that a step has used.
+    layout_of_layer: for each layer its place in `layouts`, None where it sees all before it; empty: all layers do.
+    """
+
+    hidden_size: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_position_embeddings: int
+    norm: ComponentRef
+    activation: ComponentRef
+    position: ComponentRef
+    tie_embeddings: bool
+    parallel_residual: bool
+    residual_post_norm: bool
+    hidden_dropout: float
+    attention_dropout: float
+    init_method: str
+    output_init_method: str
+    init_std: float
+    attention_softmax_in_fp32: bool
+    num_kv_heads: int | None = None
+    num_unique_layers: int | None = None
+    param_sharing_style: Literal["grouped", "spaced"] = "grouped"
+    shared_norm: bool = False
+    attention_bias: bool = True
+    mlp_bias: bool = True
+    query_key_layer_scaling: bool = False
+    reset_position_ids: bool = False
+    reset_attention_mask: bool = False
+    eod_mask_loss: bool = False
+    compile: bool = False
+    sparse_gradients: bool = False
+    layouts: tuple[ComponentRef, ...] = ()
+    layout_of_layer: tuple[int | None, ...] = ()
+
+    def in_short(self) -> str:
+        return f"{self.num_layers} layers of width {self.hidden_size}"
+
+    def in_words(self) -> str:
+        parts = f"{self.norm.name}, {self.position.name}, {self.activation.name}"
+        size = f"{self.num_layers} layers, hidden {self.hidden_size}, {self.num_attention_heads} heads"
+        return f"{size}, sequence {self.seq_length}; {parts}"
+
+
+def gpt_plan_in(run: RunPlan) -> GPTPlan:
+    """The plan of a run's decoder. Raises UsageError for a run of another architecture."""
+    if not isinstance(run.model, GPTPlan):
+        raise UsageError(f"{run.architecture.owner}: this command is for decoders of architecture gpt")
+    return run.model

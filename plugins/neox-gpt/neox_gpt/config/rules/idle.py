@@ -1,0 +1,22 @@
+"""Keys of the decoder that change nothing in a run, because of what stands beside them."""
+
+from neox_core.config.schema.structure import Config
+from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.rules.idle import Idle, idle_rule
+from neox_gpt.config.sections.model import ModelSection
+
+DRAWN_BY_STD = ("normal", "scaled_normal", "single_residual_scaled_normal")
+"""The initialisations that `init-method-std` is read by."""
+
+
+def _no_std(config: Config, shape: ClusterShape) -> str:
+    model = config.section(ModelSection)
+    methods = (model.init_method, model.output_layer_init_method)
+    return (
+        ""
+        if set(methods) & set(DRAWN_BY_STD)
+        else f"{' and '.join(dict.fromkeys(methods))} set their own standard deviations"
+    )
+
+
+keys_of_the_decoder_that_do_nothing = idle_rule((Idle(("init_method_std",), _no_std),))

@@ -1,0 +1,124 @@
+"""The decoder: its shape, its components, its initial weights."""
+
+from typing import Literal
+
+from attrs import frozen
+
+from neox_core.config.schema.checks import above, probability
+from neox_core.config.schema.setting import setting
+
+Init = Literal[
+    "normal",
+    "scaled_normal",
+    "single_residual_scaled_normal",
+    "small_init",
+    "wang_init",
+    "xavier_uniform",
+    "xavier_normal",
+    "orthogonal",
+    "scaled_orthogonal",
+]
+
+
+@frozen
+class ModelSection:
+    """Shape and components of the model: `neox plugins list` shows what is installed."""
+
+    num_layers: int = setting(help="Number of transformer blocks.", check=above(0), origin="megatron")
+    hidden_size: int = setting(help="Width of the residual stream.", unit="elements", check=above(0), origin="megatron")
+    num_attention_heads: int = setting(help="Attention heads of each block.", check=above(0), origin="megatron")
+    num_kv_heads: int | None = setting(
+        None,
+        help="Heads of keys and values, each for several heads of queries. Default: num-attention-heads.",
+        check=above(0),
+        origin="gpt-neox",
+    )
+    num_unique_layers: int | None = setting(
+        None,
+        help="Blocks that own weights; the other layers reuse them. Default: num-layers.",
+        check=above(0),
+        origin="megatron",
+    )
+    param_sharing_style: Literal["grouped", "spaced"] = setting(
+        "grouped",
+        help="Order in which layers use the unique blocks: grouped 1 2 1 2, spaced 1 1 2 2.",
+        origin="megatron",
+    )
+    max_position_embeddings: int = setting(
+        help="Longest sequence the model can take.", unit="tokens", check=above(0), origin="megatron"
+    )
+    intermediate_size: int | None = setting(
+        None,
+        help="Width inside the MLP, after the gate where the activation has one; at the same width, a gated MLP "
+        "has 1.5 times the weights. Default: 4 x hidden-size.",
+        unit="elements",
+        check=above(0),
+        origin="gpt-neox",
+    )
+    norm: str = setting("layernorm", help="Norm before attention, before the MLP and at the end.", origin="gpt-neox")
+    pos_emb: str = setting("learned", help="How the positions of the tokens enter the model.", origin="gpt-neox")
+    activation: str = setting("gelu", help="Nonlinearity of the MLP.", origin="gpt-neox")
+    no_weight_tying: bool = setting(
+        False, help="Use a separate matrix for the output projection instead of the input embedding.", origin="gpt-neox"
+    )
+    gpt_j_residual: bool = setting(
+        False, help="Compute attention and MLP of a block side by side from one input.", origin="gpt-neox"
+    )
+    gpt_j_tied: bool = setting(
+        False, help="One norm for both sublayers of gpt-j-residual, as in GPT-J itself.", origin="gpt-neox"
+    )
+    apply_residual_connection_post_layernorm: bool = setting(
+        False, help="Take the residual after the norm instead of before it.", origin="megatron"
+    )
+    use_bias_in_attn_linear: bool = setting(True, help="Biases in the projections of attention.", origin="gpt-neox")
+    use_bias_in_mlp: bool = setting(True, help="Biases in the projections of the MLP.")
+    apply_query_key_layer_scaling: bool = setting(
+        False,
+        help="Divide queries by the number of the layer and multiply the scores by it in fp32, against overflow in "
+        "fp16; sets attention-softmax-in-fp32.",
+        origin="megatron",
+    )
+    reset_position_ids: bool = setting(
+        False, help="Count positions from the first token of each document in a sample.", origin="megatron"
+    )
+    reset_attention_mask: bool = setting(
+        False, help="Keep attention within each document of a sample.", origin="megatron"
+    )
+    eod_mask_loss: bool = setting(
+        False, help="Leave predictions from an end-of-document token out of the loss.", origin="megatron"
+    )
+    compile: bool = setting(
+        False,
+        help="Compile the layers with torch.compile: takes minutes at the start, makes steps faster.",
+        changes="speed",
+    )
+    use_cpu_initialization: bool = setting(
+        False,
+        help="Draw the initial weights on the CPU. neox always does this, from "
+        "(seed, parameter name), in every layout.",
+        origin="megatron",
+    )
+    init_method: Init = setting(
+        "normal",
+        help="How weights are drawn. The orthogonal methods factorize each matrix, an embedding of 50,000 by 4,096 in "
+        "minutes on a CPU.",
+        origin="gpt-neox",
+    )
+    output_layer_init_method: Init = setting(
+        "scaled_normal", help="How the weights at the end of a residual branch are drawn.", origin="gpt-neox"
+    )
+    init_method_std: float = setting(
+        0.02, help="Standard deviation of the normal inits.", check=above(0), origin="megatron"
+    )
+
+
+@frozen
+class DropoutSection:
+    """Against overfitting."""
+
+    hidden_dropout: float = setting(
+        0.1, help="Dropout on embeddings and on the output of each sublayer.", check=probability, origin="megatron"
+    )
+    attention_dropout: float = setting(
+        0.1, help="Dropout on attention probabilities.", check=probability, origin="megatron"
+    )

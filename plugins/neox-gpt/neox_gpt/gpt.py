@@ -1,0 +1,171 @@
+"""The decoder: embeddings, blocks, a last norm, and the projection to the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from neox_core.parallel.linear import ColumnLinear
+from neox_core.parallel.matmul import linear
+from neox_core.parallel.tensor import ALONE
+from neox_gpt.attention.cache import KeyValueCache
+from neox_gpt.attention.flex import mask_of_pass
+from neox_gpt.block import Block
+from neox_gpt.documents import DocumentRules
+from neox_gpt.embedding import Embedding
+from neox_gpt.loss import cross_entropy
+from neox_gpt.recompute import run_layers
+from neox_gpt.scope import Scope, prepare
+from neox_gpt.shape import flops_per_token
+
+if TYPE_CHECKING:
+    from neox_core.contracts.model import Activation
+    from neox_core.parallel.row import Recompute, Routing
+    from neox_core.parallel.tensor import TensorParallel
+    from neox_gpt.attention.sparse import BlockTable
+    from neox_gpt.loss import LossAndGradient
+    from neox_gpt.shape import ModelShape
+
+
+class GPT(nn.Module):
+    """A decoder-only transformer as GPT-NeoX defines it.
+
+    norm: makes a fresh norm of width hidden_size. position: a module that keeps `contracts.model.Position`.
+    narrow_loss: the loss of a token in the dtype of its logits, see `cross_entropy`. tensor: the ranks that share it.
+    documents: what the end of a document in a sample means; None: a sample is one document.
+    recompute: which activations are computed again in the backward pass; None: all are kept.
+    tables: by layer, the blocks of keys that its queries see; all other layers see everything before them.
+    compiled_loss: the loss of a few tokens, compiled; None: as it is. sparse_gradients: of the embedding.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        norm: Callable[[], nn.Module],
+        activation: Activation,
+        position: nn.Module,
+        tensor: TensorParallel = ALONE,
+        *,
+        narrow_loss: bool = False,
+        documents: DocumentRules | None = None,
+        recompute: Recompute | None = None,
+        tables: Mapping[int, BlockTable] | None = None,
+        compiled_loss: LossAndGradient | None = None,
+        sparse_gradients: bool = False,
+    ) -> None:
+        super().__init__()
+        self.tables = tables or {}
+        self.kernels: Mapping[str, Callable[..., Any]] = {}
+        self.narrow_loss = narrow_loss
+        self.documents = documents
+        self.draws = shape.has_dropout
+        self.recompute = recompute
+        self.compiled_loss = compiled_loss
+        self.shape = shape
+        self.tensor = tensor
+        self.embedding = Embedding(
+            shape.vocab_size, shape.hidden_size, shape.hidden_dropout, tensor, sparse_gradients=sparse_gradients
+        )
+        self.sparse_weights = (self.embedding.weight,) if sparse_gradients else ()
+        self.position = position
+        self.layers = nn.ModuleList(Block(shape, norm, activation, tensor) for _ in range(shape.num_unique_layers))
+        self.final_norm = norm()
+        head = None if shape.tie_embeddings else ColumnLinear(shape.hidden_size, shape.vocab_size, tensor, bias=False)
+        self.head = head
+
+    def forward(
+        self, tokens: Tensor, labels: Tensor, keys: Tensor | None = None, *, routing: Routing | None = None
+    ) -> Tensor:
+        """Mean cross-entropy in nats over the labels that are not -100; tokens, labels: int64 [batch, seq].
+
+        The logits exist for a few tokens at a time, never for the whole batch. keys: one for each sample, which in
+        training decide what dropout drops, see `parallel.sample_keys`. routing: the layers that see some of the
+        tokens. Raises ValueError where keys are missing.
+        """
+        if not self.training:
+            keys = None
+        elif keys is None and self.shape.has_dropout:
+            raise ValueError("training with dropout needs the keys of the samples")
+        if self.documents is not None:
+            labels = self.documents.labels(tokens, labels)
+        hidden = self.tensor.enter(self.hidden(tokens, keys=keys, routing=routing))
+        loss = self.kernels.get("cross_entropy") or partial(cross_entropy, compiled=self.compiled_loss)
+        return loss(hidden, self.output_weight, labels, narrow=self.narrow_loss, tensor=self.tensor)
+
+    def logits(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        """int64 [batch, seq] -> [batch, seq, vocab]. With a cache, `tokens` are those that follow what it holds."""
+        hidden = self.tensor.enter(self.hidden(tokens, cache))
+        return self.tensor.gather_last(linear(hidden, self.output_weight))
+
+    def last_logits(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        """The logits after the last token of each sequence: int64 [batch, seq] -> [batch, vocab]."""
+        hidden = self.tensor.enter(self.hidden(tokens, cache))[:, -1]
+        return self.tensor.gather_last(linear(hidden, self.output_weight))
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        cache: KeyValueCache | None = None,
+        keys: Tensor | None = None,
+        routing: Routing | None = None,
+    ) -> Tensor:
+        """int64 [batch, seq] -> the normalised states after the last block, [batch, seq, hidden].
+
+        With a cache a sequence is one document, whatever is in it.
+        """
+        positions, scope = self.scope(tokens, cache, keys, routing)
+        x = self.embedding(tokens, positions, self.position, keys)
+        blocks = [(layer, self.layers[index]) for layer, index in enumerate(self.shape.layer_order)]
+        x = run_layers(blocks, x, self.position, scope, self.recompute)
+        if cache is not None:
+            cache.advance(tokens.shape[1])
+        return self.final_norm(x)
+
+    def scope(
+        self,
+        tokens: Tensor,
+        cache: KeyValueCache | None = None,
+        keys: Tensor | None = None,
+        routing: Routing | None = None,
+    ) -> tuple[Tensor, Scope]:
+        """The positions of int64 [batch, seq] `tokens`, [seq] or [batch, seq], and what all layers share."""
+        first = 0 if cache is None else cache.length
+        positions = torch.arange(first, first + tokens.shape[1], device=tokens.device)
+        documents = within = None
+        if self.documents is not None and cache is None:
+            documents, within = self.documents.index(tokens), self.documents.positions(tokens)
+        positions = positions if within is None else within
+        routing = routing if self.training else None
+        make = partial(prepare, self.position, self._matmul_dtype(self.embedding.weight), self.tensor)
+        mask = mask_of_pass(documents)
+        return positions, Scope(make(positions), keys, documents, within, cache, self.tables, routing, make, mask)
+
+    @property
+    def flops_per_token(self) -> int:
+        """Of forward and backward, for one token of a whole sequence."""
+        return flops_per_token(self.shape, self.shape.seq_length)
+
+    @property
+    def window(self) -> int:
+        """The longest sequence, in tokens: what there are positions for, or layouts."""
+        return self.shape.seq_length if self.tables else self.shape.max_positions
+
+    @property
+    def output_weight(self) -> Tensor:
+        """[vocab, hidden], of a tensor-parallel rank its rows: the head's, or the embedding's where they are tied."""
+        return self.embedding.weight if self.head is None else self.head.weight
+
+    def new_cache(self, batch: int, capacity: int) -> KeyValueCache:
+        """A cache for `batch` sequences of up to `capacity` tokens, on the model's device."""
+        weight = self.embedding.weight
+        heads = self.tensor.share(self.shape.num_kv_heads)
+        return KeyValueCache(self.shape, heads, batch, capacity, self._matmul_dtype(weight), weight.device)
+
+    @staticmethod
+    def _matmul_dtype(x: Tensor) -> torch.dtype:
+        device = x.device.type
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype

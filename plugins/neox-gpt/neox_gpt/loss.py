@@ -1,0 +1,164 @@
+"""Cross-entropy over a large vocabulary, a few tokens at a time.
+
+The logits of a batch are the largest tensor of a small model. Here they exist for one chunk of tokens, and the chunk's
+gradient is taken while they are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neox_core.parallel.matmul import gradient_product, times_transposed
+from neox_core.parallel.tensor import ALONE, TensorParallel
+
+IGNORED = -100
+CHUNK_BYTES = {"cpu": 24 * 2**20}  # a processor's last cache; the logits are read and written four times
+GPU_CHUNK_BYTES = 256 * 2**20
+
+LossAndGradient = Callable[[Tensor, Tensor, torch.dtype], tuple[Tensor, Tensor]]
+"""`loss_and_gradient`, or what a compiler has made of it."""
+
+
+def cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    chunk: int | None = None,
+    *,
+    narrow: bool = False,
+    tensor: TensorParallel = ALONE,
+    compiled: LossAndGradient | None = None,
+) -> Tensor:
+    """Mean of -log softmax(hidden @ weight.T)[label] in nats over the labels that are not -100.
+
+    hidden: [..., hidden]. weight: [vocab, hidden]. labels: int64, the leading shape of hidden. Under autocast the
+    products are in its dtype, the softmax is in fp32 all the same. Returns a scalar of fp32 or wider; 0 when no
+    label counts, nan where one is outside of the vocabulary.
+    chunk: tokens whose logits exist at once; None: what CHUNK_BYTES of fp32 hold. narrow: each token's loss in the
+    dtype of the products, with its few digits, instead of fp32; their sum is in fp32 all the same.
+    tensor: the ranks that share the vocabulary, each with its rows of `weight`. Each returns the loss, and the part of
+    the gradient of `hidden` that goes through its rows: `TensorParallel.enter` adds them up.
+    compiled: `loss_and_gradient` by a compiler, for one rank.
+    """
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    if chunk is None:
+        chunk = max(1, CHUNK_BYTES.get(device, GPU_CHUNK_BYTES) // (4 * weight.shape[0]))
+    with_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    with torch.autocast(device, enabled=False):
+        loss: Tensor = _ChunkedCrossEntropy.apply(
+            hidden.flatten(0, -2), weight, labels.flatten(), dtype, chunk, narrow, with_gradient, tensor, compiled
+        )
+    return loss
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    """The gradient is that of the sum, taken in `forward`; `backward` divides by the number of labels.
+
+    A loss scale comes in at the same place, so what half precision holds in between is of the size of a probability,
+    not of one divided by the tokens of a batch.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,  # [tokens, hidden]
+        weight: Tensor,  # [vocab, hidden]
+        labels: Tensor,  # [tokens]
+        dtype: torch.dtype,
+        chunk: int,
+        narrow: bool,
+        with_gradient: bool,
+        tensor: TensorParallel,
+        compiled: LossAndGradient | None,
+    ) -> Tensor:
+        wide = torch.promote_types(dtype, torch.float32)
+        inner = dtype if narrow else wide
+        states, matrix = hidden.to(dtype), weight.to(dtype)
+        counted = labels != IGNORED
+        targets = labels.clamp(min=0) - tensor.rank * weight.shape[0]
+        here = (targets >= 0) & (targets < weight.shape[0])  # of the targets, those among this rank's rows
+        targets = targets.clamp(0, weight.shape[0] - 1)
+        losses = torch.empty(labels.shape, dtype=inner, device=labels.device)
+        grad_hidden = torch.empty_like(states) if with_gradient else None
+        grad_weight = torch.zeros(weight.shape[::-1], dtype=wide, device=weight.device) if with_gradient else None
+        for part in (slice(start, start + chunk) for start in range(0, len(labels), chunk)):
+            target = targets[part, None]
+            logits = times_transposed(states[part], matrix)  # [chunk, vocab]
+            if compiled is not None and with_gradient and tensor.size == 1:
+                torch._dynamo.maybe_mark_dynamic(logits, 0)  # noqa: SLF001  the last chunk is shorter
+                losses[part], grad = compiled(logits, target, inner)
+            else:
+                losses[part], probs = _softmax_loss(logits, target, here[part], inner, tensor)
+                if not with_gradient:
+                    continue
+                grad = probs.scatter_add_(1, target, -here[part, None].to(inner)).to(dtype)  # d loss / d logits
+            if grad_hidden is None or grad_weight is None:
+                continue
+            kept = counted[part, None]
+            grad_hidden[part] = gradient_product(grad, matrix.T) * kept
+            grad_weight += gradient_product((states[part] * kept).T, grad.T)
+        count = counted.sum().clamp(min=1)
+        ctx.save_for_backward(grad_hidden, grad_weight, count)
+        ctx.dtypes = hidden.dtype, weight.dtype
+        unknown = counted & ((labels < 0) | (labels >= weight.shape[0] * tensor.size))
+        return losses.masked_fill_(~counted, 0.0).masked_fill_(unknown, torch.nan).sum(dtype=wide) / count
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_weight, count = ctx.saved_tensors
+        hidden_dtype, weight_dtype = ctx.dtypes
+        scale = grad_loss / count
+        grad_weight = torch.mul(grad_weight.T, scale).contiguous()
+        return (grad_hidden * scale).to(hidden_dtype), grad_weight.to(weight_dtype), *(None,) * 7
+
+
+def loss_and_gradient(logits: Tensor, target: Tensor, inner: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Losses of `inner` [chunk] and their gradient in the dtype of the logits [chunk, vocab], by what a compiler fuses.
+
+    target: int64 [chunk, 1].
+    """
+    wide = logits.to(inner)
+    highest = wide.amax(-1, keepdim=True)
+    powers = (wide - highest).exp()
+    total = powers.sum(-1, keepdim=True)
+    own = wide.gather(1, target)
+    is_target = torch.arange(logits.shape[1], device=logits.device) == target
+    grad = powers / total - is_target.to(inner)
+    return (highest - own + total.log())[:, 0], grad.to(logits.dtype)
+
+
+def _softmax_loss(
+    logits: Tensor, target: Tensor, here: Tensor, inner: torch.dtype, tensor: TensorParallel
+) -> tuple[Tensor, Tensor]:
+    """Losses [chunk] and probabilities [chunk, vocab] of `inner`, in passes of torch's own.
+
+    target: int64 [chunk, 1]. here: bool [chunk], which targets are among this rank's rows.
+    """
+    highest, own = logits.amax(-1), logits.gather(1, target)[:, 0]
+    probs = torch.softmax(logits, -1, dtype=inner)
+    top = probs.amax(-1)
+    if tensor.size > 1:
+        highest, own, top = _across(tensor, highest, own * here, probs, top)
+    # The likeliest token's probability cannot underflow as the target's can: the loss goes by way of it.
+    return highest.to(inner) - own.to(inner) - top.log(), probs
+
+
+def _across(
+    tensor: TensorParallel, highest: Tensor, own: Tensor, probs: Tensor, top: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """From each rank's softmax over its rows to that over all; `probs` [chunk, its rows] becomes so in place.
+
+    highest, own, top: [chunk], of this rank's logits the largest and the target's, and the largest of `probs`. Returns
+    the three of all rows.
+    """
+    overall = tensor.highest(highest.clone())
+    # exp(highest) / top is the sum of this rank's exponentials.
+    mine = (highest - overall).to(top.dtype).exp() / top
+    total, own = tensor.add_up(torch.stack([mine, own.to(top.dtype)]))
+    probs *= (mine / total)[:, None]
+    return overall, own, total.reciprocal()

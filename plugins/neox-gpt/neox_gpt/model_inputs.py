@@ -1,0 +1,106 @@
+"""The parts of a planned model, loaded and ready to be put together: as one module, or as the stages of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from attrs import field, frozen
+
+from neox_core.contracts.model import PositionShape
+from neox_core.errors import ConfigError
+from neox_core.parallel.row import Recompute
+from neox_gpt.attention.layout_tables import build_tables
+from neox_gpt.check_parts import build_activation, probe_parts
+from neox_gpt.documents import DocumentRules
+from neox_gpt.loss import loss_and_gradient
+from neox_gpt.recompute import recompute_by_torch, recompute_parted
+from neox_gpt.shape import ModelShape, build_shape
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from neox_core.contracts.model import Activation
+    from neox_core.parallel.context import BuildContext
+    from neox_core.parallel.tensor import TensorParallel
+    from neox_core.plan.runfile import RecomputePlan
+    from neox_gpt.attention.sparse import BlockTable
+    from neox_gpt.config.plan import GPTPlan
+    from neox_gpt.loss import LossAndGradient
+
+
+@frozen(eq=False)
+class Parts:
+    """What `model.gpt.GPT` is made of, by the names it has there."""
+
+    shape: ModelShape
+    norm: Callable[[], nn.Module]
+    activation: Activation
+    position: nn.Module
+    tensor: TensorParallel
+    narrow_loss: bool
+    documents: DocumentRules | None
+    recompute: Recompute | None
+    tables: Mapping[int, BlockTable] = field(factory=dict)
+    compiled_loss: LossAndGradient | None = None
+    sparse_gradients: bool = False
+
+
+def load_parts(
+    plan: GPTPlan,
+    vocab_size: int,
+    context: BuildContext,
+    eod: int | None,
+    recompute_by: Callable[..., Tensor] | None = None,
+    backend: str = "inductor",
+) -> Parts:
+    """recompute_by: in place of torch's function. backend: of torch.compile, where the plan asks for it.
+
+    Raises PluginError for a component that cannot be loaded or breaks its contract, ConfigError for numbers that
+    make no model.
+    """
+    activation = build_activation(plan.activation)
+    probe_parts(plan, activation, _position_shape(plan), context)
+    shape = build_shape(plan, vocab_size, gated=activation.gated)
+    return Parts(
+        shape=shape,
+        norm=partial(plan.norm.make, shape.hidden_size),
+        activation=activation,
+        position=load_position(plan),
+        tensor=context.groups.tensor,
+        narrow_loss=context.narrow_loss,
+        documents=_document_rules(plan, eod),
+        recompute=None if plan.recompute is None else _recompute(plan.recompute, context.groups.tensor, recompute_by),
+        tables=build_tables(plan, context),
+        compiled_loss=_compiled_loss(backend) if plan.compile and context.groups.tensor.size == 1 else None,
+        sparse_gradients=plan.sparse_gradients,
+    )
+
+
+def load_position(plan: GPTPlan) -> Any:
+    """A module that keeps `contracts.Position`, its weights still to be drawn."""
+    return plan.position.make(_position_shape(plan))
+
+
+def _position_shape(plan: GPTPlan) -> PositionShape:
+    heads = plan.num_attention_heads
+    return PositionShape(plan.hidden_size, heads, plan.hidden_size // heads, plan.max_position_embeddings)
+
+
+def _recompute(plan: RecomputePlan, tensor: TensorParallel, by: Callable[..., Tensor] | None) -> Recompute:
+    return Recompute(plan.layers, by or (recompute_parted(tensor) if plan.distribute else recompute_by_torch))
+
+
+def _compiled_loss(backend: str) -> LossAndGradient:
+    compiled: LossAndGradient = torch.compile(loss_and_gradient, backend=backend)
+    return compiled
+
+
+def _document_rules(plan: GPTPlan, eod: int | None) -> DocumentRules | None:
+    if not (plan.reset_position_ids or plan.reset_attention_mask or plan.eod_mask_loss):
+        return None
+    if eod is None:
+        raise ConfigError("without a tokenizer the end of a document is not known", hint="set tokenizer-type")
+    return DocumentRules(eod, plan.reset_position_ids, plan.reset_attention_mask, plan.eod_mask_loss)

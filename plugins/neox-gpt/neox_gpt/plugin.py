@@ -1,0 +1,43 @@
+"""Offers the decoder of GPT-NeoX and its relatives."""
+
+from neox_core.api import Component, ConfigSection, hookimpl
+from neox_gpt.config.sections.activation_checkpointing import ActivationCheckpointingSection
+from neox_gpt.config.sections.attention import AttentionSection
+from neox_gpt.config.sections.fusion import FusionSection
+from neox_gpt.config.sections.model import DropoutSection, ModelSection
+from neox_gpt.ops import OPS
+
+
+def _section(name: str, settings: type) -> ConfigSection:
+    return ConfigSection(name, settings, (settings.__doc__ or "").partition("\n")[0])
+
+
+@hookimpl
+def neox_architectures() -> list[Component]:
+    return [
+        Component(
+            name="gpt",
+            target="neox_gpt.architecture:GPTArchitecture",
+            planner="neox_gpt.config.planner:PLANNER",
+            summary="A decoder of blocks of attention and MLP, as GPT-NeoX has it.",
+            ops=OPS,
+            sections=(
+                _section("model", ModelSection),
+                _section("attention", AttentionSection),
+                _section("dropout", DropoutSection),
+                _section("activation checkpointing", ActivationCheckpointingSection),
+                _section("fusion", FusionSection),
+            ),
+        )
+    ]
+
+
+@hookimpl
+def neox_commands() -> list[Component]:
+    return [
+        Component(
+            name="generate",
+            target="neox_gpt.generation.command:generate",
+            summary="Continue a prompt with the model in a checkpoint.",
+        )
+    ]

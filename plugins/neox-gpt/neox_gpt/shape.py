@@ -1,0 +1,134 @@
+"""The frozen numbers that every layer needs, and what follows from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from attrs import Factory, field, frozen
+
+from neox_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from neox_gpt.config.plan import GPTPlan
+
+
+@frozen
+class ModelShape:
+    """Widths in elements, lengths in tokens, dropouts as probabilities.
+
+    num_kv_heads: heads of keys and values, each of which serves num_heads / num_kv_heads heads of queries.
+    num_unique_layers: blocks that own weights; the num_layers passes go through them in `layer_order`.
+    shared_norm: one norm for both sublayers of the parallel form. query_key_layer_scaling: see `model.attention`.
+    vocab_size: rows of the embedding, padding included. intermediate_size: inputs of the MLP's second projection; the
+    first has as many outputs, or twice as many when the activation is gated.
+    """
+
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    intermediate_size: int
+    seq_length: int
+    max_positions: int
+    vocab_size: int
+    num_kv_heads: int = field(default=Factory(lambda self: self.num_heads, takes_self=True))
+    num_unique_layers: int = field(default=Factory(lambda self: self.num_layers, takes_self=True))
+    sharing: Literal["grouped", "spaced"] = "grouped"
+    shared_norm: bool = False
+    attention_bias: bool = True
+    mlp_bias: bool = True
+    query_key_layer_scaling: bool = False
+    gated: bool = False
+    tie_embeddings: bool = True
+    parallel_residual: bool = False
+    residual_post_norm: bool = False
+    hidden_dropout: float = 0.0
+    attention_dropout: float = 0.0
+    softmax_in_fp32: bool = False
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    @property
+    def qkv_width(self) -> int:
+        """Outputs of the projection to queries, keys and values."""
+        return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+
+    @property
+    def layer_order(self) -> tuple[int, ...]:
+        """Which block each of the num_layers passes goes through: grouped 0 1 0 1, spaced 0 0 1 1."""
+        repeats = self.num_layers // self.num_unique_layers
+        if self.sharing == "spaced":
+            return tuple(layer // repeats for layer in range(self.num_layers))
+        return tuple(layer % self.num_unique_layers for layer in range(self.num_layers))
+
+    @property
+    def has_dropout(self) -> bool:
+        return self.hidden_dropout > 0 or self.attention_dropout > 0
+
+    @property
+    def mlp_width(self) -> int:
+        """Outputs of the MLP's first projection."""
+        return 2 * self.intermediate_size if self.gated else self.intermediate_size
+
+
+def build_shape(plan: GPTPlan, vocab_size: int, *, gated: bool) -> ModelShape:
+    """The shape of a planned model. Raises ConfigError for numbers that make no model."""
+    if plan.hidden_size % plan.num_attention_heads:
+        raise ConfigError(
+            f"hidden-size {plan.hidden_size} is not a multiple of num-attention-heads {plan.num_attention_heads}"
+        )
+    kv_heads, unique = plan.num_kv_heads or plan.num_attention_heads, plan.num_unique_layers or plan.num_layers
+    if plan.num_attention_heads % kv_heads:
+        raise ConfigError(f"{plan.num_attention_heads} attention heads are not a multiple of num-kv-heads {kv_heads}")
+    if plan.num_layers % unique:
+        raise ConfigError(f"num-layers {plan.num_layers} is not a multiple of num-unique-layers {unique}")
+    if plan.shared_norm and not plan.parallel_residual:
+        raise ConfigError("gpt-j-tied needs gpt-j-residual: there is one norm for both sublayers")
+    if plan.parallel_residual and plan.residual_post_norm:
+        raise ConfigError(
+            "gpt-j-residual and apply-residual-connection-post-layernorm exclude each other",
+            hint="the parallel form has two norms of one input, so there is no single normalised residual",
+        )
+    return ModelShape(
+        num_layers=plan.num_layers,
+        hidden_size=plan.hidden_size,
+        num_heads=plan.num_attention_heads,
+        intermediate_size=plan.intermediate_size,
+        seq_length=plan.seq_length,
+        max_positions=plan.max_position_embeddings,
+        vocab_size=vocab_size,
+        num_kv_heads=kv_heads,
+        num_unique_layers=unique,
+        sharing=plan.param_sharing_style,
+        shared_norm=plan.shared_norm,
+        attention_bias=plan.attention_bias,
+        mlp_bias=plan.mlp_bias,
+        query_key_layer_scaling=plan.query_key_layer_scaling,
+        gated=gated,
+        tie_embeddings=plan.tie_embeddings,
+        parallel_residual=plan.parallel_residual,
+        residual_post_norm=plan.residual_post_norm,
+        hidden_dropout=plan.hidden_dropout,
+        attention_dropout=plan.attention_dropout,
+        softmax_in_fp32=plan.attention_softmax_in_fp32,
+    )
+
+
+def num_parameters(model: nn.Module) -> int:
+    """Elements of all parameters; one that is shared counts once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def flops_per_token(shape: ModelShape, seq: int) -> int:
+    """Floating-point operations of forward and backward for one token of a sequence of `seq` tokens.
+
+    6 for each weight that is multiplied (the output projection included, the embedding's look-up not), and
+    12 * layers * hidden * seq for attention, its causal half not taken off: PaLM (arXiv:2204.02311), appendix B.
+    """
+    attention = shape.hidden_size * (shape.qkv_width + shape.hidden_size)
+    mlp = shape.hidden_size * (shape.mlp_width + shape.intermediate_size)
+    weights = shape.num_layers * (attention + mlp) + shape.hidden_size * shape.vocab_size
+    return 6 * weights + 12 * shape.num_layers * shape.hidden_size * seq

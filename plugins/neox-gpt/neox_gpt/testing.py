@@ -1,0 +1,53 @@
+"""Plans of a small decoder, made without a config file, for tests."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from attrs import evolve
+
+from neox_core.plan.runfile import ComponentRef, RunPlan
+from neox_core.testing.plans import example_plan
+from neox_gpt.config.plan import GPTPlan
+
+
+def example_decoder() -> GPTPlan:
+    """A decoder of one layer. Its components do not exist."""
+    return GPTPlan(
+        num_layers=1,
+        hidden_size=8,
+        num_attention_heads=1,
+        intermediate_size=32,
+        seq_length=8,
+        max_position_embeddings=8,
+        norm=_nothing("norm"),
+        activation=_nothing("activation"),
+        position=_nothing("position"),
+        padded_vocab_size=16,
+        make_vocab_size_divisible_by=1,
+        tie_embeddings=True,
+        parallel_residual=False,
+        residual_post_norm=False,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        init_method="normal",
+        output_init_method="scaled_normal",
+        init_std=0.02,
+        attention_softmax_in_fp32=False,
+    )
+
+
+def example_run(run_dir: Path, *, ranks: Sequence[int] = (2,), device: str = "cpu") -> RunPlan:
+    """`testing.example_plan` with the decoder."""
+    architecture = ComponentRef(
+        "architecture",
+        "gpt",
+        "neox-gpt",
+        "0.1.0",
+        "neox_gpt.architecture:GPTArchitecture",
+        planner="neox_gpt.config.planner:PLANNER",
+    )
+    return evolve(example_plan(run_dir, ranks=ranks, device=device), architecture=architecture, model=example_decoder())
+
+
+def _nothing(kind: str) -> ComponentRef:
+    return ComponentRef(kind, "nothing", "nowhere", "0", "nowhere.at_all:Nothing")
