@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Gated:
-    """What all have in common."""
+    """Base class of gated linear units."""
 
     gated = True
 

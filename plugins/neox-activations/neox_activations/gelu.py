@@ -53,7 +53,7 @@ class ErfGelu:
     gated = False
 
     def __init__(self, settings: None) -> None:
-        """Nothing to set."""
+        """Takes no settings."""
 
     def __call__(self, x: Tensor) -> Tensor:
         return x * 0.5 * ((x / math.sqrt(2)).erf() + 1.0)

@@ -1,4 +1,4 @@
-"""Whether an activation takes a gate beside the value, told without torch."""
+"""Whether an activation takes a gate besides the value; imports no torch."""
 
 
 def gated(settings: None) -> bool:

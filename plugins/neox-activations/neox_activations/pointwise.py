@@ -1,4 +1,4 @@
-"""Activations of one number each that need no kernel, [..., width] -> [..., width]: the rest of GPT-NeoX's."""
+"""Elementwise activations that need no kernel, [..., width] -> [..., width]: the rest of GPT-NeoX's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ReLU:
     gated = False
 
     def __init__(self, settings: None) -> None:
-        """Nothing to set."""
+        """Takes no settings."""
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.relu(x)

@@ -1,6 +1,6 @@
 """Adam on the host: the parameters may be on a GPU, the state and the arithmetic are not.
 
-Under ZeRO's offload the engine hands over slices that are in host memory already, and nothing is copied here.
+With ZeRO's offload the engine's slices are in host memory already, and nothing is copied.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Adam in torch's implementations. Elementwise, so flat slices of the parameters do as well as the parameters."""
+"""Adam in torch's implementations. It is elementwise, so it also steps flat slices of the parameters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def adam(params: Iterable[dict[str, Any]], settings: AdamSettings) -> torch.opti
 
 
 class Adam(torch.optim.Adam):
-    """torch's, or a parameter at a time by the kernel for `adam_step` where one was chosen; the state is the same."""
+    """torch's Adam, or one parameter at a time by the kernel for `adam_step` where one was chosen, with equal state."""
 
     def __init__(self, params: Iterable[dict[str, Any]], settings: AdamWSettings, *, decoupled: bool) -> None:
         super().__init__(

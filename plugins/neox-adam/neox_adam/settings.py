@@ -1,4 +1,4 @@
-"""What can be set under optimizer.params."""
+"""Settings under optimizer.params."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the block must be, given itself and the rest of the config; a rule a function."""
+"""Rules of the block `autotuning`, one function each."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ MODEL = Component("model_based", "neox_autotuning.model:predict", needs=("xgboos
 
 
 def problems(config: Any) -> Iterator[Problem]:
-    """All that the rules find."""
+    """All problems that the rules find."""
     if not config.is_set(BLOCK):
         return
     block = config.section(AutotuningSettings).autotuning
@@ -19,18 +19,18 @@ def problems(config: Any) -> Iterator[Problem]:
         yield Problem(
             "is enabled, and neox train does not search",
             BLOCK,
-            "`neox tune` with the same files, then train with its best",
+            "run `neox tune` with the same files, then train with its best",
             severity="start",
         )
     else:
-        yield Problem("is read by `neox tune` alone", BLOCK, severity="note")
+        yield Problem("is read by `neox tune` only", BLOCK, severity="note")
     yield from steps_follow(block)
     yield from tuner_can_be_used(config, block)
     yield from width_agrees(config, block)
 
 
 def steps_follow(block: Any) -> Iterator[Problem]:
-    """What is measured ends where it begins, or later."""
+    """end_profile_step is not before start_profile_step."""
     if block.end_profile_step < block.start_profile_step:
         yield Problem(
             f"{block.end_profile_step} comes before start_profile_step {block.start_profile_step}",
@@ -39,17 +39,19 @@ def steps_follow(block: Any) -> Iterator[Problem]:
 
 
 def tuner_can_be_used(config: Any, block: Any) -> Iterator[Problem]:
-    """A tuner orders what fast: false adds; one with a model needs xgboost."""
+    """tuner_type applies with fast: false; model_based needs xgboost."""
     key = f"{BLOCK}.tuner_type"
     if block.fast:
         if config.is_set(key):
             yield Problem("is not read with fast: true", key, f"{BLOCK}.fast: false, or remove it")
     elif block.tuner_type == "model_based" and MODEL.missing():
-        yield Problem("model_based needs xgboost, which is not installed", key, "gridsearch or random")
+        yield Problem(
+            "model_based needs xgboost, which is not installed", key, "install it, or use gridsearch or random"
+        )
 
 
 def width_agrees(config: Any, block: Any) -> Iterator[Problem]:
-    """One number says how many ranks share a model."""
+    """mp_size equals model-parallel-size."""
     width = config.value("model_parallel_size")
     if config.is_set(f"{BLOCK}.mp_size") and block.mp_size != width:
         yield Problem(f"{block.mp_size} is not model-parallel-size, {width}", f"{BLOCK}.mp_size", "remove it")

@@ -14,38 +14,42 @@ def _setting(default: Any, *, help: str, check: Any = None, unit: str = "", chan
 
 @frozen
 class AutotuningBlock:
-    """What `neox tune` tries, and how long."""
+    """What `neox tune` tries, and for how many steps."""
 
-    enabled: bool = _setting(False, help="To be searched: `neox tune` does it, and `neox train` refuses to start.")
+    enabled: bool = _setting(False, help="Search this config with `neox tune`; `neox train` then refuses to start.")
     results_dir: str = _setting(
         "autotuning_results",
-        help="Folder of the results; unset: of this name, in the folder of the run.",
+        help="Folder of the results. Default: autotuning_results in the folder of the run.",
         changes="output",
     )
     exps_dir: str = _setting(
-        "autotuning_exps", help="Folder of the trials' descriptions; unset: as for results_dir.", changes="output"
+        "autotuning_exps",
+        help="Folder of the trials' settings. Default: autotuning_exps in the folder of the run.",
+        changes="output",
     )
-    overwrite: bool = _setting(False, help="Repeat trials whose results are there already.", changes="output")
+    overwrite: bool = _setting(False, help="Repeat trials that have results already.", changes="output")
     metric: Literal["latency", "throughput", "FLOPS"] = _setting(
-        "throughput", help="What to make best: seconds of a step, samples a second, FLOPS of a device."
+        "throughput", help="What to optimise: seconds of a step, samples a second, FLOPS of a device."
     )
-    start_profile_step: int = _setting(3, unit="steps", check=v.gt(0), help="First step that is measured.")
-    end_profile_step: int = _setting(5, unit="steps", check=v.gt(0), help="Last one, after which a trial ends.")
-    fast: bool = _setting(True, help="Try micro-batches and ZeRO stages only; else other keys of ZeRO too.")
+    start_profile_step: int = _setting(3, unit="steps", check=v.gt(0), help="First measured step.")
+    end_profile_step: int = _setting(
+        5, unit="steps", check=v.gt(0), help="Last measured step, after which a trial ends."
+    )
+    fast: bool = _setting(True, help="Try only micro-batches and ZeRO stages; false: also other keys of ZeRO.")
     max_train_batch_size: int | None = _setting(
         None, unit="samples", check=v.optional(v.gt(0)), help="Largest batch of all ranks to try."
     )
-    mp_size: int = _setting(1, unit="ranks", check=v.gt(0), help="Ranks that share a model: model-parallel-size.")
+    mp_size: int = _setting(1, unit="ranks", check=v.gt(0), help="Must equal model-parallel-size.")
     num_tuning_micro_batch_sizes: int = _setting(3, check=v.gt(0), help="Micro-batch sizes to try for each stage.")
     tuner_type: Literal["gridsearch", "random", "model_based"] = _setting(
-        "model_based", help="In which order other keys of ZeRO are tried: fast: false."
+        "model_based", help="Order in which other keys of ZeRO are tried, with fast: false."
     )
     tuner_early_stopping: int = _setting(
-        5, unit="trials", check=v.gt(0), help="Trials of a stage in a row without progress, after which it is left."
+        5, unit="trials", check=v.gt(0), help="Trials in a row without progress after which a stage ends."
     )
-    tuner_num_trials: int = _setting(50, unit="trials", check=v.gt(0), help="Most trials of a stage.")
+    tuner_num_trials: int = _setting(50, unit="trials", check=v.gt(0), help="Largest number of trials of a stage.")
     arg_mappings: dict[str, str] | None = _setting(
-        None, help="Block: keys that are tried, each with another key of the config that gets the same value."
+        None, help="Block: for keys that are tried, another key of the config that gets the same value."
     )
 
 

@@ -1,4 +1,4 @@
-"""What is tried, in which order, and when to leave a stage. Nothing is run here."""
+"""The settings to try, their order, and when to end a stage. Runs nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from neox_autotuning.settings import AutotuningBlock
 
 Sets = Mapping[str, Any]
 Measure = Callable[["Trial"], float | None]
-"""Runs a trial: its metric, the larger the better; None where it failed."""
+"""A function that runs a trial and returns its metric, larger is better; None where it failed."""
 
 OTHER_SPELLINGS = ("train_step_batch_size", "batch_size")
 MICRO, STAGE, ACCUMULATION = (
@@ -53,11 +53,11 @@ class Trial:
 
 @frozen
 class Space:
-    """What of the run is given. micro_batch: to begin with. per_rank: samples of a step of one data-parallel rank.
+    """What the config fixes. micro_batch: to start with. per_rank: samples of a step of one data-parallel rank.
 
     per_rank None: the batch grows with the micro-batch, which is accumulated `accumulation` times. own: ZeRO stage
-    and micro-batch of the config as it is. stages: to try. spellings: other names that the config has of the
-    micro-batch, and that have to agree.
+    and micro-batch of the config as it is. stages: to try. spellings: other names of the micro-batch
+    in the config, which must agree.
     """
 
     own: tuple[int, int]
@@ -75,7 +75,7 @@ def baseline(space: Space, again: str = "") -> Trial:
 
 
 def is_baseline(trial: Trial, space: Space) -> bool:
-    """Whether a trial is of what the config asks for already."""
+    """Whether a trial has the settings of the config."""
     return trial.name == _name(*space.own, {})
 
 
@@ -113,7 +113,7 @@ class _Stage:
         sizes = micro_batches(self.space, self.block)
         for size in sizes:
             if self._done() or self._try(size, {}) is None:
-                break  # what is larger takes more memory
+                break  # larger sizes take more memory
         size = self.space.micro_batch // 2
         while self.best is None and size >= 1 and len(self.seen) < self.block.num_tuning_micro_batch_sizes:
             if _fits(size, self.space, self.block) and not self._done():
@@ -151,7 +151,9 @@ class _Stage:
             yield left.pop(number)
 
     def _likeliest(self, left: Sequence[Sets], size: int) -> int:
-        """The setting of which a model of the trials so far expects most; the first until there are two trials."""
+        """The setting with the best prediction of a model of the trials so far; the first until there are two
+        trials.
+        """
         from neox_autotuning.model import predict
 
         known = [(_features(trial.sets, self.stage), value) for trial, value in self.seen if value is not None]

@@ -1,4 +1,4 @@
-"""One trial: a short run in processes of its own, and what came of it."""
+"""One trial: a short run in separate processes, and its result."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from neox_core.interpreter import python
 
 STOPPED = 130
 SAID = 12
-"""Lines of a trial that failed which are kept."""
-# What a trial does without: it saves, loads, evaluates and writes nothing but its metrics.
+"""Number of lines of output that are kept of a failed trial."""
+# A trial does not save, load or evaluate, and writes only its metrics.
 WITHOUT = (
     "save",
     "save_interval",
@@ -40,9 +40,9 @@ WITHOUT = (
 
 @frozen
 class Result:
-    """What came of a trial. value: its metric, None where it failed. cause: the last that a failed one said.
+    """The result of a trial. value: its metric, None where it failed. cause: the last output of a failed trial.
 
-    steps: from which to which it was measured.
+    steps: the first and the last measured step.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Bench:
     notes: Path
 
     def run(self, trial: Trial) -> Result:
-        """Run a trial, or read what came of it before. Raises SearchStoppedError after Ctrl-C."""
+        """Run a trial, or read its earlier result. Raises SearchStoppedError after Ctrl-C."""
         folder = self.folder / trial.name
         kept = None if self.block.overwrite else self._read(folder, trial)
         if kept is not None:
@@ -90,7 +90,7 @@ class Bench:
         return result
 
     def command(self, trial: Trial, folder: Path) -> list[str]:
-        """The command line of a trial; on its own it can be typed again."""
+        """The command line of a trial, which a user can run again."""
         changed: dict[str, Any] = {key: None for key in WITHOUT if key in self.written}
         changed |= {"exit_interval": self.block.end_profile_step, "log_interval": 1, "eval_iters": 0}
         changed |= {"monitors": ["jsonl"], **trial.sets}
@@ -100,7 +100,7 @@ class Bench:
         return [*python("neox_core", "train"), *files, *_flags(sets), *run_dir]
 
     def _read(self, folder: Path, trial: Trial) -> Result | None:
-        """What came of the same trial, by the same metric over the same steps."""
+        """The earlier result of the same trial, with the same metric over the same steps."""
         try:
             known = json.loads((folder / "result.json").read_text(encoding="utf-8"))
             result = Result(**{**known, "steps": tuple(known["steps"])})
@@ -126,7 +126,7 @@ class Bench:
 def measured(metrics: Path, block: AutotuningBlock) -> float | None:
     """The metric of a run, by the median of its measured steps in metrics.jsonl; None where one of them is missing.
 
-    A median, since one step in a few is slow for reasons of the machine's, and a mean of few steps follows it.
+    The median ignores single steps that are slow because of other work on the machine.
     """
     steps: dict[int, dict[str, float]] = {}
     try:
@@ -146,12 +146,12 @@ def measured(metrics: Path, block: AutotuningBlock) -> float | None:
 
 
 def score(result: Result) -> float | None:
-    """The larger the better."""
+    """A score that is larger for better results."""
     return -result.value if result.value is not None and result.metric == "latency" else result.value
 
 
 def as_sets(values: Mapping[str, Any]) -> list[str]:
-    """What `--set` takes: JSON is YAML in one line."""
+    """The arguments of `--set`: JSON is YAML in one line."""
     return [f"{key}={json.dumps(value)}" for key, value in values.items()]
 
 

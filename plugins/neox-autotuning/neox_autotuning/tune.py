@@ -33,8 +33,9 @@ UNITS = {"latency": "s a step", "throughput": "samples/s", "FLOPS": "FLOPS of a 
 def tune(files: tuple[Path, ...], sets: tuple[str, ...], train: bool) -> None:
     """Try micro-batches and ZeRO stages of the run that FILES describe, each for a few steps.
 
-    The block `autotuning` says what and how long. A setting that runs out of memory, or fails otherwise, is a result
-    like any other. The best is written to best.yml in results_dir: the whole config, which `neox train` takes.
+    The block `autotuning` sets what to try and for how many steps. A setting that runs out of memory, or fails
+    otherwise, is a result like any other. The best is written to best.yml in results_dir: the whole config, which `neox
+    train` takes.
     """
     searched = (*sets, f"{BLOCK}.enabled=false")
     plan = prepare_run(files, searched).plan
@@ -54,18 +55,18 @@ def tune(files: tuple[Path, ...], sets: tuple[str, ...], train: bool) -> None:
 
     try:
         if space.data_parallel == 1 and not _writes_stage(loaded):
-            echo("ZeRO above 0 is left out: it spreads over data-parallel ranks, and there is one")
+            echo("ZeRO above 0 is left out: it shards over data-parallel ranks, and there is only one")
         best = compare(space, block, measure)
     except SearchStoppedError as stopped:
-        echo(f"stopped in {stopped}; the results so far are kept, and `neox tune` goes on from them", err=True)
+        echo(f"stopped in {stopped}; the results so far are kept, and `neox tune` continues from them", err=True)
         raise SystemExit(130) from None
     lines = [_line(result, results[0]) for result in results]
     if best is None:
-        _write(folder / "summary.txt", [*lines, "no trial ran to its end"])
-        raise RankError("no trial ran to its end", hint=f"what each said: {folder}/*/output.log")
+        _write(folder / "summary.txt", [*lines, "no trial finished"])
+        raise RankError("no trial finished", hint=f"see the output of each: {folder}/*/output.log")
     verdict = f"best: {best.name}"
     if not best.sets:
-        verdict += ", the config as it is: no other setting was faster by more than its runs vary"
+        verdict += ", the config as it is: no other setting was faster by more than the variation of its runs"
     _write(folder / "summary.txt", [*lines, verdict])
     config = write_best(files, sets, best, folder / "best.yml")
     echo(f"{verdict}\n`neox train {config}` trains with it")
@@ -76,8 +77,8 @@ def tune(files: tuple[Path, ...], sets: tuple[str, ...], train: bool) -> None:
 def compare(space: Space, block: AutotuningBlock, measure: Measure) -> Trial | None:
     """The best setting, None where nothing ran: the config as it is unless another one is clearly faster.
 
-    The config as it is runs first and last. What its two runs differ by is what a run varies by, so another setting has
-    to be faster than the faster of them by more than that.
+    The config as it is runs first and last. The difference of these two runs is the variation of a run, so another
+    setting has to be faster than the faster of them by more than that.
     """
     own = baseline(space)
     first = measure(own)
@@ -94,7 +95,7 @@ def compare(space: Space, block: AutotuningBlock, measure: Measure) -> Trial | N
 
 
 def _folder(key: str, block: AutotuningBlock, loaded: Loaded, plan: RunPlan) -> Path:
-    """What the config says, as it says it; else of the default's name, in the folder of the run."""
+    """The folder in the config; else the default's name in the folder of the run."""
     written = loaded.values.get(BLOCK)
     given = isinstance(written, dict) and written.get(key) is not None
     return Path(getattr(block, key)) if given else Path(plan.run_dir) / getattr(block, key)
@@ -106,9 +107,9 @@ def _block(loaded: Loaded) -> AutotuningBlock:
 
 
 def space_of(plan: RunPlan, written: Loaded, loaded: Loaded) -> Space:
-    """A stage, and a whole batch, that the config writes are kept; what it leaves open is searched.
+    """The space to search: a stage and a train_batch_size in the config are kept; everything else is searched.
 
-    On one data-parallel rank ZeRO has nothing to spread, so only its stage 0 is tried there.
+    On one data-parallel rank ZeRO has nothing to shard, so only stage 0 is tried there.
     """
     batch, own = plan.batch, plan.optim.zero_stage
     most = 0 if batch.data_parallel == 1 else 1 if plan.cluster.pipeline_parallel > 1 else 3

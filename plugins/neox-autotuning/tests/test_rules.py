@@ -19,7 +19,7 @@ def said(written: frozenset[str] = frozenset(), **block: Any) -> list[str]:
     )
     found = list(rules.problems(config))
     noted = [each.message for each in found if each.severity == "note"]
-    assert noted == ([] if settings.autotuning.enabled else ["is read by `neox tune` alone"])
+    assert noted == ([] if settings.autotuning.enabled else ["is read by `neox tune` only"])
     return [f"{each.key}: {each.message}" for each in found if each.severity != "note"]
 
 

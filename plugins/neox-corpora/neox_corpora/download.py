@@ -1,4 +1,4 @@
-"""Getting a file from the network: whole and right, or an error that leaves what can be gone on with."""
+"""Downloads a file: the result is complete and verified, or an error leaves a part that can be continued."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT_S = 60
 
 
 def download(url: str, place: Path, num_bytes: int, sha256: str) -> Path:
-    """Fetch `url` to `place`, unless it is there; what an earlier try got is gone on with.
+    """Fetch `url` to `place`, unless it is there; continues an earlier, interrupted download.
 
     num_bytes, sha256: of the whole file. Raises DataError when the network fails, and for a file that is not the one.
     """
@@ -29,16 +29,16 @@ def download(url: str, place: Path, num_bytes: int, sha256: str) -> Path:
             _fetch(url, partial, num_bytes)
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-        raise DataError(f"{url}: cannot be downloaded: {reason}", hint="run the command again to go on") from error
+        raise DataError(f"{url}: cannot be downloaded: {reason}", hint="run the command again to continue") from error
     if partial.stat().st_size < num_bytes:
         got = f"{partial.stat().st_size} of {num_bytes} bytes"
-        raise DataError(f"{url}: broke off after {got}", hint="run the command again to go on")
+        raise DataError(f"{url}: broke off after {got}", hint="run the command again to continue")
     found = _hash(partial)
     if found != sha256:
         partial.unlink()
         raise DataError(
-            f"{url}: is not the file that it was: its SHA-256 is {found[:16]}..., not {sha256[:16]}...",
-            hint="run the command again; if it stays so, the file at that address has been changed",
+            f"{url}: is not the expected file: its SHA-256 is {found[:16]}..., not {sha256[:16]}...",
+            hint="run the command again; if the error stays, the file at that address has changed",
         )
     partial.replace(place)
     return place
@@ -52,7 +52,7 @@ def _fetch(url: str, partial: Path, num_bytes: int) -> None:
         with partial.open("ab" if goes_on else "wb") as file:
             while chunk := answer.read(CHUNK_BYTES):
                 file.write(chunk)
-                if file.tell() > num_bytes:  # something else, and maybe without an end
+                if file.tell() > num_bytes:  # another file, perhaps without an end
                     return
 
 

@@ -18,8 +18,8 @@ from neox_corpora.download import download
 
 @frozen
 class Archive:
-    """A .zip with one text. text_sha256: of the text. document_bytes: about so long is each document that it is cut
-    into, at ends of lines.
+    """A .zip with one text. text_sha256: of the text. document_bytes: approximate length of the documents into which it
+    is split, at ends of lines.
     """
 
     url: str
@@ -49,14 +49,14 @@ ENWIK9 = Archive(
 
 
 class Enwik8:
-    """The documents, one after the other, are the text byte by byte."""
+    """enwik8: the documents, one after the other, are the text byte by byte."""
 
     archive = ENWIK8
 
     def __init__(self, settings: None) -> None: ...
 
     def open(self, folder: Path) -> Corpus:
-        """One .jsonl file in `folder`, made anew unless it is there. Raises DataError when it cannot be got."""
+        """One .jsonl file in `folder`, written unless it exists. Raises DataError when it cannot be obtained."""
         packed = download(self.archive.url, folder / f"{self.archive.member}.zip", *self._identity())
         place = folder / f"{self.archive.member}.jsonl"
         if place.exists() and place.stat().st_mtime_ns > packed.stat().st_mtime_ns:
@@ -89,12 +89,12 @@ class Enwik8:
         except (zipfile.BadZipFile, KeyError, zlib.error) as error:
             raise DataError(f"{packed}: cannot be unpacked: {error}") from error
         if known.hexdigest() != self.archive.text_sha256:
-            raise DataError(f"{packed}: holds another text than {self.archive.member}: its SHA-256 is not the same")
+            raise DataError(f"{packed}: holds another text than {self.archive.member}: its SHA-256 differs")
         if held:
             yield held.decode("utf-8", errors="replace")  # the text ends within a character
 
 
 class Enwik9(Enwik8):
-    """The first tenth of it is enwik8."""
+    """enwik9, whose first tenth is enwik8."""
 
     archive = ENWIK9

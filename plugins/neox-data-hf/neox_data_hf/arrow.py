@@ -77,20 +77,21 @@ class HFBackend:
         return HFSource(prefix, self._column)
 
     def create(self, prefix: Path, vocab_size: int) -> NoReturn:
-        raise DataError(f"{prefix}: the format `hf` is read only", hint="write it as mmap")
+        raise DataError(f"{prefix}: the format `hf` is read only", hint="write the dataset as mmap")
 
 
 def _files(folder: Path) -> list[Path]:
     if (folder / "dataset_dict.json").is_file():
         several = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir()))
-        raise DataError(f"{folder}: holds several datasets", hint=f"data-path is one of them: {several}")
+        raise DataError(f"{folder}: holds several datasets", hint=f"set data-path to one of them: {several}")
     try:
         state = json.loads((folder / STATE).read_text(encoding="utf-8"))
         names = [str(each["filename"]) for each in state["_data_files"]]
         selected = state.get("_indices_files")
     except FileNotFoundError:
         raise DataError(
-            f"{folder / STATE}: no such file", hint="data-path is a folder that `save_to_disk` of datasets has written"
+            f"{folder / STATE}: no such file",
+            hint="set data-path to a folder that `save_to_disk` of datasets has written",
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{folder / STATE}: cannot be read: {error}") from error
@@ -111,10 +112,10 @@ def _lists(path: Path, column: str) -> list[Any]:
                 raise DataError(f"{path}: has no column {column!r}; it has {known}", hint="set hf-column")
             kind = schema.field(column).type
             if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_integer(kind.value_type):
-                raise DataError(f"{path}: column {column!r} holds {kind}, no lists of ids", hint="tokenize it first")
+                raise DataError(f"{path}: column {column!r} holds {kind}, not lists of ids", hint="tokenize it first")
             batches = [batch.column(column) for batch in reader]
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
     if any(batch.null_count or batch.values.null_count for batch in batches):
-        raise DataError(f"{path}: column {column!r} has empty cells", hint="every row needs a list of ids")
+        raise DataError(f"{path}: column {column!r} has empty cells", hint="write a list of ids in every row")
     return batches

@@ -81,7 +81,7 @@ def cut(folder):
         (lambda folder: (folder / "data-00000-of-00001.arrow").write_bytes(b"no arrow"), r"\.arrow: cannot be read"),
         (cut, r"\.arrow: cannot be read"),
         (lambda folder: write(folder, [[DOCUMENTS]], _indices_files=[{"filename": "i"}]), "is a selection of rows"),
-        (lambda folder: write(folder, [[[["a"]]]], pa.list_(pa.string())), "no lists of ids"),
+        (lambda folder: write(folder, [[[["a"]]]], pa.list_(pa.string())), "not lists of ids"),
         (lambda folder: write(folder, [[[[1, None], [2]]]]), "has empty cells"),
         (
             lambda folder: (folder / "state.json").write_text('{"_data_files": [{"filename": "../x"}]}'),
@@ -116,5 +116,5 @@ def test_what_datasets_wrote_is_read():
     with pytest.raises(DataError, match="holds several datasets") as raised:
         backend().open(REFERENCE / "dict")
     assert "train" in raised.value.hint
-    with pytest.raises(DataError, match="holds string, no lists of ids"):
+    with pytest.raises(DataError, match="holds string, not lists of ids"):
         backend(hf_column="text").open(REFERENCE / "plain")

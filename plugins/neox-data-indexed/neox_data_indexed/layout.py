@@ -83,7 +83,9 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """Raises DataError naming the file for what is missing, cut short or of another format."""
+    """Read the header of an index. Raises DataError that names the file if it is missing, truncated or in another
+    format.
+    """
     try:
         with open_file(path) as file:
             raw = file.read(HEADER.size)
@@ -94,11 +96,11 @@ def read_header(path: Path) -> Header:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     if raw.startswith(LEGACY_MAGIC):
         raise DataError(
-            f"{path}: is of the older `lazy`/`cached` format, which mmap does not read",
+            f"{path}: has the older `lazy`/`cached` format, which mmap does not read",
             hint="set data-impl to lazy, cached or infer",
         )
     if raw[: len(MAGIC)] != MAGIC[: len(raw)] or not raw:
-        raise DataError(f"{path}: is no index of an mmap dataset: it begins with {raw[:9]!r}", hint=REMAKE)
+        raise DataError(f"{path}: is not the index of an mmap dataset: it starts with {raw[:9]!r}", hint=REMAKE)
     if len(raw) < HEADER.size:
         raise DataError(f"{path}: ends within its header, after {len(raw)} of {HEADER.size} bytes", hint=REMAKE)
     _, version, code, sequences, bounds = HEADER.unpack(raw)
@@ -106,12 +108,12 @@ def read_header(path: Path) -> Header:
         raise DataError(f"{path}: has version {version}, known is version {VERSION}", hint=REMAKE)
     header = Header(dtype_of(code, path), sequences, bounds)
     if length != header.index_bytes:
-        raise DataError(f"{path}: is {length} bytes, its header asks for {header.index_bytes}", hint=REMAKE)
+        raise DataError(f"{path}: has {length} bytes, its header needs {header.index_bytes}", hint=REMAKE)
     return header
 
 
 def check_bounds(index: Path, bounds: NDArray[np.int64], sequences: int) -> None:
-    """Raises DataError for document bounds that do not begin at 0, fall, or leave the sequences of the index."""
+    """Raises DataError for document bounds that do not start at 0, decrease, or exceed the sequences of the index."""
     last = 0
     for first in range(0, len(bounds), CHECKED_AT_ONCE):
         part = bounds[first : first + CHECKED_AT_ONCE]
@@ -126,7 +128,7 @@ def check_bounds(index: Path, bounds: NDArray[np.int64], sequences: int) -> None
 
 
 def require_inside(path: Path, sizes: NDArray[np.int32], document: int, offset: int, length: int | None) -> int:
-    """The number of ids that are asked for; length None: to the end. Raises IndexError outside of the document."""
+    """The number of ids to read; length None: to the end. Raises IndexError outside of the document."""
     if not 0 <= document < len(sizes):
         raise IndexError(f"{path}: no document {document}, there are {len(sizes)}")
     size = int(sizes[document])
@@ -137,21 +139,21 @@ def require_inside(path: Path, sizes: NDArray[np.int32], document: int, offset: 
 
 
 def not_found(index: Path) -> DataError:
-    """What is wrong with the prefix that has no such index."""
+    """The error for a prefix without such an index."""
     prefix = index.with_suffix("")
-    hint = "data-path is the path without .bin and .idx; `neox data prepare` makes both"
+    hint = "set data-path to the path without .bin and .idx; make both files with `neox data prepare`"
     if prefix.suffix in {".bin", ".idx"}:
-        hint = f"leave {prefix.suffix} away: data-path is the path without .bin and .idx"
+        hint = f"remove {prefix.suffix}: data-path is the path without .bin and .idx"
     elif prefix.is_dir():
         inside = sorted(path.with_suffix("") for path in prefix.glob("*.idx"))
-        hint = f"{prefix} is a folder; of text, it needs data-impl: text, or `neox data prepare`"
+        hint = f"{prefix} is a folder; for a folder of text, set data-impl: text, or run `neox data prepare`"
         if inside:
             hint = f"{prefix} is a folder; in it there is {', '.join(map(str, inside[:3]))}"
     return DataError(f"{index}: no such file", hint=hint)
 
 
 def read_magic(prefix: Path, length: int) -> bytes:
-    """The first bytes of the index; empty when there is none to read."""
+    """The first bytes of the index; empty when it cannot be read."""
     try:
         with open_file(idx_path(prefix)) as file:
             return file.read(length)

@@ -48,7 +48,7 @@ WRITTEN = DTYPES[4]  # GPT-NeoX writes this format as int32, whatever the vocabu
 
 
 class LegacySource(ABC):
-    """One dataset. Its index is in memory; where the ids are is up to the kind.
+    """One dataset. Its index is in memory; subclasses decide where the ids are.
 
     sizes: int32 [documents], tokens of each. bounds: as of an mmap dataset.
     """
@@ -79,11 +79,11 @@ class LegacySource(ABC):
             raise DataError(f"{self.path}: no such file, though {index} is there", hint=REMAKE) from None
         needed = int(self.starts[-1]) * self.dtype.itemsize
         if length != needed:
-            raise DataError(f"{self.path}: is {length} bytes, {index.name} asks for {needed}", hint=REMAKE)
+            raise DataError(f"{self.path}: has {length} bytes, {index.name} needs {needed}", hint=REMAKE)
 
 
 class LazySource(LegacySource):
-    """Reads from the file what is asked for, when it is asked for."""
+    """Reads ids from the file when they are needed."""
 
     def __init__(self, prefix: Path, *, warm_up: bool = False) -> None:
         super().__init__(prefix, warm_up=warm_up)
@@ -91,7 +91,7 @@ class LazySource(LegacySource):
 
     def take(self, first: int, count: int) -> NDArray[Any]:
         wanted, start = count * self.dtype.itemsize, first * self.dtype.itemsize
-        raw = os.pread(self._file.fileno(), wanted, start)  # has no position, so processes can share the file
+        raw = os.pread(self._file.fileno(), wanted, start)  # pread has no position, so processes can share the file
         while len(raw) < wanted:
             more = os.pread(self._file.fileno(), wanted - len(raw), start + len(raw))
             if not more:
@@ -104,7 +104,7 @@ class CachedSource(LegacySource):
     """Holds all ids in memory; forked processes share them."""
 
     def __init__(self, prefix: Path, *, warm_up: bool = False) -> None:
-        super().__init__(prefix, warm_up=False)  # reading it whole is what this kind does anyway
+        super().__init__(prefix, warm_up=False)  # this kind always reads the whole file
         self._tokens: NDArray[Any] = np.fromfile(self.path, dtype=self.dtype)
         self._tokens.flags.writeable = False
 
@@ -181,11 +181,11 @@ def _read_index(path: Path) -> tuple[np.dtype[Any], NDArray[np.int64], NDArray[n
     cuts = np.cumsum([sequences + 1, sequences + 1, sizes])
     dimensions, starts, lengths, document_bounds = np.split(numbers, cuts)
     if not np.array_equal(dimensions, np.arange(sequences + 1)):
-        raise DataError(f"{path}: its sequences have other dimensions than one", hint=REMAKE)
+        raise DataError(f"{path}: its sequences do not have one dimension", hint=REMAKE)
     wrong = np.flatnonzero((np.diff(starts) != lengths) | (lengths < 0) | (lengths > LARGEST_SIZE))
     if wrong.size or starts[0] != 0:
         document = int(wrong[0]) if wrong.size else 0
-        raise DataError(f"{path}: document {document} does not begin where the last one ends", hint=REMAKE)
+        raise DataError(f"{path}: document {document} does not start where the last one ends", hint=REMAKE)
     if len(document_bounds) != bounds:
         raise DataError(f"{path}: holds {len(document_bounds)} document bounds of {bounds}", hint=REMAKE)
     check_bounds(path, document_bounds, sequences)
@@ -193,11 +193,11 @@ def _read_index(path: Path) -> tuple[np.dtype[Any], NDArray[np.int64], NDArray[n
 
 
 def _read_header(path: Path, raw: bytes, length: int) -> tuple[np.dtype[Any], int, int, int]:
-    """(dtype, sequences, sizes, bounds) of an index of `length` bytes that begins with `raw`."""
+    """(dtype, sequences, sizes, bounds) of an index of `length` bytes that starts with `raw`."""
     if raw.startswith(MAGIC):
-        raise DataError(f"{path}: is of the mmap format", hint="set data-impl to mmap or infer")
+        raise DataError(f"{path}: has the mmap format", hint="set data-impl to mmap or infer")
     if raw[: len(LEGACY_MAGIC)] != LEGACY_MAGIC[: len(raw)] or not raw:
-        raise DataError(f"{path}: is no index of a lazy dataset: it begins with {raw[:8]!r}", hint=REMAKE)
+        raise DataError(f"{path}: is not the index of a lazy dataset: it starts with {raw[:8]!r}", hint=REMAKE)
     if len(raw) < HEADER.size:
         raise DataError(f"{path}: ends within its header, after {len(raw)} of {HEADER.size} bytes", hint=REMAKE)
     _, version, code, width, sequences, sizes, bounds = HEADER.unpack(raw)
@@ -208,5 +208,5 @@ def _read_header(path: Path, raw: bytes, length: int) -> tuple[np.dtype[Any], in
         raise DataError(f"{path}: its header contradicts itself", hint=REMAKE)
     needed = HEADER.size + 8 * (2 * (sequences + 1) + sizes + bounds)
     if length != needed:
-        raise DataError(f"{path}: is {length} bytes, its header asks for {needed}", hint=REMAKE)
+        raise DataError(f"{path}: has {length} bytes, its header needs {needed}", hint=REMAKE)
     return dtype, sequences, sizes, bounds

@@ -73,7 +73,7 @@ class MmapSource:
             wrong = np.flatnonzero((sizes < 0) | (starts != ends - sizes * self.dtype.itemsize))
             if wrong.size:
                 document = first + int(wrong[0])
-                raise DataError(f"{index}: document {document} does not begin where the last one ends", hint=REMAKE)
+                raise DataError(f"{index}: document {document} does not start where the last one ends", hint=REMAKE)
             expected = int(ends[-1])
         self._bytes = expected
         check_bounds(index, self.bounds, len(self.sizes))
@@ -84,7 +84,7 @@ class MmapSource:
         except FileNotFoundError:
             raise DataError(f"{self._bin}: no such file, though {index} is there", hint=REMAKE) from None
         if length != self._bytes:
-            raise DataError(f"{self._bin}: is {length} bytes, {index.name} asks for {self._bytes}", hint=REMAKE)
+            raise DataError(f"{self._bin}: has {length} bytes, {index.name} needs {self._bytes}", hint=REMAKE)
         if not length:  # an empty file cannot be mapped
             return np.empty(0, self.dtype)
         tokens: NDArray[Any] = np.memmap(self._bin, dtype=self.dtype, mode="r").view(np.ndarray)

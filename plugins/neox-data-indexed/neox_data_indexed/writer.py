@@ -1,4 +1,4 @@
-"""Writing a dataset in constant memory; it appears under its name whole, or not at all."""
+"""Writes a dataset in constant memory; it appears under its name complete, or not at all."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ LARGEST_SIZE = 2**31 - 1
 
 
 class IndexedWriter(ABC):
-    """Writes `.bin` as documents come, and their sizes beside it; the index is made of them at the end.
+    """Writes `.bin` and the sizes of documents as they come; the index is made of the sizes at the end.
 
-    position: of a `checkpoint` to go on from, as long as the partial files are there; None to begin.
+    position: of a `checkpoint` to continue from, which needs the partial files; None: start a dataset.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class IndexedWriter(ABC):
             wrong = int(ids[(ids < 0) | (ids >= self._vocab_size)][0])
             raise DataError(
                 f"{self._prefix}: document {self.documents}: id {wrong} is not in a vocabulary of {self._vocab_size}",
-                hint="the tokenizer and the dataset must agree on the vocabulary",
+                hint="use the tokenizer of this vocabulary",
             )
         try:
             if len(lengths) != 1 and self._bounds is None:
@@ -77,7 +77,7 @@ class IndexedWriter(ABC):
         self.documents += 1
 
     def checkpoint(self) -> dict[str, int]:
-        """Put on disk what was written so far, and say where it ends, for a writer that goes on from there."""
+        """Flush everything written so far to disk. Returns its end, for a writer that continues from there."""
         if self._bounds is not None:
             raise DataError(f"{self._prefix}: a dataset of sentences cannot be left half-written")
         try:
@@ -88,9 +88,9 @@ class IndexedWriter(ABC):
             raise self._cannot_write(error) from error
 
     def close(self) -> None:
-        """Put both files on disk, then in place: `.idx` is the last, and without it there is no dataset.
+        """Flush both files, then move them into place: `.idx` is the last, and without it there is no dataset.
 
-        Should it fail, the tokens are still in the partial file, until `abort`.
+        If this fails, the tokens stay in the partial file until `abort`.
         """
         final_bin, final_idx = bin_path(self._prefix), idx_path(self._prefix)
         try:
@@ -98,7 +98,7 @@ class IndexedWriter(ABC):
             self.write_index(self._index)
             for file in (self._bin, self._index):
                 _sync(file)
-            final_idx.unlink(missing_ok=True)  # else a kill could leave an old index beside new tokens
+            final_idx.unlink(missing_ok=True)  # else a kill could leave an old index with new tokens
             Path(self._bin.name).replace(final_bin)
             Path(self._index.name).replace(final_idx)
             Path(self._sizes.name).unlink()
@@ -117,7 +117,7 @@ class IndexedWriter(ABC):
         self._close_files()
 
     def leave(self) -> None:
-        """Let go of the partial files, for another writer to go on from the last checkpoint."""
+        """Close the partial files, so that another writer can continue from the last checkpoint."""
         self._close_files()
 
     def size_chunks(self) -> Iterator[NDArray[np.int64]]:
@@ -143,7 +143,7 @@ class IndexedWriter(ABC):
     def _close_files(self) -> None:
         for file in (self._bin, self._index, self._sizes, self._bounds):
             if file is not None:
-                with suppress(OSError):  # of a full disk, when what is still buffered is written
+                with suppress(OSError):  # a full disk, when the rest of the buffer is written
                     file.close()
 
     def _cannot_write(self, error: OSError) -> DataError:
@@ -151,7 +151,7 @@ class IndexedWriter(ABC):
 
 
 def _open_partial(final: Path, kept: int) -> IO[bytes]:
-    """The file that becomes `final`, cut to `kept` bytes of what an earlier run left. A second writer is refused."""
+    """The file that becomes `final`, truncated to the `kept` bytes of an earlier run. Refuses a second writer."""
     path = final.with_name(f".{final.name}.partial")
     file = path.open("a+b")
     try:
@@ -164,7 +164,7 @@ def _open_partial(final: Path, kept: int) -> IO[bytes]:
         raise DataError(f"{final}: another process is writing it", hint="wait for it, or write to another folder")
     if file.seek(0, os.SEEK_END) < kept:
         file.close()
-        raise DataError(f"{path}: ends before byte {kept}, where it was left", hint="start anew, without --resume")
+        raise DataError(f"{path}: ends before byte {kept}, where it was left", hint="start over without --resume")
     file.truncate(kept)
     file.seek(kept)
     return file

@@ -95,14 +95,14 @@ def header(magic=b"MMIDIDX\x00\x00", version=1, code=8) -> bytes:
         (".bin", lambda raw: None, "no such file"),
         (".idx", lambda raw: b"", "no index of an mmap dataset"),
         (".idx", lambda raw: raw[:20], "ends within its header"),
-        (".idx", lambda raw: raw[:-1], "its header asks for"),
-        (".idx", lambda raw: raw + b"\0", "its header asks for"),
+        (".idx", lambda raw: raw[:-1], "its header needs"),
+        (".idx", lambda raw: raw + b"\0", "its header needs"),
         (".idx", lambda raw: header(magic=b"MMIDIDY\x00\x00") + raw[18:], "no index of an mmap dataset"),
         (".idx", lambda raw: header(version=2) + raw[18:], "has version 2"),
         (".idx", lambda raw: header(code=6) + raw[18:], "float32"),
         (".idx", lambda raw: header(code=9) + raw[18:], "unknown dtype code 9"),
-        (".idx", lambda raw: header(code=4) + raw[18:], "does not begin where the last one ends"),
-        (".idx", lambda raw: raw[:34] + struct.pack("<i", -5) + raw[38:], "document 0 does not begin"),
+        (".idx", lambda raw: header(code=4) + raw[18:], "does not start where the last one ends"),
+        (".idx", lambda raw: raw[:34] + struct.pack("<i", -5) + raw[38:], "document 0 does not start"),
         (".bin", lambda raw: raw[:-2], "asks for 2834"),
         (".bin", lambda raw: raw + b"\0\0", "asks for 2834"),
     ],
@@ -134,7 +134,7 @@ def test_a_path_that_is_no_prefix_gets_a_hint(backend, tmp_path, copy):
 
 def test_the_older_format_is_refused_by_name(backend):
     assert not backend.recognises(REFERENCE / "lazy")
-    with pytest.raises(DataError, match=r"lazy\.idx: is of the older `lazy`/`cached` format") as raised:
+    with pytest.raises(DataError, match=r"lazy\.idx: has the older `lazy`/`cached` format") as raised:
         backend.open(REFERENCE / "lazy")
     assert "data-impl to lazy" in raised.value.hint
 

@@ -1,4 +1,4 @@
-"""Documents of text files as tokens, one after the other: nothing is counted, kept or written."""
+"""Reads documents of text files as tokens, one after the other, without counting or storing them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from neox_data_text.settings import TextSettings
 
 BATCH_BYTES = 1 << 18
-"""Text that is encoded together."""
+"""Amount of text that is encoded together."""
 
 Found = tuple[int, int, int]
 
@@ -87,8 +87,8 @@ class TextBackend:
         return TextStream(corpus, self._tokenizer, self._identity, append_eod=self._settings.append_eod)
 
     def open(self, prefix: Path) -> NoReturn:
-        hint = "`neox data prepare` makes a dataset of it that can be"
-        raise DataError(f"{prefix}: text is read as it comes, and has no documents to pick from", hint=hint)
+        hint = "make a dataset of it with `neox data prepare`"
+        raise DataError(f"{prefix}: text is read in order, without access to single documents", hint=hint)
 
     def create(self, prefix: Path, vocab_size: int) -> NoReturn:
-        raise DataError(f"{prefix}: the format `text` is read only", hint="write tokens as mmap")
+        raise DataError(f"{prefix}: the format `text` is read only", hint="write the dataset as mmap")

@@ -96,7 +96,7 @@ def test_a_cpu_is_not_measured() -> None:
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        ("Double", f": {__name__}:Double is a class, and has to be an instance of it"),
+        ("Double", f": {__name__}:Double is a class, and must be an instance"),
         ("reference", f": {__name__}:reference has no tested"),
         ("BROKEN", " failed: ValueError: no example"),
     ],
