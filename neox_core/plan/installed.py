@@ -14,6 +14,7 @@ from neox_core.hooks.kinds import KIND_BY_NAME
 from neox_core.plan.earlier import as_today
 from neox_core.plan.runfile import ComponentRef, RunPlan, plan_of, unknown, with_components
 from neox_core.plan.saved import RUN, find_checkpoint, read_run
+from neox_core.plan.stored_sizes import check_sizes
 from neox_core.untrusted import read_object, short
 
 if TYPE_CHECKING:
@@ -24,15 +25,18 @@ if TYPE_CHECKING:
 def saved_run(load: Path, catalog: Catalog) -> tuple[Path, RunPlan]:
     """The newest checkpoint in `load`, a run's `save` folder or one checkpoint in it, and the plan that wrote it.
 
-    run.json is compared with the manifest before it is read. A component is the one that `catalog` has of the same
-    kind, plugin and name; one that is not installed cannot be loaded. Raises CheckpointError.
+    run.json is compared with the manifest before it is read, and its sizes with the weights that there are. A component
+    is the one that `catalog` has of the same kind, plugin and name; one that is not installed cannot be loaded. Raises
+    CheckpointError.
     """
     checkpoint = find_checkpoint(load)
     if checkpoint is None:
         raise CheckpointError(
             f"{load}: no checkpoint here", hint="name the folder that the config calls `save`, or one checkpoint in it"
         )
-    return checkpoint, installed(read_run(checkpoint), checkpoint / RUN, catalog, CheckpointError)
+    plan = installed(read_run(checkpoint), checkpoint / RUN, catalog, CheckpointError)
+    check_sizes(checkpoint, plan.model)
+    return checkpoint, plan
 
 
 def stored_plan(path: Path, catalog: Catalog | None = None) -> RunPlan:

@@ -26,6 +26,10 @@ DIGEST = "NEOX_RUN_SHA256"
 """In the environment of a rank: the SHA-256 of the run file, from the process that wrote it."""
 UNFINISHED = ".unfinished"
 """Beside run.json while a run goes on: the first rank removes it at its end, for which no disk is too full."""
+MOST_PASSES = 1000
+"""Through layers, for each stored weight."""
+MOST_POSITIONS = 2**24
+"""Of a sequence, which needs no weight of its length."""
 
 
 @frozen
@@ -169,6 +173,17 @@ class ModelPlan:
     def in_words(self) -> str:
         """What the model is made of, in one line."""
         return f"{self.in_short()}, sequence {self.seq_length}"
+
+    def bounds(self, longest: int, count: int) -> Iterator[tuple[str, int, int]]:
+        """(name, value, the most that it can be) of each size, for a plan that was read beside its weights.
+
+        longest: the longest side of a weight. count: of weights. A size is 1 at least.
+        """
+        yield "num_layers", self.num_layers, MOST_PASSES * count
+        yield "seq_length", self.seq_length, MOST_POSITIONS
+        yield "make_vocab_size_divisible_by", self.make_vocab_size_divisible_by, longest
+        if self.padded_vocab_size is not None:
+            yield "padded_vocab_size", self.padded_vocab_size, longest
 
 
 @frozen

@@ -25,6 +25,14 @@ def plan(tmp_path: Path, text: str, catalog: Any) -> RunPlan:
     return prepare_run([tmp_path / "tiny.yml"], sets, catalog=catalog, machine=Machine(0, 4)).plan
 
 
+def pieces(plan: RunPlan) -> list[dict[str, Any]]:
+    """One weight of each layer, as a manifest lists it, in one of them two parts."""
+    model = plan.model
+    shape = [max(model.intermediate_size, model.padded_vocab_size or 0), model.hidden_size]
+    named = [{"kind": "weight", "name": f"layers.{layer}.mlp", "shape": shape} for layer in range(model.num_layers)]
+    return [*named, named[0], {"kind": "state", "name": "layers.0.mlp", "shape": [10**12]}]
+
+
 @pytest.fixture
 def write(plan: RunPlan, tmp_path: Path) -> Write:
     """Writes a checkpoint whose checksums hold, with a run.json that is changed, or is another text."""
@@ -35,7 +43,8 @@ def write(plan: RunPlan, tmp_path: Path) -> Write:
         run = json.dumps(content).encode() if text is None else text
         (tmp_path / "run.json").write_bytes(run)
         seal = {"size": len(run), "sha256": hashlib.sha256(run).hexdigest()}
-        (tmp_path / "manifest.json").write_bytes(sealed({"format": 1, "files": {"run.json": seal}}))
+        manifest = {"format": 1, "files": {"run.json": seal}, "pieces": pieces(plan)}
+        (tmp_path / "manifest.json").write_bytes(sealed(manifest))
         return tmp_path
 
     return checkpoint
@@ -64,6 +73,40 @@ def test_import_paths_of_a_checkpoint_are_not_used(write: Write, plan: RunPlan, 
     for now, before in zip(components_of(read), components_of(plan), strict=True):
         assert (now.target, now.settings_class) == (before.target, before.settings_class)
     assert {each.target for each in (read.checkpoint.schedules or {}).values()}.isdisjoint({"os:system"})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({"num_layers": 10**9}, "num_layers is 1,000,000,000, and the 2 weights of the checkpoint allow 1 to 2,000"),
+        ({"num_layers": 3}, "num_unique_layers is 3, and the 2 weights of the checkpoint allow 1 to 2"),
+        ({"num_layers": 10**9, "num_unique_layers": 1}, "num_layers is 1,000,000,000"),
+        ({"num_unique_layers": 0}, "num_unique_layers is 0"),
+        ({"num_layers": -2}, "num_layers is -2"),
+        ({"hidden_size": 2**40}, "hidden_size is 1,099,511,627,776"),
+        ({"intermediate_size": 2**40}, "intermediate_size is"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0"),
+        ({"num_kv_heads": 0}, "num_kv_heads is 0"),
+        ({"padded_vocab_size": 2**40}, "padded_vocab_size is"),
+        ({"padded_vocab_size": None, "make_vocab_size_divisible_by": 2**60}, "make_vocab_size_divisible_by is"),
+        ({"seq_length": 2**40}, "seq_length is"),
+        ({"max_position_embeddings": 2**40}, "max_position_embeddings is"),
+    ],
+)
+def test_sizes_that_the_stored_weights_cannot_have_are_refused(
+    write: Write, catalog: Any, sizes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        saved_run(write(lambda run: run["model"].update(sizes)), catalog)
+
+
+@pytest.mark.parametrize("listed", [None, {}, [5], [{"kind": "weight", "name": [], "shape": ["x"]}]])
+def test_a_manifest_that_lists_no_weights_allows_no_model(
+    write: Write, catalog: Any, monkeypatch: pytest.MonkeyPatch, listed: Any
+) -> None:
+    monkeypatch.setitem(globals(), "pieces", lambda plan: listed)
+    with pytest.raises(CheckpointError, match=r"num_layers is 2, and the [01] weights of the checkpoint"):
+        saved_run(write(), catalog)
 
 
 @pytest.mark.parametrize("change", [{"name": "warp"}, {"plugin": "evil"}, {"kind": "activation"}])

@@ -84,6 +84,15 @@ def test_longer_than_the_model_can_see(model: GPT) -> None:
     assert got[18:30] == greedy_without_cache(model, (prompt + got[:18])[-16:], 12)
 
 
+def test_memory_is_for_the_text_not_for_all_that_the_model_can_see(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    new_cache = model.new_cache
+    monkeypatch.setattr(model, "new_cache", lambda **size: asked.append(size["capacity"]) or new_cache(**size))
+    for prompt, new in ((3, 4), (3, 32), (40, 4)):
+        list(continue_ids(model, [5] * prompt, Endless(), max_new_tokens=new, sampling=GREEDY))
+    assert asked == [7, 32, 32]
+
+
 @pytest.mark.parametrize(("prompt", "new", "said"), [(20, 12, ()), (20, 13, ("32 tokens",)), (33, 1, ("33", "32"))])
 def test_text_beyond_the_positions_of_the_model_is_said(
     model: GPT, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], prompt, new, said

@@ -1,11 +1,12 @@
 """What a rank is told of a decoder."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 from attrs import frozen
 
 from neox_core.errors import UsageError
-from neox_core.plan.runfile import ComponentRef, ModelPlan, RunPlan
+from neox_core.plan.runfile import MOST_POSITIONS, ComponentRef, ModelPlan, RunPlan
 
 
 @frozen(kw_only=True)
@@ -56,6 +57,15 @@ class GPTPlan(ModelPlan):
         parts = f"{self.norm.name}, {self.position.name}, {self.activation.name}"
         size = f"{self.num_layers} layers, hidden {self.hidden_size}, {self.num_attention_heads} heads"
         return f"{size}, sequence {self.seq_length}; {parts}"
+
+    def bounds(self, longest: int, count: int) -> Iterator[tuple[str, int, int]]:
+        """Each layer has a weight of its own, and each width is a side of a weight."""
+        yield from super().bounds(longest, count)
+        yield "num_unique_layers", self.num_layers if self.num_unique_layers is None else self.num_unique_layers, count
+        yield "num_kv_heads", self.num_attention_heads if self.num_kv_heads is None else self.num_kv_heads, longest
+        for name in ("hidden_size", "num_attention_heads", "intermediate_size"):
+            yield name, getattr(self, name), longest
+        yield "max_position_embeddings", self.max_position_embeddings, MOST_POSITIONS
 
 
 def gpt_plan_in(run: RunPlan) -> GPTPlan:
