@@ -105,7 +105,7 @@ def test_a_manifest_that_lists_no_weights_allows_no_model(
     write: Write, catalog: Any, monkeypatch: pytest.MonkeyPatch, listed: Any
 ) -> None:
     monkeypatch.setitem(globals(), "pieces", lambda plan: listed)
-    with pytest.raises(CheckpointError, match=r"num_layers is 2, and the [01] weights of the checkpoint"):
+    with pytest.raises(CheckpointError, match=r"is \d+, and the [01] weights of the checkpoint allow"):
         saved_run(write(), catalog)
 
 

@@ -62,9 +62,10 @@ class GPTPlan(ModelPlan):
         """Each layer has a weight of its own, and each width is a side of a weight."""
         yield from super().bounds(longest, count)
         yield "num_unique_layers", self.num_layers if self.num_unique_layers is None else self.num_unique_layers, count
-        yield "num_kv_heads", self.num_attention_heads if self.num_kv_heads is None else self.num_kv_heads, longest
-        for name in ("hidden_size", "num_attention_heads", "intermediate_size"):
+        for name in ("hidden_size", "intermediate_size", "num_attention_heads"):
             yield name, getattr(self, name), longest
+        if self.num_kv_heads is not None:
+            yield "num_kv_heads", self.num_kv_heads, longest
         yield "max_position_embeddings", self.max_position_embeddings, MOST_POSITIONS
 
 
