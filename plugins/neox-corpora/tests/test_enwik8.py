@@ -70,7 +70,7 @@ def test_a_download_that_broke_off_goes_on(server, tmp_path, ranges):
     server.content, server.breaks = bytes(range(256)) * 3000, 300_001
     with pytest.raises(DataError, match=r"broke off after 300001 of 768000 bytes|cannot be downloaded") as raised:
         get(server, tmp_path / "file", server.content)
-    assert "again to go on" in raised.value.hint
+    assert "again to continue" in raised.value.hint
     assert not (tmp_path / "file").exists()
     server.breaks, server.ranges = None, ranges
     assert get(server, tmp_path / "file", server.content).read_bytes() == server.content
@@ -79,11 +79,11 @@ def test_a_download_that_broke_off_goes_on(server, tmp_path, ranges):
 
 def test_another_file_is_refused_and_thrown_away(server, tmp_path):
     server.content = b"something else"
-    with pytest.raises(DataError, match="is not the file that it was"):
+    with pytest.raises(DataError, match="is not the expected file"):
         get(server, tmp_path / "file", b"what was meant")
     assert not list(tmp_path.iterdir())
     server.content = b"what was meant, and much more"
-    with pytest.raises(DataError, match="is not the file that it was"):
+    with pytest.raises(DataError, match="is not the expected file"):
         get(server, tmp_path / "file", b"what was meant")
 
 

@@ -61,7 +61,7 @@ def header(magic=b"TNTIDX\0\0", version=1, code=4, width=4, sequences=20, sizes=
 @pytest.mark.parametrize(
     ("suffix", "damage", "says"),
     [
-        (".idx", lambda raw: b"", "no index of a lazy dataset"),
+        (".idx", lambda raw: b"", "not the index of a lazy dataset"),
         (".idx", lambda raw: b"MMIDIDX\0\0" + raw, "has the mmap format"),
         (".idx", lambda raw: raw[:30], "ends within its header"),
         (".idx", lambda raw: raw[:-8], "its header needs"),
@@ -72,8 +72,8 @@ def header(magic=b"TNTIDX\0\0", version=1, code=4, width=4, sequences=20, sizes=
         (".idx", lambda raw: header(sequences=2**60, sizes=2**60) + raw[56:], "its header needs"),
         (".idx", lambda raw: raw[:64] + bytes(8) + raw[72:], "do not have one dimension"),
         (".idx", lambda raw: raw[:232] + bytes(8) + raw[240:], "document 0 does not start"),
-        (".bin", lambda raw: raw[:-4], "asks for 2404"),
-        (".bin", lambda raw: raw + bytes(4), "asks for 2404"),
+        (".bin", lambda raw: raw[:-4], "needs 2404"),
+        (".bin", lambda raw: raw + bytes(4), "needs 2404"),
         (".bin", lambda raw: None, "no such file"),
         (".idx", lambda raw: None, "no such file"),
     ],

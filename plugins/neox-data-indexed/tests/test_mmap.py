@@ -93,18 +93,18 @@ def header(magic=b"MMIDIDX\x00\x00", version=1, code=8) -> bytes:
     [
         (".idx", lambda raw: None, "no such file"),
         (".bin", lambda raw: None, "no such file"),
-        (".idx", lambda raw: b"", "no index of an mmap dataset"),
+        (".idx", lambda raw: b"", "not the index of an mmap dataset"),
         (".idx", lambda raw: raw[:20], "ends within its header"),
         (".idx", lambda raw: raw[:-1], "its header needs"),
         (".idx", lambda raw: raw + b"\0", "its header needs"),
-        (".idx", lambda raw: header(magic=b"MMIDIDY\x00\x00") + raw[18:], "no index of an mmap dataset"),
+        (".idx", lambda raw: header(magic=b"MMIDIDY\x00\x00") + raw[18:], "not the index of an mmap dataset"),
         (".idx", lambda raw: header(version=2) + raw[18:], "has version 2"),
         (".idx", lambda raw: header(code=6) + raw[18:], "float32"),
         (".idx", lambda raw: header(code=9) + raw[18:], "unknown dtype code 9"),
         (".idx", lambda raw: header(code=4) + raw[18:], "does not start where the last one ends"),
         (".idx", lambda raw: raw[:34] + struct.pack("<i", -5) + raw[38:], "document 0 does not start"),
-        (".bin", lambda raw: raw[:-2], "asks for 2834"),
-        (".bin", lambda raw: raw + b"\0\0", "asks for 2834"),
+        (".bin", lambda raw: raw[:-2], "needs 2834"),
+        (".bin", lambda raw: raw + b"\0\0", "needs 2834"),
     ],
 )
 def test_what_is_wrong_is_said_with_the_file(backend, copy, suffix, damage, says):
@@ -122,7 +122,7 @@ def test_what_is_wrong_is_said_with_the_file(backend, copy, suffix, damage, says
 
 
 def test_a_path_that_is_no_prefix_gets_a_hint(backend, tmp_path, copy):
-    for path, hint in ((copy.with_suffix(".bin"), "leave .bin away"), (tmp_path, f"in it there is {copy}")):
+    for path, hint in ((copy.with_suffix(".bin"), "remove .bin"), (tmp_path, f"in it there is {copy}")):
         with pytest.raises(DataError) as raised:
             backend.open(path)
         assert hint in raised.value.hint
@@ -324,6 +324,6 @@ def test_a_file_that_cannot_be_read_is_said(backend, copy, suffix):
     file = copy.with_suffix(suffix)
     file.unlink()
     file.mkdir()
-    with pytest.raises(DataError, match=r"cannot be read|is \d+ bytes") as raised:
+    with pytest.raises(DataError, match=r"cannot be read|has \d+ bytes") as raised:
         backend.open(copy)
     assert str(file) in str(raised.value)
