@@ -5,5 +5,18 @@ from neox_core.config.schema.adam_settings import MomentSettings
 from neox_core.config.schema.setting import setting
 from neox_core.hooks.component import Component, ConfigSection
 from neox_core.hooks.markers import hookimpl
+from neox_core.hooks.spellings import Assumed, Gone, Means, Moved, OlderSpelling
 
-__all__ = ["Component", "ConfigSection", "MomentSettings", "Problem", "hookimpl", "setting"]
+__all__ = [
+    "Assumed",
+    "Component",
+    "ConfigSection",
+    "Gone",
+    "Means",
+    "MomentSettings",
+    "Moved",
+    "OlderSpelling",
+    "Problem",
+    "hookimpl",
+    "setting",
+]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from neox_core.cli.config_keys import coverage, docs, explain, schema
+from neox_core.cli.config_keys import docs, explain, schema
 from neox_core.cli.diff import diff
-from neox_core.cli.migrate import migrate
 from neox_core.cli.notes import ON, RESUME, say
+from neox_core.cli.offered import OpenGroup
 from neox_core.cli.process import exec_module
 from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError, as_list, render
@@ -27,14 +27,13 @@ _FILES = click.argument("files", nargs=-1, required=True, type=click.Path(path_t
 _SETS = click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a key on top of the files.")
 
 
-@click.group()
+@click.group(cls=OpenGroup)
 def config() -> None:
     """Check config files, show the plan that follows from them."""
 
 
 config.add_command(diff)
-config.add_command(migrate)
-for command in (explain, schema, coverage, docs):
+for command in (explain, schema, docs):
     config.add_command(command)
 
 

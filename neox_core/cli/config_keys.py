@@ -1,18 +1,17 @@
-"""`neox config explain`, `schema`, `coverage` and `docs`: the keys themselves, apart from any config."""
+"""`neox config explain`, `schema` and `docs`: the keys themselves, apart from any config."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from neox_core.terminal import echo, echo_json, paint
 
 if TYPE_CHECKING:
-    from neox_core.config.reference.coverage import Row
     from neox_core.config.reference.keys import Key
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
@@ -26,7 +25,7 @@ _OUT = click.option(
 @_JSON
 def explain(key: str, as_json: bool) -> None:
     """Print what KEY means: type, default, allowed values, owner, rules. Any spelling, dots for blocks."""
-    from neox_core.config.reference.explain import find_keys, older_spellings
+    from neox_core.config.reference.explain import find_keys, older_names
     from neox_core.config.reference.keys import all_keys, keys_in_blocks
     from neox_core.hooks.loader import load_plugins
     from neox_core.plan.rules import rules_about
@@ -34,7 +33,7 @@ def explain(key: str, as_json: bool) -> None:
     registry = load_plugins().registry
     keys = (*all_keys(registry), *keys_in_blocks(registry))
     found = find_keys(key, keys)
-    older, rules = older_spellings(found[0].path), rules_about(found[0].path, registry)
+    older, rules = older_names(found[0].path, registry), rules_about(found[0].path, registry)
     inner = [each.path for each in keys if each.path.rpartition(".")[0] == found[0].path]
     if as_json:
         facts = [{**dict(_facts(each)), "owner": f"{each.owner} ({each.part})"} for each in found]
@@ -105,41 +104,6 @@ def schema(out: Path | None) -> None:
     from neox_core.hooks.loader import load_plugins
 
     _write(json.dumps(made.schema(load_plugins().registry), indent=1) + "\n", out)
-
-
-@click.command()
-@_JSON
-def coverage(as_json: bool) -> None:
-    """Count the documents' parameters and names that this version has, and those that it only knows."""
-    from neox_core.config.reference.coverage import key_rows, name_rows, other_keys
-    from neox_core.hooks.loader import load_plugins
-
-    registry = load_plugins().registry
-    keys, names = key_rows(registry), name_rows(registry)
-    if as_json:
-        echo_json({"parameters": _counts(keys), "other_keys": other_keys(registry), "names": _counts(names)})
-        return
-    _table("parameters", keys)
-    echo(f"\nand {other_keys(registry)} keys that are in none of the documents\n")
-    _table("names", names)
-
-
-def _counts(rows: Sequence[Row]) -> dict[str, Any]:
-    from neox_core.config.reference.coverage import total
-
-    return {
-        row.name: {"implemented": row.implemented, "older_spelling": row.older, "known_only": row.known_only}
-        for row in (*rows, total(rows))
-    }
-
-
-def _table(title: str, rows: Sequence[Row]) -> None:
-    from neox_core.config.reference.coverage import total
-
-    width = max(len(row.name) for row in rows)
-    echo(f"{title:<{width}}  implemented  older spelling  known only  total")
-    for row in (*rows, total(rows)):
-        echo(f"{row.name:<{width}}  {row.implemented:>11}  {row.older:>14}  {row.known_only:>10}  {row.total:>5}")
 
 
 @click.command()

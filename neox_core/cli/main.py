@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from attrs import frozen
 
+from neox_core.cli.offered import OFFER, catalog_for_help, load_offer, offered
 from neox_core.errors import NeoxError, PluginError, UsageError, in_words, nobody_reads, report
 from neox_core.hooks.component import cause_of, load_path
 from neox_core.terminal import echo, one_line, readable
@@ -30,12 +31,8 @@ class Subcommand:
 SUBCOMMANDS = {
     "train": Subcommand("neox_core.cli.train:train", "Train a model from one or more config files."),
     "config": Subcommand("neox_core.cli.config:config", "Check config files, show the plan that follows from them."),
-    "generate": Subcommand("neox_core.cli.generate:generate", "Continue a prompt with a trained model."),
     "plugins": Subcommand("neox_core.cli.plugins:plugins", "List, describe and check the installed plugins."),
 }
-
-OFFER = "neox_core.offer"
-"""Where a click context keeps the plugin's offer of its command."""
 
 
 class NeoxGroup(click.Group):
@@ -44,12 +41,12 @@ class NeoxGroup(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*SUBCOMMANDS, *_offered(_catalog_for_help())]
+        return [*SUBCOMMANDS, *offered(catalog_for_help(), SUBCOMMANDS)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """As click's, from the one-line helps, so that it imports no subcommand."""
         lines = [(name, command.help) for name, command in SUBCOMMANDS.items()]
-        for name, entry in _offered(_catalog_for_help()).items():
+        for name, entry in offered(catalog_for_help(), SUBCOMMANDS).items():
             lines.append((name, one_line(f"{entry.component.summary} ({entry.plugin.id})".lstrip())))
         with formatter.section("Commands"):
             formatter.write_dl(lines)
@@ -58,22 +55,18 @@ class NeoxGroup(click.Group):
         if cmd_name in SUBCOMMANDS:
             command = load_path(SUBCOMMANDS[cmd_name].target)
         else:
-            from neox_core.hooks.install import require_modules  # with the loader: 50 ms that other commands save
             from neox_core.hooks.loader import load_plugins
 
             catalog = load_plugins()
             if ":" not in cmd_name and not catalog.registry.offers("command", cmd_name):
                 self._refuse(ctx, cmd_name, catalog)
-            entry = catalog.find("command", cmd_name)
-            require_modules(entry)
-            command = entry.load()
-            ctx.meta[OFFER] = entry
+            command = load_offer(ctx, catalog.find("command", cmd_name))
         if not isinstance(command, click.Command):
             raise PluginError(f"command {cmd_name!r} is {command!r}, not a click command")
         return command
 
     def _refuse(self, ctx: click.Context, name: str, catalog: "Catalog") -> NoReturn:
-        near = get_close_matches(name, [*SUBCOMMANDS, *_offered(catalog)], 1)
+        near = get_close_matches(name, [*SUBCOMMANDS, *offered(catalog, SUBCOMMANDS)], 1)
         way_out = f"did you mean {near[0]!r}?" if near else "`neox --help` lists all commands"
         failed = "".join(f"\n  not loaded, and may offer it: plugin {report.line}" for report in catalog.failed())
         raise click.UsageError(f"no command {name!r}; {way_out}{failed}", ctx)
@@ -131,28 +124,6 @@ def _require_text(arguments: Sequence[str]) -> None:
             raise UsageError(
                 f"argument {number} is not UTF-8: {argument!r}", hint="write it, or rename the file, in UTF-8"
             )
-
-
-def _offered(catalog: "Catalog | None") -> "dict[str, Entry]":
-    """The commands of plugins by the name that calls them: qualified where two plugins offer the same one."""
-    if catalog is None:
-        return {}
-    taken = {entry.qualified for clash in catalog.registry.clashes() for entry in clash}
-    entries = list(catalog.registry.entries("command"))
-    taken |= {entry.qualified for entry in entries if entry.component.name in SUBCOMMANDS}
-    return {entry.qualified if entry.qualified in taken else entry.component.name: entry for entry in entries}
-
-
-def _catalog_for_help() -> "Catalog | None":
-    """None when the setting that switches plugins off cannot be read: help must work, and any other command reports
-    it.
-    """
-    from neox_core.hooks.loader import load_plugins
-
-    try:
-        return load_plugins()
-    except PluginError:
-        return None
 
 
 def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

@@ -19,6 +19,11 @@ CORE = Path(__file__).parents[1]
 ELSEWHERE: dict[str, tuple[str, tuple[type, ...]]] = {
     "Component": ("hooks/component.py", (ast.AnnAssign,)),
     "ConfigSection": ("hooks/component.py", (ast.AnnAssign,)),
+    "OlderSpelling": ("hooks/spellings.py", (ast.AnnAssign,)),
+    "Means": ("hooks/spellings.py", (ast.AnnAssign,)),
+    "Moved": ("hooks/spellings.py", (ast.AnnAssign,)),
+    "Gone": ("hooks/spellings.py", (ast.AnnAssign,)),
+    "Assumed": ("hooks/spellings.py", (ast.AnnAssign,)),
     "Config": ("config/schema/structure.py", (ast.FunctionDef,)),
     "Problem": ("config/problem.py", (ast.AnnAssign,)),
     "Chosen": ("config/schema/choose.py", (ast.AnnAssign,)),
@@ -57,7 +62,7 @@ component may raise for a user's mistake in `neox_core.errors`, such as `DataErr
 gives the module of a class that is defined anywhere else.
 """
 
-API = ("Component", "ConfigSection", "Problem")
+API = ("Component", "ConfigSection", "Problem", "OlderSpelling", "Means", "Moved", "Gone", "Assumed")
 """Those of ELSEWHERE that are in `neox_core.api`."""
 
 
@@ -76,7 +81,7 @@ def _overview() -> Iterator[str]:
     yield "|---|---|---|---|"
     for kind in KINDS:
         yield f"| {kind.name} | [`{kind.hook}`](#{kind.hook}) | {_key(kind)} | {'yes' if kind.used else 'not yet'} |"
-    yield "\nAnd two that offer no component: " + ", ".join(
+    yield "\nAnd three that offer no component: " + ", ".join(
         f"[`{name}`](#{name})" for name in hook_names() if name not in {kind.hook for kind in KINDS}
     )
     yield ""

@@ -26,11 +26,14 @@ from neox_core.hooks.guard import SlowListingError, only_listing
 from neox_core.hooks.kinds import KINDS
 from neox_core.hooks.markers import PROJECT
 from neox_core.hooks.registry import Entry, PluginInfo, Registry, normalise
+from neox_core.hooks.spellings import OlderSpelling
 from neox_core.hooks.suspects import Watch, watch
 from neox_core.hooks.switches import disabled_plugins
 
 API = "1"
 MOST_FILES = 2000
+
+Offer = Entry | ConfigSection | OlderSpelling
 
 
 def load_plugins(
@@ -85,8 +88,10 @@ def _load_all(
         for owner, offer in offers:
             if isinstance(offer, Entry):
                 registry.add(offer)
-            else:
+            elif isinstance(offer, ConfigSection):
                 registry.add_section(owner, offer)
+            else:
+                registry.add_spelling(owner, offer)
         reports.append(Report(info, "ok"))
     return Catalog(manager, registry, tuple(reports), off)
 
@@ -150,9 +155,9 @@ def _wrong_api(plugin: _Plugin) -> str:
     return f"is made for plugin api {', '.join(declared)}; this core has api {API}"
 
 
-def _load(manager: pluggy.PluginManager, plugin: _Plugin) -> list[tuple[PluginInfo, Entry | ConfigSection]]:
+def _load(manager: pluggy.PluginManager, plugin: _Plugin) -> list[tuple[PluginInfo, Offer]]:
     registered: list[str] = []
-    offers: list[tuple[PluginInfo, Entry | ConfigSection]] = []
+    offers: list[tuple[PluginInfo, Offer]] = []
     imported_before = set(sys.modules)
     try:
         for point in plugin.points:
@@ -204,11 +209,12 @@ def _check_hooks(manager: pluggy.PluginManager, module: object) -> None:
             )
 
 
-def _offers(manager: pluggy.PluginManager, module: object, info: PluginInfo) -> Iterator[Entry | ConfigSection]:
+def _offers(manager: pluggy.PluginManager, module: object, info: PluginInfo) -> Iterator[Offer]:
     for kind in KINDS:
         for component in _call(manager, module, kind.hook, Component):
             yield Entry(kind.name, component, info)
     yield from _call(manager, module, "neox_config_sections", ConfigSection)
+    yield from _call(manager, module, "neox_older_spellings", OlderSpelling)
 
 
 def _call(manager: pluggy.PluginManager, module: object, hook: str, expected: type) -> Iterator[Any]:

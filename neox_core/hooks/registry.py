@@ -11,6 +11,7 @@ from attrs import fields, frozen
 from neox_core.errors import PluginError
 from neox_core.hooks.component import Component, ConfigSection, load_path
 from neox_core.hooks.kinds import KIND_BY_NAME
+from neox_core.hooks.spellings import OlderSpelling
 
 
 def normalise(name: str) -> str:
@@ -71,6 +72,7 @@ class Registry:
     def __init__(self) -> None:
         self._offers: dict[tuple[str, str], list[Entry]] = defaultdict(list)
         self.sections: list[tuple[PluginInfo, ConfigSection]] = []
+        self.spellings: list[tuple[PluginInfo, OlderSpelling]] = []
 
     def sections_of_components(self) -> Iterator[tuple[Entry, ConfigSection]]:
         """The sections that are read where a component is chosen, each with that component."""
@@ -81,6 +83,9 @@ class Registry:
 
     def add_section(self, plugin: PluginInfo, section: ConfigSection) -> None:
         self.sections.append((plugin, section))
+
+    def add_spelling(self, plugin: PluginInfo, spelling: OlderSpelling) -> None:
+        self.spellings.append((plugin, spelling))
 
     def entries(self, kind: str | None = None) -> Iterator[Entry]:
         """All offers, of one kind or of all, sorted by kind, name and plugin."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from neox_core.config.problem import Problem
     from neox_core.config.schema.structure import Config
     from neox_core.hooks.component import Component, ConfigSection
+    from neox_core.hooks.spellings import OlderSpelling
     from neox_core.plan.cluster import ClusterShape
 
 
@@ -40,6 +41,14 @@ def neox_engines() -> Iterable[Component]:
     """Chosen by `engine`. Contract: `contracts.EngineMaker`; its planner is a `contracts.EnginePlanner`.
 
     The keys of sharding, offload and profiling are its `sections`.
+    """
+
+
+@hookspec
+def neox_older_spellings() -> Iterable[OlderSpelling]:
+    """Keys of other programs and of older versions, and what each means today: `Means`, `Moved`, `Gone`, `Assumed`.
+
+    They are translated, in the order given, before anything else looks at a config, and each is noted.
     """
 
 
@@ -144,7 +153,10 @@ def neox_checkpoint_formats() -> Iterable[Component]:
 
 @hookspec
 def neox_commands() -> Iterable[Component]:
-    """Subcommands of `neox`, by name. The target is a `click.Command`, imported when the command is called."""
+    """Subcommands of `neox`, by name; `config.x` is one of `neox config`.
+
+    The target is a `click.Command`, imported when the command is called.
+    """
 
 
 @hookspec

@@ -75,7 +75,7 @@ def prepare_run(
     machine, pool = (machine or detect(), None) if cluster is None else imagined(cluster)
     catalog = load_plugins() if catalog is None else catalog
     written = load(files, sets)
-    loaded = modernise(written)
+    loaded = modernise(written, catalog.registry)
     if not written.values:
         raise ProblemsError(loaded.problems or [Problem("no config file is given")])
     config, ill, faults = structure(loaded, catalog)

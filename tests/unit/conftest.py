@@ -12,10 +12,11 @@ import neox_gpt.plugin
 import pytest
 from attrs import frozen
 from attrs import validators as v
+from neox_gpt_neox.spellings import SPELLINGS
 from neox_launchers.settings import LauncherSettings
 from neox_lr.settings import WarmupSettings
 
-from neox_core.api import Component, ConfigSection, Problem, hookimpl, setting
+from neox_core.api import Component, ConfigSection, OlderSpelling, Problem, hookimpl, setting
 from neox_core.hooks.loader import load_plugins
 
 
@@ -177,6 +178,10 @@ class Everything:
             component("jsonl"),
             component("web", WebSettings),
         ]
+
+    @hookimpl
+    def neox_older_spellings(self) -> tuple[OlderSpelling, ...]:
+        return SPELLINGS
 
     @hookimpl
     def neox_config_sections(self) -> list[ConfigSection]:

@@ -5,39 +5,42 @@ from typing import Any
 
 from attrs import evolve
 
-from neox_core.config.compat.legacy import ASSUMED, BLOCKS, LEGACY, Assumed, Gone, Legacy, Means, Moved, setting_text
+from neox_core.config.compat.older import setting_text
 from neox_core.config.problem import Problem
 from neox_core.config.read.load import Loaded, Place
 from neox_core.config.report import spell
 from neox_core.config.schema.convert import same, shown
+from neox_core.hooks.registry import Registry
+from neox_core.hooks.spellings import Assumed, Gone, Means, Moved, OlderSpelling
 
 SAYS_NOTHING = "has no effect any more"
 """How the note starts on a key whose value asks for the only behaviour."""
 
 
-def modernise(loaded: Loaded) -> Loaded:
-    """The same config in today's spelling, with the values that GPT-NeoX would assume for missing keys.
+def modernise(loaded: Loaded, registry: Registry) -> Loaded:
+    """The same config in today's spelling, by the older spellings that the plugins of the registry know.
 
     A key whose successor has another value is an error that names both.
     """
     work = _Rewriting(loaded)
-    for rule in LEGACY:
+    for _, rule in registry.spellings:
+        if isinstance(rule, Assumed):
+            work.assume(rule, loaded)
+            continue
         block, last = work.block_of(rule.key)
         if last not in block or isinstance(block[last], dict):
             continue
-        if rule.key in BLOCKS and not isinstance(block[last], bool):
+        if isinstance(rule, Means) and rule.block and not isinstance(block[last], bool):
             continue
         raw = block.pop(last)
         if isinstance(rule, Means):
             work.means(rule, raw)
         elif isinstance(rule, Gone):
             work.gone(rule, raw)
-        elif raw is not None:
+        elif isinstance(rule, Moved) and raw is not None:
             work.move(rule, raw)
         if not block and "." in rule.key:
             work.drop_empty(rule.key.rpartition(".")[0])
-    for assumed in ASSUMED:
-        work.assume(assumed, loaded)
     places = {path: place for path, place in work.places.items() if path not in work.taken}
     return evolve(loaded, values=work.values, places=places, problems=(*loaded.problems, *work.problems))
 
@@ -66,7 +69,7 @@ class _Rewriting:
         if block.get(last) == {}:
             del block[last]
 
-    def say(self, rule: Legacy, message: str, hint: str = "", severity: str = "error") -> None:
+    def say(self, rule: OlderSpelling, message: str, hint: str = "", severity: str = "error") -> None:
         place = self.places[rule.key]
         self.problems.append(Problem(message, place.spelled, hint, place.where, severity))
 
@@ -113,7 +116,7 @@ class _Rewriting:
         items[rule.item] = raw
         self.set(rule, rule.to, items, name)
 
-    def put(self, rule: Legacy, to: str, value: Any, also: tuple[str, ...] = ()) -> None:
+    def put(self, rule: OlderSpelling, to: str, value: Any, also: tuple[str, ...] = ()) -> None:
         block, last = self.block_of(to)
         now = block.get(last)
         name = spell(to) if isinstance(rule, Moved) else setting_text(to, value)
@@ -124,7 +127,7 @@ class _Rewriting:
         else:
             self.agrees(rule, name)
 
-    def set(self, rule: Legacy, to: str, value: Any, name: str) -> None:
+    def set(self, rule: OlderSpelling, to: str, value: Any, name: str) -> None:
         if self.write(to, value, self.places[rule.key]):
             self.taken.discard(to)
             self.agrees(rule, name)
@@ -150,17 +153,17 @@ class _Rewriting:
             return
         place = loaded.places[assumed.beside]
         if self.write(assumed.key, assumed.value, place):
-            message = f"without {spell(assumed.key)}, GPT-NeoX takes {assumed.value}, and so does this"
+            message = f"without {spell(assumed.key)}, {assumed.by} takes {assumed.value}, and so does this"
             self.problems.append(Problem(message, place.spelled, "", place.where, "note"))
 
-    def agrees(self, rule: Legacy, name: str) -> None:
+    def agrees(self, rule: OlderSpelling, name: str) -> None:
         self.say(rule, f"is the old spelling of {name}", severity="note")
 
-    def forget(self, rule: Legacy) -> None:
+    def forget(self, rule: OlderSpelling) -> None:
         """Remove the key itself, once its successor is written."""
         self.taken.add(rule.key)
 
-    def differs(self, rule: Legacy, to: str, name: str) -> None:
+    def differs(self, rule: OlderSpelling, to: str, name: str) -> None:
         there = self.places[to]
         self.say(
             rule, f"differs from {there.spelled} at {there.where}", f"{name} is the spelling in use: keep that one"

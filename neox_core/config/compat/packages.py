@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+from neox_core.config.compat.older import older_keys
 from neox_core.config.schema.convert import by_key
 from neox_core.hooks.install import PACKAGES
 from neox_core.hooks.kinds import KIND_BY_NAME
@@ -18,9 +19,13 @@ def document(registry: Registry) -> str:
     """The whole file."""
     keys: dict[str, set[str]] = defaultdict(set)
     names: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    older = older_keys(registry)
     for plugin, section in registry.sections:
         if first_party(plugin.id):
             keys[plugin.id].update(by_key(section.settings))
+    for plugin, each in registry.spellings:
+        if first_party(plugin.id) and each.key in older:
+            keys[plugin.id].add(each.key)
     for entry in registry.entries():
         if first_party(entry.plugin.id):
             names[entry.kind][entry.plugin.id].append(entry.component.name)

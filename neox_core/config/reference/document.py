@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from neox_core.config.compat.known import known
-from neox_core.config.compat.legacy import LEGACY
+from neox_core.config.compat.older import older_spellings, today
 from neox_core.config.compat.packages import first_party
 from neox_core.config.reference.keys import OLDER, Key, all_keys
 from neox_core.config.report import spell
@@ -59,7 +59,7 @@ Known keys and names of the documents. Setting one is an error that names the pa
 def document(registry: Registry) -> str:
     """The whole page: the core, and those of the installed plugins that are ours."""
     keys = [key for key in all_keys(registry) if key.owner == CORE or first_party(key.owner)]
-    parts = [HEAD, *_sections(registry), *_components(registry), *_legacy(), *_later(keys), *_errors()]
+    parts = [HEAD, *_sections(registry), *_components(registry), *_legacy(registry), *_later(keys), *_errors()]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -132,12 +132,12 @@ def _meaning(field: Field) -> str:
     return (field.info.help + limits + unit + aliases).replace("|", "\\|")
 
 
-def _legacy() -> Iterator[str]:
+def _legacy(registry: Registry) -> Iterator[str]:
     yield "## Older spellings\n"
     yield "Read as their successors, with a note; both at once must agree.\n"
     yield "| older | now |"
     yield "|---|---|"
-    yield from (f"| `{spell(rule.key)}` | {rule.today} |" for rule in LEGACY)
+    yield from (f"| `{spell(each.key)}` | {today(each)} |" for _, each in older_spellings(registry))
     yield ""
 
 

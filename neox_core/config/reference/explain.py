@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from neox_core.config.compat.known import packages
-from neox_core.config.compat.legacy import LEGACY, Legacy, Means, Moved
+from neox_core.config.compat.older import older_spellings, targets
 from neox_core.config.reference.keys import Key
 from neox_core.config.report import spell
 from neox_core.errors import UsageError
 from neox_core.hooks.install import how_to_install
+from neox_core.hooks.registry import Registry
 
 
 def find_keys(name: str, keys: Sequence[Key]) -> tuple[Key, ...]:
@@ -30,15 +31,9 @@ def find_keys(name: str, keys: Sequence[Key]) -> tuple[Key, ...]:
     return tuple(found)
 
 
-def older_spellings(path: str) -> tuple[str, ...]:
+def older_names(path: str, registry: Registry) -> tuple[str, ...]:
     """The keys of older documents that say what this key says."""
-    return tuple(rule.key for rule in LEGACY if path in _targets(rule))
-
-
-def _targets(rule: Legacy) -> tuple[str, ...]:
-    if isinstance(rule, Means):
-        return tuple(case[0] for case in rule.cases.values() if case is not None)
-    return (rule.to,) if isinstance(rule, Moved) else ()
+    return tuple(each.key for _, each in older_spellings(registry) if path in targets(each))
 
 
 def _unknown(spelled: str, name: str, keys: Sequence[Key]) -> UsageError:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import attrs
 
 from neox_core.config.compat.detect_data_format import INFER
-from neox_core.config.compat.legacy import LEGACY, Gone, Legacy, Means
+from neox_core.config.compat.older import older_spellings, today
 from neox_core.config.report import spell
 from neox_core.config.schema.checks import Limits, Only, distinct, not_empty
 from neox_core.config.schema.convert import Field, fields_of
@@ -21,6 +21,7 @@ from neox_core.config.schema.owners import find_owners
 from neox_core.config.schema.sections import CORE_SECTIONS
 from neox_core.hooks.kinds import KINDS, Kind
 from neox_core.hooks.registry import Entry, Registry
+from neox_core.hooks.spellings import Gone, Means, OlderSpelling
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -42,7 +43,7 @@ def schema(registry: Registry) -> Schema:
     for kind in KINDS:
         if kind.key and kind.used:
             _choose(root, kind, registry)
-    for rule in LEGACY:
+    for _, rule in older_spellings(registry):
         _older(root, rule)
     _part(root)
     return root
@@ -221,7 +222,9 @@ def _choose(root: Schema, kind: Kind, registry: Registry) -> None:
             here = f"{pointer}/allOf/{len(cases)}/then/properties/{at}"
             cls = entry.component.settings
             settings = block(cls, here) if cls else _object()
-            for rule in (each for each in LEGACY if each.key.rpartition(".")[0] == kind.settings_at):
+            for rule in (
+                each for _, each in older_spellings(registry) if each.key.rpartition(".")[0] == kind.settings_at
+            ):
                 settings["properties"][rule.key.rpartition(".")[2]] = _made_of(rule)
             case: Schema = {"properties": {name: {"enum": [each, entry.qualified]}}, "required": [name]}
             cases.append({"if": case, "then": {"properties": {at: settings}}})
@@ -242,7 +245,7 @@ def _shared_block(parent: Schema, pointer: str, kind: Kind, registry: Registry) 
             _add(parent, pointer, field.name, field)
 
 
-def _older(root: Schema, rule: Legacy) -> None:
+def _older(root: Schema, rule: OlderSpelling) -> None:
     """An older spelling, which editors shall strike through."""
     *outer, name = rule.key.split(".")
     parent = root
@@ -262,8 +265,8 @@ def _older(root: Schema, rule: Legacy) -> None:
         parent["patternProperties"][f"^(?!{name}$){pattern}$"] = made
 
 
-def _made_of(rule: Legacy) -> Schema:
-    made: Schema = {"deprecated": True, "description": f"Older spelling; now {rule.today}."}
+def _made_of(rule: OlderSpelling) -> Schema:
+    made: Schema = {"deprecated": True, "description": f"Older spelling; now {today(rule)}."}
     allowed = rule.cases if isinstance(rule, Means) else rule.harmless if isinstance(rule, Gone) else None
     if allowed is not None:
         made["enum"] = [*allowed, None]

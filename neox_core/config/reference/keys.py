@@ -6,7 +6,7 @@ from typing import Literal
 from attrs import evolve, frozen
 
 from neox_core.config.compat.known import KnownKey, known
-from neox_core.config.compat.legacy import LEGACY, Legacy, Means
+from neox_core.config.compat.older import older_spellings, targets, today
 from neox_core.config.schema.checks import at_rest
 from neox_core.config.schema.convert import Field, block_of, fields_of
 from neox_core.config.schema.describe import (
@@ -20,6 +20,7 @@ from neox_core.config.schema.owners import CORE, find_owners
 from neox_core.config.schema.sections import CORE_SECTIONS
 from neox_core.hooks.kinds import KIND_BY_NAME, KINDS
 from neox_core.hooks.registry import Registry
+from neox_core.hooks.spellings import Means, OlderSpelling
 
 State = Literal["implemented", "older spelling", "known only"]
 
@@ -76,7 +77,7 @@ def all_keys(registry: Registry) -> tuple[Key, ...]:
     """
     own = [_choosing(key, registry) for key in own_keys(registry)]
     paths = {path for key in own for path in key.spellings}
-    older = [_older(rule, own) for rule in LEGACY if rule.key not in paths]
+    older = [_older(plugin, each, own) for plugin, each in older_spellings(registry) if each.key not in paths]
     paths.update(key.path for key in older)
     later = [_later(key) for key in known().keys.values() if key.path not in paths]
     return (*own, *older, *later)
@@ -152,19 +153,19 @@ def _choosing(key: Key, registry: Registry) -> Key:
     return evolve(key, allowed=f"installed: {', '.join(registry.names(kind.name))}")
 
 
-def _older(rule: Legacy, own: Sequence[Key]) -> Key:
+def _older(plugin: str, rule: OlderSpelling, own: Sequence[Key]) -> Key:
     """An older spelling counts as one of a later version when what it stands for is of a later version."""
     block = rule.key.partition(".")[0]
-    targets = [to for to in rule.cases.values() if to is not None] if isinstance(rule, Means) else []
-    heads = {to.partition(".")[0] for to, _ in targets} | {block} | {getattr(rule, "to", "").partition(".")[0]}
+    heads = {block, *(to.partition(".")[0] for to in targets(rule))}
     area = next((key.area for key in own if key.path in heads), OLDER)
     kinds = {kind.key: kind.name for kind in KINDS if kind.key}
-    later = any(value in known().components.get(kinds.get(to, ""), {}) for to, value in targets)
+    cases = [to for to in rule.cases.values() if to is not None] if isinstance(rule, Means) else []
+    later = any(value in known().components.get(kinds.get(to, ""), {}) for to, value in cases)
     return Key(
         path=rule.key,
         type="true or false" if isinstance(rule, Means) and True in rule.cases else "",
-        help=f"Older spelling; now {rule.today}.",
-        owner=CORE,
+        help=f"Older spelling; now {today(rule)}.",
+        owner=plugin,
         part=OLDER,
         area=area,
         state="known only" if later else "older spelling",

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attrs import frozen
 
-from neox_core.config.compat.legacy import LEGACY_KEYS
+from neox_core.config.compat.older import older_keys
 from neox_core.config.schema.convert import Field, block_of, by_key, fields_of
 from neox_core.config.schema.sections import CORE_SECTIONS
 from neox_core.hooks.component import ConfigSection
@@ -41,10 +41,11 @@ def find_owners(registry: Registry) -> Owners:
     """The owners of every key."""
     sections = [(CORE, section) for section in CORE_SECTIONS]
     sections += [(plugin.id, section) for plugin, section in registry.sections]
-    section_of: dict[str, str] = dict.fromkeys(LEGACY_KEYS, f"{CORE} (old spelling)")
+    older = older_keys(registry)
+    section_of: dict[str, str] = dict(older)
     for owner, section in sections:
         for key in by_key(section.settings):
-            if key not in section_of or key in LEGACY_KEYS:
+            if key not in section_of or key in older:
                 section_of[key] = named_section(owner, section)
     flat = [each for each in registry.entries() if each.component.settings and not KIND_BY_NAME[each.kind].settings_at]
     components_of: dict[str, tuple[Entry, ...]] = {}
@@ -79,14 +80,14 @@ def contested(registry: Registry) -> Iterator[tuple[str, tuple[str, ...], bool]]
 
     A config chooses one of the components of a kind, so these may share a key.
     """
-    owners = find_owners(registry)
+    owners, older = find_owners(registry), older_keys(registry)
     for key in dict.fromkeys((*owners.section_of, *owners.components_of)):
         sections = [(owner, section) for owner, section in owners.sections if key in by_key(section.settings)]
-        core = [owner for owner, _ in sections if owner == CORE] or [CORE] * (key in LEGACY_KEYS)
-        names = [named_section(*each) for each in sections] or [f"{CORE} (old spelling)"] * len(core)
+        first = key in older or any(owner == CORE for owner, _ in sections)
+        names = [named_section(*each) for each in sections] or ([older[key]] if key in older else [])
         kinds = {entry.kind: named(entry) for entry in reversed(owners.components_of.get(key, ()))}
         if len(names) + len(kinds) > 1:
-            yield key, (*names, *reversed(kinds.values())), bool(core and any(owner != CORE for owner, _ in sections))
+            yield key, (*names, *reversed(kinds.values())), bool(first and any(owner != CORE for owner, _ in sections))
 
 
 def named(entry: Entry) -> str:

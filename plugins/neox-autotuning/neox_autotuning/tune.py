@@ -18,6 +18,7 @@ from neox_core.config.compat.modernise import modernise
 from neox_core.config.read.load import Loaded, load
 from neox_core.config.schema.structure import structure_settings
 from neox_core.errors import ConfigError, RankError
+from neox_core.hooks.loader import load_plugins
 from neox_core.interpreter import python
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan
@@ -38,9 +39,10 @@ def tune(files: tuple[Path, ...], sets: tuple[str, ...], train: bool) -> None:
     train` takes.
     """
     searched = (*sets, f"{BLOCK}.enabled=false")
-    plan = prepare_run(files, searched).plan
+    catalog = load_plugins()
+    plan = prepare_run(files, searched, catalog=catalog).plan
     written = load(files, sets)
-    loaded = modernise(written)
+    loaded = modernise(written, catalog.registry)
     block = _block(loaded)
     folder = _folder("results_dir", block, loaded, plan)
     bench = Bench(files, sets, frozenset(loaded.values), block, folder, _folder("exps_dir", block, loaded, plan))
@@ -136,7 +138,7 @@ def _writes_stage(loaded: Loaded) -> bool:
 
 def write_best(files: Sequence[Path], sets: Sequence[str], best: Trial, path: Path) -> Path:
     """The config with the best setting in it, as one file in today's spelling."""
-    values = dict(modernise(load(files, [*sets, *as_sets(best.sets)])).values)
+    values = dict(modernise(load(files, [*sets, *as_sets(best.sets)]), load_plugins().registry).values)
     values.pop(BLOCK, None)
     writer = YAML()
     writer.default_flow_style = None

@@ -13,6 +13,7 @@ from neox_autotuning.tune import space_of, tune
 
 from neox_core.config.compat.modernise import modernise
 from neox_core.config.read.load import load
+from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import prepare_run
 from neox_core.testing import build, load_only
 
@@ -78,7 +79,9 @@ def test_what_the_config_leaves_open_is_searched(
 ) -> None:
     sets = ["autotuning.enabled=false", "optimizer.type=Adam", *sets]
     written = load([config], sets)
-    space = space_of(prepare_run([config], sets, start=False).plan, written, modernise(written))
+    space = space_of(
+        prepare_run([config], sets, start=False).plan, written, modernise(written, load_plugins().registry)
+    )
     assert (space.stages, space.own) == (stages, own)
 
 

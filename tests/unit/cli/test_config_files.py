@@ -1,4 +1,4 @@
-"""`neox config check --json`, `migrate` and `diff`: output, exit codes, files."""
+"""`neox config check --json` and `diff`: output, exit codes, files."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from neox_core.cli import migrate
 from neox_core.cli.main import neox
 from neox_core.plan import resolve
 from neox_core.plan.cluster import Machine
@@ -22,7 +21,6 @@ Run = Callable[..., Result]
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, catalog: Any) -> Run:
     """A `neox config` command line in a folder that holds c.yml, without colours."""
     monkeypatch.setattr(resolve, "load_plugins", lambda: catalog)
-    monkeypatch.setattr(migrate, "load_plugins", lambda: catalog)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     Path("c.yml").write_text(text)
@@ -128,15 +126,3 @@ def test_what_is_no_run(run: Run, name: str, content: str | None, said: str) -> 
     result = run("diff", "c.yml", name)
     assert result.exit_code == 2
     assert said in result.stderr
-
-
-def test_migrate_writes_and_checks(run: Run) -> None:
-    Path("old.yml").write_text('{"num_layers": 2, # two\n "lr": 0.1}\n')
-    shown = run("migrate", "old.yml")
-    assert shown.exit_code == 0
-    assert shown.stdout == 'num-layers: 2  # two\noptimizer:\n  params:\n    lr: 0.1\n  type: "Adam"\n'
-    assert "lr: is the old spelling of optimizer.params.lr" in shown.stderr
-    assert run("migrate", "old.yml", "--check").exit_code == 1
-    assert run("migrate", "old.yml", "--out", "new.yml").exit_code == 0
-    assert Path("new.yml").read_text() == shown.stdout
-    assert run("migrate", "new.yml", "--check").exit_code == 0

@@ -1,6 +1,6 @@
 """Every parameter and named feature of the documents has an owner, by its name, type and default.
 
-neox_core/config/reference/ledger.toml is what the documents say; the numbers below are what this version does not
+ledger.toml of neox-gpt-neox is what the documents say; the numbers below are what this version does not
 have yet.
 """
 
@@ -8,12 +8,12 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
+from neox_gpt_neox.coverage import key_rows, ledger, states, total
 
 from neox_core.config.compat import packages
 from neox_core.config.compat.detect_data_format import INFER
 from neox_core.config.compat.known import PACKAGES, known
-from neox_core.config.compat.legacy import LEGACY
-from neox_core.config.reference.coverage import key_rows, ledger, states, total
+from neox_core.config.compat.older import older_spellings
 from neox_core.config.reference.keys import Key, all_keys, own_keys
 from neox_core.config.schema.convert import InvalidError, convert
 from neox_core.config.schema.describe import default_in_words, known_type_in_words
@@ -181,7 +181,7 @@ def test_a_parameter_has_an_owner_with_its_name_type_and_default(path: str) -> N
     owners = OWNERS[path]
     assert owners, f"nobody owns {path}: declare it in known_keys.toml, or in a section"
     assert path in DEVIATIONS or any(key.path == path for key in owners)
-    aliases = {alias for key in owners for alias in key.aliases} | {rule.key for rule in LEGACY}
+    aliases = {alias for key in owners for alias in key.aliases} | {rule.key for _, rule in older_spellings(REGISTRY)}
     block = path.rpartition(".")[0]
     for alias in documented.get("aliases", []):
         assert alias in aliases or f"{block}.{alias}".strip(".") in aliases or path in DEVIATIONS
@@ -209,10 +209,10 @@ def test_a_deviation_is_one() -> None:
 
 def test_what_is_implemented_is_not_declared_as_of_a_later_version() -> None:
     own = {path for key in own_keys(REGISTRY) for path in key.spellings} | {
-        rule.key for rule in LEGACY if rule.key not in known().keys
+        rule.key for _, rule in older_spellings(REGISTRY) if rule.key not in known().keys
     }
     twice = sorted(key.path for key in known().keys.values() if set(key.spellings) & own)
-    older = sorted({rule.key for rule in LEGACY} & set(known().keys))
+    older = sorted({rule.key for _, rule in older_spellings(REGISTRY)} & set(known().keys))
     assert not twice + older, f"remove from neox_core/config/compat/known_keys.toml: {', '.join(twice + older)}"
     for kind, names in known().components.items():
         there = sorted(set(names) & set(REGISTRY.names(kind))) if KIND_BY_NAME[kind].used else []

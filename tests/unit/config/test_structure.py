@@ -9,7 +9,6 @@ from neox_gpt.config.sections.model import ModelSection
 
 from neox_core.api import Component, hookimpl
 from neox_core.config.compat.known import gpt_neox, known
-from neox_core.config.compat.legacy import LEGACY_KEYS
 from neox_core.config.compat.modernise import modernise
 from neox_core.config.read.load import load
 from neox_core.config.report import in_order, render
@@ -39,7 +38,7 @@ def read(tmp_path: Path, text: str, catalog: Any) -> Read:
                 kept.append("#" if line.partition(":")[0].replace("_", "-") in keys else line)
         file = tmp_path / "c.yml"
         file.write_text("\n".join(kept) + "\n" + more)
-        config, problems, _ = structure(modernise(load([file])), catalog)
+        config, problems, _ = structure(modernise(load([file]), catalog.registry), catalog)
         lines = render(in_order(problems)).replace(f"{tmp_path}/", "").splitlines()
         return config, lines
 
@@ -290,5 +289,5 @@ def test_a_key_of_somebody_elses_gpt_neox_is_no_typo(read: Read, key: str) -> No
 
 
 def test_keys_of_gpt_neox_alone_have_no_owner() -> None:
-    owned = set(find_owners(load_plugins().registry).keys()) | set(known().names_in("")) | LEGACY_KEYS
+    owned = set(find_owners(load_plugins().registry).keys()) | set(known().names_in(""))
     assert sorted(gpt_neox()[0].keys() & owned) == []

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tomli
 from neox_deepspeed.config.rules import offload
+from neox_gpt_neox.coverage import ledger, states
 
-from neox_core.config.reference.coverage import states
 from neox_core.config.reference.keys import all_keys
 from neox_core.config.report import ProblemsError
 from neox_core.hooks.loader import load_plugins
@@ -21,7 +20,7 @@ from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan
 
 ROOT = Path(__file__).parents[3]
-LEDGER = tomli.loads((ROOT / "neox_core/config/reference/ledger.toml").read_text(encoding="utf-8"))["parameters"]
+LEDGER = ledger()["parameters"]
 BUILT = "tests/unit/model/test_effects.py"
 
 
@@ -246,7 +245,7 @@ POSITIONS = f"{PLUGINS}positions/tests/test_positions.py::"
 REPORT = f"{UNIT}run/test_report.py::"
 CHOICE = f"{PLUGINS}curriculum/tests/test_choice.py::"
 BLOCKS = f"{PLUGINS}monitors/tests/test_blocks.py::"
-LEGACY = f"{UNIT}config/test_legacy.py::"
+LEGACY = "plugins/neox-gpt-neox/tests/test_legacy.py::"
 KERNELS = f"{PLUGINS}triton/tests/interpreted/test_in_a_model.py::"
 
 # key -> the test that sees its effect where it takes effect

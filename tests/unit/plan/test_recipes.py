@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neox_gpt_neox.migrate import migrate
 
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine
@@ -48,3 +49,8 @@ def test_a_recipe_resolves_on_its_cluster(recipe: Path, plugins: Any, tmp_path: 
     assert batch.data_parallel * model_ranks == num_hosts * num_gpus
     assert batch.micro_batch * batch.gradient_accumulation * batch.data_parallel == batch.train_batch
     assert plan.run_dir == f"checkpoints/{recipe.stem if recipe.parent == CONFIGS else f'pythia-{recipe.stem}'}"
+
+
+@pytest.mark.parametrize("recipe", sorted(CONFIGS.rglob("*.yml")), ids=lambda path: path.stem)
+def test_a_recipe_is_in_todays_spelling(recipe: Path, plugins: Any) -> None:
+    assert migrate([recipe], plugins).text == recipe.read_text()

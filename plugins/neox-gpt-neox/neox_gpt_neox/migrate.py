@@ -9,7 +9,6 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
-from neox_core.config.compat.legacy import GONE_KEYS
 from neox_core.config.compat.modernise import SAYS_NOTHING, modernise
 from neox_core.config.problem import Problem
 from neox_core.config.read.formats import flow
@@ -20,6 +19,7 @@ from neox_core.config.schema.convert import fields_of, same
 from neox_core.config.schema.owners import Owners, find_owners
 from neox_core.config.schema.structure import Config, structure
 from neox_core.hooks.catalog import Catalog
+from neox_core.hooks.spellings import Gone
 
 MARK = "# neox: "
 YAML_ENDINGS = (".yml", ".yaml")
@@ -43,12 +43,13 @@ def migrate(files: Sequence[Path], catalog: Catalog) -> Migrated:
             Problem("is not YAML: only the comments of YAML files can be kept", where=str(each)) for each in others
         )
     written = load(files)
-    today = modernise(written)
-    if any(not _gone(each) for each in errors(today.problems)) or not written.values:
+    gone = frozenset(each.key for _, each in catalog.registry.spellings if isinstance(each, Gone))
+    today = modernise(written, catalog.registry)
+    if any(not _gone(each, gone) for each in errors(today.problems)) or not written.values:
         raise ProblemsError(today.problems)
     config, found, _ = structure(today, catalog)
     sources = [read_source(file) for file in files]
-    work = _NewFile(written, today, config, found, find_owners(catalog.registry))
+    work = _NewFile(written, today, config, found, find_owners(catalog.registry), gone)
     for file, source in zip(files, sources, strict=True):
         if file != files[0] and source.entries:
             source.entries[0].above[:0] = ["", f"# from {file.name}"]
@@ -60,7 +61,13 @@ class _NewFile:
     """Takes entry after entry to where it belongs in the new file."""
 
     def __init__(
-        self, written: Loaded, today: Loaded, config: Config, found: Sequence[Problem], owners: Owners
+        self,
+        written: Loaded,
+        today: Loaded,
+        config: Config,
+        found: Sequence[Problem],
+        owners: Owners,
+        gone: frozenset[str],
     ) -> None:
         self.written = written
         self.today = today
@@ -71,7 +78,9 @@ class _NewFile:
         self.wrong: dict[str, list[Problem]] = {}
         written_at = {(place.where, place.spelled) for place in today.places.values()}
         for problem in errors([*today.problems, *found]):
-            if _gone(problem) or (problem.where, problem.key.partition("[")[0]) in written_at:  # not what is missing
+            if (
+                _gone(problem, gone) or (problem.where, problem.key.partition("[")[0]) in written_at
+            ):  # not what is missing
                 self.wrong.setdefault(problem.where, []).append(problem)
         self.now_at: dict[str, list[str]] = {}
         for path, place in today.places.items():
@@ -202,10 +211,12 @@ def _names(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _underscored(owners: Owners) -> Iterator[str]:
-    for section in (each.settings for _, each in owners.sections):
-        yield from (each.name for each in fields_of(section) if each.info.origin == "deepspeed")
+    components = dict.fromkeys(entry for entries in owners.components_of.values() for entry in entries)
+    of_components = (section for entry in components for section in entry.component.sections)
+    for section in (*(each for _, each in owners.sections), *of_components):
+        yield from (each.name for each in fields_of(section.settings) if each.info.origin == "deepspeed")
 
 
-def _gone(problem: Problem) -> bool:
+def _gone(problem: Problem, gone: frozenset[str]) -> bool:
     """Whether a problem is about a value without an equivalent; its key stays, for the user to decide."""
-    return problem.key.replace("-", "_") in GONE_KEYS
+    return problem.key.replace("-", "_") in gone

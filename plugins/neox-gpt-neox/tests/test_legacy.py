@@ -7,13 +7,16 @@ import pytest
 
 from neox_core.config.compat.modernise import modernise
 from neox_core.config.read.load import Loaded, load
+from neox_core.testing import load_only
+
+REGISTRY = load_only("neox-gpt-neox").registry
 
 
 @pytest.fixture
 def read(tmp_path: Path) -> Any:
     def _read(text: str) -> Loaded:
         (tmp_path / "c.yml").write_text(text)
-        return modernise(load([tmp_path / "c.yml"]))
+        return modernise(load([tmp_path / "c.yml"]), REGISTRY)
 
     return _read
 

@@ -1,73 +1,16 @@
-"""Older spellings of keys, and what each means today; `modernise` translates them.
+"""Older spellings of keys, and what each means today.
 
-They are those of GPT-NeoX's first README and of DeepSpeed's first pages, and a few of later GPT-NeoX that
-have one word for a block. Aliases of a setting (`setting(aliases=...)`) need no rule.
+They are those of GPT-NeoX's first README and of DeepSpeed's first pages, and a few of later GPT-NeoX that say in one
+word what a block says here. Aliases of a setting (`setting(aliases=...)`) need no rule.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-from attrs import frozen
-
-from neox_core.config.report import spell
-from neox_core.config.schema.convert import shown
+from neox_core.api import Assumed, Gone, Means, Moved, OlderSpelling
 
 
-@frozen
-class Means:
-    """A key each of whose values is a setting of today, (dotted key, value); None: the value has no effect.
-
-    also: other values of that setting that do not contradict the key.
-    """
-
-    key: str
-    cases: Mapping[bool | str, tuple[str, Any] | None]
-    also: tuple[str, ...] = ()
-
-    @property
-    def today(self) -> str:
-        """What replaces it today, in words."""
-        return ", ".join(f"{_in_text(raw)}: `{setting_text(*to)}`" for raw, to in self.cases.items() if to is not None)
-
-
-@frozen
-class Moved:
-    """A key that has another name now, or is in a block. `item`: index in a list, whose other items are `others`."""
-
-    key: str
-    to: str
-    item: int | None = None
-    others: tuple[float, ...] = ()
-
-    @property
-    def today(self) -> str:
-        """What replaces it today, in words."""
-        return f"`{spell(self.to)}`" if self.item is None else f"`{self.to}[{self.item}]`"
-
-
-@frozen
-class Gone:
-    """A key without a successor. A `harmless` value asks for the only behaviour; any other is an error.
-
-    harmless: None where every value is.
-    """
-
-    key: str
-    why: str
-    harmless: tuple[Any, ...] | None = ()
-    hint: str = "remove it"
-
-    @property
-    def today(self) -> str:
-        """What replaces it today, in words."""
-        return f"nothing: {self.why}"
-
-
-Legacy = Means | Moved | Gone
-
-
-def _switch(key: str, to: str, value: Any, also: tuple[str, ...] = ()) -> Means:
-    return Means(key, {True: (to, value), False: None}, also)
+def _switch(key: str, to: str, value: Any, also: tuple[str, ...] = (), *, block: bool = False) -> Means:
+    return Means(key, {True: (to, value), False: None}, also, block)
 
 
 _IDLE = {
@@ -89,7 +32,7 @@ _IDLE = {
 }
 """Reason -> keys of later GPT-NeoX that are accepted with every value."""
 
-LEGACY: tuple[Legacy, ...] = (
+SPELLINGS: tuple[OlderSpelling, ...] = (
     _switch("geglu", "activation", "geglu"),
     _switch("openai_gelu", "activation", "openai-gelu"),
     _switch("rms_norm", "norm", "rmsnorm"),
@@ -101,7 +44,7 @@ LEGACY: tuple[Legacy, ...] = (
     _switch("cpu_optimizer", "optimizer.type", "CPU_Adam", also=("CPU_torch_adam",)),
     _switch("fp32_allreduce", "communication_data_type", "fp32"),
     Gone("disable_allgather", "DeepSpeed 0.19.8 collects updated shards by all-gather only", (False,)),
-    _switch("zero_optimization", "zero_optimization.stage", 1),
+    _switch("zero_optimization", "zero_optimization.stage", 1, block=True),
     _switch("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device", "cpu"),
     _switch("zero_optimization.cpu_offload_param", "zero_optimization.offload_param.device", "cpu"),
     _switch("zero_optimization.cpu_offload_params", "zero_optimization.offload_param.device", "cpu"),
@@ -138,35 +81,8 @@ LEGACY: tuple[Legacy, ...] = (
     Moved("comet_project", "comet.project"),
     Moved("comet_experiment_name", "comet.experiment_name"),
     *(Gone(key, why, None) for why, keys in _IDLE.items() for key in keys),
+    Assumed("tokenizer_type", "GPT2BPETokenizer", beside="vocab_file", by="GPT-NeoX"),
+    Assumed("optimizer.type", "Adam", beside="lr", by="GPT-NeoX"),
+    Assumed("wandb.project", "neox", beside="use_wandb", by="GPT-NeoX"),
 )
-BLOCKS = {"zero_optimization"}  # keys that were a switch, and are a block
-
-
-@frozen
-class Assumed:
-    """The value that GPT-NeoX assumes for a missing key when another key is set, where this version's default
-    differs.
-    """
-
-    key: str
-    value: Any
-    beside: str
-
-
-ASSUMED = (
-    Assumed("tokenizer_type", "GPT2BPETokenizer", beside="vocab_file"),
-    Assumed("optimizer.type", "Adam", beside="lr"),
-    Assumed("wandb.project", "neox", beside="use_wandb"),
-)
-GONE_KEYS = frozenset(rule.key for rule in LEGACY if isinstance(rule, Gone))
-LEGACY_KEYS = frozenset(rule.key for rule in LEGACY if "." not in rule.key) - BLOCKS
-
-
-def setting_text(key: str, value: Any) -> str:
-    """`key: value` as a message writes it."""
-    return f"{spell(key)}: {_in_text(value)}"
-
-
-def _in_text(value: Any) -> str:
-    """A value as a message writes it, text without quotes."""
-    return value if isinstance(value, str) else shown(value)
+"""In the order in which they are applied; last what GPT-NeoX assumes and this version does not."""
