@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from attrs import evolve, frozen
 
-from neox_core.checkpoint.changes import changes
 from neox_core.checkpoint.complete import check_model, check_optimizer
 from neox_core.checkpoint.read import (
     CheckpointReader,
@@ -151,7 +150,6 @@ class Checkpointer:
         if state.step != reader.manifest.step:
             message = f"{folder}: is at step {reader.manifest.step} by its manifest, at step {state.step} by {STATE}"
             raise CheckpointError(message, hint=_ANOTHER)
-        notes += changes(reader.run(), self._plan, folder / RUN)
         if state.consumed_samples != state.step * self._plan.batch.train_batch:
             raise CheckpointError(
                 f"{folder}: {state.consumed_samples} samples in {state.step} steps; this run takes"

@@ -12,6 +12,7 @@ from neox_core.config.schema.sections.training import BatchSection
 from neox_core.config.schema.structure import Config
 from neox_core.errors import CheckpointError
 from neox_core.plan.batch import solve_batch
+from neox_core.plan.changed import changed_numbers
 from neox_core.plan.runfile import RunPlan, to_plain
 from neox_core.plan.saved import RUN, STATE, checkpoint_to_load, read_stored, require_checkpoint
 from neox_core.plan.schedule import schedule_terms
@@ -79,6 +80,8 @@ def resume_problems(config: Config, plan: RunPlan) -> Iterator[Problem]:
         yield config.problem(f"{saved.folder} was made for another model: {other}", key, hint)
     if plan.checkpoint.finetune and not own:
         return
+    if not other:
+        yield from changed_numbers(config, plan, saved.run, str(saved.folder))
     if saved.samples != saved.step * plan.batch.train_batch:
         yield _other_batch(config, plan, saved, key)
     has_optimizer = _at(saved.run, "checkpoint", "save_optimizer", True)

@@ -15,10 +15,12 @@ from typing import Any, Literal
 import attrs
 from attrs import asdict, evolve, field, frozen
 from cattrs import Converter
+from cattrs.gen import make_dict_unstructure_fn
 
 from neox_core.errors import CheckpointError, ConfigError, NeoxError, PluginError
 from neox_core.files import replacing
 from neox_core.hooks.component import cause_of, load_path
+from neox_core.plan.source import CONTENTS, SAMPLES, SCHEDULE, SHAPES, START, of
 from neox_core.untrusted import parse_object, read_file, short, strict_converter, structured, why
 
 FORMAT = 1
@@ -124,15 +126,22 @@ class RecomputePlan:
     True; num_checkpoints: segments of the model.
     """
 
-    layers: int
-    distribute: bool = False
-    deepspeed: bool = False
-    partition: bool = False
-    contiguous: bool = False
-    num_checkpoints: int | None = None
-    in_cpu: bool = False
-    synchronize: bool = False
-    profile: bool = False
+    layers: int = field(metadata=of("checkpoint_num_layers"))
+    distribute: bool = field(default=False, metadata=of("distribute_checkpointed_activations"))
+    deepspeed: bool = field(default=False, metadata=of("deepspeed_activation_checkpointing"))
+    partition: bool = field(
+        default=False, metadata=of("partition_activations", "activation_checkpointing.partition_activations")
+    )
+    contiguous: bool = field(
+        default=False,
+        metadata=of("contiguous_checkpointing", "activation_checkpointing.contiguous_memory_optimization"),
+    )
+    num_checkpoints: int | None = field(default=None, metadata=of(derived="num-layers / checkpoint-num-layers"))
+    in_cpu: bool = field(default=False, metadata=of("checkpoint_in_cpu", "activation_checkpointing.cpu_checkpointing"))
+    synchronize: bool = field(
+        default=False, metadata=of("synchronize_each_layer", "activation_checkpointing.synchronize_checkpoint_boundary")
+    )
+    profile: bool = field(default=False, metadata=of("profile_backward", "activation_checkpointing.profile"))
 
 
 @frozen
@@ -143,11 +152,11 @@ class KernelPlan:
     reference: import path of what the kernels are equal to.
     """
 
-    op: str
-    asked: str
-    key: str
-    offers: tuple[ComponentRef, ...]
-    reference: str = ""
+    op: str = field(metadata=of(derived="kernels"))
+    asked: str = field(metadata=of(derived="kernels"))
+    key: str = field(metadata=of(derived="kernels"))
+    offers: tuple[ComponentRef, ...] = field(metadata=of(derived="kernels"))
+    reference: str = field(default="", metadata=of(derived="kernels"))
 
 
 @frozen(kw_only=True)
@@ -161,9 +170,9 @@ class ModelPlan:
 
     num_layers: int
     seq_length: int
-    padded_vocab_size: int | None
-    make_vocab_size_divisible_by: int
-    recompute: RecomputePlan | None = None
+    padded_vocab_size: int | None = field(metadata=of("padded_vocab_size", apart=SHAPES))
+    make_vocab_size_divisible_by: int = field(metadata=of("make_vocab_size_divisible_by", apart=SHAPES))
+    recompute: RecomputePlan | None = field(default=None, metadata=of("checkpoint_activations"))
     kernels: tuple[KernelPlan, ...] = ()
 
     def in_short(self) -> str:
@@ -190,18 +199,22 @@ class ModelPlan:
 class BatchPlan:
     """train_batch = micro_batch * gradient_accumulation * data_parallel, in samples."""
 
-    micro_batch: int
-    gradient_accumulation: int
-    data_parallel: int
-    train_batch: int
+    micro_batch: int = field(metadata=of("train_micro_batch_size_per_gpu", derived="train_batch_size", apart=SAMPLES))
+    gradient_accumulation: int = field(
+        metadata=of("gradient_accumulation_steps", derived="the batch sizes, else 1", apart=SAMPLES)
+    )
+    data_parallel: int = field(metadata=of(derived="ranks / (model-parallel-size x pipeline stages)"))
+    train_batch: int = field(
+        metadata=of("train_batch_size", derived="micro-batch x accumulation x data-parallel ranks", apart=SAMPLES)
+    )
 
 
 @frozen
 class DataSource:
     """One of several datasets that are blended. `weight`: of its samples, relative to the others'."""
 
-    prefix: str
-    weight: float
+    prefix: str = field(metadata=of(apart=CONTENTS))
+    weight: float = field(metadata=of(derived="the weights beside the paths"))
 
 
 @frozen
@@ -212,15 +225,17 @@ class DataPlan:
     not None: the weights follow from the numbers of documents, to this power.
     """
 
-    prefix: str | None
+    prefix: str | None = field(metadata=of("data_path", apart=CONTENTS))
     split: tuple[float, float, float]
-    backend: ComponentRef
-    tokenizer: ComponentRef | None
+    backend: ComponentRef = field(
+        metadata=of(kind="data backend", derived="the first bytes of the dataset", apart=CONTENTS)
+    )
+    tokenizer: ComponentRef | None = field(metadata=of(kind="tokenizer", apart=CONTENTS))
     num_workers: int
-    train: tuple[DataSource, ...] = ()
-    valid: tuple[DataSource, ...] = ()
-    test: tuple[DataSource, ...] = ()
-    sampler_alpha: float | None = None
+    train: tuple[DataSource, ...] = field(default=(), metadata=of("train_data_paths", "train_data_weights"))
+    valid: tuple[DataSource, ...] = field(default=(), metadata=of("valid_data_paths", "valid_data_weights"))
+    test: tuple[DataSource, ...] = field(default=(), metadata=of("test_data_paths", "test_data_weights"))
+    sampler_alpha: float | None = field(default=None, metadata=of("weighted_sampler_alpha", "weight_by_num_documents"))
 
     @property
     def has_test(self) -> bool:
@@ -231,16 +246,18 @@ class DataPlan:
 class OptimPlan:
     """Steps are optimizer steps. `zero_stage` from 0 to 3. whole_parameters: what the optimizer looks at."""
 
-    optimizer: ComponentRef
-    schedule: ComponentRef
-    lr: float
-    min_lr: float
-    warmup_steps: int
-    decay_steps: int
-    weight_decay: float
+    optimizer: ComponentRef = field(metadata=of(kind="optimizer"))
+    schedule: ComponentRef = field(metadata=of(kind=("scheduler", "lr schedule"), apart=SCHEDULE))
+    lr: float = field(metadata=of("optimizer.params.lr", apart=SCHEDULE))
+    min_lr: float = field(metadata=of("min_lr", apart=SCHEDULE))
+    warmup_steps: int = field(metadata=of(derived="warmup x the steps of the decay", apart=SCHEDULE))
+    decay_steps: int = field(metadata=of("lr_decay_iters", derived="train-iters", apart=SCHEDULE))
+    weight_decay: float = field(
+        metadata=of("optimizer.params.weight_decay", "weight_decay", apart="a setting of the optimizer")
+    )
     gradient_clipping: float
-    zero_stage: int
-    whole_parameters: bool = False
+    zero_stage: int = field(metadata=of("zero_optimization.stage"))
+    whole_parameters: bool = field(default=False, metadata=of(derived="the optimizer"))
 
     @property
     def owns_parameters(self) -> bool:
@@ -252,8 +269,8 @@ class OptimPlan:
 class PrecisionPlan:
     """dtype: of the model's weights and matmuls; autocast: of the matmuls only, the weights stay fp32."""
 
-    dtype: Literal["fp32", "bf16", "fp16"]
-    autocast: Literal["bf16"] | None
+    dtype: Literal["fp32", "bf16", "fp16"] = field(metadata=of("fp16.enabled", "bf16.enabled"))
+    autocast: Literal["bf16"] | None = field(metadata=of("torch_autocast.enabled", "amp.enabled"))
     fp16_lm_cross_entropy: bool = False
 
 
@@ -265,7 +282,7 @@ class TrainPlan:
     progress in a step; 0: as long as it takes.
     """
 
-    train_iters: int
+    train_iters: int = field(metadata=of("train_iters", apart=SCHEDULE))
     exit_interval: int | None
     eval_interval: int
     eval_iters: int
@@ -273,7 +290,7 @@ class TrainPlan:
     seed: int
     on_nonfinite_loss: Literal["stop", "skip"]
     max_skipped_steps: int
-    stall_timeout_s: int
+    stall_timeout_s: int = field(metadata=of("stall_timeout"))
     peak_tflops: float | None
     sample_prompt: str | None
 
@@ -291,28 +308,32 @@ class CheckpointPlan:
 
     save: str | None
     save_interval: int | None
-    load: str | None
-    resume: Literal["must", "auto"]
-    keep_last: int | None
-    finetune: bool
-    load_optimizer: bool
-    load_rng: bool
-    save_optimizer: bool
-    save_rng: bool
-    schedule_from: Literal["must-match", "config", "checkpoint"]
-    whole_weights: bool = False
-    load_masters: bool = True
-    extra_save: tuple[int, ...] = ()
-    schedules: dict[str, ComponentRef] | None = None
+    load: str | None = field(metadata=of("load", apart=START))
+    resume: Literal["must", "auto"] = field(metadata=of(derived="the command line"))
+    keep_last: int | None = field(metadata=of("keep_last_n_checkpoints"))
+    finetune: bool = field(metadata=of("finetune", apart=START))
+    load_optimizer: bool = field(metadata=of("no_load_optim", "finetune", apart=START))
+    load_rng: bool = field(metadata=of("no_load_rng", "finetune", apart=START))
+    save_optimizer: bool = field(metadata=of("no_save_optim"))
+    save_rng: bool = field(metadata=of("no_save_rng"))
+    schedule_from: Literal["must-match", "config", "checkpoint"] = field(
+        metadata=of("override_lr_scheduler", "use_checkpoint_lr_scheduler", apart=START)
+    )
+    whole_weights: bool = field(
+        default=False, metadata=of("zero_optimization.stage3_gather_16bit_weights_on_model_save")
+    )
+    load_masters: bool = field(default=True, metadata=of("zero_optimization.load_from_fp32_weights", apart=START))
+    extra_save: tuple[int, ...] = field(default=(), metadata=of("extra_save_iters"))
+    schedules: dict[str, ComponentRef] | None = field(default=None, metadata=of(derived="the installed plugins"))
 
 
 @frozen
 class Host:
     """One machine and how many ranks it runs. devices: which of its devices these take; empty: the first `slots`."""
 
-    name: str
-    slots: int
-    devices: tuple[int, ...] = ()
+    name: str = field(metadata=of(derived="cluster.hosts"))
+    slots: int = field(metadata=of(derived="cluster.hosts"))
+    devices: tuple[int, ...] = field(default=(), metadata=of(derived="cluster.hosts"))
 
 
 @frozen
@@ -322,18 +343,20 @@ class ClusterPlan:
     local_rank: the device of a rank that is started without LOCAL_RANK. nvlink_pairs: linked devices are neighbours.
     """
 
-    hosts: tuple[Host, ...]
-    device: Literal["cpu", "cuda"]
-    backend: str
-    master_addr: str
+    hosts: tuple[Host, ...] = field(
+        metadata=of("include", "exclude", "num_nodes", "num_gpus", "hostfile", derived="this machine")
+    )
+    device: Literal["cpu", "cuda"] = field(metadata=of("device", derived="this machine"))
+    backend: str = field(metadata=of("distributed_backend", derived="the device"))
+    master_addr: str = field(metadata=of("master_addr", derived="the first host"))
     master_port: int
-    threads_per_rank: int | None
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
+    threads_per_rank: int | None = field(metadata=of(derived="the cores and ranks of this machine"))
+    tensor_parallel: int = field(default=1, metadata=of("model_parallel_size"))
+    pipeline_parallel: int = field(default=1, metadata=of("pipe_parallel_size"))
     sequence_parallel: bool = False
-    partition: str = "type:transformer"
+    partition: str = field(default="type:transformer", metadata=of("pipe_partition_method"))
     local_rank: int | None = None
-    nvlink_pairs: bool = False
+    nvlink_pairs: bool = field(default=False, metadata=of("detect_nvlink_pairs"))
 
     @property
     def world_size(self) -> int:
@@ -352,7 +375,7 @@ class RunPlan:
     curriculum: what says which samples and tokens a step trains on; None: all, in the order of the run.
     """
 
-    architecture: ComponentRef
+    architecture: ComponentRef = field(metadata=of(kind="architecture"))
     model: ModelPlan
     batch: BatchPlan
     data: DataPlan
@@ -361,16 +384,16 @@ class RunPlan:
     train: TrainPlan
     checkpoint: CheckpointPlan
     cluster: ClusterPlan
-    launcher: ComponentRef
-    monitors: tuple[ComponentRef, ...]
-    engine_component: ComponentRef
-    engine: dict[str, Any]
-    plugins: dict[str, str]
-    run_dir: str
-    neox_version: str
-    debug: bool = False
-    curriculum: ComponentRef | None = None
-    format: int = FORMAT
+    launcher: ComponentRef = field(metadata=of(kind="launcher"))
+    monitors: tuple[ComponentRef, ...] = field(metadata=of(kind="monitor"))
+    engine_component: ComponentRef = field(metadata=of(kind="engine"))
+    engine: dict[str, Any] = field(metadata=of(derived="the plan"))
+    plugins: dict[str, str] = field(metadata=of(derived="the components in use"))
+    run_dir: str = field(metadata=of("save", derived="the name of the config"))
+    neox_version: str = field(metadata=of(derived="the installation"))
+    debug: bool = field(default=False, metadata=of(derived="the command line"))
+    curriculum: ComponentRef | None = field(default=None, metadata=of(kind="curriculum"))
+    format: int = field(default=FORMAT, metadata=of(derived="the installation"))
 
 
 def components_of(value: Any) -> Iterator[ComponentRef]:
@@ -401,7 +424,7 @@ def with_components(value: Any, change: Callable[[ComponentRef], ComponentRef]) 
 
 _converter = strict_converter()
 _converter.register_unstructure_hook_func(
-    lambda cls: cls is ModelPlan, lambda model: _converter.unstructure(model, unstructure_as=type(model))
+    lambda cls: cls is ModelPlan, lambda model: make_dict_unstructure_fn(type(model), _converter)(model)
 )
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from neox_core.checkpoint.changes import contents_of, other_contents
+from neox_core.checkpoint.contents import contents_of, other_contents
 from neox_core.data.batches import Reader, build_batches
 from neox_core.data.dataset import Split, open_split, rounds_of
 from neox_core.data.order import LongerOrder

@@ -7,7 +7,7 @@ import pytest
 import torch
 from attrs import evolve
 
-from neox_core.checkpoint.changes import BLOCKS, contents_of, other_contents
+from neox_core.checkpoint.contents import BLOCKS, contents_of, other_contents
 from neox_core.checkpoint.state import TrainState
 from neox_core.errors import CheckpointError, DataError
 from neox_core.parallel.groups import Groups

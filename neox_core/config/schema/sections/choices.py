@@ -10,4 +10,6 @@ class ChoicesSection:
     """The components that own most of the other keys: those of a model, and those of the way that it is trained."""
 
     architecture: str = setting("gpt", help="The kind of model; its plugin has the keys of its shape.")
-    engine: str = setting("deepspeed", help="What runs the steps; its plugin has the keys of sharding and offload.")
+    engine: str = setting(
+        "deepspeed", help="What runs the steps; its plugin has the keys of sharding and offload.", changes="speed"
+    )

@@ -10,5 +10,7 @@ class KernelsSection:
     """Which code computes an op."""
 
     kernels: dict[str, str] = setting(
-        Factory(dict), help="By op: auto, reference or the name of a kernel; `neox kernels list` shows them."
+        Factory(dict),
+        help="By op: auto, reference or the name of a kernel; `neox kernels list` shows them.",
+        changes="speed",
     )

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from attrs import frozen
+from attrs import field, frozen
 
 from neox_core.errors import UsageError
 from neox_core.plan.runfile import MOST_POSITIONS, ComponentRef, ModelPlan, RunPlan
+from neox_core.plan.source import FIRST, of
 
 
 @frozen(kw_only=True)
@@ -21,34 +22,38 @@ class GPTPlan(ModelPlan):
 
     hidden_size: int
     num_attention_heads: int
-    intermediate_size: int
+    intermediate_size: int = field(metadata=of("intermediate_size", derived="4 x hidden-size"))
     max_position_embeddings: int
-    norm: ComponentRef
-    activation: ComponentRef
-    position: ComponentRef
-    tie_embeddings: bool
-    parallel_residual: bool
-    residual_post_norm: bool
+    norm: ComponentRef = field(metadata=of(kind="norm"))
+    activation: ComponentRef = field(metadata=of(kind="activation"))
+    position: ComponentRef = field(metadata=of(kind="position"))
+    tie_embeddings: bool = field(metadata=of("no_weight_tying"))
+    parallel_residual: bool = field(metadata=of("gpt_j_residual"))
+    residual_post_norm: bool = field(metadata=of("apply_residual_connection_post_layernorm"))
     hidden_dropout: float
     attention_dropout: float
-    init_method: str
-    output_init_method: str
-    init_std: float
-    attention_softmax_in_fp32: bool
+    init_method: str = field(metadata=of("init_method", apart=FIRST))
+    output_init_method: str = field(metadata=of("output_layer_init_method", apart=FIRST))
+    init_std: float = field(metadata=of("init_method_std", apart=FIRST))
+    attention_softmax_in_fp32: bool = field(metadata=of("attention_softmax_in_fp32", "apply_query_key_layer_scaling"))
     num_kv_heads: int | None = None
     num_unique_layers: int | None = None
     param_sharing_style: Literal["grouped", "spaced"] = "grouped"
-    shared_norm: bool = False
-    attention_bias: bool = True
-    mlp_bias: bool = True
-    query_key_layer_scaling: bool = False
+    shared_norm: bool = field(default=False, metadata=of("gpt_j_tied"))
+    attention_bias: bool = field(default=True, metadata=of("use_bias_in_attn_linear"))
+    mlp_bias: bool = field(default=True, metadata=of("use_bias_in_mlp"))
+    query_key_layer_scaling: bool = field(default=False, metadata=of("apply_query_key_layer_scaling"))
     reset_position_ids: bool = False
     reset_attention_mask: bool = False
     eod_mask_loss: bool = False
     compile: bool = False
     sparse_gradients: bool = False
-    layouts: tuple[ComponentRef, ...] = ()
-    layout_of_layer: tuple[int | None, ...] = ()
+    layouts: tuple[ComponentRef, ...] = field(
+        default=(), metadata=of("sparsity", "attention_config", kind="sparse layout")
+    )
+    layout_of_layer: tuple[int | None, ...] = field(
+        default=(), metadata=of("sparsity", "attention_config", "sparse_attention.mode")
+    )
 
     def in_short(self) -> str:
         return f"{self.num_layers} layers of width {self.hidden_size}"

@@ -27,5 +27,6 @@ class CommunicationSection:
     sparse_gradients: bool = setting(
         False,
         help="Send only the rows of the embedding that a step has used; for an embedding that is not tied to the head.",
+        changes="speed",
         origin="deepspeed",
     )

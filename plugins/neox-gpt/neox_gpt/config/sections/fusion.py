@@ -19,7 +19,8 @@ SWITCHES = {
 
 
 def _switch(what: str, origin: str) -> Any:
-    return setting(None, help=f"{what}. Unset: on a GPU that its kernel was tested on.", origin=origin)
+    said = f"{what}. Unset: on a GPU that its kernel was tested on."
+    return setting(None, help=said, changes="speed", origin=origin)
 
 
 @frozen

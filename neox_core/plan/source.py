@@ -1,0 +1,57 @@
+"""Which config keys a field of a plan comes from, said at the field.
+
+`config show`, `config diff` and the check at resume derive from it what they say of the field.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from attrs import frozen
+
+from neox_core.hooks.kinds import KIND_BY_NAME
+
+SOURCE = "neox.plan.source"
+"""In the metadata of a field."""
+SAMPLES, CONTENTS, SCHEDULE = "the samples of a step", "the contents of the datasets", "the learning-rate schedule"
+SHAPES = "the shapes of the weights"
+"""What compares some fields of a plan when a run resumes, in place of the comparison of all others."""
+START, FIRST = "of this start of a run", "acts before the first step"
+"""Why others are not compared at all."""
+
+
+@frozen
+class Source:
+    """keys: dotted, with `_`; of those that a config writes, the first counts.
+
+    kinds: of component, where the field names one; the keys that choose it are among `keys`.
+    derived: what the value follows from where no key is written; "": it is the default of the key.
+    apart: what compares the value with that of the run that wrote a checkpoint, or why no one has to; "": a resumed
+        run compares it, where one of the keys changes numbers.
+    """
+
+    keys: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    derived: str = ""
+    apart: str = ""
+
+    def inside(self, setting: str) -> tuple[str, ...]:
+        """The keys of a setting of the component that the field names."""
+        blocks = (KIND_BY_NAME[kind].settings_at for kind in self.kinds)
+        return (*(f"{block}.{setting}" for block in blocks if block), setting)
+
+
+def of(*keys: str, kind: str | tuple[str, ...] = (), derived: str = "", apart: str = "") -> Mapping[str, Any]:
+    """Metadata of a field of a plan; a field without it comes from the key of its own name. Arguments as in `Source`.
+
+    kind: a kind, or several; the keys that choose its component come first.
+    """
+    kinds = (kind,) if isinstance(kind, str) else kind
+    choosing = tuple(KIND_BY_NAME[each].key for each in kinds if KIND_BY_NAME[each].key)
+    return {SOURCE: Source((*choosing, *keys), kinds, derived, apart)}
+
+
+def source_of(field: "attrs.Attribute[Any]") -> Source:
+    """The source of a field of a plan class."""
+    source: Source = field.metadata.get(SOURCE) or Source((field.name,))
+    return source

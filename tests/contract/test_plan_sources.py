@@ -1,0 +1,52 @@
+"""Each field of a plan says which config keys it comes from, or what it follows from."""
+
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
+
+import attrs
+import pytest
+
+from neox_core.config.reference.keys import own_keys
+from neox_core.hooks.component import load_path
+from neox_core.hooks.kinds import KIND_BY_NAME
+from neox_core.hooks.loader import load_plugins
+from neox_core.plan.runfile import ComponentRef, RunPlan
+from neox_core.plan.source import source_of
+
+
+def plan_classes(cls: type) -> Iterator[type]:
+    """A class of a plan, and those of its fields."""
+    yield cls
+    for kind in get_type_hints(cls).values():
+        for each in _inside(kind):
+            if attrs.has(each) and each is not ComponentRef:
+                yield from plan_classes(each)
+
+
+def _inside(kind: Any) -> Iterator[type]:
+    if isinstance(kind, type):
+        yield kind
+    for each in get_args(kind):
+        yield from _inside(each)
+
+
+OF_MODELS = [load_path(entry.require_planner()).plan_class for entry in load_plugins().registry.entries("architecture")]
+CLASSES = tuple(dict.fromkeys(each for cls in (RunPlan, *OF_MODELS) for each in plan_classes(cls)))
+
+
+@pytest.fixture(scope="module")
+def keys() -> set[str]:
+    """Every key that a config can write, in all its spellings."""
+    return {spelling for key in own_keys(load_plugins().registry) for spelling in key.spellings}
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_each_field_has_a_source(cls: type, keys: set[str]) -> None:
+    for name, field in attrs.fields_dict(cls).items():
+        if field.type in CLASSES:
+            continue
+        source = source_of(field)
+        here = f"{cls.__name__}.{name}"
+        assert source.keys or source.kinds or source.derived or source.apart, f"{here}: name its keys with of(...)"
+        assert set(source.keys) <= keys, f"{here}: no config can write {set(source.keys) - keys}"
+        assert set(source.kinds) <= KIND_BY_NAME.keys()
