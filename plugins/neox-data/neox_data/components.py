@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 from cattrs.preconf.json import make_converter
 
+from neox_core.api import Problem
 from neox_core.config.compat.detect_data_format import INFER, data_backend
-from neox_core.config.problem import Problem
 from neox_core.config.read.load import load
 from neox_core.config.report import ProblemsError, errors
 from neox_core.config.schema.convert import REQUIRED, by_key, fields_of, read_fields

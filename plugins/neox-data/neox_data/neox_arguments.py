@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 import click
 from attrs import frozen
 
-from neox_core.config.problem import Problem
+from neox_core.api import Problem
 from neox_core.errors import UsageError
 
 READ = {  # how many values follow: None is all up to the next option

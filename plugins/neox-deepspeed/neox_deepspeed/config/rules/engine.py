@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from neox_core.api import Problem
 from neox_core.config.compat.known import known
-from neox_core.config.problem import Problem
 from neox_core.config.schema.convert import Field, block_of, by_key
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from neox_core.config.problem import Problem
+from neox_core.api import Problem
 from neox_core.config.read.load import value_at
 from neox_core.config.schema.convert import fields_of
 from neox_core.config.schema.sections.precision import PrecisionSection

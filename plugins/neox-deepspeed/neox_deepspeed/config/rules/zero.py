@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from neox_core.config.problem import Problem
+from neox_core.api import Problem
 from neox_core.config.schema.sections.parallelism import ParallelismSection
 from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.config.schema.structure import Config

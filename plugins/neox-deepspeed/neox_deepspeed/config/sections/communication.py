@@ -4,8 +4,8 @@ from typing import Literal
 
 from attrs import frozen
 
+from neox_core.api import setting
 from neox_core.config.schema.checks import above
-from neox_core.config.schema.setting import setting
 
 
 @frozen

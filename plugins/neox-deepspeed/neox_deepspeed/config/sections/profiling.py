@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 from attrs import frozen
 
+from neox_core.api import setting
 from neox_core.config.schema.checks import above, at_least, not_empty
-from neox_core.config.schema.setting import setting
 
 Collective = Literal[
     "all_gather",

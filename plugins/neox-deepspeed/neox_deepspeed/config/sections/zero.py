@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 from attrs import frozen
 
+from neox_core.api import setting
 from neox_core.config.schema.checks import above, at_least, between, not_empty, only
-from neox_core.config.schema.setting import setting
 
 
 def _speed(default: Any, *, help: str, **more: Any) -> Any:

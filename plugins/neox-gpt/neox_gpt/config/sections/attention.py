@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from attrs import Factory, frozen
 
-from neox_core.config.schema.setting import setting
+from neox_core.api import setting
 from neox_gpt.config.attention_config import pattern
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from attrs import frozen
 
-from neox_core.config.schema.setting import setting
+from neox_core.api import setting
 
 SWITCHES = {
     "scaled_upper_triang_masked_softmax_fusion": "scaled_upper_triang_masked_softmax",
