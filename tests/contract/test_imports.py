@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tomli
 
 from neox_core.hooks.loader import load_plugins
 
@@ -67,3 +68,10 @@ def test_no_row_lists_a_module_that_no_plugin_needs(who: str) -> None:
     users = [plugin for plugin in PLUGINS if who in allowing(KINDS[plugin.name])]
     used = {name for plugin in users for _, name in imports_of_the_core(plugin)}
     assert {each for each in DOCUMENTED[who] if not any(is_within(name, {each}) for name in used)} == set()
+
+
+def test_import_linter_looks_at_every_plugin() -> None:
+    config = tomli.loads((ROOT / "plugins/imports.toml").read_text("utf-8"))["tool"]["importlinter"]
+    names = {path.name.replace("-", "_") for path in PLUGINS}
+    assert set(config["root_packages"]) == {"neox_core", *names}
+    assert set(config["contracts"][0]["layers"][0].split(" | ")) == names
