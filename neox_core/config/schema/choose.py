@@ -92,8 +92,10 @@ class Reading(Keys):
                     self._chosen(kind, each.name)
             return [each.name for each in others if each.used]
         head, *rest = kind.key.split(".")
-        if head not in self.fields:  # no key chooses one, or it is one of another architecture
-            return () if kind.many else None
+        if head not in self.fields:
+            if head in self.expected:
+                raise LookupError(head)
+            return () if kind.many else None  # no key chooses one, or it is one of another architecture
         value = self.fields[head]
         self.read.add(head)
         for part in rest:

@@ -27,6 +27,7 @@ class Keys:
         self.problems: list[Problem] = []
         self.sections: dict[type, Any] = {}
         self.fields: dict[str, Any] = {}
+        self.expected: set[str] = set()
         self.read: set[str] = set()
         self.own: dict[str, dict[str, Any]] = {}
         self.in_use: set[str] = set()
@@ -94,6 +95,7 @@ class Keys:
         self._make_section(owner, section.settings, self.take(keys, named_section(owner, section)))
 
     def _make_section(self, owner: str, cls: type, mine: Mapping[str, Any]) -> None:
+        self.expected |= by_key(cls).keys()
         found = read_fields(cls, self.without_secrets(cls, mine, ""), "", self.report)
         self.keep(owner, found)
         instance = make(cls, found, "", self.report)
