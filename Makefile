@@ -19,7 +19,7 @@ test: $(BIN)/tox  # lint and light while the libraries of core are installed
 generated: setup  # what is written from the code: after a new key, hook or component
 	$(BIN)/python -m neox_core.config.compat.packages
 	$(BIN)/neox config docs --out docs/configuration.md
-	$(BIN)/python -m neox_core.hooks.document > docs/hooks.md
+	$(BIN)/python -m neox_reference.hooks > docs/hooks.md
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

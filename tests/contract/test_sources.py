@@ -51,7 +51,7 @@ def module_name(file: Path) -> str:
 RAW = re.compile(
     r"click\.(echo|secho|style)\(|(?<![\w.])print\(|traceback\.print_|print_exc|sys\.(__)?std(out|err)(__)?\.(buffer\.)?write"
 )
-FOR_DEVELOPERS = {"neox_core/hooks/document.py", "plugins/neox-triton/neox_triton/ahead.py"}
+FOR_DEVELOPERS = {"plugins/neox-reference/neox_reference/hooks.py", "plugins/neox-triton/neox_triton/ahead.py"}
 """They write what the project itself has in it."""
 
 

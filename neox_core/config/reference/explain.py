@@ -49,7 +49,7 @@ def _near(name: str, keys: Iterable[Key]) -> str:
     last = _last(name)
     near = [path for path in paths if _last(path) == last] or get_close_matches(name, paths, 3)
     near = near or [path for path in paths if _last(path) in get_close_matches(last, map(_last, paths), 1)]
-    return f"did you mean {', '.join(map(spell, near[:5]))}?" if near else "`neox config docs` lists all keys"
+    return f"did you mean {', '.join(map(spell, near[:5]))}?" if near else "docs/configuration.md lists all keys"
 
 
 def _last(path: str) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from neox_reference.configuration import document
 
-from neox_core.config.reference.document import document
 from neox_core.config.schema.convert import Field, block_of, fields_of
 from neox_core.config.schema.sections import CORE_SECTIONS
 from neox_core.hooks.loader import load_plugins

@@ -202,13 +202,17 @@ def _choose(root: Schema, kind: Kind, registry: Registry) -> None:
     *outer, name = kind.key.split(".")
     parent, pointer = root, "#"
     for part in outer:
+        if spell(part) not in parent["properties"]:  # the plugin that reads the block is not installed
+            return
         parent, pointer = parent["properties"][spell(part)], f"{pointer}/properties/{spell(part)}"
     choice = _one_of(kind, registry)
     if outer and kind.settings_at == ".".join(outer):
         _shared_block(parent, pointer, kind, registry)
         parent["properties"][name] = _or_null(choice)
         return
-    made: Schema = parent["properties"][spell(name) if parent is root else name]
+    made: Schema | None = parent["properties"].get(spell(name) if parent is root else name)
+    if made is None:
+        return
     if kind.many:
         made["items"] = choice
     else:
@@ -250,7 +254,7 @@ def _older(root: Schema, rule: OlderSpelling) -> None:
     *outer, name = rule.key.split(".")
     parent = root
     for part in outer:
-        parent = parent["properties"][spell(part)]
+        parent = parent.get("properties", {}).get(spell(part), {})
     if "properties" not in parent:  # settings of a component, which `_choose` has written for each
         return
     name = name if outer else spell(name)

@@ -1,10 +1,8 @@
-"""`neox config explain`, `schema` and `docs`: the keys themselves, apart from any config."""
+"""`neox config explain`: what a key means, apart from any config."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,9 +13,6 @@ if TYPE_CHECKING:
     from neox_core.config.reference.keys import Key
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-_OUT = click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write; else to the terminal."
-)
 
 
 @click.command()
@@ -94,30 +89,3 @@ def _facts(key: Key) -> Iterator[tuple[str, str]]:
     yield "origin", key.origin
     yield "also", ", ".join(key.aliases)
     yield "status", key.state
-
-
-@click.command()
-@_OUT
-def schema(out: Path | None) -> None:
-    """Write a JSON Schema of the keys of the core and the installed plugins, for editors."""
-    from neox_core.config.reference import json_schema as made
-    from neox_core.hooks.loader import load_plugins
-
-    _write(json.dumps(made.schema(load_plugins().registry), indent=1) + "\n", out)
-
-
-@click.command()
-@_OUT
-def docs(out: Path | None) -> None:
-    """Write the reference of all keys of the core and the first-party plugins, as Markdown."""
-    from neox_core.config.reference.document import document
-    from neox_core.hooks.loader import load_plugins
-
-    _write(document(load_plugins().registry), out)
-
-
-def _write(text: str, out: Path | None) -> None:
-    if out is None:
-        echo(text, end="")
-    else:
-        out.write_text(text, encoding="utf-8")

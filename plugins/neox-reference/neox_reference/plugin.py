@@ -1,0 +1,12 @@
+"""What neox-reference offers."""
+
+from neox_core.api import Component, hookimpl
+
+
+@hookimpl
+def neox_commands() -> list[Component]:
+    commands = "neox_reference.commands"
+    return [
+        Component("config.schema", f"{commands}:schema", summary="Write a JSON Schema of the keys, for editors."),
+        Component("config.docs", f"{commands}:docs", summary="Write the reference of all keys, as Markdown."),
+    ]
