@@ -100,7 +100,7 @@ def cluster_shape(
     launch = config.section(LaunchSection)
     device: Device = "cuda" if launch.device == "cuda" or (launch.device == "auto" and machine.num_cuda) else "cpu"
     pool, faults = _hostfile(launch) if imagined is None else (imagined, [])
-    config.read.add("hostfile")  # also where other hosts replace it
+    config.note("hostfile")  # also where other hosts replace it
     problems += [each if each.where else config.problem(each.message, each.key, each.hint) for each in faults]
     if not pool:
         if launch.device == "cuda" and not machine.num_cuda:

@@ -18,6 +18,7 @@ from neox_core.errors import CheckpointError, PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.install import how_to_install
 from neox_core.hooks.loader import load_plugins
+from neox_core.ledger import Ledger
 from neox_core.plan.assemble import Resume, assemble, run_dir
 from neox_core.plan.cluster import ClusterShape, Machine, cluster_shape, detect, imagined
 from neox_core.plan.exports import exports
@@ -78,7 +79,9 @@ def prepare_run(
     loaded = modernise(written, catalog.registry)
     if not written.values:
         raise ProblemsError(loaded.problems or [Problem("no config file is given")])
-    config, ill, faults = structure(loaded, catalog)
+    plain, ill, faults = structure(loaded, catalog)
+    ledger = Ledger()
+    config = evolve(plain, ledger=ledger)
     required = _requirements(config, catalog)
     problems = [*loaded.problems, *ill, *required]
     valid = not errors(problems)
@@ -103,7 +106,7 @@ def prepare_run(
     plan = assemble(config, shape, _resume(resume, config), str(folder), debug, kernels)
     if plan.checkpoint.schedule_from == "checkpoint":
         plan = evolve(plan, checkpoint=evolve(plan.checkpoint, schedules=schedules(catalog)))
-    _refuse_unread(config, catalog, written, problems)
+    _refuse_unread(config, ledger, catalog, written, problems)
     if checked:
         found = list(hindrances(config, plan, imagined=cluster is not None))
         problems += [each.problem for each in found]
@@ -139,12 +142,14 @@ def _rules(config: Config, machine: Machine, pool: Pool | None) -> tuple[Cluster
     return shape, problems
 
 
-def _refuse_unread(config: Config, catalog: Catalog, written: Loaded, problems: Sequence[Problem]) -> None:
+def _refuse_unread(
+    config: Config, ledger: Ledger, catalog: Catalog, written: Loaded, problems: Sequence[Problem]
+) -> None:
     """Raises ProblemsError for keys that nothing has read, unless a warning or note on them or their block says why."""
     warned = {each.key for each in problems if each.severity in ("warning", "note")}
     pairs = [
         (problem, owner)
-        for problem, owner in unread_keys(config, catalog)
+        for problem, owner in unread_keys(config, ledger, catalog)
         if not {problem.key, problem.key.partition(".")[0]} & warned
     ]
     if pairs:

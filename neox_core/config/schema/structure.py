@@ -14,10 +14,11 @@ from neox_core.config.read.load import Loaded
 from neox_core.config.report import ProblemsError, errors, spell
 from neox_core.config.schema.choose import Chosen, Reading
 from neox_core.config.schema.convert import make, read_fields
+from neox_core.config.schema.noted import noted
 from neox_core.config.schema.owners import Owners, find_owners, settings_by_key, spellings
-from neox_core.config.schema.watch import watched
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.kinds import KIND_BY_NAME
+from neox_core.ledger import Ledger
 
 __all__ = ["Chosen", "Config", "SectionInvalidError", "structure", "structure_settings"]
 
@@ -32,7 +33,7 @@ class SectionInvalidError(LookupError):
 class Config:
     """What was written, with defaults filled in.
 
-    read: the dotted keys that were read, so that a key which nothing reads can be refused.
+    ledger: where reading is noted, so that a key which nothing reads can be refused; None: nobody asks.
     own: plugin -> the values of its own keys, which win where `viewer`, the plugin that asks, has a key in
         common with another. in_use: the plugins that own a key or a choice of the config.
     """
@@ -42,17 +43,17 @@ class Config:
     loaded: Loaded
     chosen: Mapping[str, tuple[Chosen, ...]] = field(factory=dict)
     spellings: Mapping[str, tuple[str, ...]] = field(factory=dict)
-    read: set[str] = field(factory=set, eq=False, repr=False)
     own: Mapping[str, Mapping[str, Any]] = field(factory=dict, repr=False)
     owners: Owners | None = field(default=None, eq=False, repr=False)
     in_use: frozenset[str] = frozenset()
     viewer: str = ""
+    ledger: Ledger | None = field(default=None, eq=False, repr=False)
 
     def section(self, cls: type[T]) -> T:
         """The settings of one section, by their class. Raises SectionInvalidError when it has problems."""
         try:
             settings: T = self.sections[cls]
-            return watched(settings, "", self.read)
+            return settings if self.ledger is None else noted(settings, "", self.ledger, self.viewer)
         except KeyError:
             raise SectionInvalidError(cls.__name__) from None
 
@@ -67,15 +68,21 @@ class Config:
         if head not in mine and head not in self.fields:
             return self._default(head, rest)
         value, path = mine[head] if head in mine else self.fields[head], head
-        self.read.add(head)
+        self.note(head)
         for part in rest:
             value, path = value[part] if isinstance(value, Mapping) else getattr(value, part), f"{path}.{part}"
-            self.read.add(path)
+            self.note(path)
         return value
 
     def seen_by(self, plugin: str) -> "Config":
         """The same config, as the rules of a plugin see it: a key that two plugins have means that plugin's own."""
         return evolve(self, viewer=plugin)
+
+    def note(self, *keys: str) -> None:
+        """Say that keys are read: `section` and `value` do, and who knows that a key has no effect beside another."""
+        if self.ledger is not None:
+            for key in keys:
+                self.ledger.note(key, self.viewer)
 
     def _default(self, head: str, rest: Sequence[str]) -> Any:
         """The default of a key of a component that is not chosen, flat or in the block of its name."""
@@ -107,7 +114,8 @@ class Config:
 
     def components(self, kind: str) -> tuple[Chosen, ...]:
         """The chosen components of one kind, each with `settings`. Raises SectionInvalidError when it has problems."""
-        self.read.update({KIND_BY_NAME[kind].key, KIND_BY_NAME[kind].settings_at} if kind in KIND_BY_NAME else ())
+        if kind in KIND_BY_NAME:
+            self.note(KIND_BY_NAME[kind].key, KIND_BY_NAME[kind].settings_at)
         try:
             return self.chosen[kind]
         except KeyError:

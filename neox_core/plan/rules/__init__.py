@@ -11,6 +11,7 @@ from neox_core.config.schema.convert import fields_of, join
 from neox_core.config.schema.structure import Config, SectionInvalidError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.registry import PluginInfo, Registry
+from neox_core.ledger import Ledger
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.planners import architecture_planner, engine_planner, planner_of
 from neox_core.plan.rules import (
@@ -78,7 +79,7 @@ def _of_components(config: Config) -> Iterator[Rule]:
             continue
 
 
-def unread_keys(config: Config, catalog: Catalog) -> Iterator[tuple[Problem, PluginInfo | None]]:
+def unread_keys(config: Config, ledger: Ledger, catalog: Catalog) -> Iterator[tuple[Problem, PluginInfo | None]]:
     """Keys of sections that are set and that neither the plan nor a rule has read; called once the plan is made.
 
     Each with the plugin that owns the section, None for the core. Settings of components are not included:
@@ -87,7 +88,7 @@ def unread_keys(config: Config, catalog: Catalog) -> Iterator[tuple[Problem, Plu
     owners = {section.settings: plugin for plugin, section in catalog.registry.sections}
     owners |= {section.settings: entry.plugin for entry, section in catalog.registry.sections_of_components()}
     for cls in config.sections:
-        for path in _unread(config.sections[cls], "", config):
+        for path in _unread(config.sections[cls], "", config, ledger):
             plugin = owners.get(cls)
             if plugin is None:
                 yield config.problem("nothing reads it", path, "remove it, and tell the authors of neox-core"), None
@@ -96,13 +97,13 @@ def unread_keys(config: Config, catalog: Catalog) -> Iterator[tuple[Problem, Plu
                 yield config.problem(f"nothing reads it in {plugin.id} {plugin.version}", path, hint), plugin
 
 
-def _unread(settings: Any, block: str, config: Config) -> Iterator[str]:
+def _unread(settings: Any, block: str, config: Config, ledger: Ledger) -> Iterator[str]:
     """The unread keys of a section or a block; a block that is switched off has none."""
     cls: type = type(settings)
     for each in fields_of(cls):
         path, value = join(block, each.name), getattr(settings, each.name)
         if attrs.has(type(value)):
             if getattr(value, "enabled", True):
-                yield from _unread(value, path, config)
-        elif config.is_set(path) and path not in config.read and not at_rest(each.attribute.validator):
+                yield from _unread(value, path, config, ledger)
+        elif config.is_set(path) and path not in ledger and not at_rest(each.attribute.validator):
             yield path

@@ -58,7 +58,7 @@ def settled_for_all_runs(config: Config, shape: ClusterShape) -> Iterator[Proble
     for cls in (CheckpointSection, CheckpointWritingSection):
         config.section(cls)
     for key, always in SETTLED.items():
-        config.read.add(key)
+        config.note(key)
         if config.is_set(key):
             yield config.problem(f"changes no number of the run: {always}", key, severity="note")
 

@@ -10,10 +10,14 @@ import pytest
 from attrs import frozen
 
 from neox_core.api import ConfigSection, hookimpl, setting
+from neox_core.config.read.load import load
 from neox_core.config.report import ProblemsError, spell
 from neox_core.config.schema.convert import fields_of
+from neox_core.config.schema.noted import noted
 from neox_core.config.schema.sections import CORE_SECTIONS
-from neox_core.config.schema.watch import watched
+from neox_core.config.schema.sections.training import BatchSection
+from neox_core.config.schema.structure import Config, structure
+from neox_core.ledger import Ledger
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
 
@@ -109,14 +113,29 @@ def test_every_key_of_the_core_is_read_by_somebody(
     assert "nothing reads it" not in said
 
 
-def test_watched_settings_are_the_settings() -> None:
-    read: set[str] = set()
+def test_noted_settings_are_the_settings() -> None:
+    ledger = Ledger()
     plain = PaceSection(pace=Pace(fast=True))
-    seen = watched(plain, "", read)
+    seen = noted(plain, "", ledger, "neox-pace")
     assert isinstance(seen, PaceSection)
     assert seen.pace.fast is True
-    assert read == {"pace", "pace.fast"}
+    assert [path for path in ("pace", "pace.fast", "pace.slow", "gear") if path in ledger] == ["pace", "pace.fast"]
+    assert ledger.readers("pace.fast") == {"neox-pace"}
     assert seen == plain
     assert type(attrs.evolve(seen, gear=Gear(enabled=True))) is PaceSection
     assert attrs.asdict(seen) == attrs.asdict(plain)
-    assert "gear.teeth" in read
+    assert "gear.teeth" in ledger
+
+
+def test_a_config_does_not_change_when_it_is_read(tmp_path: Path, text: str, catalog: Any) -> None:
+    (tmp_path / "c.yml").write_text(text)
+    config, _, _ = structure(load([tmp_path / "c.yml"]), catalog)
+    before = {each.name: repr(getattr(config, each.name)) for each in attrs.fields(Config)}
+    ledger = Ledger()
+    for reader in (config, attrs.evolve(config, ledger=ledger).seen_by("neox-pace")):
+        assert reader.section(BatchSection).train_micro_batch_size_per_gpu == 4
+        assert reader.value("num_layers") == 2
+        assert reader.components("norm")
+    assert {each.name: repr(getattr(config, each.name)) for each in attrs.fields(Config)} == before
+    assert ledger.readers("train_micro_batch_size_per_gpu") == ledger.readers("num_layers") == {"neox-pace"}
+    assert "train_batch_size" not in ledger

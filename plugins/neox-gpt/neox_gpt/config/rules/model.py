@@ -124,7 +124,7 @@ def documents_have_an_end(config: Config, shape: ClusterShape) -> Iterator[Probl
 @rule("use_cpu_initialization")
 def weights_are_drawn_on_the_cpu(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """Initial weights are always drawn on the CPU."""
-    config.read.add("use_cpu_initialization")
+    config.note("use_cpu_initialization")
     if config.is_set("use_cpu_initialization"):
         yield config.problem(
             "changes nothing: neox always draws the initial weights there", "use_cpu_initialization", severity="note"
