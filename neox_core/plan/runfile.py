@@ -1,426 +1,79 @@
-"""run.json: all that the training processes need to know, decided once on the host.
+"""run.json: all that the training processes need to know, as the host writes it and ranks read it.
 
-The only part of the light zone that the heavy zone reads. Every class is frozen and holds plain values, so a plan
-compares, hashes to a digest, and reads the same on every rank.
+The only part of the light zone that the heavy zone reads. The classes of a plan are found here too.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import attrs
-from attrs import asdict, evolve, field, frozen
 from cattrs import Converter
 from cattrs.gen import make_dict_unstructure_fn
 
-from neox_core.errors import CheckpointError, ConfigError, NeoxError, PluginError
+from neox_core.errors import CheckpointError, ConfigError, NeoxError
 from neox_core.files import replacing
-from neox_core.hooks.component import cause_of, load_path
-from neox_core.plan.source import CONTENTS, SAMPLES, SCHEDULE, SHAPES, START, of
-from neox_core.untrusted import parse_object, read_file, short, strict_converter, structured, why
+from neox_core.hooks.component import load_path
+from neox_core.plan.component import ComponentRef, components_of, noting, unknown, with_components
+from neox_core.plan.plans import (
+    FORMAT,
+    MOST_PASSES,
+    MOST_POSITIONS,
+    BatchPlan,
+    CheckpointPlan,
+    ClusterPlan,
+    DataPlan,
+    DataSource,
+    Host,
+    KernelPlan,
+    ModelPlan,
+    OptimPlan,
+    PrecisionPlan,
+    RecomputePlan,
+    RunPlan,
+    TrainPlan,
+)
+from neox_core.untrusted import parse_object, read_file, strict_converter, structured
 
-FORMAT = 1
+__all__ = [
+    "DIGEST",
+    "FORMAT",
+    "MOST_PASSES",
+    "MOST_POSITIONS",
+    "UNFINISHED",
+    "BatchPlan",
+    "CheckpointPlan",
+    "ClusterPlan",
+    "ComponentRef",
+    "DataPlan",
+    "DataSource",
+    "Host",
+    "KernelPlan",
+    "ModelPlan",
+    "OptimPlan",
+    "PrecisionPlan",
+    "RecomputePlan",
+    "RunPlan",
+    "TrainPlan",
+    "components_of",
+    "digest",
+    "noting",
+    "optim_of",
+    "plan_of",
+    "read_runfile",
+    "receive_plan",
+    "to_json",
+    "to_plain",
+    "unknown",
+    "with_components",
+    "write_runfile",
+]
+
 DIGEST = "NEOX_RUN_SHA256"
 """In the environment of a rank: the SHA-256 of the run file, from the process that wrote it."""
 UNFINISHED = ".unfinished"
 """Beside run.json while a run goes on: the first rank removes it at its end, for which no disk is too full."""
-MOST_PASSES = 1000
-"""Through layers, for each stored weight."""
-MOST_POSITIONS = 2**24
-"""Of a sequence, which needs no weight of its length."""
-
-
-@frozen
-class ComponentRef:
-    """A chosen component with its settings, ready to be imported by a rank.
-
-    target, settings_class, planner: import paths of this environment's plugin, never of a file that was found
-    somewhere; target "": of a component that was read and that this environment does not have. planner: of a kind that
-    has a class for its part of the plan; None of others.
-    """
-
-    kind: str
-    name: str
-    plugin: str
-    version: str
-    target: str
-    settings_class: str | None = None
-    settings: dict[str, Any] = field(factory=dict)
-    planner: str | None = None
-    _loads: list[str] = field(init=False, factory=list, eq=False, repr=False)
-
-    @property
-    def owner(self) -> str:
-        """Kind, name, plugin and version, for messages."""
-        return short(f"{self.kind} {self.plugin}:{self.name} {self.version}")
-
-    @property
-    def identity(self) -> str:
-        """What finds it again in another environment: kind, plugin and name."""
-        return f"{self.kind} {self.plugin}:{self.name}"
-
-    @property
-    def loaded(self) -> bool:
-        """Whether this process has asked for the component, and so for its settings."""
-        return bool(self._loads)
-
-    def plain(self) -> dict[str, Any]:
-        """What it was made of, for a process that makes it again."""
-        return asdict(self, filter=lambda each, _: bool(each.init))
-
-    def load(self) -> tuple[Any, Any]:
-        """(target, settings instance or None). Raises PluginError when one cannot be imported, or they do not fit."""
-        if not self.target:
-            raise PluginError(f"{self.owner}: is not installed here", hint=f"install {self.plugin} {self.version}")
-        try:
-            target = load_path(self.target)
-            self._loads.append(self.target)
-            settings_class = None if self.settings_class is None else load_path(self.settings_class)
-        except PluginError as error:
-            gone = getattr(error.__cause__, "name", None) == self.target.partition(":")[0].partition(".")[0]
-            hint = f"install {self.plugin} {self.version}" if gone else "`neox plugins check` tries all imports"
-            raise PluginError(f"{self.owner}: {error.message}", hint=hint) from error
-        return target, self._settings(settings_class)
-
-    def _settings(self, settings_class: type | None) -> Any:
-        if settings_class is None and not self.settings:
-            return None
-        try:
-            if settings_class is None:
-                raise ValueError(f"it has none, and is given {', '.join(self.settings)}")
-            return _converter.structure(self.settings, settings_class)
-        except Exception as error:  # a check of the class may raise anything
-            hint = f"another version of {self.plugin} may have written them"
-            raise PluginError(f"{self.owner}: not its settings: {why(error)}", hint=hint) from error
-
-    def make(self, *args: Any, **named: Any) -> Any:
-        """What the target makes of `args` and the settings. Raises PluginError for a fault of either."""
-        target, settings = self.load()
-        with self.blamed():
-            return target(*args, settings, **named)
-
-    def fault(self, message: str) -> PluginError:
-        """That the component does not do what its contract says."""
-        return PluginError(f"{self.owner}: {message}", hint=f"tell the author of {self.plugin}")
-
-    @contextmanager
-    def blamed(self) -> Iterator[None]:
-        """What the component's code raises inside the block names it: PluginError, unless it is a NeoxError."""
-        try:
-            yield
-        except NeoxError:
-            raise
-        except Exception as error:
-            hint = f"tell the author of {self.plugin}; `neox --debug` shows the traceback"
-            raise PluginError(f"{self.owner} failed: {cause_of(error, self.target)}", hint=hint) from error
-
-
-@frozen
-class RecomputePlan:
-    """Activation checkpointing. layers: consecutive ones of which the input alone is kept. distribute: each
-    tensor-parallel rank keeps a part of it. The others are options of DeepSpeed's function and act where `deepspeed` is
-    True; num_checkpoints: segments of the model.
-    """
-
-    layers: int = field(metadata=of("checkpoint_num_layers"))
-    distribute: bool = field(default=False, metadata=of("distribute_checkpointed_activations"))
-    deepspeed: bool = field(default=False, metadata=of("deepspeed_activation_checkpointing"))
-    partition: bool = field(
-        default=False, metadata=of("partition_activations", "activation_checkpointing.partition_activations")
-    )
-    contiguous: bool = field(
-        default=False,
-        metadata=of("contiguous_checkpointing", "activation_checkpointing.contiguous_memory_optimization"),
-    )
-    num_checkpoints: int | None = field(default=None, metadata=of(derived="num-layers / checkpoint-num-layers"))
-    in_cpu: bool = field(default=False, metadata=of("checkpoint_in_cpu", "activation_checkpointing.cpu_checkpointing"))
-    synchronize: bool = field(
-        default=False, metadata=of("synchronize_each_layer", "activation_checkpointing.synchronize_checkpoint_boundary")
-    )
-    profile: bool = field(default=False, metadata=of("profile_backward", "activation_checkpointing.profile"))
-
-
-@frozen
-class KernelPlan:
-    """What is asked for an op. asked: "auto", "fused" (any kernel), or the name of one.
-
-    offers: kernels in the order of preference. key: the config key that asks, for messages; "" where none does.
-    reference: import path of what the kernels are equal to.
-    """
-
-    op: str = field(metadata=of(derived="kernels"))
-    asked: str = field(metadata=of(derived="kernels"))
-    key: str = field(metadata=of(derived="kernels"))
-    offers: tuple[ComponentRef, ...] = field(metadata=of(derived="kernels"))
-    reference: str = field(default="", metadata=of(derived="kernels"))
-
-
-@frozen(kw_only=True)
-class ModelPlan:
-    """What every architecture's plan has; the plan class of its planner adds its own.
-
-    num_layers: passes through a layer. padded_vocab_size: rows of the embedding; None: from the tokenizer, rounded up.
-    recompute: None: keep activations.
-    kernels: for each op that a kernel may compute; ops that are not named are computed by their references.
-    """
-
-    num_layers: int
-    seq_length: int
-    padded_vocab_size: int | None = field(metadata=of("padded_vocab_size", apart=SHAPES))
-    make_vocab_size_divisible_by: int = field(metadata=of("make_vocab_size_divisible_by", apart=SHAPES))
-    recompute: RecomputePlan | None = field(default=None, metadata=of("checkpoint_activations"))
-    kernels: tuple[KernelPlan, ...] = ()
-
-    def in_short(self) -> str:
-        """The size of the model, in a few words."""
-        return f"{self.num_layers} layers"
-
-    def in_words(self) -> str:
-        """What the model is made of, in one line."""
-        return f"{self.in_short()}, sequence {self.seq_length}"
-
-    def bounds(self, longest: int, count: int) -> Iterator[tuple[str, int, int]]:
-        """(name, value, the most that it can be) of each size, for a plan that was read beside its weights.
-
-        longest: the longest side of a weight. count: of weights. A size is 1 at least.
-        """
-        yield "num_layers", self.num_layers, MOST_PASSES * count
-        yield "seq_length", self.seq_length, MOST_POSITIONS
-        yield "make_vocab_size_divisible_by", self.make_vocab_size_divisible_by, longest
-        if self.padded_vocab_size is not None:
-            yield "padded_vocab_size", self.padded_vocab_size, longest
-
-
-@frozen
-class BatchPlan:
-    """train_batch = micro_batch * gradient_accumulation * data_parallel, in samples."""
-
-    micro_batch: int = field(metadata=of("train_micro_batch_size_per_gpu", derived="train_batch_size", apart=SAMPLES))
-    gradient_accumulation: int = field(
-        metadata=of("gradient_accumulation_steps", derived="the batch sizes, else 1", apart=SAMPLES)
-    )
-    data_parallel: int = field(metadata=of(derived="ranks / (model-parallel-size x pipeline stages)"))
-    train_batch: int = field(
-        metadata=of("train_batch_size", derived="micro-batch x accumulation x data-parallel ranks", apart=SAMPLES)
-    )
-
-
-@frozen
-class DataSource:
-    """One of several datasets that are blended. `weight`: of its samples, relative to the others'."""
-
-    prefix: str = field(metadata=of(apart=CONTENTS))
-    weight: float = field(metadata=of(derived="the weights beside the paths"))
-
-
-@frozen
-class DataPlan:
-    """`prefix` without .bin/.idx; `split` as three shares of the documents that add up to 1.
-
-    train, valid, test: datasets of their own for each, blended; then `prefix` and `split` are not used. sampler_alpha:
-    not None: the weights follow from the numbers of documents, to this power.
-    """
-
-    prefix: str | None = field(metadata=of("data_path", apart=CONTENTS))
-    split: tuple[float, float, float]
-    backend: ComponentRef = field(
-        metadata=of(kind="data backend", derived="the first bytes of the dataset", apart=CONTENTS)
-    )
-    tokenizer: ComponentRef | None = field(metadata=of(kind="tokenizer", apart=CONTENTS))
-    num_workers: int
-    train: tuple[DataSource, ...] = field(default=(), metadata=of("train_data_paths", "train_data_weights"))
-    valid: tuple[DataSource, ...] = field(default=(), metadata=of("valid_data_paths", "valid_data_weights"))
-    test: tuple[DataSource, ...] = field(default=(), metadata=of("test_data_paths", "test_data_weights"))
-    sampler_alpha: float | None = field(default=None, metadata=of("weighted_sampler_alpha", "weight_by_num_documents"))
-
-    @property
-    def has_test(self) -> bool:
-        return bool(self.test) if self.train else self.split[2] > 0
-
-
-@frozen
-class OptimPlan:
-    """Steps are optimizer steps. `zero_stage` from 0 to 3. whole_parameters: what the optimizer looks at."""
-
-    optimizer: ComponentRef = field(metadata=of(kind="optimizer"))
-    schedule: ComponentRef = field(metadata=of(kind=("scheduler", "lr schedule"), apart=SCHEDULE))
-    lr: float = field(metadata=of("optimizer.params.lr", apart=SCHEDULE))
-    min_lr: float = field(metadata=of("min_lr", apart=SCHEDULE))
-    warmup_steps: int = field(metadata=of(derived="warmup x the steps of the decay", apart=SCHEDULE))
-    decay_steps: int = field(metadata=of("lr_decay_iters", derived="train-iters", apart=SCHEDULE))
-    weight_decay: float = field(
-        metadata=of("optimizer.params.weight_decay", "weight_decay", apart="a setting of the optimizer")
-    )
-    gradient_clipping: float
-    zero_stage: int = field(metadata=of("zero_optimization.stage"))
-    whole_parameters: bool = field(default=False, metadata=of(derived="the optimizer"))
-
-    @property
-    def owns_parameters(self) -> bool:
-        """Whether a rank steps whole parameters of its own, in place of a slice of all."""
-        return self.whole_parameters and self.zero_stage == 1
-
-
-@frozen
-class PrecisionPlan:
-    """dtype: of the model's weights and matmuls; autocast: of the matmuls only, the weights stay fp32."""
-
-    dtype: Literal["fp32", "bf16", "fp16"] = field(metadata=of("fp16.enabled", "bf16.enabled"))
-    autocast: Literal["bf16"] | None = field(metadata=of("torch_autocast.enabled", "amp.enabled"))
-    fp16_lm_cross_entropy: bool = False
-
-
-@frozen
-class TrainPlan:
-    """Lengths and intervals in optimizer steps.
-
-    max_skipped_steps: in a row, where steps may be left out at all. stall_timeout_s: for how long a rank may make no
-    progress in a step; 0: as long as it takes.
-    """
-
-    train_iters: int = field(metadata=of("train_iters", apart=SCHEDULE))
-    exit_interval: int | None
-    eval_interval: int
-    eval_iters: int
-    log_interval: int
-    seed: int
-    on_nonfinite_loss: Literal["stop", "skip"]
-    max_skipped_steps: int
-    stall_timeout_s: int = field(metadata=of("stall_timeout"))
-    peak_tflops: float | None
-    sample_prompt: str | None
-
-
-@frozen
-class CheckpointPlan:
-    """resume: "must" = `load` has to hold a checkpoint; "auto" = resume from `save`, else from `load`, else start anew.
-
-    load: where to resume from; with "auto" it is `save` where the config names no other folder.
-
-    whole_weights: store a weight in one piece also where ranks hold parts of it. load_masters: resume from fp32 copies
-    of weights, not from the rounded ones. extra_save: steps to save at besides those of the interval. schedules: those
-    of this environment by identity, where that of a checkpoint is to count, which names one of them.
-    """
-
-    save: str | None
-    save_interval: int | None
-    load: str | None = field(metadata=of("load", apart=START))
-    resume: Literal["must", "auto"] = field(metadata=of(derived="the command line"))
-    keep_last: int | None = field(metadata=of("keep_last_n_checkpoints"))
-    finetune: bool = field(metadata=of("finetune", apart=START))
-    load_optimizer: bool = field(metadata=of("no_load_optim", "finetune", apart=START))
-    load_rng: bool = field(metadata=of("no_load_rng", "finetune", apart=START))
-    save_optimizer: bool = field(metadata=of("no_save_optim"))
-    save_rng: bool = field(metadata=of("no_save_rng"))
-    schedule_from: Literal["must-match", "config", "checkpoint"] = field(
-        metadata=of("override_lr_scheduler", "use_checkpoint_lr_scheduler", apart=START)
-    )
-    whole_weights: bool = field(
-        default=False, metadata=of("zero_optimization.stage3_gather_16bit_weights_on_model_save")
-    )
-    load_masters: bool = field(default=True, metadata=of("zero_optimization.load_from_fp32_weights", apart=START))
-    extra_save: tuple[int, ...] = field(default=(), metadata=of("extra_save_iters"))
-    schedules: dict[str, ComponentRef] | None = field(default=None, metadata=of(derived="the installed plugins"))
-
-
-@frozen
-class Host:
-    """One machine and how many ranks it runs. devices: which of its devices these take; empty: the first `slots`."""
-
-    name: str = field(metadata=of(derived="cluster.hosts"))
-    slots: int = field(metadata=of(derived="cluster.hosts"))
-    devices: tuple[int, ...] = field(default=(), metadata=of(derived="cluster.hosts"))
-
-
-@frozen
-class ClusterPlan:
-    """Where the ranks run. tensor_parallel and pipeline_parallel are ranks; 1 = off. partition: of layers into stages.
-
-    local_rank: the device of a rank that is started without LOCAL_RANK. nvlink_pairs: linked devices are neighbours.
-    """
-
-    hosts: tuple[Host, ...] = field(
-        metadata=of("include", "exclude", "num_nodes", "num_gpus", "hostfile", derived="this machine")
-    )
-    device: Literal["cpu", "cuda"] = field(metadata=of("device", derived="this machine"))
-    backend: str = field(metadata=of("distributed_backend", derived="the device"))
-    master_addr: str = field(metadata=of("master_addr", derived="the first host"))
-    master_port: int
-    threads_per_rank: int | None = field(metadata=of(derived="the cores and ranks of this machine"))
-    tensor_parallel: int = field(default=1, metadata=of("model_parallel_size"))
-    pipeline_parallel: int = field(default=1, metadata=of("pipe_parallel_size"))
-    sequence_parallel: bool = False
-    partition: str = field(default="type:transformer", metadata=of("pipe_partition_method"))
-    local_rank: int | None = None
-    nvlink_pairs: bool = field(default=False, metadata=of("detect_nvlink_pairs"))
-
-    @property
-    def world_size(self) -> int:
-        return sum(host.slots for host in self.hosts)
-
-
-@frozen
-class RunPlan:
-    """Everything decided before a process starts.
-
-    architecture: its planner has the class of `model`. engine_component: what `engine` is for.
-    run_dir: holds run.json, logs/ and metrics.jsonl.
-    engine: plain values from the engine's planner, such as the JSON that DeepSpeed gets.
-    plugins: id -> version of the plugins whose components the run uses.
-    debug: show the engine's own messages.
-    curriculum: what says which samples and tokens a step trains on; None: all, in the order of the run.
-    """
-
-    architecture: ComponentRef = field(metadata=of(kind="architecture"))
-    model: ModelPlan
-    batch: BatchPlan
-    data: DataPlan
-    optim: OptimPlan
-    precision: PrecisionPlan
-    train: TrainPlan
-    checkpoint: CheckpointPlan
-    cluster: ClusterPlan
-    launcher: ComponentRef = field(metadata=of(kind="launcher"))
-    monitors: tuple[ComponentRef, ...] = field(metadata=of(kind="monitor"))
-    engine_component: ComponentRef = field(metadata=of(kind="engine"))
-    engine: dict[str, Any] = field(metadata=of(derived="the plan"))
-    plugins: dict[str, str] = field(metadata=of(derived="the components in use"))
-    run_dir: str = field(metadata=of("save", derived="the name of the config"))
-    neox_version: str = field(metadata=of(derived="the installation"))
-    debug: bool = field(default=False, metadata=of(derived="the command line"))
-    curriculum: ComponentRef | None = field(default=None, metadata=of(kind="curriculum"))
-    format: int = field(default=FORMAT, metadata=of(derived="the installation"))
-
-
-def components_of(value: Any) -> Iterator[ComponentRef]:
-    """Every component of a plan, or of a part of it."""
-    if isinstance(value, ComponentRef):
-        yield value
-    elif attrs.has(type(value)):
-        for each in attrs.fields(type(value)):
-            yield from components_of(getattr(value, each.name))
-    elif isinstance(value, tuple | list):
-        for inner in value:
-            yield from components_of(inner)
-
-
-def with_components(value: Any, change: Callable[[ComponentRef], ComponentRef]) -> Any:
-    """A plan, or a part of it, with each component changed."""
-    if isinstance(value, ComponentRef):
-        return change(value)
-    if attrs.has(type(value)):
-        names = (each.name for each in attrs.fields(type(value)))
-        return evolve(value, **{name: with_components(getattr(value, name), change) for name in names})
-    if isinstance(value, tuple):
-        return tuple(with_components(each, change) for each in value)
-    if isinstance(value, dict):
-        return {key: with_components(each, change) for key, each in value.items()}
-    return value
-
 
 _converter = strict_converter()
 _converter.register_unstructure_hook_func(
@@ -516,8 +169,3 @@ def _planner_in(raw: dict[str, Any]) -> str | None:
     """What a file that this environment has written says."""
     planner: str | None = raw["architecture"]["planner"]
     return planner
-
-
-def unknown(component: ComponentRef) -> ComponentRef:
-    """A component that nobody vouches for: it cannot be loaded."""
-    return evolve(component, target="", settings_class=None, planner=None)

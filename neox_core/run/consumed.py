@@ -1,15 +1,19 @@
 """Checks that a rank has read every component of its plan."""
 
 from neox_core.errors import ConfigError
+from neox_core.ledger import Ledger
 from neox_core.plan.runfile import RunPlan, components_of
 
 NOT_BUILT = ("launcher", "kernel")
 """Launchers are used on the host; of the kernels that are offered for an op, `kernels.choose` loads one."""
 
 
-def require_consumed(plan: RunPlan) -> None:
-    """Called on rank 0 once everything is built. Raises ConfigError that names the components that nothing has read."""
-    unread = [each for each in components_of(plan) if not each.loaded and each.kind not in NOT_BUILT]
+def require_consumed(plan: RunPlan, ledger: Ledger) -> None:
+    """Called on rank 0 once everything is built, with the ledger of `noting`.
+
+    Raises ConfigError that names the components that nothing has read.
+    """
+    unread = [each for each in components_of(plan) if each.identity not in ledger and each.kind not in NOT_BUILT]
     if unread:
         named = "; ".join(
             f"{each.kind} {each.name} ({', '.join(each.settings) or 'without settings'})" for each in unread

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from neox_core.errors import UsageError, report
 from neox_core.heartbeat import STACK_SIGNAL
-from neox_core.plan.runfile import DIGEST, UNFINISHED, RunPlan, read_runfile
+from neox_core.ledger import Ledger
+from neox_core.plan.runfile import DIGEST, UNFINISHED, RunPlan, noting, read_runfile
 from neox_core.run.exit import exit_code_of, explain, for_the_user, leave, leave_with_parent, write_failure
 from neox_core.run.startup import Startup
 
@@ -41,14 +42,15 @@ def main() -> NoReturn:
         startup.show()
     debug = os.environ.get("NEOX_DEBUG") == "1"
     try:
-        plan = _read_plan(run_file)
+        ledger = Ledger()
+        plan: RunPlan = noting(_read_plan(run_file), ledger)
         debug = plan.debug
         _set_local_rank(plan.cluster.local_rank)
         engine: EngineMaker = plan.engine_component.load()[0](plan)  # before torch and the engine are imported
         from neox_core.run.run import run  # imports torch
 
         startup.mark("imports")
-        run(plan, engine, startup)
+        run(plan, engine, startup, ledger)
         if rank == 0:
             (run_file.parent / UNFINISHED).unlink(missing_ok=True)
     except KeyboardInterrupt:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from neox_core.contracts.architecture import Architecture
     from neox_core.contracts.engine import Engine, EngineMaker
     from neox_core.data.batches import Split
+    from neox_core.ledger import Ledger
     from neox_core.plan.runfile import RunPlan
     from neox_core.run.startup import Startup
 
@@ -57,10 +58,10 @@ UNWATCHED = (
 )
 
 
-def run(plan: RunPlan, maker: EngineMaker, startup: Startup) -> None:
+def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: Ledger) -> None:
     """One rank of the run that `plan` describes, to its end. Raises NeoxError for what the user can mend.
 
-    maker: of the plan's engine.
+    maker: of the plan's engine. ledger: where the plan notes which of its components are loaded.
     """
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     _join(plan)
@@ -93,7 +94,7 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup) -> None:
     unwatched = () if heartbeat.watched or not plan.train.stall_timeout_s else (UNWATCHED,)
     _say_where_it_begins(report, resumed, (*kernels, *samples.notes, *unwatched))
     if rank == 0:
-        require_consumed(plan)
+        require_consumed(plan, ledger)
     startup.mark("load")
 
     try:

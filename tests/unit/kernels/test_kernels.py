@@ -16,6 +16,7 @@ from neox_core.contracts import SparseUse
 from neox_core.errors import ConfigError, PluginError
 from neox_core.kernels.choose import Choice, choose, use_kernels
 from neox_core.kernels.compare import error_of
+from neox_core.ledger import Ledger
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, KernelPlan
@@ -137,7 +138,7 @@ def test_of_two_kernels_one_is_taken_and_the_other_is_no_fault(want: str) -> Non
     found = choose(offered, (1, 7), torch.float32, META)
     assert found.kernel is GOOD
     assert found.passed_over == tuple((f"square.{name}", ("square.GOOD comes first",)) for name in ("WRONG", "BAD"))
-    require_consumed(offered)  # type: ignore[arg-type]
+    require_consumed(offered, Ledger())  # type: ignore[arg-type]
 
 
 def test_asked_for_by_name_and_unable_is_an_error_with_the_reasons() -> None:

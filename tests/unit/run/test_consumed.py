@@ -1,10 +1,14 @@
 """What a plan names and nobody builds stops the run."""
 
+from pathlib import Path
+
 import pytest
 
 from neox_core.errors import ConfigError
-from neox_core.plan.runfile import ComponentRef
+from neox_core.ledger import Ledger
+from neox_core.plan.runfile import ComponentRef, noting, to_json
 from neox_core.run.consumed import require_consumed
+from neox_core.testing.plans import example_plan
 
 
 def part(kind: str, name: str, **settings: object) -> ComponentRef:
@@ -12,10 +16,26 @@ def part(kind: str, name: str, **settings: object) -> ComponentRef:
 
 
 def test_a_component_that_nobody_asked_for_is_named_with_its_keys() -> None:
-    read, unread = part("norm", "flat"), part("position", "round", turns=2)
-    launcher = part("launcher", "local")
+    ledger = Ledger()
+    parts = part("norm", "flat"), part("position", "round", turns=2), part("launcher", "local")
+    read, unread, launcher = noting(parts, ledger)
     read.load()
     with pytest.raises(ConfigError, match=r"position round \(turns\)") as caught:
-        require_consumed((read, unread, launcher))  # type: ignore[arg-type]
+        require_consumed((read, unread, launcher), ledger)  # type: ignore[arg-type]
     assert "norm" not in caught.value.message
-    require_consumed((read, launcher))  # type: ignore[arg-type]
+    require_consumed((read, launcher), ledger)  # type: ignore[arg-type]
+
+
+def test_a_component_does_not_change_when_it_is_loaded() -> None:
+    ledger, plain = Ledger(), part("norm", "flat")
+    seen = noting(plain, ledger)
+    before = seen.plain()
+    seen.load()
+    plain.load()
+    assert seen.plain() == plain.plain() == before
+    assert ledger.readers("norm neox-test:flat")
+
+
+def test_a_plan_that_notes_is_the_same_run_json(tmp_path: Path) -> None:
+    plan = example_plan(tmp_path)
+    assert to_json(noting(plan, Ledger())) == to_json(plan)
