@@ -18,7 +18,8 @@ def noted(settings: T, path: str, ledger: Ledger, reader: str) -> T:
 
     path: of the block, "" for a section; the dotted path of each field that is asked for, blocks' too, is noted.
     """
-    view: T = object.__new__(_view_of(type(settings)))
+    cls: Any = type(settings)
+    view: T = object.__new__(_view_of(cls))
     object.__setattr__(view, "_noted", (settings, path, ledger, reader))
     return view
 
