@@ -89,8 +89,9 @@ class ModelPlan:
         """
         yield "num_layers", self.num_layers, MOST_PASSES * count
         yield "seq_length", self.seq_length, MOST_POSITIONS
-        yield "make_vocab_size_divisible_by", self.make_vocab_size_divisible_by, longest
-        if self.padded_vocab_size is not None:
+        if self.padded_vocab_size is None:
+            yield "make_vocab_size_divisible_by", self.make_vocab_size_divisible_by, longest
+        else:
             yield "padded_vocab_size", self.padded_vocab_size, longest
 
 
