@@ -4,6 +4,7 @@ Shapes are written [batch, seq, hidden]. `settings` is an instance of the attrs 
 The first line of each docstring shows how the core calls the Component's target.
 """
 
+from neox_core.contracts.architecture import Architecture, ArchitecturePlanner, ModelSize, Named, Untold
 from neox_core.contracts.attention import LayoutShape, SparseKernel, SparseLayout, SparseUse
 from neox_core.contracts.curriculum import Curriculum, CurriculumShape
 from neox_core.contracts.data import (
@@ -20,6 +21,7 @@ from neox_core.contracts.data import (
     TokenWriter,
     TrainableTokenizer,
 )
+from neox_core.contracts.engine import Engine, EngineMaker, EnginePlanner, Sharding, Storage
 from neox_core.contracts.family import ModelFamily, WeightRule
 from neox_core.contracts.host import LaunchCommand, Launcher, Monitor, RunInfo
 from neox_core.contracts.interchange import CheckpointFormat
@@ -29,12 +31,17 @@ from neox_core.contracts.optim import AveragingOptimizer, LRSchedule, Optimizer,
 
 __all__ = [
     "Activation",
+    "Architecture",
+    "ArchitecturePlanner",
     "AveragingOptimizer",
     "CheckpointFormat",
     "Corpus",
     "Curriculum",
     "CurriculumShape",
     "DataBackend",
+    "Engine",
+    "EngineMaker",
+    "EnginePlanner",
     "Kernel",
     "KernelUser",
     "LRSchedule",
@@ -42,7 +49,9 @@ __all__ = [
     "Launcher",
     "LayoutShape",
     "ModelFamily",
+    "ModelSize",
     "Monitor",
+    "Named",
     "NamedCorpus",
     "Norm",
     "Optimizer",
@@ -53,9 +62,11 @@ __all__ = [
     "RunInfo",
     "ScheduleShape",
     "ScoreBias",
+    "Sharding",
     "SparseKernel",
     "SparseLayout",
     "SparseUse",
+    "Storage",
     "StreamingBackend",
     "TokenSource",
     "TokenStream",
@@ -63,5 +74,6 @@ __all__ = [
     "Tokenizer",
     "TokenizingBackend",
     "TrainableTokenizer",
+    "Untold",
     "WeightRule",
 ]

@@ -137,7 +137,7 @@ class Storage(Protocol):
 
 
 class Engine(Storage, Protocol):
-    """One rank's model and optimizer in training: the step, and what is measured of it."""
+    """One rank's model and optimizer in training: the step, what is measured, and the `Storage` of checkpoints."""
 
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
         """Forward and backward over one step's micro-batches, then the update at learning rate `lr`.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from neox_core.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
-    from neox_gpt.config.plan import GPTPlan
+    from neox_gpt.api import GPTPlan
     from torch import Tensor
 
     from neox_core.plan.runfile import ComponentRef

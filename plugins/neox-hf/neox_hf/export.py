@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from attrs import evolve
-from neox_gpt.build import build_model
-from neox_gpt.config.plan import gpt_plan_in
+from neox_gpt.api import build_model, gpt_plan_in
 from torch import Tensor
 
 from neox_core.checkpoint.read import CheckpointReader
@@ -27,7 +26,7 @@ from neox_hf.published_files import Published, write_published
 from neox_hf.tokenizer_files import write_tokenizer
 
 if TYPE_CHECKING:
-    from neox_gpt.config.plan import GPTPlan
+    from neox_gpt.api import GPTPlan
 
     from neox_core.contracts.family import ModelFamily
     from neox_core.plan.runfile import RunPlan

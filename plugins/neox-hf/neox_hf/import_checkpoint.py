@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neox_gpt.build import parameter_shapes
-from neox_gpt.config.plan import gpt_plan_in
+from neox_gpt.api import gpt_plan_in, parameter_shapes
 from torch import Tensor
 
 from neox_core.checkpoint.state import StoredState, TrainState, stored_to_plain

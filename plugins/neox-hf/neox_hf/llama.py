@@ -12,7 +12,7 @@ from neox_core.errors import ConfigError
 from neox_hf.common import demand, needed, plain_layers, rope, settings, their_logits
 
 if TYPE_CHECKING:
-    from neox_gpt.config.plan import GPTPlan
+    from neox_gpt.api import GPTPlan
     from torch import Tensor
 
 _BUFFER = re.compile(r"\.rotary_emb\.inv_freq$")

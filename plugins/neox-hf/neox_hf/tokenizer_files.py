@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neox_gpt.config.plan import gpt_plan_in
+from neox_gpt.api import gpt_plan_in
 
 from neox_core.data.batches import build_tokenizer
 from neox_core.errors import CheckpointError, NeoxError

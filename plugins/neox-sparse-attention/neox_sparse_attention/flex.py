@@ -12,9 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from neox_gpt.attention.flex import TILE, flex_by, tile_lists
-from neox_gpt.attention.scores import Request
-from neox_gpt.attention.sparse import BlockTable
+from neox_gpt.api import TILE, BlockTable, Request, flex_by, tile_lists
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask

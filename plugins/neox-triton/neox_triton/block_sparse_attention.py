@@ -11,9 +11,7 @@ from typing import Any
 
 import torch
 import triton
-from neox_gpt.attention.scores import Request
-from neox_gpt.attention.sparse import BlockTable
-from neox_gpt.dropout import site_keys
+from neox_gpt.api import BlockTable, Request, site_keys
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 

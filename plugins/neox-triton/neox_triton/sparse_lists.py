@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from attrs import field, frozen
-from neox_gpt.attention.sparse import BlockTable
+from neox_gpt.api import BlockTable
 from torch import Tensor
 from torch.nn import functional as F
 
