@@ -15,7 +15,7 @@ class Kind:
       their settings; without a key, that is the only way.
     * used: whether this version of the core uses components of this kind. Others can be offered and listed; a config
       that asks for one is refused.
-    * plans: whether a rank needs the planner of the component too, which has the class of its part of the plan.
+    * plans: whether its planner makes a part of the plan, so that a component of this kind must have one.
     * light: whether the target is also imported on the host, where heavy libraries are refused.
     """
 
@@ -31,7 +31,7 @@ class Kind:
 
 KINDS: tuple[Kind, ...] = (
     Kind("architecture", "neox_architectures", key="architecture", plans=True),
-    Kind("engine", "neox_engines", key="engine"),
+    Kind("engine", "neox_engines", key="engine", plans=True),
     Kind("optimizer", "neox_optimizers", key="optimizer.type", settings_at="optimizer.params"),
     Kind("lr schedule", "neox_lr_schedules", key="lr_decay_style", light=True),
     Kind("scheduler", "neox_schedulers", key="scheduler.type", settings_at="scheduler.params", light=True),

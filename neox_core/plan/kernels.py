@@ -63,7 +63,7 @@ def _notes(config: Config, op: str, reason: tuple[str, str] | None, device: str)
 
 def model_ops(config: Config) -> tuple[str, ...]:
     """The ops that the model and the optimizer of a config compute."""
-    parts = (kind for kind in config.chosen if not KIND_BY_NAME[kind].plans)
+    parts = (kind for kind in config.chosen if not KIND_BY_NAME[kind].plans)  # an architecture tells its own
     return (*architecture_planner(config).ops(config), *(op for kind in parts for op in _ops_of(config, kind)))
 
 

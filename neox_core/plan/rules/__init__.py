@@ -10,6 +10,7 @@ from neox_core.config.schema.checks import at_rest
 from neox_core.config.schema.convert import fields_of, join
 from neox_core.config.schema.structure import Config, SectionInvalidError
 from neox_core.hooks.catalog import Catalog
+from neox_core.hooks.kinds import KINDS
 from neox_core.hooks.registry import PluginInfo, Registry
 from neox_core.ledger import Ledger
 from neox_core.plan.cluster import ClusterShape
@@ -48,15 +49,19 @@ RULES: tuple[Rule, ...] = tuple(
 )
 
 
+def all_rules(registry: Registry) -> tuple[Rule, ...]:
+    """The rules of the core, then those of every architecture and engine."""
+    entries = (each for kind in KINDS if kind.plans for each in registry.entries(kind.name))
+    return (*RULES, *(rule for each in entries for rule in planner_of(each).rules))
+
+
 def rules_about(key: str, registry: Registry) -> tuple[tuple[str, str], ...]:
     """(name, what it says) of the rules of the core, of architectures and of engines that concern a dotted key written
     with `_`, or keys of its block.
     """
-    entries = (each for kind in ("architecture", "engine") for each in registry.entries(kind))
-    theirs = (rule for each in entries for rule in planner_of(each).rules)
     return tuple(
         (each.__name__, (each.__doc__ or "").strip())
-        for each in (*RULES, *theirs)
+        for each in all_rules(registry)
         if any(mine == key or mine.startswith(f"{key}.") for mine in keys_of(each))
     )
 

@@ -6,6 +6,8 @@ from typing import Any
 EVERY_KIND = """
 from attrs import frozen
 from neox_core.api import Component, hookimpl, setting
+from neox_deepspeed.plugin import neox_engines
+from neox_gpt.plugin import neox_architectures
 
 @frozen
 class Settings:

@@ -14,7 +14,7 @@ from neox_core.config.schema.sections import CORE_SECTIONS
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
-from neox_core.plan.rules import RULES, rules_about
+from neox_core.plan.rules import all_rules, rules_about
 from neox_core.plan.rules.rule import Rule, keys_of
 from neox_core.plan.try_rules import rule_faults
 
@@ -44,6 +44,9 @@ def check(tmp_path: Path, text: str, catalog: Any) -> Check:
 
 
 # rule -> sets that break it, what is said, sets that just hold it, machine
+REGISTRY = load_plugins().registry
+RULES = all_rules(REGISTRY)
+
 CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     "heads_divide_hidden": (
         ("hidden-size=65",),
@@ -637,6 +640,7 @@ def _known(key: str) -> bool:
     """Whether a dotted key is a setting of the core, or in a block whose keys a component owns."""
     name, *inner = key.split(".")
     classes: list[type] = [section.settings for section in CORE_SECTIONS]
+    classes += [section.settings for _, section in REGISTRY.sections_of_components()]
     for part in (name, *inner):
         found = next((each for cls in classes for each in fields_of(cls) if each.name == part), None)
         if found is None:
@@ -651,7 +655,7 @@ def _known(key: str) -> bool:
 @pytest.mark.parametrize("rule", RULES, ids=lambda each: each.__name__)
 def test_every_rule_says_itself_and_which_keys_it_is_about(rule: Rule) -> None:
     assert [key for key in keys_of(rule) if not _known(key)] == []
-    name, said = next(each for each in rules_about(keys_of(rule)[0]) if each[0] == rule.__name__)
+    name, said = next(each for each in rules_about(keys_of(rule)[0], REGISTRY) if each[0] == rule.__name__)
     assert name == rule.__name__
     assert said.endswith(".")
     assert "\n" not in said
