@@ -26,6 +26,9 @@ def document(registry: Registry) -> str:
     for plugin, each in registry.spellings:
         if first_party(plugin.id) and each.key in older:
             keys[plugin.id].add(each.key)
+    for entry, section in registry.sections_of_components():
+        if first_party(entry.plugin.id):
+            keys[entry.plugin.id].update(by_key(section.settings))
     for entry in registry.entries():
         if first_party(entry.plugin.id):
             names[entry.kind][entry.plugin.id].append(entry.component.name)
