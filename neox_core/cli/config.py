@@ -14,7 +14,8 @@ from neox_core.cli.process import exec_module
 from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError, as_list, render
 from neox_core.contracts.architecture import ModelSize
-from neox_core.errors import NeoxError
+from neox_core.errors import NeoxError, UsageError
+from neox_core.hooks.component import load_path
 from neox_core.plan.flat import flat, in_words
 from neox_core.plan.resolve import Resolved, prepare_run
 from neox_core.plan.runfile import RunPlan, to_plain
@@ -98,10 +99,11 @@ def show(
     if attention:
         say(resolved.notes)
         model = to_plain(resolved.plan)["model"]
+        module = load_path(resolved.plan.architecture.planner or "").picture
+        if not module:
+            raise UsageError(f"{resolved.plan.architecture.name} has no picture of its attention", hint="leave it out")
         picture = None if out is None else str(out)
-        exec_module(
-            "neox_gpt.attention.draw_layouts", {"model": model, "seed": resolved.plan.train.seed, "out": picture}
-        )
+        exec_module(module, {"model": model, "seed": resolved.plan.train.seed, "out": picture})
     if plot_lr:
         from neox_core.cli.plot import plot_rate
 

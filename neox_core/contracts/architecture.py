@@ -70,12 +70,14 @@ class ArchitecturePlanner(Protocol):
     plan_class: of `plan.model`, a subclass of `ModelPlan`. rules: asked where the architecture is chosen.
     switches: keys of its sections that ask for a kernel of an op, true, or for its reference, false.
     switch_notes: op -> what is said where a switch asks for a kernel of it.
+    picture: the module that `neox config show --attention` runs, with `model`, `seed` and `out`; "": there is none.
     """
 
     plan_class: type[ModelPlan]
     rules: Sequence[Rule]
     switches: Mapping[str, str]
     switch_notes: Mapping[str, str]
+    picture: str
 
     def components(self, kind: str, fields: Mapping[str, Any]) -> Sequence[Named] | None:
         """The components of a kind that other keys than the kind's own choose; None: the kind's key does.

@@ -91,6 +91,12 @@ def _is_op(value: Any) -> bool:
     return bool(re.fullmatch(r"\w+", value[0]) and re.fullmatch(IMPORT_PATH, value[1]))
 
 
+def _a_magic(offer: Any, attribute: "Attribute[Any]", value: Any) -> None:
+    sound = isinstance(value, tuple) and [type(part) for part in value] == [str, bytes] and value[1]
+    if not sound:
+        raise TypeError(f"{offer.name}: magic has to be a suffix and the first bytes of the file, not {value!r}")
+
+
 def _is_count(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
@@ -128,6 +134,8 @@ class Component:
     * ops: (name, "package.module:attribute" of the reference in plain torch) of each op that a kernel may compute for
       it; the target then makes a `contracts.KernelUser`.
     * scheduler: optimizers only: the scheduler of a run whose config names none.
+    * magic: data backends only: (suffix, first bytes) of the file by which `data-impl: infer` knows a dataset of it
+      without asking: (".idx", b"MMIDIDX").
     * planner: import path of a light function or object that the host asks before a run starts; the contract of each
       kind says what for.
     * sections: config keys that are read where the component is chosen, grouped by subject; for a component with more
@@ -160,6 +168,7 @@ class Component:
         validator=_tuple_of(_is_op, "pairs such as ('rms_norm', 'package.module:reference')"),
     )
     scheduler: str | None = field(default=None, validator=v.optional(_an(str)))
+    magic: tuple[str, bytes] | None = field(default=None, converter=_tuple, validator=v.optional(_a_magic))
     planner: str | None = field(default=None, validator=v.optional(v.matches_re(IMPORT_PATH)))
     sections: tuple[ConfigSection, ...] = field(
         default=(),

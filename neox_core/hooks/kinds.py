@@ -2,6 +2,9 @@
 
 from attrs import frozen
 
+INFER = "infer"
+"""What a key says whose component `Kind.detect` finds out."""
+
 
 @frozen
 class Kind:
@@ -17,6 +20,10 @@ class Kind:
       that asks for one is refused.
     * plans: whether its planner makes a part of the plan, so that a component of this kind must have one.
     * light: whether the target is also imported on the host, where heavy libraries are refused.
+    * any_case: whether the name may be written in capitals, as GPT-NeoX's documents do.
+    * comes_with: the kind whose chosen component names one of this kind where no key does.
+    * detect: import path of the function that names the component, by the keys of the config and the registry, where
+      the key says `infer`.
     """
 
     name: str
@@ -27,6 +34,9 @@ class Kind:
     used: bool = True
     light: bool = False
     plans: bool = False
+    any_case: bool = False
+    comes_with: str = ""
+    detect: str = ""
 
 
 KINDS: tuple[Kind, ...] = (
@@ -34,7 +44,14 @@ KINDS: tuple[Kind, ...] = (
     Kind("engine", "neox_engines", key="engine", plans=True),
     Kind("optimizer", "neox_optimizers", key="optimizer.type", settings_at="optimizer.params"),
     Kind("lr schedule", "neox_lr_schedules", key="lr_decay_style", light=True),
-    Kind("scheduler", "neox_schedulers", key="scheduler.type", settings_at="scheduler.params", light=True),
+    Kind(
+        "scheduler",
+        "neox_schedulers",
+        key="scheduler.type",
+        settings_at="scheduler.params",
+        light=True,
+        comes_with="optimizer",
+    ),
     Kind("norm", "neox_norms", key="norm"),
     Kind("activation", "neox_activations", key="activation"),
     Kind("position", "neox_positions", key="pos_emb"),
@@ -42,8 +59,13 @@ KINDS: tuple[Kind, ...] = (
         "sparse layout", "neox_sparse_layouts", key="sparse_attention.mode", settings_at="sparse_attention", many=True
     ),
     Kind("kernel", "neox_kernels"),
-    Kind("launcher", "neox_launchers", key="launcher", light=True),
-    Kind("data backend", "neox_data_backends", key="data_impl"),
+    Kind("launcher", "neox_launchers", key="launcher", light=True, any_case=True),
+    Kind(
+        "data backend",
+        "neox_data_backends",
+        key="data_impl",
+        detect="neox_core.config.compat.detect_data_format:detect",
+    ),
     Kind("tokenizer", "neox_tokenizers", key="tokenizer_type"),
     Kind("corpus", "neox_corpora"),
     Kind("curriculum", "neox_curricula", many=True),

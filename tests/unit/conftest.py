@@ -163,7 +163,10 @@ class Everything:
 
     @hookimpl
     def neox_data_backends(self) -> list[Component]:
-        return [component("mmap")]
+        return [
+            component("mmap", magic=(".idx", b"MMIDIDX\x00\x00")),
+            component("other", magic=(".idx", b"TNTIDX\x00\x00")),
+        ]
 
     @hookimpl
     def neox_tokenizers(self) -> list[Component]:

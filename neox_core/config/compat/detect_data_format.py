@@ -1,8 +1,8 @@
-"""`data-impl: infer`: the format of a dataset, by the first bytes of its index, or the backend that recognises it."""
+"""`data-impl: infer`: the format of a dataset, by first bytes of a file, or the backend that recognises it."""
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,33 +10,47 @@ from neox_core.config.schema.convert import fields_of
 from neox_core.errors import ConfigError
 from neox_core.files import open_file
 from neox_core.hooks.component import path_of
-from neox_core.hooks.registry import Registry
+from neox_core.hooks.registry import Entry, Registry
 from neox_core.interpreter import python
 
-INFER = "infer"
 LIMIT_S = 60
+MISSING = "mmap"
+"""The format that a dataset counts as which is not there, or which nothing recognises: another check reports it."""
 
-_FORMATS = {b"MMIDIDX\x00\x00": "mmap", b"TNTIDX\x00\x00": "lazy"}
+
+def detect(fields: Mapping[str, Any], registry: Registry) -> str:
+    """As `data_backend`, of the dataset that the keys of a config name."""
+    several = fields.get("train_data_paths")
+    return data_backend(several[0] if several else fields.get("data_path"), registry)
 
 
 def data_backend(prefix: str | None, registry: Registry) -> str:
-    """The name of the backend. A missing dataset counts as mmap: another check reports it.
+    """The name of the backend; MISSING where there is none.
 
     A separate process asks the backends, since they may import numpy. Raises ConfigError where several recognise
     the dataset, or where they do not answer.
     """
-    try:
-        with open_file(Path(f"{prefix}.idx")) as stream:
-            head = stream.read(max(map(len, _FORMATS)))
-    except (OSError, ValueError):
-        head = b""
-    known = next((name for magic, name in _FORMATS.items() if head.startswith(magic)), "")
-    if known or prefix is None or not _something_there(Path(prefix)):
-        return known or "mmap"
+    if prefix is None:
+        return MISSING
+    known = next((each.component.name for each in registry.entries("data backend") if _has_magic(prefix, each)), "")
+    if known or not _something_there(Path(prefix)):
+        return known or MISSING
     names = _recognising(prefix, registry)
     if len(names) > 1:
         raise ConfigError(f"{prefix} is recognised by {' and '.join(names)}", hint=f"write data-impl: {names[0]}")
-    return names[0] if names else "mmap"
+    return names[0] if names else MISSING
+
+
+def _has_magic(prefix: str, backend: Entry) -> bool:
+    """Whether the first bytes of the dataset's file are those that the backend names."""
+    if backend.component.magic is None:
+        return False
+    suffix, magic = backend.component.magic
+    try:
+        with open_file(Path(f"{prefix}{suffix}")) as stream:
+            return stream.read(len(magic)) == magic
+    except (OSError, ValueError):
+        return False
 
 
 def _something_there(prefix: Path) -> bool:

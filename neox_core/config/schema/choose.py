@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
-from neox_core.config.compat.detect_data_format import INFER, data_backend
 from neox_core.config.compat.unknown import (
     NOT_YET,
     explain_unknown,
@@ -22,7 +21,7 @@ from neox_core.config.schema.sections_read import Keys
 from neox_core.errors import ConfigError, PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import load_path
-from neox_core.hooks.kinds import KIND_BY_NAME, KINDS, Kind
+from neox_core.hooks.kinds import INFER, KIND_BY_NAME, KINDS, Kind
 from neox_core.hooks.registry import Entry, UnknownComponentError
 
 if TYPE_CHECKING:
@@ -50,18 +49,20 @@ class Reading(Keys):
         for kind in KINDS:
             if kind.used and (kind.key or kind.many):
                 self._choose(kind)
-        self._choose_scheduler()
+        for kind in KINDS:
+            if kind.comes_with:
+                self._choose_along(kind)
         self.in_use |= {each.entry.plugin.id for chosen in self.chosen.values() for each in chosen}
 
-    def _choose_scheduler(self) -> None:
-        """The one that comes with the optimizer, where the config names none."""
-        name = next((each.entry.component.scheduler for each in self.chosen.get("optimizer", ())), None)
-        if name is not None and self.chosen.get("scheduler") == ():
-            chosen = self._chosen(KIND_BY_NAME["scheduler"], name)
+    def _choose_along(self, kind: Kind) -> None:
+        """The component that comes with one of another kind, where the config names none."""
+        name = next((each.entry.component.scheduler for each in self.chosen.get(kind.comes_with, ())), None)
+        if name is not None and self.chosen.get(kind.name) == ():
+            chosen = self._chosen(kind, name)
             if chosen is None:
-                del self.chosen["scheduler"]
+                del self.chosen[kind.name]
             else:
-                self.chosen["scheduler"] = (chosen,)
+                self.chosen[kind.name] = (chosen,)
 
     def _choose(self, kind: Kind) -> None:
         try:
@@ -100,14 +101,13 @@ class Reading(Keys):
         self.read.add(head)
         for part in rest:
             value = getattr(value, part, None)
-        if kind.name == "data backend" and value == INFER:
-            several = self.fields.get("train_data_paths")
+        if kind.detect and value == INFER:
             try:
-                return data_backend(several[0] if several else self.fields.get("data_path"), self.catalog.registry)
+                return load_path(kind.detect)(self.fields, self.catalog.registry)
             except ConfigError as error:
                 self.report(Problem(error.message, kind.key, error.hint))
                 raise LookupError(INFER) from error
-        if kind.name == "launcher" and not self.catalog.registry.offers(kind.name, value.rpartition(":")[2]):
+        if kind.any_case and not self.catalog.registry.offers(kind.name, value.rpartition(":")[2]):
             return value.lower()  # the documents write PDSH, OpenMPI, MVAPICH
         return value
 

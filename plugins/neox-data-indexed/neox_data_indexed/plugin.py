@@ -12,12 +12,14 @@ def neox_data_backends() -> list[Component]:
             "neox_data_indexed.mmap:MmapBackend",
             IndexedSettings,
             summary="Memory-mapped .bin/.idx of Megatron and GPT-NeoX",
+            magic=(".idx", b"MMIDIDX\x00\x00"),
         ),
         Component(
             "lazy",
             "neox_data_indexed.legacy:LegacyBackend",
             IndexedSettings,
             summary="The older .bin/.idx of fairseq, read from the file as needed",
+            magic=(".idx", b"TNTIDX\x00\x00"),
         ),
         Component(
             "cached",

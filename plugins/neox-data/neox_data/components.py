@@ -9,7 +9,7 @@ from attrs import define, field
 from cattrs.preconf.json import make_converter
 
 from neox_core.api import Problem
-from neox_core.config.compat.detect_data_format import INFER, data_backend
+from neox_core.config.compat.detect_data_format import data_backend
 from neox_core.config.read.load import load
 from neox_core.config.report import ProblemsError, errors
 from neox_core.config.schema.convert import REQUIRED, by_key, fields_of, read_fields
@@ -18,6 +18,7 @@ from neox_core.config.schema.structure import structure_settings
 from neox_core.errors import UsageError
 from neox_core.hooks.component import path_of
 from neox_core.hooks.install import require_modules
+from neox_core.hooks.kinds import INFER
 from neox_core.plan.runfile import ComponentRef
 
 if TYPE_CHECKING:

@@ -30,22 +30,25 @@ ELSEWHERE: dict[str, tuple[str, tuple[type, ...]]] = {
     "Entry": ("hooks/registry.py", (ast.AnnAssign, ast.FunctionDef)),
     "PluginInfo": ("hooks/registry.py", (ast.AnnAssign,)),
     "ClusterShape": ("plan/cluster.py", (ast.AnnAssign, ast.FunctionDef)),
-    "RunPlan": ("plan/runfile.py", (ast.AnnAssign,)),
-    "ComponentRef": ("plan/runfile.py", (ast.AnnAssign,)),
-    "ModelPlan": ("plan/runfile.py", (ast.AnnAssign,)),
-    "RecomputePlan": ("plan/runfile.py", (ast.AnnAssign,)),
-    "KernelPlan": ("plan/runfile.py", (ast.AnnAssign,)),
-    "BatchPlan": ("plan/runfile.py", (ast.AnnAssign,)),
-    "DataPlan": ("plan/runfile.py", (ast.AnnAssign,)),
-    "DataSource": ("plan/runfile.py", (ast.AnnAssign,)),
-    "OptimPlan": ("plan/runfile.py", (ast.AnnAssign,)),
-    "PrecisionPlan": ("plan/runfile.py", (ast.AnnAssign,)),
-    "TrainPlan": ("plan/runfile.py", (ast.AnnAssign,)),
-    "CheckpointPlan": ("plan/runfile.py", (ast.AnnAssign,)),
-    "ClusterPlan": ("plan/runfile.py", (ast.AnnAssign, ast.FunctionDef)),
-    "Host": ("plan/runfile.py", (ast.AnnAssign,)),
+    "RunPlan": ("plan/plans.py", (ast.AnnAssign,)),
+    "ComponentRef": ("plan/component.py", (ast.AnnAssign,)),
+    "ModelPlan": ("plan/plans.py", (ast.AnnAssign,)),
+    "RecomputePlan": ("plan/plans.py", (ast.AnnAssign,)),
+    "KernelPlan": ("plan/plans.py", (ast.AnnAssign,)),
+    "BatchPlan": ("plan/plans.py", (ast.AnnAssign,)),
+    "DataPlan": ("plan/plans.py", (ast.AnnAssign,)),
+    "DataSource": ("plan/plans.py", (ast.AnnAssign,)),
+    "OptimPlan": ("plan/plans.py", (ast.AnnAssign,)),
+    "PrecisionPlan": ("plan/plans.py", (ast.AnnAssign,)),
+    "TrainPlan": ("plan/plans.py", (ast.AnnAssign,)),
+    "CheckpointPlan": ("plan/plans.py", (ast.AnnAssign,)),
+    "ClusterPlan": ("plan/plans.py", (ast.AnnAssign, ast.FunctionDef)),
+    "Host": ("plan/plans.py", (ast.AnnAssign,)),
 }
 """Classes of other packages that hooks and contracts mention: file, and the kinds of members that plugins use."""
+
+EXPORTED = {"plan/plans.py": "plan/runfile.py", "plan/component.py": "plan/runfile.py"}
+"""The module that exports what another one defines."""
 
 HEAD = """# Hooks
 
@@ -156,7 +159,7 @@ def _class(name: str, classes: dict[str, ast.ClassDef], level: str, shown: dict[
         yield f"{level} `{name}`:\n"
     yield f"{ast.get_docstring(found)}\n"
     file, kinds = ELSEWHERE.get(name, ("", (ast.AST,)))
-    module = f"neox_core.{file.removesuffix('.py').replace('/', '.')}"
+    module = f"neox_core.{EXPORTED.get(file, file).removesuffix('.py').replace('/', '.')}"
     members = [node for node in found.body[1:] if isinstance(node, (*kinds, ast.Expr))]
     lines = [f"# {module}"] * (file != "" and name not in API) + list(_members(members))
     if lines:

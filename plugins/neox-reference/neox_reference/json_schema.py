@@ -11,7 +11,6 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import attrs
 
-from neox_core.config.compat.detect_data_format import INFER
 from neox_core.config.compat.older import older_spellings, today
 from neox_core.config.report import spell
 from neox_core.config.schema.checks import Limits, Only, distinct, not_empty
@@ -19,7 +18,7 @@ from neox_core.config.schema.convert import Field, fields_of
 from neox_core.config.schema.describe import parts_of
 from neox_core.config.schema.owners import find_owners
 from neox_core.config.schema.sections import CORE_SECTIONS
-from neox_core.hooks.kinds import KINDS, Kind
+from neox_core.hooks.kinds import INFER, KINDS, Kind
 from neox_core.hooks.registry import Entry, Registry
 from neox_core.hooks.spellings import Gone, Means, OlderSpelling
 

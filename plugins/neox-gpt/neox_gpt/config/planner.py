@@ -36,6 +36,7 @@ class GPTPlanner:
     )
     switches: Mapping[str, str] = MappingProxyType(SWITCHES)
     switch_notes: Mapping[str, str] = MappingProxyType(dict.fromkeys(SOFTMAXES, _NO_SCORES))
+    picture = "neox_gpt.attention.draw_layouts"
 
     def components(self, kind: str, fields: Mapping[str, Any]) -> Sequence[Named] | None:
         """The sparse layouts that some layer has, which three keys name together."""
