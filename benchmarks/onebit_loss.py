@@ -2,7 +2,7 @@
 
     .venv/bin/neox data prepare stdlib --out data/stdlib
     .venv/bin/python benchmarks/onebit_loss.py [--optimizers Adam OneBitAdam ZeroOneAdam Lamb OneBitLamb]
-        [--seeds 1234 1235] [--steps 500] [--freeze 100] [--params lr=0.01 factor_max=1]
+        [--seeds 1234 1235] [--steps 500] [--freeze 100] [--params lr=0.01 compatibility=deepspeed]
 
 Everything is configs/quickstart.yml's, but for the length, two ranks with half a batch each, the schedule, which is
 WarmupDecayLR for all, and `--params`, settings of the optimizers. Variances freeze after `--freeze` steps. A run takes
@@ -40,7 +40,7 @@ def settings(name: str, steps: int, freeze: int) -> dict[str, Any]:
     }[name]
 
 
-def loss(name: str, seed: int, steps: int, freeze: int, more: dict[str, float], folder: Path) -> float:
+def loss(name: str, seed: int, steps: int, freeze: int, more: dict[str, Any], folder: Path) -> float:
     """The validation loss after the last step."""
     config = yaml.safe_load((ROOT / "configs/quickstart.yml").read_text())
     for key in ("lr-decay-style", "min-lr", "warmup", "sample-prompt"):
@@ -77,9 +77,9 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1234, 1235])
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--freeze", type=int, default=100)
-    parser.add_argument("--params", nargs="+", default=[], metavar="NAME=NUMBER")
+    parser.add_argument("--params", nargs="+", default=[], metavar="NAME=VALUE")
     options = parser.parse_args()
-    more = {name: float(value) for name, value in (each.split("=") for each in options.params)}
+    more = {name: yaml.safe_load(value) for name, value in (each.split("=") for each in options.params)}
     if len(options.seeds) < 2:
         parser.error("percentiles need 2 seeds")
     with tempfile.TemporaryDirectory() as temporary:
@@ -90,7 +90,7 @@ def main() -> None:
             ]
             one_bit = "freeze" in str(settings(name, options.steps, options.freeze))
             case = f"{name}, frozen after {options.freeze}" if one_bit else name
-            case = ", ".join([case, *(f"{key} {value:g}" for key, value in more.items())])
+            case = ", ".join([case, *(f"{key} {value}" for key, value in more.items())])
             append_row("onebit_loss", f"quickstart, 2 ranks, {options.steps} steps: {case}", "nats a token", found)
 
 
