@@ -44,10 +44,6 @@ def imported(file: Path, *, runtime: bool = True) -> Iterator[str]:
             yield node.module
 
 
-def module_name(file: Path) -> str:
-    return ".".join(file.relative_to(ROOT).with_suffix("").parts)
-
-
 RAW = re.compile(
     r"click\.(echo|secho|style)\(|(?<![\w.])print\(|traceback\.print_|print_exc|sys\.(__)?std(out|err)(__)?\.(buffer\.)?write"
 )
@@ -125,20 +121,6 @@ def test_every_setting_of_a_component_is_asked_for_in_its_package(entry: Entry) 
             pending += [block] if block is not None else []
     for name in names - READ_BY_THE_CORE - REFUSED if asked is not None else ():
         assert name in asked, f"nothing in {entry.plugin.id} reads {name}"
-
-
-def test_one_package_imports_deepspeed() -> None:
-    importers = {
-        module_name(file) for file in SOURCES if any(name.partition(".")[0] == "deepspeed" for name in imported(file))
-    }
-    assert {name.rpartition(".")[0] for name in importers} == {"plugins.neox-deepspeed.neox_deepspeed"}
-
-
-def test_the_device_is_waited_for_in_the_report_only() -> None:
-    """`.item()` stops the host until the device is done; in the loop only a log step may."""
-    train = [file for file in CORE if file.parent.name in ("train", "model", "parallel")]
-    users = {module_name(file) for file in train if re.search(r"\.item\(\)", file.read_text())}
-    assert users <= {"neox_core.run.report", "neox_gpt.generation.generate"}
 
 
 def test_the_training_loop_fits_one_screen() -> None:

@@ -20,6 +20,7 @@ from typing import Any
 ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)  # before torch
 
 import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 from attrs import evolve  # noqa: E402
 from neox_gpt.architecture import GPTArchitecture  # noqa: E402
 from neox_gpt.attention import flex  # noqa: E402
@@ -29,13 +30,14 @@ from neox_gpt.testing import example_run  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
+from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves, tree_map_only  # noqa: E402
 
 from neox_core.checkpoint.state import TrainState  # noqa: E402
 from neox_core.contracts.host import RunInfo  # noqa: E402
 from neox_core.parallel.context import BuildContext  # noqa: E402
-from neox_core.parallel.groups import Groups  # noqa: E402
+from neox_core.parallel.groups import Groups, build_groups  # noqa: E402
 from neox_core.parallel.row import Routing  # noqa: E402
 from neox_core.parallel.sample_keys import sample_keys  # noqa: E402
 from neox_core.plan.runfile import ComponentRef, RecomputePlan  # noqa: E402
@@ -44,7 +46,6 @@ from neox_core.run.peak import Peak  # noqa: E402
 from neox_core.run.report import Report  # noqa: E402
 
 DEVICE = torch.device("cuda", 0)
-ALONE = Groups(None, None, 0, 1)
 SIZES = {"nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "equal"}
 """Ops whose result has a size or a value that the host must know."""
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
@@ -184,11 +185,28 @@ DOCUMENTS = {"reset_attention_mask": True, "reset_position_ids": True, "eod_mask
 DROPOUT = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
 
 
-def step_of(plan: GPTPlan, *, recompute: bool = False, routed: bool = False) -> list[str]:
+TWO_SHARE = {"tensor_parallel": 2, "sequence_parallel": True}
+
+
+@contextlib.contextmanager
+def ranks(**layout: Any) -> Iterator[Groups]:
+    """The groups of the first of as many ranks as a layout has. Their collectives leave tensors as they are."""
+    cluster = evolve(PLAN.cluster, hosts=(evolve(PLAN.cluster.hosts[0], slots=layout.pop("number")),), **layout)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=cluster.world_size)
+    try:
+        yield build_groups(cluster)
+    finally:
+        dist.destroy_process_group()
+        for name, value in vars(sys.modules.get("deepspeed.utils.groups", object)).items():
+            if isinstance(value, dist.ProcessGroup):  # kept from one initialization to the next
+                setattr(sys.modules["deepspeed.utils.groups"], name, None)
+
+
+def step_of(plan: GPTPlan, *, recompute: bool = False, routed: bool = False, **layout: Any) -> list[str]:
     """The faults of a forward and backward pass."""
-    with gpu() as device:
+    with ranks(**{"number": layout.get("tensor_parallel", 1), **layout}) as groups, gpu() as device:
         plan = evolve(plan, recompute=RecomputePlan(1) if recompute else None)
-        model = build_model(plan, 16, BuildContext(DEVICE, torch.bfloat16, ALONE, 1), eod=0)
+        model = build_model(plan, 16, BuildContext(DEVICE, torch.bfloat16, groups, 1), eod=0)
         routing = Routing(frozenset({0}), 3, 12) if routed else None
         device.faults.clear()
         batch = torch.zeros(2, 25, dtype=torch.int64).pin_memory().to(DEVICE, non_blocking=True)
@@ -225,6 +243,9 @@ def _pretend_cuda(device: Gpu) -> None:
     answers |= dict.fromkeys(("Stream", "Event"), lambda *_, **__: stream)
     answers |= dict.fromkeys(("memory_allocated", "max_memory_allocated", "memory_reserved"), lambda *_: 0)
     answers |= {"synchronize": lambda *_: device.note("a synchronization"), "get_device_capability": lambda *_: (9, 0)}
+    answers["get_device_properties"] = lambda *_: SimpleNamespace(
+        total_memory=2**30, name="pretended", major=9, minor=0
+    )
     answers["nvtx"] = SimpleNamespace(range_push=lambda _: None, range_pop=lambda: None)
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
@@ -240,36 +261,41 @@ class Never:
         return False
 
 
-def loop_of(folder: Path) -> list[str]:
-    """The faults of a run of three steps that looks at the second, outside of that look: DeepSpeed's engine and all."""
-    import torch.distributed as dist
-
+def loop_of(folder: Path, model: GPTPlan, **layout: Any) -> list[str]:
+    """The faults of a run of three steps that looks at the second, outside of that look, and of an evaluation:
+    DeepSpeed's engine and all, at ZeRO stage 0.
+    """
     os.environ |= {"LOCAL_RANK": "0", "DS_ACCELERATOR": "cuda"}
-    store = dist.FileStore(str(folder / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    sizes = {"train_batch_size": 4, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
-    plan = evolve(
-        PLAN,
-        model=evolve(PLAIN, **DOCUMENTS),
-        batch=evolve(PLAN.batch, micro_batch=2, gradient_accumulation=2, train_batch=4),
-        optim=evolve(PLAN.optim, optimizer=ADAM, weight_decay=0.1),
-        train=evolve(PLAN.train, train_iters=3),
-        engine={**sizes, "zero_optimization": {"stage": 0}},
-    )
-    with gpu() as device:
+    with ranks(**{"number": 1, **layout}) as groups, gpu() as device:
         _pretend_cuda(device)
+        train_batch = 4 * groups.data_size
+        sizes = {"train_batch_size": train_batch, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
+        plan = evolve(
+            PLAN,
+            model=model,
+            batch=evolve(
+                PLAN.batch,
+                micro_batch=2,
+                gradient_accumulation=2,
+                train_batch=train_batch,
+                data_parallel=groups.data_size,
+            ),
+            optim=evolve(PLAN.optim, optimizer=ADAM, weight_decay=0.1),
+            train=evolve(PLAN.train, train_iters=3),
+            engine={**sizes, "zero_optimization": {"stage": 0}},
+        )
         from neox_deepspeed.api import build_engine
 
         from neox_core.run.optimizer import build_optimizer
 
-        context = BuildContext(DEVICE, torch.float32, ALONE, 1)
-        model = build_model(plan.model, 16, context, eod=0)
-        engine = build_engine(plan, model, build_optimizer(plan.optim, model, None, GPTArchitecture.tables), context)
+        context = BuildContext(DEVICE, torch.float32, groups, 1)
+        built = build_model(plan.model, 16, context, eod=0)
+        engine = build_engine(plan, built, build_optimizer(plan.optim, built, None, GPTArchitecture.tables), context)
         info = RunInfo(
             folder, 0, 6, num_parameters=1, num_ranks=1, tokens_per_step=96, device="cuda", samples_per_step=4
         )
         look = {"log_interval": 2, "flops_per_token": 1.0, "peak": Peak(None, ""), "stop_on_nonfinite": True}
-        report, seen = Report(info, [], ALONE, DEVICE, **look), []  # type: ignore[arg-type]
+        report, seen = Report(info, [], groups, DEVICE, **look), []  # type: ignore[arg-type]
 
         def batches() -> Iterator[Tensor]:
             while True:
@@ -281,10 +307,12 @@ def loop_of(folder: Path) -> list[str]:
 
         report.check = lambda: seen.append(len(device.faults))  # type: ignore[method-assign]  # as the last step is done
         train(engine, report.timed(batches()), list, lr, report, Saver(), Never(), TrainState(), plan)
-        dist.destroy_process_group()
         began, end = seen[:-1], seen[1:]  # of each step
         first, looked, last = (device.faults[at:to] for at, to in zip(began, end, strict=True))
-        return first + last + ([] if looked else ["the look read nothing"])
+        device.faults.clear()
+        engine.evaluate(islice(batches(), 2))
+        engine.close()
+        return first + last + device.faults + ([] if looked else ["the look read nothing"])
 
 
 def fault_of(commit: Callable[[Tensor], object]) -> list[str]:
@@ -302,7 +330,20 @@ CASES: dict[str, Callable[[], list[str]]] = {
         evolve(LLAMA, position=RELATIVE, layouts=(SPARSE,), layout_of_layer=(0,))
     ),
     "1-bit Adam": compressed_step,
-    "the loop": lambda: loop_of(Path(sys.argv[2])),
+    "two ranks share layers, documents and a bias": lambda: step_of(
+        evolve(LLAMA, position=ALIBI, **DOCUMENTS), tensor_parallel=2
+    ),
+    "two ranks share layers and positions, dropout, recomputed": lambda: step_of(
+        evolve(PLAIN, **DROPOUT), recompute=True, **TWO_SHARE
+    ),
+    "a run on documents": lambda: loop_of(Path(sys.argv[2]), evolve(PLAIN, **DOCUMENTS)),
+    "a run with dropout, recomputed": lambda: loop_of(
+        Path(sys.argv[2]), evolve(PLAIN, recompute=RecomputePlan(1), **DROPOUT)
+    ),
+    "a run on two ranks, each with a model": lambda: loop_of(Path(sys.argv[2]), evolve(PLAIN, **DOCUMENTS), number=2),
+    "a run on four ranks, two sharing layers": lambda: loop_of(
+        Path(sys.argv[2]), evolve(PLAIN, **DOCUMENTS), number=4, **TWO_SHARE
+    ),
     "planted: a number": lambda: fault_of(lambda x: x.sum().item()),
     "planted: a branch": lambda: fault_of(lambda x: bool(x.sum() > 0)),
     "planted: to the host": lambda: fault_of(lambda x: x.cpu()),

@@ -54,7 +54,12 @@ CASES = [
     "dropout, recomputed, some tokens",
     "blocks and a trained bias",
     "1-bit Adam",
-    "the loop",
+    "two ranks share layers, documents and a bias",
+    "two ranks share layers and positions, dropout, recomputed",
+    "a run on documents",
+    "a run with dropout, recomputed",
+    "a run on two ranks, each with a model",
+    "a run on four ranks, two sharing layers",
 ]
 
 
