@@ -22,12 +22,12 @@ from neox_core.untrusted import replaces, short
 from neox_deepspeed.measure import counted, forget_forward, timings
 from neox_deepspeed.norm import clip, copy_marks, counts_here
 from neox_deepspeed.partitioned import refresh, whole_weights
+from neox_deepspeed.patches import forget_groups
 from neox_deepspeed.recompute import configure_recompute
 from neox_deepspeed.shards import find_shards, find_weights, group_contents, is_partitioned
 from neox_deepspeed.start import (
     autocast_dtype,
     clips_itself,
-    forget_place,
     initialize,
     plain_options,
     steps_cut_copies,
@@ -321,7 +321,7 @@ class Engine:
     def close(self) -> None:
         """Let go of what the engine hooked into the model."""
         self._engine.destroy()
-        forget_place()
+        forget_groups()
 
     def _kept(self, batches: Iterator[Tensor]) -> Iterator[Tensor]:
         """`batches`, of which those of this step are kept, and where it began, in case it has to be repeated."""

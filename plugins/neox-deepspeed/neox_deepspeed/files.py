@@ -18,6 +18,7 @@ import torch
 
 from neox_core.errors import ConfigError
 from neox_deepspeed.ops import async_io
+from neox_deepspeed.patches import reserving_handles
 
 if TYPE_CHECKING:
     from neox_core.plan.runfile import RunPlan
@@ -75,22 +76,6 @@ def reserve(path: str, size: int) -> None:
         ) from error
 
 
-def reserving_handles() -> Any:
-    """DeepSpeed's class of reader and writer, which from now on reserves room before it writes."""
-    module = async_io()
-    if "reserves" not in vars(module.aio_handle):
-
-        class Handle(module.aio_handle):  # type: ignore[name-defined]  # known at run time
-            reserves = True
-
-            def async_pwrite(self, buffer: torch.Tensor, path: str, offset: int) -> int:
-                reserve(path, offset + buffer.nbytes)
-                return int(super().async_pwrite(buffer, path, offset))
-
-        module.aio_handle = Handle
-    return module.aio_handle
-
-
 def _paths(plan: RunPlan) -> Iterator[tuple[str, Path]]:
     for block in ("offload_param", "offload_optimizer"):
         offload = plan.engine.get("zero_optimization", {}).get(block, {})
@@ -120,7 +105,7 @@ def _check_queues(aio: Mapping[str, Any]) -> None:
 
 def _try_out(path: Path, aio: Mapping[str, Any]) -> None:
     """Write a file as DeepSpeed does and read it back. Raises OSError where it is not the same."""
-    handle = reserving_handles()(**aio)
+    handle = reserving_handles(async_io(), reserve)(**aio)
     piece = _SECTOR * aio["intra_op_parallelism"]
     size = ((1 << 20) // piece + 1) * piece // 4
     written, read = (handle.new_cpu_locked_tensor(size, torch.empty(0)).zero_() for _ in range(2))

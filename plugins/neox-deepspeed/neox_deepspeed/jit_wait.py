@@ -15,14 +15,8 @@ LONGEST_S = 1800.0
 SAID_AFTER_S = 10.0
 
 
-def bound_waits() -> None:
-    """Call before an extension is loaded: torch waits for ever for a compilation that was killed and left its lock."""
-    from torch.utils.file_baton import FileBaton
-
-    FileBaton.wait = _wait
-
-
-def _wait(baton: "FileBaton") -> None:
+def wait(baton: "FileBaton") -> None:
+    """In place of `FileBaton.wait`. Raises ConfigError for a lock that a killed compilation has left."""
     lock, began, said = Path(baton.lock_file_path), time.monotonic(), False
     while (age := _age(lock)) is not None:
         if age > LONGEST_S:

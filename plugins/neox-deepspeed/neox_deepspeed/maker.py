@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from neox_deepspeed.jit_wait import bound_waits
+from neox_deepspeed.patches import bound_waits
 from neox_deepspeed.silence_deepspeed import quiet_engine
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from neox_core.errors import ConfigError
 from neox_core.parallel.tensor import mark_parameters
 from neox_deepspeed.engine import Engine
-from neox_deepspeed.start import prepare_import
+from neox_deepspeed.patches import import_deepspeed
 from neox_deepspeed.weights import token_weights
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def build_stage(
     blocks = sum(each.recomputed for each in layers)
     if blocks < stages:
         raise ConfigError(f"{blocks} layers cannot be split into {stages} pipeline stages")
-    prepare_import(plan)
+    import_deepspeed(plan.cluster.device)
     import deepspeed.comm
     from deepspeed.pipe import PipelineModule
     from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology

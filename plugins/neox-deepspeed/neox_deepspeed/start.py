@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +16,7 @@ from neox_deepspeed.measure import set_voice
 from neox_deepspeed.mpu import Place
 from neox_deepspeed.owned import Owned
 from neox_deepspeed.partitioned import partition
+from neox_deepspeed.patches import import_deepspeed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def initialize(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimizer, groups: Groups) -> Any:
     """DeepSpeed's engine over `model` and `optimizer`, under plan.engine. Collective: every rank calls it."""
-    prepare_import(plan)
+    import_deepspeed(plan.cluster.device)
     import deepspeed
 
     set_voice(plan, starting=True)
@@ -57,28 +57,6 @@ def _check_averaging(plan: RunPlan, groups: Groups) -> None:
             f"{plan.optim.optimizer.name} exchanges between copies of the whole model by itself",
             hint="ZeRO stage 0, model-parallel-size 1 and pipe-parallel-size 0 or 1 go with it",
         )
-
-
-def prepare_import(plan: RunPlan) -> None:
-    """Import DeepSpeed the way that every later import of it finds it."""
-    os.environ["DS_ACCELERATOR"] = plan.cluster.device  # read once, when deepspeed is imported
-    import deepspeed.ops
-    import deepspeed.runtime.compiler
-
-    # DeepSpeed compiles an op for shared-memory all-reduce at the first start of a process group on a CPU: about 45 s,
-    # for a collective that only its inference calls. This table is where it looks whether an op can be built here;
-    # filled in beforehand, it also saves the compiler probes of all other ops.
-    deepspeed.ops.__compatible_ops__ = {"deepspeed_shm_comm": False}
-    # Only its Muon is decorated so, which no plan has, and which it imports with ZeRO: 2 s for all of torch's compiler.
-    deepspeed.runtime.compiler.compile = lambda: lambda function: function
-
-
-def forget_place() -> None:
-    """DeepSpeed keeps the last `mpu` and hpZ's group for every engine that comes after it."""
-    import deepspeed.utils.groups
-
-    deepspeed.utils.groups.mpu = None
-    deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None  # noqa: SLF001
 
 
 def engine_config(plan: RunPlan) -> dict[str, Any]:

@@ -1,0 +1,81 @@
+"""Everything that neox changes in the modules of DeepSpeed and torch, and why.
+
+Each function changes one thing, in the versions that it names. A test of each fails once a newer version no longer
+needs it: delete the function then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from neox_deepspeed.jit_wait import wait
+
+if TYPE_CHECKING:
+    import torch
+
+
+def import_deepspeed(device: str) -> None:
+    """Import DeepSpeed in such a way that every later import of it finds it changed. device: "cpu" or "cuda"."""
+    os.environ["DS_ACCELERATOR"] = device  # read once, when deepspeed is imported
+    _skip_probes_of_ops()
+    _skip_compiler_for_muon()
+
+
+def _skip_probes_of_ops() -> None:
+    """DeepSpeed 0.19: at the first start of a process group on a CPU, it compiles an op for shared-memory all-reduce.
+
+    That takes about 45 s, for a collective that only its inference calls. DeepSpeed looks up in this table whether an
+    op can be built here; a table that is there already also saves the compiler probes of all other ops.
+    """
+    import deepspeed.ops
+
+    deepspeed.ops.__compatible_ops__ = {"deepspeed_shm_comm": False}
+
+
+def _skip_compiler_for_muon() -> None:
+    """DeepSpeed 0.19: its ZeRO optimizers import its Muon, which torch's compiler decorates.
+
+    No plan has that Muon, and importing all of torch's compiler takes 2 s.
+    """
+    import deepspeed.runtime.compiler
+
+    deepspeed.runtime.compiler.compile = lambda: lambda function: function
+
+
+def forget_groups() -> None:
+    """DeepSpeed 0.19: `destroy` of an engine keeps its `mpu` and hpZ's group for every engine that comes after it."""
+    import deepspeed.utils.groups
+
+    deepspeed.utils.groups.mpu = None
+    deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None  # noqa: SLF001
+
+
+def bound_waits() -> None:
+    """Torch 2.13: it waits for ever for a compilation that was killed and left its lock.
+
+    Call before an extension is loaded: DeepSpeed's ops are extensions.
+    """
+    from torch.utils.file_baton import FileBaton
+
+    FileBaton.wait = wait
+
+
+def reserving_handles(async_io: Any, reserve: Callable[[str, int], None]) -> Any:
+    """DeepSpeed 0.19: on a full disk its reader and writer of files loses numbers and reports nothing.
+
+    Returns the class of `async_io`, DeepSpeed's module, which from now on calls `reserve` with a path and the bytes
+    that the file must have room for, before it writes.
+    """
+    if "reserves" not in vars(async_io.aio_handle):
+
+        class Handle(async_io.aio_handle):
+            reserves = True
+
+            def async_pwrite(self, buffer: torch.Tensor, path: str, offset: int) -> int:
+                reserve(path, offset + buffer.nbytes)
+                return int(super().async_pwrite(buffer, path, offset))
+
+        async_io.aio_handle = Handle
+    return async_io.aio_handle

@@ -1,0 +1,83 @@
+"""Each change of DeepSpeed and torch is still needed: a test that fails here says which one to delete."""
+
+import ast
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import deepspeed
+
+
+def fresh(script: str) -> str:
+    """What a new process prints that imports nothing of ours."""
+    env = {**os.environ, "DS_ACCELERATOR": "cpu", "DEEPSPEED_LOG_LEVEL": "error"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip().splitlines()[-1]
+
+
+IMPORT = "import sys, deepspeed.runtime.zero.muon.original_muon; print('torch._dynamo' in sys.modules)"
+
+
+def test_muon_which_zero_imports_imports_the_compiler_of_torch() -> None:
+    assert fresh(IMPORT) == "True", "delete _skip_compiler_for_muon"
+    ours = "from neox_deepspeed.patches import import_deepspeed; import_deepspeed('cpu')"
+    assert fresh(f"{ours}; {IMPORT}") == "False"
+
+
+def test_a_process_group_on_a_cpu_compiles_an_op_where_the_table_allows_it() -> None:
+    script = """
+import sys, deepspeed.ops, deepspeed.comm.torch
+from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
+deepspeed.ops.__compatible_ops__ = {table}
+ShareMemCommBuilder.load = lambda self, *args, **named: "compiled"
+print(sys.modules["deepspeed.comm.torch"].build_shm_op())
+"""
+    assert fresh(script.format(table={"deepspeed_shm_comm": True})) == "compiled", "delete _skip_probes_of_ops"
+    assert fresh(script.format(table={"deepspeed_shm_comm": False})) == "None"
+
+
+def test_an_engine_leaves_its_groups_behind() -> None:
+    assert "mpu" not in inspect.getsource(deepspeed.DeepSpeedEngine.destroy), "delete forget_groups"
+
+
+def test_torch_waits_for_ever_for_a_lock(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.touch()
+    os.utime(lock, (0, 0))
+    script = f"""
+from torch.utils import file_baton
+naps = iter(range(100))
+file_baton.time.sleep = lambda seconds: next(naps)
+try:
+    file_baton.FileBaton({str(lock)!r}).wait()
+    print("ended")
+except StopIteration:
+    print("slept 100 times")
+"""
+    assert fresh(script) == "slept 100 times", "delete bound_waits"
+
+
+def test_no_write_of_deepspeed_reserves_room() -> None:
+    sources = [*Path(deepspeed.__file__).parent.glob("ops/csrc/aio/**/*.cpp")]
+    assert sources
+    assert not any("fallocate" in each.read_text() for each in sources), "delete reserving_handles"
+
+
+def test_no_other_module_changes_those_of_others() -> None:
+    root = Path(__file__).parents[3]
+    found = [
+        f"{path.relative_to(root)}:{node.lineno}"
+        for path in (*root.glob("neox_core/**/*.py"), *root.glob("plugins/*/neox_*/**/*.py"))
+        if path.name != "patches.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute) and re.match(r"(torch|deepspeed)\.", ast.unparse(target))
+    ]
+    assert found == [], "make it a function of neox_deepspeed/patches.py"
