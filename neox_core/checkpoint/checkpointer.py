@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from attrs import evolve, frozen
 
+from neox_core.checkpoint.agree import agree, agree_on_step
 from neox_core.checkpoint.complete import check_model, check_optimizer
 from neox_core.checkpoint.read import (
     CheckpointReader,
@@ -22,7 +23,6 @@ from neox_core.checkpoint.read import (
 )
 from neox_core.checkpoint.rng import read_rng, write_rng
 from neox_core.checkpoint.state import StoredState, TrainState, stored_from_plain, stored_to_plain
-from neox_core.checkpoint.together import agree, agree_on_step
 from neox_core.checkpoint.write import (
     PLAIN,
     RankContents,
@@ -89,9 +89,9 @@ class Checkpointer:
         final = folder / f"step-{state.step:08d}"
         written = folder / f".{final.name}.tmp"
         try:
-            self._together(lambda: _empty_folder(written) if self._rank == 0 else None)
-            self._together(lambda: self._write(written))
-            self._together(lambda: self._finish(written, final, state) if self._rank == 0 else None)
+            self._on_all_ranks(lambda: _empty_folder(written) if self._rank == 0 else None)
+            self._on_all_ranks(lambda: self._write(written))
+            self._on_all_ranks(lambda: self._finish(written, final, state) if self._rank == 0 else None)
         except CheckpointError:
             if self._rank == 0 and written.exists():
                 with suppress(OSError):
@@ -110,14 +110,14 @@ class Checkpointer:
         if self._rank == 0 and plan.save is not None:
             remove_leftovers(Path(plan.save))
         places: list[tuple[Path | None, bool]] = []
-        self._together(lambda: places.append(checkpoint_to_load(plan)))
+        self._on_all_ranks(lambda: places.append(checkpoint_to_load(plan)))
         ((folder, own),) = places
         agree_on_step(-1 if folder is None else step_of(folder), self._groups, self._device)
         require_checkpoint(plan, folder)
         if folder is None:
             return Resumed(TrainState(), self._schedule(self._plan.optim), None, self._in_the_way())
         found: list[Resumed] = []
-        self._together(lambda: found.append(self._read(folder, own=own)))
+        self._on_all_ranks(lambda: found.append(self._read(folder, own=own)))
         return found[0]
 
     def _in_the_way(self) -> tuple[str, ...]:
@@ -138,8 +138,8 @@ class Checkpointer:
                 plan, finetune=False, load_optimizer=optimizer, load_rng=plan.load_rng or reader.manifest.has_rng
             )
         # Each rank verifies a share of the files; none continues before all have.
-        self._together(lambda: reader.verify(lambda index, _: index % self._world_size == self._rank))
-        self._together(lambda: check_model(engine, reader))
+        self._on_all_ranks(lambda: reader.verify(lambda index, _: index % self._world_size == self._rank))
+        self._on_all_ranks(lambda: check_model(engine, reader))
         restore_weights(engine, reader, masters=plan.load_masters)
         if plan.finetune:
             return Resumed(TrainState(), self._schedule(self._plan.optim), folder, ())
@@ -163,7 +163,9 @@ class Checkpointer:
                 raise CheckpointError(f"{folder}: written with no-save-optim", hint="set no-load-optim or finetune")
             self._require_state_of_its_own(reader)
             updated = state.step > stored.skipped_steps
-            self._together(lambda: check_optimizer(engine, optim.optimizer, reader, updated=updated, own=stored.own))
+            self._on_all_ranks(
+                lambda: check_optimizer(engine, optim.optimizer, reader, updated=updated, own=stored.own)
+            )
             restore_optimizer(engine, reader)
             self._restore_extras(stored)
             notes += restore_own(engine, reader, self._rank, self._world_size)
@@ -296,7 +298,7 @@ class Checkpointer:
     def _schedule(self, optim: OptimPlan) -> LRSchedule:
         return planned_schedule(optim, self._plan.train.train_iters)
 
-    def _together(self, act: Callable[[], object]) -> None:
+    def _on_all_ranks(self, act: Callable[[], object]) -> None:
         """Do it on this rank, then check that every rank could."""
         failure: CheckpointError | None = None
         try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from neox_core.checkpoint.together import agree
+from neox_core.checkpoint.agree import agree
 from neox_core.checkpoint.write import cannot_write
 from neox_core.errors import CheckpointError
 from neox_core.files import lock

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from neox_core.checkpoint.together import agree_on_step
+from neox_core.checkpoint.agree import agree_on_step
 from neox_core.parallel.groups import Groups
 
 pytestmark = pytest.mark.ranks
@@ -18,7 +18,7 @@ import json, sys
 import torch, torch.distributed as dist
 from types import SimpleNamespace
 from neox_core.errors import CheckpointError
-from neox_core.checkpoint.together import agree_on_step
+from neox_core.checkpoint.agree import agree_on_step
 
 rank, store = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
