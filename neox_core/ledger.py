@@ -1,4 +1,4 @@
-"""Who has read what of a config or a plan: what nobody reads stops the run."""
+"""Records which entries of a config or a plan were read: an entry that nothing reads stops the run."""
 
 
 class Ledger:
@@ -12,7 +12,7 @@ class Ledger:
         self._readers.setdefault(entry, set()).add(reader)
 
     def readers(self, entry: str) -> frozenset[str]:
-        """Those who have read the entry; empty: nobody has."""
+        """The readers of the entry; empty where nothing has read it."""
         return frozenset(self._readers.get(entry, ()))
 
     def __contains__(self, entry: str) -> bool:

@@ -103,11 +103,11 @@ class ArchitecturePlanner(Protocol):
         ...
 
     def on_fullest_rank(self, plan: RunPlan, size: ModelSize) -> Shapes:
-        """The shapes of what the fullest rank holds: its stage's layers, and its part of what is cut."""
+        """The shapes on the fullest rank: the layers of its stage, and its part of split parameters."""
         ...
 
     def activation_bytes(self, plan: RunPlan, size: ModelSize) -> int:
-        """What the backward pass needs of the micro-batches that the fullest rank has under way."""
+        """Bytes that the backward pass needs of the micro-batches that the fullest rank has in flight."""
         ...
 
 

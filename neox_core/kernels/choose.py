@@ -157,7 +157,7 @@ def give_tiles(offer: ComponentRef, kernel: Any, device: torch.device) -> dict[s
 
 
 def _chosen(kernel: KernelPlan, architecture: Architecture, context: BuildContext, dtype: torch.dtype) -> Choice:
-    """A switch is met by what a model has in place of an op; a kernel by name is taken all the same."""
+    """A switch selects what a model has in place of an op; a kernel by name is always taken."""
     instead = architecture.instead_of(kernel.op, context.device) if kernel.asked == FUSED else ""
     if instead:
         return Choice(kernel.op, instead, None, ())

@@ -136,5 +136,5 @@ def with_components(value: Any, change: Callable[[ComponentRef], ComponentRef]) 
 
 
 def unknown(component: ComponentRef) -> ComponentRef:
-    """A component that nobody vouches for: it cannot be loaded."""
+    """A component of an untrusted file: it cannot be loaded."""
     return evolve(component, target="", settings_class=None, planner=None)

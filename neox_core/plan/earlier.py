@@ -15,7 +15,9 @@ CHOSEN: Mapping[str, tuple[str, str, str]] = {
 
 
 def as_today(run: dict[str, Any]) -> dict[str, Any]:
-    """The content of a run.json with the fields of today's. What is no block of fields is left for others to refuse."""
+    """The content of a run.json with today's fields. A value that is not a block of fields is left for others to
+    refuse.
+    """
     blocks = {name: dict(run[name]) for name in {*ADDED, *REMOVED} if isinstance(run.get(name), dict)}
     for name, block in blocks.items():
         kept = {key: value for key, value in block.items() if key not in REMOVED.get(name, ())}

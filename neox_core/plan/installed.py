@@ -56,7 +56,7 @@ def _catalog() -> Catalog:
 def installed(raw: dict[str, Any], path: Path, catalog: Catalog, error: type[NeoxError]) -> RunPlan:
     """`raw`, which was read from `path`, as a plan with the components that `catalog` has.
 
-    Raises `error` for what is no plan, PluginError where its architecture is not installed.
+    Raises `error` for what is not a plan, PluginError where its architecture is not installed.
     """
 
     def found(component: ComponentRef) -> ComponentRef:

@@ -197,7 +197,8 @@ class TrainPlan:
 
 @frozen
 class CheckpointPlan:
-    """resume: "must" = `load` has to hold a checkpoint; "auto" = resume from `save`, else from `load`, else start anew.
+    """resume: "must" = `load` has to hold a checkpoint; "auto" = resume from `save`, else from `load`, else start at
+    step 0.
 
     load: where to resume from; with "auto" it is `save` where the config names no other folder.
 

@@ -40,7 +40,7 @@ from neox_core.untrusted import short
 class Resolved:
     """A plan that can be started. `origins`: dotted plan path -> where the value came from; notes stop nothing.
 
-    sections: of plugins, which are no part of the plan. memory: of the fullest rank; None where the size is not known.
+    sections: of plugins, which are not part of the plan. memory: of the fullest rank; None where the size is not known.
     exports: family of published checkpoints -> why it has no such model, "" where it has; where `checked` is asked.
     """
 

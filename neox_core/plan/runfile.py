@@ -73,7 +73,7 @@ __all__ = [
 DIGEST = "NEOX_RUN_SHA256"
 """In the environment of a rank: the SHA-256 of the run file, from the process that wrote it."""
 UNFINISHED = ".unfinished"
-"""Beside run.json while a run goes on: the first rank removes it at its end, for which no disk is too full."""
+"""Next to run.json during a run: the first rank removes it at its end, which also works on a full disk."""
 
 _converter = strict_converter()
 _converter.register_unstructure_hook_func(
@@ -153,7 +153,7 @@ def receive_plan(descriptor: int) -> RunPlan:
 def plan_of(raw: dict[str, Any], path: Path, error: type[NeoxError], *, planner: str | None) -> RunPlan:
     """`raw`, which is from `path`, as a plan. planner: of its architecture, by import path.
 
-    Raises `error` for what is no plan, or one of another format.
+    Raises `error` for what is not a plan, or has another format.
     """
     if raw.get("format") != FORMAT:
         raise error(f"{path}: not a run file of format {FORMAT}", hint="start the run with `neox train`")

@@ -29,7 +29,7 @@ def check_sizes(checkpoint: Path, model: ModelPlan) -> None:
 
 
 def _weights(pieces: Any) -> dict[str, list[int]]:
-    """Shape by name, of what a manifest lists as weights; what is no such list has none, which is refused later."""
+    """Shape by name of the weights in a manifest; empty for an invalid list, which is refused later."""
     found: dict[str, list[int]] = {}
     for piece in pieces if isinstance(pieces, list) else ():
         if isinstance(piece, dict) and piece.get("kind") == "weight" and isinstance(piece.get("shape"), list):

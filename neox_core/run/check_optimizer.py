@@ -43,7 +43,7 @@ def probe_optimizer(reference: ComponentRef, device: torch.device, *, exchanges:
 
 
 def require_optimizer(reference: ComponentRef, optimizer: Any) -> None:
-    """Raises PluginError for what is no optimizer, or what no schedule could drive."""
+    """Raises PluginError for what is not an optimizer, or has no learning rate that a schedule can set."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise reference.fault(f"makes a {type(optimizer).__name__}, not a torch.optim.Optimizer")
     rates = [group.get("lr") for group in optimizer.param_groups]

@@ -74,7 +74,7 @@ def _read_command() -> tuple[Path, int]:
 
 
 def _read_plan(run_file: Path) -> RunPlan:
-    """The plan of the process that started this one, which says what its run file is; nobody does by hand."""
+    """The plan from the process that started this one, which gives the digest of its run file."""
     return read_runfile(run_file, os.environ.get(DIGEST))
 
 

@@ -59,7 +59,7 @@ UNWATCHED = (
 
 
 def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: Ledger) -> None:
-    """One rank of the run that `plan` describes, to its end. Raises NeoxError for what the user can mend.
+    """One rank of the run that `plan` describes, to its end. Raises NeoxError for what the user can fix.
 
     maker: of the plan's engine. ledger: where the plan notes which of its components are loaded.
     """
@@ -287,7 +287,9 @@ def _show_sample(architecture: Architecture, whole: Any, tokenizer: Tokenizer, p
 
 
 def _say_where_it_stops(plan: RunPlan, report: Report, state: TrainState) -> None:
-    then = "`--resume auto` goes on from there" if plan.checkpoint.save else "nothing is saved, since `save` is not set"
+    then = (
+        "`--resume auto` continues from there" if plan.checkpoint.save else "nothing is saved, since `save` is not set"
+    )
     report.say(f"stopped after step {state.step}; {then}")
 
 

@@ -103,7 +103,7 @@ def _check_resume(make: Make) -> None:
         _train(resumed, resumed_weights, range(cut, STEPS))
         hold(
             _equal(weights, resumed_weights),
-            f"the whole state is in state_dict(): saved after step {cut} and loaded, it goes on to the same bits",
+            f"the whole state is in state_dict(): saved after step {cut} and loaded, it continues to the same bits",
         )
 
 

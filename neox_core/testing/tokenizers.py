@@ -77,11 +77,11 @@ def _check_tokenizer(tokenizer: Tokenizer, lossless: bool) -> None:
         ids = tokenizer.encode(text)
         hold(isinstance(ids, list), f"encode() returns a list, not {type(ids).__name__}")
         wrong = [token for token in ids if not (isinstance(token, int) and 0 <= token < size)]
-        hold(not wrong, f"every id is an int from 0 to below vocab_size {size}; of {text!r} {wrong[:1]} is none")
+        hold(not wrong, f"every id is an int from 0 to below vocab_size {size}; of {text!r} {wrong[:1]} is not")
         hold(tokenizer.encode(text) == ids, f"the same text gives the same ids: {text!r}")
         back = tokenizer.decode(iter(ids))
         hold(isinstance(back, str), f"decode() returns a str, not {type(back).__name__}")
         hold(not lossless or back == text, f"decode(encode(text)) == text: {text!r} became {back!r}")
     alone = [tokenizer.encode(text) for text in TEXTS]
     hold(tokenizer.encode_batch(TEXTS) == alone, "encode_batch() gives for each text what encode() gives")
-    hold(tokenizer.encode_batch([]) == [], "encode_batch() of no text is no ids")
+    hold(tokenizer.encode_batch([]) == [], "encode_batch() of an empty list is an empty list")

@@ -35,7 +35,7 @@ class UnreadableError(Exception):
 
 
 def read_float(text: str) -> float:
-    """Raises ValueError for a number that a float cannot tell from 0, which nobody has written."""
+    """A float. Raises ValueError for a number other than 0 that a float rounds to 0."""
     value = float(text)
     if value == 0 and re.search("[1-9]", text.lower().partition("e")[0]):
         raise ValueError(f"{text} is too close to 0")
@@ -81,7 +81,7 @@ def parse_toml(text: str, name: str) -> Node:
 
 
 def parse_json(text: str, name: str) -> Node:
-    """Raises UnreadableError for broken syntax and for a top level that is no object."""
+    """Raises UnreadableError for broken syntax and for a top level that is not an object."""
     problems: list[Problem] = []
     lines = _Lines(text, name, r"(?P<lead>)\"{key}\"\s*:")
 

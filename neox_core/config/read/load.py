@@ -19,7 +19,7 @@ from neox_core.files import read_bytes
 
 MAX_BYTES = 1 << 20
 MAX_VALUE = 200
-HALF = "holds half a character (a lone surrogate)"
+HALF = "holds an incomplete character (a lone surrogate)"
 
 
 def _parse_yaml(text: str, name: str, *, any_value: bool = False) -> Node:
@@ -142,7 +142,7 @@ class _Merge:
             shown = f"{spelled}.{written}" if spelled else written
             if not key or "." in key:
                 hint = "write blocks" if key else ""
-                self.problems.append(Problem("is no key: a key has no dots", shown or "''", hint, node.where))
+                self.problems.append(Problem("is not a key: a key has no dots", shown or "''", hint, node.where))
             elif _has_half_a_character(written):
                 self.problems.append(Problem(HALF, shown, "write the whole character", node.where))
             elif key not in into:

@@ -226,7 +226,7 @@ class Reading(Keys):
             value = getattr(value, part, {})
         params = dict(value or {})
         if kind.key.startswith(f"{kind.settings_at}."):
-            params.pop(kind.key.removeprefix(f"{kind.settings_at}."), None)  # the name is no setting
+            params.pop(kind.key.removeprefix(f"{kind.settings_at}."), None)  # the name is not a setting
         return params
 
     def _settings(self, entry: Entry, values: Mapping[str, Any], path: str) -> Chosen | None:

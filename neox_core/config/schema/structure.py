@@ -33,7 +33,7 @@ class SectionInvalidError(LookupError):
 class Config:
     """What was written, with defaults filled in.
 
-    ledger: where reading is noted, so that a key which nothing reads can be refused; None: nobody asks.
+    ledger: where reading is noted, so that a key which nothing reads can be refused; None: reading is not noted.
     own: plugin -> the values of its own keys, which win where `viewer`, the plugin that asks, has a key in
         common with another. in_use: the plugins that own a key or a choice of the config.
     """

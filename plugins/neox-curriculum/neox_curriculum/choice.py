@@ -24,7 +24,9 @@ Limits = tuple[int, ...]
 
 
 class Ranking:
-    """The samples of one metric, from easy to hard. Raises DataError for what is no index of these samples."""
+    """The samples of one metric, from easy to hard. Raises DataError for a file that is not an index of these
+    samples.
+    """
 
     def __init__(self, name: str, metric: Metric) -> None:
         rows = read_rows(metric.index_to_sample_path or "")

@@ -161,7 +161,7 @@ def lengths_fit(config: Any, terms: Any, path: str) -> Iterator[Problem]:
     step = terms.schedule_config.difficulty_step
     if step is not None and step % 8:
         yield Problem(
-            f"{step} is no multiple of 8, which tensor cores like in lengths",
+            f"{step} is not a multiple of 8, which makes tensor cores slower",
             f"{path}.schedule_config.difficulty_step",
             severity="warning",
         )

@@ -91,7 +91,7 @@ CASES = {
     ),
     "a step that tensor cores do not like": (
         evolve(OLDER, schedule_config=evolve(LINEAR, difficulty_step=6)),
-        "warning curriculum_learning.schedule_config.difficulty_step: 6 is no multiple of 8",
+        "warning curriculum_learning.schedule_config.difficulty_step: 6 is not a multiple of 8",
     ),
     "levels that fall": (
         evolve(OLDER, schedule_type="fixed_discrete", schedule_config=evolve(DISCRETE, difficulty=(32, 8))),

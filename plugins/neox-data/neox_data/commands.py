@@ -32,7 +32,7 @@ def data() -> None:
 @click.option("--tokenizer-type", default="GPT2BPETokenizer", show_default=True, help="As in a config.")
 @click.option("--data-impl", default="mmap", show_default=True, help="As in a config.")
 @SETTINGS
-@click.option("--append-eod/--no-append-eod", default=True, show_default=True, help="End each document by a token.")
+@click.option("--append-eod/--no-append-eod", default=True, show_default=True, help="End each document with a token.")
 @click.option(
     "--json-keys",
     "--json-key",
@@ -41,15 +41,15 @@ def data() -> None:
     "Several, also with commas between them, make a dataset each.",
 )
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes that encode.")
-@click.option("--ftfy", is_flag=True, help="Mend text that was decoded wrongly, with the library ftfy.")
+@click.option("--ftfy", is_flag=True, help="Repair text that was decoded wrongly, with the library ftfy.")
 @click.option("--skip-bad", is_flag=True, help="Leave out and count broken lines, instead of stopping at the first.")
-@click.option("--resume", is_flag=True, help="Go on with a run that was stopped.")
+@click.option("--resume", is_flag=True, help="Continue a run that was stopped.")
 @click.option(
     "--sync-mb",
     type=click.IntRange(min=1),
     default=64,
     show_default=True,
-    help="MB of text between two notes of how far it has come, for --resume.",
+    help="MB of text between two saves of the progress, for --resume.",
 )
 @click.option("--force", is_flag=True, help="Make everything again, even if it is up to date.")
 def prepare(
@@ -82,7 +82,7 @@ def prepare(
     The arguments of GPT-NeoX's preprocess_data.py are read too, and a note says what they are here.
     """
     if resume and force:
-        raise UsageError("--force makes everything again, and --resume goes on", hint="leave one out")
+        raise UsageError("--force makes everything again, and --resume continues", hint="leave one out")
     catalog = load_plugins()
     corpus = named_corpus(catalog, sources, more=bool(json_keys))
     given = given_by(sets, files(vocab_file, merge_file, eod_token))

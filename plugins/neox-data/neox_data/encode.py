@@ -33,7 +33,7 @@ AHEAD = 3
 
 @define
 class Encoder:
-    """Encodes batches of texts. ftfy: mend text that was decoded wrongly, with the library of that name.
+    """Encodes batches of texts. ftfy: repair text that was decoded wrongly, with the library of that name.
 
     workers: processes; 1: this one, whose tokenizer may use all cores by itself.
     """
@@ -112,7 +112,7 @@ def _taken(label: T, future: Future[list[NDArray[Any]]]) -> tuple[T, list[NDArra
         return label, future.result()
     except BrokenProcessPool as error:
         raise DataError(
-            "a process that encodes text has died", hint="it may have run out of memory: ask for fewer --workers"
+            "a process that encodes text died", hint="check whether memory ran out; use fewer --workers"
         ) from error
 
 

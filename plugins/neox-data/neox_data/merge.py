@@ -26,7 +26,7 @@ NARROW, WIDE = 65499, 2**31 - 1
 
 
 def merge(prefixes: Sequence[Path], backends: Sequence[ComponentRef], out: Path, written_as: ComponentRef) -> str:
-    """Write the documents of all datasets, one after the other, as one at `out`. Returns a line that says so.
+    """Write the documents of all datasets, one after the other, as one at `out`. Returns a line about it.
 
     The result is what writing all documents at once would have made. Raises DataError for a dataset that cannot be
     read, for one that is to be written over while it is read, and for datasets of different vocabularies.

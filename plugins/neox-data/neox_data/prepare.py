@@ -2,7 +2,7 @@
 
 Memory: a few batches of documents and their tokens, whatever the size of the corpus. The vocabulary and the datasets
 are made under hidden names and put in place at the end, so a run that is killed leaves nothing that looks finished. Now
-and then it notes how far it has come, for `--resume` to go on from there.
+and then it notes how far it has come, for `--resume` to continue from there.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def _member(parsed: Any, key: str, where: str) -> str:
     text = parsed.get(key) if isinstance(parsed, dict) else None
     if isinstance(text, str):
         return text
-    has = f"it has {', '.join(sorted(parsed)) or 'no members'}" if isinstance(parsed, dict) else "it is no object"
+    has = f"it has {', '.join(sorted(parsed)) or 'no members'}" if isinstance(parsed, dict) else "it is not an object"
     raise DataError(
         f"{where}: holds no text under {key!r}; {has}", hint="name the member by --json-keys, in a config by text-key"
     )

@@ -1,4 +1,4 @@
-"""Documents into datasets, with a journal from which a run that was stopped can be gone on with."""
+"""Writes documents into datasets, with a journal from which a stopped run can continue."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class Journal:
         """Raises DataError when there is none, or it is of something else."""
         record = read_json(self.path)
         if not record:
-            raise DataError(f"{self.path.parent}: nothing there to resume", hint="leave --resume out")
+            raise DataError(f"{self.path.parent}: nothing there to resume", hint="leave out --resume")
         if record.get("digest") != self.digest:
-            hint = "leave --resume out to begin anew"
-            raise DataError(f"{self.path.parent}: what was begun there is of other texts or settings", hint=hint)
+            hint = "leave out --resume to start over"
+            raise DataError(f"{self.path.parent}: the unfinished work there is of other texts or settings", hint=hint)
         return record
 
     def remove(self) -> None:
@@ -125,7 +125,7 @@ def write_tokens(
             resumable: Any = writer  # where it is noted
             resumable.leave() if noted else writer.abort()
         if noted and isinstance(error, DataError):
-            raise DataError(error.message, hint=f"{error.hint}; --resume goes on".removeprefix("; ")) from error
+            raise DataError(error.message, hint=f"{error.hint}; --resume continues".removeprefix("; ")) from error
         raise
     return Written(tuple(state.documents), tuple(state.tokens), **asdict(tally))
 
@@ -133,11 +133,11 @@ def write_tokens(
 def _begin(
     backend: DataBackend, prefixes: Sequence[Path], vocab_size: int, journal: Journal, state: _Progress, tally: Tally
 ) -> list[TokenWriter]:
-    """Writers that go on where the journal says, and `state` and `tally` as they were there."""
+    """Writers that continue at the position in the journal, and `state` and `tally` as they were there."""
     record = journal.read()
     resumed = getattr(backend, "resume", None)
     if resumed is None:
-        raise DataError("datasets of this format cannot be gone on with", hint="leave --resume out")
+        raise DataError("datasets of this format cannot be continued", hint="leave out --resume")
     state.documents, state.tokens = record["documents"], record["tokens"]
     state.after, state.bytes_read = tuple(record["after"]), record["bytes_read"]
     for name, value in record["tally"].items():

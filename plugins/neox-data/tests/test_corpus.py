@@ -46,7 +46,7 @@ def test_another_member_can_hold_the_text(tmp_path):
         ('{"body": 1, "title": 2}', "holds no text under 'text'; it has body, title"),
         ("{}", "holds no text under 'text'; it has no members"),
         ('{"text": 5}', "holds no text under 'text'; it has text"),
-        ("[1, 2]", "holds no text under 'text'; it is no object"),
+        ("[1, 2]", "holds no text under 'text'; it is not an object"),
         (b'{"text": "\xff"}', "is not UTF-8 at byte 10 of the line"),
     ],
 )

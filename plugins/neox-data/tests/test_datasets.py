@@ -198,7 +198,7 @@ def test_samples_are_shown_by_their_documents_and_mask(tmp_path):
 
 def test_a_process_that_dies_while_encoding_is_one_clear_error():
     batches = [("a", ["abc", "z"]), ("b", ["b"]), ("c", ["die"]), ("d", ["d"])]
-    with pytest.raises(DataError, match="a process that encodes text has died") as raised:
+    with pytest.raises(DataError, match="a process that encodes text died") as raised:
         list(Encoder(LETTERS, workers=2).batches(batches))
     assert "--workers" in raised.value.hint
     assert not multiprocessing.active_children()

@@ -284,7 +284,7 @@ def test_a_run_that_was_killed_and_then_ran_out_of_disk_is_gone_on_with(large, t
     done = subprocess.run([*here, "--resume"], capture_output=True, text=True, check=False, preexec_fn=full)
     assert done.returncode == 4
     assert "out: cannot be written: File too large" in done.stderr
-    assert "--resume goes on" in done.stderr
+    assert "--resume continues" in done.stderr
     done = subprocess.run([*here, "--resume"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "101 documents" in done.stdout

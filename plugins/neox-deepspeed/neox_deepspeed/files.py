@@ -1,7 +1,7 @@
 """Where ZeRO keeps what it offloads to nvme: a folder of the run's own, tried out, and with room reserved.
 
-DeepSpeed reads and writes its files past the page cache and does not look at how that ended: on a full disk numbers
-would be lost without a word. So room is reserved before each first write, and a folder is tried out at the start.
+DeepSpeed reads and writes its files past the page cache and does not check whether that succeeded: on a full disk
+it would silently lose numbers. So space is reserved before each first write, and a folder is tried at the start.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def use_own_folders(plan: RunPlan, config: dict[str, Any], rank: int) -> None:
         except OSError as error:
             raise ConfigError(
                 f"zero_optimization.{block}.nvme_path: {path}: {error.strerror or error}",
-                hint="it must be a folder on a local disk, there on every host, with room",
+                hint="set it to a folder with enough space, on a local disk of every host",
             ) from error
         zero = config["zero_optimization"]
         config["zero_optimization"] = {**zero, block: {**zero[block], "nvme_path": str(folder)}}
@@ -71,8 +71,8 @@ def reserve(path: str, size: int) -> None:
             os.close(descriptor)
     except OSError as error:
         raise ConfigError(
-            f"{path}: no room for what ZeRO offloads: {error.strerror or error}",
-            hint="make room, set another nvme_path, or offload with device: cpu; then resume",
+            f"{path}: no space for what ZeRO offloads: {error.strerror or error}",
+            hint="free some space, set another nvme_path, or offload with device: cpu; then resume",
         ) from error
 
 
@@ -84,7 +84,9 @@ def _paths(plan: RunPlan) -> Iterator[tuple[str, Path]]:
 
 
 def _own_folder(plan: RunPlan, path: Path, rank: int) -> Path:
-    """The same for a run that goes on: a run that is killed again and again leaves its files once."""
+    """A folder that is the same for a resumed run, so that a run that is killed repeatedly leaves its files only
+    once.
+    """
     run = Path(plan.run_dir).resolve()
     return path / f"neox-{run.name}-{sha256(str(run).encode()).hexdigest()[:8]}" / f"rank-{rank:05d}"
 
@@ -98,7 +100,7 @@ def _check_queues(aio: Mapping[str, Any]) -> None:
     wanted = 3 * aio["queue_depth"] * (aio["intra_op_parallelism"] + 1)
     if wanted > most - taken:
         raise ConfigError(
-            f"aio.queue_depth: a rank asks for {wanted} requests under way, and the kernel has {most - taken} left",
+            f"aio.queue_depth: a rank asks for {wanted} requests in flight, and the kernel has {most - taken} left",
             hint="lower queue_depth or thread_count, or raise fs.aio-max-nr by sysctl",
         )
 

@@ -1,6 +1,7 @@
-"""Each part of a model is called once, on little, before the model is built from it.
+"""Calls each component of a model once, on small inputs, before the model is built from it.
 
-What breaks its contract is then named by its plugin. Without it a step would fail somewhere else, or train something.
+A component that breaks its contract is then named with its plugin. Otherwise a step would fail elsewhere, or train
+something else.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ STAGES = ("embed", "prepare", "rotate", "score_bias")
 
 
 def build_activation(reference: ComponentRef) -> Activation:
-    """Raises PluginError for what is no `contracts.Activation`."""
+    """Build an activation. Raises PluginError for one that breaks `contracts.Activation`."""
     activation: Activation = reference.make()
     if not callable(activation) or not isinstance(getattr(activation, "gated", None), bool):
         raise reference.fault(f"makes {_shown(activation)}, and an activation is called and has a truth value `gated`")

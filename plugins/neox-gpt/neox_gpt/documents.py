@@ -1,4 +1,4 @@
-"""Several documents in one sample: where each begins follows from the tokens that end one."""
+"""Several documents in one sample, separated by the tokens that end a document."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Dropout whose masks depend on what is dropped, and never on who computes it.
+"""Dropout whose masks depend only on what is dropped, not on the rank that computes it.
 
-Whether an element stays follows from (seed, index of the sample in the run, layer, place, head or position, feature),
-by a hash of 32 bits. So every layout of ranks, every micro-batch and every recomputation drops the same elements, and
-there is no generator whose state a checkpoint would have to keep. The hash is integer arithmetic on the device.
+A hash of 32 bits of (seed, index of the sample in the run, layer, place, head or position, feature) decides
+whether an element is kept. So every layout of ranks, every micro-batch and every recomputation drops the same
+elements, and a checkpoint needs no generator state for it. The hash is integer arithmetic on the device.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where weights come from: (seed, parameter name), so that they depend on no layout, order or device.
+"""Draws initial weights from (seed, parameter name), so that they do not depend on layout, order or device.
 
 A parameter of two or more dimensions is drawn; one of fewer (a bias, a gain) stays as its module made it.
 """

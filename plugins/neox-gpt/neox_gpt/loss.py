@@ -36,10 +36,10 @@ def cross_entropy(
     """Mean of -log softmax(hidden @ weight.T)[label] in nats over the labels that are not -100.
 
     hidden: [..., hidden]. weight: [vocab, hidden]. labels: int64, the leading shape of hidden. Under autocast the
-    products are in its dtype, the softmax is in fp32 all the same. Returns a scalar of fp32 or wider; 0 when no
+    products are in its dtype, but the softmax is in fp32. Returns a scalar of fp32 or wider; 0 when no
     label counts, nan where one is outside of the vocabulary.
     chunk: tokens whose logits exist at once; None: what CHUNK_BYTES of fp32 hold. narrow: each token's loss in the
-    dtype of the products, with its few digits, instead of fp32; their sum is in fp32 all the same.
+    dtype of the products, with its few digits, instead of fp32; their sum is always in fp32.
     tensor: the ranks that share the vocabulary, each with its rows of `weight`. Each returns the loss, and the part of
     the gradient of `hidden` that goes through its rows: `TensorParallel.enter` adds them up.
     compiled: `loss_and_gradient` by a compiler, for one rank.

@@ -27,7 +27,7 @@ REST = {
     "train_micro_batch_size_per_gpu": 1,
     "optimizer": {"type": "Adam", "params": {"lr": 1e-4}},
 }
-"""What a run needs beside a model; who trains on from the weights writes it anew."""
+"""What a run needs besides a model; a run that trains these weights sets it itself."""
 
 
 @click.group()
@@ -38,7 +38,7 @@ def checkpoint() -> None:
 @checkpoint.command("import-hf")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for the checkpoint and model.yml.")
-@click.option("--family", help="Whose files they are. Default: what config.json calls model_type.")
+@click.option("--family", help="Family of the files. Default: the model_type in config.json.")
 def import_hf(folder: Path, out: Path, family: str | None) -> None:
     """Read FOLDER (config.json, *.safetensors, tokenizer.json) and write a checkpoint to start from.
 
@@ -60,7 +60,7 @@ def prepare_import(folder: Path, out: Path, family: str | None, catalog: Catalog
     keys: dict[str, Any] = dict(entry.load()().keys(config))
     try:
         if out.exists() and any(out.iterdir()):
-            raise UsageError(f"{out}: is there already", hint="name another folder, or remove it")
+            raise UsageError(f"{out}: exists already", hint="name another folder, or remove it")
         out.mkdir(parents=True, exist_ok=True)
         if (folder / "tokenizer.json").is_file():
             keys |= {"tokenizer-type": "HFTokenizer", "vocab-file": str(out / "tokenizer.json")}
@@ -90,7 +90,7 @@ def _end_of_text(folder: Path) -> dict[str, str]:
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="Folder to write; it must not be there yet."
 )
-@click.option("--family", help="Whose form to write. Default: the first that has such a model.")
+@click.option("--family", help="Family to write. Default: the first that has such a model.")
 def export_hf(load: Path, out: Path, family: str | None) -> None:
     """Write the newest checkpoint in LOAD, a run's `save` folder or one checkpoint in it, for transformers to read.
 

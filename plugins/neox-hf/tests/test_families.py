@@ -351,7 +351,7 @@ def test_the_commands(imported: Imported, tmp_path: Path) -> None:
     again = [sys.executable, "-m", "neox_core", "checkpoint", "export-hf", str(tmp_path / "in"), "--out", str(tmp_path)]
     refused = subprocess.run(again, check=False, capture_output=True, text=True)
     assert refused.returncode == 2
-    assert "is there already" in refused.stderr
+    assert "exists already" in refused.stderr
 
 
 def family_of(theirs: Any) -> Any:

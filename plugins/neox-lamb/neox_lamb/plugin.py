@@ -10,7 +10,7 @@ from neox_core.api import Component, MomentSettings, hookimpl, setting
 class LambSettings(MomentSettings):
     weight_decay: float = setting(
         0.0,
-        help="Weight decay of the parameters that do not declare themselves out of it.",
+        help="Weight decay, except for parameters that are declared to have none.",
         check=v.ge(0),
         origin="deepspeed",
     )

@@ -5,7 +5,7 @@ SIGINT and SIGTERM reach each rank once and leave its data workers alone, a rank
 of a failure `failure.json` is written. Exit code 0 when every rank ended well, else 1.
 
 With NODE this is one of several hosts of the plan: node<NODE>.json in the folder of the run tells the first machine
-how its ranks ended, `stop` there asks it to stop them, and stdin ends when nobody is there any more to ask. With `mpi`
+how its ranks ended, `stop` there asks it to stop them, and stdin ends when the first machine is gone. With `mpi`
 the number is that of mpirun, with `slurm` that of the host of this name; not stdin but their daemon on this host, the
 parent, has to be there.
 """
@@ -128,7 +128,7 @@ def _read(run_file: Path, *, shared: bool) -> RunPlan:
     if shared and not run_file.exists():
         raise UsageError(
             f"{socket.gethostname()} does not see {run_file.absolute()}",
-            hint="the folder of the run has to be on a file system that all hosts share",
+            hint="put the folder of the run on a file system that all hosts share",
         )
     return read_runfile(run_file, os.environ.get(DIGEST))
 
@@ -166,7 +166,7 @@ def _agent(cluster: ClusterPlan, run_file: Path, log_dir: Path, node: int | None
 
 
 def _free_port(wanted: int, *, any_other: bool) -> int:
-    """`wanted`; when it is taken any other free one, if nobody else has to know it, else UsageError."""
+    """`wanted`; when it is taken another free port, if no other host has to know it, else UsageError."""
     for port in (wanted, 0) if any_other else (wanted,):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -225,7 +225,7 @@ def _is_there(pid: int) -> bool:
 
 
 def _follow_stdin(agent: LocalElasticAgent) -> None:
-    """Stop the ranks when the connection to the first machine is gone, and be gone too: nobody waits for this host."""
+    """Stop the ranks and exit when the connection to the first machine is gone."""
     while os.read(0, 4096):
         continue
     os.kill(os.getpid(), signal.SIGTERM)
@@ -233,7 +233,7 @@ def _follow_stdin(agent: LocalElasticAgent) -> None:
 
 
 def _follow_request(agent: LocalElasticAgent, request: Path) -> None:
-    """Stop the ranks when asked to: in good order as long as that takes, unless a host has failed."""
+    """Stop the ranks when asked to: without a time limit, unless a host has failed."""
     while not request.exists():
         time.sleep(0.2)
     os.kill(os.getpid(), signal.SIGTERM)

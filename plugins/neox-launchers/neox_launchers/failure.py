@@ -1,4 +1,4 @@
-"""Which rank failed first, and what is said of it. Light."""
+"""Which rank failed first, and the report about it. Light."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHUTDOWN_S = 20
 STOP = "stop"
 """File in the folder of a run on several hosts that asks their agents to stop the ranks."""
 FAILED = "failed"
-"""What is in it when a host has failed, so that nobody waits for a good order."""
+"""The content of `stop` when a host has failed, so that no rank waits for the others."""
 CRASHES = frozenset({signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 
 
@@ -31,7 +31,7 @@ class Exit:
 
 
 def telling(main: Callable[[], int], run_dir: Path) -> int:
-    """Run the process that starts ranks. What a user can mend goes to failure.json, for `neox train` to say it."""
+    """Run the process that starts ranks. Errors that a user can fix go to failure.json, which `neox train` reports."""
     try:
         return main()
     except (NeoxError, OSError, MemoryError) as error:
@@ -124,5 +124,5 @@ def _describe(exit_code: int) -> str:
         name = signal.Signals(-exit_code).name
     except ValueError:
         name = f"signal {-exit_code}"
-    why = "; the kernel does this to a process when memory runs out" if exit_code == -signal.SIGKILL else ""
+    why = "; the kernel kills a process in this way when memory runs out" if exit_code == -signal.SIGKILL else ""
     return f"was killed by {name}{why}"

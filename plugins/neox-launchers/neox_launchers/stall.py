@@ -133,7 +133,7 @@ class StallWatch:
             write_whole(self.run_dir / f"failure.rank{rank.rank}.json", json.dumps(report))
 
     def _saved(self) -> str:
-        """Where a run goes on that could not be stopped in good order."""
+        """Where a run that could not save can continue."""
         if not self.asked:
             return "raise stall-timeout if a step may take so long; "
         with suppress(OSError):

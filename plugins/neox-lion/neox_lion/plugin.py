@@ -19,7 +19,7 @@ class LionSettings:
     )
     weight_decay: float = setting(
         0.0,
-        help="Decoupled decay of the parameters that do not declare themselves out of it.",
+        help="Decoupled decay, except for parameters that are declared to have none.",
         check=v.ge(0),
         origin="deepspeed",
     )

@@ -10,7 +10,8 @@ from neox_core.errors import PluginError
 from neox_monitors.events import events
 from neox_monitors.settings import CometSettings
 
-os.environ.setdefault("COMET_DISABLE_AUTO_LOGGING", "1")  # it would patch torch and log what nobody asked for
+# it would patch torch and log values that neox does not report
+os.environ.setdefault("COMET_DISABLE_AUTO_LOGGING", "1")
 
 import comet_ml
 

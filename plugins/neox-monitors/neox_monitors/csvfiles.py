@@ -15,7 +15,7 @@ from neox_monitors.settings import CsvSettings
 class CsvFiles:
     """<output_path>/<job_name>/Train_Samples_lr.csv and its like: the columns are `step`, in samples, and the value.
 
-    A resumed run drops rows of after the step it resumes from; one that starts anew keeps the old file as `.csv.1`.
+    A resumed run drops the rows after the step that it resumes from; a new run keeps the old file as `.csv.1`.
     """
 
     def __init__(self, run: RunInfo, settings: CsvSettings) -> None:

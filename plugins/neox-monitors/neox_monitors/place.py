@@ -1,4 +1,4 @@
-"""Where a monitor writes, and that it cannot."""
+"""The folder of a monitor, and the error where it cannot write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def folder_of(run: RunInfo, block: CsvBlock | TensorBoardBlock) -> Path:
 
 @contextmanager
 def written_to(place: Path, way_out: str) -> Iterator[None]:
-    """A file or folder that cannot be written to is the user's to mend, not the author's: ConfigError."""
+    """Raise ConfigError for a file or folder that cannot be written: a user can fix it."""
     try:
         yield
     except OSError as error:

@@ -60,4 +60,4 @@ def _one_folder_for_tensorboard(config: Any) -> Iterator[Problem]:
         return
     for key in ("tensorboard.output_path", "tensorboard.job_name"):
         if config.is_set(key):
-            yield Problem("does nothing beside tensorboard-dir", key, "keep one of the two")
+            yield Problem("does nothing with tensorboard-dir", key, "keep one of the two")

@@ -18,7 +18,7 @@ from neox_muon.plugin import MuonSettings
 class MatrixAndRest(torch.optim.Optimizer):
     """torch.optim.Muon and torch.optim.AdamW as one optimizer, each over groups of its own.
 
-    A group of both is parted in two. State of a matrix: `momentum_buffer`; of the rest: AdamW's.
+    A group of both is split in two. State of a matrix: `momentum_buffer`; of the rest: AdamW's.
     """
 
     def __init__(self, params: Iterable[dict[str, Any]], settings: MuonSettings) -> None:

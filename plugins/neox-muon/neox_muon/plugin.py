@@ -22,11 +22,11 @@ class MuonSettings:
         " columns)), about the size of AdamW's, so that one lr does for both.",
     )
     betas: tuple[float, float] = setting(
-        (0.9, 0.95), help="Decay rates of AdamW's moments, for what is no matrix.", check=_RATES
+        (0.9, 0.95), help="Decay rates of AdamW's moments, for parameters that are not matrices.", check=_RATES
     )
     eps: float = setting(1e-8, help="Keeps the denominator of AdamW's update away from zero.", check=v.gt(0))
     weight_decay: float = setting(
-        0.1, help="Decoupled decay of the parameters that do not declare themselves out of it.", check=v.ge(0)
+        0.1, help="Decoupled decay, except for parameters that are declared to have none.", check=v.ge(0)
     )
 
 

@@ -97,6 +97,6 @@ def require_variance(state: Mapping[str, Any], parameter: Tensor) -> None:
     """Raises ConfigError for a parameter that begins when variances are frozen."""
     if "exp_avg_sq" not in state:
         raise ConfigError(
-            f"a parameter of shape {list(parameter.shape)} has its first gradient when the variance is frozen already",
-            hint="let freeze_step be later",
+            f"a parameter of shape {list(parameter.shape)} has its first gradient after the variance is frozen",
+            hint="set a later freeze_step",
         )

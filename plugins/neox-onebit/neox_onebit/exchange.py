@@ -89,7 +89,7 @@ class Exchange:
         if widths != {self.block}:
             raise CheckpointError(
                 f"compression errors are in blocks of {', '.join(map(str, widths))} numbers, not of {self.block}",
-                hint="go on with the version of neox-onebit that has saved them, or begin with finetune: true",
+                hint="continue with the version of neox-onebit that saved them, or start with finetune: true",
             )
         if len(stored) == self._wire.size:
             mine = stored[self._wire.rank]
@@ -133,7 +133,7 @@ class Exchange:
         return got
 
     def _kept(self, used: Tensor) -> Tensor:
-        """One rank has nobody to send to; errors that more ranks have left behind are made good."""
+        """One rank alone sends nothing; it applies the errors that several ranks left behind."""
         got = self.worker_error.clone()
         self.worker_error.masked_fill_(used > 0, 0.0)
         return got

@@ -24,13 +24,13 @@ class OneBitSettings(MomentSettings):
     )
     comm_backend_name: Literal["nccl", "gloo"] = setting(
         "nccl",
-        help="Library that carries the exchange: that of the process group, which is checked.",
+        help="Communication library of the exchange; must be that of the process group.",
         changes="speed",
         origin="deepspeed",
     )
     variance_floor: float = setting(
         0.003,
-        help="Least a frozen variance may be, as a share of its parameter's mean; 0: whatever it is, as in the papers.",
+        help="Lower bound of a frozen variance, as a share of its parameter's mean; 0: none, as in the papers.",
         check=v.and_(v.ge(0), v.le(1)),
     )
 

@@ -36,7 +36,7 @@ def exchanges(step: int, scaler: int, longest: int) -> bool:
     """Whether a step, counted from 1 after the freeze, is in T_u: intervals double every `scaler` steps."""
     octave, place = divmod(step - 1, scaler)
     interval = min(2 ** min(octave, longest.bit_length()), longest)
-    return (place + 1) % interval == 0 or place + 1 == scaler  # no interval goes on into the next octave
+    return (place + 1) % interval == 0 or place + 1 == scaler  # no interval continues into the next octave
 
 
 class ZeroOneAdam(Averaging):
@@ -127,7 +127,7 @@ class ZeroOneAdam(Averaging):
         return corrected if self._settings.bias_correction else 1.0
 
     def _take(self, momenta: dict[Tensor, Tensor]) -> None:
-        """Exchange momenta; all ranks go on with what arrives."""
+        """Exchange momenta; all ranks continue with the result."""
         for parameter, mean in self._exchanged(momenta).items():
             self.state[parameter]["exp_avg"].copy_(mean)
 

@@ -11,7 +11,7 @@ class SM3Settings:
     lr: float = setting(0.1, help="Peak learning rate.", check=v.ge(0), origin="deepspeed")
     momentum: float = setting(
         0.0,
-        help="Weight of the step before in the step; above 0 the state has a number for each element.",
+        help="Weight of the previous step in the next one; above 0 the state has a number for each element.",
         check=v.and_(v.ge(0), v.lt(1)),
         origin="deepspeed",
     )
@@ -23,7 +23,7 @@ class SM3Settings:
     )
     eps: float = setting(1e-30, help="Added to the sum of squares under the root.", check=v.gt(0), origin="deepspeed")
     weight_decay: float = setting(
-        0.0, help="Decoupled decay of the parameters that do not declare themselves out of it.", check=v.ge(0)
+        0.0, help="Decoupled decay, except for parameters that are declared to have none.", check=v.ge(0)
     )
     fused: bool = setting(
         True,

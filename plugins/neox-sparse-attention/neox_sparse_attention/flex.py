@@ -60,7 +60,7 @@ class Flex:
             yield *drawn, Request(width**-0.5, blocks=BlockTable(seen, block, device))
 
 
-@torch._disable_dynamo  # noqa: SLF001  a compiled layer would make it anew, and copy the layout from the host
+@torch._disable_dynamo  # noqa: SLF001  a compiled layer would build it again, and copy the layout from the host
 @lru_cache(maxsize=_MASKS)
 def block_mask(table: BlockTable, seq: int, *, full: bool = True) -> BlockMask:
     """The table's mask for `seq` tokens. full: tiles without a token that is not seen are told apart."""

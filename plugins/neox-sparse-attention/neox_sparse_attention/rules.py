@@ -26,7 +26,7 @@ def windows_hold_global_blocks(settings: Any, num_blocks: int) -> Iterator[Probl
         return
     local, globals_ = settings.num_local_blocks, settings.num_global_blocks
     if local % globals_:
-        yield _problem("num_local_blocks", f"{local} is no multiple of num_global_blocks {globals_}")
+        yield _problem("num_local_blocks", f"{local} is not a multiple of num_global_blocks {globals_}")
     patterns = settings.num_different_global_patterns
     if patterns > 1 and not settings.different_layout_per_head:
         yield _problem("num_different_global_patterns", f"{patterns} patterns need different_layout_per_head: true")

@@ -38,7 +38,7 @@ def test_defaults_hold(mode: str) -> None:
         (
             "fixed",
             {"num_local_blocks": 6, "num_global_blocks": 4},
-            "num_local_blocks: 6 is no multiple of num_global_blocks 4",
+            "num_local_blocks: 6 is not a multiple of num_global_blocks 4",
             {"num_local_blocks": 6, "num_global_blocks": 3},
         ),
         (

@@ -31,14 +31,14 @@ class GPT2BPETokenizer(LibraryTokenizer):
             model = models.BPE.from_file(settings.vocab_file, settings.merge_file)
         except Exception as error:  # the library raises plain Exception for whatever is wrong with its files
             raise DataError(
-                f"{settings.vocab_file} and {settings.merge_file}: are no vocabulary and merges of a BPE: {error}",
+                f"{settings.vocab_file} and {settings.merge_file}: are not the vocabulary and merges of a BPE: {error}",
                 hint="vocab.json and merges.txt must come from the same training",
             ) from error
         tokenizer = _byte_level(model)
         missing = set(pre_tokenizers.ByteLevel.alphabet()) - tokenizer.get_vocab().keys()
         if missing:
             raise DataError(
-                f"{settings.vocab_file}: is no byte-level vocabulary: {len(missing)} of 256 bytes are missing"
+                f"{settings.vocab_file}: is not a byte-level vocabulary: {len(missing)} of 256 bytes are missing"
             )
         super().__init__(tokenizer, settings.vocab_file)
 

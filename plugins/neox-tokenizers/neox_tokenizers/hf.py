@@ -24,7 +24,7 @@ class HFTokenizer(LibraryTokenizer):
         try:
             tokenizer = Tokenizer.from_file(file)
         except Exception as error:  # the library raises plain Exception for whatever is wrong with its file
-            raise DataError(f"{file}: is no tokenizer.json: {error}") from error
+            raise DataError(f"{file}: is not a tokenizer.json: {error}") from error
         tokenizer.no_padding()
         tokenizer.no_truncation()
         super().__init__(tokenizer, file, settings.eod_token)

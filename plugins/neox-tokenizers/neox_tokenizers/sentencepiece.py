@@ -29,7 +29,7 @@ class SPMTokenizer:
         try:
             self._model = spm.SentencePieceProcessor(model_file=settings.vocab_file)
         except (RuntimeError, OSError) as error:
-            raise DataError(f"{settings.vocab_file}: is no SentencePiece model: {error}") from error
+            raise DataError(f"{settings.vocab_file}: is not a SentencePiece model: {error}") from error
         self.vocab_size: int = self._model.get_piece_size()
         self.eod: int = self._model.eos_id()
         if self.eod < 0:

@@ -61,10 +61,10 @@ def _read(tiktoken: Any, path: Path, pattern: str | None) -> Any:
         pairs = [line.split() for line in path.read_bytes().splitlines() if line]
         ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
     except (OSError, ValueError, binascii.Error) as error:
-        raise DataError(f"{path}: is no .tiktoken file (vocab-file): {error}") from error
+        raise DataError(f"{path}: is not a .tiktoken file (vocab-file): {error}") from error
     missing = sum(bytes([byte]) not in ranks for byte in range(256))
     if missing:
-        raise DataError(f"{path}: is no byte-level vocabulary: {missing} of 256 bytes are missing")
+        raise DataError(f"{path}: is not a byte-level vocabulary: {missing} of 256 bytes are missing")
     try:
         return tiktoken.Encoding(
             path.stem,

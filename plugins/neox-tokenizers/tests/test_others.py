@@ -65,8 +65,8 @@ def test_tiktoken_has_the_ids_of_gpt2(gpt2):
     ("content", "pattern", "says"),
     [
         (None, None, "no such file"),
-        (b"!!! 1\n", None, "is no .tiktoken file"),
-        (b"YQ==\n", None, "is no .tiktoken file"),
+        (b"!!! 1\n", None, "is not a .tiktoken file"),
+        (b"YQ==\n", None, "is not a .tiktoken file"),
         (b"YQ== 0\n", None, "255 of 256 bytes are missing"),
         (b"".join(base64.b64encode(bytes([n])) + b" %d\n" % n for n in range(256)), "(", "tiktoken-pattern"),
     ],
@@ -105,7 +105,7 @@ def test_broken_sentencepiece_models_are_one_error(tmp_path):
     with pytest.raises(DataError, match=r"no such file \(vocab-file\)"):
         make("SPMTokenizer", vocab_file=str(tmp_path / "x.model"))
     (tmp_path / "x.model").write_bytes(b"no model")
-    with pytest.raises(DataError, match=r"x\.model: is no SentencePiece model"):
+    with pytest.raises(DataError, match=r"x\.model: is not a SentencePiece model"):
         make("SPMTokenizer", vocab_file=str(tmp_path / "x.model"))
 
 

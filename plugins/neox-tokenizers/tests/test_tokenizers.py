@@ -169,11 +169,15 @@ def test_missing_settings_are_named():
     [
         ("vocab.json", None, r"vocab\.json: no such file \(vocab-file\)"),
         ("merges.txt", None, r"merges\.txt: no such file \(merge-file\)"),
-        ("vocab.json", "{", "are no vocabulary and merges of a BPE"),
-        ("vocab.json", "[1]", "are no vocabulary and merges of a BPE"),
-        ("vocab.json", '{"a": 0, "<|endoftext|>": 1}', "are no vocabulary and merges|is no byte-level vocabulary"),
-        ("merges.txt", "a b c d\n", "are no vocabulary and merges of a BPE"),
-        ("merges.txt", "a zzzz\n", "are no vocabulary and merges of a BPE"),
+        ("vocab.json", "{", "are not the vocabulary and merges of a BPE"),
+        ("vocab.json", "[1]", "are not the vocabulary and merges of a BPE"),
+        (
+            "vocab.json",
+            '{"a": 0, "<|endoftext|>": 1}',
+            "are not the vocabulary and merges|is not a byte-level vocabulary",
+        ),
+        ("merges.txt", "a b c d\n", "are not the vocabulary and merges of a BPE"),
+        ("merges.txt", "a zzzz\n", "are not the vocabulary and merges of a BPE"),
     ],
 )
 def test_broken_files_are_one_error(tmp_path, file, content, says):
@@ -201,7 +205,7 @@ def test_a_vocabulary_needs_every_byte(tmp_path):
     vocabulary = json.loads((tmp_path / "vocab.json").read_text())
     del vocabulary["\u00ff"]
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
-    with pytest.raises(DataError, match=r"vocab\.json: is no byte-level vocabulary: 1 of 256 bytes are missing"):
+    with pytest.raises(DataError, match=r"vocab\.json: is not a byte-level vocabulary: 1 of 256 bytes are missing"):
         make(vocab_file=str(tmp_path / "vocab.json"), merge_file=str(tmp_path / "merges.txt"))
 
 

@@ -100,7 +100,7 @@ def test_a_disk_that_loses_what_is_written(tmp_path: Path, handle: type[Handle])
 def test_more_requests_than_the_kernel_has(tmp_path: Path) -> None:
     plan: Any = Plan(tmp_path / "run", tmp_path)
     config = {**plan.engine, "aio": {**plan.engine["aio"], "queue_depth": 10**9}}
-    with pytest.raises(ConfigError, match=r"aio\.queue_depth: a rank asks for 12000000000 requests under way"):
+    with pytest.raises(ConfigError, match=r"aio\.queue_depth: a rank asks for 12000000000 requests in flight"):
         use_own_folders(plan, config, 0)
 
 
@@ -111,5 +111,5 @@ def test_room_is_reserved(tmp_path: Path) -> None:
     path.write_bytes(b"x" * 4096)
     reserve(str(path), 4096)
     assert path.read_bytes() == b"x" * 4096
-    with pytest.raises(ConfigError, match="no room for what ZeRO offloads: "):
+    with pytest.raises(ConfigError, match="no space for what ZeRO offloads: "):
         reserve(str(path), 1 << 62)

@@ -267,7 +267,7 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
     52: (
         Said(
             sparse("mode: fixed, num_local_blocks: 4, num_global_blocks: 3"),
-            "4 is no multiple of num_global_blocks 3",
+            "4 is not a multiple of num_global_blocks 3",
             sparse("mode: fixed, num_local_blocks: 4, num_global_blocks: 2"),
         ),
         Said(sparse("mode: fixed, num_different_global_patterns: 2"), "need different_layout_per_head: true"),

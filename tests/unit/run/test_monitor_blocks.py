@@ -46,7 +46,7 @@ def test_the_older_key_of_gpt_neox_switches_tensorboard_on(tmp_path):
     plan = plan_of(tmp_path, "tensorboard-dir: events")
     assert names(plan)[-1] == "tensorboard"
     assert plan.monitors[-1].settings["tensorboard_dir"] == "events"
-    with pytest.raises(ProblemsError, match=r"tensorboard\.job_name: does nothing beside tensorboard-dir"):
+    with pytest.raises(ProblemsError, match=r"tensorboard\.job_name: does nothing with tensorboard-dir"):
         plan_of(tmp_path, "tensorboard-dir: events\ntensorboard: {job_name: a}")
 
 

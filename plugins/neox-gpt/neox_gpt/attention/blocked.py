@@ -163,7 +163,7 @@ class _Part:
         _, query_at, key_at = self.places(request)
         other = (request.documents[:, query_at] != request.documents[:, key_at]).flatten(0, 1)
         probs = scores.masked_fill_(other, -math.inf).softmax(-1)
-        return probs if self.rows.diagonal else probs.nan_to_num_(0.0)  # nobody of its document is there
+        return probs if self.rows.diagonal else probs.nan_to_num_(0.0)  # no key of its document is there
 
     def places(self, request: Request) -> tuple[Tensor, Tensor, Tensor]:
         """Head of the model, position of the query, of the key: they broadcast to [rows, high, columns * block]."""

@@ -1,4 +1,4 @@
-"""Which blocks of keys each block of queries attends to, as tables; who works with them is an executor."""
+"""Which blocks of keys each block of queries attends to, as tables for the code that computes attention."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 TALLEST = 64
-"""Queries of a group, in tokens: taller products are no faster."""
+"""Queries of a group, in tokens: taller products are not faster."""
 _SHORTER = 4
 """Beginnings of a table that are kept: a curriculum has hundreds of lengths, one after the other."""
 _EXTRA = 34
@@ -65,7 +65,7 @@ class BlockTable:
 
     @property
     def layout(self) -> Tensor:
-        """As given, made anew."""
+        """The layout as given, computed again."""
         return self._between(0, self.num_blocks)
 
     def first(self, num_blocks: int) -> BlockTable:

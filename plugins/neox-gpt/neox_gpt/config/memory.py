@@ -6,12 +6,12 @@ from neox_core.plan.runfile import RunPlan
 from neox_gpt.config.plan import GPTPlan
 
 CUT = (".qkv.weight", ".qkv.bias", ".up.weight", ".up.bias", ".output.weight", ".down.weight")
-"""Ends of the names of what tensor parallelism cuts, beside the tables of the vocabulary."""
+"""Suffixes of the names of parameters that tensor parallelism splits, besides the tables of the vocabulary."""
 TABLES = ("embedding.weight", "head.weight")
 
 
 def on_fullest_rank(plan: RunPlan, model: GPTPlan, shapes: Shapes) -> dict[str, tuple[int, ...]]:
-    """The shapes of what the fullest rank holds: its stage's layers, and its part of what is cut."""
+    """The shapes on the fullest rank: the layers of its stage, and its part of split parameters."""
     tensor, stages = plan.cluster.tensor_parallel, plan.cluster.pipeline_parallel
     layers = _layers_of_a_stage(plan, model)
     held = {name: shape for name, shape in shapes.items() if not name.startswith("layers.") or _layer(name) < layers}
@@ -32,7 +32,7 @@ def _layers_of_a_stage(plan: RunPlan, model: GPTPlan) -> int:
 
 
 def activation_bytes(plan: RunPlan, model: GPTPlan, size: ModelSize) -> int:
-    """What the backward pass of one micro-batch keeps, of as many as a first stage has under way."""
+    """Bytes kept for the backward pass, of as many micro-batches as a first stage has in flight."""
     tensor = plan.cluster.tensor_parallel
     width = BYTES[plan.precision.dtype]
     tokens = plan.batch.micro_batch * model.seq_length
@@ -56,6 +56,6 @@ def _kept(model: GPTPlan, *, gated: bool) -> tuple[int, int]:
     keys = (model.num_kv_heads or model.num_attention_heads) * (hidden // model.num_attention_heads)
     inputs = (1 if model.parallel_residual else 2) + (1 if model.shared_norm else 2)  # of norms, and of projections
     whole = inputs * hidden
-    attention = (hidden + 2 * keys) + (hidden + keys) + 2 * hidden  # q, k, v; q and k turned; the result, by heads too
+    attention = (hidden + 2 * keys) + (hidden + keys) + 2 * hidden  # q, k, v; q and k rotated; the result, by heads too
     mlp = (4 if gated else 2) * width  # value and gate, the gate's activation, their product; or before and after
     return whole, attention + mlp

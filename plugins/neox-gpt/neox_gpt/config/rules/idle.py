@@ -1,4 +1,4 @@
-"""Keys of the decoder that change nothing in a run, because of what stands beside them."""
+"""Keys of the decoder that do nothing in a run, because of other keys."""
 
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
@@ -6,7 +6,7 @@ from neox_core.plan.rules.idle import Idle, idle_rule
 from neox_gpt.config.sections.model import ModelSection
 
 DRAWN_BY_STD = ("normal", "scaled_normal", "single_residual_scaled_normal")
-"""The initialisations that `init-method-std` is read by."""
+"""The initialisations that read `init-method-std`."""
 
 
 def _no_std(config: Config, shape: ClusterShape) -> str:

@@ -1,4 +1,4 @@
-"""Rules of how a decoder is cut over ranks."""
+"""Rules of how a decoder is split over ranks."""
 
 from collections.abc import Iterator
 

@@ -25,7 +25,7 @@ def _switch(what: str, origin: str) -> Any:
 
 @frozen
 class FusionSection:
-    """Which code computes an op: true takes a kernel where one can run, else torch's operators, and says so."""
+    """Which code computes an op: true takes a kernel where one can run, else torch's operators, with a note."""
 
     scaled_upper_triang_masked_softmax_fusion: bool | None = _switch(
         "One kernel for scale, causal mask and softmax", "megatron"
