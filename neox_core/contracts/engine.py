@@ -44,10 +44,12 @@ class Sharding:
 class EnginePlanner(Protocol):
     """The planner of an engine: an object, light, that the host asks before anything starts.
 
-    rules: asked where the engine is chosen.
+    rules: asked where the engine is chosen. recomputes: whether the engine has a function of its own that recomputes
+    activations.
     """
 
     rules: Sequence[Rule]
+    recomputes: bool
 
     def sharding(self, config: Config) -> Sharding:
         """What a valid config asks for."""

@@ -23,11 +23,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from attrs import evolve
-from neox_deepspeed.api import build_engine, build_stage, recompute_by_deepspeed
+from neox_deepspeed import api as deepspeed
+from neox_deepspeed.api import build_stage, recompute_by_deepspeed
 from neox_deepspeed.silence_deepspeed import quiet_engine
 from neox_gpt.architecture import GPTArchitecture
 from neox_gpt.build import build_decoder_stage, build_model
 from neox_gpt.testing import example_run
+from neox_plain import api as plain
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -41,6 +43,7 @@ from neox_core.run.optimizer import build_optimizer
 
 VOCAB, EOD, SEQ, SAMPLES = 64, 3, 16, 8
 LR, CLIPPING = 0.003, 0.5
+ENGINES = {"deepspeed": deepspeed.build_engine, "plain": plain.build_engine}
 STEPS = 8
 
 NORMS = {
@@ -156,7 +159,7 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
     """The plan of a case over `world` ranks. The batch of a step is SAMPLES, whatever the layout."""
     case = dict(case)
     tensor, pipe, zero = case.pop("tensor", 1), case.pop("pipe", 1), case.pop("zero", 0)
-    accumulation, dtype = case.pop("accumulation", 1), case.pop("dtype", "fp32")
+    accumulation, dtype, autocast = case.pop("accumulation", 1), case.pop("dtype", "fp32"), case.pop("autocast", None)
     data = world // (tensor * pipe)
     micro_batch = SAMPLES // (accumulation * data)
     plan = example_run(Path(out), ranks=(1,))
@@ -215,7 +218,7 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
         curriculum=curriculum,
         engine=engine,
         cluster=cluster,
-        precision=PrecisionPlan(dtype, None),
+        precision=PrecisionPlan(dtype, autocast),
         batch=evolve(
             plan.batch,
             micro_batch=micro_batch,
@@ -266,7 +269,7 @@ class Sent(TorchDispatchMode):
 
 def run_case(case: dict[str, Any], out: Path) -> None:
     world, counted, save_at = dist.get_world_size(), case.pop("counted", False), case.pop("save_at", None)
-    compiled = case.pop("compiled", False)
+    compiled, build_engine = case.pop("compiled", False), ENGINES[case.pop("engine", "deepspeed")]
     plan = make_plan(case, out, world)
     plan = evolve(plan, model=evolve(plan.model, compile=compiled))
     groups = build_groups(plan.cluster)

@@ -7,14 +7,22 @@ from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.config.schema.sections.training import TrainingSection
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import enabled, rule
+from neox_core.plan.rules.rule import enabled, left_off, rule
+
+BLOCKS = ("fp16", "bf16", "amp", "torch_autocast")
 
 
-@rule("fp16.enabled", "bf16.enabled", "amp.enabled", "torch_autocast.enabled")
+@rule(*(f"{key}.enabled" for key in BLOCKS))
+def blocks_switched_on(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A block with `enabled` does nothing until it is enabled."""
+    yield from left_off(config, BLOCKS)
+
+
+@rule(*(f"{key}.enabled" for key in BLOCKS))
 def one_precision(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """At most one of fp16, bf16, amp and autocast."""
     precision = config.section(PrecisionSection)
-    on = [key for key in ("fp16", "bf16", "amp", "torch_autocast") if enabled(getattr(precision, key))]
+    on = [key for key in BLOCKS if enabled(getattr(precision, key))]
     if len(on) > 1:
         yield config.problem(f"enabled together with {on[0]}", f"{on[1]}.enabled", "enable one")
 

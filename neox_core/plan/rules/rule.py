@@ -1,6 +1,6 @@
 """The marker of rules, and helpers that several rules share."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from inspect import isfunction
 from types import ModuleType
 from typing import Any
@@ -37,6 +37,15 @@ def keys_of(each: Rule) -> tuple[str, ...]:
 def enabled(block: Any) -> bool:
     """Whether a block is written and switched on."""
     return block is not None and bool(block.enabled)
+
+
+def left_off(config: Config, keys: Iterable[str]) -> Iterator[Problem]:
+    """Warnings for blocks, by their keys, that are written without the `enabled` that switches them on."""
+    for key in keys:
+        if config.loaded.values.get(key) is not None and not config.is_set(f"{key}.enabled"):
+            written = [path for path in config.loaded.places if path.startswith(f"{key}.")]
+            hint = f"{key}: {{enabled: true}}, or remove it"
+            yield config.problem(f"does nothing without {key}.enabled", min(written, default=key), hint, "warning")
 
 
 def number_is(value: Any, other: float) -> bool:

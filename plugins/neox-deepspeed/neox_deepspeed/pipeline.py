@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from neox_core.errors import ConfigError
 from neox_core.parallel.tensor import mark_parameters
+from neox_core.parallel.token_weights import token_weights
 from neox_deepspeed.engine import Engine
 from neox_deepspeed.patches import import_deepspeed
-from neox_deepspeed.weights import token_weights
 
 if TYPE_CHECKING:
     from neox_core.contracts import Curriculum

@@ -82,11 +82,6 @@ def _leave_copies(config: dict[str, Any]) -> None:
         config["communication_data_type"] = "bf16"
 
 
-def autocast_dtype(plan: RunPlan) -> torch.dtype | None:
-    """What products are computed in where weights are wider; None: in the weights' own."""
-    return {"bf16": torch.bfloat16}[plan.precision.autocast] if plan.precision.autocast else None
-
-
 def steps_parameters(plan: RunPlan) -> bool:
     """Whether the optimizer steps the model's own fp32 parameters, with no wrapper of DeepSpeed's between."""
     return plan.optim.zero_stage == 0 and plan.precision.dtype == "fp32"
@@ -104,8 +99,3 @@ def steps_cut_copies(plan: RunPlan) -> bool:
 def clips_itself(plan: RunPlan) -> bool:
     """Whether neox clips gradients, and not DeepSpeed."""
     return steps_parameters(plan) or steps_cut_copies(plan) or plan.optim.owns_parameters
-
-
-def plain_options(group: dict[str, Any]) -> dict[str, Any]:
-    """A parameter group without its parameters."""
-    return {name: value for name, value in group.items() if name != "params"}

@@ -23,6 +23,7 @@ class DeepSpeedPlanner:
         for area in (parallelism, optimizer, precision, zero, offload, engine, profiling, idle)
         for each in rules_in(area)
     )
+    recomputes = True
 
     def sharding(self, config: Config) -> Sharding:
         zero = config.section(ZeroSection).zero_optimization

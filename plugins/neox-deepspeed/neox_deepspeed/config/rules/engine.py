@@ -1,4 +1,4 @@
-"""Rules of the engine's blocks: they need `enabled`, and deepspeed_extra_args holds keys that neox does not have."""
+"""Rules of the blocks of profiles, which need `enabled`, and of deepspeed_extra_args, which holds no key of neox."""
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -9,7 +9,7 @@ from neox_core.config.compat.known import known
 from neox_core.config.schema.convert import Field, block_of, by_key
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import rule
+from neox_core.plan.rules.rule import left_off, rule
 from neox_deepspeed.config.sections.engine import EngineSection
 
 EXTRA = "deepspeed_extra_args"
@@ -32,17 +32,11 @@ ENGINE_KEYS = (
 )
 """Top-level keys that DeepSpeed 0.19.8 reads and neox does not have; DeepSpeed silently ignores any other."""
 
-SWITCHED = ("fp16", "bf16", "amp", "torch_autocast", "flops_profiler", "comms_logger")
 
-
-@rule(*(f"{key}.enabled" for key in SWITCHED))
-def blocks_switched_on(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """A block with `enabled` does nothing until it is enabled."""
-    for key in SWITCHED:
-        if config.loaded.values.get(key) is not None and not config.is_set(f"{key}.enabled"):
-            written = [path for path in config.loaded.places if path.startswith(f"{key}.")]
-            hint = f"{key}: {{enabled: true}}, or remove it"
-            yield config.problem(f"does nothing without {key}.enabled", min(written, default=key), hint, "warning")
+@rule("flops_profiler.enabled", "comms_logger.enabled")
+def profiles_switched_on(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A block of a profile does nothing until it is enabled."""
+    yield from left_off(config, ("flops_profiler", "comms_logger"))
 
 
 @rule(EXTRA)

@@ -6,6 +6,7 @@ from neox_core.api import Problem
 from neox_core.config.schema.sections.parallelism import ParallelismSection
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.planners import engine_planner
 from neox_core.plan.rules.rule import rule
 from neox_gpt.config.sections.activation_checkpointing import (
     SPELLINGS,
@@ -44,6 +45,19 @@ def recomputing_is_on(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     if config.is_set("checkpoint_num_layers") and section.checkpoint_num_layers != 1:
         yield config.problem(
             "does nothing without checkpoint-activations: true", "checkpoint_num_layers", severity="warning"
+        )
+
+
+@rule("deepspeed_activation_checkpointing", "engine")
+def engine_has_the_function(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """deepspeed-activation-checkpointing needs an engine that has DeepSpeed's function."""
+    section = config.section(ActivationCheckpointingSection)
+    if section.deepspeed_activation_checkpointing and not engine_planner(config).recomputes:
+        (engine,) = config.components("engine")
+        yield config.problem(
+            f"the engine {engine.entry.component.name} has no function of DeepSpeed's",
+            "deepspeed_activation_checkpointing",
+            "remove it: torch's function recomputes with the same results; or choose engine: deepspeed",
         )
 
 

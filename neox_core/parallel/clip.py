@@ -1,4 +1,4 @@
-"""The norm of a gradient whose parts are on several ranks."""
+"""The norm of a gradient whose parts are on several ranks, and clipping by it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """What batches count for where some of their tokens do not."""
 
 import torch
-from neox_deepspeed.weights import token_weights
 from neox_gpt.documents import DocumentRules
 from torch.nn import functional as F
 
 from neox_core.parallel.groups import Groups
+from neox_core.parallel.token_weights import token_weights
 
 ALONE = Groups(None, None, 0, 1)
 RULES = DocumentRules(eod=3, mask_loss=True)

@@ -1,0 +1,298 @@
+"""What all engines do alike: the loss of a step, clipping, skipped updates, and what a checkpoint asks of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+from attrs import frozen
+from torch import Tensor, nn
+
+from neox_core.contracts.optim import AveragingOptimizer
+from neox_core.errors import CheckpointError
+from neox_core.parallel.clip import clip, counts_here
+from neox_core.parallel.row import Routing
+from neox_core.parallel.sample_keys import sample_keys
+from neox_core.parallel.tensor import cut_of
+from neox_core.parallel.token_weights import token_weights
+from neox_core.untrusted import replaces, short
+
+if TYPE_CHECKING:
+    from neox_core.contracts.curriculum import Curriculum
+    from neox_core.parallel.context import BuildContext
+    from neox_core.parallel.row import Documents
+    from neox_core.plan.runfile import RunPlan
+
+AUTOCAST = {"bf16": torch.bfloat16}
+"""What products are computed in where weights are wider, by its name in a plan."""
+
+
+@frozen
+class _Began:
+    """A step as it began. batches: those that it has read; consumed: samples of the run before it."""
+
+    batches: list[Tensor]
+    consumed: int
+    loss_scale: float | None
+
+
+class BaseEngine(ABC):
+    """One rank's model and optimizer in training: base class for a `contracts.engine.Engine`.
+
+    model: the module; its parameters are the weights in the planned dtype. optimizer: the planned optimizer.
+
+    A class of it averages gradients and steps the optimizer. Where it leaves clipping to `_clip_averaged`, an update
+    whose gradient is not finite is not made and counts as skipped; on a GPU, where the host would have to wait for the
+    device at every step to know, it is made unless `on_nonfinite_loss` is "skip", and `made_update` says on the device
+    that it should not have been.
+    """
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        context: BuildContext,
+        curriculum: Curriculum | None,
+    ) -> None:
+        self._curriculum = curriculum
+        self._batch = plan.batch
+        self._accumulation = plan.batch.gradient_accumulation
+        self._groups = context.groups
+        self._seed = context.seed
+        self._consumed = 0
+        self._clipping = plan.optim.gradient_clipping
+        self._autocast = AUTOCAST[plan.precision.autocast] if plan.precision.autocast else None
+        # To leave out an update the host must know that the gradient is not finite, which waits for the device; on a
+        # CPU it costs nothing.
+        self._looks = context.device.type == "cpu" or plan.train.on_nonfinite_loss == "skip"
+        self._discarded = 0
+        self._finite: bool | Tensor = True
+        self._norm: Tensor | float | None = None
+        self._began = _Began([], 0, None)
+        self._left_out: _Began | None = None  # the first of the steps in a row that are left out
+        self.device = context.device
+        self.model = model
+        self._trained: Any = model  # a `parallel.row.Model`, or a stage of one
+        self._named = dict(model.named_parameters())
+        self._needs_keys = self._trained.draws or curriculum is not None
+        documents: Documents | None = self._trained.documents
+        self._weighing = documents if documents is not None and documents.mask_loss else None
+        self.optimizer = optimizer
+        self._averaging = optimizer if isinstance(optimizer, AveragingOptimizer) else None
+        self._options = [plain_options(group) for group in optimizer.param_groups]
+        # Those that the norm counts, and those that are scaled: the gradients that the optimizer of this rank uses.
+        self._clipped: list[Any] = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._scaled: list[Any] = self._clipped
+
+    @abstractmethod
+    def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
+        """As `contracts.engine.Engine.train_step`."""
+
+    @abstractmethod
+    def _forward(self, batch: Tensor, keys: tuple[Tensor, ...], routing: Routing | None, micro_step: int) -> Tensor:
+        """The loss of micro-batch `micro_step` of a step, for `_backward`."""
+
+    @abstractmethod
+    def _backward(self, loss: Tensor, micro_step: int) -> None:
+        """Add the gradient of `loss`, divided by the number of micro-batches of a step, to the gradients of it."""
+
+    def made_update(self) -> bool | Tensor:
+        """Whether the last step's gradient was finite, so that its update was made.
+
+        A scalar on the device where the host does not look at it; the weights are spoilt then if it is False.
+        """
+        return self._finite
+
+    def find_nonfinite(self) -> list[str]:
+        """The parameters whose gradient was not finite, this rank's own before any average, last layer first.
+
+        Of the first in the row of steps that ends with the last one, none of which made an update. Repeats that step,
+        so nothing can be trained or saved afterwards. Collective.
+        """
+        if self._left_out is None:
+            return []
+        found: dict[str, None] = {}
+
+        def look(name: str, gradient: Tensor) -> None:
+            values = gradient.coalesce().values() if gradient.is_sparse else gradient
+            if not torch.isfinite(values).all():
+                found[name] = None
+
+        hooks = [each.register_hook(partial(look, name)) for name, each in self._named.items() if each.requires_grad]
+        again, scaler = self._left_out, self.loss_scaler()
+        self._consumed = again.consumed
+        if scaler is not None:
+            scaler.cur_scale = again.loss_scale
+        self.train_step(iter(again.batches), lr=0.0)
+        for hook in hooks:
+            hook.remove()
+        return list(found)
+
+    def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
+        """This rank's loss of each batch, without dropout: scalars on the device.
+
+        Where some tokens do not count, each is weighed so that the mean over all ranks is the mean over tokens.
+        """
+        self.model.eval()
+        weights: Sequence[Tensor] | None = None
+        if self._weighing is not None:
+            batches = [self._arrive(batch) for batch in batches]
+            weights = token_weights(batches, self._weighing, self._groups)
+        with torch.no_grad():
+            losses = [self._loss(self._evaluated(), batch) for batch in batches]
+        self.model.train()
+        return losses if weights is None else [loss * each for loss, each in zip(losses, weights, strict=True)]
+
+    def grad_norm(self) -> float | None:
+        """Norm of the whole gradient of the last step, before clipping; None before the first. Waits for the device."""
+        return None if self._norm is None else float(self._norm)
+
+    def loss_scale(self) -> float | None:
+        """None unless training in fp16."""
+        return None
+
+    def loss_scaler(self) -> Any:
+        """The object whose plain attributes are the state of fp16's loss scale; None in other types."""
+        return None
+
+    def timings(self) -> dict[str, float]:
+        """Milliseconds of the parts of the last step, where the engine times them, else empty."""
+        return {}
+
+    def skipped_steps(self) -> int:
+        """Updates left out so far, those before a resume included."""
+        return self._discarded
+
+    def count_skipped(self, steps: int) -> None:
+        """Start counting from `steps`: those of the run that this one resumes."""
+        self._discarded = steps
+
+    def start_at(self, samples: int) -> None:
+        """`samples` of the run are consumed: dropout's masks follow from the number of the sample."""
+        self._consumed = samples
+
+    def changed_options(self) -> list[dict[str, Any]]:
+        """Of each parameter group, the options that are no longer what they were at the start, but for the lr."""
+        return [
+            {name: value for name, value in group.items() if name not in ("params", "lr") and value != first.get(name)}
+            for group, first in zip(self.optimizer.param_groups, self._options, strict=True)
+        ]
+
+    def change_options(self, options: list[dict[str, Any]]) -> None:
+        """Take over what `changed_options` gave. Raises CheckpointError for another number of groups or other types."""
+        groups = self.optimizer.param_groups
+        if len(options) != len(groups):
+            raise CheckpointError(f"{len(options)} parameter groups are stored, the optimizer has {len(groups)}")
+        for group, option in zip(groups, options, strict=True):
+            for name, value in option.items():
+                if name in ("params", "lr") or not replaces(value, group.get(name)):
+                    message = f"the optimizer's group option {short(name)!r} cannot be {short(value)!r}"
+                    raise CheckpointError(message, hint="load another checkpoint, or set no-load-optim: true")
+            group.update(option)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The whole shape of every parameter: of those that are cut, with the parts on other ranks."""
+        shapes = {}
+        for name, parameter in self._named.items():
+            shape, cut = self._shape_of(parameter), cut_of(parameter)
+            shapes[name] = shape if cut is None else cut.whole_shape(shape)
+        return shapes
+
+    def stores(self, name: str) -> bool:
+        """Whether this rank speaks for a parameter, or for its part of one, among those of one copy of the model."""
+        return counts_here(self._named[name], self._groups)
+
+    def _evaluated(self) -> Any:
+        """What is called for a loss that is not trained on."""
+        return self.model
+
+    def _shape_of(self, parameter: Any) -> tuple[int, ...]:
+        """The shape of a parameter on all data-parallel ranks together."""
+        return tuple(parameter.shape)
+
+    def _kept(self, batches: Iterator[Tensor]) -> Iterator[Tensor]:
+        """`batches`, of which those of this step are kept, and where it began, in case it has to be repeated."""
+        self._began = began = _Began([], self._consumed, self.loss_scale())
+
+        def keep(batch: Tensor) -> Tensor:
+            began.batches.append(batch)
+            return batch
+
+        return map(keep, batches)
+
+    def _routing_now(self) -> Routing | None:
+        """Which tokens the layers of the model see in this step; None: all see all."""
+        if self._curriculum is None or not self._curriculum.routed_layers:
+            return None
+        kept = self._curriculum.kept_tokens(self._consumed // self._batch.train_batch)
+        return Routing(self._curriculum.routed_layers, self._curriculum.seed, kept)
+
+    def _forward_backward(self, batches: Iterator[Tensor]) -> Tensor:
+        """The gradients of one step; returns the mean of its losses."""
+        total, routing = torch.zeros((), device=self.device), self._routing_now()
+        weights: Sequence[Tensor] | None = None
+        if self._weighing is not None:
+            some = [self._arrive(batch) for batch in islice(batches, self._accumulation)]
+            weights, batches = token_weights(some, self._weighing, self._groups), iter(some)
+        for micro_step in range(self._accumulation):
+            loss = self._forward(next(batches), self._keys(micro_step), routing, micro_step)
+            loss = loss if weights is None else loss * weights[micro_step]
+            total += loss.detach()
+            self._backward(loss, micro_step)
+        self._consumed += self._batch.train_batch
+        return total / self._accumulation
+
+    def _keys(self, micro_step: int) -> tuple[Tensor, ...]:
+        """What dropout and routing need of a micro-batch's samples, which lie as in `data.batches.MicroBatches`."""
+        if not self._needs_keys:
+            return ()
+        micro_batch, groups = self._batch.micro_batch, self._groups
+        first = self._consumed + (micro_step * groups.data_size + groups.data_rank) * micro_batch
+        return (sample_keys(self._seed, first, micro_batch, self.device),)
+
+    def _arrive(self, batch: Tensor) -> Tensor:
+        """`batch` on the device. The host waits for a copy to a GPU unless it is from page-locked memory."""
+        if self.device.type == "cpu" or batch.device == self.device:
+            return batch
+        return batch.pin_memory().to(self.device, non_blocking=True)
+
+    def _loss(self, model: Any, batch: Tensor, keys: tuple[Tensor, ...] = (), routing: Routing | None = None) -> Tensor:
+        batch = self._arrive(batch)
+        with torch.autocast(self.device.type, self._autocast, enabled=self._autocast is not None):
+            loss: Tensor = model(batch[:, :-1], batch[:, 1:], *keys, routing=routing)
+        return loss
+
+    def _clip_averaged(self) -> None:
+        """With the gradients as the optimizer will use them: clip them, or drop them where they are not finite."""
+        self._norm = norm = self._clip(self._clipping)
+        finite = torch.isfinite(norm)
+        self._finite = bool(finite) if self._looks else finite
+        if self._finite is False:
+            self._discarded += 1
+            for parameter in self._scaled:
+                parameter.grad = None
+
+    def _clip(self, largest: float) -> Tensor:
+        own = self._averaging is not None and self._groups.data_size > 1 and not self._averaging.needs_average()
+        return clip(self._clipped, self._scaled, largest, self._groups, own=own)
+
+    def _note_update(self) -> None:
+        """After a step: keep where it began if it is the first one in a row that is left out."""
+        if self.made_update() is not False:
+            self._left_out = None
+        elif self._left_out is None:
+            self._left_out = self._began
+
+    def _set_lr(self, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+
+
+def plain_options(group: dict[str, Any]) -> dict[str, Any]:
+    """A parameter group without its parameters."""
+    return {name: value for name, value in group.items() if name != "params"}

@@ -1,0 +1,15 @@
+"""Offers an engine in torch alone."""
+
+from neox_core.api import Component, hookimpl
+
+
+@hookimpl
+def neox_engines() -> list[Component]:
+    return [
+        Component(
+            name="plain",
+            target="neox_plain.maker:Plain",
+            planner="neox_plain.planner:PLANNER",
+            summary="torch alone: fp32 or autocast, one rank or data-parallel ranks.",
+        )
+    ]

@@ -1,0 +1,174 @@
+"""The engine in one process against a plain torch loop, on two ranks against one, and what it refuses."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from attrs import evolve
+from neox_plain import average
+from neox_plain.api import Engine, build_engine
+from torch import Tensor, nn
+
+from neox_core.errors import PluginError
+from neox_core.parallel.context import BuildContext
+from neox_core.parallel.groups import Groups
+from neox_core.plan.runfile import ComponentRef, PrecisionPlan, RunPlan
+from neox_core.run.optimizer import build_optimizer
+from neox_core.testing.plans import example_plan
+
+ADAM = ComponentRef(
+    "optimizer", "Adam", "neox-adam", "0.1.0", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings"
+)
+LRS = (0.01, 0.02, 0.005)
+WEIGHT_DECAY, CLIPPING = 0.1, 0.3
+ALONE = Groups(None, None, 0, 1)
+
+
+class Tiny(nn.Module):
+    draws, documents, sparse_weights = False, None, ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.embed = nn.Embedding(16, 8)
+        self.out = nn.Linear(8, 16)
+        self.unused = nn.Parameter(torch.ones(3))
+        self.no_weight_decay = {"unused"}
+
+    def forward(self, tokens: Tensor, labels: Tensor, *, routing: None = None) -> Tensor:
+        return nn.functional.cross_entropy(self.out(self.embed(tokens)).flatten(0, 1), labels.flatten())
+
+
+def make_plan(accumulation: int = 1, autocast: str | None = None) -> RunPlan:
+    plan = example_plan(Path("unused"), ranks=(1,))
+    return evolve(
+        plan,
+        optim=evolve(plan.optim, optimizer=ADAM, weight_decay=WEIGHT_DECAY, gradient_clipping=CLIPPING),
+        batch=evolve(plan.batch, gradient_accumulation=accumulation),
+        precision=PrecisionPlan("fp32", autocast),
+    )
+
+
+def make_engine(plan: RunPlan, groups: Groups = ALONE) -> Engine:
+    model = Tiny()
+    context = BuildContext(torch.device("cpu"), torch.float32, groups, seed=1)
+    return build_engine(plan, model, build_optimizer(plan.optim, model), context)
+
+
+def batches(count: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(16, (2, 9), generator=generator) for _ in range(count)]
+
+
+def reference(accumulation: int, autocast: bool) -> tuple[dict[str, Tensor], list[float], list[float]]:
+    """Weights, losses and norms of a loop in plain torch."""
+    model = Tiny()
+    decayed = [model.embed.weight, model.out.weight, model.out.bias]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": [model.unused], "weight_decay": 0.0}]
+    )
+    stream, losses, norms = iter(batches(len(LRS) * accumulation)), [], []
+    for lr in LRS:
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        mean = 0.0
+        for _ in range(accumulation):
+            batch = next(stream)
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                loss = model(batch[:, :-1], batch[:, 1:])
+            (loss / accumulation).backward()
+            mean += float(loss.detach()) / accumulation
+        losses.append(mean)
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), CLIPPING)))
+        optimizer.step()
+        optimizer.zero_grad()
+    return {name: weight.detach() for name, weight in model.named_parameters()}, losses, norms
+
+
+def train(engine: Engine, stream: Iterator[Tensor]) -> tuple[list[float], list[float | None]]:
+    seen = [(float(engine.train_step(stream, lr)), engine.grad_norm()) for lr in LRS]
+    return [loss for loss, _ in seen], [norm for _, norm in seen]
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("autocast", [None, "bf16"])
+def test_equals_a_plain_loop(autocast: str | None, accumulation: int) -> None:
+    engine = make_engine(make_plan(accumulation, autocast))
+    assert engine.grad_norm() is None
+    losses, norms = train(engine, iter(batches(len(LRS) * accumulation)))
+    weights, right_losses, right_norms = reference(accumulation, autocast is not None)
+    assert losses == pytest.approx(right_losses, rel=1e-6)
+    assert norms == pytest.approx(right_norms, rel=1e-6)
+    assert min(right_norms) > CLIPPING
+    for name, weight in engine.model.named_parameters():
+        torch.testing.assert_close(weight.detach(), weights[name], rtol=1e-6, atol=1e-7, msg=name)
+
+
+def test_a_parameter_without_a_group_is_refused() -> None:
+    plan, model = make_plan(), Tiny()
+    optimizer = torch.optim.SGD(model.out.parameters(), lr=0.1)
+    with pytest.raises(PluginError, match=r"no group for the parameter (unused|embed)"):
+        build_engine(plan, model, optimizer, BuildContext(torch.device("cpu"), torch.float32, ALONE, seed=1))
+
+
+BUCKETS = (1, 300, 25 << 20)
+"""A bucket for each parameter, several, and one."""
+
+
+def rank_main(rank: int, folder: str) -> None:
+    """One of two ranks: trains once for each size of a bucket."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    groups, plan = Groups(None, dist.group.WORLD, rank, 2), make_plan(accumulation=2)
+    for average.BUCKET in BUCKETS:
+        model = Tiny()
+        if rank:
+            model.out.weight.data.zero_()  # what the first rank has counts
+        context = BuildContext(torch.device("cpu"), torch.float32, groups, seed=1)
+        engine = build_engine(plan, model, build_optimizer(plan.optim, model), context)
+        train(engine, iter(dealt(rank)))
+        engine.close()
+        torch.save(weights_of(engine), f"{folder}/{average.BUCKET}-{rank}.pt")
+    dist.destroy_process_group()
+
+
+def dealt(rank: int) -> list[Tensor]:
+    """Every other batch."""
+    return batches(4 * len(LRS))[rank::2]
+
+
+def weights_of(engine: Engine) -> dict[str, Tensor]:
+    return {name: weight.detach() for name, weight in engine.model.named_parameters()}
+
+
+@pytest.mark.ranks
+def test_two_ranks_train_as_one_with_twice_the_batches(tmp_path: Path) -> None:
+    """One parameter has no gradient."""
+    argv = [sys.executable, __file__]
+    ranks = [subprocess.Popen([*argv, str(rank), str(tmp_path)]) for rank in range(2)]
+    assert [each.wait(timeout=300) for each in ranks] == [0, 0]
+    alone = make_engine(make_plan(accumulation=4))
+    train(alone, iter(batches(4 * len(LRS))))
+    for bucket in BUCKETS:
+        first, second = (torch.load(tmp_path / f"{bucket}-{rank}.pt") for rank in range(2))
+        for name, weight in weights_of(alone).items():
+            assert torch.equal(first[name], second[name]), name
+            torch.testing.assert_close(first[name], weight, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_it_imports_neither_deepspeed_nor_the_compiler_of_torch() -> None:
+    program = (
+        "import sys, neox_core.run.run, neox_plain.engine\n"
+        "print(sorted({'deepspeed', 'torch._dynamo', 'torch._inductor', 'triton'} & sys.modules.keys()))"
+    )
+    said: Any = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout == "[]\n"
+
+
+if __name__ == "__main__":
+    rank_main(int(sys.argv[1]), sys.argv[2])
