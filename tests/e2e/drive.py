@@ -17,13 +17,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from layouts import warm_up
-from neox_deepspeed.api import Engine, build_engine
 from neox_gpt.architecture import GPTArchitecture
 from neox_gpt.build import build_model
 from torch import Tensor
 
 from neox_core.checkpoint.checkpointer import Checkpointer
 from neox_core.checkpoint.rng import seed_rank
+from neox_core.contracts.engine import Engine
 from neox_core.data.batches import build_batches
 from neox_core.data.vocabulary import padded_vocab
 from neox_core.parallel.context import build_context
@@ -70,7 +70,8 @@ def run(plan: RunPlan) -> None:
     context = build_context(plan, groups, int(os.environ["LOCAL_RANK"]))
     seed_rank(plan.train.seed, dist.get_rank(), context.device)
     model = build_model(plan.model, padded_vocab(plan.model, None), context)
-    engine = build_engine(plan, model, build_optimizer(plan.optim, model, groups.data, GPTArchitecture.tables), context)
+    optimizer = build_optimizer(plan.optim, model, groups.data, GPTArchitecture.tables)
+    engine = plan.engine_component.load()[0](plan).build(model, optimizer, context)
     checkpointer = Checkpointer(plan, engine, context)
     resumed = checkpointer.load()
     place = {"data_rank": groups.data_rank, "data_size": groups.data_size}

@@ -45,7 +45,8 @@ eval-iters: 1
 log-interval: 1
 save-interval: 3
 """
-# By name: precision, ZeRO stage, micro-batches accumulated. Each trains with dropout, on 1 rank and on 2.
+# By name: precision, ZeRO stage (None: the engine plain), micro-batches accumulated. Each trains with dropout, on
+# 1 rank and on 2.
 RESUMED = {
     "fp32-z0": ({}, 0, 1),
     "fp32-z1": ({}, 1, 2),
@@ -54,6 +55,7 @@ RESUMED = {
     "fp32-z2": ({}, 2, 2),
     "fp32-z3": ({}, 3, 1),
     "bf16-z3": ({"bf16": {"enabled": True}}, 3, 2),
+    "fp32-plain": ({}, None, 2),
     "autocast-z0": ({"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}, 0, 2),
 }
 # Without dropout, for 20 steps: ZeRO stage, ranks, micro-batches accumulated, keys.
@@ -119,10 +121,13 @@ class Lab:
         _write_dataset(self.catalog, folder / "tokens")
         (folder / "base.yml").write_text(f"{BASE}data-path: {folder / 'tokens'}\n")
 
-    def plan(self, name: str, ranks: int, zero: int, accumulation: int, file: str = "run.json", **keys: object) -> Path:
+    def plan(
+        self, name: str, ranks: int, zero: int | None, accumulation: int, file: str = "run.json", **keys: object
+    ) -> Path:
         """Resolve a run as `neox train` does, and write its run file."""
         keys = {"num_gpus": ranks, "gradient_accumulation_steps": accumulation, "save": str(self.folder / name), **keys}
-        keys = {"device": "cpu", "zero_optimization": {"stage": zero}, **keys}
+        engine = {"engine": "plain"} if zero is None else {"zero_optimization": {"stage": zero}}
+        keys = {"device": "cpu", **engine, **keys}
         sets = [f"{key}={json.dumps(value)}" for key, value in keys.items()]
         resolved = prepare_run([self.folder / "base.yml"], sets, catalog=self.catalog)
         path = Path(resolved.plan.run_dir, file)

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -37,8 +36,8 @@ class Tiny(nn.Module):
         torch.manual_seed(3)
         self.embed = nn.Embedding(16, 8)
         self.out = nn.Linear(8, 16)
-        self.unused = nn.Parameter(torch.ones(3))
-        self.no_weight_decay = {"unused"}
+        self.unused = nn.LayerNorm(3)
+        self.unused.no_weight_decay = {"weight", "bias"}  # type: ignore[assignment]
 
     def forward(self, tokens: Tensor, labels: Tensor, *, routing: None = None) -> Tensor:
         return nn.functional.cross_entropy(self.out(self.embed(tokens)).flatten(0, 1), labels.flatten())
@@ -70,7 +69,10 @@ def reference(accumulation: int, autocast: bool) -> tuple[dict[str, Tensor], lis
     model = Tiny()
     decayed = [model.embed.weight, model.out.weight, model.out.bias]
     optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": [model.unused], "weight_decay": 0.0}]
+        [
+            {"params": decayed, "weight_decay": WEIGHT_DECAY},
+            {"params": [*model.unused.parameters()], "weight_decay": 0.0},
+        ]
     )
     stream, losses, norms = iter(batches(len(LRS) * accumulation)), [], []
     for lr in LRS:
@@ -148,7 +150,7 @@ def weights_of(engine: Engine) -> dict[str, Tensor]:
 
 @pytest.mark.ranks
 def test_two_ranks_train_as_one_with_twice_the_batches(tmp_path: Path) -> None:
-    """One parameter has no gradient."""
+    """One of its modules has no gradient."""
     argv = [sys.executable, __file__]
     ranks = [subprocess.Popen([*argv, str(rank), str(tmp_path)]) for rank in range(2)]
     assert [each.wait(timeout=300) for each in ranks] == [0, 0]
@@ -166,7 +168,7 @@ def test_it_imports_neither_deepspeed_nor_the_compiler_of_torch() -> None:
         "import sys, neox_core.run.run, neox_plain.engine\n"
         "print(sorted({'deepspeed', 'torch._dynamo', 'torch._inductor', 'triton'} & sys.modules.keys()))"
     )
-    said: Any = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert said.stdout == "[]\n"
 
 

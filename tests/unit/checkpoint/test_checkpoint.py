@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
-from neox_deepspeed.api import Engine, build_engine
+from neox_deepspeed import api as deepspeed
+from neox_plain import api as plain
 from torch import Tensor, nn
 
 from neox_core.checkpoint.checkpointer import Checkpointer, Resumed, find_checkpoint, read_weights
@@ -38,6 +39,7 @@ ADAM = ComponentRef(
     "optimizer", "Adam", "neox-adam", "0.1.0", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings"
 )
 LINEAR = ComponentRef("lr schedule", "linear", "neox-lr", "0.1.0", "neox_lr.schedules:linear")
+ENGINES = {"deepspeed": deepspeed.build_engine, "plain": plain.build_engine}
 CONTEXT = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1)
 
 
@@ -69,7 +71,7 @@ class Run:
         torch.manual_seed(3)
         model = Tiny(width)
         optimizer = build_optimizer(plan.optim, model)
-        self.engine: Engine = build_engine(plan, model, optimizer, CONTEXT)
+        self.engine: Any = ENGINES[plan.engine_component.name](plan, model, optimizer, CONTEXT)
         self.checkpointer = Checkpointer(plan, self.engine, CONTEXT)
         self.state = TrainState()
         self.losses: list[float] = []
@@ -96,11 +98,13 @@ class Run:
         return {name: weight.detach().clone() for name, weight in self.engine.model.named_parameters()}
 
 
-@pytest.fixture
-def plan(tmp_path: Path) -> RunPlan:
+@pytest.fixture(params=ENGINES)
+def plan(tmp_path: Path, request: pytest.FixtureRequest) -> RunPlan:
+    """Of each engine, at ZeRO 0."""
     plan = example_plan(tmp_path / "run", ranks=(1,))
     return evolve(
         plan,
+        engine_component=evolve(plan.engine_component, name=request.param),
         optim=evolve(plan.optim, optimizer=ADAM, schedule=LINEAR, weight_decay=0.1),
         engine={"train_batch_size": 1, "train_micro_batch_size_per_gpu": 1},
         checkpoint=evolve(plan.checkpoint, save=str(tmp_path / "save")),

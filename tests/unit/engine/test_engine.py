@@ -1,13 +1,15 @@
 """The engine against plain torch loops, in one process: updates, clipping, accumulation, and gradients gone bad."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from attrs import evolve
-from neox_deepspeed.api import Engine, build_engine
+from neox_deepspeed.api import build_engine
 from neox_deepspeed.start import engine_config
+from neox_plain import api as plain
 from torch import Tensor, nn
 
 from neox_core.errors import PluginError
@@ -55,9 +57,10 @@ def make_plan(
     dtype: str = "fp32", zero: int | str = 0, accumulation: int = 1, autocast: str | None = None, **train: Any
 ) -> RunPlan:
     """dtype "bf16+": bf16 with gradients added up in fp32, another optimizer of DeepSpeed's. zero "owned": stage 1 of
-    whole parameters.
+    whole parameters; "plain": the engine plain.
     """
-    zero, owned = (1, True) if zero == "owned" else (int(zero), False)
+    name = "plain" if zero == "plain" else "deepspeed"
+    zero, owned = {"owned": (1, True), "plain": (0, False)}.get(str(zero)) or (int(zero), False)
     plan = example_plan(Path("unused"), ranks=(1,))
     engine: dict[str, Any] = {
         "train_batch_size": accumulation,
@@ -76,6 +79,7 @@ def make_plan(
         engine["data_types"] = {"grad_accum_dtype": "fp32"}
     return evolve(
         plan,
+        engine_component=evolve(plan.engine_component, name=name),
         optim=evolve(
             plan.optim,
             optimizer=ADAM,
@@ -91,11 +95,12 @@ def make_plan(
     )
 
 
-def make_engine(plan: RunPlan) -> Engine:
+def make_engine(plan: RunPlan) -> Any:
     dtype = DTYPES[plan.precision.dtype]
     model = Tiny().to(dtype)
     context = BuildContext(torch.device("cpu"), dtype, Groups(None, None, 0, 1), seed=1)
-    return build_engine(plan, model, build_optimizer(plan.optim, model), context)
+    build = plain.build_engine if plan.engine_component.name == "plain" else build_engine
+    return build(plan, model, build_optimizer(plan.optim, model), context)
 
 
 def batches(count: int) -> list[Tensor]:
@@ -155,6 +160,8 @@ def reference(
         ("bf16", 1, None),
         ("fp32", "owned", "bf16"),
         ("bf16", "owned", None),
+        ("fp32", "plain", None),
+        ("fp32", "plain", "bf16"),
     ],
 )
 def test_equals_a_plain_loop(dtype: str, zero: int | str, autocast: str | None, accumulation: int) -> None:
@@ -176,10 +183,11 @@ def test_equals_a_plain_loop(dtype: str, zero: int | str, autocast: str | None, 
     assert engine.loss_scale() is None
 
 
-def test_an_update_is_clipped_once() -> None:
+@pytest.mark.parametrize("zero", [0, "plain"])
+def test_an_update_is_clipped_once(zero: int | str) -> None:
     """torch calls the hooks of an optimizer in each wrapped `step`, and wraps that of a parent once it is used."""
     torch.optim.Adam([nn.Parameter(torch.ones(1))])
-    engine = make_engine(make_plan())
+    engine = make_engine(make_plan(zero=zero))
     engine.train_step(iter(batches(1)), 0.01)
     norm = engine.grad_norm()
     assert norm is not None
@@ -218,8 +226,7 @@ def test_masters_begin_as_the_weights(dtype: str, zero: int | str) -> None:
         assert shard.stepped.dtype == torch.float32
 
 
-@pytest.mark.parametrize("zero", [0, 1, "owned"])
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(("dtype", "zero"), [("fp32", "plain"), *product(("fp32", "bf16"), (0, 1, "owned"))])
 @pytest.mark.parametrize("policy", ["stop", "skip"])
 def test_a_gradient_gone_bad_moves_no_weight(dtype: str, zero: int | str, policy: str) -> None:
     engine = make_engine(make_plan(dtype, zero, on_nonfinite_loss=policy))
@@ -239,8 +246,9 @@ def test_a_gradient_gone_bad_moves_no_weight(dtype: str, zero: int | str, policy
     assert engine.skipped_steps() == 1
 
 
-def test_on_a_gpu_the_device_knows_that_an_update_was_bad(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = make_engine(make_plan())
+@pytest.mark.parametrize("zero", [0, "plain"])
+def test_on_a_gpu_the_device_knows_that_an_update_was_bad(zero: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(make_plan(zero=zero))
     monkeypatch.setattr(engine, "_looks", False)
     stream, seen = iter(batches(2)), []
     for factor in (1.0, float("nan")):
@@ -257,7 +265,17 @@ SPOILT = 15
 
 
 @pytest.mark.parametrize(
-    ("dtype", "zero"), [("fp32", 0), ("fp32", 1), ("fp32", 3), ("bf16", 1), ("fp16", 0), ("fp16", 1), ("fp32", "owned")]
+    ("dtype", "zero"),
+    [
+        ("fp32", 0),
+        ("fp32", 1),
+        ("fp32", 3),
+        ("bf16", 1),
+        ("fp16", 0),
+        ("fp16", 1),
+        ("fp32", "owned"),
+        ("fp32", "plain"),
+    ],
 )
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_the_parameter_whose_gradient_is_not_finite_is_found(
@@ -304,8 +322,9 @@ def test_deepspeed_only_averages_where_ranks_own_parameters() -> None:
     assert config["communication_data_type"] == "fp32"
 
 
-def test_evaluation_is_calm_and_changes_nothing() -> None:
-    engine = make_engine(make_plan())
+@pytest.mark.parametrize("zero", [0, "plain"])
+def test_evaluation_is_calm_and_changes_nothing(zero: int | str) -> None:
+    engine = make_engine(make_plan(zero=zero))
     engine.model.dropout = 0.5
     state = torch.get_rng_state()
     first, second = engine.evaluate(batches(2)), engine.evaluate(batches(2))
