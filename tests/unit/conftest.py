@@ -9,6 +9,7 @@ from typing import Any
 
 import neox_deepspeed.plugin
 import neox_gpt.plugin
+import neox_plain.plugin
 import pytest
 from attrs import frozen
 from attrs import validators as v
@@ -104,7 +105,7 @@ class Everything:
 
     @hookimpl
     def neox_engines(self) -> list[Component]:
-        return neox_deepspeed.plugin.neox_engines()
+        return [*neox_deepspeed.plugin.neox_engines(), *neox_plain.plugin.neox_engines()]
 
     @hookimpl
     def neox_optimizers(self) -> list[Component]:
@@ -122,6 +123,7 @@ class Everything:
             component("CPU_Adam", AdamSettings, zero_stages=(0, 1, 2, 3)),
             component("Fixed"),
             component("Ramped", AdamSettings, scheduler="WarmupLR"),
+            component("Sharded", AdamSettings, zero_stages=(1,)),
             component("Undecayed", PlainSettings, devices=("cpu", "cuda")),
         ]
 

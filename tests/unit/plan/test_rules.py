@@ -276,6 +276,42 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("fp16.loss_scale=128", "fp16.enabled=false"),
         CPU,
     ),
+    "profiles_switched_on": (
+        ("flops_profiler.top_modules=3",),
+        "warning: flops_profiler.top_modules: does nothing without flops_profiler.enabled",
+        ("flops_profiler.top_modules=3", "flops_profiler.enabled=true"),
+        CPU,
+    ),
+    "plain_keeps_fp32_weights": (
+        ("engine=plain", "bf16.enabled=true"),
+        "error: bf16.enabled: the engine plain does not train weights in bf16 (use torch_autocast: {enabled: true}",
+        ("engine=plain", "torch_autocast.enabled=true"),
+        CPU,
+    ),
+    "plain_adds_up_in_fp32": (
+        ("engine=plain", "data_types.grad_accum_dtype=bf16"),
+        "error: data_types.grad_accum_dtype: the engine plain does not accumulate gradients in bf16 (fp32)",
+        ("engine=plain", "data_types.grad_accum_dtype=fp32"),
+        CPU,
+    ),
+    "plain_has_no_pipeline": (
+        ("engine=plain", "pipe-parallel-size=2", "num_gpus=2"),
+        "error: pipe-parallel-size: the engine plain has no pipeline, and 2 stages are asked for (set it to 1, or use",
+        ("engine=plain", "pipe-parallel-size=1", "model-parallel-size=2", "num_gpus=2"),
+        CPU,
+    ),
+    "plain_steps_whole_weights": (
+        ("engine=plain", "optimizer.type=Sharded"),
+        "error: optimizer.type: Sharded is tested on shards only, and the engine plain has none (choose another",
+        ("engine=plain", "optimizer.type=Rowwise"),
+        CPU,
+    ),
+    "engine_has_the_function": (
+        ("engine=plain", "checkpoint-activations=true", "deepspeed-activation-checkpointing=true"),
+        "error: deepspeed-activation-checkpointing: the engine plain has no function of DeepSpeed's (remove it",
+        ("engine=plain", "checkpoint-activations=true"),
+        CPU,
+    ),
     "fp16_needs_gpu": (
         ("fp16.enabled=true",),
         "error: fp16.enabled: fp16 does not train on a CPU",
@@ -755,6 +791,10 @@ def test_the_base_config_has_no_problem(check: Check) -> None:
     ("sets", "said"),
     [
         (("warmup=1.5",), "warmup: must be from 0 to 1, not 1.5"),
+        (
+            ("engine=plain", "zero_optimization.stage=1"),
+            "zero_optimization: belongs to engine deepspeed, and this config has engine: plain (set engine: deepspeed",
+        ),
         (("monitors=[console, console]",), "monitors: names 'console' twice"),
         (("data-path=null",), "data-path: is required"),
         (("train_micro_batch_size_per_gpu=null",), "is required (or train_batch_size)"),
