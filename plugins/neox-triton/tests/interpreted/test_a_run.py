@@ -10,11 +10,12 @@ import torch
 from neox_gpt.build import build_model
 
 from neox_core.data.batches import build_batches
+from neox_core.ledger import Ledger
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.parallel.sample_keys import sample_keys
 from neox_core.plan.resolve import prepare_run
-from neox_core.plan.runfile import RunPlan
+from neox_core.plan.runfile import RunPlan, noting
 from neox_core.run.optimizer import build_optimizer
 from neox_core.run.run import run
 from neox_core.run.startup import Startup
@@ -96,7 +97,9 @@ def test_losses_are_those_of_the_references(plan: RunPlan, monkeypatch: pytest.M
     place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     for name, value in place.items():
         monkeypatch.setenv(name, value)
-    run(plan, Startup(time.time()))
+    ledger = Ledger()
+    noted = noting(plan, ledger)
+    run(noted, noted.engine_component.load()[0](noted), Startup(time.time()), ledger)
     rows = [json.loads(line) for line in Path("out/metrics.jsonl").read_text().splitlines()]
     losses = [row["loss"] for row in rows if "loss" in row]
     assert losses == pytest.approx(by_references(plan), rel=1e-4)
