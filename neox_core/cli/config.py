@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from neox_core.cli.diff import diff
-from neox_core.cli.explain import explain
 from neox_core.cli.notes import ON, RESUME, say
 from neox_core.cli.offered import OpenGroup
 from neox_core.cli.process import exec_module
@@ -34,7 +33,6 @@ def config() -> None:
 
 
 config.add_command(diff)
-config.add_command(explain)
 
 
 @config.command()

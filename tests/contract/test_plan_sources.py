@@ -5,8 +5,8 @@ from typing import Any, get_args, get_type_hints
 
 import attrs
 import pytest
+from neox_reference.keys import own_keys
 
-from neox_core.config.reference.keys import own_keys
 from neox_core.hooks.component import load_path
 from neox_core.hooks.kinds import KIND_BY_NAME
 from neox_core.hooks.loader import load_plugins

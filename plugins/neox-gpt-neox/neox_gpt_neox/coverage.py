@@ -6,9 +6,9 @@ from typing import Any
 
 import tomli
 from attrs import frozen
+from neox_reference.api import Key, State, all_keys
 
 from neox_core.config.compat.known import known
-from neox_core.config.reference.keys import Key, State, all_keys
 from neox_core.hooks.kinds import KINDS
 from neox_core.hooks.registry import Registry
 

@@ -13,13 +13,13 @@ from neox_core.config.compat.modernise import SAYS_NOTHING, modernise
 from neox_core.config.problem import Problem
 from neox_core.config.read.formats import flow
 from neox_core.config.read.load import Loaded, load, value_at
-from neox_core.config.read.source import Entry, Source, read_source, write
 from neox_core.config.report import ProblemsError, errors, in_order, spell
 from neox_core.config.schema.convert import fields_of, same
 from neox_core.config.schema.owners import Owners, find_owners
 from neox_core.config.schema.structure import Config, structure
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.spellings import Gone
+from neox_gpt_neox.source import Entry, Source, read_source, write
 
 MARK = "# neox: "
 YAML_ENDINGS = (".yml", ".yaml")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from neox_gpt_neox.coverage import key_rows, ledger, states, total
+from neox_reference.keys import Key, all_keys, own_keys
 
 from neox_core.config.compat import packages
 from neox_core.config.compat.known import PACKAGES, known
 from neox_core.config.compat.older import older_spellings
-from neox_core.config.reference.keys import Key, all_keys, own_keys
 from neox_core.config.schema.convert import InvalidError, convert
 from neox_core.config.schema.describe import default_in_words, known_type_in_words
 from neox_core.hooks.kinds import INFER, KIND_BY_NAME, KINDS

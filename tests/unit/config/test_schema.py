@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from neox_reference.json_schema import schema
+from neox_reference.keys import own_keys
 from ruamel.yaml import YAML
 
-from neox_core.config.reference.keys import own_keys
 from neox_core.config.schema.convert import block_of
 from neox_core.hooks.loader import load_plugins
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from attrs import frozen
+from neox_reference.keys import own_keys
 
 from neox_core.api import Component, hookimpl, setting
-from neox_core.config.reference.keys import own_keys
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import to_plain

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from neox_deepspeed.config.rules import offload
 from neox_gpt_neox.coverage import ledger, states
+from neox_reference.keys import all_keys
 
-from neox_core.config.reference.keys import all_keys
 from neox_core.config.report import ProblemsError
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine

@@ -16,9 +16,9 @@ import attrs
 import pytest
 from attrs import frozen
 from neox_deepspeed.config.rules import offload
+from neox_reference.keys import Key, own_keys
 
 from neox_core.config.problem import Problem
-from neox_core.config.reference.keys import Key, own_keys
 from neox_core.config.report import ProblemsError
 from neox_core.config.schema.convert import block_of, fields_of
 from neox_core.hooks.loader import load_plugins

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
+from neox_core.config.report import spell
+from neox_core.hooks.loader import load_plugins
+from neox_core.plan.rules import rules_about
 from neox_core.terminal import echo, echo_json, paint
-
-if TYPE_CHECKING:
-    from neox_core.config.reference.keys import Key
+from neox_reference.explain import find_keys, older_names
+from neox_reference.keys import Key, all_keys, keys_in_blocks
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 
@@ -20,11 +21,6 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @_JSON
 def explain(key: str, as_json: bool) -> None:
     """Print what KEY means: type, default, allowed values, owner, rules. Any spelling, dots for blocks."""
-    from neox_core.config.reference.explain import find_keys, older_names
-    from neox_core.config.reference.keys import all_keys, keys_in_blocks
-    from neox_core.hooks.loader import load_plugins
-    from neox_core.plan.rules import rules_about
-
     registry = load_plugins().registry
     keys = (*all_keys(registry), *keys_in_blocks(registry))
     found = find_keys(key, keys)
@@ -42,8 +38,6 @@ def explain(key: str, as_json: bool) -> None:
 def _explained(
     found: Sequence[Key], older: Sequence[str], rules: Sequence[tuple[str, str]], inner: Sequence[str]
 ) -> Iterator[str]:
-    from neox_core.config.report import spell
-
     path = spell(found[0].path)
     yield paint(path, "bold")
     groups: dict[tuple[tuple[str, str], ...], list[Key]] = {}

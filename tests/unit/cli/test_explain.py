@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from neox_reference.explain import find_keys
+from neox_reference.keys import all_keys
 
 from neox_core.cli.main import neox
-from neox_core.config.reference.explain import find_keys
-from neox_core.config.reference.keys import all_keys
 from neox_core.errors import UsageError
 from neox_core.hooks.loader import load_plugins
 
@@ -30,7 +30,7 @@ def test_explain_says_all_that_is_known_of_a_key() -> None:
     assert ["unit", "elements"] in lines
     assert ["changes", "numerics"] in lines
     assert ["origin", "megatron"] in lines
-    assert ["owner", "neox-core (section model)"] in lines
+    assert ["owner", "neox-gpt (architecture gpt)"] in lines
     assert ["status", "implemented"] in lines
     assert "heads_divide_hidden: " in text.partition("rules:")[2]
 
@@ -48,7 +48,7 @@ def test_explain_says_of_other_owners_what_differs() -> None:
     [
         ("optimizer.params.betas", "optimizer.params.betas", "neox-adam (optimizer Adam)"),
         ("optimizer.params.eps", "optimizer.params.eps", "neox-adam (optimizer Adam)"),
-        ("zero-optimization.stage", "zero_optimization.stage", "neox-core (section zero)"),
+        ("zero-optimization.stage", "zero_optimization.stage", "neox-deepspeed (engine deepspeed)"),
         ("bfloat16.enabled", "bf16.enabled", "neox-core (section precision)"),
         ("rotary-pct", "rotary_pct", "neox-positions (position rotary)"),
         ("loss-scale", "loss_scale", "neox-gpt-neox (older spellings)"),
