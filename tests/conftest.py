@@ -20,6 +20,7 @@ import pytest
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a script that started this in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # else all that tests start would ignore Ctrl-C, too
 
+ROOT = Path(__file__).resolve().parent.parent
 LIGHT_LIBRARIES = (
     "attr",
     "attrs",
@@ -93,6 +94,13 @@ class Site:
         files = {f"{package}/__init__.py": "", f"{package}/plugin.py": plugin, **(more or {})}
         with zipfile.ZipFile(self.wheel(name, files, **options)) as wheel:  # type: ignore[arg-type]
             wheel.extractall(self.folder)  # all that pip does for a wheel of pure Python without scripts
+
+    def install_ours(self, name: str, *parts: str) -> None:
+        """Install some modules and folders of one of the plugins of this project."""
+        source = ROOT / "plugins" / name / name.replace("-", "_")
+        paths = [path for part in parts for path in (source / part, *(source / part).rglob("*.py")) if path.is_file()]
+        files = {path.relative_to(source.parent).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+        self.install(name, files.pop(f"{source.name}/plugin.py"), files)
 
     def python(self, *argv: str, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
         """Run Python in the work folder, without site-packages."""

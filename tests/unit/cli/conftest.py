@@ -110,7 +110,7 @@ FAILING = {
         broken(keywords="other, neox-api-9"),
         "incompatible",
         "is made for plugin api 9; this core has api 1",
-        "another version of neox-bad may do: install neox-bad from its author",
+        "try another version of neox-bad: install neox-bad from its author",
     ),
     "no api keyword": Situation(
         broken(keywords=None), "incompatible", "declares no plugin api", 'keywords = ["neox-api-1"]'

@@ -6,8 +6,6 @@ from typing import Any
 EVERY_KIND = """
 from attrs import frozen
 from neox_core.api import Component, hookimpl, setting
-from neox_deepspeed.plugin import neox_engines
-from neox_gpt.plugin import neox_architectures
 
 @frozen
 class Settings:
@@ -78,6 +76,8 @@ def commands(*files: str) -> list[list[str]]:
 
 def prepare(site: Any) -> None:
     site.install("neox-all", EVERY_KIND, {"neox_all/parts.py": LAUNCH})
+    site.install_ours("neox-gpt", "plugin.py", "ops.py", "config")
+    site.install_ours("neox-deepspeed", "plugin.py", "config")
     work: Path = site.work
     using(site, "Fine")
     (work / "tokens.bin").write_bytes(b"")

@@ -169,6 +169,15 @@ def test_a_section_that_takes_a_key_of_the_core(site: Any) -> None:
     assert "seq-length has two owners: neox-core" in check.stdout
 
 
+OPS = """
+from neox_core.api import Component, hookimpl
+@hookimpl
+def neox_norms():
+    ops = ("bias_dropout_add", "math:floor"), ("cross_entropy", "math:floor")
+    return [Component("fine", "math:floor", ops=ops)]
+"""
+
+
 def test_check_finds_settings_that_no_config_could_write_and_kernels_without_an_op(site: Any) -> None:
     kernels = """
 @hookimpl
@@ -178,6 +187,7 @@ def neox_kernels():
     wrong = SECTION.replace("{name}", "mine").replace("speed: float = setting(0.5", "speed: int = setting(0.5")
     wrong = wrong.replace("names: tuple[str, ...]", "names: set")
     site.install("neox-a", wrong + kernels)
+    site.install("neox-b", OPS)
     done = site.neox("plugins", "check")
     assert done.returncode == 3
     assert "config section neox-a:mine: Settings.speed: its default must be a whole number, not 0.5" in done.stdout
