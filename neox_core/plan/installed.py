@@ -12,7 +12,7 @@ from neox_core.hooks.component import path_of
 from neox_core.hooks.install import how_to_install
 from neox_core.hooks.kinds import KIND_BY_NAME
 from neox_core.plan.earlier import as_today
-from neox_core.plan.runfile import ComponentRef, RunPlan, plan_of, unknown, with_components
+from neox_core.plan.runfile import ComponentRef, RunPlan, plan_of, require_format, unknown, with_components
 from neox_core.plan.saved import RUN, find_checkpoint, read_run
 from neox_core.plan.stored_sizes import check_sizes
 from neox_core.untrusted import read_object, short
@@ -64,6 +64,7 @@ def installed(raw: dict[str, Any], path: Path, catalog: Catalog, error: type[Neo
         mine = [offer for offer in offers if offer.plugin.id == component.plugin]
         return evolve(offered(mine[0]), settings=component.settings) if mine else unknown(component)
 
+    require_format(raw, path, error)
     plan = plan_of(raw, path, error, planner=_planner(raw, path, catalog, error))
     known: RunPlan = with_components(plan, found)
     return evolve(known, checkpoint=evolve(known.checkpoint, schedules=schedules(catalog)))

@@ -155,9 +155,14 @@ def plan_of(raw: dict[str, Any], path: Path, error: type[NeoxError], *, planner:
 
     Raises `error` for what is not a plan, or has another format.
     """
+    require_format(raw, path, error)
+    return structured(_reader(planner), raw, RunPlan, f"{path}: not a run file", error)
+
+
+def require_format(raw: dict[str, Any], path: Path, error: type[NeoxError]) -> None:
+    """Raises `error` unless `raw`, which is from `path`, is of the format of a run file."""
     if raw.get("format") != FORMAT:
         raise error(f"{path}: not a run file of format {FORMAT}", hint="start the run with `neox train`")
-    return structured(_reader(planner), raw, RunPlan, f"{path}: not a run file", error)
 
 
 def optim_of(raw: dict[str, Any], path: Path) -> OptimPlan:

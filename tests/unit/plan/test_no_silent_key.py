@@ -226,7 +226,15 @@ REFUSED = {
     *(f"curriculum_learning.schedule_config.{key}" for key in ("root_degree", "difficulty", "max_step")),
 }
 # keys whose value above says what holds in a small config anyway, and is refused where it does not
-HOLDS = {"device", "distributed_backend", "num_nodes", "plugins.require", "optimizer.params.comm_backend_name"} | {
+HOLDS = {
+    "architecture",
+    "engine",
+    "device",
+    "distributed_backend",
+    "num_nodes",
+    "plugins.require",
+    "optimizer.params.comm_backend_name",
+} | {
     "activation_checkpointing.number_checkpoints",
     "curriculum_learning.curriculum_type",
     "torch_autocast.dtype",  # bfloat16 and bf16
