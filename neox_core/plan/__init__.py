@@ -1,7 +1,8 @@
-"""Turns a `Config` and a cluster into a `RunPlan`: `resolve.prepare_run` does it, `runfile` describes the result.
+"""Turns a `Config` and a cluster into a `RunPlan`: `resolve.prepare_run` does it, `runfile` reads and writes it.
 
-* cluster, hosts: the ranks; batch, split, rates: arithmetic of a few keys; kernels: which may compute an op
+* component: a component that a plan names; plans: the classes of a plan; source: the keys of each of their fields
+* cluster, hosts: the ranks; batch, split, lr_schedule: arithmetic of a few keys; kernels: which may compute an op
 * rules: what must hold between keys; each rule is a function marked with `@rule` in one of its modules
-* assemble: a valid config to the plan; deepspeed: the part of it that is the engine's JSON; origins: where each value
-  of it came from
+* assemble, planners: a valid config to the plan; origins: where each value of it came from
+* saved, earlier, resume, changed: a stored run, its older forms, and what a run that resumes from it has to keep
 """
