@@ -85,7 +85,7 @@ NOTED: tuple[tuple[str, ...], ...] = (
     ("communication_data_type=fp32", "nothing", BF16),
     ("communication_data_type=fp32", "nothing", "zero_optimization.stage=1"),
     ("zero_optimization.overlap_comm=true", "nothing", "zero_optimization.stage=1"),
-    ("zero_optimization.overlap_comm=true", "nothing", "zero_optimization.stage=3"),
+    ("zero_optimization.overlap_comm=true", "nothing", "zero_optimization.stage=2"),
     ("zero_optimization.reduce_scatter=false", "nothing", "zero_optimization.stage=2"),
     ("zero_optimization.round_robin_gradients=true", "nothing", "zero_optimization.stage=1"),
     ("zero_optimization.reduce_bucket_size=100", "no more than size a buffer", "zero_optimization.stage=1"),
