@@ -227,7 +227,7 @@ def test_any_tokenizer_json_is_read(gpt2_files, reference):
 
 def test_what_is_no_tokenizer_json_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(DataError, match=r"tokenizer\.json: is no tokenizer\.json"):
+    with pytest.raises(DataError, match=r"tokenizer\.json: is not a tokenizer\.json"):
         make("HFTokenizer", vocab_file=str(tmp_path / "tokenizer.json"))
     with pytest.raises(DataError, match="no such file"):
         make("HFTokenizer", vocab_file=str(tmp_path / "missing.json"))
