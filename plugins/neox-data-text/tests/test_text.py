@@ -150,7 +150,7 @@ def test_without_tokenizer_or_for_picking_or_writing(tmp_path):
     backend = entry.load()(build(entry))
     with pytest.raises(DataError, match="needs a tokenizer"):
         backend.stream(tmp_path)
-    with pytest.raises(DataError, match="text is read as it comes") as raised:
+    with pytest.raises(DataError, match="text is read in order") as raised:
         backend.open(tmp_path)
     assert "neox data prepare" in raised.value.hint
     with pytest.raises(DataError, match="is read only"):

@@ -62,7 +62,7 @@ def plan(request, tmp_path):
     plan = example_plan(tmp_path, ranks=(1,))
     data = evolve(plan.data, prefix=str(path), backend=backend, split=(0.8, 0.2, 0.0), num_workers=0)
     train = evolve(plan.train, train_iters=8, eval_iters=1, eval_interval=4)
-    model = evolve(plan.model, seq_length=4, max_position_embeddings=4, padded_vocab_size=128)
+    model = evolve(plan.model, seq_length=4, padded_vocab_size=128)
     return evolve(plan, data=data, train=train, model=model)
 
 
