@@ -86,7 +86,9 @@ def _judged(title: str, verdicts: Sequence[Verdict], limit: float) -> tuple[bool
 def measured(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: torch.dtype) -> Iterator[str]:
     """Lines on the time of a forward and a backward pass, by implementation. Raises ConfigError on a CPU."""
     if device.type != "cuda":
-        raise ConfigError("kernels are measured on a GPU", hint="on a CPU they are interpreted, for tests alone")
+        raise ConfigError(
+            "kernels are measured on a GPU", hint="run it on a GPU; on a CPU kernels are only interpreted, for tests"
+        )
     for row in rows:
         for offer in _offers(row):
             kernel = load_kernel(offer)
@@ -141,11 +143,11 @@ def _tune(rows: Sequence[Mapping[str, Any]], dtype: torch.dtype, out: str | None
     if not torch.cuda.is_available():
         raise ConfigError(
             "tiles are measured on a GPU, and there is none here that torch can use",
-            hint="run it on a machine like those that train; without a table kernels have the tiles of their plugin",
+            hint="run it on a machine like those that train; without a table, kernels use the tiles of their plugin",
         )
     path = Path(out) if out else own_table()
     if path is None:
-        raise ConfigError("there is no cache folder to write the table to", hint="name a file by --out")
+        raise ConfigError("there is no cache folder to write the table to", hint="name a file with --out")
     device, known = torch.device("cuda"), 0
     given = by or f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
     for row, line in tuned(rows, device, dtype, ascii(given)[1:-1][:200]):

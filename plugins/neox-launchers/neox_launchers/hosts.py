@@ -1,4 +1,4 @@
-"""`python -m neox_launchers.hosts RUN_FILE LOG_DIR COMMAND...`: run pdsh, mpirun or srun, and leave no host behind.
+"""`python -m neox_launchers.hosts RUN_FILE LOG_DIR COMMAND...`: run pdsh, mpirun or srun, and stop every host.
 
 The hosts share the folder of the run: `stop` in it asks their agents to stop the ranks, node<N>.json says how the ranks
 of a host ended. What the command and the agents say goes to LOG_DIR/hosts.log. Exit code 0 when all ranks ended well.
@@ -79,7 +79,7 @@ def _listen(stderr: IO[str], log: IO[str], run_dir: Path) -> tuple[str | None, l
 
 
 def _judge(plan: RunPlan, run_dir: Path, log_dir: Path, code: int, lost: str | None, said: list[str]) -> int:
-    """Say which rank failed first; where none did, which host, and what was heard of it."""
+    """Report which rank failed first; where none did, which host, and its last output."""
     exits = read_exits(run_dir)
     if exits:
         write_failure(run_dir, exits, log_dir, killed_after=SHUTDOWN_S)
@@ -91,7 +91,7 @@ def _judge(plan: RunPlan, run_dir: Path, log_dir: Path, code: int, lost: str | N
             "rank": rank,
             "exit_code": RankError.exit_code,
             "message": f"host {lost}: {'; '.join(reason)}" if lost else "; ".join(reason),
-            "hint": f"all that the hosts said: {log_dir / 'hosts.log'}",
+            "hint": f"see the output of the hosts: {log_dir / 'hosts.log'}",
             "users_mistake": True,
             "log": str(log_dir / "hosts.log"),
         }

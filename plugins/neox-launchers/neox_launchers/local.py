@@ -1,4 +1,4 @@
-"""The `local` launcher: says which process to start, and with which environment. Light: runs on the host."""
+"""The `local` launcher: returns the process to start and its environment. Light: runs on the host."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def logs(run_file: Path, settings: LauncherSettings) -> Path:
     if there is not None and not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         fault = "cannot be written to" if there.is_dir() else "is not a folder"
         raise ConfigError(
-            f"{folder}: no place for the logs of the ranks: {there} {fault}",
+            f"{folder}: cannot hold the logs of the ranks: {there} {fault}",
             hint="move it away, or set log-dir to another folder",
         )
     return folder

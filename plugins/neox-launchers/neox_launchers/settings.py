@@ -9,7 +9,7 @@ from neox_core.api import setting
 class LauncherSettings:
     log_dir: str | None = setting(
         None,
-        help="Folder for rank<N>.log, the output of each rank; `logs` in the folder of the run when not set.",
+        help="Folder for rank<N>.log, the output of each rank. Default: `logs` in the folder of the run.",
         changes="output",
         origin="gpt-neox",
     )

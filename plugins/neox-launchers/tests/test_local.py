@@ -55,6 +55,6 @@ def test_a_file_in_the_place_of_the_logs_is_said_before_a_process_starts(catalog
     )
     for log_dir, place in ((tmp_path / "mine" / within, "mine"), (None, "logs")):
         settings = build(entry, **({"log_dir": str(log_dir)} if log_dir else {}))
-        with pytest.raises(ConfigError, match=rf"no place for the logs of the ranks: \S+/{place} is not a folder"):
+        with pytest.raises(ConfigError, match=rf"cannot hold the logs of the ranks: \S+/{place} is not a folder"):
             entry.load()(plan, tmp_path / "run.json", settings)
     assert entry.load()(plan, tmp_path / "run" / "run.json", build(entry, log_dir=str(tmp_path / "new" / "deep")))

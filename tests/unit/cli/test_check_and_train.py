@@ -114,7 +114,7 @@ CASES: dict[str, tuple[Prepare, list[str], list[str], int, str]] = {
     "no such file": (nothing, ["hostfile=gone"], [], 2, "cannot read gone"),
     "hosts without a launcher": (HOSTS, ["hostfile=hosts"], [], 2, "the plan has 2 hosts"),
     "another host": (write("hosts", "worker-1 slots=1"), ["hostfile=hosts"], [], 2, "which is not worker-1"),
-    "no place for logs": (nothing, ["log-dir=c.yml"], [], 2, "no place for the logs"),
+    "no place for logs": (nothing, ["log-dir=c.yml"], [], 2, "cannot hold the logs"),
     "load is not there": (nothing, ["load=gone"], [], 5, "no checkpoint to resume from"),
     "load is not there, and may be": (nothing, ["load=gone"], ["--resume", "auto"], 0, ""),
     "load is empty": (lambda folder: (folder / "empty").mkdir(), ["load=empty"], [], 5, "no checkpoint"),
