@@ -20,8 +20,8 @@ class GradientAverage:
     """The average of the gradients of `parameters` over the `size` ranks of `group`.
 
     `start` comes before the backward pass that completes the gradients, `finish` after it. A bucket is sent as soon as
-    its gradients and those of the buckets before it are there, so that all ranks send in one order. torch's own
-    DistributedDataParallel does the same, but imports torch's compiler, which takes a rank longer than all else.
+    its gradients and those of the buckets before it are there, so that all ranks send in one order. Unlike torch's
+    DistributedDataParallel it wraps no module, and it takes a parameter that no loss depends on as one of gradient 0.
 
     parameters: of one dtype and device, in the order of the model; the backward pass comes to the last one first.
     """
