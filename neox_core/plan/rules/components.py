@@ -1,6 +1,7 @@
 """Rules of chosen components, whatever their kind."""
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 from neox_core.config.problem import Problem
 from neox_core.config.schema.structure import Chosen, Config
@@ -10,15 +11,16 @@ from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
 
 OF_EVERY_RUN = ("torch", "deepspeed", "numpy", "safetensors")
-"""Modules of `neox-core[train]`, which is installed where ranks run; other machines check configs without them."""
+"""Modules that ranks need. A machine without torch runs none, and checks configs without them."""
 
 
 @rule(*(kind.key for kind in KINDS if kind.key and kind.used))
 def components_have_libraries(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """The modules that a chosen component imports are installed."""
+    left_out = () if find_spec("torch") else OF_EVERY_RUN
     for chosen in (each for of_kind in config.chosen.values() for each in of_kind):
         component = chosen.entry.component
-        missing = [each for each in component.missing() if each not in OF_EVERY_RUN]
+        missing = [each for each in component.missing() if each not in left_out]
         if missing:
             message = f"{component.name} needs {', '.join(missing)}, not installed"
             yield config.problem(message, _chooser(config, chosen), how_to_get(missing, chosen.entry.plugin.id))

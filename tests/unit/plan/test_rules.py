@@ -706,6 +706,17 @@ def test_rule(check: Check, rule: str) -> None:
     assert check(*held, machine=machine) == []
 
 
+def test_an_engine_needs_its_library_where_ranks_can_run(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    there: dict[str, object] = {"torch": object(), "deepspeed": None}
+    for module in ("neox_core.hooks.component", "neox_core.plan.rules.components"):
+        monkeypatch.setattr(f"{module}.find_spec", lambda name: there.get(name, name))
+    (said,) = check()
+    assert "error: engine: deepspeed needs deepspeed, not installed (pip install" in said
+    assert check("engine=plain") == []
+    there["torch"] = None
+    assert check() == []
+
+
 def test_the_path_of_text_may_be_a_pattern(check: Check, tmp_path: Path) -> None:
     (said,) = check(f"data-path={tmp_path}/*.txt")
     assert "there is no dataset *.txt" in said
