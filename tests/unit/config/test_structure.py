@@ -186,7 +186,7 @@ def test_null_sets_no_key_of_a_later_version(read: Read) -> None:
 
 
 def test_a_component_of_a_package_that_is_not_installed(read: Read) -> None:
-    installed = "installed: Adam, AnyStage, CPU_Adam, Fixed, Ramped, Rowwise, Undecayed"
+    installed = "installed: Adam, AnyStage, CPU_Adam, Fixed, Ramped, Rowwise, Sharded, Undecayed"
     _, problems = read("optimizer: {type: OneBitAdam, params: {lr: 1, freeze_step: 3, cuda-awar: 1}}\n")
     assert [line.partition("error: ")[2] for line in problems] == [
         f"optimizer.type: no optimizer 'OneBitAdam'; {installed} ({from_neox('neox-onebit')})",
