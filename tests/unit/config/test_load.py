@@ -224,7 +224,7 @@ def test_set_needs_a_key_and_a_value(text: str) -> None:
 def test_a_key_with_dots_is_told_how_to_be_written(tmp_path: Path, key: str) -> None:
     file = write(tmp_path / "a.yml", f"{key}: Adam\noptimizer: {{type: Lion}}\n")
     loaded = load([file])
-    assert messages(file) == [f"{file}:1:1: {key}: is no key: a key has no dots"]
+    assert messages(file) == [f"{file}:1:1: {key}: is not a key: a key has no dots"]
     assert loaded.values == {"optimizer": {"type": "Lion"}}
     assert loaded.where("optimizer.type") == f"{file}:2:13"
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve, frozen
+from neox_gpt.architecture import GPTArchitecture
 from neox_gpt.testing import example_decoder
 from torch import Tensor
 
@@ -64,7 +65,7 @@ class Slow(Double):
 
 
 SLOW = Slow()
-PLAIN = Double(reasons="too wide")  # type: ignore[arg-type]
+PLAIN = Double(reasons="too wide")
 
 
 class Short(Double):
@@ -138,7 +139,7 @@ def test_of_two_kernels_one_is_taken_and_the_other_is_no_fault(want: str) -> Non
     found = choose(offered, (1, 7), torch.float32, META)
     assert found.kernel is GOOD
     assert found.passed_over == tuple((f"square.{name}", ("square.GOOD comes first",)) for name in ("WRONG", "BAD"))
-    require_consumed(offered, Ledger())  # type: ignore[arg-type]
+    require_consumed(offered, Ledger())
 
 
 def test_asked_for_by_name_and_unable_is_an_error_with_the_reasons() -> None:
@@ -174,7 +175,7 @@ def test_a_fused_softmax_is_attention_without_scores_where_that_can_be(
         reset_attention_mask=documents,
     )
     context = BuildContext(torch.device(device), torch.float32, Groups(None, None, 0, 1), seed=1)
-    (line,) = use_kernels(torch.nn.Linear(1, 1), numbers, context, torch.float32)
+    (line,) = use_kernels(torch.nn.Linear(1, 1), GPTArchitecture(numbers), numbers.kernels, context, torch.float32)
     assert line == f"kernel of scaled_upper_triang_masked_softmax: {chosen}"
 
 
@@ -208,7 +209,7 @@ def test_what_a_sparse_model_asks_for_is_refused_before_its_first_step(
     )
     context = BuildContext(CPU, torch.float32, Groups(None, None, 0, 1), seed=1)
     with pytest.raises(ConfigError) as caught:
-        use_kernels(torch.nn.Linear(1, 1), numbers, context, torch.float32)
+        use_kernels(torch.nn.Linear(1, 1), GPTArchitecture(numbers), numbers.kernels, context, torch.float32)
     assert caught.value.message == (f"kernels: no kernel for block_sparse_attention can run here: square.PICKY: {said}")
 
 
@@ -227,9 +228,9 @@ def test_a_kernel_of_the_wrong_shape_is_named_before_the_first_step(name: str, s
     model, before = torch.nn.Linear(1, 1), torch.random.get_rng_state()
     if said:
         with pytest.raises(PluginError, match=said):
-            use_kernels(model, numbers, context, torch.float32)  # type: ignore[arg-type]
+            use_kernels(model, GPTArchitecture(numbers), numbers.kernels, context, torch.float32)
     else:
-        use_kernels(model, numbers, context, torch.float32)  # type: ignore[arg-type]
+        use_kernels(model, GPTArchitecture(numbers), numbers.kernels, context, torch.float32)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
@@ -248,7 +249,9 @@ def test_a_model_is_given_what_was_chosen_and_the_choice_is_kept(tmp_path: Path)
     kernels = (plan("fused", "BAD", "GOOD"), evolve(plan("auto", "UNTESTED"), op="cube"))
     numbers = SimpleNamespace(kernels=kernels, num_attention_heads=1, seq_length=7, hidden_size=4, intermediate_size=4)
     context = BuildContext(CPU, torch.float32, Groups(None, None, 0, 1), seed=1)
-    lines = use_kernels(model, numbers, context, torch.float32, tmp_path / "kernels.json")  # type: ignore[arg-type]
+    lines = use_kernels(
+        model, GPTArchitecture(numbers), numbers.kernels, context, torch.float32, tmp_path / "kernels.json"
+    )
     assert lines[0].startswith("kernel of square: square.GOOD; not square.BAD")
     assert model[0].kernels == model[2].kernels == {"square": GOOD}
     assert json.loads((tmp_path / "kernels.json").read_text()) == {

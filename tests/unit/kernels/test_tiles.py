@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve, field, frozen
+from neox_gpt.architecture import GPTArchitecture
 
 from neox_core.errors import ConfigError
 from neox_core.kernels.choose import use_kernels
@@ -135,7 +136,9 @@ def test_a_run_is_given_its_tiles_once_and_keeps_them(tmp_path: Path, monkeypatc
     numbers = SimpleNamespace(kernels=kernels, num_attention_heads=1, seq_length=7, hidden_size=4, intermediate_size=4)
     context = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1)
     model = torch.nn.Linear(1, 1)
-    (line,) = use_kernels(model, numbers, context, torch.float32, tmp_path / "kernels.json")  # type: ignore[arg-type]
+    (line,) = use_kernels(
+        model, GPTArchitecture(numbers), numbers.kernels, context, torch.float32, tmp_path / "kernels.json"
+    )
     assert line == "kernel of square: square.SQUARE, 1 of its tiles by table"
     assert SQUARE.used == {("bf16", 4096): Tile(512, 4)}
     assert json.loads((tmp_path / "kernels.json").read_text())["square"]["tiles"] == {"bf16 4096": [512, 4, 0]}
