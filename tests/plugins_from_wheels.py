@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
 AT_ONCE = 2
 """Plugins that are tested beside each other."""
-WITH_RANKS = ("neox-launchers", "neox-onebit")
+WITH_RANKS = ("neox-launchers", "neox-onebit", "neox-plain")
 """Whose tests start several ranks: they are tested by themselves."""
 FIRST = ("neox-triton", "neox-autotuning", "neox-hf")
 """Those that take longest, so that nothing is left to wait for at the end."""
