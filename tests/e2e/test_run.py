@@ -17,8 +17,8 @@ import psutil
 import pytest
 from attrs import evolve
 
-from neox_core.plan.installed import installed_here
-from neox_core.plan.runfile import read_runfile, write_runfile
+from neox_core.plan.installed import stored_plan
+from neox_core.plan.runfile import write_runfile
 from neox_core.testing import build, load_only
 
 pytestmark = pytest.mark.ranks
@@ -442,7 +442,7 @@ def test_no_process_outlives_the_one_that_started_it(toy, tmp_path, killed):
 
 def test_ranks_with_different_plans_refuse_to_start(finished, tmp_path):
     run, _ = finished[2]
-    plan = installed_here(read_runfile(run.save / "run.json"))
+    plan = stored_plan(run.save / "run.json")
     files = [tmp_path / str(rank) / "run.json" for rank in (0, 1)]
     write_runfile(plan, files[0])
     write_runfile(evolve(plan, train=evolve(plan.train, seed=8)), files[1])

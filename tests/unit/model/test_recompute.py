@@ -168,7 +168,7 @@ def test_profile_says_how_long_each_segment_takes(capsys: pytest.CaptureFixture[
     said = capsys.readouterr().out
     assert (said.count("| fwd:"), said.count("| backward:")) == (4, 4)
     step(model_of(PLAN, recompute_by("deepspeed")))
-    assert capsys.readouterr().out == ""
+    assert "| fwd:" not in capsys.readouterr().out
 
 
 def test_the_device_is_waited_for_around_each_segment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,10 @@ def test_sound_tokenizers_pass(offer: Offer) -> None:
         (changed(encode=lambda self, text: list(text.strip().encode())), r"decode\(encode\(text\)\) == text"),
         (changed(decode=lambda self, ids: bytes(ids)), r"decode\(\) returns a str"),
         (changed(encode_batch=lambda self, texts: [self.encode("".join(texts))]), "for each text what encode"),
-        (changed(encode_batch=lambda self, texts: [self.encode(t) for t in texts] or [[]]), "of no text is no ids"),
+        (
+            changed(encode_batch=lambda self, texts: [self.encode(t) for t in texts] or [[]]),
+            "an empty list is an empty list",
+        ),
         (LettersAnyhow, "the same texts give the same files"),
         (LettersElsewhere, r"\['nothing.txt'\] are not there"),
         (LettersTooMany, "learns at most 300 ids; it learnt 301"),
