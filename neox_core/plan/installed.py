@@ -5,17 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve
+from attrs import evolve, fields
 
-from neox_core.errors import CheckpointError, ConfigError, NeoxError, PluginError
+from neox_core.errors import CheckpointError, ConfigError, NeoxError
 from neox_core.hooks.component import path_of
-from neox_core.hooks.install import how_to_install
 from neox_core.hooks.kinds import KIND_BY_NAME
 from neox_core.plan.earlier import as_today
-from neox_core.plan.runfile import ComponentRef, RunPlan, plan_of, require_format, unknown, with_components
+from neox_core.plan.runfile import ComponentRef, ModelPlan, RunPlan, plan_of, require_format, unknown, with_components
 from neox_core.plan.saved import RUN, find_checkpoint, read_run
 from neox_core.plan.stored_sizes import check_sizes
-from neox_core.untrusted import read_object, short
+from neox_core.untrusted import read_object
 
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog
@@ -56,7 +55,8 @@ def _catalog() -> Catalog:
 def installed(raw: dict[str, Any], path: Path, catalog: Catalog, error: type[NeoxError]) -> RunPlan:
     """`raw`, which was read from `path`, as a plan with the components that `catalog` has.
 
-    Raises `error` for what is not a plan, PluginError where its architecture is not installed.
+    Of a model whose architecture is not installed, it has what all models have in common. Raises `error` for what is
+    not a plan.
     """
 
     def found(component: ComponentRef) -> ComponentRef:
@@ -65,23 +65,23 @@ def installed(raw: dict[str, Any], path: Path, catalog: Catalog, error: type[Neo
         return evolve(offered(mine[0]), settings=component.settings) if mine else unknown(component)
 
     require_format(raw, path, error)
-    plan = plan_of(raw, path, error, planner=_planner(raw, path, catalog, error))
+    planner, model = _planner(raw, path, catalog, error), raw.get("model")
+    if planner is None and isinstance(model, dict):
+        common = {each.name for each in fields(ModelPlan)}
+        raw = {**raw, "model": {key: value for key, value in model.items() if key in common}}
+    plan = plan_of(raw, path, error, planner=planner)
     known: RunPlan = with_components(plan, found)
     return evolve(known, checkpoint=evolve(known.checkpoint, schedules=schedules(catalog)))
 
 
-def _planner(raw: dict[str, Any], path: Path, catalog: Catalog, error: type[NeoxError]) -> str:
-    """The planner that this environment has of the architecture that a stored plan names."""
+def _planner(raw: dict[str, Any], path: Path, catalog: Catalog, error: type[NeoxError]) -> str | None:
+    """The planner that this environment has of the architecture that a stored plan names; None: it has none."""
     named = raw.get("architecture")
     name, plugin = (named.get("name"), named.get("plugin")) if isinstance(named, dict) else (None, None)
     if not isinstance(name, str) or not isinstance(plugin, str):
         raise error(f"{path}: not a run file: names no architecture")
-    for entry in catalog.registry.offers("architecture", name):
-        if entry.plugin.id == plugin:
-            return entry.require_planner()
-    raise PluginError(
-        f"{path}: architecture {short(plugin)}:{short(name)} is not installed here", hint=how_to_install(plugin)
-    )
+    offers = (each for each in catalog.registry.offers("architecture", name) if each.plugin.id == plugin)
+    return next((each.require_planner() for each in offers), None)
 
 
 def offered(entry: Entry) -> ComponentRef:

@@ -75,7 +75,10 @@ class GPTPlan(ModelPlan):
 
 
 def gpt_plan_in(run: RunPlan) -> GPTPlan:
-    """The plan of a run's decoder. Raises UsageError for a run of another architecture."""
+    """The plan of a run's decoder. Raises UsageError for a run of another architecture, PluginError for one that is not
+    installed.
+    """
+    run.architecture.load()
     if not isinstance(run.model, GPTPlan):
         raise UsageError(f"{run.architecture.owner}: this command is for decoders of architecture gpt")
     return run.model
