@@ -112,7 +112,7 @@ def test_tune_tries_each_stage_and_writes_the_best(tmp_path: Path, config: Path)
     assert [each.key for each in looked_at if each.severity == "warning"] == ["autotuning"]
     refused = neox("train", str(config))
     assert refused.returncode == 2
-    assert "autotuning: is enabled, and neox train does not search (`neox tune`" in refused.stderr
+    assert "autotuning: is enabled, and neox train does not search (run `neox tune`" in refused.stderr
 
     done = neox("tune", str(config))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -47,7 +47,7 @@ def export_hf(
     logits. Neither writing nor comparing takes memory that grows with the number of layers.
     """
     if out.exists():
-        raise UsageError(f"{out}: is there already", hint="name another folder, or remove it")
+        raise UsageError(f"{out}: exists already", hint="name another folder, or remove it")
     reader = CheckpointReader(checkpoint)
     reader.verify()
     rows = reader.tensor_shape("weight", "embedding.weight")[0]
