@@ -84,7 +84,7 @@ class StallWatch:
         """Have every rank write its stack, report those that hang, and kill all of this machine."""
         ranks = list(self.ranks())
         stopped = {each.rank for each in ranks if _is_stopped(each.pid)}
-        stacks = self._stacks(ranks)
+        stacks = self._stacks([each for each in ranks if each.rank not in stopped])  # one that is stopped writes none
         waiting = {each.rank for each in ranks if waits(stacks.get(each.rank, "")) and each.rank not in stopped}
         hang = [each for each in ranks if each.rank in stopped] or [
             each for each in stalled if each.rank not in waiting
@@ -109,7 +109,6 @@ class StallWatch:
         for each in ranks:
             with suppress(ProcessLookupError):
                 os.kill(each.pid, STACK_SIGNAL)
-                os.kill(each.pid, signal.SIGCONT)
         deadline = time.monotonic() + STACKS_S
         while time.monotonic() < deadline and any(_size(log) == sizes[rank] for rank, log in logs.items()):
             time.sleep(0.05)
@@ -123,7 +122,7 @@ class StallWatch:
         report = {
             "rank": rank.rank,
             "message": f"was asked to stop, could not save, and {said}" if self.asked else said,
-            "hint": f"{self._saved()}the Python stack of every rank is in {self.log_dir}",
+            "hint": f"{self._saved()}the Python stacks of the ranks are in {self.log_dir}",
             "time": time.time(),
             "users_mistake": False,
             "lost_peer": not hangs,

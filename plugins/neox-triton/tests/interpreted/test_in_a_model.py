@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from neox_gpt.architecture import GPTArchitecture
 from neox_gpt.build import build_model
 from neox_gpt.config.plan import GPTPlan
 from neox_triton.plugin import KERNELS, target_of
@@ -93,7 +94,7 @@ def compare(plan: GPTPlan, ops: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
             generator = torch.Generator().manual_seed(5)
             for parameter in model.parameters():
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
-        use_kernels(model, plan, CONTEXT, torch.float32)
+        use_kernels(model, GPTArchitecture(plan), plan.kernels, CONTEXT, torch.float32)
         loss = model(tokens, tokens.roll(-1, 1), keys)
         loss.backward()
         losses.append(loss.detach())
