@@ -61,10 +61,20 @@ def make_python(folder: Path, paths: Iterable[Path]) -> Path:
     return folder / "bin" / "python"
 
 
+def stated_by(name: str, extra: str = "") -> list[str]:
+    """The distributions that a plugin depends on, with those of one of its extras; of others nothing is known."""
+    file = ROOT / "plugins" / name / "pyproject.toml"
+    if not file.is_file():
+        return []
+    project = tomli.loads(file.read_text(encoding="utf-8"))["project"]
+    stated = (*project["dependencies"], *project.get("optional-dependencies", {}).get(extra, ()))
+    return [Requirement(each).name for each in stated]
+
+
 def try_alone(name: str, built: Mapping[str, Path], outside: Path) -> None:
-    project = tomli.loads((ROOT / "plugins" / name / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    stated = (*project["dependencies"], *project.get("optional-dependencies", {}).get("test", ()))
-    needed = {"neox-core": None, name: None} | dict.fromkeys(Requirement(each).name for each in stated)
+    needed = ["neox-core", name, *stated_by(name, "test")]
+    for each in needed:  # and what these depend on, in turn
+        needed += [other for other in stated_by(each) if each in built and other not in needed]
     python = make_python(built[name] / "python", (built[each] / "unpacked" for each in needed if each in built))
     run(python, "-m", "neox_core", "plugins", "check", cwd=outside)
     run_tests(ROOT / "plugins" / name / "tests", outside, python)
