@@ -135,7 +135,7 @@ def test_a_scheduler_that_is_written_is_the_one(tmp_path):
         ("zero_optimization: {stage: 1}", "OneBitAdam runs at stage 0 only, not at 1"),
         ("zero_optimization: {stage: 1}\nzero-allow-untested-optimizer: true", "OneBitAdam runs at stage 0 only"),
         ("num-gpus: 2\npipe-parallel-size: 2", "exchanges between whole models"),
-        ("num-gpus: 2\nmodel-parallel-size: 2", "looks at whole parameters"),
+        ("num-gpus: 2\nmodel-parallel-size: 2", "needs whole parameters"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(tmp_path, text, said):
