@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
+from neox_core.config.compat.known import packages
 from neox_core.config.compat.unknown import (
     NOT_YET,
     explain_unknown,
@@ -44,6 +45,7 @@ class Reading(Keys):
         super().__init__(loaded, catalog, owners)
         self.chosen: dict[str, tuple[Chosen, ...]] = {}
         self.twice: dict[str, str] = {}
+        self.absent: set[str] = set()  # packages of components that are asked for and not there
 
     def choose(self) -> None:
         for kind in KINDS:
@@ -252,6 +254,7 @@ class Reading(Keys):
                 message = f"{name} is a name of GPT-NeoX that this version does not have"
                 self.place(Problem(message, self._chooser(kind, name), foreign or self._installed(kind)))
                 return
+            self.absent.add(packages()[1].get(kind.name, {}).get(name, ""))
             hint = missing_package(kind, name, self.catalog) or hint
         self.report(Problem("; ".join(error.message.split("\n  ")), self._chooser(kind, name), hint))
         self.plugin_faults += 1
@@ -303,7 +306,7 @@ class Reading(Keys):
 
     def read_rest(self) -> None:
         for key in self.loaded.values:
-            if key in self.read:
+            if key in self.read or packages()[0].get(key) in self.absent:  # the report names the package
                 continue
             if key in self.twice:
                 self.report(Problem(f"is written in {self.twice[key]} too", key, "keep one of the two"))

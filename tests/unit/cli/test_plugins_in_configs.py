@@ -175,6 +175,16 @@ def test_without_any_plugin_every_choice_is_told(site: Any) -> None:
             assert f"no {kind} " in done["stderr"]
 
 
+def test_a_missing_architecture_is_one_error_and_not_one_for_each_of_its_keys(site: Any) -> None:
+    prepare(site)
+    for done in site.neox_each(*commands("run.yml"), env={"NEOX_PLUGINS_DISABLE": "neox-gpt"}):
+        assert done["exit_code"] == 3
+        assert done["stderr"].startswith(
+            "error: the configuration has 1 error:\nrun.yml: error: architecture: no architecture"
+        )
+        assert "hidden-size" not in done["stderr"]
+
+
 def test_a_launcher_that_starts_nothing_or_what_is_no_command_is_named(site: Any) -> None:
     prepare(site)
     (site.work / "odd").mkdir()
