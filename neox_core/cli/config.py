@@ -99,7 +99,9 @@ def show(
         model = to_plain(resolved.plan)["model"]
         module = load_path(resolved.plan.architecture.planner or "").picture
         if not module:
-            raise UsageError(f"{resolved.plan.architecture.name} has no picture of its attention", hint="leave it out")
+            raise UsageError(
+                f"architecture {resolved.plan.architecture.name} cannot draw its attention", hint="remove --attention"
+            )
         picture = None if out is None else str(out)
         exec_module(module, {"model": model, "seed": resolved.plan.train.seed, "out": picture})
     if plot_lr:

@@ -308,7 +308,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     ),
     "engine_has_the_function": (
         ("engine=plain", "checkpoint-activations=true", "deepspeed-activation-checkpointing=true"),
-        "error: deepspeed-activation-checkpointing: the engine plain has no function of DeepSpeed's (remove it",
+        "error: deepspeed-activation-checkpointing: the engine plain does not have DeepSpeed's function (remove it",
         ("engine=plain", "checkpoint-activations=true"),
         CPU,
     ),

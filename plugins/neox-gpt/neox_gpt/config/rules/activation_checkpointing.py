@@ -55,7 +55,7 @@ def engine_has_the_function(config: Config, shape: ClusterShape) -> Iterator[Pro
     if section.deepspeed_activation_checkpointing and not engine_planner(config).recomputes:
         (engine,) = config.components("engine")
         yield config.problem(
-            f"the engine {engine.entry.component.name} has no function of DeepSpeed's",
+            f"the engine {engine.entry.component.name} does not have DeepSpeed's function",
             "deepspeed_activation_checkpointing",
             "remove it: torch's function recomputes with the same results; or choose engine: deepspeed",
         )
