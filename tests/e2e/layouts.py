@@ -318,6 +318,8 @@ Act = Callable[[dict[str, Any], Path], None]
 def rank_main(rank: int, world: int, out: Path, cases: list[dict[str, Any]], act: Act = run_case) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": "0"}
     for case in cases:
+        if rank == 0:
+            os.write(2, f"{world} ranks: {case['name']}\n".encode())
         store = f"file://{out}/.store-{case['name']}"
         dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
         act(case, out)
