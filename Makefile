@@ -14,7 +14,8 @@ train: setup
 	$(BIN)/neox train configs/quickstart.yml
 
 test: $(BIN)/tox  # lint and light while the libraries of core are installed
-	$(BIN)/tox run-parallel --parallel all --parallel-live
+	@rm -f .tox/failures.txt
+	$(BIN)/tox run-parallel --parallel all --parallel-live || { cat .tox/failures.txt 2>/dev/null; exit 1; }
 
 generated: setup  # what is written from the code: after a new key, hook or component
 	$(BIN)/python -m neox_core.config.compat.packages

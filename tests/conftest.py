@@ -48,6 +48,21 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.exitstatus = pytest.ExitCode.OK
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Keep what failed for the end of `make test`, whose jobs write at the same time: NEOX_FAILURES is the file."""
+    kept = os.environ.get("NEOX_FAILURES")
+    if not kept:
+        return
+    reports = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]
+    causes: dict[str, list[str]] = {}
+    for report in reports:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        causes.setdefault(crash.message if crash else str(report.longrepr), []).append(report.nodeid)
+    with Path(kept).open("a", encoding="utf-8") as file:
+        for cause, tests in causes.items():
+            file.write(f"{tests[0]}{f' and {len(tests) - 1} more' if tests[1:] else ''}:\n{cause[-1000:]}\n")
+
+
 class Site:
     """An environment with nothing in it but the light zone and what `install` puts there."""
 
