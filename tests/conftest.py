@@ -111,8 +111,9 @@ class Site:
             wheel.extractall(self.folder)  # all that pip does for a wheel of pure Python without scripts
 
     def install_ours(self, name: str, *parts: str) -> None:
-        """Install some modules and folders of one of the plugins of this project."""
+        """Install some modules and folders, or all, of one of the plugins of this project."""
         source = ROOT / "plugins" / name / name.replace("-", "_")
+        parts = parts or (".",)
         paths = [path for part in parts for path in (source / part, *(source / part).rglob("*.py")) if path.is_file()]
         files = {path.relative_to(source.parent).as_posix(): path.read_text(encoding="utf-8") for path in paths}
         self.install(name, files.pop(f"{source.name}/plugin.py"), files)

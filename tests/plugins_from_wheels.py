@@ -1,8 +1,8 @@
 """Build every distribution, then test each plugin alone from its wheel: `plugins_from_wheels.py TEMP [NAME...]`.
 
-Alone means: what can be imported is neox-core, that plugin and third-party libraries, and of other plugins only those
-that it depends on or that its extra `test` names. At the end all wheels are installed together and the tests under
-tests/installed run.
+Alone means: what can be imported is neox-core, that plugin and third-party libraries, and of other plugins only the one
+with `neox plugins check` and those that it depends on or that its extra `test` names. At the end all wheels are
+installed together and the tests under tests/installed run.
 """
 
 import subprocess
@@ -24,6 +24,8 @@ AT_ONCE = 2
 """Plugins that are tested beside each other."""
 WITH_RANKS = ("neox-launchers", "neox-onebit", "neox-plain")
 """Whose tests start several ranks: they are tested by themselves."""
+CHECKER = "neox-author"
+"""The plugin with the command `neox plugins check`."""
 FIRST = ("neox-triton", "neox-autotuning", "neox-hf")
 """Those that take longest, so that nothing is left to wait for at the end."""
 
@@ -72,7 +74,7 @@ def stated_by(name: str, extra: str = "") -> list[str]:
 
 
 def try_alone(name: str, built: Mapping[str, Path], outside: Path) -> None:
-    needed = ["neox-core", name, *stated_by(name, "test")]
+    needed = ["neox-core", CHECKER, name, *stated_by(name, "test")]
     for each in needed:  # and what these depend on, in turn
         needed += [other for other in stated_by(each) if each in built and other not in needed]
     python = make_python(built[name] / "python", (built[each] / "unpacked" for each in needed if each in built))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from attrs import frozen
 
-from neox_core.cli.offered import OFFER, catalog_for_help, load_offer, offered
+from neox_core.cli.offered import OFFER, catalog_for_help, load_offer, offered, package_of
 from neox_core.errors import NeoxError, PluginError, UsageError, in_words, nobody_reads, report
 from neox_core.hooks.component import cause_of, load_path
 from neox_core.terminal import echo, one_line, readable
@@ -68,6 +68,7 @@ class NeoxGroup(click.Group):
     def _refuse(self, ctx: click.Context, name: str, catalog: "Catalog") -> NoReturn:
         near = get_close_matches(name, [*SUBCOMMANDS, *offered(catalog, SUBCOMMANDS)], 1)
         way_out = f"did you mean {near[0]!r}?" if near else "`neox --help` lists all commands"
+        way_out = package_of(name) or way_out
         failed = "".join(f"\n  not loaded, and may offer it: plugin {report.line}" for report in catalog.failed())
         raise click.UsageError(f"no command {name!r}; {way_out}{failed}", ctx)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 OFFER = "neox_core.offer"
 """Where a click context keeps the plugin's offer that its command is."""
-GROUPS = ("config.",)
+GROUPS = "config.", "plugins."
 """How the names of commands begin that belong to a group."""
 
 
@@ -54,6 +54,15 @@ def load_offer(ctx: click.Context, entry: "Entry") -> object:
     return command
 
 
+def package_of(command: str) -> str:
+    """How to install the first-party plugin that offers a command; "" where there is none."""
+    from neox_core.config.compat.known import packages
+    from neox_core.hooks.install import how_to_install
+
+    found = packages()[1].get("command", {}).get(command)
+    return f"{found} offers it: {how_to_install(found)}" if found else ""
+
+
 class OpenGroup(click.Group):
     """A group inside `neox` that plugins add commands to: `config.x` is `neox config x`."""
 
@@ -67,6 +76,8 @@ class OpenGroup(click.Group):
         from neox_core.hooks.loader import load_plugins
 
         entry = offered(load_plugins(), self.commands, f"{self.name}.").get(cmd_name)
+        if entry is None and (package := package_of(f"{self.name}.{cmd_name}")):
+            raise click.UsageError(f"no command {cmd_name!r}; {package}", ctx)
         command = load_offer(ctx, entry) if entry is not None else None
         if entry is not None and not isinstance(command, click.Command):
             raise PluginError(f"command {entry.qualified} is {command!r}, not a click command")

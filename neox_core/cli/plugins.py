@@ -8,11 +8,11 @@ from itertools import groupby
 import click
 from attrs import asdict, frozen
 
-from neox_core.errors import PluginError
+from neox_core.cli.offered import OpenGroup
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.kinds import KIND_BY_NAME, KINDS
 from neox_core.hooks.loader import load_plugins
-from neox_core.terminal import echo, echo_json, one_line, paint, readable
+from neox_core.terminal import echo, echo_json, one_line
 
 SECTION = "config section"
 KIND_NAMES = [*(kind.name for kind in KINDS), SECTION]
@@ -44,7 +44,7 @@ class KindName(click.ParamType):  # type: ignore[type-arg]  # generic in new rel
         return spelled
 
 
-@click.group()
+@click.group(cls=OpenGroup)
 def plugins() -> None:
     """List, describe and check the installed plugins."""
 
@@ -73,48 +73,6 @@ def list_plugins(kind: str | None, as_json: bool) -> None:
     else:
         for row in rows:
             echo("\t".join(map(one_line, (row.kind, row.name, row.plugin, row.version, row.status, row.summary))))
-
-
-@plugins.command()
-@click.argument("name")
-def info(name: str) -> None:
-    """Describe NAME: a component ("Adam"), one plugin's component ("neox-adam:Adam"), a config section or a plugin."""
-    from neox_core.cli.plugin_info import describe
-
-    catalog = load_plugins()
-    texts = list(describe(catalog, name))
-    if not texts:
-        names = {entry.component.name for entry in catalog.registry.entries()}
-        names |= {report.plugin.id for report in catalog.reports}
-        near = get_close_matches(name, sorted(names), 1) or [known for known in names if known.lower() == name.lower()]
-        failed = "".join(f"\n  not loaded, and may offer it: plugin {report.line}" for report in catalog.failed())
-        raise PluginError(
-            f"nothing is called {name!r}{failed}",
-            hint=f"did you mean {near[0]!r}?" if near else "`neox plugins list` shows all there is",
-        )
-    echo("\n\n".join(texts))
-
-
-@plugins.command()
-@click.pass_context
-def check(ctx: click.Context) -> None:
-    """Import everything that plugins offer, and report what is broken, incompatible or clashing: exit code 3 if any
-    is.
-    """
-    from neox_core.cli.plugin_check import check_plugins
-
-    catalog = load_plugins(again=True)
-    faults = 0
-    for finding in check_plugins(catalog):
-        label = paint("fault:", "red", "bold") if finding.fault else paint("note:", "yellow")
-        echo(label, f" {readable(finding.message)}")
-        if finding.hint:
-            echo(f"  {readable(finding.hint)}")
-        faults += finding.fault
-    offers = len(list(catalog.registry.entries())) + len(catalog.registry.sections)
-    echo(f"{_count(len(catalog.reports), 'plugin')}, {_count(offers, 'offer')}, {_count(faults, 'fault')}")
-    if faults:
-        ctx.exit(PluginError.exit_code)
 
 
 def _rows(catalog: Catalog) -> Iterator[Row]:
@@ -159,7 +117,3 @@ def _print_table(rows: list[Row]) -> None:
         console.print(Text("clash: write the plugin too, as in plugin:name; `neox plugins check` shows more", "red"))
     if any(row.status == "not used yet" for row in rows):
         console.print(Text("not used yet: this version of neox does not use this kind", "dim"))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

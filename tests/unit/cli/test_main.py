@@ -217,6 +217,7 @@ def offer_commands(site: Any, plugin: str, *names: str) -> None:
 
 
 def test_plugins_add_commands(site: Any) -> None:
+    site.install_ours("neox-author")
     offer_commands(site, "neox-a", "hello", "fail", "other", "absent")
     hello, fail, other, absent, near, help_text, lists = site.neox_each(
         ["hello", "--times", "2"], ["fail"], ["other"], ["absent"], ["helo"], ["--help"], ["plugins", "info", "hello"]
@@ -255,12 +256,24 @@ def test_a_command_that_two_plugins_offer(site: Any) -> None:
 
 
 def test_a_command_with_the_name_of_one_of_ours(site: Any) -> None:
+    site.install_ours("neox-author")
     offer_commands(site, "neox-a", "plugins", "hello")
     ours, help_text, check = site.neox_each(["plugins", "list"], ["--help"], ["plugins", "check"])
     assert "neox-a" in ours["stdout"]
     assert "neox-a:plugins" in help_text["stdout"]
     assert check["exit_code"] == 3
     assert "has the name of a command of neox itself" in check["stdout"]
+
+
+def test_a_command_of_a_first_party_plugin_that_is_not_installed_names_it(site: Any) -> None:
+    listed, check, data = site.neox_each(["plugins", "list"], ["plugins", "check"], ["data"])
+    assert (listed["exit_code"], listed["stdout"]) == (0, "")
+    assert "no plugins" in listed["stderr"]
+    assert "in the repository of neox" in listed["stderr"]
+    assert check["exit_code"] == data["exit_code"] == 2
+    said = "no command 'check'; neox-author offers it: `pip install ./plugins/neox-author` in the repository of neox"
+    assert said in check["stderr"]
+    assert "no command 'data'; neox-data offers it: " in data["stderr"]
 
 
 def test_an_unknown_command_tells_which_plugin_may_have_it(failing: Any) -> None:

@@ -2,15 +2,12 @@
 
 import fcntl
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from neox_core.cli.try_imports import import_errors
-from neox_core.errors import PluginError
 from neox_core.hooks import suspects
 from neox_core.hooks.suspects import watch
 
@@ -29,13 +26,14 @@ def notes(site: Any) -> list[str]:
 
 
 def test_one_that_dies_is_named_from_then_on_until_it_is_mended(good: Any, install: Any) -> None:
+    good.install_ours("neox-author")
     install(good, "neox-bad", "Bad", f"open('tried', 'a').write('.'); {DIES}")
     tried = good.work / "tried"
     assert good.neox("plugins", "list").returncode == -9
     assert notes(good) == ["process"]
     said = {"neox-good": "ok: made for a test", "neox-bad": "broken: ends the process that lists it"}
-    assert listed(good) == said
-    assert listed(good) == said
+    assert said.items() <= listed(good).items()
+    assert said.items() <= listed(good).items()
     assert tried.read_text() == "..", "once by the first command, once to make sure"
     check = good.neox("plugins", "check")
     assert check.returncode == 3
@@ -129,21 +127,3 @@ def test_a_file_system_without_locks_is_enough(folder: Path, monkeypatch: pytest
         with watch() as other:
             assert other.fault("neox-a", str, again=False) is None
     assert list(folder.iterdir()) == []
-
-
-def test_an_import_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "hangs.py").write_text("import time\ntime.sleep(1e6)\n")
-    (tmp_path / "stays.py").write_text(
-        "import threading, time\nthreading.Thread(target=time.sleep, args=(1e6,)).start()\nx = 1\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    said = import_errors([("hangs:x", True), ("stays:x", True)], 3.0)
-    assert said["stays:x"] == ""
-    assert "takes longer than 3 s to import" in said["hangs:x"]
-    assert "hangs.py" in said["hangs:x"]
-
-
-def test_a_process_that_cannot_even_start_to_import_is_not_started_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neox_core.cli.try_imports.python", lambda *_: (sys.executable, "-c", "1 / 0"))
-    with pytest.raises(PluginError, match=r"cannot start .*: ZeroDivisionError: division by zero"):
-        import_errors([("a:x", True), ("b:x", True)])

@@ -6,6 +6,7 @@ from typing import Any, get_origin
 
 import pytest
 from attrs import frozen
+from neox_author.try_rules import rule_faults
 
 from neox_core.api import Component, ConfigSection, Problem, hookimpl, setting
 from neox_core.config.report import ProblemsError, errors, render
@@ -16,7 +17,6 @@ from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.rules import all_rules, rules_about
 from neox_core.plan.rules.rule import Rule, keys_of
-from neox_core.plan.try_rules import rule_faults
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""`python -m neox_core.cli.try_imports`: imports targets one by one, so that a crash ends this process only.
+"""`python -m neox_author.try_imports`: imports targets one by one, so that a crash ends this process only.
 
 Reads a JSON list of [path, light] from stdin; for each writes a JSON line [path, error or ""] to stdout as soon as it
 is known. What the imported modules print goes to stderr. While a `light` target is imported, heavy libraries are

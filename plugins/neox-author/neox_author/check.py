@@ -5,17 +5,17 @@ from difflib import get_close_matches
 
 from attrs import frozen
 
+from neox_author.declaration import settings_faults
+from neox_author.try_imports import import_errors
+from neox_author.try_rules import rule_faults
 from neox_core.cli.main import SUBCOMMANDS
-from neox_core.cli.try_imports import import_errors
 from neox_core.config.report import spell
-from neox_core.config.schema.declaration import settings_faults
 from neox_core.config.schema.owners import contested, two_owners
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.install import how_to_get
 from neox_core.hooks.kinds import KIND_BY_NAME, KINDS
 from neox_core.hooks.ops import installed_ops
 from neox_core.hooks.registry import Entry
-from neox_core.plan.try_rules import rule_faults
 
 
 @frozen
