@@ -10,12 +10,11 @@ from attrs import asdict, frozen
 
 from neox_core.cli.offered import OpenGroup
 from neox_core.hooks.catalog import Catalog
-from neox_core.hooks.kinds import KIND_BY_NAME, KINDS
 from neox_core.hooks.loader import load_plugins
+from neox_core.hooks.registry import Registry
 from neox_core.terminal import echo, echo_json, one_line
 
-SECTION = "config section"
-KIND_NAMES = [*(kind.name for kind in KINDS), SECTION]
+SECTION, KIND = "config section", "kind"
 
 
 @frozen
@@ -30,27 +29,13 @@ class Row:
     summary: str
 
 
-class KindName(click.ParamType):  # type: ignore[type-arg]  # generic in new releases of click only
-    """A kind, with spaces, hyphens or underscores."""
-
-    name = "kind"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        spelled = value.replace("-", " ").replace("_", " ")
-        if spelled not in KIND_NAMES:
-            near = get_close_matches(spelled, KIND_NAMES, 1)
-            known = f"did you mean {near[0]!r}?" if near else f"kinds: {', '.join(KIND_NAMES)}"
-            self.fail(f"{value!r} is not a kind; {known}", param, ctx)
-        return spelled
-
-
 @click.group(cls=OpenGroup)
 def plugins() -> None:
     """List, describe and check the installed plugins."""
 
 
 @plugins.command("list")
-@click.option("--kind", type=KindName(), help="Only this kind (failed plugins are always shown).")
+@click.option("--kind", metavar="KIND", help="Only this kind (failed plugins are always shown).")
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of objects with the columns as keys.")
 def list_plugins(kind: str | None, as_json: bool) -> None:
     """List what each plugin offers, and the plugins that offer nothing because they failed.
@@ -59,6 +44,8 @@ def list_plugins(kind: str | None, as_json: bool) -> None:
     by tabs.
     """
     catalog = load_plugins()
+    if kind is not None:
+        kind = _kind(kind, catalog.registry)
     rows = [row for row in _rows(catalog) if kind is None or row.kind in ("", kind)]
     for said, hint in catalog.misnamed():
         echo(f"warning: {said}; {hint}", err=True)
@@ -75,6 +62,16 @@ def list_plugins(kind: str | None, as_json: bool) -> None:
             echo("\t".join(map(one_line, (row.kind, row.name, row.plugin, row.version, row.status, row.summary))))
 
 
+def _kind(value: str, registry: Registry) -> str:
+    """The name of a kind that is written with spaces, hyphens or underscores."""
+    spelled, known = value.replace("-", " ").replace("_", " "), [*registry.kinds, SECTION, KIND]
+    if spelled not in known:
+        near = get_close_matches(spelled, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"kinds: {', '.join(known)}"
+        raise click.BadParameter(f"{value!r} is not a kind; {hint}", param_hint="'--kind'")
+    return spelled
+
+
 def _rows(catalog: Catalog) -> Iterator[Row]:
     registry = catalog.registry
     clashing = {entry for entries in registry.clashes() for entry in entries}
@@ -82,9 +79,13 @@ def _rows(catalog: Catalog) -> Iterator[Row]:
         component, plugin = entry.component, entry.plugin
         missing = component.missing()
         status = "clash" if entry in clashing else f"needs {', '.join(missing)}" if missing else "ok"
-        if status == "ok" and not KIND_BY_NAME[entry.kind].used:
+        if status == "ok" and not entry.definition.used:
             status = "not used yet"
         yield Row(entry.kind, component.name, plugin.id, plugin.version, status, component.summary)
+    for name, plugin in registry.definers.items():
+        kind = registry.kinds[name]
+        chosen = f", chosen by {kind.key.replace('_', '-')}" if kind.key else ""
+        yield Row(KIND, name, plugin.id, plugin.version, "ok", f"offered by {kind.hook}{chosen}")
     contested = [owned for _, owners in registry.key_clashes() for owned in owners]
     for plugin, section in sorted(registry.sections, key=lambda owned: (owned[1].name, owned[0].id)):
         status = "clash" if (plugin, section) in contested else "ok"

@@ -5,10 +5,11 @@ one the address in its own metadata, and for a module only a requirement that th
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, metadata, requires
 from pathlib import Path
+from typing import Any
 
 import tomli
 
@@ -16,7 +17,7 @@ from neox_core.errors import PluginError
 from neox_core.hooks.registry import Entry, normalise
 
 PACKAGES = Path(__file__).parents[1] / "config" / "compat" / "packages.toml"
-"""The names and keys of each first-party package."""
+"""The names, keys and hooks of each first-party package."""
 
 _ADDRESS = re.compile(r"https?://[!-~]{1,200}")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -25,8 +26,18 @@ _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 @cache
 def first_party_plugins() -> frozenset[str]:
     """The ids of the plugins in neox's own repository that a config can need."""
-    table = tomli.loads(PACKAGES.read_text(encoding="utf-8"))
-    return frozenset(table["keys"]).union(*table["components"].values())
+    table = _packages()
+    return frozenset(table["keys"]).union(table["hooks"], *table["components"].values())
+
+
+@cache
+def first_party_hooks() -> Mapping[str, str]:
+    """Hook of a kind -> the plugin in neox's own repository that defines it."""
+    return {hook: package for package, hooks in _packages()["hooks"].items() for hook in hooks}
+
+
+def _packages() -> dict[str, Any]:
+    return tomli.loads(PACKAGES.read_text(encoding="utf-8"))
 
 
 def how_to_install(*plugins: str) -> str:

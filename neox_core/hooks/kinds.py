@@ -1,49 +1,100 @@
 """The kinds of component: which hook offers them, which key chooses them, where their settings are written."""
 
-from attrs import frozen
+from collections.abc import Callable
+from typing import Any
+
+from attrs import Attribute, field, frozen
+from attrs import validators as v
+
+from neox_core.hooks.component import IMPORT_PATH
 
 INFER = "infer"
 """What a key says whose component `Kind.detect` finds out."""
 
 
+def _all_like(pattern: str) -> Callable[[Any, "Attribute[Any]", Any], None]:
+    return v.deep_iterable(v.matches_re(pattern), v.instance_of(tuple))
+
+
+_FLAG = v.instance_of(bool)
+_WORD = r"[a-z][a-z0-9_]*"
+_PATH = rf"({_WORD}(\.{_WORD})*)?"
+
+
 @frozen
 class Kind:
-    """One kind of component.
+    """One kind of component. A plugin defines one of its own by `neox_kinds`.
 
-    * name: as `neox plugins list --kind` takes it.
-    * hook: the hook that offers it.
-    * key: the config key whose value names the chosen component; "" when no key does.
+    * name: in lower case, as `neox plugins list --kind` takes it.
+    * hook: the hook that offers it, which plugins implement as those of the core; it returns a list of `Component`.
+    * key: the config key, with `_` for `-`, whose value names the chosen component; "" when no key does. The plugin
+      that defines the kind owns the key by a ConfigSection, which is read before components are chosen.
     * settings_at: config path of the settings block; "" when each setting is a top-level key.
     * many: whether the key takes a list of names. Components of such a kind can also be switched on by `enabled` of
       their settings; without a key, that is the only way.
-    * used: whether this version of the core uses components of this kind. Others can be offered and listed; a config
-      that asks for one is refused.
-    * plans: whether its planner makes a part of the plan, so that a component of this kind must have one.
+    * used: whether anything uses components of this kind. Others can be offered and listed; a config that asks for one
+      is refused.
     * light: whether the target is also imported on the host, where heavy libraries are refused.
     * any_case: whether the name may be written in capitals, as GPT-NeoX's documents do.
-    * comes_with: the kind whose chosen component names one of this kind where no key does.
     * detect: import path of the function that names the component, by the keys of the config and the registry, where
       the key says `infer`.
+    * contracts: import paths of the Protocols of the target, the first that of every component. They are read for
+      docs/hooks.md and not imported.
+    * help: what docs/hooks.md says of the hook.
+    * plans: kinds of the core only: whether its planner makes a part of the plan, so that a component of this kind must
+      have one.
+    * names_others: kinds of the core only: whether its planner names components of other kinds by keys of the config.
+    * comes_with: kinds of the core only: the kind whose chosen component names one of this kind where no key does.
     """
 
-    name: str
-    hook: str
-    key: str = ""
-    settings_at: str = ""
-    many: bool = False
-    used: bool = True
-    light: bool = False
-    plans: bool = False
-    any_case: bool = False
-    comes_with: str = ""
-    detect: str = ""
+    name: str = field(validator=v.matches_re(r"[a-z][a-z0-9 ]*"))
+    hook: str = field(validator=v.matches_re(_WORD))
+    key: str = field(default="", validator=v.matches_re(_PATH))
+    settings_at: str = field(default="", validator=v.matches_re(_PATH))
+    many: bool = field(default=False, validator=_FLAG)
+    used: bool = field(default=True, validator=_FLAG)
+    light: bool = field(default=False, validator=_FLAG)
+    any_case: bool = field(default=False, validator=_FLAG)
+    detect: str = field(default="", validator=v.matches_re(f"({IMPORT_PATH})?"))
+    contracts: tuple[str, ...] = field(default=(), validator=_all_like(IMPORT_PATH))
+    help: str = field(default="", validator=v.instance_of(str))
+    plans: bool = field(default=False, validator=_FLAG)
+    names_others: bool = field(default=False, validator=_FLAG)
+    comes_with: str = field(default="", validator=v.instance_of(str))
+
+
+def _in(module: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"neox_core.contracts.{module}:{name}" for name in names)
 
 
 KINDS: tuple[Kind, ...] = (
-    Kind("architecture", "neox_architectures", key="architecture", plans=True),
-    Kind("engine", "neox_engines", key="engine", plans=True),
-    Kind("optimizer", "neox_optimizers", key="optimizer.type", settings_at="optimizer.params"),
-    Kind("lr schedule", "neox_lr_schedules", key="lr_decay_style", light=True),
+    Kind(
+        "architecture",
+        "neox_architectures",
+        key="architecture",
+        plans=True,
+        names_others=True,
+        contracts=_in("architecture", "Architecture", "ArchitecturePlanner"),
+        help="Its planner is an `ArchitecturePlanner`. The keys of its shape are its `sections`.",
+    ),
+    Kind(
+        "engine",
+        "neox_engines",
+        key="engine",
+        plans=True,
+        contracts=_in("engine", "EngineMaker", "EnginePlanner"),
+        help="Its planner is an `EnginePlanner`. The keys of sharding, offload and profiling are its `sections`.",
+    ),
+    Kind(
+        "optimizer",
+        "neox_optimizers",
+        key="optimizer.type",
+        settings_at="optimizer.params",
+        contracts=_in("optim", "Optimizer", "AveragingOptimizer"),
+        help="""An optimizer that communicates between the data-parallel ranks by itself also follows
+        `AveragingOptimizer`.""",
+    ),
+    Kind("lr schedule", "neox_lr_schedules", key="lr_decay_style", light=True, contracts=_in("optim", "LRSchedule")),
     Kind(
         "scheduler",
         "neox_schedulers",
@@ -51,28 +102,87 @@ KINDS: tuple[Kind, ...] = (
         settings_at="scheduler.params",
         light=True,
         comes_with="optimizer",
+        contracts=_in("optim", "LRSchedule"),
+        help="A scheduler replaces `lr-decay-style`, and may ignore the warm-up, peak and floor of the shape.",
     ),
-    Kind("norm", "neox_norms", key="norm"),
-    Kind("activation", "neox_activations", key="activation"),
-    Kind("position", "neox_positions", key="pos_emb"),
+    Kind("norm", "neox_norms", key="norm", contracts=_in("model", "Norm")),
+    Kind("activation", "neox_activations", key="activation", contracts=_in("model", "Activation")),
+    Kind("position", "neox_positions", key="pos_emb", contracts=_in("model", "Position")),
     Kind(
-        "sparse layout", "neox_sparse_layouts", key="sparse_attention.mode", settings_at="sparse_attention", many=True
+        "sparse layout",
+        "neox_sparse_layouts",
+        key="sparse_attention.mode",
+        settings_at="sparse_attention",
+        many=True,
+        contracts=_in("attention", "SparseLayout"),
+        help="Which key blocks each query block attends to.",
     ),
-    Kind("kernel", "neox_kernels"),
-    Kind("launcher", "neox_launchers", key="launcher", light=True, any_case=True),
+    Kind(
+        "kernel",
+        "neox_kernels",
+        contracts=(*_in("kernel", "Kernel", "KernelUser"), *_in("attention", "SparseKernel")),
+        help="""Named `<op>.<implementation>`, chosen by `kernels` and the fusion switches. `neox plugins info OP` shows
+        the call signature of the reference of an op such as `cross_entropy`. The component that computes an op follows
+        `KernelUser` and declares the op. A kernel of block-sparse attention also follows `SparseKernel`.""",
+    ),
+    Kind("launcher", "neox_launchers", key="launcher", light=True, any_case=True, contracts=_in("host", "Launcher")),
     Kind(
         "data backend",
         "neox_data_backends",
         key="data_impl",
         detect="neox_core.config.compat.detect_data_format:detect",
+        contracts=_in("data", "DataBackend", "ResumableBackend", "TokenizingBackend", "StreamingBackend"),
+        help="""A backend that can continue an unfinished dataset also follows `ResumableBackend`, one that reads text
+        `TokenizingBackend`, one that does not count its documents beforehand `StreamingBackend`.""",
     ),
-    Kind("tokenizer", "neox_tokenizers", key="tokenizer_type"),
-    Kind("corpus", "neox_corpora"),
-    Kind("curriculum", "neox_curricula", many=True),
-    Kind("monitor", "neox_monitors", key="monitors", many=True),
-    Kind("model family", "neox_model_families", light=True),
-    Kind("checkpoint format", "neox_checkpoint_formats", used=False),
-    Kind("command", "neox_commands"),
+    Kind(
+        "tokenizer",
+        "neox_tokenizers",
+        key="tokenizer_type",
+        contracts=_in("data", "Tokenizer", "TrainableTokenizer"),
+        help="A tokenizer that can be trained on text also follows `TrainableTokenizer`.",
+    ),
+    Kind(
+        "corpus",
+        "neox_corpora",
+        contracts=_in("data", "NamedCorpus"),
+        help="Texts that `neox data prepare` knows by name.",
+    ),
+    Kind(
+        "curriculum",
+        "neox_curricula",
+        many=True,
+        contracts=_in("curriculum", "Curriculum"),
+        help="Chosen by `enabled` of their own settings, one at a time.",
+    ),
+    Kind(
+        "monitor",
+        "neox_monitors",
+        key="monitors",
+        many=True,
+        contracts=_in("host", "Monitor"),
+        help="Chosen by `monitors`, a list, or by `enabled` of their own settings.",
+    ),
+    Kind(
+        "model family",
+        "neox_model_families",
+        light=True,
+        contracts=_in("family", "ModelFamily"),
+        help="Families of published checkpoints that can be read and written.",
+    ),
+    Kind(
+        "checkpoint format",
+        "neox_checkpoint_formats",
+        used=False,
+        contracts=_in("interchange", "CheckpointFormat"),
+        help="Foreign checkpoint layouts.",
+    ),
+    Kind(
+        "command",
+        "neox_commands",
+        help="""Subcommands of `neox`, by name; `config.x` is one of `neox config`. The target is a `click.Command`,
+        imported when the command is called.""",
+    ),
 )
 
 KIND_BY_NAME = {kind.name: kind for kind in KINDS}

@@ -6,34 +6,33 @@ point of the same name, so this module does the loading.
 
 import inspect
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import redirect_stdout, suppress
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from functools import partial
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pluggy
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from neox_core.errors import PluginError
-from neox_core.hooks import specs
 from neox_core.hooks.catalog import Catalog, Report
 from neox_core.hooks.component import GROUP, Component, ConfigSection, show_traceback
+from neox_core.hooks.definitions import Defined, check_kinds, clashes, manager_of, unknown_hook
 from neox_core.hooks.guard import SlowListingError, only_listing
-from neox_core.hooks.kinds import KINDS
+from neox_core.hooks.kinds import Kind
 from neox_core.hooks.markers import PROJECT
-from neox_core.hooks.registry import Entry, PluginInfo, Registry, normalise
+from neox_core.hooks.registry import Entry, Offer, PluginInfo, Registry, normalise
 from neox_core.hooks.spellings import OlderSpelling
 from neox_core.hooks.suspects import Watch, watch
 from neox_core.hooks.switches import disabled_plugins
 
 API = "1"
 MOST_FILES = 2000
-
-Offer = Entry | ConfigSection | OlderSpelling
 
 
 def load_plugins(
@@ -53,47 +52,105 @@ def load_plugins(
 def _load_all(
     points: Iterable[EntryPoint], disabled: Mapping[str, str] | None, watching: Watch, *, again: bool
 ) -> Catalog:
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(specs)
-    registry = Registry()
-    reports: list[Report] = []
+    """In two passes: first every plugin is imported and asked for the kinds that it defines, then for its offers. So it
+    does not matter in which order those come that define a kind and those that offer components of it.
+    """
+    reports: dict[str, Report] = {}
+    listings: list[_Listing] = []
+    core = manager_of(())
     off = disabled_plugins() if disabled is None else disabled
     for plugin in _plugins(points):
         info = plugin.info(plugin.points[0])
         if info.id in off:
-            reports.append(Report(info, "disabled", PluginError(f"switched off by {off[info.id]}")))
+            reports[info.id] = Report(info, "disabled", PluginError(f"switched off by {off[info.id]}"))
             continue
         wrong_api = _wrong_api(plugin)
         if wrong_api:
-            reports.append(Report(info, "incompatible", PluginError(wrong_api)))
+            reports[info.id] = Report(info, "incompatible", PluginError(wrong_api))
             continue
         fault = watching.fault(plugin.id, plugin.state, again=again)
         if fault:
-            reports.append(Report(info, "broken", fault))
+            reports[info.id] = Report(info, "broken", fault)
             continue
-        watching.begin(plugin.id)
-        try:
-            offers = _load(manager, plugin)
-        except KeyboardInterrupt:
-            raise
-        except SlowListingError as error:
-            show_traceback(error)
+        listing = _Listing(plugin, info)
+        with _alone(listing, reports, watching):
+            _import(core, listing)
+        listings.append(listing)
+    sound = [each for each in listings if each.info.id not in reports]
+    for name, error in clashes(each for listing in sound for each in listing.defined()).items():
+        reports[name] = Report(next(each.info for each in listings if each.info.id == name), "broken", error)
+    return _offered(listings, reports, watching, off)
+
+
+def _offered(
+    listings: Sequence["_Listing"], reports: dict[str, Report], watching: Watch, off: Mapping[str, str]
+) -> Catalog:
+    """The second pass: done again without the kinds of a plugin that turns out to be broken."""
+    while True:
+        sound = [each for each in listings if each.info.id not in reports]
+        registry = Registry()
+        for plugin, kind in (each for listing in sound for each in listing.defined()):
+            registry.add_kind(plugin, kind)
+        manager = manager_of(registry.kinds_of_plugins())
+        failed = dict(reports)
+        lost = {kind.hook: info.id for each in listings for info, kind in each.defined() if info.id in failed}
+        unknown = partial(unknown_hook, known=_hooks(manager), reports=failed, lost=lost)
+        for listing in sound:
+            with _alone(listing, reports, watching):
+                _register(manager, listing, registry, unknown)
+        if not any(each.kinds for each in sound if each.info.id in reports):
+            break
+    for each in sound:
+        if each.info.id not in reports:
+            reports[each.info.id] = Report(each.info, "ok")
+            for owner, offer in each.offers:
+                registry.add_offer(owner, offer)
+    return Catalog(manager, registry, tuple(reports[name] for name in sorted(reports)), off)
+
+
+@define
+class _Listing:
+    """A plugin while it is being listed."""
+
+    plugin: "_Plugin"
+    info: PluginInfo
+    modules: list[tuple[str, PluginInfo, ModuleType]] = field(factory=list)
+    kinds: list[Kind] = field(factory=list)
+    offers: list[tuple[PluginInfo, Offer]] = field(factory=list)
+    imported: set[str] = field(factory=set)
+
+    def defined(self) -> Iterator[Defined]:
+        return ((self.info, kind) for kind in self.kinds)
+
+    def forget(self) -> None:
+        """A module that caught an error would pass when it is loaded again."""
+        packages = {self.plugin.info(point).module.partition(".")[0] for point in self.plugin.points}
+        for name in self.imported:
+            if name.partition(".")[0] in packages:
+                sys.modules.pop(name, None)
+
+
+@contextmanager
+def _alone(listing: _Listing, reports: dict[str, Report], watching: Watch) -> Iterator[None]:
+    """Run a part of listing one plugin: whatever it raises becomes its report, and the others still load."""
+    plugin, info = listing.plugin, listing.info
+    watching.begin(plugin.id)
+    before = set(sys.modules)
+    try:
+        # What a plugin prints must not end up in the output of `--json`.
+        with only_listing(plugin.id), redirect_stdout(sys.stderr):
+            yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever a plugin raises, also sys.exit, the others must load
+        show_traceback(error)
+        if isinstance(error, SlowListingError):
             watching.remember(plugin.id, plugin.state(), "slow")
-            reports.append(Report(info, "broken", error))
-            continue
-        except BaseException as error:  # noqa: BLE001 - whatever a plugin raises, also sys.exit, the others must load
-            show_traceback(error)
-            reports.append(Report(info, "broken", error))
-            continue
-        for owner, offer in offers:
-            if isinstance(offer, Entry):
-                registry.add(offer)
-            elif isinstance(offer, ConfigSection):
-                registry.add_section(owner, offer)
-            else:
-                registry.add_spelling(owner, offer)
-        reports.append(Report(info, "ok"))
-    return Catalog(manager, registry, tuple(reports), off)
+        reports[info.id] = Report(info, "broken", error)
+    finally:
+        listing.imported |= set(sys.modules) - before
+        if info.id in reports:
+            listing.forget()
 
 
 @frozen
@@ -155,64 +212,68 @@ def _wrong_api(plugin: _Plugin) -> str:
     return f"is made for plugin api {', '.join(declared)}; this core has api {API}"
 
 
-def _load(manager: pluggy.PluginManager, plugin: _Plugin) -> list[tuple[PluginInfo, Offer]]:
+def _import(manager: pluggy.PluginManager, listing: _Listing) -> None:
+    """Import the modules of a plugin, and ask them for the kinds that it defines. manager: knows the core's hooks."""
+    for point in listing.plugin.points:
+        info, module = listing.plugin.info(point), point.load()
+        _check_marks(manager, module)
+        listing.modules.append((f"{listing.plugin.id}/{point.name}", info, module))
+        if hasattr(module, "neox_kinds"):
+            manager.register(module)
+            listing.kinds += _call(manager, module, "neox_kinds", Kind)
+    check_kinds(listing.kinds)
+
+
+def _register(
+    manager: pluggy.PluginManager, listing: _Listing, registry: Registry, unknown: Callable[[str], PluginError]
+) -> None:
+    """Register the modules of a plugin and take its offers; when one is wrong, none is registered."""
     registered: list[str] = []
-    offers: list[tuple[PluginInfo, Offer]] = []
-    imported_before = set(sys.modules)
+    listing.offers.clear()
     try:
-        for point in plugin.points:
-            info = plugin.info(point)
-            name = f"{plugin.id}/{point.name}"
-            # What a plugin prints must not end up in the output of `--json`.
-            with only_listing(plugin.id), redirect_stdout(sys.stderr):
-                module = point.load()
-                _check_marks(module)
-                if manager.is_registered(module):
-                    raise PluginError(f"{info.module} is already registered by {manager.get_name(module)}")
-                registered.append(name)
-                manager.register(module, name=name)
-                _check_hooks(manager, module)
-                offers += [(info, offer) for offer in _offers(manager, module, info)]
-        _check_names([offer for _, offer in offers if isinstance(offer, Entry)])
+        for name, info, module in listing.modules:
+            _check_marks(manager, module)
+            if manager.is_registered(module):
+                raise PluginError(f"{info.module} is already registered by {manager.get_name(module)}")
+            registered.append(name)
+            manager.register(module, name=name)
+            _check_hooks(manager, module, unknown)
+            listing.offers += [(info, offer) for offer in _offers(manager, module, info, registry)]
+        _check_names([offer for _, offer in listing.offers if isinstance(offer, Entry)])
     except BaseException:
         for name in registered:
             if manager.has_plugin(name):
                 manager.unregister(name=name)
-        packages = {plugin.info(point).module.partition(".")[0] for point in plugin.points}
-        for module_name in set(sys.modules) - imported_before:
-            if module_name.partition(".")[0] in packages:
-                del sys.modules[module_name]  # a module that caught the error would pass when it is loaded again
         raise
-    return offers
 
 
-def _check_marks(module: object) -> None:
+def _hooks(manager: pluggy.PluginManager) -> list[str]:
+    """The names of all hooks that are specified."""
+    return [name for name, caller in vars(manager.hook).items() if caller.has_spec()]
+
+
+def _check_marks(manager: pluggy.PluginManager, module: object) -> None:
     """Refuse a hook without its mark, which would silently offer nothing."""
     for name, value in vars(module).items():
-        a_hook = name.startswith("neox_") and hasattr(specs, name) and inspect.isfunction(value)
-        if a_hook and not hasattr(value, f"{PROJECT}_impl"):
+        caller = getattr(manager.hook, name, None) if inspect.isfunction(value) else None
+        if caller is not None and caller.has_spec() and not hasattr(value, f"{PROJECT}_impl"):
             raise PluginError(f"{name} is not marked as a hook", hint="put @hookimpl above it")
 
 
-def _check_hooks(manager: pluggy.PluginManager, module: object) -> None:
+def _check_hooks(manager: pluggy.PluginManager, module: object, unknown: Callable[[str], PluginError]) -> None:
     callers = manager.get_hookcallers(module) or []
     if not callers:
         raise PluginError("offers nothing: it has no hook", hint="mark one with @hookimpl; see docs/hooks.md")
-    known = [name for name in vars(specs) if name.startswith("neox_")]
     for caller in callers:
         optional = any(impl.optionalhook for impl in caller.get_hookimpls() if impl.plugin is module)
         if not caller.has_spec() and not optional:
-            near = get_close_matches(caller.name, known, 1)
-            raise PluginError(
-                f"has a hook {caller.name} that this core does not know",
-                hint=f"did you mean {near[0]}?" if near else "docs/hooks.md lists all hooks",
-            )
+            raise unknown(caller.name)
 
 
-def _offers(manager: pluggy.PluginManager, module: object, info: PluginInfo) -> Iterator[Offer]:
-    for kind in KINDS:
+def _offers(manager: pluggy.PluginManager, module: object, info: PluginInfo, registry: Registry) -> Iterator[Offer]:
+    for kind in registry.kinds.values():
         for component in _call(manager, module, kind.hook, Component):
-            yield Entry(kind.name, component, info)
+            yield Entry(kind.name, component, info, kind)
     yield from _call(manager, module, "neox_config_sections", ConfigSection)
     yield from _call(manager, module, "neox_older_spellings", OlderSpelling)
 

@@ -42,7 +42,7 @@ def signature_of(path: str) -> Signature | None:
     """The signature of an import path, whose module is read but not imported; None where its source is not found."""
     module, _, attribute = path.partition(":")
     try:
-        file = _file_of(module)
+        file = file_of(module)
         tree = ast.parse(file.read_text(encoding="utf-8")) if file is not None else None
     except (OSError, ValueError, SyntaxError, RecursionError):
         return None
@@ -53,7 +53,7 @@ def signature_of(path: str) -> Signature | None:
     return Signature(f"{node.name}({ast.unparse(node.args)}){returned}", ast.get_docstring(node) or "")
 
 
-def _file_of(module: str) -> Path | None:
+def file_of(module: str) -> Path | None:
     """The source of a module, without importing the packages around it."""
     package, *inner = module.split(".")
     spec = find_spec(package)

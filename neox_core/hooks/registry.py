@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
-from attrs import fields, frozen
+from attrs import Factory, field, fields, frozen
 
 from neox_core.errors import PluginError
 from neox_core.hooks.component import Component, ConfigSection, load_path
-from neox_core.hooks.kinds import KIND_BY_NAME
+from neox_core.hooks.kinds import KIND_BY_NAME, Kind
 from neox_core.hooks.spellings import OlderSpelling
 
 
@@ -32,13 +32,18 @@ class PluginInfo:
     module: str
 
 
+def _known(entry: Any) -> Kind:
+    return KIND_BY_NAME.get(entry.kind) or Kind(entry.kind, "neox_not_installed")
+
+
 @frozen
 class Entry:
-    """One offer and its plugin."""
+    """One offer and its plugin. kind: its name; definition: what the kind is, by default as the core has it."""
 
     kind: str
     component: Component
     plugin: PluginInfo
+    definition: Kind = field(default=Factory(_known, takes_self=True), repr=False)
 
     @property
     def qualified(self) -> str:
@@ -66,10 +71,15 @@ class Entry:
             ) from error
 
 
+Offer = Entry | ConfigSection | OlderSpelling
+
+
 class Registry:
-    """Offers by kind and name."""
+    """Offers by kind and name. kinds: by name, those of the core and then those that plugins define."""
 
     def __init__(self) -> None:
+        self.kinds: dict[str, Kind] = dict(KIND_BY_NAME)
+        self.definers: dict[str, PluginInfo] = {}
         self._offers: dict[tuple[str, str], list[Entry]] = defaultdict(list)
         self.sections: list[tuple[PluginInfo, ConfigSection]] = []
         self.spellings: list[tuple[PluginInfo, OlderSpelling]] = []
@@ -77,6 +87,21 @@ class Registry:
     def sections_of_components(self) -> Iterator[tuple[Entry, ConfigSection]]:
         """The sections that are read where a component is chosen, each with that component."""
         return ((entry, section) for entry in self.entries() for section in entry.component.sections)
+
+    def add_kind(self, plugin: PluginInfo, kind: Kind) -> None:
+        self.kinds[kind.name], self.definers[kind.name] = kind, plugin
+
+    def kinds_of_plugins(self) -> Iterator[Kind]:
+        """Those that are not the core's."""
+        return (self.kinds[name] for name in self.definers)
+
+    def add_offer(self, plugin: PluginInfo, offer: Offer) -> None:
+        if isinstance(offer, Entry):
+            self.add(offer)
+        elif isinstance(offer, ConfigSection):
+            self.add_section(plugin, offer)
+        else:
+            self.add_spelling(plugin, offer)
 
     def add(self, entry: Entry) -> None:
         self._offers[entry.kind, entry.component.name].append(entry)
@@ -129,7 +154,7 @@ class Registry:
         if offers:
             owners = " and ".join(f"{entry.plugin.id} {entry.plugin.version}" for entry in offers)
             ways = " or ".join(f"`{entry.qualified}`" for entry in offers)
-            key = KIND_BY_NAME[kind].key.replace("_", "-")
+            key = offers[0].definition.key.replace("_", "-")
             raise PluginError(
                 f"{kind} {name!r} is offered by {owners}", hint=f"write {key}: {ways}" if key else f"write {ways}"
             )

@@ -18,7 +18,6 @@ from neox_core.config.schema.sections.schedule import LearningRateSection
 from neox_core.config.schema.sections.training import TrainingSection
 from neox_core.config.schema.structure import Chosen, Config
 from neox_core.hooks.component import path_of
-from neox_core.hooks.kinds import KIND_BY_NAME
 from neox_core.plan.cluster import ClusterShape, cluster_plan
 from neox_core.plan.lr_schedule import chosen_schedule, schedule_shape
 from neox_core.plan.planners import architecture_planner, engine_planner, sharding
@@ -87,7 +86,7 @@ def reference(chosen: Chosen, **changed: Any) -> ComponentRef:
         target=component.target,
         settings_class=path_of(component.settings) if component.settings is not None else None,
         settings=settings | changed,
-        planner=component.planner if KIND_BY_NAME[entry.kind].plans else None,
+        planner=component.planner if entry.definition.plans else None,
     )
 
 

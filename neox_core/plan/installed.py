@@ -9,7 +9,6 @@ from attrs import evolve, fields
 
 from neox_core.errors import CheckpointError, ConfigError, NeoxError
 from neox_core.hooks.component import path_of
-from neox_core.hooks.kinds import KIND_BY_NAME
 from neox_core.plan.earlier import as_today
 from neox_core.plan.runfile import ComponentRef, ModelPlan, RunPlan, plan_of, require_format, unknown, with_components
 from neox_core.plan.saved import RUN, find_checkpoint, read_run
@@ -88,7 +87,7 @@ def offered(entry: Entry) -> ComponentRef:
     """An offer as a plan names it, without settings."""
     component, plugin = entry.component, entry.plugin
     settings = path_of(component.settings) if component.settings is not None else None
-    planner = component.planner if KIND_BY_NAME[entry.kind].plans else None
+    planner = component.planner if entry.definition.plans else None
     return ComponentRef(
         entry.kind, component.name, plugin.id, plugin.version, component.target, settings, planner=planner
     )

@@ -12,7 +12,6 @@ from neox_core.config.problem import Problem
 from neox_core.config.schema.sections.kernels import KernelsSection
 from neox_core.config.schema.structure import Config
 from neox_core.hooks.install import how_to_get, how_to_install
-from neox_core.hooks.kinds import KIND_BY_NAME
 from neox_core.hooks.ops import installed_ops
 from neox_core.hooks.registry import Entry, Registry
 from neox_core.plan.planners import architecture_planner, sharding
@@ -63,8 +62,9 @@ def _notes(config: Config, op: str, reason: tuple[str, str] | None, device: str)
 
 def model_ops(config: Config) -> tuple[str, ...]:
     """The ops that the model and the optimizer of a config compute."""
-    parts = (kind for kind in config.chosen if not KIND_BY_NAME[kind].plans)  # an architecture tells its own
-    return (*architecture_planner(config).ops(config), *(op for kind in parts for op in _ops_of(config, kind)))
+    parts = (each.entry for chosen in config.chosen.values() for each in chosen)
+    others = (each.component for each in parts if not each.definition.plans)  # an architecture tells its own
+    return (*architecture_planner(config).ops(config), *(op for each in others for op, _ in each.ops))
 
 
 def _ops_of(config: Config, kind: str) -> Iterator[str]:

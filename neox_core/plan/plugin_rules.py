@@ -80,4 +80,5 @@ def used_plugins(config: Config, catalog: Catalog, kernels: Iterable[KernelPlan]
     used |= {normalise(name) for name in config.section(PluginsSection).plugins.require}
     offering = {entry.plugin.id for entry in catalog.registry.entries()}
     offering |= {plugin.id for plugin, _ in catalog.registry.sections}
+    offering |= {plugin.id for plugin in catalog.registry.definers.values()}
     return used | {report.plugin.id for report in catalog.reports if report.plugin.id not in offering}

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from neox_core.hooks.kinds import KIND_BY_NAME
+from neox_core.hooks.kinds import KIND_BY_NAME, Kind
 
 SOURCE = "neox.plan.source"
 """In the metadata of a field."""
@@ -24,30 +24,36 @@ START, FIRST = "of this start of a run", "acts before the first step"
 class Source:
     """keys: dotted, with `_`; of those that a config writes, the first counts.
 
-    kinds: of component, where the field names one; the keys that choose it are among `keys`.
+    definitions: the kinds of component, where the field names one; the keys that choose it are among `keys`.
     derived: what the value follows from where no key is written; "": it is the default of the key.
     apart: what compares the value with that of the run that wrote a checkpoint, or why no one has to; "": a resumed
         run compares it, where one of the keys changes numbers.
     """
 
     keys: tuple[str, ...] = ()
-    kinds: tuple[str, ...] = ()
+    definitions: tuple[Kind, ...] = ()
     derived: str = ""
     apart: str = ""
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(kind.name for kind in self.definitions)
+
     def inside(self, setting: str) -> tuple[str, ...]:
         """The keys of a setting of the component that the field names."""
-        blocks = (KIND_BY_NAME[kind].settings_at for kind in self.kinds)
+        blocks = (kind.settings_at for kind in self.definitions)
         return (*(f"{block}.{setting}" for block in blocks if block), setting)
 
 
-def of(*keys: str, kind: str | tuple[str, ...] = (), derived: str = "", apart: str = "") -> Mapping[str, Any]:
+def of(*keys: str, kind: str | Kind | tuple[str, ...] = (), derived: str = "", apart: str = "") -> Mapping[str, Any]:
     """Metadata of a field of a plan; a field without it comes from the key of its own name. Arguments as in `Source`.
 
-    kind: a kind, or several; the keys that choose its component come first.
+    kind: a kind of the core by its name, or several, or one that a plugin defines; the keys that choose its component
+        come first.
     """
-    kinds = (kind,) if isinstance(kind, str) else kind
-    choosing = tuple(KIND_BY_NAME[each].key for each in kinds if KIND_BY_NAME[each].key)
+    names = (kind,) if isinstance(kind, str | Kind) else kind
+    kinds = tuple(each if isinstance(each, Kind) else KIND_BY_NAME[each] for each in names)
+    choosing = tuple(each.key for each in kinds if each.key)
     return {SOURCE: Source((*choosing, *keys), kinds, derived, apart)}
 
 

@@ -7,7 +7,6 @@ from neox_core.config.schema.structure import structure_settings
 from neox_core.errors import ConfigError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import GROUP
-from neox_core.hooks.kinds import KIND_BY_NAME
 from neox_core.hooks.loader import load_plugins
 from neox_core.hooks.registry import Entry, normalise
 from neox_core.testing.clauses import heavy_imports, hold
@@ -38,7 +37,7 @@ def build(entry: Entry, **settings: Any) -> Any:
     Raises ConfigError with all that is wrong.
     """
     if entry.component.settings is not None:
-        return structure_settings(entry.component.settings, settings, path=KIND_BY_NAME[entry.kind].settings_at)
+        return structure_settings(entry.component.settings, settings, path=entry.definition.settings_at)
     if settings:
         raise ConfigError(f"{entry.kind} {entry.qualified} has no settings; got {', '.join(settings)}")
     return None

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from neox_core.hooks.kinds import KIND_BY_NAME
 from neox_core.hooks.loader import load_plugins
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,7 +17,7 @@ WORDS = {"checkpoint", "data", "kernels", "neox", "none", "text"}
 NAMES = {
     entry.component.name
     for entry in load_plugins().registry.entries()
-    if entry.plugin.id in PLUGINS and KIND_BY_NAME[entry.kind].used
+    if entry.plugin.id in PLUGINS and entry.definition.used
 } - WORDS
 SETTING = {"setting", "_speed"}
 """What makes a key: a default may name the component that a config without it has."""

@@ -7,24 +7,24 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pluggy
 import pytest
 from attrs import fields
 from neox_reference import hooks as document
 
 from neox_core.hooks import specs
 from neox_core.hooks.component import Component
-from neox_core.hooks.kinds import KINDS
-from neox_core.hooks.markers import PROJECT
+from neox_core.hooks.definitions import manager_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/hooks.md").read_text()
 
 
+REGISTRY = document.first_party()
+
+
 def hooks() -> set[str]:
     """The hooks as pluggy sees them."""
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(specs)
+    manager = manager_of(REGISTRY.kinds_of_plugins())
     return {name for name in dir(manager.hook) if not name.startswith("_")}
 
 
@@ -44,14 +44,20 @@ def test_every_hook_has_a_section_and_a_docstring() -> None:
     assert hooks()
     for name in hooks():
         assert f"\n## {name}\n" in PAGE
-        assert inspect.getdoc(getattr(specs, name))
+    assert all(inspect.getdoc(getattr(specs, name)) for name in document.other_hooks())
+    assert all(kind.help or kind.contracts for kind in REGISTRY.kinds.values())
 
 
 def test_every_hook_belongs_to_a_kind_and_every_kind_to_a_hook() -> None:
-    of_kinds = [kind.hook for kind in KINDS]
+    of_kinds = [kind.hook for kind in REGISTRY.kinds.values()]
     assert len(set(of_kinds)) == len(of_kinds)
-    assert set(of_kinds) == hooks() - {"neox_config_sections", "neox_older_spellings", "neox_check_config"}
-    for kind in KINDS:
+    assert set(of_kinds) == hooks() - {
+        "neox_kinds",
+        "neox_config_sections",
+        "neox_older_spellings",
+        "neox_check_config",
+    }
+    for kind in REGISTRY.kinds.values():
         assert f"| {kind.name} | [`{kind.hook}`]" in PAGE
 
 

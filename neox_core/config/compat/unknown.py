@@ -11,7 +11,7 @@ from neox_core.config.schema.convert import UNKNOWN_KEY, join, same
 from neox_core.config.schema.owners import Owners
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.install import how_to_install
-from neox_core.hooks.kinds import KIND_BY_NAME, Kind
+from neox_core.hooks.kinds import Kind
 
 NOT_YET = "is known, but not available in this version yet"
 
@@ -28,7 +28,7 @@ def explain_unknown(
     if belongs and value is None:
         return
     if belongs:
-        kind = KIND_BY_NAME[belongs[0].kind]
+        kind = belongs[0].definition
         names = " or ".join(dict.fromkeys(each.component.name for each in belongs if each.kind == kind.name))
         chooser = kind.key.replace("_", "-")
         chosen = fields.get(kind.key.partition(".")[0])

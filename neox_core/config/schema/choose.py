@@ -22,7 +22,7 @@ from neox_core.config.schema.sections_read import Keys
 from neox_core.errors import ConfigError, PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import load_path
-from neox_core.hooks.kinds import INFER, KIND_BY_NAME, KINDS, Kind
+from neox_core.hooks.kinds import INFER, Kind
 from neox_core.hooks.registry import Entry, UnknownComponentError
 
 if TYPE_CHECKING:
@@ -48,13 +48,16 @@ class Reading(Keys):
         self.absent: set[str] = set()  # packages of components that are asked for and not there
 
     def choose(self) -> None:
-        for kind in KINDS:
+        kinds = sorted(self.catalog.registry.kinds.values(), key=lambda kind: not kind.names_others)
+        for kind in kinds:
             if kind.used and (kind.key or kind.many):
                 self._choose(kind)
-        for kind in KINDS:
+        for kind in kinds:
             if kind.comes_with:
                 self._choose_along(kind)
         self.in_use |= {each.entry.plugin.id for chosen in self.chosen.values() for each in chosen}
+        definers = self.catalog.registry.definers
+        self.in_use |= {definers[kind].id for kind, chosen in self.chosen.items() if chosen and kind in definers}
 
     def _choose_along(self, kind: Kind) -> None:
         """The component that comes with one of another kind, where the config names none."""
@@ -89,7 +92,7 @@ class Reading(Keys):
             self.report(Problem(f"a run has one {kind.name}, and {names} are switched on", key, "switch one off"))
 
     def _named(self, kind: Kind) -> Any:
-        if (others := self._named_by_architecture(kind)) is not None:
+        if (others := self._named_by_others(kind)) is not None:
             for each in others:
                 if not each.used:
                     self._chosen(kind, each.name)
@@ -98,7 +101,7 @@ class Reading(Keys):
         if head not in self.fields:
             if head in self.expected:
                 raise LookupError(head)
-            return () if kind.many else None  # no key chooses one, or it is one of another architecture
+            return () if kind.many else None  # no key chooses one, or its key belongs to what is not chosen
         value = self.fields[head]
         self.read.add(head)
         for part in rest:
@@ -113,21 +116,20 @@ class Reading(Keys):
             return value.lower()  # the documents write PDSH, OpenMPI, MVAPICH
         return value
 
-    def _named_by_architecture(self, kind: Kind) -> "Sequence[Named] | None":
+    def _named_by_others(self, kind: Kind) -> "Sequence[Named] | None":
         """What other keys of the chosen architecture name. Raises LookupError where what names them is wrong."""
-        architectures = self.chosen.get("architecture")
-        if not architectures:
-            return None
-        try:
-            planner: ArchitecturePlanner = load_path(architectures[0].entry.require_planner())
-            return planner.components(kind.name, self.fields)
-        except MisfitError as error:
-            self.report(Problem(error.message, error.key, error.hint))
-            raise LookupError(error.key) from error
-        except PluginError as error:
-            self.report(Problem(error.message, "architecture", error.hint))
-            self.plugin_faults += 1
-            raise LookupError(kind.name) from error
+        for each in (one for chosen in self.chosen.values() for one in chosen if one.entry.definition.names_others):
+            try:
+                planner: ArchitecturePlanner = load_path(each.entry.require_planner())
+                return planner.components(kind.name, self.fields)
+            except MisfitError as error:
+                self.report(Problem(error.message, error.key, error.hint))
+                raise LookupError(error.key) from error
+            except PluginError as error:
+                self.report(Problem(error.message, each.entry.definition.key, error.hint))
+                self.plugin_faults += 1
+                raise LookupError(kind.name) from error
+        return None
 
     def _chosen(self, kind: Kind, name: str, names: Sequence[str] = ()) -> Chosen | None:
         try:
@@ -261,7 +263,7 @@ class Reading(Keys):
 
     def _chooser(self, kind: Kind, name: str) -> str:
         """The key that has named a component."""
-        others = self._named_by_architecture(kind) or ()
+        others = self._named_by_others(kind) or ()
         return next((each.key for each in others if each.name == name), kind.key)
 
     def _installed(self, kind: Kind) -> str:
@@ -290,9 +292,8 @@ class Reading(Keys):
 
     def _flat(self) -> Iterator[Entry]:
         """The chosen components whose settings are keys of the config, or in the block of their name."""
-        for kind, chosen in self.chosen.items():
-            if not KIND_BY_NAME[kind].settings_at:
-                yield from (each.entry for each in chosen if each.entry.component.settings)
+        entries = (each.entry for chosen in self.chosen.values() for each in chosen)
+        yield from (each for each in entries if each.component.settings and not each.definition.settings_at)
 
     def spellings_of_chosen(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """As `_spellings`, of components whose settings may be in the block of their name."""

@@ -8,7 +8,6 @@ from neox_core.config.compat.older import older_keys
 from neox_core.config.schema.convert import Field, block_of, by_key, fields_of
 from neox_core.config.schema.sections import CORE_SECTIONS
 from neox_core.hooks.component import ConfigSection
-from neox_core.hooks.kinds import KIND_BY_NAME
 from neox_core.hooks.registry import Entry, Registry
 
 CORE = "neox-core"
@@ -47,7 +46,7 @@ def find_owners(registry: Registry) -> Owners:
         for key in by_key(section.settings):
             if key not in section_of or key in older:
                 section_of[key] = named_section(owner, section)
-    flat = [each for each in registry.entries() if each.component.settings and not KIND_BY_NAME[each.kind].settings_at]
+    flat = [each for each in registry.entries() if each.component.settings and not each.definition.settings_at]
     components_of: dict[str, tuple[Entry, ...]] = {}
     for entry in flat:
         for key in by_key(entry.component.settings):

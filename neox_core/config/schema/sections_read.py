@@ -31,6 +31,7 @@ class Keys:
         self.read: set[str] = set()
         self.own: dict[str, dict[str, Any]] = {}
         self.in_use: set[str] = set()
+        self.read_before: list[ConfigSection] = []
         self.takers: dict[str, dict[str, str]] = {}
         self.components: dict[str, list[Entry]] = defaultdict(list)
         self.plugin_faults = 0
@@ -68,9 +69,20 @@ class Keys:
             if owner == CORE:
                 self._read_section(owner, section, by_key(section.settings))
 
+    def read_choosing_sections(self) -> None:
+        """Those with a key that chooses a component of a kind which the same plugin defines."""
+        registry = self.catalog.registry
+        heads = {(plugin.id, registry.kinds[kind].key.partition(".")[0]) for kind, plugin in registry.definers.items()}
+        for owner, section in self.owners.sections:
+            if any((owner, key) in heads for key in by_key(section.settings)):
+                self._read_section(owner, section, by_key(section.settings))
+                self.read_before.append(section)
+                if not self.loaded.values.keys().isdisjoint(by_key(section.settings)):
+                    self.in_use.add(owner)
+
     def read_plugin_sections(self) -> None:
         """Read the sections of plugins that are in use, then the others, which get only keys that nobody has read."""
-        sections = [each for each in self.owners.sections if each[0] != CORE]
+        sections = [each for each in self.owners.sections if each[0] != CORE and each[1] not in self.read_before]
         required = getattr(self.fields.get("plugins"), "require", ())
         self.in_use |= {normalise(each) for each in required}
         for owner, section in sections:

@@ -17,7 +17,7 @@ from neox_core.config.schema.convert import make, read_fields
 from neox_core.config.schema.noted import noted
 from neox_core.config.schema.owners import Owners, find_owners, settings_by_key, spellings
 from neox_core.hooks.catalog import Catalog
-from neox_core.hooks.kinds import KIND_BY_NAME
+from neox_core.hooks.kinds import KIND_BY_NAME, Kind
 from neox_core.ledger import Ledger
 
 __all__ = ["Chosen", "Config", "SectionInvalidError", "structure", "structure_settings"]
@@ -47,6 +47,7 @@ class Config:
     owners: Owners | None = field(default=None, eq=False, repr=False)
     in_use: frozenset[str] = frozenset()
     viewer: str = ""
+    kinds: Mapping[str, Kind] = field(default=KIND_BY_NAME, eq=False, repr=False)
     ledger: Ledger | None = field(default=None, eq=False, repr=False)
 
     def section(self, cls: type[T]) -> T:
@@ -113,9 +114,14 @@ class Config:
         return next((each for each in self.spellings.get(path, ()) if each in self.loaded.places), path)
 
     def components(self, kind: str) -> tuple[Chosen, ...]:
-        """The chosen components of one kind, each with `settings`. Raises SectionInvalidError when it has problems."""
-        if kind in KIND_BY_NAME:
-            self.note(KIND_BY_NAME[kind].key, KIND_BY_NAME[kind].settings_at)
+        """The chosen components of one kind, each with `settings`; none of a kind that no installed plugin defines.
+
+        Raises SectionInvalidError when it has problems.
+        """
+        known = self.kinds.get(kind)
+        if known is None:
+            return ()
+        self.note(known.key, known.settings_at)
         try:
             return self.chosen[kind]
         except KeyError:
@@ -151,6 +157,7 @@ def structure(loaded: Loaded, catalog: Catalog) -> tuple[Config, tuple[Problem, 
     """Structure a loaded config: (config, problems, how many of them are faults of plugins)."""
     work = Reading(loaded, catalog, find_owners(catalog.registry))
     work.read_core_sections()
+    work.read_choosing_sections()
     work.choose()
     work.read_plugin_sections()
     work.settle_keys()
@@ -167,5 +174,6 @@ def structure(loaded: Loaded, catalog: Catalog) -> tuple[Config, tuple[Problem, 
         own=work.own,
         owners=work.owners,
         in_use=frozenset(work.in_use),
+        kinds=catalog.registry.kinds,
     )
     return config, tuple(work.problems), work.plugin_faults

@@ -10,7 +10,6 @@ from neox_core.config.schema.checks import at_rest
 from neox_core.config.schema.convert import fields_of, join
 from neox_core.config.schema.structure import Config, SectionInvalidError
 from neox_core.hooks.catalog import Catalog
-from neox_core.hooks.kinds import KINDS
 from neox_core.hooks.registry import PluginInfo, Registry
 from neox_core.ledger import Ledger
 from neox_core.plan.cluster import ClusterShape
@@ -51,7 +50,7 @@ RULES: tuple[Rule, ...] = tuple(
 
 def all_rules(registry: Registry) -> tuple[Rule, ...]:
     """The rules of the core, then those of every architecture and engine."""
-    entries = (each for kind in KINDS if kind.plans for each in registry.entries(kind.name))
+    entries = (each for each in registry.entries() if each.definition.plans)
     return (*RULES, *(rule for each in entries for rule in planner_of(each).rules))
 
 

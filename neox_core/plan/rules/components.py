@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from neox_core.config.problem import Problem
 from neox_core.config.schema.structure import Chosen, Config
 from neox_core.hooks.install import how_to_get
-from neox_core.hooks.kinds import KIND_BY_NAME, KINDS
+from neox_core.hooks.kinds import KINDS
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
 
@@ -28,4 +28,4 @@ def components_have_libraries(config: Config, shape: ClusterShape) -> Iterator[P
 
 def _chooser(config: Config, chosen: Chosen) -> str:
     switch = f"{chosen.entry.component.name}.enabled"
-    return switch if config.is_set(switch) else KIND_BY_NAME[chosen.entry.kind].key or switch
+    return switch if config.is_set(switch) else chosen.entry.definition.key or switch

@@ -13,7 +13,6 @@ from neox_core.config.report import spell
 from neox_core.config.schema.owners import contested, two_owners
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.install import how_to_get
-from neox_core.hooks.kinds import KIND_BY_NAME, KINDS
 from neox_core.hooks.ops import installed_ops
 from neox_core.hooks.registry import Entry
 
@@ -101,8 +100,7 @@ def _kernels_without_op(catalog: Catalog) -> Iterator[Finding]:
 
 
 def _imports(entries: list[Entry]) -> Iterator[Finding]:
-    unused = {kind.name for kind in KINDS if not kind.used}
-    for kind in sorted({entry.kind for entry in entries} & unused):
+    for kind in sorted({entry.kind for entry in entries if not entry.definition.used}):
         yield Finding(f"this version of neox uses no {kind} yet; it only lists what plugins offer", fault=False)
     ready = []
     for entry in entries:
@@ -112,7 +110,7 @@ def _imports(entries: list[Entry]) -> Iterator[Finding]:
             yield Finding(f"{entry.kind} {entry.qualified} needs {', '.join(missing)}", hint, fault=False)
         else:
             ready.append(entry)
-    errors = import_errors([(entry.component.target, KIND_BY_NAME[entry.kind].light) for entry in ready])
+    errors = import_errors([(entry.component.target, entry.definition.light) for entry in ready])
     for entry in ready:
         if errors[entry.component.target]:
             message = f"{entry.kind} {entry.qualified} {entry.plugin.version}: {errors[entry.component.target]}"

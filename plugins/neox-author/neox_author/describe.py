@@ -7,7 +7,6 @@ from neox_core.config.schema.convert import Field, block_of, fields_of, shown
 from neox_core.config.schema.describe import type_in_words
 from neox_core.hooks.catalog import Catalog, Report
 from neox_core.hooks.component import Component, ConfigSection
-from neox_core.hooks.kinds import KIND_BY_NAME
 from neox_core.hooks.ops import Op, installed_ops, signature_of
 from neox_core.hooks.registry import Entry, PluginInfo
 
@@ -30,7 +29,7 @@ def describe(catalog: Catalog, name: str) -> Iterator[str]:
 
 
 def _component(catalog: Catalog, entry: Entry) -> str:
-    component, kind = entry.component, KIND_BY_NAME[entry.kind]
+    component, kind = entry.component, entry.definition
     others = [other for other in catalog.registry.offers(entry.kind, component.name) if other != entry]
     lines = [_title(f"{entry.kind} {component.name}", component.summary)]
     lines.append(f"  plugin    {entry.plugin.id} {entry.plugin.version}")
@@ -114,6 +113,9 @@ def _plugin(catalog: Catalog, report: Report) -> str:
     if report.hint:
         lines.append(f"  hint      {report.hint}")
     lines.append(f"  module    {plugin.module}")
+    for kind, definer in catalog.registry.definers.items():
+        if definer.id == plugin.id:
+            lines.append(f"  defines   kind {kind}, by the hook {catalog.registry.kinds[kind].hook}")
     for entry in catalog.registry.entries():
         if entry.plugin.id == plugin.id:
             lines.append(f"  offers    {entry.kind} {entry.component.name}")

@@ -10,7 +10,7 @@ from neox_core.config.schema.adam_settings import MomentSettings
 from neox_core.config.schema.structure import Config, structure
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import Component, show_traceback
-from neox_core.hooks.kinds import KIND_BY_NAME, KINDS, Kind
+from neox_core.hooks.kinds import KIND_BY_NAME, Kind
 from neox_core.hooks.registry import Entry, PluginInfo, Registry
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.plugin_rules import fault_of_rules, rules_of_plugins
@@ -33,7 +33,9 @@ def rule_faults(catalog: Catalog) -> Iterator[Problem]:
     """The first thing that the rules of each plugin raise; none where a rule has something to say, or nothing."""
     whole = Catalog(catalog.manager, _with_stand_ins(catalog.registry), catalog.reports)
     shape = ClusterShape("cpu", 1, "gloo", 1)
-    plain: dict[str, Any] = {kind.key: STAND_IN for kind in KINDS if _has_stand_in(kind) and not kind.many}
+    plain: dict[str, Any] = {
+        kind.key: STAND_IN for kind in whole.registry.kinds.values() if _has_stand_in(kind) and not kind.many
+    }
     for name, ask in rules_of_plugins(catalog):
         own = [each for each in catalog.registry.entries() if each.plugin.id == name]
         for choices in (plain, *(plain | _choice(each) for each in own if _choice(each))):
@@ -48,14 +50,19 @@ def rule_faults(catalog: Catalog) -> Iterator[Problem]:
                 break
 
 
-def _has_stand_in(kind: Kind) -> bool:
-    """Whether a component without a planner can stand in for one of a kind that a config chooses."""
+def _named_by_key(kind: Kind) -> bool:
+    """Whether a config names components of the kind, which need no planner."""
     return bool(kind.key) and kind.used and not kind.plans
 
 
+def _has_stand_in(kind: Kind) -> bool:
+    """Whether another component can stand in for one of the kind: the rules of a plugin may call those of its own."""
+    return _named_by_key(kind) and (kind.name in KIND_BY_NAME or not kind.light)
+
+
 def _choice(entry: Entry) -> dict[str, Any]:
-    kind = KIND_BY_NAME[entry.kind]
-    if not _has_stand_in(kind) or kind.name == "sparse layout":
+    kind = entry.definition
+    if not _named_by_key(kind) or (kind.many and kind.settings_at):  # whose block holds more than the list
         return {}
     return {kind.key: [entry.qualified] if kind.many else entry.qualified}
 
@@ -72,12 +79,15 @@ def _config(choices: Mapping[str, Any], catalog: Catalog) -> Config | None:
 def _with_stand_ins(registry: Registry) -> Registry:
     """What is installed, and one more component of each kind that a config chooses."""
     whole = Registry()
+    for name, definer in registry.definers.items():
+        whole.add_kind(definer, registry.kinds[name])
     for entry in registry.entries():
         whole.add(entry)
     for plugin, section in registry.sections:
         whole.add_section(plugin, section)
-    for kind in KINDS:
+    for kind in whole.kinds.values():
         if _has_stand_in(kind):
             settings = MomentSettings if kind.name == "optimizer" else None
-            whole.add(Entry(kind.name, Component(STAND_IN, "math:floor", settings), PluginInfo("neox-core", "0", "")))
+            component = Component(STAND_IN, "math:floor", settings)
+            whole.add(Entry(kind.name, component, PluginInfo("neox-core", "0", ""), kind))
     return whole

@@ -9,7 +9,6 @@ from attrs import frozen
 from neox_reference.api import Key, State, all_keys
 
 from neox_core.config.compat.known import known
-from neox_core.hooks.kinds import KINDS
 from neox_core.hooks.registry import Registry
 
 LEDGER = Path(__file__).with_name("ledger.toml")
@@ -64,7 +63,7 @@ def other_keys(registry: Registry) -> int:
 def name_rows(registry: Registry) -> tuple[Row, ...]:
     """The names that a config can choose, of each kind that has any."""
     rows = []
-    for kind in KINDS:
+    for kind in registry.kinds.values():
         installed = set(registry.names(kind.name)) if kind.used else set()
         later = set(known().components.get(kind.name, {})) - installed
         if kind.key and (installed or later):

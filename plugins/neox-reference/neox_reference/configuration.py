@@ -11,7 +11,6 @@ from neox_core.config.schema.convert import Field, block_of, fields_of
 from neox_core.config.schema.describe import allowed_in_words, default_of, type_in_words
 from neox_core.config.schema.owners import CORE
 from neox_core.config.schema.sections import CORE_SECTIONS
-from neox_core.hooks.kinds import KIND_BY_NAME, KINDS
 from neox_core.hooks.registry import Registry
 from neox_reference.keys import OLDER, Key, all_keys
 
@@ -86,7 +85,7 @@ def _components(registry: Registry) -> Iterator[str]:
     entries = [entry for entry in registry.entries() if first_party(entry.plugin.id)]
     yield "| kind | chosen by | names |"
     yield "|---|---|---|"
-    for kind in KINDS:
+    for kind in registry.kinds.values():
         mine = [entry.component.name for entry in entries if entry.kind == kind.name]
         if kind.key and mine:
             yield f"| {kind.name} | `{spell(kind.key)}` | {', '.join(f'`{name}`' for name in mine)} |"
@@ -98,7 +97,7 @@ def _components(registry: Registry) -> Iterator[str]:
             shared.setdefault((entry.kind, entry.plugin.id, settings), []).append(entry.component.name)
     for (kind_name, plugin, settings), names in shared.items():
         yield f"### {kind_name.capitalize()} {', '.join(f'`{name}`' for name in names)} (`{plugin}`)\n"
-        yield from _table(settings, KIND_BY_NAME[kind_name].settings_at)
+        yield from _table(settings, registry.kinds[kind_name].settings_at)
 
 
 def _table(cls: type, path: str) -> Iterator[str]:

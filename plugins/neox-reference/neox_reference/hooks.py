@@ -1,4 +1,4 @@
-"""docs/hooks.md: the hooks from their specs, the kinds from their table, the contracts from their source text.
+"""docs/hooks.md: the hooks from their specs, the kinds as neox defines them, the contracts from their source.
 
 `python -m neox_reference.hooks` writes the page to standard output. The contracts belong to the training processes
 and are read, not imported.
@@ -12,13 +12,18 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from textwrap import indent
 
+from neox_core.config.compat.packages import first_party as of_neox
 from neox_core.hooks import specs
-from neox_core.hooks.kinds import KINDS, Kind
+from neox_core.hooks.kinds import Kind
+from neox_core.hooks.loader import load_plugins
+from neox_core.hooks.ops import file_of
+from neox_core.hooks.registry import Registry
 
 CORE = Path(specs.__file__).parents[1]
 ELSEWHERE: dict[str, tuple[str, tuple[type, ...]]] = {
     "Component": ("hooks/component.py", (ast.AnnAssign,)),
     "ConfigSection": ("hooks/component.py", (ast.AnnAssign,)),
+    "Kind": ("hooks/kinds.py", (ast.AnnAssign,)),
     "OlderSpelling": ("hooks/spellings.py", (ast.AnnAssign,)),
     "Means": ("hooks/spellings.py", (ast.AnnAssign,)),
     "Moved": ("hooks/spellings.py", (ast.AnnAssign,)),
@@ -60,69 +65,87 @@ calls no hook. Each offer is a `Component`: a name, the import path of its code 
 *contract* of a kind states what its target must be. How to write, test and publish a plugin:
 [plugins.md](plugins.md).
 
-A listing module imports only `neox_core.api`. The contracts are in `neox_core.contracts`, and the errors that a
-component may raise for a user's mistake in `neox_core.errors`, such as `DataError(message, hint="...")`. The page
-gives the module of a class that is defined anywhere else.
+A listing module imports only `neox_core.api`. The contracts of the core's kinds are in `neox_core.contracts`, those of
+the kinds that a plugin defines in the `api` of that plugin, and the errors that a component may raise for a user's
+mistake in `neox_core.errors`, such as `DataError(message, hint="...")`. The page gives the module of a class that is
+defined anywhere else. A plugin that you install may define more kinds: `neox plugins list --kind kind`.
 """
 
-API = ("Component", "ConfigSection", "Problem", "OlderSpelling", "Means", "Moved", "Gone", "Assumed")
+API = ("Component", "ConfigSection", "Kind", "Problem", "OlderSpelling", "Means", "Moved", "Gone", "Assumed")
 """Those of ELSEWHERE that are in `neox_core.api`."""
 
 
-def hook_names() -> tuple[str, ...]:
-    """Every hook of this core, in the order of `hooks/specs.py`."""
+def other_hooks() -> tuple[str, ...]:
+    """The hooks that offer no component, in the order of `hooks/specs.py`."""
     return tuple(name for name in vars(specs) if name.startswith("neox_"))
+
+
+def first_party() -> Registry:
+    """What the core and the plugins of this repository define."""
+    registry = load_plugins(disabled={}).registry
+    for name, plugin in list(registry.definers.items()):
+        if not of_neox(plugin.id):
+            del registry.definers[name], registry.kinds[name]
+    return registry
 
 
 def document() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *_overview(), *_sections()]).rstrip() + "\n"
+    registry = first_party()
+    return "\n".join([HEAD, *_overview(registry), *_sections(registry)]).rstrip() + "\n"
 
 
-def _overview() -> Iterator[str]:
-    yield "| kind | hook | chosen by | used by this version |"
-    yield "|---|---|---|---|"
-    for kind in KINDS:
-        yield f"| {kind.name} | [`{kind.hook}`](#{kind.hook}) | {_key(kind)} | {'yes' if kind.used else 'not yet'} |"
-    yield "\nAnd three that offer no component: " + ", ".join(
-        f"[`{name}`](#{name})" for name in hook_names() if name not in {kind.hook for kind in KINDS}
-    )
+def _overview(registry: Registry) -> Iterator[str]:
+    yield "| kind | hook | chosen by | defined by | used by this version |"
+    yield "|---|---|---|---|---|"
+    for kind in registry.kinds.values():
+        owner, used = _definer(kind, registry), "yes" if kind.used else "not yet"
+        yield f"| {kind.name} | [`{kind.hook}`](#{kind.hook}) | {_key(kind)} | {owner} | {used} |"
+    yield "\nAnd four that offer no component: " + ", ".join(f"[`{name}`](#{name})" for name in other_hooks())
     yield ""
 
 
-def _sections() -> Iterator[str]:
+def _definer(kind: Kind, registry: Registry) -> str:
+    return registry.definers[kind.name].id if kind.name in registry.definers else "the core"
+
+
+def _sections(registry: Registry) -> Iterator[str]:
     """What an offer is, and then the hooks."""
-    kinds = {kind.hook: kind for kind in KINDS}
-    classes = _classes()
-    contracts = {name: re.findall(r"`contracts\.(\w+)`", getattr(specs, name).__doc__ or "") for name in hook_names()}
-    shown = {contract: "" for each in contracts.values() for contract in each}
+    classes = _classes(registry)
+    shown = {_name(contract): "" for kind in registry.kinds.values() for contract in kind.contracts}
     """Classes that are not shown again: contract -> its hook, "" before it is shown."""
     yield "## Component\n"
     shown["Component"] = "With"
     yield from _class("Component", classes, "", shown)
-    for name in hook_names():
+    for name in other_hooks():
         hook = getattr(specs, name)
-        said = inspect.cleandoc(hook.__doc__ or "")
         parameters = ", ".join(inspect.signature(hook).parameters)
         yield f"## {name}\n"
         yield f"`{name}({parameters})` returns a list of `{_returned(hook)}`."
-        yield f"{_without_contract(said)}\n"
-        if name in kinds:
-            yield from _kind(kinds[name])
-        for contract in contracts[name]:
+        yield f"{inspect.cleandoc(hook.__doc__ or '')}\n"
+        for annotation in inspect.get_annotations(hook).values():
+            yield from _spoken_of(str(annotation), classes, shown)
+    for kind in registry.kinds.values():
+        yield f"## {kind.hook}\n"
+        yield f"`{kind.hook}()` returns a list of `Component`."
+        yield f"{inspect.cleandoc(kind.help)}\n" if kind.help else ""
+        yield from _kind(kind, _definer(kind, registry))
+        for contract in map(_name, kind.contracts):
             if shown[contract]:
                 yield f"Contract `{contract}`: as that of [`{shown[contract]}`](#{shown[contract]}).\n"
                 continue
-            shown[contract] = name
+            shown[contract] = kind.hook
             yield from _class(contract, classes, "Contract", shown)
-        for annotation in inspect.get_annotations(hook).values():
-            yield from _spoken_of(str(annotation), classes, shown)
 
 
-def _kind(kind: Kind) -> Iterator[str]:
+def _name(contract: str) -> str:
+    return contract.partition(":")[2]
+
+
+def _kind(kind: Kind, definer: str) -> Iterator[str]:
     where = f"under `{kind.settings_at}`" if kind.settings_at else "top-level keys of the config"
     where = "none" if kind.name == "command" else where
-    yield f"* kind: `{kind.name}`; chosen by: {_key(kind)}; settings: {where}"
+    yield f"* kind: `{kind.name}`; defined by: {definer}; chosen by: {_key(kind)}; settings: {where}"
     if kind.light:
         yield "* the target is imported on the host too, so its module imports no heavy library"
     if not kind.used:
@@ -138,13 +161,6 @@ def _key(kind: Kind) -> str:
     if not kind.key:
         return "`enabled` of its settings" if kind.many else "-"
     return f"`{kind.key.replace('_', '-')}`" + (" (a list)" if kind.many else "")
-
-
-def _without_contract(said: str) -> str:
-    """A hook's docstring without the reference to a contract, which the page includes, and without what `_kind`
-    states.
-    """
-    return re.sub(r"\s*Contract: `contracts\.\w+`[.;]?(\s*the target is imported[^.]*\.)?", "", said)
 
 
 def _returned(hook: Callable[..., object]) -> str:
@@ -201,8 +217,10 @@ def _attribute(node: ast.AnnAssign) -> str:
     return f"{ast.unparse(node.target)}: {ast.unparse(node.annotation)}" + (f" = {default}" if default else "")
 
 
-def _classes() -> dict[str, ast.ClassDef]:
-    trees = (ast.parse(file.read_text(encoding="utf-8")) for file in sorted((CORE / "contracts").glob("*.py")))
+def _classes(registry: Registry) -> dict[str, ast.ClassDef]:
+    modules = {contract.partition(":")[0] for kind in registry.kinds_of_plugins() for contract in kind.contracts}
+    files = [*sorted((CORE / "contracts").glob("*.py")), *filter(None, map(file_of, sorted(modules)))]
+    trees = (ast.parse(file.read_text(encoding="utf-8")) for file in files)
     classes = {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
     for name, (file, _) in ELSEWHERE.items():
         body = ast.parse((CORE / file).read_text(encoding="utf-8")).body

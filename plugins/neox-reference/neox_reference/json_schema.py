@@ -18,7 +18,7 @@ from neox_core.config.schema.convert import Field, fields_of
 from neox_core.config.schema.describe import parts_of
 from neox_core.config.schema.owners import find_owners
 from neox_core.config.schema.sections import CORE_SECTIONS
-from neox_core.hooks.kinds import INFER, KINDS, Kind
+from neox_core.hooks.kinds import INFER, Kind
 from neox_core.hooks.registry import Entry, Registry
 from neox_core.hooks.spellings import Gone, Means, OlderSpelling
 
@@ -39,7 +39,7 @@ def schema(registry: Registry) -> Schema:
             _add(root, "#", spell(field.name), field)
     for name, entries in find_owners(registry).blocks.items():
         _add_block(root, name, entries)
-    for kind in KINDS:
+    for kind in registry.kinds.values():
         if kind.key and kind.used:
             _choose(root, kind, registry)
     for _, rule in older_spellings(registry):
@@ -79,9 +79,8 @@ def _classes(registry: Registry) -> Iterator[type]:
     yield from (section.settings for section in CORE_SECTIONS)
     yield from (section.settings for _, section in registry.sections)
     yield from (section.settings for _, section in registry.sections_of_components())
-    at_top = {kind.name for kind in KINDS if not kind.settings_at}
     for entry in registry.entries():
-        if entry.component.settings is not None and entry.kind in at_top:
+        if entry.component.settings is not None and not entry.definition.settings_at:
             yield entry.component.settings
 
 

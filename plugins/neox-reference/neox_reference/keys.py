@@ -18,7 +18,6 @@ from neox_core.config.schema.describe import (
 )
 from neox_core.config.schema.owners import CORE, find_owners
 from neox_core.config.schema.sections import CORE_SECTIONS
-from neox_core.hooks.kinds import KIND_BY_NAME, KINDS
 from neox_core.hooks.registry import Registry
 from neox_core.hooks.spellings import Means, OlderSpelling
 
@@ -77,7 +76,7 @@ def all_keys(registry: Registry) -> tuple[Key, ...]:
     """
     own = [_choosing(key, registry) for key in own_keys(registry)]
     paths = {path for key in own for path in key.spellings}
-    older = [_older(plugin, each, own) for plugin, each in older_spellings(registry) if each.key not in paths]
+    older = [_older(plugin, each, own, registry) for plugin, each in older_spellings(registry) if each.key not in paths]
     paths.update(key.path for key in older)
     later = [_later(key) for key in known().keys.values() if key.path not in paths]
     return (*own, *older, *later)
@@ -92,14 +91,14 @@ def own_keys(registry: Registry) -> Iterator[Key]:
     for entry, section in registry.sections_of_components():
         part = f"{entry.kind} {entry.component.name}"
         yield from keys_of(section.settings, "", entry.plugin.id, part, section.name)
-    for kind in KINDS:
+    for kind in registry.kinds.values():
         if (
             kind.used and kind.settings_at and kind.key.startswith(f"{kind.settings_at}.")
         ):  # no class has a field for it
             area = _AREA_OF_KIND.get(kind.name, kind.name)
             yield Key(kind.key, "text", f"Name of the {kind.name}.", CORE, f"kind {kind.name}", area)
     for entry in registry.entries():
-        kind = KIND_BY_NAME[entry.kind]
+        kind = entry.definition
         if entry.component.settings is not None and kind.used:
             part = f"{entry.kind} {entry.component.name}"
             area = _AREA_OF_KIND.get(entry.kind, entry.kind)
@@ -147,18 +146,18 @@ def keys_of(cls: type, path: str, owner: str, part: str, area: str) -> Iterator[
 
 
 def _choosing(key: Key, registry: Registry) -> Key:
-    kind = next((each for each in KINDS if each.key == key.path), None)
+    kind = next((each for each in registry.kinds.values() if each.key == key.path), None)
     if kind is None or not registry.names(kind.name):
         return key
     return evolve(key, allowed=f"installed: {', '.join(registry.names(kind.name))}")
 
 
-def _older(plugin: str, rule: OlderSpelling, own: Sequence[Key]) -> Key:
+def _older(plugin: str, rule: OlderSpelling, own: Sequence[Key], registry: Registry) -> Key:
     """An older spelling counts as one of a later version when what it stands for is of a later version."""
     block = rule.key.partition(".")[0]
     heads = {block, *(to.partition(".")[0] for to in targets(rule))}
     area = next((key.area for key in own if key.path in heads), OLDER)
-    kinds = {kind.key: kind.name for kind in KINDS if kind.key}
+    kinds = {kind.key: kind.name for kind in registry.kinds.values() if kind.key}
     cases = [to for to in rule.cases.values() if to is not None] if isinstance(rule, Means) else []
     later = any(value in known().components.get(kinds.get(to, ""), {}) for to, value in cases)
     return Key(

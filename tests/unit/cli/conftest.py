@@ -102,7 +102,7 @@ FAILING = {
     "unknown hook": Situation(
         broken(UNKNOWN_HOOK),
         "broken",
-        "has a hook neox_optimisers that this core does not know",
+        "has a hook neox_optimisers that neither this core nor an installed plugin defines",
         "did you mean neox_optimizers?",
     ),
     "unmarked hook": Situation(broken(UNMARKED_HOOK), "broken", "neox_norms is not marked as a hook", "@hookimpl"),

@@ -16,7 +16,7 @@ from neox_core.config.compat.known import PACKAGES, known
 from neox_core.config.compat.older import older_spellings
 from neox_core.config.schema.convert import InvalidError, convert
 from neox_core.config.schema.describe import default_in_words, known_type_in_words
-from neox_core.hooks.kinds import INFER, KIND_BY_NAME, KINDS
+from neox_core.hooks.kinds import INFER
 from neox_core.hooks.loader import load_plugins
 
 LEDGER = ledger()
@@ -194,7 +194,7 @@ def test_a_parameter_has_an_owner_with_its_name_type_and_default(path: str) -> N
 
 @pytest.mark.parametrize("path", [path for path, documented in PARAMETERS.items() if "choices" in documented])
 def test_the_documented_choices_are_taken_or_known(path: str) -> None:
-    kind = next((kind.name for kind in KINDS if kind.key == path), None)
+    kind = next((kind.name for kind in REGISTRY.kinds.values() if kind.key == path), None)
     for choice in PARAMETERS[path]["choices"]:
         if kind is None:
             assert all(accepts(key, WRITTEN.get(choice, choice)) for key in OWNERS[path] if key.field is not None)
@@ -214,7 +214,7 @@ def test_what_is_implemented_is_not_declared_as_of_a_later_version() -> None:
     older = sorted({rule.key for _, rule in older_spellings(REGISTRY)} & set(known().keys))
     assert not twice + older, f"remove from neox_core/config/compat/known_keys.toml: {', '.join(twice + older)}"
     for kind, names in known().components.items():
-        there = sorted(set(names) & set(REGISTRY.names(kind))) if KIND_BY_NAME[kind].used else []
+        there = sorted(set(names) & set(REGISTRY.names(kind))) if REGISTRY.kinds[kind].used else []
         assert not there, (
             f"remove from [components.{kind}] of neox_core/config/compat/known_keys.toml: {', '.join(there)}"
         )
@@ -247,7 +247,7 @@ def feature_is_implemented(kind: str, name: str) -> bool:
     if kind in COMPONENTS and name != INFER:
         component = COMPONENTS[kind]
         if name in REGISTRY.names(component):
-            return KIND_BY_NAME[component].used
+            return REGISTRY.kinds[component].used
         assert name in known().components.get(component, {}), f"declare {name} in [components] of known_keys.toml"
         return False
     path = VALUES.get(kind) or SWITCHES.get(name) or "data_impl"

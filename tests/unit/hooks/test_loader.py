@@ -3,15 +3,13 @@
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.metadata import EntryPoint
-from types import ModuleType
 from typing import Any
 
 import pytest
 from attrs import frozen, make_class
 from attrs import validators as v
 
-from neox_core.api import Component, ConfigSection, hookimpl, setting
+from neox_core.api import Component, ConfigSection, setting
 from neox_core.errors import PluginError
 from neox_core.hooks.guard import HeavyImportError, no_heavy_imports
 from neox_core.hooks.kinds import KINDS
@@ -21,21 +19,6 @@ from neox_core.hooks.loader import load_plugins
 @frozen
 class Settings:
     speed: float = setting(0.5, help="How fast.")
-
-
-@pytest.fixture
-def point(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """point("neox-a", hook=function, ...): an entry point to a module with these hooks."""
-
-    def make(name: str, **hooks: Any) -> EntryPoint:
-        module = ModuleType(f"test_plugin_{name.replace('-', '_')}")
-        for hook, function in hooks.items():
-            function.__name__ = hook
-            setattr(module, hook, hookimpl(function))
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        return EntryPoint(name, module.__name__, "neox.plugins")
-
-    return make
 
 
 def offer(*names: str, **options: Any) -> Any:
@@ -123,7 +106,7 @@ Untyped = make_class("Untyped", {"x": setting(1, help="X.")}, frozen=True)
             "changes='all' is none of ('numerics', 'speed'",
         ),
         ({"neox_norms": lambda wrong: []}, "wrong"),
-        ({"neox_layouts": offer()}, "has a hook neox_layouts that this core does not know"),
+        ({"neox_layouts": offer()}, "has a hook neox_layouts that neither this core nor an installed plugin defines"),
         ({}, "offers nothing"),
     ],
 )
