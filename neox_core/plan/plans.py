@@ -3,7 +3,7 @@
 Every class is frozen and holds plain values, so a plan compares, hashes to a digest, and reads the same on every rank.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from attrs import field, frozen
@@ -81,6 +81,14 @@ class ModelPlan:
     def in_words(self) -> str:
         """What the model is made of, in one line."""
         return f"{self.in_short()}, sequence {self.seq_length}"
+
+    @classmethod
+    def shaping(cls, model: Mapping[str, Any]) -> dict[str, Any]:
+        """What gives the weights their names and shapes, by the words of a message; None where it is not known.
+
+        model: a plan of this class in plain values. A stored one may lack any of them, or hold something else.
+        """
+        return {"num-layers": model.get("num_layers"), "padded-vocab-size": model.get("padded_vocab_size")}
 
     def bounds(self, longest: int, count: int) -> Iterator[tuple[str, int, int]]:
         """(name, value, the most that it can be) of each size, for a plan that was read beside its weights.

@@ -21,16 +21,6 @@ from neox_core.untrusted import short
 ANEW = "`--set finetune=true` starts at step 0 from its weights"
 MOST = 2**63 - 1
 """Bound of the steps and samples of a run."""
-SHAPING = {
-    "hidden_size": "hidden-size",
-    "intermediate_size": "intermediate-size",
-    "padded_vocab_size": "padded-vocab-size",
-    "tie_embeddings": "tied embeddings",
-    "shared_norm": "gpt-j-tied",
-    "attention_bias": "use-bias-in-attn-linear",
-    "mlp_bias": "use-bias-in-mlp",
-}
-"""The fields of the model's plan that determine the shapes of weights, and their names in messages."""
 SHOWN = 8
 """Number of changes of a schedule that a message lists."""
 
@@ -98,20 +88,12 @@ def resume_problems(config: Config, plan: RunPlan) -> Iterator[Problem]:
 
 def _other_shape(plan: RunPlan, saved: Saved) -> Iterator[str]:
     """The differences of the plan that give weights other shapes or names."""
-    now, then = _shaping(to_plain(plan)["model"]), _shaping(_at(saved.run, "model", {}))
+    stored = _at(saved.run, "model", {})
+    now = plan.model.shaping(to_plain(plan)["model"])
+    then = plan.model.shaping(stored if isinstance(stored, dict) else {})
     for name in now.keys() & then.keys():
-        if now[name] != then[name]:
+        if now[name] != then[name] and None not in (now[name], then[name]):
             yield f"{name} is {short(str(then[name]))} there, {now[name]} here"
-
-
-def _shaping(model: Any) -> dict[str, Any]:
-    """By the names of messages; of the keys only those that are set."""
-    found = {words: _at(model, name, None) for name, words in SHAPING.items()}
-    found["num-unique-layers"] = _at(model, "num_unique_layers", None) or _at(model, "num_layers", None)
-    hidden, heads, keys = (_at(model, name, None) for name in ("hidden_size", "num_attention_heads", "num_kv_heads"))
-    if all(isinstance(each, int) and each > 0 for each in (hidden, heads, keys or heads)):
-        found["the width of all keys"] = (keys or heads) * hidden // heads
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def _other_batch(config: Config, plan: RunPlan, saved: Saved, key: str) -> Problem:

@@ -1,13 +1,24 @@
 """What a rank is told of a decoder."""
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 from attrs import field, frozen
 
 from neox_core.errors import UsageError
 from neox_core.plan.runfile import MOST_POSITIONS, ComponentRef, ModelPlan, RunPlan
 from neox_core.plan.source import FIRST, of
+
+SHAPING = {
+    "hidden_size": "hidden-size",
+    "intermediate_size": "intermediate-size",
+    "padded_vocab_size": "padded-vocab-size",
+    "tie_embeddings": "tied embeddings",
+    "shared_norm": "gpt-j-tied",
+    "attention_bias": "use-bias-in-attn-linear",
+    "mlp_bias": "use-bias-in-mlp",
+}
+"""The fields that give weights their shapes, and their names in messages."""
 
 
 @frozen(kw_only=True)
@@ -62,6 +73,16 @@ class GPTPlan(ModelPlan):
         parts = f"{self.norm.name}, {self.position.name}, {self.activation.name}"
         size = f"{self.num_layers} layers, hidden {self.hidden_size}, {self.num_attention_heads} heads"
         return f"{size}, sequence {self.seq_length}; {parts}"
+
+    @classmethod
+    def shaping(cls, model: Mapping[str, Any]) -> dict[str, Any]:
+        found = {words: model.get(name) for name, words in SHAPING.items()}
+        found["num-unique-layers"] = model.get("num_unique_layers") or model.get("num_layers")
+        hidden, heads = model.get("hidden_size"), model.get("num_attention_heads")
+        keys = model.get("num_kv_heads") or heads
+        if isinstance(hidden, int) and isinstance(heads, int) and isinstance(keys, int) and heads > 0:
+            found["the width of all keys"] = keys * hidden // heads
+        return found
 
     def bounds(self, longest: int, count: int) -> Iterator[tuple[str, int, int]]:
         """Each layer has a weight of its own, and each width is a side of a weight."""
