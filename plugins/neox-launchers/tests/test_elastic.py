@@ -58,9 +58,11 @@ def test_says_nothing_of_its_own(failed_run):
 def test_each_rank_has_a_log_and_the_one_before_is_kept(failed_run):
     folder, _ = failed_run
     assert (folder / "logs" / "rank1.log.1").read_text() == "before"
+    failed = json.loads((folder / "failure.json").read_text())["rank"]
     for rank in (0, 1):
         log = (folder / "logs" / f"rank{rank}.log").read_text()
-        assert log.endswith(": No module named 'nowhere'\n  install nowhere 0\n")
+        # the other one is stopped once the first has failed, often before it has said anything
+        assert log.endswith(": No module named 'nowhere'\n  install nowhere 0\n") or (log == "" and rank != failed)
 
 
 @pytest.fixture
