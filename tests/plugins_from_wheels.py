@@ -26,7 +26,7 @@ WITH_RANKS = ("neox-launchers", "neox-onebit", "neox-plain")
 """Whose tests start several ranks: they are tested by themselves."""
 CHECKER = "neox-author"
 """The plugin with the command `neox plugins check`."""
-FIRST = ("neox-triton", "neox-autotuning", "neox-hf")
+FIRST = ("neox-triton", "neox-gpt", "neox-deepspeed", "neox-autotuning", "neox-hf")
 """Those that take longest, so that nothing is left to wait for at the end."""
 
 

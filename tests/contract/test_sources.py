@@ -158,3 +158,16 @@ def test_settings_have_help_and_are_frozen() -> None:
             info = field.metadata.get(METADATA)
             assert info is not None, f"{cls.__name__}.{field.name} is not made by setting()"
             assert info.help.strip().endswith("."), f"{cls.__name__}.{field.name}: help is a sentence"
+
+
+def test_only_patches_changes_modules_of_others() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in SOURCES
+        if path.name != "patches.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute) and re.match(r"(torch|deepspeed)\.", ast.unparse(target))
+    ]
+    assert found == [], "make it a function of neox_deepspeed/patches.py"

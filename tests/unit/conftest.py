@@ -261,14 +261,7 @@ def everything() -> Everything:
 
 @pytest.fixture(scope="module")
 def process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Of this process alone, as DeepSpeed's engine asks for one."""
-    import torch.distributed as dist  # here, since the tests of the light zone run without torch
+    from neox_deepspeed.testing import process_group_of_one  # here, since tests of the light zone run without torch
 
-    store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("LOCAL_RANK", "0")
+    with process_group_of_one(tmp_path_factory.mktemp("store")):
         yield
-    import deepspeed.comm
-
-    deepspeed.comm.destroy_process_group()  # torch's own would leave it with groups that are no more

@@ -1,11 +1,12 @@
 """How whole parameters are dealt to ranks."""
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from neox_deepspeed.owned import deal
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 1000), max_size=30), st.integers(1, 9))
 def test_every_parameter_has_one_owner_and_loads_differ_by_one_parameter_at_most(sizes: list[int], ranks: int) -> None:
     parameters = [torch.empty(size, device="meta") for size in sizes]

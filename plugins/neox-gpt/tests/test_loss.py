@@ -43,7 +43,7 @@ def test_float64_equals_torch(problem, chunk: int | None) -> None:
 
 @pytest.mark.parametrize("chunk", [5, None])
 def test_what_is_compiled_equals_torch(problem, chunk: int | None) -> None:
-    """The form that a compiler is given, as it is: `tests/unit/model/test_compile.py` compiles it."""
+    """The form that a compiler is given, as it is: test_compile.py compiles it."""
     ours = with_gradients(lambda h, w, y: cross_entropy(h, w, y, chunk, compiled=loss_and_gradient), *problem)
     theirs = with_gradients(plain, *problem)
     for one, other in zip(ours, theirs, strict=True):

@@ -1,7 +1,7 @@
 """What changing a key of a config changes in the plan, and where the effect of every other key is tested.
 
 Keys are the top-level ones of the documents, as the ledger has them. Each that this version has is in one of the two
-tables; those of `tests/unit/model/test_effects.py` are in the table there.
+tables; those of `plugins/neox-gpt/tests/test_effects.py` are in the table there.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from neox_core.plan.runfile import RunPlan
 
 ROOT = Path(__file__).parents[3]
 LEDGER = ledger()["parameters"]
-BUILT = "tests/unit/model/test_effects.py"
+BUILT = "plugins/neox-gpt/tests/test_effects.py"
 
 
 def at(path: str) -> Callable[[RunPlan], Any]:

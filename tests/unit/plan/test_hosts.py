@@ -1,4 +1,4 @@
-"""Hostfiles and filters. That DeepSpeed's launcher reads them alike is in tests/unit/engine/test_hosts.py."""
+"""Hostfiles and filters. neox-deepspeed tests that DeepSpeed's launcher reads them alike."""
 
 import os
 from collections.abc import Callable

@@ -7,6 +7,7 @@ import pytest
 import torch
 from attrs import evolve
 from neox_deepspeed.recompute import configure_recompute, recompute_by_deepspeed
+from neox_deepspeed.testing import process_group_of_one
 from neox_gpt.block import Block
 from neox_gpt.build import build_model
 from neox_gpt.config.plan import GPTPlan
@@ -50,8 +51,8 @@ TOKENS = torch.randint(64, (3, 25), generator=torch.Generator().manual_seed(1))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def engine(process_group: None) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as monkeypatch:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as monkeypatch, process_group_of_one(tmp_path_factory.mktemp("store")):
         monkeypatch.setenv("DS_ACCELERATOR", "cpu")
         import deepspeed.comm
         import deepspeed.ops

@@ -1,4 +1,4 @@
-"""The engine against plain torch loops, in one process: updates, clipping, accumulation, and gradients gone bad."""
+"""Both engines against plain torch loops, in one process: updates, clipping, accumulation, and gradients gone bad."""
 
 from itertools import product
 from pathlib import Path
@@ -12,11 +12,10 @@ from neox_deepspeed.start import engine_config
 from neox_plain import api as plain
 from torch import Tensor, nn
 
-from neox_core.errors import PluginError
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, PrecisionPlan, RunPlan
-from neox_core.run.optimizer import build_optimizer, spared_from_decay, weight_decay_groups
+from neox_core.run.optimizer import build_optimizer, spared_from_decay
 from neox_core.testing.plans import example_plan
 
 pytestmark = pytest.mark.usefixtures("process_group")
@@ -28,11 +27,6 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "bf16+": torch.bfloat16
 LRS = (0.01, 0.02, 0.005)
 WEIGHT_DECAY = 0.1
 CLIPPING = 0.3
-
-
-class LikeTorchs(torch.optim.Optimizer):
-    def __init__(self, params: Any, lr: float = 0.1) -> None:
-        super().__init__(params, {"lr": lr})
 
 
 class Tiny(nn.Module):
@@ -173,7 +167,7 @@ def test_equals_a_plain_loop(dtype: str, zero: int | str, autocast: str | None, 
         losses.append(float(engine.train_step(stream, lr)))
         norms.append(engine.grad_norm())
     weights, right_losses, right_norms = reference(DTYPES[dtype], accumulation, autocast is not None)
-    exact = 1e-5 if dtype == "fp32" else 1e-2
+    exact = 1e-2 if dtype == "bf16" else 1e-6 if zero == "plain" else 1e-5
     assert losses == pytest.approx(right_losses, rel=exact)
     assert norms == pytest.approx(right_norms, rel=exact)
     assert min(norms) > CLIPPING  # so clipping was at work
@@ -332,41 +326,6 @@ def test_evaluation_is_calm_and_changes_nothing(zero: int | str) -> None:
     assert not first[0].requires_grad
     assert torch.equal(torch.get_rng_state(), state)
     assert engine.model.training
-
-
-def test_weight_decay_groups() -> None:
-    model = Tiny()
-    model.norm.bias.requires_grad_(False)
-    names = {id(weight): name for name, weight in model.named_parameters()}
-    groups = weight_decay_groups(model, 0.1)
-    assert [(group["weight_decay"], [names[id(weight)] for weight in group["params"]]) for group in groups] == [
-        (0.1, ["embed.weight", "out.weight"]),
-        (0.0, ["norm.weight"]),
-    ]
-    (single,) = weight_decay_groups(model, 0.0)
-    assert single["weight_decay"] == 0.0
-    assert [names[id(weight)] for weight in single["params"]] == ["embed.weight", "norm.weight", "out.weight"]
-
-
-def test_an_optimizer_can_tell_tables() -> None:
-    model = nn.ModuleDict({name: nn.Linear(2, 3) for name in ("embedding", "layers", "position", "head", "headed")})
-    model.no_weight_decay = set
-    build_optimizer(make_plan().optim, model, None, ("embedding", "position", "head"))
-    assert [name for name, weight in model.named_parameters() if weight.is_table and weight.ndim == 2] == [
-        "embedding.weight",
-        "position.weight",
-        "head.weight",
-    ]
-
-
-def test_an_optimizer_must_be_one() -> None:
-    plan = make_plan()
-    wrong = evolve(plan.optim, optimizer=evolve(ADAM, target="operator:is_", settings_class=None))
-    with pytest.raises(PluginError, match="makes a bool, not a torch"):
-        build_optimizer(wrong, Tiny())
-    torchs = evolve(plan.optim, optimizer=evolve(ADAM, target=f"{__name__}:LikeTorchs"))
-    with pytest.raises(PluginError, match=r"optimizer neox-adam:Adam 0\.1\.0: `lr` in its groups is AdamSettings"):
-        build_optimizer(torchs, Tiny())
 
 
 def test_the_engine_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:

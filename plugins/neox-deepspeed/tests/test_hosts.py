@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 from deepspeed.launcher import runner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neox_core.config.problem import MisfitError
@@ -31,6 +31,7 @@ def plain(pool: Mapping[str, object]) -> list[tuple[str, tuple[int, ...]]]:
     return [(host, tuple(slots)) for host, slots in pool.items()]  # type: ignore[arg-type]
 
 
+@settings(deadline=None)
 @given(pools())
 def test_hostfiles_as_deepspeed_reads_them(tmp_path_factory: pytest.TempPathFactory, pool: dict[str, int]) -> None:
     file = tmp_path_factory.getbasetemp() / "hostfile"
@@ -40,6 +41,7 @@ def test_hostfiles_as_deepspeed_reads_them(tmp_path_factory: pytest.TempPathFact
     assert plain(mine) == plain(runner.parse_inclusion_exclusion(runner.fetch_hostfile(str(file)), "", ""))
 
 
+@settings(deadline=None)
 @given(pools(), filters(), st.booleans())
 def test_filters_as_deepspeed_reads_them(pool: dict[str, int], text: str, inclusive: bool) -> None:
     mine = {host: tuple(range(count)) for host, count in pool.items()}
@@ -54,6 +56,7 @@ def test_filters_as_deepspeed_reads_them(pool: dict[str, int], text: str, inclus
         assert plain((include if inclusive else exclude)(mine, text)) == plain(theirs)
 
 
+@settings(deadline=None)
 @given(pools(), st.integers(1, 4), st.integers(1, 4))
 def test_counts_as_deepspeed_reads_them(pool: dict[str, int], num_nodes: int, num_gpus: int) -> None:
     mine = {host: tuple(range(count)) for host, count in pool.items()}
