@@ -27,7 +27,7 @@ RATE = "MB/s of processor time"
 ORDER = """
 import ctypes, resource, sys, time
 import numpy as np
-from neox_core.data.order import build_order
+from neox_causal_lm.order import build_order
 count, how, library = int(float(sys.argv[1])), sys.argv[2], sys.argv[3]
 sizes = np.random.default_rng(0).integers(1, 1000, count, dtype=np.int32)
 documents, samples = np.arange(count, dtype=np.int32), int(sizes.sum(dtype=np.int64)) // 2048 - 1
@@ -149,7 +149,7 @@ def order(documents: str, folder: Path) -> None:
 
 def blending() -> None:
     """The turns of 10^8 samples from a few datasets."""
-    from neox_core.data.blend import build_blend, normalise
+    from neox_causal_lm.blend import build_blend, normalise
 
     build_blend([1.0], 1, compile_from=0)  # compiles
     for count in (2, 10):
@@ -231,11 +231,10 @@ def memory(folder: Path, megabytes: Sequence[int]) -> None:
 
 def reading(folder: Path) -> None:
     import numpy as np
+    from neox_causal_lm.order import build_order
+    from neox_causal_lm.samples import Part, Samples
     from neox_data_indexed.mmap import MmapBackend
     from neox_data_indexed.settings import IndexedSettings
-
-    from neox_core.data.dataset import Part, Samples
-    from neox_core.data.order import build_order
 
     prefix, backend = folder / "tokens", MmapBackend(IndexedSettings())
     writer, rng = backend.create(prefix, 50_000), np.random.default_rng(0)
@@ -251,7 +250,7 @@ def reading(folder: Path) -> None:
                         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             source = backend.open(prefix)
             order = build_order(source.sizes, np.arange(len(source.sizes), dtype=np.int32), SEQ_LENGTH, count, 1)
-            samples = Samples((Part("", source, order, 1),), None, 1, SEQ_LENGTH, 2**31)
+            samples = Samples((Part("", source, order, 1),), None, "train", 1, SEQ_LENGTH, 2**31)
             into = np.empty(SEQ_LENGTH + 1, dtype=np.int64)
             began = time.perf_counter()
             for index in range(count):

@@ -6,7 +6,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neox_core.data.dataset import SPLITS
+from neox_core.contracts.objective import SPLITS
 from neox_core.data.records import digest_of, prepared_hash_of, spread_hash_of, vocabulary_of
 
 if TYPE_CHECKING:

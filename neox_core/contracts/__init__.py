@@ -27,6 +27,7 @@ from neox_core.contracts.host import LaunchCommand, Launcher, Monitor, RunInfo
 from neox_core.contracts.interchange import CheckpointFormat
 from neox_core.contracts.kernel import Kernel, KernelUser
 from neox_core.contracts.model import Activation, Norm, Position, PositionShape, ScoreBias
+from neox_core.contracts.objective import Datasets, Objective, SampleReader, Samples, SampleStream, Split
 from neox_core.contracts.optim import AveragingOptimizer, LRSchedule, Optimizer, ScheduleShape
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Curriculum",
     "CurriculumShape",
     "DataBackend",
+    "Datasets",
     "Engine",
     "EngineMaker",
     "EnginePlanner",
@@ -54,18 +56,23 @@ __all__ = [
     "Named",
     "NamedCorpus",
     "Norm",
+    "Objective",
     "Optimizer",
     "Position",
     "PositionShape",
     "ResumableBackend",
     "ResumableWriter",
     "RunInfo",
+    "SampleReader",
+    "SampleStream",
+    "Samples",
     "ScheduleShape",
     "ScoreBias",
     "Sharding",
     "SparseKernel",
     "SparseLayout",
     "SparseUse",
+    "Split",
     "Storage",
     "StreamingBackend",
     "TokenSource",

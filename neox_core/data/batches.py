@@ -14,10 +14,9 @@ import torch
 from attrs import frozen
 from torch.utils.data import DataLoader
 
-from neox_core.data.dataset import Samples, Split, open_split
-from neox_core.data.sources import Datasets, build_tokenizer
-from neox_core.data.stream import Layout, StreamBatches, Streams, open_streams
-from neox_core.data.vocabulary import padded_vocab
+from neox_core.data.samples import is_stream, open_split
+from neox_core.data.sources import build_tokenizer
+from neox_core.data.stream import Layout, Mark, StreamBatches
 from neox_core.errors import DataError, NeoxError
 from neox_core.hooks.component import blame
 
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from neox_core.contracts import Curriculum
-    from neox_core.data.pack import Mark
+    from neox_core.contracts.objective import Samples, SampleStream, Split
     from neox_core.plan.runfile import RunPlan
 
-__all__ = ["MicroBatches", "Split", "build_batches", "build_tokenizer", "open_split"]
+__all__ = ["MicroBatches", "Reader", "build_batches", "build_tokenizer", "open_split"]
 
 
 def build_batches(
@@ -43,7 +42,7 @@ def build_batches(
     rounds: Sequence[int] = (),
     curriculum: Curriculum | None = None,
     start: Mark | None = None,
-    opened: Samples | Streams | None = None,
+    opened: Samples | SampleStream | None = None,
 ) -> Reader:
     """This rank's micro-batches, int64 [micro_batch, seq_length + 1], from global step `first_step` to the end.
 
@@ -67,25 +66,21 @@ def build_batches(
         rounds, curriculum, start = (), None, None
     micro_batch, count = plan.batch.micro_batch, steps * accumulation
     if opened is None:
-        opened = _open(plan, split, vocab_size, rounds, curriculum)
-    if isinstance(opened, Streams):
-        layout = Layout(micro_batch, accumulation, data_rank, data_size)
-        stream = StreamBatches(opened, layout, start=start, first_step=first_step, steps=steps, curriculum=curriculum)
+        opened = open_split(plan, split, vocab_size, rounds=rounds, curriculum=curriculum)
+    seq_length = plan.model.seq_length
+    if is_stream(opened):
+        stream = StreamBatches(
+            opened,
+            Layout(micro_batch, accumulation, data_rank, data_size),
+            start=start,
+            seq_length=seq_length,
+            first_step=first_step,
+            steps=steps,
+            curriculum=curriculum,
+        )
         return Reader(stream, None, min(workers, 1))
-    batches = MicroBatches(opened, micro_batch, data_rank, data_size, count, accumulation, curriculum)
+    batches = MicroBatches(opened, seq_length, micro_batch, data_rank, data_size, count, accumulation, curriculum)
     return Reader(batches, range(first_step * accumulation, count), workers)
-
-
-def _open(
-    plan: RunPlan, split: Split, vocab_size: int | None, rounds: Sequence[int], curriculum: Curriculum | None
-) -> Samples | Streams:
-    datasets = Datasets(plan.data)
-    if not datasets.streamed:
-        return open_split(plan, split, vocab_size, rounds=rounds, curriculum=curriculum, datasets=datasets)
-    if vocab_size is None:
-        tokenizer = build_tokenizer(plan) if plan.model.padded_vocab_size is None else None
-        vocab_size = padded_vocab(plan.model, tokenizer.vocab_size if tokenizer else None)
-    return open_streams(plan, split, datasets, vocab_size)
 
 
 @frozen(eq=False)
@@ -97,6 +92,7 @@ class MicroBatches:
     """
 
     samples: Samples
+    seq_length: int
     micro_batch: int
     data_rank: int
     data_size: int
@@ -110,7 +106,7 @@ class MicroBatches:
     def __getitem__(self, index: int) -> Tensor | NeoxError:
         """int64 [micro_batch, length + 1]. An error is returned, since a worker would wrap one that it raises."""
         first = (index * self.data_size + self.data_rank) * self.micro_batch
-        batch: NDArray[np.int64] = np.empty((self.micro_batch, self.samples.seq_length + 1), dtype=np.int64)
+        batch: NDArray[np.int64] = np.empty((self.micro_batch, self.seq_length + 1), dtype=np.int64)
         try:
             for row, into in enumerate(batch, start=first):
                 self.samples.read(row, into)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
-    from neox_core.data.dataset import Samples
+    from neox_core.contracts.objective import Samples
 
 AT_ONCE = 1 << 18
 """Number of samples that are looked up together."""
@@ -29,8 +31,8 @@ class Trail:
         together = max(1, AT_ONCE // self._per_step)
         while self._step < step:
             steps = min(together, step - self._step)
-            who = self._samples.who(self._step * self._per_step, steps * self._per_step)
-            for each in who.reshape(steps, -1):
+            indices = np.arange(self._step * self._per_step, (self._step + steps) * self._per_step)
+            for each in self._samples.identify(indices).astype("<i8", copy=False).reshape(steps, -1):
                 self._hash = link(self._hash, each.tobytes())
             self._step += steps
         return self._hash

@@ -78,6 +78,13 @@ KINDS: tuple[Kind, ...] = (
         help="Its planner is an `ArchitecturePlanner`. The keys of its shape are its `sections`.",
     ),
     Kind(
+        "objective",
+        "neox_objectives",
+        key="objective",
+        contracts=_in("objective", "Objective"),
+        help="Which samples are made of documents.",
+    ),
+    Kind(
         "engine",
         "neox_engines",
         key="engine",

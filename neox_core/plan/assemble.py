@@ -46,12 +46,14 @@ def assemble(
     batch = shape.batch(config)
     precision = _precision(config.section(PrecisionSection))
     optim = _optim(config)
-    (architecture,), (engine,), (launcher,) = map(config.components, ("architecture", "engine", "launcher"))
+    kinds = ("architecture", "objective", "engine", "launcher")
+    (architecture,), (objective,), (engine,), (launcher,) = map(config.components, kinds)
     monitors, curricula = config.components("monitor"), config.components("curriculum")
     used = {each.entry.plugin.id: each.entry.plugin.version for kind in config.chosen.values() for each in kind}
     used |= {offer.plugin: offer.version for each in kernels for offer in each.offers}
     return RunPlan(
         architecture=reference(architecture),
+        objective=reference(objective),
         model=evolve(architecture_planner(config).plan(config), kernels=kernels),
         batch=batch,
         data=_data(config),

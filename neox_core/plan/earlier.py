@@ -9,6 +9,7 @@ REMOVED: Mapping[str, tuple[str, ...]] = {"checkpoint": ("tag_validation",)}
 """Block -> fields that some run.json has, and that say nothing any more."""
 CHOSEN: Mapping[str, tuple[str, str, str]] = {
     "architecture": ("architecture", "gpt", "neox-gpt"),
+    "objective": ("objective", "causal-lm", "neox-causal-lm"),
     "engine_component": ("engine", "deepspeed", "neox-deepspeed"),
 }
 """Field -> (kind, name, plugin) of what every run had before there was a choice."""

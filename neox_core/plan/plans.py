@@ -276,7 +276,8 @@ class ClusterPlan:
 class RunPlan:
     """Everything decided before a process starts.
 
-    architecture: its planner has the class of `model`. engine_component: what `engine` is for.
+    architecture: its planner has the class of `model`. objective: what makes samples of documents.
+    engine_component: what `engine` is for.
     run_dir: holds run.json, logs/ and metrics.jsonl.
     engine: plain values from the engine's planner, such as the JSON that DeepSpeed gets.
     plugins: id -> version of the plugins whose components the run uses.
@@ -285,6 +286,7 @@ class RunPlan:
     """
 
     architecture: ComponentRef = field(metadata=of(kind="architecture"))
+    objective: ComponentRef = field(metadata=of(kind="objective"))
     model: ModelPlan
     batch: BatchPlan
     data: DataPlan

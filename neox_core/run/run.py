@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from neox_core.contracts import Tokenizer
     from neox_core.contracts.architecture import Architecture
     from neox_core.contracts.engine import Engine, EngineMaker
-    from neox_core.data.batches import Split
+    from neox_core.contracts.objective import Split
     from neox_core.ledger import Ledger
     from neox_core.plan.runfile import RunPlan
     from neox_core.run.startup import Startup

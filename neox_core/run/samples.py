@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from neox_core.checkpoint.contents import contents_of, other_contents
 from neox_core.data.batches import Reader, build_batches
-from neox_core.data.dataset import Split, open_split, rounds_of
-from neox_core.data.order import LongerOrder
-from neox_core.data.pack import Mark
 from neox_core.data.sample_hash import Trail
+from neox_core.data.samples import open_split, rounds_of
 from neox_core.data.sources import Datasets
-from neox_core.data.stream import open_streams
+from neox_core.data.stream import Mark
 from neox_core.errors import CheckpointError
 
 if TYPE_CHECKING:
     from neox_core.checkpoint.state import TrainState
-    from neox_core.contracts import Curriculum
+    from neox_core.contracts import Curriculum, DataBackend
+    from neox_core.contracts.objective import Samples, SampleStream, Split
     from neox_core.parallel.groups import Groups
     from neox_core.plan.runfile import RunPlan
 
@@ -54,36 +53,31 @@ def open_samples(
     """Open everything that the run reads, once, so that errors appear at the start and not after a thousand steps."""
     read = partial(build_batches, plan, data_rank=groups.data_rank, data_size=groups.data_size)
     datasets = Datasets(plan.data)
+    opened = partial(open_split, plan, vocab_size=vocab_size, datasets=datasets)
     kind = _Streamed if datasets.streamed else _Ordered
-    return kind(plan, read, datasets, vocab_size, curriculum)
+    return kind(plan, read, opened, datasets.backend, curriculum)
 
 
 class _Ordered:
-    """Samples of datasets whose documents are counted, in the order of `data/order.py`."""
+    """Samples by index, of datasets whose documents are counted."""
 
     def __init__(
         self,
         plan: RunPlan,
         read: partial[Reader],
-        datasets: Datasets,
-        vocab_size: int,
+        opened: partial[Any],
+        backend: DataBackend,
         curriculum: Curriculum | None,
     ) -> None:
-        self._plan, self._read, self._curriculum = plan, read, curriculum
-        self._open = partial(open_split, plan, vocab_size=vocab_size, datasets=datasets)
-        self._evaluated = {split: self._open(split) for split in _evaluated(plan)}
-        self.notes: list[str] = []
-        for split, opened in self._evaluated.items():
-            for part, epochs in zip(opened.parts, opened.epochs, strict=True):
-                if epochs > 1:
-                    said = f"{split}: {part.prefix} is too small: an evaluation reads it {epochs:.1f} times"
-                    self.notes.append(said)
+        self._plan, self._read, self._open, self._curriculum = plan, read, opened, curriculum
+        self._evaluated: dict[Split, Samples] = {split: opened(split) for split in _evaluated(plan)}
+        self.notes = [note for samples in self._evaluated.values() for note in samples.notes]
         self._follow(rounds_of((), plan))
-        self._contents = contents_of(plan.data, datasets.backend)
+        self._contents = contents_of(plan.data, backend)
 
     def _follow(self, rounds: tuple[int, ...]) -> None:
         self._rounds = rounds
-        self._samples = self._open("train", rounds=rounds, curriculum=self._curriculum)
+        self._samples: Samples = self._open("train", rounds=rounds, curriculum=self._curriculum)
         self._trail = Trail(self._samples, self._plan.batch.train_batch)
 
     def resume(self, state: TrainState, path: Path | None) -> None:
@@ -95,12 +89,7 @@ class _Ordered:
             )
         if rounds != self._rounds:
             self._follow(rounds)
-            self.notes += [
-                f"{part.prefix}: train-iters is larger: the order of its first {len(part.order.parts[0]):,} "
-                "samples stays, and another one follows it"
-                for part in self._samples.parts
-                if isinstance(part.order, LongerOrder)
-            ]
+        self.notes += self._samples.notes
         if state.data_hash is not None and state.data_hash != self.trail(state.step):
             raise _other_samples(
                 path, state.step, "the datasets, their weights, split, seed or seq-length have changed"
@@ -123,22 +112,22 @@ class _Ordered:
 
 
 class _Streamed:
-    """Samples of plain text, in the order of its files."""
+    """Samples that are read in order."""
 
     def __init__(
         self,
         plan: RunPlan,
         read: partial[Reader],
-        datasets: Datasets,
-        vocab_size: int,
+        opened: partial[Any],
+        backend: DataBackend,
         curriculum: Curriculum | None,
     ) -> None:
-        self._evaluated = {split: open_streams(plan, split, datasets, vocab_size) for split in _evaluated(plan)}
-        for opened in self._evaluated.values():
-            opened.mixer(None).mark(0, 0)  # reads the first documents
-        self._streams = open_streams(plan, "train", datasets, vocab_size)
-        self._identity, self._sources = self._streams.identity, len(self._streams.sources)
-        self._contents, self._plan = contents_of(plan.data, datasets.backend), plan
+        self._evaluated: dict[Split, SampleStream] = {split: opened(split) for split in _evaluated(plan)}
+        for each in self._evaluated.values():
+            each.read_from(None).place()  # reads the first documents
+        self._stream: SampleStream = opened("train")
+        self._identity = self._stream.identity
+        self._contents, self._plan = contents_of(plan.data, backend), plan
         self._curriculum, self._read = curriculum, read
         self._start: Mark | None = None
         self._reader: Reader | None = None
@@ -152,15 +141,19 @@ class _Streamed:
             raise _other_samples(
                 path, state.step, "the texts, their weights, split, seq-length or the tokenizer have changed"
             )
-        start = Mark.of(position)
-        if start.step != state.step or len(start.places) != self._sources or len(start.taken) != self._sources:
-            raise CheckpointError(f"{path}: its position in the texts belongs to another step, or to other texts")
+        try:
+            start = Mark.of(position)
+            self._stream.read_from(start.place)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path}: {error.message}", hint=error.hint) from error
+        if start.step != state.step:
+            raise CheckpointError(f"{path}: its position in the texts belongs to step {start.step}")
         self._start = start
         self.notes += other_contents(state.data_contents, self._contents, self._plan.data)
 
     def batches(self, step: int) -> Reader:
         self._reader = self._read(
-            "train", first_step=step, curriculum=self._curriculum, start=self._start, opened=self._streams
+            "train", first_step=step, curriculum=self._curriculum, start=self._start, opened=self._stream
         )
         return self._reader
 

@@ -24,6 +24,7 @@ def example_plan(run_dir: Path, *, ranks: Sequence[int] = (2,), device: str = "c
     hosts = tuple(Host(f"host{index}" if index else "localhost", slots) for index, slots in enumerate(ranks))
     return RunPlan(
         architecture=_nothing("architecture"),
+        objective=_nothing("objective"),
         engine_component=_nothing("engine"),
         model=ModelPlan(
             num_layers=1,

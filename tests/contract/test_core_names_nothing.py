@@ -25,7 +25,7 @@ KNOWN = {
     "config/compat/detect_data_format.py": {"mmap"},  # what a dataset counts as that is not there yet
     "config/compat/known.py": {"deepspeed"},  # whose documents a key is from
     "hooks/guard.py": {"deepspeed"},  # the library, which is heavy
-    "plan/earlier.py": {"deepspeed", "gpt", "neox-deepspeed", "neox-gpt"},  # what wrote run files that name neither
+    "plan/earlier.py": {"causal-lm", "deepspeed", "gpt", "neox-causal-lm", "neox-deepspeed", "neox-gpt"},  # the first
     "plan/rules/components.py": {"deepspeed"},  # the library, which a host need not have
     "plan/rules/schedule.py": {"linear"},  # the default of lr-decay-style
     "run/digests.py": {"deepspeed"},  # the library, whose version ranks compare

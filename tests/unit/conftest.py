@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import neox_causal_lm.plugin
 import neox_deepspeed.plugin
 import neox_gpt.plugin
 import neox_plain.plugin
@@ -102,6 +103,10 @@ class Everything:
     @hookimpl
     def neox_architectures(self) -> list[Component]:
         return neox_gpt.plugin.neox_architectures()
+
+    @hookimpl
+    def neox_objectives(self) -> list[Component]:
+        return neox_causal_lm.plugin.neox_objectives()
 
     @hookimpl
     def neox_engines(self) -> list[Component]:

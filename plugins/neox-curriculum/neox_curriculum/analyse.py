@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from neox_core.data.dataset import open_split
+from neox_core.data.samples import open_counted
 from neox_core.errors import run_main
 from neox_core.plan.runfile import receive_plan
 from neox_core.terminal import echo
@@ -20,22 +20,24 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from neox_core.data.dataset import Samples
+    from neox_core.contracts import Samples
 
 
-def vocabulary_rarity(samples: Samples) -> NDArray[np.int64]:
+def vocabulary_rarity(samples: Samples, seq_length: int) -> NDArray[np.int64]:
     """-sum of log p(token) over the tokens of each sample, p by how often a token is in the pass; in whole nats.
 
     Source: Li et al. 2022, arXiv:2212.03597, section 3.1.
     """
-    counts = np.zeros(samples.vocab_size, dtype=np.int64)
-    for tokens in _tokens(samples):
-        counts += np.bincount(tokens, minlength=samples.vocab_size)
+    counts: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+    for tokens in _tokens(samples, seq_length):
+        more = np.bincount(tokens, minlength=len(counts))
+        more[: len(counts)] += counts
+        counts = more
     rarity = -np.log(np.maximum(counts, 1) / max(1, counts.sum()))
-    return np.array([round(float(rarity[tokens].sum())) for tokens in _tokens(samples)], dtype=np.int64)
+    return np.array([round(float(rarity[tokens].sum())) for tokens in _tokens(samples, seq_length)], dtype=np.int64)
 
 
-METRICS: dict[str, Callable[[Samples], NDArray[np.int64]]] = {"vocabularyrarity": vocabulary_rarity}
+METRICS: dict[str, Callable[[Samples, int], NDArray[np.int64]]] = {"vocabularyrarity": vocabulary_rarity}
 
 
 def write_index(values: NDArray[np.int64], prefix: Path) -> tuple[Path, Path]:
@@ -51,9 +53,9 @@ def write_index(values: NDArray[np.int64], prefix: Path) -> tuple[Path, Path]:
     return paths
 
 
-def _tokens(samples: Samples) -> Iterator[NDArray[np.int64]]:
+def _tokens(samples: Samples, seq_length: int) -> Iterator[NDArray[np.int64]]:
     """What each sample of the pass is trained on: int64 [seq_length]."""
-    into = np.empty(samples.seq_length + 1, dtype=np.int64)
+    into = np.empty(seq_length + 1, dtype=np.int64)
     for index in range(len(samples)):
         samples.read(index, into)
         yield into[:-1]
@@ -61,8 +63,8 @@ def _tokens(samples: Samples) -> Iterator[NDArray[np.int64]]:
 
 def main() -> None:
     arguments = json.loads(sys.argv[1])
-    samples = open_split(receive_plan(arguments["plan"]), "train", rounds=(0,))
-    values = METRICS[arguments["metric"]](samples)
+    plan = receive_plan(arguments["plan"])
+    values = METRICS[arguments["metric"]](open_counted(plan, "train", rounds=(0,)), plan.model.seq_length)
     folder = Path(arguments["out"])
     by_sample, by_metric = write_index(values, folder / arguments["metric"])
     echo(

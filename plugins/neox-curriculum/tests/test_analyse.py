@@ -22,9 +22,9 @@ class Samples(SimpleNamespace):
 
 def test_rarity_is_the_sum_of_what_tokens_tell() -> None:
     p = {0: 5 / 12, 1: 4 / 12, 2: 3 / 12}
-    samples: Any = Samples(vocab_size=10, seq_length=4)
+    samples: Any = Samples()
     expected = [round(-sum(math.log(p[token]) for token in text[:-1])) for text in TEXT]
-    assert vocabulary_rarity(samples).tolist() == expected
+    assert vocabulary_rarity(samples, 4).tolist() == expected
 
 
 def test_deepspeed_reads_the_index(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ import pytest
 import torch
 import zstandard
 from attrs import evolve
+from neox_causal_lm.pack import Share, share_of
+from neox_causal_lm.streams import Source, Streams
 from pyarrow import parquet
 from torch.utils.data import DataLoader
 
-from neox_core.data.pack import Mark, Share, share_of
-from neox_core.data.stream import Layout, Source, StreamBatches, Streams
+from neox_core.data.stream import Layout, Mark, StreamBatches
 from neox_core.errors import DataError
 from neox_core.plan.runfile import ComponentRef
 from neox_core.testing import assert_light, build, load_only
@@ -159,7 +160,7 @@ def test_without_tokenizer_or_for_picking_or_writing(tmp_path):
 
 def batches(sources, layout=(2, 1, 0, 1), steps=20, start=None, first_step=0, share=None, vocab_size=257):
     streams = Streams(tuple(sources), share or Share(), SEQ, vocab_size, BACKEND)
-    return StreamBatches(streams, Layout(*layout), start=start, first_step=first_step, steps=steps)
+    return StreamBatches(streams, Layout(*layout), start=start, seq_length=SEQ, first_step=first_step, steps=steps)
 
 
 def by_step(sources, layout, **more):
@@ -203,7 +204,7 @@ def test_a_run_goes_on_from_every_step(folder):
 def test_the_hash_of_a_step_follows_from_those_before_it(folder):
     _, marks = by_step(one(folder), (4, 1, 0, 1))
     _, others = by_step(one(folder), (4, 1, 0, 1), start=evolve(marks[4], trail=marks[4].trail ^ 1), first_step=5)
-    assert [mark.places for mark in others] == [mark.places for mark in marks[5:]]
+    assert [mark.place for mark in others] == [mark.place for mark in marks[5:]]
     assert not {mark.trail for mark in others} & {mark.trail for mark in marks}
 
 
@@ -223,7 +224,7 @@ def test_several_texts_take_turns_by_their_weights(tmp_path):
     ]
     found, marks = by_step(sources, (4, 1, 0, 1))
     assert [int((step[:, 0] == ord("a")).sum()) for step in found] == [3] * 20
-    assert marks[-1].taken == (60, 20)
+    assert marks[-1].place["taken"] == (60, 20)
     rest, _ = by_step(sources, (4, 1, 0, 1), start=marks[6], first_step=7)
     assert torch.equal(rest, found[7:])
 

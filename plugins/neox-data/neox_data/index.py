@@ -7,7 +7,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from neox_core.data.dataset import Split, open_split
+from neox_core.contracts.objective import Split
+from neox_core.data.samples import open_counted, samples_wanted
 from neox_core.errors import run_main
 from neox_core.plan.runfile import receive_plan
 from neox_core.terminal import echo
@@ -26,14 +27,10 @@ def index_data(plan: RunPlan) -> list[str]:
     lines = []
     for split in wanted:
         began = time.perf_counter()
-        samples = open_split(plan, split)
-        for part, epochs in zip(samples.parts, samples.epochs, strict=True):
-            size = part.order.nbytes / max(1, len(part.order))
-            lines.append(
-                f"{split}: {part.prefix}: {len(part.order):,} samples of {plan.model.seq_length} tokens, "
-                f"{size:.0f} bytes each; the run reads {epochs:.2f} epochs"
-            )
-        lines.append(f"{split}: {samples.wanted:,} samples are wanted, ready in {time.perf_counter() - began:.1f} s")
+        samples = open_counted(plan, split)
+        lines += [f"{split}: {line}" for line in samples.in_words()]
+        count, took = samples_wanted(plan, split), time.perf_counter() - began
+        lines.append(f"{split}: {count:,} samples are wanted, ready in {took:.1f} s")
     return lines
 
 

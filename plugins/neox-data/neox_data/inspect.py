@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import frozen
+from neox_causal_lm.api import build_order
 
-from neox_core.data.order import build_order
 from neox_core.data.records import require_as_prepared
 from neox_core.data.sources import open_source
 from neox_core.data.tokenizer import load_tokenizer

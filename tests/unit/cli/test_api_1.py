@@ -71,6 +71,7 @@ def test_a_plugin_for_api_1_loads_as_before(site: Any) -> None:
     site.install("neox-others", OTHERS)
     site.install_ours("neox-gpt", "plugin.py", "ops.py", "config")
     site.install_ours("neox-deepspeed", "plugin.py", "config")
+    site.install_ours("neox-causal-lm", "plugin.py")
     (site.work / "run.yml").write_text(CONFIG)
     (site.work / "tokens.bin").write_bytes(b"")
     (site.work / "tokens.idx").write_bytes(b"MMIDIDX\x00\x00")

@@ -78,6 +78,7 @@ def prepare(site: Any) -> None:
     site.install("neox-all", EVERY_KIND, {"neox_all/parts.py": LAUNCH})
     site.install_ours("neox-gpt", "plugin.py", "ops.py", "config")
     site.install_ours("neox-deepspeed", "plugin.py", "config")
+    site.install_ours("neox-causal-lm", "plugin.py")
     work: Path = site.work
     using(site, "Fine")
     (work / "tokens.bin").write_bytes(b"")

@@ -93,6 +93,7 @@ def make_plan(tmp_path: Path, curriculum: str | None, layout: tuple[int, int, in
     chosen = ComponentRef("curriculum", "test", "test", "0", f"{__name__}:{curriculum}")
     return evolve(
         plan,
+        objective=ComponentRef("objective", "causal-lm", "neox-causal-lm", "0", "neox_causal_lm.objective:CausalLM"),
         model=evolve(plan.model, seq_length=SEQ, padded_vocab_size=len(TEXT)),
         data=evolve(plan.data, prefix=str(prefix), backend=backend, split=(1.0, 0.0, 0.0)),
         batch=BatchPlan(*layout, train_batch=BATCH),
@@ -167,5 +168,5 @@ def test_tokens_of_a_step_are_those_that_it_reads(tmp_path: Path) -> None:
 def test_a_curriculum_that_breaks_its_contract_is_named(tmp_path: Path, name: str, said: str) -> None:
     plan = make_plan(tmp_path, name)
     with pytest.raises(PluginError) as caught:
-        open_split(plan, "train", curriculum=build_curriculum(plan)).who(0, 1)
+        open_split(plan, "train", curriculum=build_curriculum(plan)).identify(np.arange(1))
     assert caught.value.message == f"curriculum test:test 0: {said}"

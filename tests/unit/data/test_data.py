@@ -12,14 +12,15 @@ import torch
 from attrs import evolve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from neox_causal_lm.blend import build_blend
+from neox_causal_lm.order import build_order
+from neox_causal_lm.samples import INDEX_FOLDER
 from neox_data.index import index_data
 
 from neox_core.data.batches import build_batches, build_tokenizer, open_split
-from neox_core.data.blend import build_blend
-from neox_core.data.dataset import INDEX_FOLDER, rounds_of
-from neox_core.data.order import build_order
 from neox_core.data.records import edge_hash_of
 from neox_core.data.sample_hash import Trail
+from neox_core.data.samples import rounds_of
 from neox_core.data.sources import build_backend
 from neox_core.errors import DataError, PluginError
 from neox_core.plan.runfile import BatchPlan, ComponentRef, DataPlan, DataSource
@@ -28,6 +29,7 @@ from neox_core.testing.plans import example_plan
 SEQ = 6
 VOCAB = 1000
 READS: list[int] = []
+CAUSAL_LM = ComponentRef("objective", "causal-lm", "neox-causal-lm", "0", "neox_causal_lm.objective:CausalLM")
 
 
 class JsonSource:
@@ -123,6 +125,7 @@ def make_plan(prefix, *, layout=(2, 1, 1), train_iters=10, eval_iters=3, num_wor
     plan = example_plan(Path("runs"))
     return evolve(
         plan,
+        objective=CAUSAL_LM,
         model=evolve(plan.model, seq_length=SEQ, padded_vocab_size=VOCAB, make_vocab_size_divisible_by=128),
         batch=BatchPlan(micro, accumulation, ranks, micro * accumulation * ranks),
         data=DataPlan(None if prefix is None else str(prefix), split, backend, None, num_workers),
@@ -339,7 +342,7 @@ def test_a_reader_that_is_killed_is_one_clear_error(prefix, monkeypatch):
 def test_the_order_is_kept_beside_the_dataset_and_not_computed_again(prefix, monkeypatch):
     plan = make_plan(prefix, train_iters=37)
     expected = read(plan)
-    monkeypatch.setattr("neox_core.data.dataset.build_order", None)
+    monkeypatch.setattr("neox_causal_lm.samples.build_order", None)
     assert all(torch.equal(one, other) for one, other in zip(read(plan), expected, strict=True))
     samples = open_split(plan, "train")
     assert not samples.parts[0].order.samples.flags.owndata
@@ -434,10 +437,9 @@ class Changed:
     def __init__(self, samples, index):
         self._samples, self._index = samples, index
 
-    def who(self, first, count):
-        who = self._samples.who(first, count)
-        if first <= self._index < first + count:
-            who[self._index - first, 2] += 1
+    def identify(self, indices):
+        who = self._samples.identify(indices)
+        who[indices == self._index, 2] += 1
         return who
 
 
@@ -455,8 +457,11 @@ def test_a_run_that_is_made_longer_keeps_its_order_and_goes_on(prefix, blended, 
     assert (once, twice) == ((60,), (60, 180))
     assert rounds_of(twice, short) == twice, "fewer iterations change nothing"
     first, whole = open_split(short, "train"), open_split(longer, "train", rounds=twice)
-    assert np.array_equal(whole.who(0, 60), first.who(0, 60))
-    assert not np.array_equal(open_split(longer, "train").who(0, 60), first.who(0, 60)), "a new run has another order"
+    same = np.arange(60)
+    assert np.array_equal(whole.identify(same), first.identify(same))
+    assert not np.array_equal(open_split(longer, "train").identify(same), first.identify(same)), (
+        "a new run has another order"
+    )
     for part in whole.parts:
         assert len(part.order.parts) == 2
         taken, documents = 0, len(set(part.order.parts[0].documents))
@@ -485,8 +490,8 @@ def test_orders_can_be_made_before_a_run(blended, monkeypatch):
     lines = index_data(blended)
     assert [line.split(": ")[0] for line in lines] == ["train"] * 4 + ["valid"] * 2
     assert "train: 60 samples are wanted" in lines[3]
-    monkeypatch.setattr("neox_core.data.dataset.build_order", None)
-    monkeypatch.setattr("neox_core.data.dataset.build_blend", None)
+    monkeypatch.setattr("neox_causal_lm.samples.build_order", None)
+    monkeypatch.setattr("neox_causal_lm.samples.build_blend", None)
     assert len(read(blended)) == 30
 
 

@@ -274,7 +274,7 @@ PLACES: dict[str, str] = {
     "vocab_file": f"{TOKENIZERS}test_any_tokenizer_json_is_read",
     "merge_file": f"{TOKENIZERS}test_training_joins_the_most_frequent_pairs_first",
     "tokenizer_type": f"{TOKENIZERS}test_ids_of_any_text_are_those_of_the_reference",
-    "split": f"{UNIT}data/test_order.py::test_documents_are_split_as_gpt_neox_does",
+    "split": "plugins/neox-causal-lm/tests/test_order.py::test_documents_are_split_as_gpt_neox_does",
     "data_impl": f"{UNIT}plan/test_resolve.py::test_infer_looks_at_the_first_bytes",
     "optimizer": f"{PLUGINS}adam/tests/test_adam.py::test_classes_are_those_that_are_asked_for",
     "fp16": f"{UNIT}engine/test_engine.py::test_fp16_equals_a_plain_loop_and_backs_off",

@@ -229,6 +229,7 @@ REFUSED = {
 HOLDS = {
     "architecture",
     "engine",
+    "objective",
     "device",
     "distributed_backend",
     "num_nodes",

@@ -7,13 +7,13 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import frozen
 
-from neox_core.data.array_cache import stored
-from neox_core.data.blend import (
+from neox_causal_lm.array_cache import stored
+from neox_causal_lm.blend import (
     MOST_DATASETS,
     Blend,
     build_blend,
@@ -21,65 +21,32 @@ from neox_core.data.blend import (
     samples_of_each,
     weights_by_documents,
 )
-from neox_core.data.curriculum import Chosen
-from neox_core.data.order import LongerOrder, SampleOrder, build_order, count_epochs, count_tokens, split_documents
-from neox_core.data.sources import Datasets, build_tokenizer
-from neox_core.data.vocabulary import padded_vocab
+from neox_causal_lm.order import LongerOrder, SampleOrder, build_order, count_epochs, count_tokens, split_documents
+from neox_core.contracts.objective import SPLITS
 from neox_core.errors import DataError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from neox_core.contracts import Curriculum, TokenSource
+    from neox_core.contracts import TokenSource
+    from neox_core.contracts.objective import Datasets, Split
     from neox_core.plan.runfile import DataSource, RunPlan
 
-Split = Literal["train", "valid", "test"]
-SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 INDEX_FOLDER = ".neox-index"
 ALGORITHM = 1
 """Version of the algorithm for orders, in the name of their files; increase it with every change."""
 
 
-def rounds_of(stored: Sequence[int], plan: RunPlan) -> tuple[int, ...]:
-    """The number of training samples when the order of a run was made, and each time it was extended.
+def open_samples(plan: RunPlan, split: Split, datasets: Datasets, vocab_size: int, rounds: Sequence[int]) -> Samples:
+    """The samples of one split in the order of reading, as `contracts.Objective.samples`.
 
-    stored: the numbers in the checkpoint; empty for a new run.
+    The order is mapped from a file next to the dataset, which the first process that needs it writes.
     """
-    wanted = plan.train.train_iters * plan.batch.train_batch
-    return (*stored, wanted) if not stored or wanted > stored[-1] else tuple(stored)
-
-
-def open_split(
-    plan: RunPlan,
-    split: Split,
-    vocab_size: int | None = None,
-    *,
-    rounds: Sequence[int] = (),
-    curriculum: Curriculum | None = None,
-    datasets: Datasets | None = None,
-) -> Samples:
-    """The samples of one split in the order of reading; a curriculum chooses them from one pass over the data.
-
-    The order is mapped from a file next to the dataset, which the first process that needs it writes. rounds: of
-    a resumed run; each extends the order of those before it, which it does not change. datasets: those that the run
-    has already opened. Raises DataError for a dataset that cannot be read or has no documents for the split.
-    """
-    steps = plan.train.train_iters if split == "train" else plan.train.eval_iters
-    wanted = steps * plan.batch.train_batch
-    chooses = curriculum is not None and curriculum.chooses and split == "train"
-    rounds = (0,) if chooses else tuple(rounds) or (wanted,)  # orders are made for whole passes, at least one
-    if vocab_size is None:
-        tokenizer = build_tokenizer(plan) if plan.model.padded_vocab_size is None else None
-        vocab_size = padded_vocab(plan.model, tokenizer.vocab_size if tokenizer else None)
-    datasets = datasets or Datasets(plan.data)
     if plan.data.train:
         blend, parts = _open_blend(plan, datasets, split, rounds)
     else:
         blend, parts = None, (_open_share(plan, datasets, split, rounds),)
-    chosen = None
-    if curriculum is not None and chooses:
-        chosen = Chosen(curriculum, plan.batch.train_batch, len(parts[0].order), plan.curriculum)
-    return Samples(parts, blend, wanted, plan.model.seq_length, vocab_size, chosen)
+    return Samples(parts, blend, split, rounds[-1], plan.model.seq_length, vocab_size)
 
 
 @frozen(eq=False)
@@ -96,15 +63,15 @@ class Part:
 class Samples:
     """Samples of seq_length + 1 ids by index, from one dataset or, where there is a `blend`, from several.
 
-    wanted: the number that the run reads. chosen: the sample at each index; None: one after the other.
+    wanted: the number that the run reads.
     """
 
     parts: tuple[Part, ...]
     blend: Blend | None
+    split: Split
     wanted: int
     seq_length: int
     vocab_size: int
-    chosen: Chosen | None = None
 
     def __len__(self) -> int:
         return len(self.parts[0].order) if self.blend is None else len(self.blend.turns)
@@ -119,6 +86,29 @@ class Samples:
         )
         return [int(n) * self.seq_length / part.tokens for n, part in zip(taken, self.parts, strict=True)]
 
+    @property
+    def notes(self) -> list[str]:
+        """What of a dataset is read more than once in an evaluation, or was made longer for the training."""
+        if self.split == "train":
+            return [
+                f"{part.prefix}: train-iters is larger: the order of its first {len(part.order.parts[0]):,} "
+                "samples stays, and another one follows it"
+                for part in self.parts
+                if isinstance(part.order, LongerOrder)
+            ]
+        return [
+            f"{self.split}: {part.prefix} is too small: an evaluation reads it {epochs:.1f} times"
+            for part, epochs in zip(self.parts, self.epochs, strict=True)
+            if epochs > 1
+        ]
+
+    def in_words(self) -> list[str]:
+        return [
+            f"{part.prefix}: {len(part.order):,} samples of {self.seq_length} tokens, "
+            f"{part.order.nbytes / max(1, len(part.order)):.0f} bytes each; the run reads {epochs:.2f} epochs"
+            for part, epochs in zip(self.parts, self.epochs, strict=True)
+        ]
+
     def read(self, index: int, into: NDArray[np.int64]) -> None:
         """Copy sample `index` to `into` [seq_length + 1]. Raises DataError for an id outside of the vocabulary."""
         part, place = self._find(index)
@@ -132,11 +122,10 @@ class Samples:
         if into.min() < 0 or into.max() >= self.vocab_size:
             raise self._outside(index)
 
-    def who(self, first: int, count: int) -> NDArray[np.int64]:
-        """Identify `count` samples from `first` on: (dataset, document, offset) of the first token of each."""
-        indices: NDArray[np.int64] = np.arange(first, first + count)
-        who: NDArray[np.int64] = np.zeros((count, 3), dtype="<i8")
-        places = indices if self.chosen is None else self.chosen.at(indices)
+    def identify(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(dataset, document, offset) of the first token of each sample."""
+        who: NDArray[np.int64] = np.zeros((len(indices), 3), dtype="<i8")
+        places = indices
         if self.blend is not None:
             who[:, 0], places = self.blend.turns[indices], self.blend.places[indices]
         for number, part in enumerate(self.parts):
@@ -145,8 +134,6 @@ class Samples:
         return who
 
     def _find(self, index: int) -> tuple[Part, int]:
-        if self.chosen is not None:
-            index = int(self.chosen.at(np.array([index]))[0])
         if self.blend is None:
             return self.parts[0], index
         return self.parts[int(self.blend.turns[index])], int(self.blend.places[index])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,22 +37,15 @@ class Place:
 
 
 @frozen
-class Mark:
-    """The progress of a run after `step` steps: the hash of its samples, and for each stream the number of samples
-    taken and where the next one starts.
-    """
+class Position:
+    """For each stream the number of samples taken, and where the next one starts."""
 
-    step: int
-    trail: int
     taken: tuple[int, ...]
     places: tuple[Place, ...]
 
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
-    def of(cls, plain: dict[str, Any]) -> Mark:
-        """A Mark from plain values. Raises CheckpointError for values that `plain` did not make."""
+    def of(cls, plain: Mapping[str, Any]) -> Position:
+        """A position from plain values. Raises CheckpointError for values that `Mixer.place` did not make."""
         return structured(strict_converter(), plain, cls, "not a position in the texts", CheckpointError)
 
 
@@ -146,13 +139,13 @@ class Packer:
 
 
 class Mixer:
-    """Samples of several streams, each from the stream that lags most behind its share: see `data/blend.py`."""
+    """Samples of several streams, each from the stream that lags most behind its share: see `blend.py`."""
 
     def __init__(self, packers: Sequence[Packer], weights: Sequence[float], taken: Sequence[int]) -> None:
         self._packers, self._weights, self._taken = packers, weights, list(taken)
 
-    def __next__(self) -> tuple[tuple[int, ...], NDArray[np.int32]]:
-        """(what identifies the sample, its ids)."""
+    def next_sample(self) -> tuple[tuple[int, ...], NDArray[np.int32]]:
+        """(what identifies the sample, its ids [seq_length + 1])."""
         before = sum(self._taken) or 1
         lags = [weight * before - taken for weight, taken in zip(self._weights, self._taken, strict=True)]
         turn = lags.index(max(lags))
@@ -160,5 +153,6 @@ class Mixer:
         packer = self._packers[turn]
         return (turn, *astuple(packer.place)), next(packer)
 
-    def mark(self, step: int, trail: int) -> Mark:
-        return Mark(step, trail, tuple(self._taken), tuple(packer.place for packer in self._packers))
+    def place(self) -> dict[str, Any]:
+        """Where the next sample starts, as plain values of a Position."""
+        return asdict(Position(tuple(self._taken), tuple(packer.place for packer in self._packers)))

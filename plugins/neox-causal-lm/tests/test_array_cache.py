@@ -6,8 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-
-from neox_core.data.array_cache import HEADER_BYTES, read, stored
+from neox_causal_lm.array_cache import HEADER_BYTES, read, stored
 
 KEY = "a" * 64
 
@@ -108,7 +107,7 @@ def test_a_kill_while_writing_leaves_nothing_that_is_used(tmp_path):
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from neox_core.data.array_cache import stored
+from neox_causal_lm.array_cache import stored
 Path.replace = lambda self, target: os.kill(os.getpid(), signal.SIGKILL)
 stored([Path(sys.argv[1])], "a" * 64, lambda: (np.arange(9),))
 """
@@ -124,7 +123,7 @@ def test_a_full_disk_leaves_no_half_file(tmp_path):
 import resource, signal, sys
 from pathlib import Path
 import numpy as np
-from neox_core.data.array_cache import stored
+from neox_causal_lm.array_cache import stored
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
 assert len(stored([Path(sys.argv[1])], "a" * 64, lambda: (np.arange(100_000),))[0]) == 100_000

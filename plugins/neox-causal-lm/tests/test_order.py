@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-
-from neox_core.data.order import build_order, count_epochs, split_documents
+from neox_causal_lm.order import build_order, count_epochs, split_documents
 
 DATA = Path(__file__).parent / "data"
 CASES = json.loads((DATA / "index.json").read_text())
@@ -50,7 +49,7 @@ def walk(sizes: list[int], seq_length: int) -> list[list[int]]:
 @pytest.fixture(params=[1, 3, 1 << 15])
 def at_once(request, monkeypatch):
     """How many documents are worked on together must make no difference."""
-    monkeypatch.setattr("neox_core.data.order.AT_ONCE", request.param)
+    monkeypatch.setattr("neox_causal_lm.order.AT_ONCE", request.param)
 
 
 @pytest.mark.usefixtures("at_once")
