@@ -235,7 +235,7 @@ EFFECTS: dict[str, Effect] = {
 
 UNIT, PLUGINS = "tests/unit/", "plugins/neox-"
 CHECKPOINT, CLUSTER = f"{UNIT}checkpoint/test_checkpoint.py::", f"{UNIT}plan/test_cluster.py::"
-MODEL, DOCUMENTS = f"{UNIT}model/test_gpt.py::", f"{UNIT}model/test_documents.py::"
+MODEL, DOCUMENTS = f"{PLUGINS}gpt/tests/test_gpt.py::", f"{PLUGINS}gpt/tests/test_documents.py::"
 HOSTS = f"{CLUSTER}test_ranks_of_a_hostfile"
 TOLD = f"{PLUGINS}launchers/tests/test_hosts.py::test_ranks_of_all_hosts_are_told_who_they_are_and_stop_in_good_order"
 RUN_IN_ORDER = f"{UNIT}run/test_loop.py::test_the_order_of_a_run"
@@ -277,7 +277,7 @@ PLACES: dict[str, str] = {
     "split": "plugins/neox-causal-lm/tests/test_order.py::test_documents_are_split_as_gpt_neox_does",
     "data_impl": f"{UNIT}plan/test_resolve.py::test_infer_looks_at_the_first_bytes",
     "optimizer": f"{PLUGINS}adam/tests/test_adam.py::test_classes_are_those_that_are_asked_for",
-    "fp16": f"{UNIT}engine/test_engine.py::test_fp16_equals_a_plain_loop_and_backs_off",
+    "fp16": f"{PLUGINS}deepspeed/tests/test_engine.py::test_fp16_equals_a_plain_loop_and_backs_off",
     "zero_allow_untested_optimizer": f"{UNIT}plan/test_rules.py::test_rule",
     "disable_allgather": f"{UNIT}plan/test_effects.py::test_what_nobody_can_do_is_refused",
     "eval_interval": RUN_IN_ORDER,
