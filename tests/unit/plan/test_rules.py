@@ -1,52 +1,22 @@
 """Each rule between keys: broken once, and just held once."""
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, get_origin
+from typing import get_origin
 
 import pytest
-from attrs import frozen
-from neox_author.try_rules import rule_faults
 
-from neox_core.api import Component, ConfigSection, Problem, hookimpl, setting
-from neox_core.config.report import ProblemsError, errors, render
 from neox_core.config.schema.convert import block_of, fields_of
 from neox_core.config.schema.sections import CORE_SECTIONS
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine
-from neox_core.plan.resolve import prepare_run
 from neox_core.plan.rules import all_rules, rules_about
 from neox_core.plan.rules.rule import Rule, keys_of
 
-
-@frozen
-class PaceSection:
-    pace: int = setting(1, help="How fast.")
-
-
 Check = Callable[..., list[str]]
 CPU, GPU = Machine(0, 4), Machine(2, 4)
-
-
-@pytest.fixture
-def check(tmp_path: Path, text: str, catalog: Any) -> Check:
-    """What is said of the base config with `--set`s."""
-
-    def _check(*sets: str, machine: Machine = CPU, catalog: Any = catalog) -> list[str]:
-        (tmp_path / "c.yml").write_text(text)
-        try:
-            notes = prepare_run([tmp_path / "c.yml"], sets, catalog=catalog, machine=machine).notes
-        except ProblemsError as error:
-            notes = error.problems
-        return [render([each]).replace(f"{tmp_path}/", "") for each in notes]
-
-    return _check
-
-
 # rule -> sets that break it, what is said, sets that just hold it, machine
 REGISTRY = load_plugins().registry
 RULES = all_rules(REGISTRY)
-
 CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
     "heads_divide_hidden": (
         ("hidden-size=65",),
@@ -651,9 +621,7 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         CPU,
     ),
 }
-
-
-# rules whose cases take more than `--set`: a test each in test_rules_offload.py, in test_blend.py, and below
+# rules whose cases take more than `--set`: in test_rules_offload.py, test_blend.py, test_rules_idle.py, and below
 ELSEWHERE = {"one_offload", "files_need_libaio", "files_are_read_in_order", "buffers_hold_a_parameter"} | {
     "whole_weights_are_in_memory",
     "one_dataset_or_several",
@@ -664,7 +632,7 @@ ELSEWHERE = {"one_offload", "files_need_libaio", "files_are_read_in_order", "buf
     "keys_of_the_device",
     "fast_start_reads_files",
     "onnx_has_no_fusion",  # test_kernels.py
-    "keys_that_do_nothing_here",  # below
+    "keys_that_do_nothing_here",  # test_rules_idle.py
 }
 
 
@@ -717,343 +685,5 @@ def test_an_engine_needs_its_library_where_ranks_can_run(check: Check, monkeypat
     assert check() == []
 
 
-def test_the_path_of_text_may_be_a_pattern(check: Check, tmp_path: Path) -> None:
-    (said,) = check(f"data-path={tmp_path}/*.txt")
-    assert "there is no dataset *.txt" in said
-    (tmp_path / "a.txt").write_text("")
-    assert check(f"data-path={tmp_path}/*.txt") == []
-    (tmp_path / "run[1].idx").write_text("")
-    assert check(f"data-path={tmp_path}/run[1]") == []
-
-
-def test_a_missing_setting_says_who_needs_it(check: Check) -> None:
-    said = check("tokenizer-type=GPT2BPETokenizer")
-    assert any("error: merge-file: is required by tokenizer GPT2BPETokenizer" in each for each in said)
-
-
-def test_a_disk_of_a_host_serves_a_run_on_one_host(check: Check, tmp_path: Path) -> None:
-    (tmp_path / "hosts").write_text("a slots=1\nb slots=1\n")
-    sets = (f"hostfile={tmp_path}/hosts", "checkpoint.use_node_local_storage=true")
-    (said,) = check(*sets)
-    assert "error: checkpoint.use_node_local_storage: the 2 hosts of this run write one folder" in said
-    (said,) = check(*sets, "num_nodes=1")
-    assert "note: checkpoint.use_node_local_storage: changes nothing" in said
-
-
-@pytest.mark.parametrize(
-    ("idle", "why", "acts"),
-    [
-        (("fp16={enabled: true, loss_scale: 8, hysteresis: 3}",), "fp16.hysteresis: does nothing: loss_scale is 8", ()),
-        (("init-method-std=0.1",), "", ()),
-        (
-            ("init-method-std=0.1", "init-method=small_init", "output-layer-init-method=wang_init"),
-            "init-method-std: does nothing: small_init and wang_init set their own standard deviations",
-            ("output-layer-init-method=scaled_normal",),
-        ),
-        (
-            ("attention-softmax-in-fp32=true",),
-            "attention-softmax-in-fp32: does nothing: the whole model is in fp32",
-            ("torch_autocast.enabled=true",),
-        ),
-        (("zero_allow_untested_optimizer=true",), "does nothing: Adam is tested at ZeRO stage 0", ()),
-        (("zero_force_ds_cpu_optimizer=true",), "does nothing: no optimizer state is offloaded", ()),
-        (("eval-interval=5", "eval-iters=0"), "eval-interval: does nothing: eval-iters is 0", ("eval-iters=1",)),
-        (
-            ("sample-prompt=a",),
-            "does nothing: there is no tokenizer-type",
-            ("tokenizer-type=HFTokenizer", "vocab-file=a"),
-        ),
-        (("attention-softmax-in-fp32=false", "zero_allow_untested_optimizer=false"), "", ()),
-        (
-            ("prescale_gradients=true",),
-            "prescale_gradients: does nothing: one data-parallel rank sends no gradients",
-            ("num_gpus=2",),
-        ),
-        (("gradient_predivide_factor=2",), "does no more than round: one data-parallel rank", ("num_gpus=2",)),
-        (("communication_data_type=bf16",), "does nothing: one data-parallel rank", ("zero_optimization.stage=1",)),
-        (
-            ("zero_optimization={stage: 1, reduce_bucket_size: 1e6}",),
-            "reduce_bucket_size: does no more than size a buffer: one data-parallel rank",
-            ("num_gpus=2",),
-        ),
-        (
-            ("zero_optimization={stage: 2, overlap_comm: true}",),
-            "overlap_comm: does nothing: one data-parallel rank",
-            ("zero_optimization.offload_optimizer.device=cpu", "optimizer.type=CPU_Adam"),
-        ),
-    ],
-)
-def test_a_key_with_nothing_to_do_is_noted(
-    check: Check, idle: tuple[str, ...], why: str, acts: tuple[str, ...]
-) -> None:
-    machine = GPU if "fp16" in idle[0] else CPU
-    stage = ("zero_optimization.stage=1",) if machine is GPU else ()
-    said = [each for each in check(*idle, *stage, machine=machine) if ": does no" in each]
-    assert len(said) == bool(why)
-    assert all(why in each for each in said)
-    assert not acts or not any(": does no" in each for each in check(*idle, *acts, machine=machine))
-
-
 def test_the_base_config_has_no_problem(check: Check) -> None:
     assert check() == []
-
-
-@pytest.mark.parametrize(
-    ("sets", "said"),
-    [
-        (("warmup=1.5",), "warmup: must be from 0 to 1, not 1.5"),
-        (
-            ("engine=plain", "zero_optimization.stage=1"),
-            "zero_optimization: belongs to engine deepspeed, and this config has engine: plain (set engine: deepspeed",
-        ),
-        (("monitors=[console, console]",), "monitors: names 'console' twice"),
-        (("data-path=null",), "data-path: is required"),
-        (("train_micro_batch_size_per_gpu=null",), "is required (or train_batch_size)"),
-        (("optimizer.type=Fixed", "optimizer.params={}"), "everything:Fixed has no setting lr"),
-        (("bf16.enabled=true", "fp16.enabled=true"), "enabled together with fp16"),
-        (("save-interval=5",), "warning: save-interval: does nothing without save"),
-        (("keep-last-n-checkpoints=5",), "warning: keep-last-n-checkpoints: does nothing without save"),
-        (("save=out", "save-interval=5", "extra-save-iters=[101]"), "extra-save-iters: 101 is after train-iters 100"),
-        (
-            ("checkpoint.tag_validation=Sometimes",),
-            "checkpoint.tag_validation: must be one of 'Ignore', 'Warn', 'Fail'",
-        ),
-        (
-            ("checkpoint.parallel_write.pipeline_stage=false",),
-            "note: checkpoint.parallel_write.pipeline_stage: changes no number of the run: every",
-        ),
-        (("checkpoint.tag_validation=Fail",), "note: checkpoint.tag_validation: changes no number of the run: ranks"),
-        (("no-save-rng=true",), "note: no-save-rng: changes no number of the run: weights, dropout and the order"),
-        (("use-cpu-initialization=true",), "note: use-cpu-initialization: changes nothing"),
-        (
-            ("tokenizer-type=GPT2BPETokenizer", "vocab-file=a", f"merge-file={300 * 'b'}"),
-            "merge-file: there is no file",
-        ),
-        (("distributed-backend=mpi",), "distributed-backend: must be one of 'nccl', 'gloo', not 'mpi'"),
-        (("adlr-autoresume=true",), "adlr-autoresume: true is made for one cluster of NVIDIA's"),
-        (("adlr-autoresume-interval=5",), "adlr-autoresume-interval: 5 is not available"),
-        (("comms_logger={enabled: true, prof_all: false}",), "error: comms_logger: times nothing"),
-        (
-            ("comms_logger={enabled: true, prof_all: false, prof_ops: [allreduce]}",),
-            "comms_logger.prof_ops[0]: must be",
-        ),
-        (("num_gpus=2", "pipe-parallel-size=2", "flops_profiler.enabled=true"), "the engine cannot profile a pipeline"),
-        (("comms_logger.verbose=true",), "warning: comms_logger.verbose: does nothing without comms_logger.enabled"),
-        (
-            ("flops_profiler.profile_step=3",),
-            "warning: flops_profiler.profile_step: does nothing without flops_profiler.enabled",
-        ),
-        (
-            ("checkpoint-activations=true", "activation_checkpointing.number_checkpoints=2"),
-            "warning: activation_checkpointing.number_checkpoints: does nothing without deepspeed-activation-checkp",
-        ),
-        (
-            ("zero_optimization.stage=1", "prescale_gradients=true"),
-            "prescale_gradients: has no effect on ZeRO's reduce-scatter",
-        ),
-        (
-            ("optimizer.type=Rowwise", "device=cuda", "zero_optimization.stage=1", "fp16.enabled=true"),
-            "zero_optimization.stage: 1 puts whole parameters of Rowwise on each rank, and fp16's loss scale",
-        ),
-        (
-            ("optimizer.type=Rowwise", "zero_optimization={stage: 1, round_robin_gradients: true}"),
-            "note: zero_optimization.round_robin_gradients: does nothing where ranks own whole parameters",
-        ),
-        (
-            (
-                "optimizer.type=Rowwise",
-                "zero_optimization.stage=1",
-                "bf16.enabled=true",
-                "data_types.grad_accum_dtype=fp32",
-            ),
-            "data_types.grad_accum_dtype: fp32 does not go with a model in bf16 at ZeRO stage 1 (bf16)",
-        ),
-        (("sparse_gradients=true", "zero_optimization.stage=1"), "sparse_gradients: does not work at ZeRO stage 1"),
-        (("sparse_gradients=true", "bf16.enabled=true"), "sparse_gradients: is for a model in fp32"),
-        (
-            ("sparse_gradients=true", "num_gpus=2", "model-parallel-size=2"),
-            "sparse_gradients: works with data parallelism",
-        ),
-        (
-            ("sparse_gradients=true", "num_gpus=2", "pipe-parallel-size=2"),
-            "sparse_gradients: works with data parallelism",
-        ),
-        (
-            ("sparse_gradients=true", "gradient_predivide_factor=2"),
-            "sparse_gradients: DeepSpeed 0.19.8 does not divide",
-        ),
-        (("sparse_gradients=true", "num_gpus=1"), "note: sparse_gradients: sends nothing on one rank"),
-        (("board.folder=x",), "warning: board: does nothing (set board.enabled: true)"),
-        (("board={enabled: true, key: abc}",), "error: board.key: is a secret, which must not be in a config"),
-        (("scheduler.type=Warmup",), "scheduler.type: no scheduler 'Warmup'; installed: WarmupLR"),
-        (("scheduler={type: WarmupLR, params: {warmup_num_steps: 0}}",), "scheduler.params.warmup_num_steps: must be"),
-        (("sequence-parallel=true",), "sequence-parallel: does nothing with model-parallel-size 1"),
-        (("num_gpus=2", "model-parallel-size=4", "num-kv-heads=2"), "num-kv-heads: 2 cannot be divided by model-par"),
-        (("num_gpus=2", "model-parallel-size=4"), "takes 4 x 1 = 4 ranks, and there are 2"),
-        (("num_gpus=2", "pipe-parallel-size=4"), "error: pipe-parallel-size: a copy of the model takes 1 x 4"),
-        (("num_gpus=3", "model-parallel-size=3"), "num-attention-heads: 4 cannot be divided by model-parallel-size 3"),
-        (("num_gpus=3", "model-parallel-size=3"), "hidden-size: 64 cannot be divided by model-parallel-size 3"),
-        (("num_gpus=3", "model-parallel-size=3"), "padded-vocab-size: 256 cannot be divided by model-parallel-size 3"),
-        (
-            ("num_gpus=4", "model-parallel-size=4", "padded-vocab-size=null", "make-vocab-size-divisible-by=1"),
-            "make-vocab-size-divisible-by: 1 cannot be divided by model-parallel-size 4 (use 4, to which GPT-NeoX",
-        ),
-        (("detect_nvlink_pairs=true", "device=cpu"), "detect_nvlink_pairs: is for NVIDIA devices"),
-        (("exclude=localhost:1", "num_gpus=1"), "num_gpus: contradicts exclude, which selects by name"),
-        (("include=localhost:0", "num_nodes=1", "num_gpus=1"), "num_gpus: contradicts include"),
-        (("plugins.require=[neox-none]",), "plugins.require: plugin neox-none is required and not installed"),
-        (("optimizer.params.max_grad_norm=one",), "optimizer.params.max_grad_norm: must be a number"),
-        (
-            ("optimizer.params.max_grad_norm=0.5", "gradient_clipping=1"),
-            "optimizer.params.max_grad_norm: differs from gradient_clipping at --set",
-        ),
-    ],
-)
-def test_more_that_is_said(check: Check, sets: tuple[str, ...], said: str) -> None:
-    assert any(said in line for line in check(*sets, machine=GPU))
-
-
-def test_owners_of_whole_parameters_average_as_at_stage_0(check: Check) -> None:
-    owned = ("optimizer.type=Rowwise", "zero_optimization.stage=1")
-    assert check(*owned, "prescale_gradients=true", "num_gpus=4", "pipe-parallel-size=2") == []
-    (said,) = check(*owned, "zero_optimization.allgather_bucket_size=1e6")
-    assert "does nothing where ranks own whole parameters" in said
-
-
-def test_rules_run_where_other_sections_are_wrong(check: Check) -> None:
-    found = check("hidden-size=x", "min-lr=1")
-    assert len(found) == 2
-
-
-def test_the_rules_of_plugins(check: Check) -> None:
-    assert check("extra-level=10") == ["--set: error: extra-level: is more than the plugin can do (9 or less)"]
-    assert check("extra-level=9") == []
-
-
-def test_a_key_of_a_plugin_that_nothing_reads_is_refused(check: Check, plugins: Any, everything: Any) -> None:
-    class Unread:
-        @hookimpl
-        def neox_config_sections(self) -> list[ConfigSection]:
-            return [ConfigSection("pace", PaceSection)]
-
-    catalog = plugins(everything=everything, unread=Unread())
-    assert check(catalog=catalog) == []
-    (said,) = check("pace=3", catalog=catalog)
-    assert said.startswith("--set: error: pace: nothing reads it in unread unknown")
-
-    class Read(Unread):
-        @hookimpl
-        def neox_check_config(self, config: Any) -> list[Problem]:
-            return [Problem("too quick", "pace")] if config.value("pace") > 3 else []
-
-    assert check("pace=3", catalog=plugins(everything=everything, unread=Read())) == []
-
-
-def test_the_rules_of_plugins_wait_until_all_sections_are_valid(check: Check) -> None:
-    assert len(check("extra-level=10", "seed=x")) == 1
-
-
-class Faulty:
-    """A plugin with a rule, and with offers of which a config may use none."""
-
-    def __init__(self, rule: Callable[[Any], Any], *offers: str) -> None:
-        self.rule, self.offers = rule, offers
-        for hook in {"neox_norms", "neox_config_sections"} - set(offers):
-            setattr(self, hook, None)
-
-    @hookimpl
-    def neox_check_config(self, config: Any) -> Any:
-        return self.rule(config)
-
-    @hookimpl
-    def neox_norms(self) -> list[Component]:
-        return [Component("faulty", "math:floor")]
-
-    @hookimpl
-    def neox_config_sections(self) -> list[ConfigSection]:
-        return [ConfigSection("pace", PaceSection)]
-
-
-@pytest.mark.parametrize(
-    ("rule", "cause"),
-    [
-        (lambda config: config.value("oops"), "KeyError: 'oops'"),
-        (lambda config: ["no"], "TypeError: neox_check_config returned 'no' in place of a Problem"),
-        (lambda config: [Problem("no", severity="fatal")], "ValueError: 'severity' must be in ("),
-        (lambda config: [Problem(3)], "TypeError: neox_check_config returned Problem(message=3"),
-        (lambda config: None, "TypeError: neox_check_config returned None; it returns a list of problems"),
-    ],
-)
-def test_a_plugins_rule_that_fails_names_the_plugin(
-    check: Check, plugins: Any, everything: Any, rule: Any, cause: str
-) -> None:
-    catalog = plugins(everything=everything, faulty=Faulty(rule))
-    (found,) = check(catalog=catalog)
-    assert found.startswith(f"error: the rules of plugin faulty failed: {cause}")
-    assert "NEOX_PLUGINS_DISABLE=faulty switches it off" in found
-    assert "Attribute(" not in found
-    assert [each.message for each in rule_faults(catalog)] == [found.removeprefix("error: ").partition(" (tell")[0]]
-
-
-def test_the_rules_of_a_plugin_that_is_not_used_are_not_asked(check: Check, plugins: Any, everything: Any) -> None:
-    def rule(config: Any) -> list[Problem]:
-        return [Problem("asked", "seed")]
-
-    catalog = plugins(everything=everything, faulty=Faulty(rule, "neox_norms", "neox_config_sections"))
-    assert check(catalog=catalog) == []
-    for used in ("norm=faulty", "pace=2", "plugins.require=[faulty]"):
-        assert [each for each in check(used, catalog=catalog) if "seed: asked" in each], used
-
-
-def test_the_rules_of_every_plugin_can_be_tried(plugins: Any, everything: Any) -> None:
-    assert list(rule_faults(load_plugins())) == []
-
-    def of_its_norm(config: Any) -> list[Problem]:
-        (norm,) = config.components("norm")
-        return [] if norm.entry.component.name != "faulty" else norm.settings.speed
-
-    catalog = plugins(everything=everything, faulty=Faulty(of_its_norm, "neox_norms"))
-    (fault,) = rule_faults(catalog)
-    assert "'NoneType' object has no attribute 'speed'" in fault.message
-
-
-def test_debug_shows_the_traceback_of_a_rule(
-    check: Check, plugins: Any, everything: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    catalog = plugins(everything=everything, faulty=Faulty(lambda config: 1 // 0))
-    check(catalog=catalog)
-    assert "Traceback" not in capsys.readouterr().err
-    monkeypatch.setenv("NEOX_DEBUG", "1")
-    check(catalog=catalog)
-    assert "self.rule(config)" in capsys.readouterr().err
-
-
-def test_a_broken_plugin_that_is_not_needed_is_one_warning(check: Check, plugins: Any, everything: Any) -> None:
-    class Broken:
-        @hookimpl
-        def neox_norms(self) -> list[Any]:
-            raise RuntimeError("no")
-
-    both = plugins(everything=everything, broken=Broken())
-    assert check(catalog=both) == ["warning: plugin broken unknown is broken: RuntimeError: no"]
-    assert any("broken unknown is broken" in line for line in check("plugins.require=[broken]", catalog=both))
-
-
-@pytest.mark.parametrize(
-    ("sets", "code"), [(("norm=none",), 3), (("plugins.require=[x]",), 3), (("norm=none", "seed=0"), 2)]
-)
-def test_exit_code(tmp_path: Path, text: str, catalog: Any, sets: tuple[str, ...], code: int) -> None:
-    (tmp_path / "c.yml").write_text(text)
-    with pytest.raises(ProblemsError) as caught:
-        prepare_run([tmp_path / "c.yml"], sets, catalog=catalog, machine=CPU)
-    assert caught.value.exit_code == code
-    assert errors(caught.value.problems)
-
-
-def test_of_a_file_that_cannot_be_read_no_rule_misses_a_key(tmp_path: Path, catalog: Any) -> None:
-    (tmp_path / "more.yml").write_text("save-interval: 5\nseed: [\n")
-    (tmp_path / "c.yml").write_text("save: out\n")
-    with pytest.raises(ProblemsError) as caught:
-        prepare_run([tmp_path / "c.yml", tmp_path / "more.yml"], catalog=catalog, machine=CPU)
-    (problem,) = caught.value.problems
-    assert "is not valid YAML" in problem.message
