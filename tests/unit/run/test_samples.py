@@ -63,7 +63,8 @@ def plan(request, tmp_path):
     data = evolve(plan.data, prefix=str(path), backend=backend, split=(0.8, 0.2, 0.0), num_workers=0)
     train = evolve(plan.train, train_iters=8, eval_iters=1, eval_interval=4)
     model = evolve(plan.model, seq_length=4, padded_vocab_size=128)
-    return evolve(plan, data=data, train=train, model=model)
+    objective = ComponentRef("objective", "causal-lm", "neox-causal-lm", "0", "neox_causal_lm.objective:CausalLM")
+    return evolve(plan, data=data, train=train, model=model, objective=objective)
 
 
 def open_at(plan, state):
