@@ -61,6 +61,14 @@ class EnginePlanner(Protocol):
         """`plan.engine`: plain values for the engine of the ranks."""
         ...
 
+    def key_of(self, config: Config, path: str) -> str | None:
+        """The config key that makes a value of `plan.engine`, for a run that resumes with another value.
+
+        path: of the value, its keys joined by dots. It is the config key itself, or one key makes values of many paths.
+        None: another field of the plan has the value too.
+        """
+        ...
+
 
 class Storage(Protocol):
     """What a checkpoint reads and writes of an engine.

@@ -11,6 +11,7 @@ from neox_core.config.schema.convert import block_of, by_key, same
 from neox_core.config.schema.structure import Config
 from neox_core.hooks.component import load_path
 from neox_core.plan.flat import flat, in_words
+from neox_core.plan.planners import engine_planner
 from neox_core.plan.runfile import ComponentRef, RunPlan, to_plain
 from neox_core.plan.source import Source, source_of
 from neox_core.untrusted import short
@@ -30,7 +31,8 @@ def changed_numbers(config: Config, plan: RunPlan, run: Mapping[str, Any], folde
 
     run: run.json of the run that wrote the checkpoint in `folder`; whatever is not as a plan has it counts as changed.
     """
-    for change in _in_fields(config, plan, to_plain(plan), run):
+    now = to_plain(plan)
+    for change in (*_in_fields(config, plan, now, run), *_in_engine(config, now, run)):
         key = next((key for key in change.keys if config.is_set(key)), change.keys[0])
         message = f"is {_shown(change.now)}, and was {_shown(change.then)} in the run that wrote {folder}"
         yield config.problem(f"{message}: the losses change", key, severity="warning")
@@ -62,6 +64,41 @@ def _in_fields(config: Config, part: Any, now: Mapping[str, Any], then: Mapping[
             yield from _in_fields(config, value, *pair)
         elif changes_numbers(config, source):
             yield from _in_value(source, value, *pair)
+
+
+def _in_engine(config: Config, now: Mapping[str, Any], then: Mapping[str, Any]) -> Iterator[Change]:
+    """What the engine is told: of the keys of a config what both runs have, and all that only the engine knows."""
+    engine, stored = now["engine_component"], then.get("engine_component")
+    if not isinstance(stored, Mapping) or stored.get("name") != engine["name"]:
+        return
+    here, there = (_by_key(config, each) for each in (now["engine"], then.get("engine")))
+    for key in sorted(here.keys() | there.keys()):
+        mine, theirs = here.get(key, {}), there.get(key, {})
+        if key in mine and key in theirs:
+            mine, theirs = mine[key], theirs[key]
+        elif key in mine or key in theirs:  # a block that one of the two runs does not have
+            continue
+        if not same(mine, theirs) and _changes(config, key) == "numerics":
+            yield Change((key,), theirs, mine)
+
+
+def _by_key(config: Config, engine: Any) -> dict[str, dict[str, Any]]:
+    """For each config key the values of `plan.engine` that it makes, by path: one of the same path, or several."""
+    planner, found = engine_planner(config), dict[str, dict[str, Any]]()
+    for path, value in _values(engine):
+        key = planner.key_of(config, path)
+        if key is not None:
+            found.setdefault(key, {})[path] = value
+    return found
+
+
+def _values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Each value within blocks, by its path."""
+    if not isinstance(value, Mapping):
+        yield path.removeprefix("."), value
+        return
+    for key, inner in value.items():
+        yield from _values(inner, f"{path}.{key}")
 
 
 def _in_value(source: Source, value: Any, now: Any, then: Any) -> Iterator[Change]:

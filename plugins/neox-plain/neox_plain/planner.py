@@ -79,5 +79,8 @@ class PlainPlanner:
     ) -> dict[str, Any]:
         return {}
 
+    def key_of(self, config: Config, path: str) -> str | None:
+        return None
+
 
 PLANNER = PlainPlanner()

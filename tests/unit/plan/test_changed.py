@@ -88,6 +88,13 @@ def changed(tmp_path: Path, text: str, plugins: Any, everything: Any) -> Changed
         ([], ["weight-decay=0.5"], ["weight-decay is 0.5, and was 0.01"]),
         ([FAST], [FAST, "optimizer.params.rho=0.1"], ["optimizer.params.rho is 0.1, and was 0.5"]),
         ([FAST], [FAST, "optimizer.params.block.depth=2"], ["optimizer.params.block.depth is 2, and was 1"]),
+        ([], ["prescale_gradients=true"], ["prescale_gradients is true, and was false"]),
+        ([], ["gradient_predivide_factor=2"], ["gradient_predivide_factor is 2.0, and was 1.0"]),
+        (
+            [],
+            ["deepspeed_extra_args={seq_parallel_communication_data_type: fp16}"],
+            ['deepspeed_extra_args is "fp16", and was none'],
+        ),
     ],
     ids=lambda value: None if isinstance(value, str) else " ".join(value) or "nothing",
 )
@@ -121,6 +128,7 @@ def test_a_blend_is_compared_without_the_places_of_its_datasets(changed: Changed
         ["train-iters=50", "optimizer.params.lr=2e-3"],
         ["zero_optimization.stage=1"],
         ["checkpoint-activations=true"],
+        ["zero_optimization={stage: 1, reduce_bucket_size: 1000}"],
     ],
     ids=" ".join,
 )
@@ -148,6 +156,8 @@ def test_kernels_and_the_engine_change_speed() -> None:
         {"data": {"train": [{"weight": 1}, 5], "split": {"\x1b": None}}},
         {"model": {"norm": 3, "hidden_dropout": {"name": []}, "recompute": "all"}},
         {"optim": {"optimizer": {"name": "Adam", "settings": [1]}}},
+        {"engine": [5]},
+        {"engine": {"\x1b": {"\x1b": "\x1b" * 9_000}, "zero_optimization": 7, "fp16": {"loss_scale": {}}}},
         {"optim": {"optimizer": {"name": "Adam", "settings": {"eps": {"\x1b": "\x1b" * 9_000}}}}},
     ],
     ids=lambda edited: json.dumps(edited)[:40],

@@ -1,8 +1,9 @@
 """What DeepSpeed says on the host: see `contracts.EnginePlanner`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from neox_core.config.schema.convert import Field, block_of, by_key
 from neox_core.config.schema.structure import Config
 from neox_core.contracts.engine import Sharding
 from neox_core.plan.rules.rule import Rule, rules_in
@@ -13,6 +14,18 @@ from neox_deepspeed.config.owners import owns_parameters
 from neox_deepspeed.config.rules import engine, idle, offload, optimizer, parallelism, precision, profiling, zero
 from neox_deepspeed.config.sections.communication import CommunicationSection
 from neox_deepspeed.config.sections.zero import ZeroSection
+
+ELSEWHERE = {
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+    "zero_optimization.stage",
+    "zero_optimization.load_from_fp32_weights",
+    "fp16.enabled",
+    "bf16.enabled",
+}
+"""What other fields of a plan say too."""
 
 
 class DeepSpeedPlanner:
@@ -41,6 +54,20 @@ class DeepSpeedPlanner:
         self, config: Config, batch: BatchPlan, precision: PrecisionPlan, *, gradient_clipping: float
     ) -> dict[str, Any]:
         return engine_json(batch, precision, engine_blocks(config), gradient_clipping=gradient_clipping)
+
+    def key_of(self, config: Config, path: str) -> str | None:
+        if path in ELSEWHERE:
+            return None
+        return path if _is_key(config, path) else "deepspeed_extra_args"
+
+
+def _is_key(config: Config, path: str) -> bool:
+    """Whether a config has a key of this path, outside of deepspeed_extra_args."""
+    head, *inner = path.split(".")
+    known: Mapping[str, Field] = {key: field for section in config.sections for key, field in by_key(section).items()}
+    for name in inner:
+        known, head = by_key(block_of(known[head].type)) if head in known else {}, name
+    return head in known
 
 
 PLANNER = DeepSpeedPlanner()
