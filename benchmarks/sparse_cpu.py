@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from neox_gpt.api import LayoutShape
 from neox_gpt.attention.scores import Request, attend
 from neox_gpt.attention.sparse import BlockTable
 from neox_sparse_attention.local import local
@@ -27,8 +28,6 @@ from neox_sparse_attention.settings import LocalSettings
 from results import append_row
 from torch import Tensor
 from torch.nn import functional as F
-
-from neox_core.contracts import LayoutShape
 
 HEADS, WIDTH, BACK = 4, 64, 512
 BLOCKS = (64, 16)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from neox_gpt.api import LayoutShape
 from neox_gpt.attention.blocked import blocked_attention
 from neox_gpt.attention.scores import Request
 from neox_gpt.attention.sparse import BlockTable
@@ -23,8 +24,6 @@ from neox_sparse_attention.settings import LocalSettings
 from neox_triton.block_sparse_attention import KERNEL as TRITON
 from results import append_row
 from torch.nn import functional as F
-
-from neox_core.contracts import LayoutShape
 
 HEADS, WIDTH, BLOCK = 16, 128, 64
 LENGTHS, BACK = (8192, 16384, 32768, 65536), (512, 2048, 8192)

@@ -10,10 +10,39 @@ MOVED = {
     "neox_core.build.corpus": "neox_core.contracts.data",
     "neox_core.build.native": "neox_core.kernels.compile_c",
     "neox_core.config.structure": "neox_core.config.schema.structure",
+    "neox_core.contracts.model": "neox_gpt.contracts",
+    "neox_core.testing.layers": "neox_gpt.testing.layers",
+    "neox_core.testing.layouts": "neox_gpt.testing.layouts",
     "neox_core.train.rank": "neox_core.run.rank",
 }
+NAMES: dict[str, dict[str, tuple[str, ...]]] = {
+    "neox_core.contracts": {
+        "neox_gpt.contracts": (
+            "Activation",
+            "LayoutShape",
+            "Norm",
+            "Position",
+            "PositionShape",
+            "ScoreBias",
+            "SparseLayout",
+        )
+    },
+    "neox_core.contracts.attention": {"neox_gpt.contracts": ("LayoutShape", "SparseLayout")},
+    "neox_core.testing": {
+        "neox_gpt.testing": ("check_activation", "check_norm", "check_position", "check_sparse_layout")
+    },
+}
+"""Names that have moved out of a module that is still there: module -> today's module -> names."""
 FOLDERS = ("neox_core.build", "neox_core.train")
 """They hold nothing else."""
+
+
+def moved(module: str, name: str) -> Any:
+    """What a module calls where it lacks a name. Raises AttributeError for one that never was there."""
+    for home, names in NAMES[module].items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
 
 class _OldPaths:

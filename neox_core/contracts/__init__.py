@@ -4,8 +4,11 @@ Shapes are written [batch, seq, hidden]. `settings` is an instance of the attrs 
 The first line of each docstring shows how the core calls the Component's target.
 """
 
+from typing import TYPE_CHECKING, Any
+
+from neox_core import old_paths
 from neox_core.contracts.architecture import Architecture, ArchitecturePlanner, ModelSize, Named, Untold
-from neox_core.contracts.attention import LayoutShape, SparseKernel, SparseLayout, SparseUse
+from neox_core.contracts.attention import SparseKernel, SparseUse
 from neox_core.contracts.curriculum import Curriculum, CurriculumShape
 from neox_core.contracts.data import (
     Corpus,
@@ -26,12 +29,10 @@ from neox_core.contracts.family import ModelFamily, WeightRule
 from neox_core.contracts.host import LaunchCommand, Launcher, Monitor, RunInfo
 from neox_core.contracts.interchange import CheckpointFormat
 from neox_core.contracts.kernel import Kernel, KernelUser
-from neox_core.contracts.model import Activation, Norm, Position, PositionShape, ScoreBias
 from neox_core.contracts.objective import Datasets, Objective, SampleReader, Samples, SampleStream, Split
 from neox_core.contracts.optim import AveragingOptimizer, LRSchedule, Optimizer, ScheduleShape
 
 __all__ = [
-    "Activation",
     "Architecture",
     "ArchitecturePlanner",
     "AveragingOptimizer",
@@ -49,17 +50,13 @@ __all__ = [
     "LRSchedule",
     "LaunchCommand",
     "Launcher",
-    "LayoutShape",
     "ModelFamily",
     "ModelSize",
     "Monitor",
     "Named",
     "NamedCorpus",
-    "Norm",
     "Objective",
     "Optimizer",
-    "Position",
-    "PositionShape",
     "ResumableBackend",
     "ResumableWriter",
     "RunInfo",
@@ -67,10 +64,8 @@ __all__ = [
     "SampleStream",
     "Samples",
     "ScheduleShape",
-    "ScoreBias",
     "Sharding",
     "SparseKernel",
-    "SparseLayout",
     "SparseUse",
     "Split",
     "Storage",
@@ -84,3 +79,8 @@ __all__ = [
     "Untold",
     "WeightRule",
 ]
+
+if not TYPE_CHECKING:  # else every name would be there, of any type
+
+    def __getattr__(name: str) -> Any:
+        return old_paths.moved(__name__, name)

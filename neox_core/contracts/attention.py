@@ -1,4 +1,4 @@
-"""Block-sparse attention: which blocks of keys a block of queries attends to, and what a model needs of a kernel."""
+"""Block-sparse attention: what a model needs of a kernel."""
 
 from __future__ import annotations
 
@@ -6,39 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
-@frozen
-class LayoutShape:
-    """The numbers that a layout needs.
-
-    * num_blocks: blocks of a sequence.
-    * num_heads: attention heads of the whole model.
-    * layer: index of the layer, from 0.
-    * seed: seed of the run.
-    * causal: no token attends to later tokens, as in every model that neox trains.
-    """
-
-    num_blocks: int
-    num_heads: int
-    layer: int = 0
-    seed: int = 0
-    causal: bool = True
-
-
-class SparseLayout(Protocol):
-    """`target(shape: LayoutShape, settings) -> bool [heads, query blocks, key blocks]`, on the CPU.
-
-    * True where a block of queries attends to a block of keys. Lower triangular where the shape is causal; the code
-      that computes attention masks within a block on the diagonal.
-    * It is a pure function of its arguments: random blocks follow from (seed, layer, head), and it does not use torch's
-      own generator.
-    * The settings have `block`, the side of a block in tokens.
-    """
-
-    def __call__(self, shape: LayoutShape, settings: Any) -> Tensor: ...
+from neox_core import old_paths
 
 
 @frozen
@@ -61,3 +29,9 @@ class SparseKernel(Protocol):
     def why_not_for(self, use: SparseUse) -> tuple[str, ...]:
         """The reasons why the kernel cannot do what a model needs; empty: it can. Called when the model is built."""
         ...
+
+
+if not TYPE_CHECKING:  # else every name would be there, of any type
+
+    def __getattr__(name: str) -> Any:
+        return old_paths.moved(__name__, name)

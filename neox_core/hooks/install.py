@@ -51,7 +51,7 @@ def how_to_install(*plugins: str) -> str:
 
 def how_to_get(modules: Iterable[str], plugin: str) -> str:
     """How to install the missing modules of a plugin."""
-    declared = {normalise(each): each for each in (*_requirements("neox-core"), *_requirements(plugin))}
+    declared = {normalise(each): each for each in (*requirements("neox-core"), *requirements(plugin))}
     names = {module: declared.get(normalise(module), "") for module in modules}
     known = [name for name in names.values() if name]
     found = [f"pip install {' '.join(known)}"] if known else []
@@ -79,7 +79,7 @@ def _home(plugin: str) -> str:
     return next((url for url in urls if _ADDRESS.fullmatch(url)), "")
 
 
-def _requirements(plugin: str) -> tuple[str, ...]:
+def requirements(plugin: str) -> tuple[str, ...]:
     """The distributions that an installed one requires, also in its extras."""
     try:
         found = requires(plugin) or []

@@ -112,18 +112,6 @@ KINDS: tuple[Kind, ...] = (
         contracts=_in("optim", "LRSchedule"),
         help="A scheduler replaces `lr-decay-style`, and may ignore the warm-up, peak and floor of the shape.",
     ),
-    Kind("norm", "neox_norms", key="norm", contracts=_in("model", "Norm")),
-    Kind("activation", "neox_activations", key="activation", contracts=_in("model", "Activation")),
-    Kind("position", "neox_positions", key="pos_emb", contracts=_in("model", "Position")),
-    Kind(
-        "sparse layout",
-        "neox_sparse_layouts",
-        key="sparse_attention.mode",
-        settings_at="sparse_attention",
-        many=True,
-        contracts=_in("attention", "SparseLayout"),
-        help="Which key blocks each query block attends to.",
-    ),
     Kind(
         "kernel",
         "neox_kernels",

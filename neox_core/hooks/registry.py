@@ -103,6 +103,12 @@ class Registry:
         else:
             self.add_spelling(plugin, offer)
 
+    def offered(self) -> Iterator[tuple[PluginInfo, Offer]]:
+        """Every offer, with its plugin, as `add_offer` takes it."""
+        yield from ((entry.plugin, entry) for entry in self.entries())
+        yield from self.sections
+        yield from self.spellings
+
     def add(self, entry: Entry) -> None:
         self._offers[entry.kind, entry.component.name].append(entry)
 

@@ -12,6 +12,8 @@ check that needs torch imports it when it is taken.
 from importlib import import_module
 from typing import Any
 
+from neox_core import old_paths
+
 _HOME = {
     "assert_light": "plugins",
     "build": "plugins",
@@ -21,10 +23,6 @@ _HOME = {
     "check_lr_schedule": "schedules",
     "check_scheduler": "schedules",
     "check_optimizer": "optimizers",
-    "check_norm": "layers",
-    "check_activation": "layers",
-    "check_position": "layers",
-    "check_sparse_layout": "layouts",
     "check_data_backend": "data",
     "check_tokenizer": "tokenizers",
     "check_monitor": "monitors",
@@ -39,5 +37,5 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return old_paths.moved(__name__, name)
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

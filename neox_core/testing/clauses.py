@@ -27,15 +27,17 @@ def clauses(check: F) -> F:
         except (AssertionError, PluginError, ConfigError):
             raise
         except Exception as error:
-            raise AssertionError(f"what the contract allows raises nothing; {raised(error)}") from error
+            raise AssertionError(
+                f"what the contract allows raises nothing; {raised(error, check.__module__)}"
+            ) from error
 
     return cast("F", checked)
 
 
-def raised(error: BaseException) -> str:
-    """What was raised, in one line, and where in the code that is neither ours nor a library's."""
+def raised(error: BaseException, check: str) -> str:
+    """What was raised, in one line, and where in the code that is neither ours, nor a library's, nor the check's."""
     frames = ((frame.f_globals.get("__name__", ""), line) for frame, line in walk_tb(error.__traceback__))
-    places = [f"{name}, line {line}" for name, line in frames if name.partition(".")[0] not in OURS]
+    places = [f"{name}, line {line}" for name, line in frames if name != check and name.partition(".")[0] not in OURS]
     said = " ".join(f"{type(error).__name__}: {error}".split())
     return f"it raises {said}" + (f" ({places[-1]})" if places and places[-1] else "")
 

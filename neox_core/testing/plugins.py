@@ -7,20 +7,35 @@ from neox_core.config.schema.structure import structure_settings
 from neox_core.errors import ConfigError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import GROUP
+from neox_core.hooks.definitions import manager_of
+from neox_core.hooks.install import first_party_hooks, requirements
 from neox_core.hooks.loader import load_plugins
-from neox_core.hooks.registry import Entry, normalise
+from neox_core.hooks.registry import Entry, Registry, normalise
 from neox_core.testing.clauses import heavy_imports, hold
 
 
 def load_only(*plugin_ids: str) -> Catalog:
-    """A catalogue of the installed plugins of these names, and no other.
+    """A catalogue of the installed plugins of these names, and no other; of the plugins that they depend on, only the
+    kinds that these define.
 
     Raises PluginError, with the cause, for one that is not installed, broken or incompatible. What the environment
     switches off is on here.
     """
     wanted = {normalise(plugin) for plugin in plugin_ids}
-    points = [point for point in entry_points(group=GROUP) if point.dist and normalise(point.dist.name) in wanted]
-    catalog = load_plugins(points, disabled={})
+    names = wanted | {normalise(each) for plugin in wanted for each in requirements(plugin)}
+    names |= set(first_party_hooks().values())  # a plugin made before a kind had a definer does not depend on it
+    points = [point for point in entry_points(group=GROUP) if point.dist and normalise(point.dist.name) in names]
+    whole = load_plugins(points, disabled={})
+    registry, manager = Registry(), manager_of(whole.registry.kinds_of_plugins())
+    for kind, definer in whole.registry.definers.items():
+        registry.add_kind(definer, whole.registry.kinds[kind])
+    for plugin, offer in whole.registry.offered():
+        if plugin.id in wanted:
+            registry.add_offer(plugin, offer)
+    for name, module in whole.manager.list_name_plugin():
+        if name.partition("/")[0] in wanted:
+            manager.register(module, name)
+    catalog = Catalog(manager, registry, tuple(each for each in whole.reports if each.plugin.id in wanted))
     catalog.require(sorted(wanted))
     return catalog
 

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from neox_gpt.api import LayoutShape
 from neox_gpt.attention.draw_layouts import Drawing, in_text
 from neox_sparse_attention.plugin import neox_sparse_layouts
 from ruamel.yaml import YAML
 
-from neox_core.contracts import LayoutShape
 from neox_core.hooks.component import load_path
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from neox_gpt.api import PositionShape
 from neox_gpt.gpt import GPT
 from neox_gpt.shape import build_shape, num_parameters
 from ruamel.yaml import YAML
 
-from neox_core.contracts.model import PositionShape
 from neox_core.data.vocabulary import padded_vocab
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine

@@ -18,7 +18,7 @@ from neox_gpt_neox.spellings import SPELLINGS
 from neox_launchers.settings import LauncherSettings
 from neox_lr.settings import WarmupSettings
 
-from neox_core.api import Component, ConfigSection, OlderSpelling, Problem, hookimpl, setting
+from neox_core.api import Component, ConfigSection, Kind, OlderSpelling, Problem, hookimpl, setting
 from neox_core.hooks.loader import load_plugins
 
 
@@ -99,6 +99,10 @@ def component(name: str, settings: type | None = None, **more: Any) -> Component
 
 class Everything:
     """One offer or more of each kind that a run needs."""
+
+    @hookimpl
+    def neox_kinds(self) -> tuple[Kind, ...]:
+        return neox_gpt.plugin.neox_kinds()
 
     @hookimpl
     def neox_architectures(self) -> list[Component]:

@@ -58,10 +58,12 @@ def rules_about(key: str, registry: Registry) -> tuple[tuple[str, str], ...]:
     """(name, what it says) of the rules of the core, of architectures and of engines that concern a dotted key written
     with `_`, or keys of its block.
     """
+    choosing = tuple(kind.key for kind in registry.kinds_of_plugins() if kind.key and kind.used)
+    more = {components.components_have_libraries: choosing}
     return tuple(
         (each.__name__, (each.__doc__ or "").strip())
         for each in all_rules(registry)
-        if any(mine == key or mine.startswith(f"{key}.") for mine in keys_of(each))
+        if any(mine == key or mine.startswith(f"{key}.") for mine in (*keys_of(each), *more.get(each, ())))
     )
 
 

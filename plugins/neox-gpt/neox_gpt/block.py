@@ -14,8 +14,8 @@ from neox_gpt.mlp import MLP
 from neox_gpt.scope import PLAIN, Scope
 
 if TYPE_CHECKING:
-    from neox_core.contracts.model import Activation, Position
     from neox_core.parallel.tensor import TensorParallel
+    from neox_gpt.contracts import Activation, Position
     from neox_gpt.shape import ModelShape
 
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from neox_core.contracts.model import Activation, PositionShape
     from neox_core.parallel.context import BuildContext
     from neox_core.plan.runfile import ComponentRef
     from neox_gpt.config.plan import GPTPlan
+    from neox_gpt.contracts import Activation, PositionShape
 
 STAGES = ("embed", "prepare", "rotate", "score_bias")
 

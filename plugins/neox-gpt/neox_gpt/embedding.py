@@ -12,8 +12,8 @@ from neox_core.parallel.tensor import ALONE, Cut
 from neox_gpt.dropout import EMBEDDING, drop
 
 if TYPE_CHECKING:
-    from neox_core.contracts.model import Position
     from neox_core.parallel.tensor import TensorParallel
+    from neox_gpt.contracts import Position
 
 
 class Embedding(nn.Module):

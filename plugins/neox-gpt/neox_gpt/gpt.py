@@ -23,10 +23,10 @@ from neox_gpt.scope import Scope, prepare
 from neox_gpt.shape import flops_per_token
 
 if TYPE_CHECKING:
-    from neox_core.contracts.model import Activation
     from neox_core.parallel.row import Recompute, Routing
     from neox_core.parallel.tensor import TensorParallel
     from neox_gpt.attention.sparse import BlockTable
+    from neox_gpt.contracts import Activation
     from neox_gpt.loss import LossAndGradient
     from neox_gpt.shape import ModelShape
 

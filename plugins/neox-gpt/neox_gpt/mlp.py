@@ -10,8 +10,8 @@ from neox_core.parallel.linear import ColumnLinear, RowLinear
 from neox_core.parallel.tensor import ALONE
 
 if TYPE_CHECKING:
-    from neox_core.contracts.model import Activation
     from neox_core.parallel.tensor import TensorParallel
+    from neox_gpt.contracts import Activation
     from neox_gpt.shape import ModelShape
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from attrs import field, frozen
 
-from neox_core.contracts.model import PositionShape
 from neox_core.errors import ConfigError
 from neox_core.parallel.row import Recompute
 from neox_gpt.attention.layout_tables import build_tables
 from neox_gpt.check_parts import build_activation, probe_parts
+from neox_gpt.contracts import PositionShape
 from neox_gpt.documents import DocumentRules
 from neox_gpt.loss import loss_and_gradient
 from neox_gpt.recompute import recompute_by_torch, recompute_parted
@@ -22,12 +22,12 @@ from neox_gpt.shape import ModelShape, build_shape
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from neox_core.contracts.model import Activation
     from neox_core.parallel.context import BuildContext
     from neox_core.parallel.tensor import TensorParallel
     from neox_core.plan.runfile import RecomputePlan
     from neox_gpt.attention.sparse import BlockTable
     from neox_gpt.config.plan import GPTPlan
+    from neox_gpt.contracts import Activation
     from neox_gpt.loss import LossAndGradient
 
 

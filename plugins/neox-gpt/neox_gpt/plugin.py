@@ -1,6 +1,7 @@
 """Offers the decoder of GPT-NeoX and its relatives."""
 
-from neox_core.api import Component, ConfigSection, hookimpl
+from neox_core.api import Component, ConfigSection, Kind, hookimpl
+from neox_gpt.config.kinds import KINDS
 from neox_gpt.config.sections.activation_checkpointing import ActivationCheckpointingSection
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.fusion import FusionSection
@@ -10,6 +11,11 @@ from neox_gpt.ops import OPS
 
 def _section(name: str, settings: type) -> ConfigSection:
     return ConfigSection(name, settings, (settings.__doc__ or "").partition("\n")[0])
+
+
+@hookimpl
+def neox_kinds() -> tuple[Kind, ...]:
+    return KINDS
 
 
 @hookimpl

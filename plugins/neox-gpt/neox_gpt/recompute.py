@@ -15,10 +15,10 @@ from torch.utils.checkpoint import checkpoint
 from neox_gpt.routing import through_some
 
 if TYPE_CHECKING:
-    from neox_core.contracts.model import Position
     from neox_core.parallel.row import Recompute
     from neox_core.parallel.tensor import TensorParallel
     from neox_gpt.block import Block
+    from neox_gpt.contracts import Position
     from neox_gpt.scope import Scope
 
 recompute_by_torch = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)

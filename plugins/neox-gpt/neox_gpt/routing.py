@@ -19,8 +19,8 @@ from neox_gpt.attention.flex import mask_of_pass
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from neox_core.contracts.model import Position
     from neox_core.parallel.row import Routing
+    from neox_gpt.contracts import Position
     from neox_gpt.scope import Scope
 
 

@@ -27,8 +27,8 @@ from neox_gpt.shape import flops_per_token
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from neox_core.contracts.model import Position
     from neox_core.parallel.row import Passed, Routing
+    from neox_gpt.contracts import Position
     from neox_gpt.documents import DocumentRules
     from neox_gpt.model_inputs import Parts
 

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     import torch
 
-    from neox_core.contracts.model import Position
     from neox_core.parallel.row import Routing
     from neox_core.parallel.tensor import TensorParallel
     from neox_gpt.attention.cache import KeyValueCache
     from neox_gpt.attention.sparse import BlockTable
+    from neox_gpt.contracts import Position
 
 
 def prepare(position: Position, dtype: torch.dtype, tensor: TensorParallel, positions: Tensor) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor
 from neox_positions.none import NoPosition
 
 if TYPE_CHECKING:
-    from neox_core.contracts.model import ScoreBias
+    from neox_gpt.api import ScoreBias
 
 
 class Alibi(NoPosition):

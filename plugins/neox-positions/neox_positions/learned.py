@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from neox_positions.none import NoPosition
 
 if TYPE_CHECKING:
-    from neox_core.contracts.model import PositionShape
+    from neox_gpt.api import PositionShape
 
 
 class Learned(NoPosition):

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     import torch
-
-    from neox_core.contracts.model import PositionShape, ScoreBias
+    from neox_gpt.api import PositionShape, ScoreBias
 
 
 class NoPosition(nn.Module):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from neox_core.contracts.model import PositionShape
+    from neox_gpt.api import PositionShape
+
     from neox_positions.settings import RelativeSettings
 
 Shapes = dict[str, tuple[int, ...]]

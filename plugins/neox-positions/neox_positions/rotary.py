@@ -13,7 +13,8 @@ from neox_positions.none import NoPosition
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from neox_core.contracts.model import PositionShape
+    from neox_gpt.api import PositionShape
+
     from neox_positions.settings import RotarySettings
 
 

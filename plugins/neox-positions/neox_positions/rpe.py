@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from neox_positions.none import NoPosition
 
 if TYPE_CHECKING:
-    from neox_core.contracts.model import PositionShape, ScoreBias
+    from neox_gpt.api import PositionShape, ScoreBias
+
     from neox_positions.settings import RelativeSettings
 
 

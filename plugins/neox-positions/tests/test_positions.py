@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from neox_gpt.api import PositionShape
+from neox_gpt.testing import check_position
 from neox_positions.alibi import Alibi, slopes
 from neox_positions.learned import Learned
 from neox_positions.none import NoPosition
@@ -17,9 +19,8 @@ from transformers import GPTNeoXConfig, T5Config
 from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXRotaryEmbedding, apply_rotary_pos_emb
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from neox_core.contracts.model import PositionShape
 from neox_core.errors import ConfigError
-from neox_core.testing import assert_light, build, check_position, load_only
+from neox_core.testing import assert_light, build, load_only
 
 SHAPE = PositionShape(hidden_size=64, num_heads=2, head_dim=32, max_positions=40)
 

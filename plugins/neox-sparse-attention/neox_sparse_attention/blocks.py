@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
+    from neox_gpt.api import LayoutShape
     from torch import Tensor
-
-    from neox_core.contracts import LayoutShape
 
 
 def lower(num_blocks: int) -> Tensor:

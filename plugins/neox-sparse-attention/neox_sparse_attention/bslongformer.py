@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from neox_sparse_attention.blocks import global_blocks, lower, sliding
 
 if TYPE_CHECKING:
+    from neox_gpt.api import LayoutShape
     from torch import Tensor
 
-    from neox_core.contracts import LayoutShape
     from neox_sparse_attention.settings import BSLongformerSettings
 
 

@@ -9,9 +9,9 @@ import torch
 from neox_sparse_attention.blocks import lower
 
 if TYPE_CHECKING:
+    from neox_gpt.api import LayoutShape
     from torch import Tensor
 
-    from neox_core.contracts import LayoutShape
     from neox_sparse_attention.settings import DenseSettings
 
 

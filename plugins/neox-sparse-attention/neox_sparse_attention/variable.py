@@ -9,9 +9,9 @@ from attrs import evolve
 from neox_sparse_attention.blocks import add_random, global_blocks, lower, windows
 
 if TYPE_CHECKING:
+    from neox_gpt.api import LayoutShape
     from torch import Tensor
 
-    from neox_core.contracts import LayoutShape
     from neox_sparse_attention.settings import VariableSettings
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from neox_gpt.api import LayoutShape
 from neox_sparse_attention.plugin import neox_sparse_layouts
 from torch import Tensor
 
-from neox_core.contracts import LayoutShape
 from neox_core.hooks.component import load_path
 
 LAYOUTS = {each.name: each for each in neox_sparse_layouts()}

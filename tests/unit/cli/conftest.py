@@ -49,7 +49,7 @@ from neox_core.api import hookimpl
 def neox_optimisers():
     return []
 """
-UNMARKED_HOOK = "def neox_norms():\n    return []\n"
+UNMARKED_HOOK = "def neox_monitors():\n    return []\n"
 
 FAILING = {
     "import raises": Situation(
@@ -105,7 +105,7 @@ FAILING = {
         "has a hook neox_optimisers that neither this core nor an installed plugin defines",
         "did you mean neox_optimizers?",
     ),
-    "unmarked hook": Situation(broken(UNMARKED_HOOK), "broken", "neox_norms is not marked as a hook", "@hookimpl"),
+    "unmarked hook": Situation(broken(UNMARKED_HOOK), "broken", "neox_monitors is not marked as a hook", "@hookimpl"),
     "another api version": Situation(
         broken(keywords="other, neox-api-9"),
         "incompatible",

@@ -69,7 +69,7 @@ def test_a_plugin_for_api_1_loads_as_before(site: Any) -> None:
         entry_points=project["entry-points"]["neox.plugins"],
     )
     site.install("neox-others", OTHERS)
-    site.install_ours("neox-gpt", "plugin.py", "ops.py", "config")
+    site.install_ours("neox-gpt", "plugin.py", "contracts.py", "ops.py", "config")
     site.install_ours("neox-deepspeed", "plugin.py", "config")
     site.install_ours("neox-causal-lm", "plugin.py")
     (site.work / "run.yml").write_text(CONFIG)
@@ -80,3 +80,77 @@ def test_a_plugin_for_api_1_loads_as_before(site: Any) -> None:
     optimizer = json.loads(shown["stdout"])["plan"]["optim"]["optimizer"]
     assert (optimizer["plugin"], optimizer["version"]) == ("neox-example-lion", "0.1.0")
     assert optimizer["settings"] == {"betas": [0.9, 0.95], "lr": 3e-4, "weight_decay": 0.01}
+
+
+NORM = """
+from neox_core.api import Component, hookimpl
+
+@hookimpl
+def neox_norms():
+    return [Component("acme", "acme_norm.norm:Acme", planner="acme_norm.plan:shapes")]
+"""
+NORM_FILES = {
+    "acme_norm/plan.py": """
+from neox_core.contracts import Norm, PositionShape
+from neox_core.contracts.attention import LayoutShape
+from neox_core.contracts.model import Activation, Position, ScoreBias
+
+def shapes(dim, settings):
+    return {"weight": (dim,)}
+""",
+    "acme_norm/norm.py": "from acme_norm.plan import shapes as Acme",
+}
+KIT = """
+from neox_core.testing import assert_light, build, load_only
+catalog = load_only("acme-norm")
+entry = catalog.find("norm", "acme")
+names = [each.qualified for each in catalog.registry.entries()]
+print(names, entry.definition.key, build(entry), entry.load()(3, None))
+assert_light("acme-norm")
+"""
+
+
+def test_a_norm_for_api_1_loads_as_before(site: Any) -> None:
+    """Its kind was the core's, and it depends on neox-core alone."""
+    site.install("acme-norm", NORM, NORM_FILES)
+    site.install("neox-others", OTHERS)
+    site.install_ours("neox-gpt", "plugin.py", "contracts.py", "ops.py", "config")
+    site.install_ours("neox-deepspeed", "plugin.py", "config")
+    site.install_ours("neox-causal-lm", "plugin.py")
+    site.install_ours("neox-author")
+    (site.work / "run.yml").write_text(CONFIG.replace("ExampleLion", "Fine") + "norm: acme\n")
+    (site.work / "tokens.bin").write_bytes(b"")
+    (site.work / "tokens.idx").write_bytes(b"MMIDIDX\x00\x00")
+    site.install("neox-fine", FINE)
+    shown, checked = site.neox_each(["config", "show", "run.yml", "--json"], ["plugins", "check"])
+    assert json.loads(shown["stdout"])["plan"]["model"]["norm"]["plugin"] == "acme-norm", shown["stderr"]
+    assert "acme" not in checked["stdout"]
+    done = site.python("-c", KIT)
+    assert done.stdout == "['acme-norm:acme'] norm None {'weight': (3,)}\n", done.stderr
+
+
+def test_a_norm_without_the_decoder_is_one_warning(site: Any) -> None:
+    site.install("acme-norm", NORM, NORM_FILES)
+    site.install("neox-fine", FINE)
+    done = site.neox("plugins", "list")
+    (line,) = [line for line in done.stdout.splitlines() if "acme" in line]
+    assert "broken\timplements neox_norms, a hook of neox-gpt, which is not installed" in line
+    site.install_ours("neox-author")
+    checked = site.neox("plugins", "check")
+    assert checked.returncode == 3
+    assert "`pip install ./plugins/neox-gpt` in the repository of neox" in checked.stdout
+
+
+FINE = """
+from attrs import frozen
+from neox_core.api import Component, hookimpl, setting
+
+@frozen
+class Settings:
+    lr: float = setting(0.1, help="Peak learning rate.")
+    betas: tuple[float, float] = setting((0.9, 0.99), help="Betas.")
+
+@hookimpl
+def neox_optimizers():
+    return [Component("Fine", "math:floor", Settings)]
+"""

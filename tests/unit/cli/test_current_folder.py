@@ -42,7 +42,7 @@ def test_commands_and_what_they_start_import_nothing_from_it(good: Any) -> None:
         from neox_core.api import Component, hookimpl
 
         @hookimpl
-        def neox_norms():
+        def neox_monitors():
             return [Component("tint", "neox_tint.parts:tint")]
         """,
         {"neox_tint/parts.py": "import chunk_of, colorsys\ntint = print", "chunk_of.py": ""},

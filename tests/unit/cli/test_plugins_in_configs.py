@@ -23,18 +23,6 @@ def neox_lr_schedules():
     return offers("linear", "cosine")
 
 @hookimpl
-def neox_norms():
-    return offers("layernorm")
-
-@hookimpl
-def neox_positions():
-    return offers("learned")
-
-@hookimpl
-def neox_activations():
-    return offers("gelu")
-
-@hookimpl
 def neox_launchers():
     return [*offers("local"), Component("odd", "neox_all.parts:odd")]
 
@@ -45,6 +33,21 @@ def neox_data_backends():
 @hookimpl
 def neox_monitors():
     return offers("console", "jsonl")
+"""
+PARTS = """
+from neox_core.api import Component, hookimpl
+
+@hookimpl
+def neox_norms():
+    return [Component("layernorm", "neox_all.parts:launch")]
+
+@hookimpl
+def neox_positions():
+    return [Component("learned", "neox_all.parts:launch")]
+
+@hookimpl
+def neox_activations():
+    return [Component("gelu", "neox_all.parts:launch")]
 """
 LAUNCH = """
 from neox_core.contracts import LaunchCommand
@@ -76,7 +79,8 @@ def commands(*files: str) -> list[list[str]]:
 
 def prepare(site: Any) -> None:
     site.install("neox-all", EVERY_KIND, {"neox_all/parts.py": LAUNCH})
-    site.install_ours("neox-gpt", "plugin.py", "ops.py", "config")
+    site.install("neox-parts", PARTS)
+    site.install_ours("neox-gpt", "plugin.py", "contracts.py", "ops.py", "config")
     site.install_ours("neox-deepspeed", "plugin.py", "config")
     site.install_ours("neox-causal-lm", "plugin.py")
     work: Path = site.work
@@ -170,7 +174,7 @@ def test_a_plugin_that_is_switched_off_cannot_be_used(good: Any) -> None:
 
 def test_without_any_plugin_every_choice_is_told(site: Any) -> None:
     prepare(site)
-    for done in site.neox_each(*commands("run.yml"), env={"NEOX_PLUGINS_DISABLE": "neox-all"}):
+    for done in site.neox_each(*commands("run.yml"), env={"NEOX_PLUGINS_DISABLE": "neox-all,neox-parts"}):
         assert done["exit_code"] == 3
         for kind in ("optimizer", "norm", "position", "activation", "launcher", "monitor"):
             assert f"no {kind} " in done["stderr"]

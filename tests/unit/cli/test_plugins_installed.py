@@ -176,7 +176,7 @@ def test_a_section_that_takes_a_key_of_the_core(site: Any) -> None:
 OPS = """
 from neox_core.api import Component, hookimpl
 @hookimpl
-def neox_norms():
+def neox_monitors():
     ops = ("bias_dropout_add", "math:floor"), ("cross_entropy", "math:floor")
     return [Component("fine", "math:floor", ops=ops)]
 """
@@ -398,7 +398,7 @@ def test_info_shows_how_a_reference_is_called(site: Any) -> None:
     listing = """
     from neox_core.api import Component, hookimpl
     @hookimpl
-    def neox_norms():
+    def neox_monitors():
         return [Component("mine", "neox_a.parts:Mine", ops=(("my_norm", "neox_a.inner.parts:my_norm"),))]
     @hookimpl
     def neox_kernels():

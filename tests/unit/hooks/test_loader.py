@@ -36,7 +36,10 @@ def test_every_kind_can_be_offered(point: Any, kind: Any) -> None:
 
 
 def test_offers_keep_their_owner_and_come_in_the_order_of_ids(point: Any) -> None:
-    points = [point("neox-b", neox_norms=offer("n")), point("Neox_A", neox_norms=offer("m"), neox_kernels=offer("k.x"))]
+    points = [
+        point("neox-b", neox_monitors=offer("n")),
+        point("Neox_A", neox_monitors=offer("m"), neox_kernels=offer("k.x")),
+    ]
     for order in (points, points[::-1]):
         catalog = load_plugins(order, {})
         assert [report.plugin.id for report in catalog.reports] == ["neox-a", "neox-b"]
@@ -44,7 +47,7 @@ def test_offers_keep_their_owner_and_come_in_the_order_of_ids(point: Any) -> Non
 
 
 def test_an_entry_point_that_is_listed_twice_is_one(point: Any) -> None:
-    twice = [point("neox-a", neox_norms=offer("one"))] * 2
+    twice = [point("neox-a", neox_monitors=offer("one"))] * 2
     catalog = load_plugins(twice, {})
     assert [report.status for report in catalog.reports] == ["ok"]
     assert [entry.qualified for entry in catalog.registry.entries()] == ["neox-a:one"]
@@ -54,7 +57,7 @@ def test_hooks_may_return_any_iterable(point: Any) -> None:
     def generate() -> Iterator[Component]:
         yield Component("one", "math:floor")
 
-    catalog = load_plugins([point("neox-a", neox_norms=generate, neox_config_sections=lambda: ())], {})
+    catalog = load_plugins([point("neox-a", neox_monitors=generate, neox_config_sections=lambda: ())], {})
     assert [report.status for report in catalog.reports] == ["ok"]
     assert len(list(catalog.registry.entries())) == 1
 
@@ -75,44 +78,44 @@ Untyped = make_class("Untyped", {"x": setting(1, help="X.")}, frozen=True)
 @pytest.mark.parametrize(
     ("hooks", "said"),
     [
-        ({"neox_norms": lambda: Component("one", "math:floor")}, "returns a list of Component"),
-        ({"neox_norms": lambda: ["one"]}, "returns a list of Component"),
-        ({"neox_norms": lambda: 3}, "returns a list of Component"),
-        ({"neox_norms": lambda: None}, "neox_norms returned None; it returns a list of Component"),
+        ({"neox_monitors": lambda: Component("one", "math:floor")}, "returns a list of Component"),
+        ({"neox_monitors": lambda: ["one"]}, "returns a list of Component"),
+        ({"neox_monitors": lambda: 3}, "returns a list of Component"),
+        ({"neox_monitors": lambda: None}, "neox_monitors returned None; it returns a list of Component"),
         ({"neox_config_sections": lambda: None}, "neox_config_sections returned None; it returns a list of Config"),
         ({"neox_optimizers": offer("one", zero_stages=1)}, "zero_stages has to be a tuple of 0, 1, 2 or 3, not 1"),
         ({"neox_optimizers": offer("one", zero_stages=(4,))}, "zero_stages has to be a tuple of 0, 1, 2 or 3"),
         ({"neox_optimizers": offer("one", devices="cpu")}, "devices has to be a tuple of cpu or cuda, not 'cpu'"),
         ({"neox_optimizers": offer("one", state_numbers=2)}, "state_numbers has to be a tuple of two numbers"),
-        ({"neox_norms": offer("one", needs="yaml")}, "needs has to be a tuple of names of top-level modules"),
-        ({"neox_norms": offer("one", needs=("a.b",))}, "needs has to be a tuple of names of top-level modules"),
-        ({"neox_norms": offer("one", ops=("rms_norm", "a:b"))}, "ops has to be a tuple of pairs"),
-        ({"neox_norms": offer("one", summary=None)}, "summary has to be a str, not None"),
+        ({"neox_monitors": offer("one", needs="yaml")}, "needs has to be a tuple of names of top-level modules"),
+        ({"neox_monitors": offer("one", needs=("a.b",))}, "needs has to be a tuple of names of top-level modules"),
+        ({"neox_monitors": offer("one", ops=("rms_norm", "a:b"))}, "ops has to be a tuple of pairs"),
+        ({"neox_monitors": offer("one", summary=None)}, "summary has to be a str, not None"),
         ({"neox_config_sections": lambda: [Component("one", "math:floor")]}, "returns a list of ConfigSection"),
-        ({"neox_norms": offer("one", "one")}, "offers norm 'one' twice"),
-        ({"neox_norms": offer("two words")}, "name"),
-        ({"neox_norms": lambda: [Component("one", "no path")]}, "target"),
-        ({"neox_norms": offer("one", settings=dict)}, "settings has to be an attrs class"),
+        ({"neox_monitors": offer("one", "one")}, "offers monitor 'one' twice"),
+        ({"neox_monitors": offer("two words")}, "name"),
+        ({"neox_monitors": lambda: [Component("one", "no path")]}, "target"),
+        ({"neox_monitors": offer("one", settings=dict)}, "settings has to be an attrs class"),
         ({"neox_config_sections": lambda: [ConfigSection("s", dict)]}, "settings has to be an attrs class"),
-        ({"neox_norms": offer("one", settings=Unmade)}, "one: Unmade.x is not made by setting()"),
-        ({"neox_norms": offer("one", settings=Untyped)}, "one: Untyped.x has no type"),
+        ({"neox_monitors": offer("one", settings=Unmade)}, "one: Unmade.x is not made by setting()"),
+        ({"neox_monitors": offer("one", settings=Untyped)}, "one: Untyped.x has no type"),
         (
-            {"neox_norms": offer("one", settings=Refused)},
+            {"neox_monitors": offer("one", settings=Refused)},
             "Refused.x has a default that its own check refuses: 'x' must",
         ),
-        ({"neox_norms": lambda: [setting(1, help="")]}, "setting(): no help"),
+        ({"neox_monitors": lambda: [setting(1, help="")]}, "setting(): no help"),
         (
-            {"neox_norms": lambda: [setting(1, help="X.", changes="all")]},
+            {"neox_monitors": lambda: [setting(1, help="X.", changes="all")]},
             "changes='all' is none of ('numerics', 'speed'",
         ),
-        ({"neox_norms": lambda wrong: []}, "wrong"),
+        ({"neox_monitors": lambda wrong: []}, "wrong"),
         ({"neox_layouts": offer()}, "has a hook neox_layouts that neither this core nor an installed plugin defines"),
         ({}, "offers nothing"),
     ],
 )
 def test_a_wrong_offer_breaks_the_whole_plugin(point: Any, hooks: dict[str, Any], said: str) -> None:
-    good = point("neox-good", neox_norms=offer("good"))
-    bad = point("neox-bad", neox_activations=offer("kept"), **hooks) if hooks else point("neox-bad")
+    good = point("neox-good", neox_monitors=offer("good"))
+    bad = point("neox-bad", neox_tokenizers=offer("kept"), **hooks) if hooks else point("neox-bad")
     catalog = load_plugins([bad, good], {})
     assert {report.plugin.id: report.status for report in catalog.reports} == {"neox-bad": "broken", "neox-good": "ok"}
     assert said in catalog.reports[0].cause
@@ -137,10 +140,10 @@ def test_debug_shows_the_authors_traceback(point: Any, monkeypatch: Any, capsys:
     def broken() -> list[Component]:
         raise ValueError("within the plugin")
 
-    load_plugins([point("neox-a", neox_norms=broken)], {})
+    load_plugins([point("neox-a", neox_monitors=broken)], {})
     assert "Traceback" not in capsys.readouterr().err
     monkeypatch.setenv("NEOX_DEBUG", "1")
-    load_plugins([point("neox-a", neox_norms=broken)], {})
+    load_plugins([point("neox-a", neox_monitors=broken)], {})
     assert 'raise ValueError("within the plugin")' in capsys.readouterr().err
 
 
@@ -149,7 +152,7 @@ def test_ctrl_c_while_listing_is_not_a_plugins_fault(point: Any) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        load_plugins([point("neox-a", neox_norms=interrupt)], {})
+        load_plugins([point("neox-a", neox_monitors=interrupt)], {})
 
 
 def test_the_guard_refuses_names_and_forgets_nothing() -> None:
@@ -168,32 +171,32 @@ def test_the_guard_refuses_names_and_forgets_nothing() -> None:
 
 
 def catalog_of(point: Any, *plugins: str, **options: Any) -> Any:
-    return load_plugins([point(name, neox_norms=offer("one")) for name in plugins], options.get("off", {}))
+    return load_plugins([point(name, neox_monitors=offer("one")) for name in plugins], options.get("off", {}))
 
 
 def test_find_takes_the_owner_in_any_spelling(point: Any) -> None:
     catalog = catalog_of(point, "neox-a", "neox-b")
     with pytest.raises(PluginError, match="offered by neox-a unknown and neox-b unknown") as clash:
-        catalog.find("norm", "one")
-    assert clash.value.hint == "write norm: `neox-a:one` or `neox-b:one`"
-    assert catalog.find("norm", "Neox_B:one").plugin.id == "neox-b"
-    with pytest.raises(PluginError, match="no norm 'neox-c:one'"):
-        catalog.find("norm", "neox-c:one")
+        catalog.find("monitor", "one")
+    assert clash.value.hint == "write monitors: `neox-a:one` or `neox-b:one`"
+    assert catalog.find("monitor", "Neox_B:one").plugin.id == "neox-b"
+    with pytest.raises(PluginError, match="no monitor 'neox-c:one'"):
+        catalog.find("monitor", "neox-c:one")
 
 
 @pytest.mark.parametrize(("use", "near"), [("ome", "one"), ("ONE", "one")])
 def test_find_guesses_what_was_meant(point: Any, use: str, near: str) -> None:
     with pytest.raises(PluginError) as error:
-        catalog_of(point, "neox-a").find("norm", use)
+        catalog_of(point, "neox-a").find("monitor", use)
     assert error.value.hint == f"did you mean {near!r}?"
 
 
 def test_find_names_all_that_could_have_it(point: Any) -> None:
-    points = [point("neox-a"), point("neox-b", neox_norms=offer("one")), point("neox-c", neox_norms=offer("two"))]
+    points = [point("neox-a"), point("neox-b", neox_monitors=offer("one")), point("neox-c", neox_monitors=offer("two"))]
     catalog = load_plugins(points, {"neox-c": "a test"})
     with pytest.raises(PluginError) as error:
-        catalog.find("norm", "two")
-    assert "no norm 'two'; installed: one" in error.value.message
+        catalog.find("monitor", "two")
+    assert "no monitor 'two'; installed: one" in error.value.message
     assert "neox-a unknown is broken: offers nothing" in error.value.message
     assert "neox-c unknown is disabled: switched off by a test" in error.value.message
     assert "neox-b" not in error.value.message
@@ -201,7 +204,7 @@ def test_find_names_all_that_could_have_it(point: Any) -> None:
 
 
 def test_require_lists_every_fault_at_once(point: Any) -> None:
-    catalog = load_plugins([point("neox-a"), point("neox-b", neox_norms=offer("one"))], {})
+    catalog = load_plugins([point("neox-a"), point("neox-b", neox_monitors=offer("one"))], {})
     catalog.require(["neox-b", "NEOX_B"])
     with pytest.raises(PluginError) as error:
         catalog.require(["neox-a", "neox-b", "neox-z"])

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from neox_core.old_paths import FOLDERS, MOVED
+from neox_core.old_paths import FOLDERS, MOVED, NAMES
 
 
 @pytest.mark.parametrize(("old", "new"), MOVED.items())
@@ -16,13 +16,23 @@ def test_an_old_path_is_where_the_module_is_today(old: str, new: str) -> None:
     assert find_spec(new) is not None
 
 
-@pytest.mark.parametrize("old", [old for old in MOVED if not old.endswith("native")])
+@pytest.mark.parametrize("old", [old for old in MOVED if not old.endswith(("native", "layers", "layouts"))])
 def test_both_names_are_one_module(old: str) -> None:
     parent, _, name = old.rpartition(".")
     there = import_module(MOVED[old])
     assert import_module(old) is there
     assert getattr(import_module(parent), name) is there
     assert there.__name__ == there.__spec__.name == MOVED[old]
+
+
+@pytest.mark.parametrize(("module", "home"), [(old, new) for old, homes in NAMES.items() for new in homes])
+def test_a_name_that_has_moved_is_where_it_was(module: str, home: str) -> None:
+    for name in NAMES[module][home]:
+        if home.endswith("testing"):  # a check needs torch
+            pytest.importorskip("torch")
+        assert getattr(import_module(module), name) is getattr(import_module(home), name)
+    with pytest.raises(AttributeError, match=rf"module '{module}' has no attribute 'Nrom'"):
+        import_module(module).Nrom  # noqa: B018
 
 
 def test_a_launcher_of_api_1_starts_ranks() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from neox_activations.gelu import Gelu
+from neox_gpt.api import PositionShape
 from neox_gpt.generation.generate import UNFINISHED, continue_ids, generate, sample, stream
 from neox_gpt.generation.sampling import Sampling
 from neox_gpt.gpt import GPT
@@ -17,7 +18,6 @@ from neox_positions.rotary import Rotary
 from neox_positions.settings import RotarySettings
 from torch import nn
 
-from neox_core.contracts.model import PositionShape
 from neox_core.errors import CheckpointError
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.installed import saved_run

@@ -21,7 +21,7 @@ LISTING = """
 from neox_core.api import Component, hookimpl
 
 @hookimpl
-def neox_norms():
+def neox_monitors():
     return [Component("n", "neox_x.n:n")]
 """
 

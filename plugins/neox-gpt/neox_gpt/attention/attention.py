@@ -15,8 +15,8 @@ from neox_gpt.dropout import attention_site
 from neox_gpt.scope import PLAIN, Scope
 
 if TYPE_CHECKING:
-    from neox_core.contracts.model import Position, ScoreBias
     from neox_core.parallel.tensor import TensorParallel
+    from neox_gpt.contracts import Position, ScoreBias
     from neox_gpt.shape import ModelShape
 
 HALF = (torch.float16, torch.bfloat16)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from neox_core.contracts.attention import LayoutShape
 from neox_gpt.attention.sparse import BlockTable
+from neox_gpt.contracts import LayoutShape
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -25,8 +25,8 @@ from neox_gpt.dropout import drop_probabilities
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from neox_core.contracts.model import ScoreBias
     from neox_gpt.attention.sparse import BlockTable
+    from neox_gpt.contracts import ScoreBias
 
 CHUNK_ELEMENTS = {"cpu": 4 * 2**20}
 GPU_CHUNK_ELEMENTS = 64 * 2**20

@@ -8,6 +8,7 @@ from attrs import field, frozen
 from neox_core.errors import UsageError
 from neox_core.plan.runfile import MOST_POSITIONS, ComponentRef, ModelPlan, RunPlan
 from neox_core.plan.source import FIRST, of
+from neox_gpt.config.kinds import ACTIVATION, NORM, POSITION, SPARSE_LAYOUT
 
 SHAPING = {
     "hidden_size": "hidden-size",
@@ -35,9 +36,9 @@ class GPTPlan(ModelPlan):
     num_attention_heads: int
     intermediate_size: int = field(metadata=of("intermediate_size", derived="4 x hidden-size"))
     max_position_embeddings: int
-    norm: ComponentRef = field(metadata=of(kind="norm"))
-    activation: ComponentRef = field(metadata=of(kind="activation"))
-    position: ComponentRef = field(metadata=of(kind="position"))
+    norm: ComponentRef = field(metadata=of(kind=NORM))
+    activation: ComponentRef = field(metadata=of(kind=ACTIVATION))
+    position: ComponentRef = field(metadata=of(kind=POSITION))
     tie_embeddings: bool = field(metadata=of("no_weight_tying"))
     parallel_residual: bool = field(metadata=of("gpt_j_residual"))
     residual_post_norm: bool = field(metadata=of("apply_residual_connection_post_layernorm"))
@@ -60,7 +61,7 @@ class GPTPlan(ModelPlan):
     compile: bool = False
     sparse_gradients: bool = False
     layouts: tuple[ComponentRef, ...] = field(
-        default=(), metadata=of("sparsity", "attention_config", kind="sparse layout")
+        default=(), metadata=of("sparsity", "attention_config", kind=SPARSE_LAYOUT)
     )
     layout_of_layer: tuple[int | None, ...] = field(
         default=(), metadata=of("sparsity", "attention_config", "sparse_attention.mode")

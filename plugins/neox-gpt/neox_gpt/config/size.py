@@ -9,9 +9,9 @@ from typing import Any
 from neox_core.config.schema.choose import Chosen
 from neox_core.config.schema.structure import Config
 from neox_core.contracts.architecture import ModelSize, Shapes, Untold
-from neox_core.contracts.model import PositionShape
 from neox_core.hooks.component import load_path
 from neox_gpt.config.plan import GPTPlan
+from neox_gpt.contracts import PositionShape
 
 
 def model_size(config: Config, model: GPTPlan) -> ModelSize | Untold:

@@ -1,4 +1,4 @@
-"""The check of a sparse layout against `neox_core.contracts.SparseLayout`."""
+"""The check of a sparse layout against `neox_gpt.api.SparseLayout`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from neox_core.contracts import LayoutShape
 from neox_core.testing.clauses import clauses, hold
 from neox_core.testing.plugins import build
+from neox_gpt.contracts import LayoutShape
 
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog
@@ -23,7 +23,7 @@ SHAPES = (  # the largest first: there two draws cannot be the same by chance
 
 @clauses
 def check_sparse_layout(catalog: Catalog, name: str, **settings: Any) -> None:
-    """Raises AssertionError naming the clause of `contracts.SparseLayout` that the layout breaks."""
+    """Raises AssertionError naming the clause of `neox_gpt.api.SparseLayout` that the layout breaks."""
     entry = catalog.find("sparse layout", name)
     target, chosen = entry.load(), build(entry, **settings)
     block = getattr(chosen, "block", None)

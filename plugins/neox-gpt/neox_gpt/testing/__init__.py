@@ -1,13 +1,33 @@
-"""Plans of a small decoder, made without a config file, for tests."""
+"""What authors of parts of a decoder test with: the checks of their kinds, and plans of a small decoder.
+
+The checks are as those of `neox_core.testing`, for the kinds that this plugin defines.
+"""
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from attrs import evolve
 
 from neox_core.plan.runfile import ComponentRef, RunPlan
 from neox_core.testing.plans import example_plan
 from neox_gpt.config.plan import GPTPlan
+
+_CHECKS = {
+    "check_activation": "layers",
+    "check_norm": "layers",
+    "check_position": "layers",
+    "check_sparse_layout": "layouts",
+}
+
+__all__ = ["example_decoder", "example_run", *_CHECKS]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _CHECKS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_CHECKS[name]}"), name)
 
 
 def example_decoder() -> GPTPlan:

@@ -1,4 +1,4 @@
-"""Components of a model: norms, activations, positions."""
+"""Components of a decoder: norms, activations, positions, layouts of sparse attention."""
 
 from __future__ import annotations
 
@@ -138,3 +138,34 @@ class Position(Protocol):
         prepared: the result of `prepare`.
         """
         ...
+
+
+@frozen
+class LayoutShape:
+    """The numbers that a layout needs.
+
+    * num_blocks: blocks of a sequence.
+    * num_heads: attention heads of the whole model.
+    * layer: index of the layer, from 0.
+    * seed: seed of the run.
+    * causal: no token attends to later tokens, as in every model that neox trains.
+    """
+
+    num_blocks: int
+    num_heads: int
+    layer: int = 0
+    seed: int = 0
+    causal: bool = True
+
+
+class SparseLayout(Protocol):
+    """`target(shape: LayoutShape, settings) -> bool [heads, query blocks, key blocks]`, on the CPU.
+
+    * True where a block of queries attends to a block of keys. Lower triangular where the shape is causal; the code
+      that computes attention masks within a block on the diagonal.
+    * It is a pure function of its arguments: random blocks follow from (seed, layer, head), and it does not use torch's
+      own generator.
+    * The settings have `block`, the side of a block in tokens.
+    """
+
+    def __call__(self, shape: LayoutShape, settings: Any) -> Tensor: ...

@@ -1,4 +1,4 @@
-"""Checks of norms, activations and positions against their contracts in `neox_core.contracts.model`."""
+"""Checks of norms, activations and positions against their contracts in `neox_gpt.api`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from neox_core.contracts.model import PositionShape
 from neox_core.hooks.component import load_path
 from neox_core.testing.clauses import clauses, has, hold
 from neox_core.testing.plugins import build
+from neox_gpt.contracts import PositionShape
 
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog
@@ -22,7 +22,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 @clauses
 def check_norm(catalog: Catalog, name: str, **settings: Any) -> None:
-    """Raises AssertionError naming the clause of `contracts.Norm` that the norm breaks."""
+    """Raises AssertionError naming the clause of `neox_gpt.api.Norm` that the norm breaks."""
     make = _maker(catalog, "norm", name, settings)
     for dim in (6, 64):
         norm = _wiggled(make(dim), seed=dim)
@@ -48,7 +48,7 @@ def check_norm(catalog: Catalog, name: str, **settings: Any) -> None:
 
 @clauses
 def check_activation(catalog: Catalog, name: str, **settings: Any) -> None:
-    """Raises AssertionError naming the clause of `contracts.Activation` that the activation breaks."""
+    """Raises AssertionError naming the clause of `neox_gpt.api.Activation` that the activation breaks."""
     activation = _maker(catalog, "activation", name, settings)()
     hold(callable(activation), "an activation is called")
     hold(isinstance(getattr(activation, "gated", None), bool), "an activation has `gated`, which is True or False")
@@ -90,7 +90,7 @@ def check_activation(catalog: Catalog, name: str, **settings: Any) -> None:
 
 @clauses
 def check_position(catalog: Catalog, name: str, **settings: Any) -> None:
-    """Raises AssertionError naming the clause of `contracts.Position` that the position breaks."""
+    """Raises AssertionError naming the clause of `neox_gpt.api.Position` that the position breaks."""
     make = _maker(catalog, "position", name, settings)
     shape = PositionShape(hidden_size=64, num_heads=4, head_dim=16, max_positions=48)
     batch, seq = 2, 12

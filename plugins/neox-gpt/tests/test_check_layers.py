@@ -1,4 +1,4 @@
-"""Each check of neox_core.testing.layers passes a sound component and names the clause that a faulty one breaks."""
+"""Each check of neox_gpt.testing passes a sound component and names the clause that a faulty one breaks."""
 
 import sys
 from collections.abc import Callable
@@ -8,13 +8,13 @@ from typing import Any
 import pluggy
 import pytest
 import torch
+from neox_gpt.testing import check_activation, check_norm, check_position
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import Component
 from neox_core.hooks.registry import Entry, PluginInfo, Registry
-from neox_core.testing.layers import check_activation, check_norm, check_position
 
 Check = Callable[[str, Any], None]
 
@@ -384,7 +384,10 @@ def test_sound_position_passes(check: Check) -> None:
     ("mutant", "clause"),
     [
         (NoRotate, "a position has the methods embed, prepare, rotate, score_bias; it has no rotate"),
-        (Raising, r"it raises AttributeError: 'Tensor' object has no attribute 'no_such_method' \(.*test_layers, line"),
+        (
+            Raising,
+            r"it raises AttributeError: 'Tensor' object has no attribute 'no_such_method' \(.*check_layers, line",
+        ),
         (AllHeads, "it raises TypeError: 4 heads are turned"),
         (OneDocument, "positions may begin again at 0 within a sample"),
         (OnlyQuery, "`rotate` gives a query and a key"),

@@ -9,14 +9,14 @@ import pluggy
 import pytest
 import torch
 from attrs import frozen
+from neox_gpt.api import LayoutShape
+from neox_gpt.testing import check_sparse_layout
 from torch import Tensor
 
 from neox_core.api import setting
-from neox_core.contracts import LayoutShape
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import Component
 from neox_core.hooks.registry import Entry, PluginInfo, Registry
-from neox_core.testing import check_sparse_layout
 
 
 @frozen
