@@ -285,7 +285,7 @@ PLACES: dict[str, str] = {
     "exit_interval": f"{UNIT}run/test_loop.py::test_exit_interval",
     "log_interval": f"{REPORT}test_logs_at_its_interval_and_at_the_last_step_the_mean_since_the_last_log",
     "save_interval": RUN_IN_ORDER,
-    "keep_last_n_checkpoints": f"{CHECKPOINT}test_old_checkpoints_go",
+    "keep_last_n_checkpoints": f"{UNIT}checkpoint/test_save.py::test_old_checkpoints_go",
     "checkpoint": f"{CHECKPOINT}test_what_a_checkpoint_holds",
     "no_save_optim": f"{CHECKPOINT}test_what_was_not_saved_must_not_be_wanted",
     "no_save_rng": f"{CHECKPOINT}test_what_was_not_saved_must_not_be_wanted",
