@@ -1,6 +1,7 @@
 """A plugin that works beside one that does not, in each of the ways in which one can fail."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,92 @@ def neox_optimizers():
 def install(site: Any, name: str, component: str, more: str = "", **options: Any) -> None:
     package = name.replace("-", "_")
     site.install(name, offering(component, package, more), {f"{package}/parts.py": "thing = print\n"}, **options)
+
+
+EVERY_KIND = """
+from attrs import frozen
+from neox_core.api import Component, hookimpl, setting
+
+@frozen
+class Settings:
+    lr: float = setting(0.1, help="Peak learning rate.")
+
+def offers(*names):
+    return [Component(name, "neox_all.parts:launch") for name in names]
+
+@hookimpl
+def neox_optimizers():
+    return [Component("Fine", "neox_all.parts:launch", Settings)]
+
+@hookimpl
+def neox_lr_schedules():
+    return offers("linear", "cosine")
+
+@hookimpl
+def neox_launchers():
+    return [*offers("local"), Component("odd", "neox_all.parts:odd")]
+
+@hookimpl
+def neox_data_backends():
+    return offers("mmap")
+
+@hookimpl
+def neox_monitors():
+    return offers("console", "jsonl")
+"""
+PARTS = """
+from neox_core.api import Component, hookimpl
+
+@hookimpl
+def neox_norms():
+    return [Component("layernorm", "neox_all.parts:launch")]
+
+@hookimpl
+def neox_positions():
+    return [Component("learned", "neox_all.parts:launch")]
+
+@hookimpl
+def neox_activations():
+    return [Component("gelu", "neox_all.parts:launch")]
+"""
+LAUNCH = """
+from neox_core.contracts import LaunchCommand
+
+def launch(plan, run_file, settings):
+    return LaunchCommand(("true",))
+
+def odd(plan, run_file, settings):
+    return LaunchCommand(("python", run_file))
+"""
+CONFIG = """\
+num-layers: 2
+hidden-size: 64
+num-attention-heads: 4
+max-position-embeddings: 32
+seq-length: 32
+data-path: tokens
+data-impl: mmap
+padded-vocab-size: 256
+train-iters: 100
+train_micro_batch_size_per_gpu: 4
+optimizer: {type: Fine}
+"""
+
+
+def prepare(site: Any) -> None:
+    site.install("neox-all", EVERY_KIND, {"neox_all/parts.py": LAUNCH})
+    site.install("neox-parts", PARTS)
+    site.install_ours("neox-gpt", "plugin.py", "contracts.py", "ops.py", "config")
+    site.install_ours("neox-deepspeed", "plugin.py", "config")
+    site.install_ours("neox-causal-lm", "plugin.py")
+    work: Path = site.work
+    using(site, "Fine")
+    (work / "tokens.bin").write_bytes(b"")
+    (work / "tokens.idx").write_bytes(b"MMIDIDX\x00\x00")
+
+
+def using(site: Any, optimizer: str, more: str = "", file: str = "run.yml") -> None:
+    (site.work / file).write_text(CONFIG.replace("Fine", optimizer) + more)
 
 
 @frozen
@@ -155,3 +242,15 @@ def offering_fixture() -> Callable[..., str]:
 def install_fixture() -> Callable[..., None]:
     """install(site, distribution, optimizer, code that comes first, **options of Site.install)."""
     return install
+
+
+@pytest.fixture(name="prepare")
+def prepare_fixture() -> Callable[[Any], None]:
+    """prepare(site): install what a run needs of every kind, and write run.yml and its dataset."""
+    return prepare
+
+
+@pytest.fixture(name="using")
+def using_fixture() -> Callable[..., None]:
+    """using(site, optimizer, more lines, file): write a config with that optimizer."""
+    return using

@@ -7,57 +7,10 @@ from typing import Any
 import tomli
 
 LION = Path(__file__).parents[2] / "data" / "api-1" / "neox-example-lion"
-OTHERS = """
-from neox_core.api import Component, hookimpl
-
-def offers(*names):
-    return [Component(name, "math:floor") for name in names]
-
-@hookimpl
-def neox_lr_schedules():
-    return offers("linear")
-
-@hookimpl
-def neox_norms():
-    return offers("layernorm")
-
-@hookimpl
-def neox_positions():
-    return offers("learned")
-
-@hookimpl
-def neox_activations():
-    return offers("gelu")
-
-@hookimpl
-def neox_launchers():
-    return offers("local")
-
-@hookimpl
-def neox_data_backends():
-    return offers("mmap")
-
-@hookimpl
-def neox_monitors():
-    return offers("console", "jsonl")
-"""
-CONFIG = """\
-num-layers: 2
-hidden-size: 64
-num-attention-heads: 4
-max-position-embeddings: 32
-seq-length: 32
-data-path: tokens
-data-impl: mmap
-padded-vocab-size: 256
-train-iters: 100
-train_micro_batch_size_per_gpu: 4
-lr-decay-style: linear
-optimizer: {type: ExampleLion, params: {lr: 3.0e-4, betas: [0.9, 0.95]}}
-"""
+OPTIMIZER = "ExampleLion, params: {lr: 3.0e-4, betas: [0.9, 0.95]}"
 
 
-def test_a_plugin_for_api_1_loads_as_before(site: Any) -> None:
+def test_a_plugin_for_api_1_loads_as_before(site: Any, prepare: Any, using: Any) -> None:
     project = tomli.loads((LION / "pyproject.toml").read_text())["project"]
     package = LION / "neox_example_lion"
     site.install(
@@ -68,13 +21,8 @@ def test_a_plugin_for_api_1_loads_as_before(site: Any) -> None:
         keywords=",".join(project["keywords"]),
         entry_points=project["entry-points"]["neox.plugins"],
     )
-    site.install("neox-others", OTHERS)
-    site.install_ours("neox-gpt", "plugin.py", "contracts.py", "ops.py", "config")
-    site.install_ours("neox-deepspeed", "plugin.py", "config")
-    site.install_ours("neox-causal-lm", "plugin.py")
-    (site.work / "run.yml").write_text(CONFIG)
-    (site.work / "tokens.bin").write_bytes(b"")
-    (site.work / "tokens.idx").write_bytes(b"MMIDIDX\x00\x00")
+    prepare(site)
+    using(site, OPTIMIZER, "lr-decay-style: linear\n")
     listed, shown = site.neox_each(["plugins", "list"], ["config", "show", "run.yml", "--json"])
     assert "optimizer\tExampleLion\tneox-example-lion\t0.1.0\tok\t" in listed["stdout"]
     optimizer = json.loads(shown["stdout"])["plan"]["optim"]["optimizer"]
@@ -110,18 +58,12 @@ assert_light("acme-norm")
 """
 
 
-def test_a_norm_for_api_1_loads_as_before(site: Any) -> None:
+def test_a_norm_for_api_1_loads_as_before(site: Any, prepare: Any, using: Any) -> None:
     """Its kind was the core's, and it depends on neox-core alone."""
     site.install("acme-norm", NORM, NORM_FILES)
-    site.install("neox-others", OTHERS)
-    site.install_ours("neox-gpt", "plugin.py", "contracts.py", "ops.py", "config")
-    site.install_ours("neox-deepspeed", "plugin.py", "config")
-    site.install_ours("neox-causal-lm", "plugin.py")
     site.install_ours("neox-author")
-    (site.work / "run.yml").write_text(CONFIG.replace("ExampleLion", "Fine") + "norm: acme\n")
-    (site.work / "tokens.bin").write_bytes(b"")
-    (site.work / "tokens.idx").write_bytes(b"MMIDIDX\x00\x00")
-    site.install("neox-fine", FINE)
+    prepare(site)
+    using(site, "Fine", "norm: acme\n")
     shown, checked = site.neox_each(["config", "show", "run.yml", "--json"], ["plugins", "check"])
     assert json.loads(shown["stdout"])["plan"]["model"]["norm"]["plugin"] == "acme-norm", shown["stderr"]
     assert "acme" not in checked["stdout"]
@@ -129,9 +71,9 @@ def test_a_norm_for_api_1_loads_as_before(site: Any) -> None:
     assert done.stdout == "['acme-norm:acme'] norm None {'weight': (3,)}\n", done.stderr
 
 
-def test_a_norm_without_the_decoder_is_one_warning(site: Any) -> None:
+def test_a_norm_without_the_decoder_is_one_warning(site: Any, install: Any) -> None:
     site.install("acme-norm", NORM, NORM_FILES)
-    site.install("neox-fine", FINE)
+    install(site, "neox-fine", "Fine")
     done = site.neox("plugins", "list")
     (line,) = [line for line in done.stdout.splitlines() if "acme" in line]
     assert "broken\timplements neox_norms, a hook of neox-gpt, which is not installed" in line
@@ -139,18 +81,3 @@ def test_a_norm_without_the_decoder_is_one_warning(site: Any) -> None:
     checked = site.neox("plugins", "check")
     assert checked.returncode == 3
     assert "`pip install ./plugins/neox-gpt` in the repository of neox" in checked.stdout
-
-
-FINE = """
-from attrs import frozen
-from neox_core.api import Component, hookimpl, setting
-
-@frozen
-class Settings:
-    lr: float = setting(0.1, help="Peak learning rate.")
-    betas: tuple[float, float] = setting((0.9, 0.99), help="Betas.")
-
-@hookimpl
-def neox_optimizers():
-    return [Component("Fine", "math:floor", Settings)]
-"""

@@ -1,99 +1,13 @@
 """What `config check` and `train --dry-run` make of plugins that fail, clash, or are switched off."""
 
-from pathlib import Path
 from typing import Any
-
-EVERY_KIND = """
-from attrs import frozen
-from neox_core.api import Component, hookimpl, setting
-
-@frozen
-class Settings:
-    lr: float = setting(0.1, help="Peak learning rate.")
-
-def offers(*names):
-    return [Component(name, "neox_all.parts:launch") for name in names]
-
-@hookimpl
-def neox_optimizers():
-    return [Component("Fine", "neox_all.parts:launch", Settings)]
-
-@hookimpl
-def neox_lr_schedules():
-    return offers("linear", "cosine")
-
-@hookimpl
-def neox_launchers():
-    return [*offers("local"), Component("odd", "neox_all.parts:odd")]
-
-@hookimpl
-def neox_data_backends():
-    return offers("mmap")
-
-@hookimpl
-def neox_monitors():
-    return offers("console", "jsonl")
-"""
-PARTS = """
-from neox_core.api import Component, hookimpl
-
-@hookimpl
-def neox_norms():
-    return [Component("layernorm", "neox_all.parts:launch")]
-
-@hookimpl
-def neox_positions():
-    return [Component("learned", "neox_all.parts:launch")]
-
-@hookimpl
-def neox_activations():
-    return [Component("gelu", "neox_all.parts:launch")]
-"""
-LAUNCH = """
-from neox_core.contracts import LaunchCommand
-
-def launch(plan, run_file, settings):
-    return LaunchCommand(("true",))
-
-def odd(plan, run_file, settings):
-    return LaunchCommand(("python", run_file))
-"""
-CONFIG = """\
-num-layers: 2
-hidden-size: 64
-num-attention-heads: 4
-max-position-embeddings: 32
-seq-length: 32
-data-path: tokens
-data-impl: mmap
-padded-vocab-size: 256
-train-iters: 100
-train_micro_batch_size_per_gpu: 4
-optimizer: {type: Fine}
-"""
 
 
 def commands(*files: str) -> list[list[str]]:
     return [argv for file in files for argv in (["config", "check", file], ["train", "--dry-run", file])]
 
 
-def prepare(site: Any) -> None:
-    site.install("neox-all", EVERY_KIND, {"neox_all/parts.py": LAUNCH})
-    site.install("neox-parts", PARTS)
-    site.install_ours("neox-gpt", "plugin.py", "contracts.py", "ops.py", "config")
-    site.install_ours("neox-deepspeed", "plugin.py", "config")
-    site.install_ours("neox-causal-lm", "plugin.py")
-    work: Path = site.work
-    using(site, "Fine")
-    (work / "tokens.bin").write_bytes(b"")
-    (work / "tokens.idx").write_bytes(b"MMIDIDX\x00\x00")
-
-
-def using(site: Any, optimizer: str, more: str = "", file: str = "run.yml") -> None:
-    (site.work / file).write_text(CONFIG.replace("Fine", optimizer) + more)
-
-
-def test_a_plugin_that_fails(failing: Any) -> None:
+def test_a_plugin_that_fails(failing: Any, prepare: Any, using: Any) -> None:
     """One warning where the config does not use it; an error with its cause where the config uses or requires it."""
     prepare(failing.site)
     using(failing.site, "Bad", file="used.yml")
@@ -121,7 +35,9 @@ def test_a_plugin_that_fails(failing: Any) -> None:
         assert "neox-good" not in done["stderr"]
 
 
-def test_a_name_that_two_plugins_offer_is_used_with_its_plugin(site: Any, install: Any) -> None:
+def test_a_name_that_two_plugins_offer_is_used_with_its_plugin(
+    site: Any, install: Any, prepare: Any, using: Any
+) -> None:
     prepare(site)
     install(site, "neox-a", "Lion")
     install(site, "neox-b", "Lion")
@@ -139,7 +55,7 @@ def test_a_name_that_two_plugins_offer_is_used_with_its_plugin(site: Any, instal
     assert "Lion (neox-b 1.0)" in shown.stdout
 
 
-def test_a_key_with_two_owners_is_an_error(site: Any) -> None:
+def test_a_key_with_two_owners_is_an_error(site: Any, prepare: Any, using: Any) -> None:
     prepare(site)
     section = """
     from attrs import frozen
@@ -161,7 +77,7 @@ def test_a_key_with_two_owners_is_an_error(site: Any) -> None:
         assert "speed: has two owners: neox-a (section pace) and neox-b (section pace)" in done["stderr"]
 
 
-def test_a_plugin_that_is_switched_off_cannot_be_used(good: Any) -> None:
+def test_a_plugin_that_is_switched_off_cannot_be_used(good: Any, prepare: Any, using: Any) -> None:
     prepare(good)
     using(good, "Good")
     env = {"NEOX_PLUGINS_DISABLE": "neox-good"}
@@ -172,7 +88,7 @@ def test_a_plugin_that_is_switched_off_cannot_be_used(good: Any) -> None:
         assert "neox-good 1.0 is disabled: switched off by NEOX_PLUGINS_DISABLE" in done["stderr"]
 
 
-def test_without_any_plugin_every_choice_is_told(site: Any) -> None:
+def test_without_any_plugin_every_choice_is_told(site: Any, prepare: Any) -> None:
     prepare(site)
     for done in site.neox_each(*commands("run.yml"), env={"NEOX_PLUGINS_DISABLE": "neox-all,neox-parts"}):
         assert done["exit_code"] == 3
@@ -180,7 +96,7 @@ def test_without_any_plugin_every_choice_is_told(site: Any) -> None:
             assert f"no {kind} " in done["stderr"]
 
 
-def test_a_missing_architecture_is_one_error_and_not_one_for_each_of_its_keys(site: Any) -> None:
+def test_a_missing_architecture_is_one_error_and_not_one_for_each_of_its_keys(site: Any, prepare: Any) -> None:
     prepare(site)
     for done in site.neox_each(*commands("run.yml"), env={"NEOX_PLUGINS_DISABLE": "neox-gpt"}):
         assert done["exit_code"] == 3
@@ -190,7 +106,7 @@ def test_a_missing_architecture_is_one_error_and_not_one_for_each_of_its_keys(si
         assert "hidden-size" not in done["stderr"]
 
 
-def test_a_launcher_that_starts_nothing_or_what_is_no_command_is_named(site: Any) -> None:
+def test_a_launcher_that_starts_nothing_or_what_is_no_command_is_named(site: Any, prepare: Any) -> None:
     prepare(site)
     (site.work / "odd").mkdir()
     (site.work / "odd" / ".run.lock").mkdir()
