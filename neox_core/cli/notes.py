@@ -2,12 +2,16 @@
 
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import click
 
 from neox_core.config.problem import Problem
 from neox_core.config.report import render
 from neox_core.terminal import echo, wants_colour
+
+FILES = click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+SETS = click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a key on top of the files.")
 
 ON = click.option(
     "--on", "cluster", metavar="HOSTSxGPUS", help="As if on such a cluster, 12x8, instead of on this machine."

@@ -199,6 +199,11 @@ class EngineMaker(Protocol):
     Sets what the engine's libraries have to find when they are imported.
     """
 
+    @property
+    def libraries(self) -> Sequence[str]:
+        """Distributions that it computes with besides torch: ranks with other versions of them do not start."""
+        ...
+
     def recompute_by(self) -> Callable[..., Tensor] | None:
         """What recomputes activations where the plan leaves that to the engine; None where it does not."""
         ...

@@ -31,7 +31,9 @@ class Kernel(Protocol):
     On a CPU every kernel runs only when asked for, since `auto` takes the references there. Optional members:
     an attribute `unasked`: the reason why `auto` does not choose it on any device, although it is right;
     `recording` and `remembers`, see `neox_kernels.roofline.Recorded`, for `neox kernels list --roofline`;
-    `tiles`, `candidates`, `use_tiles` and `tuning_examples`, see `kernels.tiles.Tiled`, for `neox kernels tune`.
+    `set_up(name, architecture)`, called once for a kernel that a run uses, returns words for the log and values to keep
+    in kernels.json; `digest_here()` is a text of what it reads on this machine, such as a table, equal on all ranks;
+    `neox_kernels.api.Tiled` has both, for `neox kernels tune`.
     """
 
     def why_not(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:

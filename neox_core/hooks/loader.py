@@ -271,11 +271,13 @@ def _check_hooks(manager: pluggy.PluginManager, module: object, unknown: Callabl
 
 
 def _offers(manager: pluggy.PluginManager, module: object, info: PluginInfo, registry: Registry) -> Iterator[Offer]:
+    mine = {caller.name for caller in manager.get_hookcallers(module) or ()}
     for kind in registry.kinds.values():
-        for component in _call(manager, module, kind.hook, Component):
+        for component in () if kind.hook not in mine else _call(manager, module, kind.hook, Component):
             yield Entry(kind.name, component, info, kind)
-    yield from _call(manager, module, "neox_config_sections", ConfigSection)
-    yield from _call(manager, module, "neox_older_spellings", OlderSpelling)
+    others: dict[str, type] = {"neox_config_sections": ConfigSection, "neox_older_spellings": OlderSpelling}
+    for hook in (each for each in others if each in mine):
+        yield from _call(manager, module, hook, others[hook])
 
 
 def _call(manager: pluggy.PluginManager, module: object, hook: str, expected: type) -> Iterator[Any]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from attrs import astuple, frozen
+from attrs import frozen
 from torch import nn
 
 from neox_core.errors import ConfigError
 from neox_core.hooks.component import load_path
-from neox_core.kernels.compare import faults_of
-from neox_core.kernels.tiles import tiles_for
+from neox_core.kernels.form import faults_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,12 +123,12 @@ def use_kernels(
     """
     choices = [_chosen(each, architecture, context, dtype) for each in kernels]
     chosen = {each.op: each.kernel for each in choices if each.kernel is not None}
-    cut: dict[str, dict[str, tuple[int, ...]]] = {}
+    ready: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for each, choice in zip(kernels, choices, strict=True):
         if choice.kernel is not None and each.reference:
             offer = next(one for one in each.offers if one.load()[0] is choice.kernel)
             _probe(offer, choice.kernel, each.reference, dtype, context.device)
-            cut[each.op] = give_tiles(offer, choice.kernel, context.device)
+            ready[each.op] = set_up(offer, choice.kernel, context.device)
     for user in (*kernel_users(model), optimizer):
         if hasattr(user, "kernels"):
             user.kernels = chosen
@@ -137,23 +136,20 @@ def use_kernels(
         text: dict[str, dict[str, Any]] = {
             each.op: {"chosen": each.name, "passed_over": dict(each.passed_over)} for each in choices
         }
-        for op, tiles in cut.items():
-            text[op] |= {"tiles": tiles} if tiles else {}
+        for op, (_, kept) in ready.items():
+            text[op] |= kept
         record.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
-    tabled = {op: f", {len(tiles)} of its tiles by table" for op, tiles in cut.items() if tiles}
-    return tuple(f"kernel of {each.line}{tabled.get(each.op, '')}" for each in choices)
+    notes = {op: f", {said}" for op, (said, _) in ready.items() if said}
+    return tuple(f"kernel of {each.line}{notes.get(each.op, '')}" for each in choices)
 
 
-def give_tiles(offer: ComponentRef, kernel: Any, device: torch.device) -> dict[str, tuple[int, ...]]:
-    """Set the tiles of a kernel that is `tiles.Tiled` from the tables for the device. Returns them, by dtype and
-    width.
-    """
-    if not hasattr(kernel, "use_tiles"):
-        return {}
-    tiles = tiles_for(kernel, f"{offer.plugin}:{offer.name}", architecture_of(device))
+def set_up(offer: ComponentRef, kernel: Any, device: torch.device) -> tuple[str, Mapping[str, Any]]:
+    """Let a kernel that can be set up read what it needs: what it says of it, and what is kept with the choice."""
+    if not hasattr(kernel, "set_up"):
+        return "", {}
     with offer.blamed():
-        kernel.use_tiles(tiles)
-    return {f"{dtype} {width}": astuple(tile) for (dtype, width), tile in tiles.items()}
+        said, kept = kernel.set_up(f"{offer.plugin}:{offer.name}", architecture_of(device))
+        return str(said), dict(kept)
 
 
 def _chosen(kernel: KernelPlan, architecture: Architecture, context: BuildContext, dtype: torch.dtype) -> Choice:

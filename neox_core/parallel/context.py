@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,7 +33,6 @@ class BuildContext:
 
 def build_context(plan: RunPlan, groups: Groups, local_rank: int) -> BuildContext:
     """The context of this rank. On a GPU machine it also sets the current device."""
-    os.environ["DS_ACCELERATOR"] = plan.cluster.device  # for DeepSpeed, which reads it when it is first imported
     device = torch.device("cpu")
     if plan.cluster.device == "cuda":
         device = torch.device("cuda", local_rank)

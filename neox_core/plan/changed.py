@@ -1,5 +1,6 @@
 """What a resumed run computes differently from the run that wrote its checkpoint, by what its keys change."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,11 +11,13 @@ from neox_core.config.problem import Problem
 from neox_core.config.schema.convert import block_of, by_key, same
 from neox_core.config.schema.structure import Config
 from neox_core.hooks.component import load_path
-from neox_core.plan.flat import flat, in_words
 from neox_core.plan.planners import engine_planner
 from neox_core.plan.runfile import ComponentRef, RunPlan, to_plain
 from neox_core.plan.source import Source, source_of
 from neox_core.untrusted import short
+
+DEEPEST = 16
+"""Depth of values that a message shows within a value."""
 
 
 @frozen
@@ -150,5 +153,17 @@ def _compared(values: tuple[Any, ...], plain: Any) -> Any:
 
 def _shown(value: Any) -> str:
     """In a line; a component without its settings."""
-    rows = flat(value)
-    return short(", ".join(map(in_words, [rows[""]] if "" in rows else rows.values())))
+    return short(_in_words(value))
+
+
+def _in_words(value: Any, depth: int = 0) -> str:
+    if depth == DEEPEST:
+        return "..."
+    if isinstance(value, list):
+        return f"[{', '.join(_in_words(each, depth + 1) for each in value)}]"
+    if isinstance(value, dict) and {"kind", "name", "plugin", "version"} <= value.keys():
+        return f"{value['name']} ({value['plugin']} {value['version']})"
+    if isinstance(value, dict):  # a dataset is its path x its weight
+        inner = (each if isinstance(each, str) else _in_words(each, depth + 1) for each in value.values())
+        return (" x " if value.keys() == {"prefix", "weight"} else ", ").join(inner)
+    return json.dumps(value)

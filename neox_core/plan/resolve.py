@@ -1,4 +1,4 @@
-"""Config, machine and plugins to the plan of a run, with where each value came from."""
+"""Config, machine and plugins to the plan of a run."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +26,6 @@ from neox_core.plan.hosts import Pool
 from neox_core.plan.installed import schedules
 from neox_core.plan.kernels import plan_kernels
 from neox_core.plan.memory import Memory, expected_memory
-from neox_core.plan.origins import SectionRows, find_origins, section_rows
 from neox_core.plan.planners import architecture_planner, sharding
 from neox_core.plan.plugin_rules import plugin_rules
 from neox_core.plan.rules import check_rules, unread_keys
@@ -38,16 +37,16 @@ from neox_core.untrusted import short
 
 @frozen
 class Resolved:
-    """A plan that can be started. `origins`: dotted plan path -> where the value came from; notes stop nothing.
+    """A plan that can be started, and what it was made of; notes stop nothing.
 
-    sections: of plugins, which are not part of the plan. memory: of the fullest rank; None where the size is not known.
+    memory: of the fullest rank; None where the size is not known.
     exports: family of published checkpoints -> why it has no such model, "" where it has; where `checked` is asked.
     """
 
     plan: RunPlan
-    origins: Mapping[str, str]
+    config: Config
+    catalog: Catalog
     notes: tuple[Problem, ...]
-    sections: tuple[SectionRows, ...]
     size: ModelSize | Untold
     memory: Memory | None
     exports: Mapping[str, str]
@@ -118,9 +117,9 @@ def prepare_run(
     numbers = optimizer.entry.component.state_numbers
     return Resolved(
         plan,
-        find_origins(config, plan),
+        config,
+        catalog,
         in_order(written.with_values(problems)),
-        tuple(section_rows(config, catalog.registry)),
         size,
         expected_memory(plan, planner, sharding(config), size, numbers)
         if isinstance(size, ModelSize) and not size.untold

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from neox_core.errors import RankError
-from neox_core.kernels.tiles import own_digest
+from neox_core.errors import PluginError, RankError
+from neox_core.hooks.component import load_path
 from neox_core.plan.runfile import RunPlan, digest
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-LIBRARIES = ("torch", "deepspeed", "neox-core")
+LIBRARIES = ("torch", "neox-core")
 
 
-def describe(plan: RunPlan) -> dict[str, str]:
-    """The values that must be the same on every rank, by name."""
-    software = {name: _version(name) for name in (*LIBRARIES, *sorted(plan.plugins))}
-    tiles = {"the table of tiles (SHA-256)": own_digest()} if plan.model.kernels else {}
-    return {"the run file (SHA-256)": digest(plan), "python": platform.python_version(), **software, **tiles}
+def describe(plan: RunPlan, libraries: Sequence[str] = ()) -> dict[str, str]:
+    """The values that must be the same on every rank, by name. libraries: of the engine."""
+    software = {name: _version(name) for name in (*LIBRARIES, *libraries, *sorted(plan.plugins))}
+    run = {"the run file (SHA-256)": digest(plan), "python": platform.python_version()}
+    return run | software | _read_by_kernels(plan)
+
+
+def _read_by_kernels(plan: RunPlan) -> dict[str, str]:
+    """What the kernels that a run may use read on this host; one that cannot be imported is reported when chosen."""
+    found: dict[str, set[str]] = {}
+    for offer in (each for kernel in plan.model.kernels for each in kernel.offers):
+        with suppress(PluginError), offer.blamed():
+            ask = getattr(load_path(offer.target), "digest_here", None)
+            if ask is not None:
+                found.setdefault(f"what kernels of {offer.plugin} read here (SHA-256)", set()).add(str(ask()))
+    return {name: " ".join(sorted(digests)) for name, digests in found.items()}
 
 
 def compare(store: Store, mine: dict[str, str], rank: int, world_size: int) -> None:
@@ -47,7 +60,7 @@ def compare(store: Store, mine: dict[str, str], rank: int, world_size: int) -> N
             store.wait([f"agree/read/{other}" for other in range(world_size)])
         raise RankError(
             "the ranks have different plans or software:\n  " + "\n  ".join(differences),
-            hint="put the same run file, versions and tiles.csv (in its cache folder) on every host",
+            hint="put the same run file, versions and tables in the cache folder (tiles.csv) on every host",
         )
 
 

@@ -64,7 +64,7 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: Ledger) -> 
     maker: of the plan's engine. ledger: where the plan notes which of its components are loaded.
     """
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    _join(plan)
+    _join(plan, maker)
     groups = build_groups(plan.cluster)
     context = build_context(plan, groups, local_rank)
     claim(plan.checkpoint.save, groups, context.device)
@@ -125,11 +125,11 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: Ledger) -> 
     _part()
 
 
-def _join(plan: RunPlan) -> None:
+def _join(plan: RunPlan, maker: EngineMaker) -> None:
     """Find the other ranks, see that they are about to do the same, and start the process group."""
     store, rank, world_size = next(rendezvous("env://", timeout=MEET_TIMEOUT))
     store.set_timeout(MEET_TIMEOUT)
-    compare(store, describe(plan), rank, world_size)
+    compare(store, describe(plan, maker.libraries), rank, world_size)
     dist.init_process_group(
         plan.cluster.backend,
         store=dist.PrefixStore("neox", store),

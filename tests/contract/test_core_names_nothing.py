@@ -1,6 +1,7 @@
 """The core names no plugin and no component of one: whatever has a name in a config comes through the door."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,9 +30,12 @@ KNOWN = {
     "plan/earlier.py": {"causal-lm", "deepspeed", "gpt", "neox-causal-lm", "neox-deepspeed", "neox-gpt"},  # the first
     "plan/rules/components.py": {"deepspeed"},  # the library, which a host need not have
     "plan/rules/schedule.py": {"linear"},  # the default of lr-decay-style
-    "run/digests.py": {"deepspeed"},  # the library, whose version ranks compare
 }
 """What the core has to say all the same, and why."""
+
+
+LIBRARIES = re.compile(r"DS_[A-Z]+|deepspeed\.\w|DeepSpeed engine")
+"""What only the plugin that imports a library knows of it: its switches in the environment and its modules."""
 
 
 def literals(tree: ast.AST) -> Iterator[str]:
@@ -59,6 +63,11 @@ def named(text: str) -> set[str]:
 def test_a_module_of_the_core_names_no_plugin_and_no_component(file: Path) -> None:
     found = {name for text in literals(ast.parse(file.read_text(encoding="utf-8"))) for name in named(text)}
     assert found == KNOWN.get(str(file.relative_to(ROOT / "neox_core")), set())
+
+
+@pytest.mark.parametrize("file", CORE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_of_the_core_sets_nothing_for_a_library_of_a_plugin(file: Path) -> None:
+    assert not [text for text in literals(ast.parse(file.read_text(encoding="utf-8"))) if LIBRARIES.search(text)]
 
 
 def test_a_name_is_found() -> None:

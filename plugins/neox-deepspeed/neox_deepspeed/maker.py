@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,10 @@ class DeepSpeed:
     """DeepSpeed under `plan.engine`."""
 
     plan: RunPlan
+    libraries = ("deepspeed",)
 
     def __attrs_post_init__(self) -> None:
+        os.environ["DS_ACCELERATOR"] = self.plan.cluster.device  # DeepSpeed reads it once, when it is imported
         quiet_engine(self.plan.debug)
         bound_waits()
 

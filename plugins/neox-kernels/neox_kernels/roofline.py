@@ -17,8 +17,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from neox_core.kernels.compare import bytes_of
-
 ENOUGH = 0.85
 """Of the bandwidth of a device, what a kernel should reach."""
 RIDGE = 150
@@ -98,6 +96,12 @@ def traffic_of(kernel: Recorded, arguments: Iterable[Any]) -> Traffic:
         sum(each.flops for each in starts) + flops.get_total_flops(),
         dict(by_name),
     )
+
+
+def bytes_of(x: Tensor) -> int:
+    """Bytes to read a tensor once; an expanded tensor has fewer bytes than elements."""
+    size: int = min(x.numel() * x.element_size(), x.untyped_storage().nbytes())
+    return size
 
 
 class _Operations(TorchDispatchMode):

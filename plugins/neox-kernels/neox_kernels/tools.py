@@ -13,14 +13,14 @@ import torch
 
 from neox_core.errors import ConfigError, run_main
 from neox_core.hooks.component import load_path
-from neox_core.kernels.choose import architecture_of, choose, give_tiles, load_kernel, why_not
-from neox_core.kernels.compare import TOLERANCE, Verdict, compare
-from neox_core.kernels.tiles import own_table, write_table
+from neox_core.kernels.choose import architecture_of, choose, load_kernel, set_up, why_not
 from neox_core.parallel.context import DTYPES
 from neox_core.plan.runfile import ComponentRef, KernelPlan
 from neox_core.terminal import echo
+from neox_kernels.compare import TOLERANCE, Verdict, compare
 from neox_kernels.measure import times_of
 from neox_kernels.roofline import traffic_of
+from neox_kernels.tiles import own_table, write_table
 from neox_kernels.tune import tuned
 
 
@@ -58,7 +58,7 @@ def checked(rows: Sequence[Mapping[str, Any]], device: torch.device) -> Iterator
         reference = load_path(row["reference"])
         for offer in _offers(row):
             kernel = load_kernel(offer)
-            give_tiles(offer, kernel, device)
+            set_up(offer, kernel, device)
             for dtype, limit in TOLERANCE.items():
                 title = f"{offer.name} {dtype_name(dtype)}"
                 reasons = why_not(offer, kernel.why_not, _shape(offer, dtype), dtype, device)
@@ -96,7 +96,7 @@ def measured(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: tor
                 yield f"{offer.name}: cannot run: {', '.join(reasons)}"
                 continue
             reference = load_path(row["reference"])
-            give_tiles(offer, kernel, device)
+            set_up(offer, kernel, device)
             with offer.blamed():
                 arguments = next(iter(kernel.examples(dtype, device, large=True)))
                 own, plain = (statistics.median(times_of(each, arguments)) for each in (kernel, reference))

@@ -10,11 +10,11 @@ import torch
 
 from neox_core.hooks.component import load_path
 from neox_core.kernels.choose import architecture_of, load_kernel, why_not
-from neox_core.kernels.compare import TOLERANCE, compare
-from neox_core.kernels.tiles import Row, Tile, width_of
 from neox_core.parallel.context import DTYPES
 from neox_core.plan.runfile import ComponentRef
+from neox_kernels.compare import TOLERANCE, compare
 from neox_kernels.measure import times_of
+from neox_kernels.tiles import Row, Tile, width_of
 
 GAIN = 0.02
 """The share of its time that another tile has to save, since less is noise."""

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 from attrs import frozen
+from neox_kernels.compare import TOLERANCE
 from neox_kernels.tools import checked, listed, measured
 from torch import Tensor
 
 from neox_core.errors import ConfigError, PluginError
-from neox_core.kernels.compare import TOLERANCE
 from neox_core.plan.runfile import ComponentRef
 
 CPU = torch.device("cpu")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from neox_kernels.tiles import Row, Tile
 from neox_kernels.tune import fastest, tuned
 from torch import Tensor
 
-from neox_core.kernels.tiles import Row, Tile
 from neox_core.plan.runfile import ComponentRef
 
 OWN, SMALL, LARGE = Tile(), Tile(256, 2), Tile(1024, 8)

@@ -25,6 +25,7 @@ class Plain:
     """The engine `plain`."""
 
     plan: RunPlan
+    libraries = ()
 
     def recompute_by(self) -> Callable[..., Tensor] | None:
         return None

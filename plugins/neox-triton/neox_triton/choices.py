@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 import torch
 from attrs import field, frozen
+from neox_kernels.api import Tile, width_of
 from torch import Tensor
-
-from neox_core.kernels.tiles import Tile, width_of
 
 MAX_WIDTH = 16384
 """Elements of a row that one program holds."""

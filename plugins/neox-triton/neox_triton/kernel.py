@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from attrs import frozen
+from neox_kernels.api import Tile, Tiled, width_of
 
-from neox_core.kernels.tiles import Tile, width_of
 from neox_triton.choices import Tiling
 from neox_triton.examples import LARGE, TUNED, Size
 from neox_triton.launch import Launch, interpreted, recording, width_reason
@@ -19,7 +19,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @frozen(eq=False)
-class TritonKernel:
+class TritonKernel(Tiled):
     """An op by Triton.
 
     run: the op. cases: arguments by (dtype, device, size of a model). max_width, max_bytes: of a row; None: any.

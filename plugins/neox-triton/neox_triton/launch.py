@@ -10,9 +10,8 @@ from typing import Any
 import torch
 import triton
 from attrs import frozen
+from neox_kernels.api import bytes_of
 from torch import Tensor
-
-from neox_core.kernels.compare import bytes_of
 
 
 @frozen(eq=False)

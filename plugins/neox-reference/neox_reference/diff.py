@@ -9,11 +9,12 @@ from attrs import frozen
 
 from neox_core.cli.notes import ON
 from neox_core.errors import ConfigError
-from neox_core.plan.flat import flat, in_words
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import to_plain
 from neox_core.plan.saved import RUN, read_run
 from neox_core.terminal import echo, echo_json, paint
+from neox_reference.flat import flat, in_words
+from neox_reference.origins import find_origins, section_rows
 
 OWN = frozenset(
     {"run_dir", "debug", "checkpoint.resume", "format"}
@@ -81,11 +82,12 @@ def resolution(name: str, cluster: str | None = None) -> Resolution:
         values = flat(read_run(folder, ConfigError))
         return Resolution(values, dict.fromkeys(values, str(folder / RUN)))
     resolved = prepare_run([Path(each) for each in name.split(",")], start=False, cluster=cluster)
-    values, origins = flat(to_plain(resolved.plan)), dict(resolved.origins)
-    for section in resolved.sections:
+    values, origins = flat(to_plain(resolved.plan)), find_origins(resolved)
+    sections = tuple(section_rows(resolved))
+    for section in sections:
         values |= section.values
         origins |= section.origins
-    return Resolution(values, origins, frozenset(key for each in resolved.sections for key in each.values))
+    return Resolution(values, origins, frozenset(key for each in sections for key in each.values))
 
 
 def _show(row: Mapping[str, Any]) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from neox_kernels.compare import compare
 from torch import Tensor
-
-from neox_core.kernels.compare import compare
 
 Op = Callable[..., Any]
 

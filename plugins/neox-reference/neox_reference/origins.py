@@ -8,11 +8,11 @@ from attrs import frozen
 
 from neox_core.config.problem import COMMAND_LINE
 from neox_core.config.schema.structure import Config
-from neox_core.hooks.registry import Registry
 from neox_core.plan.assemble import plain_settings
-from neox_core.plan.flat import flat
+from neox_core.plan.resolve import Resolved
 from neox_core.plan.runfile import ComponentRef, RunPlan, to_plain
 from neox_core.plan.source import Source, source_of
+from neox_reference.flat import flat
 
 
 @frozen
@@ -24,15 +24,17 @@ class SectionRows:
     written: bool
 
 
-def find_origins(config: Config, plan: RunPlan) -> dict[str, str]:
+def find_origins(resolved: Resolved) -> dict[str, str]:
     """Dotted plan path -> its origin, for every value of the plan."""
+    config, plan = resolved.config, resolved.plan
     kernels = {f"model.kernels.{each.op}": (f"kernels.{each.op}", each.key) for each in plan.model.kernels}
     return {path: _origin(config, plan, path, kernels.get(path)) for path in flat(to_plain(plan))}
 
 
-def section_rows(config: Config, registry: Registry) -> Iterator[SectionRows]:
+def section_rows(resolved: Resolved) -> Iterator[SectionRows]:
     """The keys of each section of a plugin."""
-    for _, section in registry.sections:
+    config = resolved.config
+    for _, section in resolved.catalog.registry.sections:
         rows = flat(plain_settings(config.sections[section.settings]))
         origins = {path: _written(config, (path,)) for path in rows}
         yield SectionRows(rows, {path: origin or "default" for path, origin in origins.items()}, any(origins.values()))

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neox_reference.flat import flat, in_words
+from neox_reference.origins import find_origins, section_rows
 
 from neox_core.hooks.loader import load_plugins
-from neox_core.plan.flat import flat, in_words
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import to_plain
 
@@ -42,9 +43,10 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str
     (tmp_path / "c.json").write_text(json.dumps(MODEL))
     resolved = prepare_run([tmp_path / "c.json"], catalog=load_plugins(), start=False, cluster="2x4")
     values = flat(to_plain(resolved.plan))
-    assert values.keys() == resolved.origins.keys()
-    found = {path: (in_words(values[path]), origin) for path, origin in resolved.origins.items()}
-    for section in resolved.sections:
+    origins = find_origins(resolved)
+    assert values.keys() == origins.keys()
+    found = {path: (in_words(values[path]), origin) for path, origin in origins.items()}
+    for section in section_rows(resolved):
         found |= {key: (in_words(value), section.origins[key]) for key, value in section.values.items()}
     return found
 

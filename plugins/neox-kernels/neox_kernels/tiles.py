@@ -10,12 +10,13 @@ import csv
 import hashlib
 import io
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from attrs import asdict, fields, frozen
+from attrs import asdict, astuple, fields, frozen
 
 from neox_core.errors import ConfigError
 from neox_core.files import cache_folder, read_bytes, replacing
@@ -63,22 +64,33 @@ class Row:
         return self.kernel, self.architecture, self.width, self.dtype
 
 
-class Tiled(Protocol):
-    """A kernel that can split its work in several ways. tiles: the table in its plugin."""
+class Tiled(ABC):
+    """A kernel that can split its work in several ways, as the tables say. tiles: the table in its plugin."""
 
     tiles: Path
 
+    def set_up(self, name: str, architecture: str) -> tuple[str, dict[str, Any]]:
+        """Use the tiles of the tables from now on: see `contracts.Kernel`."""
+        tiles = tiles_for(self, name, architecture)
+        self.use_tiles(tiles)
+        rows = {f"{dtype} {width}": astuple(tile) for (dtype, width), tile in tiles.items()}
+        return (f"{len(rows)} of its tiles by table", {"tiles": rows}) if rows else ("", {})
+
+    def digest_here(self) -> str:
+        """Of the user's table."""
+        return own_digest()
+
+    @abstractmethod
     def candidates(self, width: int) -> Sequence[Tile]:
         """The tiles for rows of `width` elements, a power of two, `Tile()` first; empty: there is no choice."""
-        ...
 
+    @abstractmethod
     def use_tiles(self, tiles: Mapping[tuple[str, int], Tile]) -> None:
         """Use these tiles from now on, by (dtype, width), and the kernel's own for all others."""
-        ...
 
+    @abstractmethod
     def tuning_examples(self, dtype: torch.dtype, device: torch.device) -> Iterable[tuple[Any, ...]]:
         """Arguments to measure it on, each for one width."""
-        ...
 
 
 def width_of(shape: Sequence[int]) -> int:
