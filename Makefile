@@ -18,7 +18,7 @@ test: $(BIN)/tox  # lint and light while the libraries of core are installed
 	$(BIN)/tox run-parallel --parallel all --parallel-live || { cat .tox/failures.txt 2>/dev/null; exit 1; }
 
 generated: setup  # what is written from the code: after a new key, hook or component
-	$(BIN)/python -m neox_core.config.compat.packages
+	$(BIN)/python -m neox_reference.packages
 	$(BIN)/neox config docs --out docs/configuration.md
 	$(BIN)/python -m neox_reference.hooks > docs/hooks.md
 

@@ -5,7 +5,6 @@ from typing import Any
 
 from attrs import evolve
 
-from neox_core.config.compat.older import setting_text
 from neox_core.config.problem import Problem
 from neox_core.config.read.load import Loaded, Place
 from neox_core.config.report import spell
@@ -172,3 +171,13 @@ class _Rewriting:
 
 def _copy(value: Any) -> Any:
     return {key: _copy(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value
+
+
+def setting_text(key: str, value: Any) -> str:
+    """`key: value` as a message writes it."""
+    return f"{spell(key)}: {in_text(value)}"
+
+
+def in_text(value: Any) -> str:
+    """A value as a message writes it, text without quotes."""
+    return value if isinstance(value, str) else shown(value)

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from neox_core.config.compat.known import packages
-from neox_core.config.compat.older import older_spellings, targets
 from neox_core.config.report import spell
 from neox_core.errors import UsageError
 from neox_core.hooks.install import how_to_install
 from neox_core.hooks.registry import Registry
 from neox_reference.keys import Key
+from neox_reference.older import older_spellings, targets
 
 
 def find_keys(name: str, keys: Sequence[Key]) -> tuple[Key, ...]:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from neox_gpt_neox.coverage import key_rows, ledger, states, total
+from neox_reference import packages
+from neox_reference.describe import default_in_words, known_type_in_words
 from neox_reference.keys import Key, all_keys, own_keys
+from neox_reference.older import older_spellings
 
-from neox_core.config.compat import packages
 from neox_core.config.compat.known import PACKAGES, known
-from neox_core.config.compat.older import older_spellings
 from neox_core.config.schema.convert import InvalidError, convert
-from neox_core.config.schema.describe import default_in_words, known_type_in_words
 from neox_core.hooks.kinds import INFER
 from neox_core.hooks.loader import load_plugins
 
@@ -222,7 +222,7 @@ def test_what_is_implemented_is_not_declared_as_of_a_later_version() -> None:
 
 def test_the_packages_of_keys_and_names_are_fresh() -> None:
     text = PACKAGES.read_text(encoding="utf-8")
-    assert text == packages.document(REGISTRY), "run: python -m neox_core.config.compat.packages"
+    assert text == packages.document(REGISTRY), "run: python -m neox_reference.packages"
 
 
 @pytest.mark.parametrize("key", known().keys.values(), ids=lambda key: key.path)

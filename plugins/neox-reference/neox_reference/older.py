@@ -1,10 +1,9 @@
 """What is said of older spellings: what each means today, in words, and which keys they are."""
 
 from collections.abc import Iterator
-from typing import Any
 
+from neox_core.config.compat.modernise import in_text, setting_text
 from neox_core.config.report import spell
-from neox_core.config.schema.convert import shown
 from neox_core.hooks.registry import Registry
 from neox_core.hooks.spellings import Assumed, Gone, Means, Moved, OlderSpelling
 
@@ -14,20 +13,11 @@ def older_spellings(registry: Registry) -> Iterator[tuple[str, OlderSpelling]]:
     return ((plugin.id, each) for plugin, each in registry.spellings if not isinstance(each, Assumed))
 
 
-def older_keys(registry: Registry) -> dict[str, str]:
-    """Top-level key -> its owner for messages, of those that are not in use as blocks."""
-    return {
-        each.key: f"{plugin} (old spelling)"
-        for plugin, each in older_spellings(registry)
-        if "." not in each.key and not (isinstance(each, Means) and each.block)
-    }
-
-
 def today(spelling: OlderSpelling) -> str:
     """What stands in its place, in words."""
     if isinstance(spelling, Means):
         stated = ((raw, to) for raw, to in spelling.cases.items() if to is not None)
-        return ", ".join(f"{_in_text(raw)}: `{setting_text(*to)}`" for raw, to in stated)
+        return ", ".join(f"{in_text(raw)}: `{setting_text(*to)}`" for raw, to in stated)
     if isinstance(spelling, Moved):
         return f"`{spell(spelling.to)}`" if spelling.item is None else f"`{spelling.to}[{spelling.item}]`"
     return f"nothing: {spelling.why}" if isinstance(spelling, Gone) else ""
@@ -38,13 +28,3 @@ def targets(spelling: OlderSpelling) -> tuple[str, ...]:
     if isinstance(spelling, Means):
         return tuple(case[0] for case in spelling.cases.values() if case is not None)
     return (spelling.to,) if isinstance(spelling, Moved) else ()
-
-
-def setting_text(key: str, value: Any) -> str:
-    """`key: value` as a message writes it."""
-    return f"{spell(key)}: {_in_text(value)}"
-
-
-def _in_text(value: Any) -> str:
-    """A value as a message writes it, text without quotes."""
-    return value if isinstance(value, str) else shown(value)
