@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from neox_plain.api import BaseEngine, copy_marks, plain_options
 from torch import Tensor, nn
 
-from neox_core.parallel.base_engine import BaseEngine, plain_options
-from neox_core.parallel.clip import copy_marks
 from neox_core.parallel.row import Routing
 from neox_core.parallel.shard import Shard
 from neox_deepspeed.measure import counted, forget_forward, timings

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from neox_plain.api import token_weights
 from torch import Tensor, nn
 
 from neox_core.errors import ConfigError
 from neox_core.parallel.tensor import mark_parameters
-from neox_core.parallel.token_weights import token_weights
 from neox_deepspeed.engine import Engine
 from neox_deepspeed.patches import import_deepspeed
 

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from neox_core.contracts.optim import AveragingOptimizer
 from neox_core.errors import CheckpointError
-from neox_core.parallel.clip import clip, counts_here
 from neox_core.parallel.row import Routing
 from neox_core.parallel.sample_keys import sample_keys
 from neox_core.parallel.tensor import cut_of
-from neox_core.parallel.token_weights import token_weights
 from neox_core.untrusted import replaces, short
+from neox_plain.clip import clip, counts_here
+from neox_plain.token_weights import token_weights
 
 if TYPE_CHECKING:
     from neox_core.contracts.curriculum import Curriculum

@@ -2,10 +2,10 @@
 
 import torch
 from neox_gpt.documents import DocumentRules
+from neox_plain.token_weights import token_weights
 from torch.nn import functional as F
 
 from neox_core.parallel.groups import Groups
-from neox_core.parallel.token_weights import token_weights
 
 ALONE = Groups(None, None, 0, 1)
 RULES = DocumentRules(eod=3, mask_loss=True)
