@@ -163,7 +163,8 @@ def _in_words(value: Any, depth: int = 0) -> str:
         return f"[{', '.join(_in_words(each, depth + 1) for each in value)}]"
     if isinstance(value, dict) and {"kind", "name", "plugin", "version"} <= value.keys():
         return f"{value['name']} ({value['plugin']} {value['version']})"
-    if isinstance(value, dict):  # a dataset is its path x its weight
-        inner = (each if isinstance(each, str) else _in_words(each, depth + 1) for each in value.values())
-        return (" x " if value.keys() == {"prefix", "weight"} else ", ").join(inner)
+    if isinstance(value, dict) and value.keys() == {"prefix", "weight"}:  # of a dataset
+        return f"{value['prefix']} x {value['weight']}"
+    if isinstance(value, dict):
+        return ", ".join(_in_words(each, depth + 1) for each in value.values()) or "none"
     return json.dumps(value)
