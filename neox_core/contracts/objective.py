@@ -37,6 +37,7 @@ class Samples(Protocol):
 
     * A sample is a pure function of the plan, the documents and its index. It depends neither on the rank nor on the
       number of ranks, and it is the same when a run resumes: a checkpoint stores no state of it.
+    * A document is in the samples of one split alone.
     * Forked workers read at the same time. No method is collective, and none uses the device.
     """
 

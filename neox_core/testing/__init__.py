@@ -26,6 +26,7 @@ _HOME = {
     "check_data_backend": "data",
     "check_tokenizer": "tokenizers",
     "check_monitor": "monitors",
+    "check_objective": "objectives",
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605
