@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from textwrap import indent
 
-from neox_reference.api import type_in_words
-
+from neox_author.in_words import type_in_words
 from neox_core.config.schema.convert import Field, block_of, fields_of, shown
 from neox_core.hooks.catalog import Catalog, Report
 from neox_core.hooks.component import Component, ConfigSection

@@ -1,6 +1,5 @@
-"""What other plugins may use: every key that a config could write, with its owner, and its type in words."""
+"""What other plugins may use: every key that a config could write, with its owner."""
 
-from neox_reference.describe import type_in_words
 from neox_reference.keys import Key, State, all_keys
 
-__all__ = ["Key", "State", "all_keys", "type_in_words"]
+__all__ = ["Key", "State", "all_keys"]

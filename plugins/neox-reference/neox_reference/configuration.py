@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from neox_author.api import allowed_in_words, default_of, type_in_words
+
 from neox_core.config.compat.known import known
 from neox_core.config.report import spell
 from neox_core.config.schema.convert import Field, block_of, fields_of
 from neox_core.config.schema.owners import CORE
 from neox_core.config.schema.sections import CORE_SECTIONS
 from neox_core.hooks.registry import Registry
-from neox_reference.describe import allowed_in_words, default_of, type_in_words
 from neox_reference.keys import OLDER, Key, all_keys
 from neox_reference.older import older_spellings, today
 from neox_reference.packages import first_party

@@ -4,6 +4,13 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from attrs import evolve, frozen
+from neox_author.api import (
+    allowed_in_words,
+    default_in_words,
+    default_of,
+    known_type_in_words,
+    type_in_words,
+)
 
 from neox_core.config.compat.known import KnownKey, known
 from neox_core.config.schema.checks import at_rest
@@ -12,13 +19,6 @@ from neox_core.config.schema.owners import CORE, find_owners
 from neox_core.config.schema.sections import CORE_SECTIONS
 from neox_core.hooks.registry import Registry
 from neox_core.hooks.spellings import Means, OlderSpelling
-from neox_reference.describe import (
-    allowed_in_words,
-    default_in_words,
-    default_of,
-    known_type_in_words,
-    type_in_words,
-)
 from neox_reference.older import older_spellings, targets, today
 
 State = Literal["implemented", "older spelling", "known only"]

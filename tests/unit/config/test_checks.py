@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from attrs import validators as v
-from neox_reference.describe import allowed_in_words
+from neox_author.api import allowed_in_words
 
 from neox_core.config.schema.checks import above, at_least, between, distinct, not_empty, only, probability
 

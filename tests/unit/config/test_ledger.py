@@ -8,9 +8,9 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
+from neox_author.api import default_in_words, known_type_in_words
 from neox_gpt_neox.coverage import key_rows, ledger, states, total
 from neox_reference import packages
-from neox_reference.describe import default_in_words, known_type_in_words
 from neox_reference.keys import Key, all_keys, own_keys
 from neox_reference.older import older_spellings
 
