@@ -2,9 +2,7 @@
 
 import json
 import re
-import runpy
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/plugins.md").read_text(encoding="utf-8")
 CODE = dict(re.findall(r"`((?:neox_policies|acme_policy)/\w+\.py)`[^`]*:\n\n```python\n(.*?)^```$", PAGE, re.M | re.S))
 DEFINER, USER = "neox-policies", "acme-policy"
-SHARED = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("test_plugins_in_configs.py"))))
 
 
 def install(site: Any, *names: str) -> None:
@@ -25,9 +22,9 @@ def install(site: Any, *names: str) -> None:
 
 
 @pytest.fixture
-def prepared(site: Any) -> Any:
+def prepared(site: Any, prepare: Any, using: Any) -> Any:
     """A site with what a run needs beside the packages of the page."""
-    SHARED.prepare(site)
+    prepare(site)
     for name, text in {
         "none": "",
         "small": "policy: small\n",
@@ -37,7 +34,7 @@ def prepared(site: Any) -> Any:
         "key": "policy: smal\npolicy_itters: 3\n",
         "unchosen": "policy_iters: 3\n",
     }.items():
-        (site.work / f"{name}.yml").write_text(SHARED.CONFIG + text)
+        using(site, "Fine", text, f"{name}.yml")
     return site
 
 
