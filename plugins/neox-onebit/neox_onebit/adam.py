@@ -1,4 +1,4 @@
-"""1-bit Adam (arXiv:2102.02888): Adam up to `freeze_step`; then its variance stays, and momenta are compressed."""
+"""1-bit Adam (arXiv:2102.02888): Adam until `freeze_step`; then the variance is frozen and momenta are compressed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 def one_bit_adam(
     params: Iterable[dict[str, Any]], settings: OneBitAdamSettings, group: ProcessGroup | None = None
 ) -> torch.optim.Optimizer:
-    """group: of the ranks that hold the same weights. Raises ConfigError when it has not the backend that is named."""
+    """Make the optimizer in the form that `settings.compatibility` names.
+
+    params: groups of parameters, as torch's optimizers take them
+    settings: of the optimizer
+    group: the ranks that hold the same weights; None for one rank
+
+    Raises ConfigError if the group uses another backend than `settings.comm_backend_name`.
+    """
     if settings.compatibility == "deepspeed":
         from neox_onebit.like_deepspeed import LikeDeepSpeed  # builds on this module
 
@@ -30,9 +37,10 @@ def one_bit_adam(
 
 
 class OneBitAdam(Averaging):
-    """Algorithm 1 of the paper, with the corrections for the start and the decoupled decay of the Adam of its warm-up.
+    """Algorithm 1 of the paper, with bias correction and with decoupled weight decay, as in the AdamW of its warm-up.
 
-    State: that of torch's AdamW, whose `step` counts the updates of the variance; `compressed`: those since.
+    Its state is that of torch's AdamW, where `step` counts the updates of the variance, and `compressed`, which counts
+    the steps since the variance was frozen.
     """
 
     def __init__(self, params: Iterable[dict[str, Any]], settings: OneBitAdamSettings, wire: Wire) -> None:
@@ -58,7 +66,7 @@ class OneBitAdam(Averaging):
                 if not state:
                     state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
                     state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-                state["step"] = state["step"].to(parameter.device)  # a loaded one is on the host
+                state["step"] = state["step"].to(parameter.device)  # a checkpoint leaves it on the host
             states = [self.state[parameter] for parameter in parameters]
             adamw(
                 parameters,
@@ -88,7 +96,7 @@ class OneBitAdam(Averaging):
             state["exp_avg"].copy_(momenta[parameter])
             state["compressed"] = state.get("compressed", 0) + 1
             beta1, beta2 = group["betas"]
-            state["step"] = state["step"].cpu()  # once: reading it from a GPU in each step would wait for it
+            state["step"] = state["step"].cpu()  # once, since reading it from a GPU in each step would wait for the GPU
             updates = float(state["step"])
             rate, root = group["lr"] / (1 - beta1 ** (updates + state["compressed"])), (1 - beta2**updates) ** -0.5
             kept = 1 - group["lr"] * group["weight_decay"]

@@ -1,4 +1,4 @@
-"""What the three optimizers share: their steps are counted, and their momenta exchanged."""
+"""What the three optimizers share: the count of steps and the exchange of momenta."""
 
 from __future__ import annotations
 
@@ -25,22 +25,28 @@ class Averaging(torch.optim.Optimizer):
         super().__init__(params, {**defaults, "weight_decay": settings.weight_decay, "steps": 0})
         self.kernels: Mapping[str, Callable[..., Any]] = {}
         self._wire = wire
-        self._exchange: Any = None  # from the first step on that compresses
+        self._exchange: Any = None  # made in the first step that compresses
 
     def needs_average(self) -> bool:
         return self._averaged(self.param_groups[0]["steps"] + 1)
 
     @abstractmethod
     def _averaged(self, step: int) -> bool:
-        """Whether a step, counted from 1, has gradients that are averaged over the ranks."""
+        """Whether the engine averages the gradients of a step over the ranks.
+
+        step: counted from 1
+        """
 
     @abstractmethod
     def _advance(self, step: int) -> None:
-        """The step."""
+        """Update the weights and the state.
+
+        step: counted from 1
+        """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Nothing happens, and nothing is counted, where no parameter has a gradient."""
+        """Make one step. Where no parameter has a gradient, do nothing and count nothing."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -69,7 +75,10 @@ class Averaging(torch.optim.Optimizer):
                     yield group, parameter, self.state[parameter]
 
     def _exchanged(self, values: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-        """The mean over the ranks of what each of some parameters has. Collective."""
+        """Average over the ranks. Collective.
+
+        values: by parameter, a tensor of its shape; the same parameters on every rank
+        """
         if self._wire.size == 1 and self._exchange is None:
             return dict(values)
         means: list[Tensor | None] = self._made_exchange().mean([values.get(each) for each in self._parameters()])
@@ -86,15 +95,19 @@ class Averaging(torch.optim.Optimizer):
 
 
 def freeze(variance: Tensor, floor: float) -> None:
-    """Raise what is less than a share of the mean to it, in place.
+    """Raise small variances to a share of their mean, in place.
 
-    A number that had hardly a gradient before the freeze, as of a rare word, would take steps without bound after it.
+    An element that had almost no gradient before the freeze, such as one of a rare word's embedding, would take steps
+    without bound after it.
+
+    variance: of one parameter
+    floor: the share, 0 to 1
     """
     variance.clamp_(min=variance.mean() * floor)
 
 
 def require_variance(state: Mapping[str, Any], parameter: Tensor) -> None:
-    """Raises ConfigError for a parameter that begins when variances are frozen."""
+    """Raise ConfigError for a parameter whose first gradient comes after variances are frozen."""
     if "exp_avg_sq" not in state:
         raise ConfigError(
             f"a parameter of shape {list(parameter.shape)} has its first gradient after the variance is frozen",

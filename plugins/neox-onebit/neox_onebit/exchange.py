@@ -1,12 +1,13 @@
-"""The mean over ranks of a vector, a bit for each number of it, with what is lost kept for the next time.
+"""Average vectors over ranks with one bit per number, and add what is lost to the next exchange.
 
-The vector is cut into blocks of one parameter each, which travel as signs and a size (`passes`). Each rank serves a
-share of the blocks (figure 3 of arXiv:2102.02888):
+Each vector is cut into blocks, which are sent as signs and a scale (`passes`). Each rank serves a share of the blocks
+(figure 3 of arXiv:2102.02888):
 
     rank i   sends C[x_i + e_i] to the servers            e_i <- x_i + e_i - C[x_i + e_i]      worker's error
     server   m = mean_i C[x_i + e_i], sends C[m + s]      s   <- m + s - C[m + s]              server's error
 
-so what everybody gets, plus the mean of e_i, plus s, is mean_i x_i plus the same sum before: nothing is lost.
+What every rank receives, plus the new mean of e_i, plus the new s, equals mean_i x_i plus the old mean of e_i, plus the
+old s: nothing is lost.
 """
 
 from __future__ import annotations
@@ -25,21 +26,29 @@ if TYPE_CHECKING:
 
 
 LARGEST, SMALLEST, STEP = 512, 128, 32
-"""Of blocks: 64 bytes of signs and 4 of scale are 30 times less than fp32, 16 and 4 are 25 times less."""
+"""Sizes of blocks. A block of 512 is 68 bytes, 30 times less than fp32; one of 128 is 20 bytes, 25 times less."""
 
 
 def block_size(shapes: Sequence[torch.Size]) -> int:
     """How many numbers share a scale: a row of the matrix with the most rows, or an equal part of one.
 
-    That is the embedding, where most rows have no gradient in a step: a scale that a row shares with its neighbour
-    would move them. Where such parts cannot be, blocks of LARGEST go across the rows.
+    That matrix is the embedding, where most rows have no gradient in a step: a scale shared with a neighbouring row
+    would move them. Where a row cannot be cut into such parts, blocks of LARGEST cross the rows.
+
+    shapes: of the parameters
     """
     row = max(((shape[0], shape[1]) for shape in shapes if len(shape) == 2), default=(0, LARGEST))[1]
     return next((size for size in range(LARGEST, SMALLEST - 1, -STEP) if row % size == 0), LARGEST)
 
 
 class Exchange:
-    """The exchange of one vector for each parameter, of its shape."""
+    """The exchange of one vector for each parameter.
+
+    shapes: of the parameters
+    wire: to the other ranks
+    device: of the vectors
+    kernels: by op, what replaces the functions of `passes`
+    """
 
     def __init__(self, shapes: Sequence[torch.Size], wire: Wire, device: torch.device, kernels: Kernels) -> None:
         self._wire = wire
@@ -54,7 +63,10 @@ class Exchange:
         self._latest: tuple[tuple[bool, ...], Tensor] = (), torch.empty(0)
 
     def mean(self, values: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Of each vector its mean over the ranks, as far as it arrives; None takes no part, on any rank. Collective."""
+        """Average each vector over the ranks, with errors that the next exchange makes up for. Collective.
+
+        values: one for each parameter; None, on every rank, for a parameter that takes no part
+        """
         for value, flat in self._parts(self.worker_error, values):
             if value is not None:
                 flat.add_(value.detach().reshape(-1))
@@ -63,7 +75,7 @@ class Exchange:
         return [None if value is None else flat.view_as(value) for value, flat in self._parts(got, values)]
 
     def laid_out(self, values: Sequence[Tensor | None]) -> Tensor:
-        """The vectors in blocks, each from the beginning of one: [share * size, block], zeros between."""
+        """The vectors in blocks, [share * size, block]: each starts a block, and zeros fill its last one."""
         out = torch.zeros_like(self.worker_error)
         for value, flat in self._parts(out, values):
             if value is not None:
@@ -71,19 +83,26 @@ class Exchange:
         return out
 
     def taken_apart(self, blocks: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-        """What `laid_out` put together."""
+        """The inverse of `laid_out`.
+
+        blocks: [share * size, block]
+        like: tensors of the shapes to return
+        """
         return [flat.view_as(value) for value, flat in self._parts(blocks, like) if value is not None]
 
     def state(self) -> dict[str, Tensor]:
-        """The errors of this rank, without what no parameter has; a rank may have nothing to serve."""
+        """The errors of this rank without padding; no `server_error` where the rank serves nothing."""
         served = max(0, min(self.share, self.rows - self._wire.rank * self.share))
         found = {"worker_error": self.worker_error[: self.rows]}
         return found | ({"server_error": self.server_error[:served]} if served else {})
 
     def load(self, stored: Sequence[Mapping[str, Tensor]]) -> None:
-        """The errors of all ranks of a run. Of as many ranks each takes its own; of others, all take the same sum.
+        """Take up the errors that a run saved.
 
-        Raises CheckpointError for those of another version of this package, which cut blocks otherwise.
+        stored: one `state()` for each rank of that run. With as many ranks as now, each takes its own; otherwise all
+            take the same sum.
+
+        Raises CheckpointError for blocks of another size, which another version of this package saved.
         """
         widths = {each["worker_error"].shape[1] for each in stored if each}
         if widths != {self.block}:
@@ -103,7 +122,7 @@ class Exchange:
         self.server_error.zero_()
 
     def _parts(self, blocks: Tensor, values: Sequence[Tensor | None]) -> list[tuple[Tensor | None, Tensor]]:
-        """Each value with the elements of its place, flat: views."""
+        """Each value with a flat view of its elements in `blocks`."""
         flat, first, found = blocks.view(-1), 0, []
         for value, rows, size in zip(values, self._rows, self._sizes, strict=True):
             found.append((value, flat.narrow(0, first, size)))
@@ -111,7 +130,7 @@ class Exchange:
         return found
 
     def _used(self, takes_part: tuple[bool, ...]) -> Tensor:
-        """How many elements of each block take part: fp32 [share * size, 1]; kept, since a copy waits for a GPU."""
+        """How many elements of each block take part: fp32 [share * size, 1]. Kept, since a copy to a GPU waits."""
         if takes_part != self._latest[0]:
             used, end = torch.zeros(len(self.worker_error), 1), 0
             for takes, rows, size in zip(takes_part, self._rows, self._sizes, strict=True):
@@ -123,7 +142,7 @@ class Exchange:
         return self._latest[1]
 
     def _sent(self, used: Tensor) -> Tensor:
-        """What arrives of the workers' errors, which have the vectors in them."""
+        """Exchange the workers' errors, to which the vectors are added, and return what arrives."""
         wire, first = self._wire, self._wire.rank * self.share
         for_me = wire.swap(pack(self.worker_error, used, self._kernels).view(wire.size, self.share, -1))
         unpack(for_me, self.server_error, self._kernels)
@@ -133,7 +152,7 @@ class Exchange:
         return got
 
     def _kept(self, used: Tensor) -> Tensor:
-        """One rank alone sends nothing; it applies the errors that several ranks left behind."""
+        """For one rank, which sends nothing: apply the errors that a run of several ranks left."""
         got = self.worker_error.clone()
         self.worker_error.masked_fill_(used > 0, 0.0)
         return got

@@ -1,4 +1,4 @@
-"""1-bit LAMB (arXiv:2104.06069): LAMB up to `freeze_step`, then compressed momenta and trust ratios that follow."""
+"""1-bit LAMB (arXiv:2104.06069): LAMB until `freeze_step`; then momenta are compressed and trust ratios scaled."""
 
 from __future__ import annotations
 
@@ -20,15 +20,22 @@ if TYPE_CHECKING:
 def one_bit_lamb(
     params: Iterable[dict[str, Any]], settings: OneBitLambSettings, group: ProcessGroup | None = None
 ) -> torch.optim.Optimizer:
-    """group: of the ranks that hold the same weights. Raises ConfigError when it has not the backend that is named."""
+    """Make the optimizer.
+
+    params: groups of parameters, as torch's optimizers take them
+    settings: of the optimizer
+    group: the ranks that hold the same weights; None for one rank
+
+    Raises ConfigError if the group uses another backend than `settings.comm_backend_name`.
+    """
     return OneBitLamb(params, settings, Wire(group, settings))
 
 
 class OneBitLamb(Averaging):
-    """Algorithm 1 of the paper. A layer is a parameter; blocks have scales of their own, so momenta need no others.
+    """Algorithm 1 of the paper, where a layer is one parameter. A block has its scale, so momenta are not scaled first.
 
-    State of a parameter: `exp_avg`, `exp_avg_sq`, `step`, `coeff`: the running mean of its trust ratio; from the freeze
-    on `fresh`: the variance as it would be, of the gradients that momenta imply, and `factor`: on the trust ratio.
+    State of a parameter: `exp_avg`, `exp_avg_sq`, `step`, and `coeff`, the running mean of its trust ratio. After the
+    freeze also `fresh`, the variance of the gradients that the momenta imply, and `factor`, which multiplies `coeff`.
     """
 
     def __init__(self, params: Iterable[dict[str, Any]], settings: OneBitLambSettings, wire: Wire) -> None:
@@ -71,7 +78,7 @@ class OneBitLamb(Averaging):
             self._follow(group, parameter, state, momenta[parameter])
 
     def _follow(self, group: dict[str, Any], parameter: Tensor, state: dict[str, Any], momentum: Tensor) -> None:
-        """One update by a momentum that all ranks have."""
+        """Make one update from a momentum that all ranks share."""
         beta1, beta2 = group["betas"]
         if "fresh" not in state:
             freeze(state["exp_avg_sq"], self._settings.variance_floor)
@@ -94,13 +101,13 @@ class OneBitLamb(Averaging):
         parameter.sub_(update.mul_(group["lr"] * state["coeff"] * last))
 
     def _momentum(self, group: dict[str, Any], state: dict[str, Any]) -> Tensor:
-        """A copy, corrected for its start where that is asked for."""
+        """A copy of the momentum, with bias correction if the settings ask for it."""
         corrected = 1 - group["betas"][0] ** state["step"] if self._settings.bias_correction else 1.0
         copy: Tensor = state["exp_avg"] / corrected
         return copy
 
     def _size(self, group: dict[str, Any], variance: Tensor, updates: int) -> Tensor:
-        """What a momentum is divided by."""
+        """The denominator of an update."""
         root = variance.sqrt()
         if self._settings.bias_correction:
             root /= (1 - group["betas"][1] ** updates) ** 0.5

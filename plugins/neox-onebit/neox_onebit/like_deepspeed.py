@@ -1,7 +1,7 @@
-"""1-bit Adam as DeepSpeed computed it, until it was taken out after version 0.19.6: `compatibility: deepspeed`.
+"""1-bit Adam as DeepSpeed computed it up to version 0.19.6, the last to have it: `compatibility: deepspeed`.
 
-The parameters of a group are one vector, as its fp16 optimizer laid them out; no moment is corrected for its start, no
-variance has a floor, and one step of `freeze_step` is that which DeepSpeed spent on the optimizer's own start.
+The parameters of a group are one vector, as in DeepSpeed's fp16 optimizer. There is no bias correction and no floor of
+the variance, and `freeze_step` counts the one step that DeepSpeed spent on initialising the optimizer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from neox_onebit.wire import Wire
 
 
 class LikeDeepSpeed(OneBitAdam):
-    """State: `exp_avg`, `exp_avg_sq`. Steps are averaged up to `freeze_step` - 1, but one at least."""
+    """State: `exp_avg`, `exp_avg_sq`. Gradients are averaged in the first `freeze_step` - 1 steps, at least one."""
 
     def _averaged(self, step: int) -> bool:
         return step < max(2, self._freeze_step)
@@ -53,10 +53,13 @@ class LikeDeepSpeed(OneBitAdam):
 
 
 class WholeExchange:
-    """The exchange of one vector for each group of parameters: its signs, and one scale of each rank and server.
+    """The exchange of one vector for each group of parameters: its signs, and one scale from each rank and server.
 
-    A scale is the root mean square of what is sent. Vectors are filled up with zeros, which count, to a multiple of
-    what DeepSpeed asked for: so many that each server has the same number of whole bytes.
+    A scale is the root mean square of what is sent. As in DeepSpeed, a vector is padded with zeros, which count in the
+    scale, until each server has the same number of whole bytes.
+
+    groups: the parameters of each group
+    wire: to the other ranks
     """
 
     def __init__(self, groups: Sequence[Sequence[Tensor]], wire: Wire) -> None:
@@ -71,7 +74,10 @@ class WholeExchange:
         self._server = [torch.zeros(size // wire.size, device=device) for size, device in each]
 
     def mean(self, values: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Of each vector its mean over the ranks, as far as it arrives; None counts as zeros. Collective."""
+        """Average each vector over the ranks, with errors that the next exchange makes up for. Collective.
+
+        values: one for each parameter; None counts as zeros
+        """
         left, found = iter(values), list[Tensor | None]()
         for index, group in enumerate(self._groups):
             mine = [next(left) for _ in group]
@@ -85,14 +91,17 @@ class WholeExchange:
         return found
 
     def state(self) -> dict[str, Tensor]:
-        """The errors of this rank, by group."""
+        """The compression errors of this rank, by group."""
         named = (("worker_error", self._worker), ("server_error", self._server))
         return {f"{name}.{index}": error for name, errors in named for index, error in enumerate(errors) if len(error)}
 
     def load(self, stored: Sequence[Mapping[str, Tensor]]) -> None:
-        """The errors of all ranks of a run. Of as many ranks each takes its own; of others, all take the same sum.
+        """Take up the errors that a run saved.
 
-        Raises CheckpointError for those of a run without `compatibility: deepspeed`.
+        stored: one `state()` for each rank of that run. With as many ranks as now, each takes its own; otherwise all
+            take the same sum.
+
+        Raises CheckpointError for errors of a run without `compatibility: deepspeed`.
         """
         for index, size in enumerate(self._sizes):
             names = f"worker_error.{index}", f"server_error.{index}"
@@ -111,7 +120,7 @@ class WholeExchange:
                 self._worker[index][:size] = workers + torch.cat([each[names[1]] for each in stored])[:size]
 
     def _sent(self, index: int, vector: Tensor) -> Tensor:
-        """What arrives of a vector; what is lost stays in it."""
+        """Exchange a vector and return what arrives; what is lost stays in the vector."""
         wire = self._wire
         if wire.size == 1 or not len(vector):
             got = vector.clone()
@@ -124,7 +133,10 @@ class WholeExchange:
 
 
 def _packed(vector: Tensor, parts: int) -> Tensor:
-    """fp32 [parts * n] -> uint8 [parts, n / 8 + 4], one scale for all parts; the vector keeps what is lost."""
+    """Pack a vector with one scale for all parts, and leave in it what packing loses. Returns uint8 [parts, n / 8 + 4].
+
+    vector: fp32 [parts * n], changed in place
+    """
     scale = vector.norm() / vector.numel() ** 0.5
     packed = pack_signs(vector.view(parts, -1), scale.repeat(parts, 1))
     vector -= decompress(packed).view(-1)

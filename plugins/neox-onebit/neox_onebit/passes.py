@@ -1,8 +1,8 @@
-"""The loops over all numbers of a model: on a CPU compiled, one pass over memory each; elsewhere, torch's operations.
+"""The loops over all numbers of a model: compiled on a CPU, each one pass over memory; torch's operations elsewhere.
 
-A block is some numbers of a parameter, a multiple of 32; packed it is its signs, eight to a byte, least significant bit
-first, and its mean size: C[x] = sign(x) * |x|_1 / d (section 4 of arXiv:2202.06009), the multiple of the signs that is
-nearest to x.
+A block is a multiple of 32 numbers of a parameter. Packed, it is their signs, eight to a byte, least significant bit
+first, and a scale, their mean absolute value: C[x] = sign(x) * |x|_1 / d (section 4 of arXiv:2202.06009), the multiple
+of the signs that is nearest to x.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ from torch import Tensor
 from neox_core.kernels.compile_c import native_for
 
 _SCALE = 4
-"""Bytes of a scale, after the signs."""
+"""Bytes of the scale, which follows the signs."""
 _SOURCE = Path(__file__).with_name("passes.cpp")
 
 _OPS = ("onebit_compress", "onebit_decompress")
 Kernels = Mapping[str, Callable[..., Tensor]]
-"""By op, what was chosen instead of a reference; of these two it takes the place of `compress` and `decompress`."""
+"""By op, the kernel that replaces `compress` or `decompress`."""
 REFERENCES: Kernels = MappingProxyType({})
 
 
 def pack(blocks: Tensor, used: Tensor, kernels: Kernels = REFERENCES) -> Tensor:
-    """fp32 [rows, block] -> uint8 [rows, block / 8 + 4]; what is lost by it stays in `blocks`.
+    """Pack blocks, and leave in them what packing loses. Returns uint8 [rows, block / 8 + 4].
 
-    used: fp32 [rows, 1], how many numbers of a block count. Those after them become 0; a block of none stays as it is,
-    and what is packed for it is 0.
+    blocks: fp32 [rows, block], changed in place
+    used: fp32 [rows, 1], how many numbers of each block count. The others become 0. A block where none counts is left
+        unchanged and packed as 0.
+    kernels: by op, what replaces `compress` and `decompress`
     """
     rows, block = blocks.shape
     if kernels.keys().isdisjoint(_OPS):
@@ -51,7 +53,12 @@ def pack(blocks: Tensor, used: Tensor, kernels: Kernels = REFERENCES) -> Tensor:
 
 
 def unpack(packed: Tensor, onto: Tensor, kernels: Kernels = REFERENCES) -> None:
-    """Add to `onto`, fp32 [rows, block], the mean over the ranks of uint8 [ranks, rows, block / 8 + 4]."""
+    """Add the mean over the ranks of packed blocks.
+
+    packed: uint8 [ranks, rows, block / 8 + 4]
+    onto: fp32 [rows, block], changed in place
+    kernels: by op, what replaces `decompress`
+    """
     sizes = map(c_long, (len(packed), *onto.shape))
     if "onebit_decompress" in kernels or not _compiled("unpack", (packed, onto), *sizes):
         unpacking: Callable[..., Tensor] = kernels.get("onebit_decompress", decompress)
@@ -59,25 +66,36 @@ def unpack(packed: Tensor, onto: Tensor, kernels: Kernels = REFERENCES) -> None:
 
 
 def move(weight: Tensor, momentum: Tensor, variance: Tensor, kept: float, rate: float, root: float, eps: float) -> None:
-    """Do weight <- kept * weight - rate * momentum / (root * sqrt(variance) + eps)."""
+    """Set weight to kept * weight - rate * momentum / (root * sqrt(variance) + eps), in place."""
     numbers = map(c_float, (kept, rate, root, eps))
     if not _compiled("move", (weight, momentum, variance), c_long(weight.numel()), *numbers):
         weight.mul_(kept).addcdiv_(momentum, variance.sqrt().mul_(root).add_(eps), value=-rate)
 
 
 def compress(values: Tensor, used: Tensor) -> Tensor:
-    """The op: fp32 [rows, block] -> uint8 [rows, block / 8 + 4]; numbers that do not count are 0."""
+    """The op `onebit_compress`. Returns uint8 [rows, block / 8 + 4].
+
+    values: fp32 [rows, block], 0 where a number does not count
+    used: fp32 [rows, 1], how many numbers of each block count
+    """
     return pack_signs(values, (values.abs().sum(1, keepdim=True) / used.clamp(min=1)).float())
 
 
 def pack_signs(values: Tensor, scales: Tensor) -> Tensor:
-    """fp32 [rows, block] and the scale of each, [rows, 1] -> uint8 [rows, block / 8 + 4]."""
+    """Pack signs with given scales. Returns uint8 [rows, block / 8 + 4].
+
+    values: fp32 [rows, block]
+    scales: fp32 [rows, 1]
+    """
     bits = (values >= 0).view(len(values), -1, 8).to(torch.uint8) << _places(values.device)
     return torch.cat([bits.sum(-1, dtype=torch.uint8), scales.view(torch.uint8)], dim=1)
 
 
 def decompress(packed: Tensor) -> Tensor:
-    """The op: the numbers that arrive, uint8 [rows, block / 8 + 4] -> fp32 [rows, block]."""
+    """The op `onebit_decompress`. Returns fp32 [rows, block], each number plus or minus its block's scale.
+
+    packed: uint8 [rows, block / 8 + 4]
+    """
     scales = packed[:, -_SCALE:].clone(memory_format=torch.contiguous_format).view(torch.float32)
     positive = (packed[:, :-_SCALE].unsqueeze(-1) >> _places(packed.device)) & 1
     return torch.where(positive.flatten(1).bool(), scales, -scales)
@@ -88,7 +106,7 @@ def _places(device: torch.device) -> Tensor:
 
 
 def _compiled(name: str, tensors: tuple[Tensor, ...], *numbers: Any) -> bool:
-    """Whether the compiled loop has done it."""
+    """Run the compiled loop; False where there is none for these tensors."""
     library = native_for(_SOURCE, *tensors)
     if library is None:
         return False

@@ -16,7 +16,10 @@ OPS = (
 def _offer(
     name: str, target: str, settings: type, numbers: float, summary: str, scheduler: str | None = None
 ) -> Component:
-    """numbers: of the state, for each element of a parameter."""
+    """An optimizer of this package.
+
+    numbers: of its state, for each element of a parameter
+    """
     return Component(
         name,
         f"neox_onebit.{target}",

@@ -1,4 +1,4 @@
-"""What must hold of a config with one of these optimizers."""
+"""Rules for a config that names one of these optimizers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ NEEDED = ("freeze_step", "cuda_aware", "comm_backend_name")
 
 
 def keys_are_there(config: Any, cluster: Any, name: str, settings: Any) -> Iterator[Problem]:
-    """OneBitAdam says when it freezes and what carries its exchange: no default would suit."""
+    """OneBitAdam needs a freeze step and a backend from the config: no default suits every run."""
     missing = [key for key in NEEDED if not config.is_set(f"optimizer.params.{key}")]
     if name == "OneBitAdam" and missing:
         yield Problem(
@@ -20,7 +20,7 @@ def keys_are_there(config: Any, cluster: Any, name: str, settings: Any) -> Itera
 
 
 def exchange_is_between_whole_copies(config: Any, cluster: Any, name: str, settings: Any) -> Iterator[Problem]:
-    """No sharding and no stages: each rank has the whole model, and a gradient of all of it."""
+    """Each rank holds the whole model and all of its gradient, so there is no sharding and no pipeline."""
     stage = config.value("zero_optimization.stage")
     if stage:
         yield Problem(f"{name} runs at stage 0 only, not at {stage}", "zero_optimization.stage", "stage: 0")
@@ -30,7 +30,7 @@ def exchange_is_between_whole_copies(config: Any, cluster: Any, name: str, setti
 
 
 def backend_is_the_one_in_use(config: Any, cluster: Any, name: str, settings: Any) -> Iterator[Problem]:
-    """What is named must be what the process group has."""
+    """The config names the backend that the process group uses."""
     if cluster.backend != settings.comm_backend_name:
         yield Problem(
             f"is {settings.comm_backend_name}, and the ranks talk over {cluster.backend}",
@@ -40,14 +40,14 @@ def backend_is_the_one_in_use(config: Any, cluster: Any, name: str, settings: An
 
 
 def no_mpi_library_is_told(config: Any, cluster: Any, name: str, settings: Any) -> Iterator[Problem]:
-    """cuda_aware is about an MPI library, and the exchange goes over nccl or gloo."""
+    """cuda_aware acts on an MPI library only, and the exchange uses nccl or gloo."""
     if settings.cuda_aware:
         said = f"does nothing: it is for an MPI library, and the exchange goes over {settings.comm_backend_name}"
         yield Problem(said, "optimizer.params.cuda_aware", "cuda_aware: false", severity="note")
 
 
 def lamb_bounds_are_in_order(config: Any, cluster: Any, name: str, settings: Any) -> Iterator[Problem]:
-    """Lower bounds are below upper ones, and the running trust ratio has time to settle."""
+    """Lower bounds are not above upper ones, and the running trust ratio has time to settle."""
     if name != "OneBitLamb":
         return
     for low, high in (("factor_min", "factor_max"), ("min_coeff", "max_coeff")):
@@ -65,7 +65,7 @@ def lamb_bounds_are_in_order(config: Any, cluster: Any, name: str, settings: Any
 
 
 def deepspeed_has_no_floor(config: Any, cluster: Any, name: str, settings: Any) -> Iterator[Problem]:
-    """A floor of the variance is not part of DeepSpeed's form."""
+    """DeepSpeed's form has no floor of the variance."""
     if (
         name == "OneBitAdam"
         and settings.compatibility == "deepspeed"

@@ -1,4 +1,4 @@
-"""What can be set under optimizer.params."""
+"""The settings under optimizer.params."""
 
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ def _steps(default: int, help: str) -> Any:
 
 @frozen
 class OneBitSettings(MomentSettings):
-    """What the three have in common."""
+    """Settings that the three optimizers share."""
 
     cuda_aware: bool = setting(
         False,

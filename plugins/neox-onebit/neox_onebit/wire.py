@@ -1,4 +1,4 @@
-"""How bytes get from rank to rank: whatever torch.distributed backend the ranks have."""
+"""Send bytes from rank to rank over the backend of torch.distributed that the ranks use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 
 class Wire:
-    """The ranks of a group; None: one rank by itself."""
+    """The connection between the ranks of a group.
+
+    group: None for one rank by itself
+    settings: name the backend that the group must use
+
+    Raises ConfigError if the group uses another backend.
+    """
 
     def __init__(self, group: ProcessGroup | None, settings: OneBitSettings) -> None:
         self._group = group
@@ -28,14 +34,20 @@ class Wire:
             _check_backend(settings.comm_backend_name, group)
 
     def swap(self, parts: Tensor) -> Tensor:
-        """uint8 [size, ...]: part i is for rank i. Returns those that all ranks have for this one, in their order."""
+        """Send one part to each rank, and return the parts for this rank in the order of the ranks. Collective.
+
+        parts: uint8 [size, ...], part i for rank i
+        """
         sent = self._from_device(parts)
         got = torch.empty_like(sent)
         dist.all_to_all_single(got, sent, group=self._group)
         return got.to(parts.device)
 
     def gather(self, part: Tensor) -> Tensor:
-        """uint8 [...] of this rank. Returns those of all ranks, [size, ...]."""
+        """The parts of all ranks, [size, ...]. Collective.
+
+        part: uint8 [...] of this rank
+        """
         sent = self._from_device(part)
         got = sent.new_empty((self.size, *sent.shape))
         dist.all_gather(list(got.unbind()), sent, group=self._group)

@@ -1,4 +1,4 @@
-"""0/1 Adam (arXiv:2202.06009): the variance is updated ever more rarely, and ranks meet ever more rarely."""
+"""0/1 Adam (arXiv:2202.06009): updates of the variance and exchanges between ranks become less frequent."""
 
 from __future__ import annotations
 
@@ -21,19 +21,35 @@ if TYPE_CHECKING:
 def zero_one_adam(
     params: Iterable[dict[str, Any]], settings: ZeroOneAdamSettings, group: ProcessGroup | None = None
 ) -> torch.optim.Optimizer:
-    """group: of the ranks that hold the same weights. Raises ConfigError when it has not the backend that is named."""
+    """Make the optimizer.
+
+    params: groups of parameters, as torch's optimizers take them
+    settings: of the optimizer
+    group: the ranks that hold the same weights; None for one rank
+
+    Raises ConfigError if the group uses another backend than `settings.comm_backend_name`.
+    """
     return ZeroOneAdam(params, settings, Wire(group, settings))
 
 
 def updates_variance(step: int, scaler: int) -> bool:
-    """Whether a step, counted from 1, is in T_v: after the first, the next is 2^floor(j / scaler) later each time."""
+    """Whether a step updates the variance (the paper's T_v): update j is followed 2^floor(j / scaler) steps later.
+
+    step: counted from 1
+    scaler: updates until the interval doubles
+    """
     octave = ((step - 1) // scaler + 1).bit_length() - 1
     interval: int = 2**octave
     return (step - 1 - scaler * (interval - 1)) % interval == 0
 
 
 def exchanges(step: int, scaler: int, longest: int) -> bool:
-    """Whether a step, counted from 1 after the freeze, is in T_u: intervals double every `scaler` steps."""
+    """Whether ranks exchange in a step (it is in the paper's T_u): intervals double every `scaler` steps.
+
+    step: counted from 1 after the freeze
+    scaler: steps until the interval doubles
+    longest: upper bound of the interval, in steps
+    """
     octave, place = divmod(step - 1, scaler)
     interval = min(2 ** min(octave, longest.bit_length()), longest)
     return (place + 1) % interval == 0 or place + 1 == scaler  # no interval continues into the next octave
