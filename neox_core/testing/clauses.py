@@ -1,4 +1,4 @@
-"""What the checks have in common: how one says which clause does not hold, and whether something is light."""
+"""What the checks share: naming the clause that fails, and finding heavy imports."""
 
 import subprocess
 import sys
@@ -15,9 +15,9 @@ OURS = ("neox_core", "torch", "numpy", "contextlib")
 
 
 def clauses(check: F) -> F:
-    """Mark a check: what a component raises in it is a clause that does not hold, with the place in its code.
+    """Mark a function as a check: an exception of the component becomes a failed clause, with the place in its code.
 
-    A plugin that cannot be loaded, or settings that are wrong, remain errors of their own.
+    A plugin that cannot be loaded, and wrong settings, still raise their own errors.
     """
 
     @wraps(check)
@@ -35,7 +35,7 @@ def clauses(check: F) -> F:
 
 
 def raised(error: BaseException, check: str) -> str:
-    """What was raised, in one line, and where in the code that is neither ours, nor a library's, nor the check's."""
+    """The exception in one line, and the last place in the component's own code that it passed."""
     frames = ((frame.f_globals.get("__name__", ""), line) for frame, line in walk_tb(error.__traceback__))
     places = [f"{name}, line {line}" for name, line in frames if name != check and name.partition(".")[0] not in OURS]
     said = " ".join(f"{type(error).__name__}: {error}".split())
@@ -43,21 +43,24 @@ def raised(error: BaseException, check: str) -> str:
 
 
 def has(component: object, what: str, *methods: str) -> None:
-    """Raises AssertionError unless the component has all of the methods that its contract names."""
+    """Raise AssertionError unless the component has every method that its contract names."""
     lacks = [name for name in methods if not callable(getattr(component, name, None))]
     hold(not lacks, f"{what} has the methods {', '.join(methods)}; it has no {', '.join(lacks)}")
 
 
 def hold(holds: object, clause: str) -> None:
-    """Raises AssertionError with the clause, unless it holds."""
+    """Raise AssertionError with the clause, unless it holds."""
     if not holds:
         raise AssertionError(clause)
 
 
 def heavy_imports(statements: str, argument: str) -> str:
-    """The heavy libraries that `statements`, which see `argument` as sys.argv[1], import, or why they fail; "": none.
+    """The heavy libraries that some statements import, or the error with which they fail; "" if neither.
 
-    Tried in a fresh process, since this one may have torch already.
+    They run in a fresh process, since this one may have imported torch.
+
+    statements: Python
+    argument: what they see as sys.argv[1]
     """
     code = f"import sys; {statements}; sys.exit(' '.join(sorted(set(sys.argv[2:]) & set(sys.modules))) or 0)"
     command = [sys.executable, "-c", code, argument, *sorted(HEAVY)]
@@ -66,7 +69,7 @@ def heavy_imports(statements: str, argument: str) -> str:
 
 
 def check_light(target: str) -> None:
-    """The clause of every kind whose target is imported on the host too."""
+    """Check the clause of kinds whose target the host imports as well: it imports no heavy library."""
     module = target.partition(":")[0]
     if module in sys.modules and getattr(sys.modules[module], "__file__", None) is None:
         return  # made by a test: no other process can import it

@@ -1,4 +1,4 @@
-"""The check of a data backend: what it writes is what it reads, and what is not whole is an error."""
+"""The check of a data backend: it reads what it wrote, and refuses incomplete files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VOCABULARIES = (256, 257, 32768, 32769, 65499, 65500, 65536, 65537, 100_000, 2**
 
 @clauses
 def check_data_backend(catalog: Catalog, name: str, **settings: Any) -> None:
-    """The clauses of contracts.DataBackend, tried in a temporary folder, for vocabularies around every integer type.
+    """Check the clauses of contracts.DataBackend in a temporary folder, for vocabularies around every integer type.
 
     Raises AssertionError with the clause that does not hold.
     """
@@ -163,7 +163,7 @@ def _check_damage(backend: DataBackend, prefix: Path) -> None:
 
 
 def _documents(vocab_size: int) -> Documents:
-    """Documents of 1 to 1000 ids, the smallest and the largest among them."""
+    """Documents of 1 to 1000 ids, which include the smallest and the largest id."""
     import numpy as np
 
     rng = np.random.RandomState(vocab_size % 1000)

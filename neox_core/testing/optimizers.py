@@ -146,7 +146,10 @@ def _check_groups(make: Make, fields: set[str]) -> None:
 
 
 def _check_state(make: Make, component: Component, *, counted: bool) -> None:
-    """counted: whether the settings are those that `state_numbers` is declared for."""
+    """Check the state of each parameter after two steps.
+
+    counted: whether `state_numbers` is declared for these settings
+    """
     weights = _weights()
     optimizer = make(_group(weights))
     _train(optimizer, weights, range(2))
@@ -169,7 +172,7 @@ def _check_state(make: Make, component: Component, *, counted: bool) -> None:
 
 
 def _check_shares(make: Make) -> None:
-    """What ZeRO 1 does with whole parameters: on each rank the groups are left some of theirs, or none."""
+    """Step as ZeRO 1 does with whole parameters: on each rank, a group keeps some of its parameters, or none."""
     whole, shared = _weights(), _weights()
     optimizers = [
         make([{"params": weights[:1], "weight_decay": 0.5}, {"params": weights[1:], "weight_decay": 0.0}])
@@ -188,7 +191,7 @@ def _check_shares(make: Make) -> None:
 
 
 def _check_slices(make: Make) -> None:
-    """What a sharded stage does: all parameters of a group in one flat tensor, cut anywhere."""
+    """Step as a sharded stage does: all parameters of a group in one flat tensor, cut at any place."""
     weights = _weights()
     optimizer = make(_group(weights))
     flat = torch.cat([weight.detach().reshape(-1) for weight in weights])
@@ -217,7 +220,7 @@ def _group(weights: list[nn.Parameter]) -> Groups:
 
 
 def _gradients(weights: Sequence[Tensor], step: int) -> list[Tensor]:
-    """Of every sign, which turns from step to step: an optimizer that only looks at signs, or at sizes, shows."""
+    """Gradients of both signs, which change from step to step, so that ignoring signs or sizes shows."""
     generator = torch.Generator().manual_seed(100 + step)
     turn = 1.0 if step % 3 else -2.0
     return [turn * torch.randn(weight.shape, generator=generator) for weight in weights]

@@ -1,4 +1,4 @@
-"""Loading one plugin as a test wants it, and the check that listing it stays light."""
+"""Load one plugin for a test, and check that listing it imports no heavy library."""
 
 from importlib.metadata import entry_points
 from typing import Any
@@ -41,15 +41,18 @@ def load_only(*plugin_ids: str) -> Catalog:
 
 
 def assert_light(plugin_id: str) -> None:
-    """Listing the plugin imports no heavy library; tried in a fresh process, since this one may have torch already."""
+    """Check that listing the plugin imports no heavy library, in a fresh process, since this one may have torch."""
     heavy = heavy_imports("from neox_core.testing import load_only; load_only(sys.argv[1])", plugin_id)
     hold(not heavy, f"listing {plugin_id} is not light: {heavy}")
 
 
 def build(entry: Entry, **settings: Any) -> Any:
-    """The settings of a component, made of `settings` just as from a config file; None if it has none.
+    """The settings of a component, built as from a config file; None if it has none.
 
-    Raises ConfigError with all that is wrong.
+    entry: of the component
+    settings: by name
+
+    Raises ConfigError with every fault.
     """
     if entry.component.settings is not None:
         return structure_settings(entry.component.settings, settings, path=entry.definition.settings_at)
