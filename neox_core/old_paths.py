@@ -10,6 +10,8 @@ MOVED = {
     "neox_core.build.corpus": "neox_core.contracts.data",
     "neox_core.build.native": "neox_core.kernels.compile_c",
     "neox_core.config.structure": "neox_core.config.schema.structure",
+    "neox_core.contracts.family": "neox_hf.contracts",
+    "neox_core.contracts.interchange": "neox_hf.contracts",
     "neox_core.contracts.model": "neox_gpt.contracts",
     "neox_core.testing.layers": "neox_gpt.testing.layers",
     "neox_core.testing.layouts": "neox_gpt.testing.layouts",
@@ -25,7 +27,8 @@ NAMES: dict[str, dict[str, tuple[str, ...]]] = {
             "PositionShape",
             "ScoreBias",
             "SparseLayout",
-        )
+        ),
+        "neox_hf.contracts": ("CheckpointFormat", "ModelFamily", "WeightRule"),
     },
     "neox_core.contracts.attention": {"neox_gpt.contracts": ("LayoutShape", "SparseLayout")},
     "neox_core.testing": {

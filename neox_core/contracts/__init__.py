@@ -25,9 +25,7 @@ from neox_core.contracts.data import (
     TrainableTokenizer,
 )
 from neox_core.contracts.engine import Engine, EngineMaker, EnginePlanner, Sharding, Storage
-from neox_core.contracts.family import ModelFamily, WeightRule
 from neox_core.contracts.host import LaunchCommand, Launcher, Monitor, RunInfo
-from neox_core.contracts.interchange import CheckpointFormat
 from neox_core.contracts.kernel import Kernel, KernelUser
 from neox_core.contracts.objective import Datasets, Objective, SampleReader, Samples, SampleStream, Split
 from neox_core.contracts.optim import AveragingOptimizer, LRSchedule, Optimizer, ScheduleShape
@@ -36,7 +34,6 @@ __all__ = [
     "Architecture",
     "ArchitecturePlanner",
     "AveragingOptimizer",
-    "CheckpointFormat",
     "Corpus",
     "Curriculum",
     "CurriculumShape",
@@ -50,7 +47,6 @@ __all__ = [
     "LRSchedule",
     "LaunchCommand",
     "Launcher",
-    "ModelFamily",
     "ModelSize",
     "Monitor",
     "Named",
@@ -77,7 +73,6 @@ __all__ = [
     "TokenizingBackend",
     "TrainableTokenizer",
     "Untold",
-    "WeightRule",
 ]
 
 if not TYPE_CHECKING:  # else every name would be there, of any type

@@ -36,6 +36,8 @@ class Kind:
       is refused.
     * light: whether the target is also imported on the host, where heavy libraries are refused.
     * any_case: whether the name may be written in capitals, as GPT-NeoX's documents do.
+    * exports: whether `neox config check` says of each component whether a planned model can be exported as it: the
+      target's `config(model, vocab_size)` raises ConfigError with the reason where not. With `light`.
     * detect: import path of the function that names the component, by the keys of the config and the registry, where
       the key says `infer`.
     * contracts: import paths of the Protocols of the target, the first that of every component. They are read for
@@ -55,6 +57,7 @@ class Kind:
     used: bool = field(default=True, validator=_FLAG)
     light: bool = field(default=False, validator=_FLAG)
     any_case: bool = field(default=False, validator=_FLAG)
+    exports: bool = field(default=False, validator=_FLAG)
     detect: str = field(default="", validator=v.matches_re(f"({IMPORT_PATH})?"))
     contracts: tuple[str, ...] = field(default=(), validator=_all_like(IMPORT_PATH))
     help: str = field(default="", validator=v.instance_of(str))
@@ -138,12 +141,6 @@ KINDS: tuple[Kind, ...] = (
         help="A tokenizer that can be trained on text also follows `TrainableTokenizer`.",
     ),
     Kind(
-        "corpus",
-        "neox_corpora",
-        contracts=_in("data", "NamedCorpus"),
-        help="Texts that `neox data prepare` knows by name.",
-    ),
-    Kind(
         "curriculum",
         "neox_curricula",
         many=True,
@@ -157,20 +154,6 @@ KINDS: tuple[Kind, ...] = (
         many=True,
         contracts=_in("host", "Monitor"),
         help="Chosen by `monitors`, a list, or by `enabled` of their own settings.",
-    ),
-    Kind(
-        "model family",
-        "neox_model_families",
-        light=True,
-        contracts=_in("family", "ModelFamily"),
-        help="Families of published checkpoints that can be read and written.",
-    ),
-    Kind(
-        "checkpoint format",
-        "neox_checkpoint_formats",
-        used=False,
-        contracts=_in("interchange", "CheckpointFormat"),
-        help="Foreign checkpoint layouts.",
     ),
     Kind(
         "command",

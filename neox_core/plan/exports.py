@@ -8,7 +8,7 @@ from neox_core.plan.runfile import ModelPlan
 def exports(model: ModelPlan, registry: Registry) -> dict[str, str]:
     """Family -> why the model cannot be exported as it, "" where it can."""
     found = {}
-    for entry in registry.entries("model family"):
+    for entry in (each for each in registry.entries() if each.definition.exports):
         missing = entry.component.missing()
         if missing:
             found[entry.component.name] = f"needs {', '.join(missing)}, not installed"

@@ -26,7 +26,7 @@ KNOWN = {
     "config/compat/detect_data_format.py": {"mmap"},  # what a dataset counts as that is not there yet
     "config/compat/known.py": {"deepspeed"},  # whose documents a key is from
     "hooks/guard.py": {"deepspeed"},  # the library, which is heavy
-    "old_paths.py": {"neox_gpt"},  # where API 1's modules are today
+    "old_paths.py": {"neox_gpt", "neox_hf"},  # where API 1's modules are today
     "plan/earlier.py": {"causal-lm", "deepspeed", "gpt", "neox-causal-lm", "neox-deepspeed", "neox-gpt"},  # the first
     "plan/rules/components.py": {"deepspeed"},  # the library, which a host need not have
     "plan/rules/schedule.py": {"linear"},  # the default of lr-decay-style

@@ -1,6 +1,12 @@
 """What neox-data offers."""
 
-from neox_core.api import Component, hookimpl
+from neox_core.api import Component, Kind, hookimpl
+
+
+@hookimpl
+def neox_kinds() -> list[Kind]:
+    contract, said = "neox_core.contracts.data:NamedCorpus", "Texts that `neox data prepare` knows by name."
+    return [Kind("corpus", "neox_corpora", contracts=(contract,), help=said)]
 
 
 @hookimpl

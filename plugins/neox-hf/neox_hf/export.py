@@ -28,8 +28,8 @@ from neox_hf.tokenizer_files import write_tokenizer
 if TYPE_CHECKING:
     from neox_gpt.api import GPTPlan
 
-    from neox_core.contracts.family import ModelFamily
     from neox_core.plan.runfile import RunPlan
+    from neox_hf.contracts import ModelFamily
 
 FILE_BYTES = 5 * 10**9
 TOLERANCE = 1e-4

@@ -23,8 +23,8 @@ from neox_core.terminal import echo
 from neox_hf.published_files import Published
 
 if TYPE_CHECKING:
-    from neox_core.contracts.family import ModelFamily, WeightRule
     from neox_core.plan.runfile import RunPlan
+    from neox_hf.contracts import ModelFamily, WeightRule
 
 FILE_BYTES = 1 << 30
 """Weights that are held and written at once; a larger one is alone."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neox_core.contracts.family import WeightRule
 from neox_core.errors import ConfigError
 from neox_hf.common import demand, needed, plain_layers, rope, settings, their_logits
+from neox_hf.contracts import WeightRule
 
 if TYPE_CHECKING:
     from neox_gpt.api import GPTPlan

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neox_core.contracts.family import WeightRule
 from neox_core.errors import ConfigError
 from neox_hf.common import demand, needed, plain_layers, settings, their_logits
+from neox_hf.contracts import WeightRule
 
 if TYPE_CHECKING:
     from neox_gpt.api import GPTPlan

@@ -1,4 +1,25 @@
-from neox_core.api import Component, hookimpl
+from neox_core.api import Component, Kind, hookimpl
+
+
+@hookimpl
+def neox_kinds() -> list[Kind]:
+    return [
+        Kind(
+            "model family",
+            "neox_model_families",
+            light=True,
+            exports=True,
+            contracts=("neox_hf.contracts:ModelFamily",),
+            help="Families of published checkpoints that can be read and written.",
+        ),
+        Kind(
+            "checkpoint format",
+            "neox_checkpoint_formats",
+            used=False,
+            contracts=("neox_hf.contracts:CheckpointFormat",),
+            help="Foreign checkpoint layouts.",
+        ),
+    ]
 
 
 @hookimpl

@@ -78,6 +78,7 @@ def test_a_norm_without_the_decoder_is_one_warning(site: Any, install: Any) -> N
     (line,) = [line for line in done.stdout.splitlines() if "acme" in line]
     assert "broken\timplements neox_norms, a hook of neox-gpt, which is not installed" in line
     site.install_ours("neox-author")
+    site.install_ours("neox-reference")
     checked = site.neox("plugins", "check")
     assert checked.returncode == 3
     assert "`pip install ./plugins/neox-gpt` in the repository of neox" in checked.stdout

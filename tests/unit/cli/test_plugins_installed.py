@@ -303,12 +303,14 @@ def test_a_component_whose_library_is_not_there(good: Any) -> None:
 
 
 def test_a_kind_that_is_not_used_yet_is_said_to_be(good: Any, offering: Any) -> None:
-    source = offering("x", "neox_k").replace("neox_optimizers", "neox_checkpoint_formats")
+    source = offering("x", "neox_k").replace("neox_optimizers", "neox_letters")
+    defined = "@hookimpl\ndef neox_kinds():\n    return [Kind('old letter', 'neox_letters', used=False)]\n"
+    good.install("neox-letters", f"from neox_core.api import Kind, hookimpl\n{defined}")
     good.install("neox-k", source, {"neox_k/parts.py": "thing = print"})
-    (row,) = rows(good, "--kind", "checkpoint format")
+    (row,) = rows(good, "--kind", "old-letter")
     assert (row["name"], row["status"]) == ("x", "not used yet")
     assert "none yet" in good.neox("plugins", "info", "x").stdout
-    assert "uses no checkpoint format yet" in good.neox("plugins", "check").stdout
+    assert "uses no old letter yet" in good.neox("plugins", "check").stdout
 
 
 def test_listing_imports_no_heavy_library(good: Any) -> None:
