@@ -38,8 +38,8 @@ from neox_core.checkpoint.write import (
 from neox_core.contracts.optim import planned_schedule
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import optim_of, to_json, unknown
-from neox_core.plan.saved import RUN, STATE, checkpoint_to_load, find_checkpoint, require_checkpoint, step_of
-from neox_core.plan.schedule import schedule_terms
+from neox_core.plan.stored.saved import RUN, STATE, checkpoint_to_load, find_checkpoint, require_checkpoint, step_of
+from neox_core.plan.stored.schedule import schedule_terms
 from neox_core.untrusted import replaces, short
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from attrs import validators as v
 
 from neox_core.checkpoint.tensor_file import DTYPES, Seal
 from neox_core.errors import CheckpointError
-from neox_core.plan.saved import MANIFEST, RUN, STATE, read_sealed, sealed
+from neox_core.plan.stored.saved import MANIFEST, RUN, STATE, read_sealed, sealed
 from neox_core.untrusted import strict_converter, structured
 
 FORMAT = 1

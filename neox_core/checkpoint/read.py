@@ -16,8 +16,8 @@ from neox_core.checkpoint.regions import fit_together
 from neox_core.checkpoint.tensor_file import check_seal, read_part
 from neox_core.contracts.optim import AveragingOptimizer
 from neox_core.errors import CheckpointError
-from neox_core.plan.earlier import as_today
-from neox_core.plan.saved import RUN, STATE, find_checkpoint
+from neox_core.plan.stored.earlier import as_today
+from neox_core.plan.stored.saved import RUN, STATE, find_checkpoint
 from neox_core.untrusted import read_object
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from neox_core.errors import CheckpointError
-from neox_core.plan.saved import DAMAGED
+from neox_core.plan.stored.saved import DAMAGED
 
 DTYPES = {
     torch.float64: "F64",

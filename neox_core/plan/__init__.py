@@ -3,6 +3,6 @@
 * component: a component that a plan names; plans: the classes of a plan; source: the keys of each of their fields
 * cluster, hosts: the ranks; batch, split, lr_schedule: arithmetic of a few keys; kernels: which may compute an op
 * rules: what must hold between keys; each rule is a function marked with `@rule` in one of its modules
-* assemble, planners: a valid config to the plan; origins: where each value of it came from
-* saved, earlier, resume, changed: a stored run, its older forms, and what a run that resumes from it has to keep
+* assemble, planners: a valid config to the plan; memory: what it takes; start: what stands in the way of a start
+* stored: a plan that was stored, and what a run that resumes from it has to keep
 """

@@ -23,15 +23,15 @@ from neox_core.plan.assemble import Resume, assemble, run_dir
 from neox_core.plan.cluster import ClusterShape, Machine, cluster_shape, detect, imagined
 from neox_core.plan.exports import exports
 from neox_core.plan.hosts import Pool
-from neox_core.plan.installed import schedules
 from neox_core.plan.kernels import plan_kernels
 from neox_core.plan.memory import Memory, expected_memory
 from neox_core.plan.planners import architecture_planner, sharding
-from neox_core.plan.plugin_rules import plugin_rules
 from neox_core.plan.rules import check_rules, unread_keys
+from neox_core.plan.rules.plugins import plugin_rules
 from neox_core.plan.runfile import KernelPlan, RunPlan
-from neox_core.plan.saved import read_run
 from neox_core.plan.start import exit_code_of, hindrances
+from neox_core.plan.stored.installed import schedules
+from neox_core.plan.stored.saved import read_run
 from neox_core.untrusted import short
 
 

@@ -126,11 +126,11 @@ def read_runfile(path: Path, sha256: str | None) -> RunPlan:
     """The plan in a run file that the process which started this one has written.
 
     sha256: what that process says the file is. None: anybody may have written the file, so the components are those of
-    this environment, see `plan.installed`. Raises ConfigError when the file is missing, is not the one that was
+    this environment, see `plan.stored.installed`. Raises ConfigError when the file is missing, is not the one that was
     written, or does not hold a plan of this format.
     """
     if sha256 is None:
-        from neox_core.plan.installed import stored_plan
+        from neox_core.plan.stored.installed import stored_plan
 
         return stored_plan(path)
     data = read_file(path, ConfigError)

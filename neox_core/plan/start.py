@@ -9,8 +9,8 @@ from neox_core.config.problem import Problem
 from neox_core.config.schema.structure import Config
 from neox_core.contracts.host import LaunchCommand, launch_fault
 from neox_core.errors import CheckpointError, ConfigError, NeoxError
-from neox_core.plan.resume import resume_problems
 from neox_core.plan.runfile import DIGEST, Host, RunPlan, digest
+from neox_core.plan.stored.resume import resume_problems
 
 
 @frozen

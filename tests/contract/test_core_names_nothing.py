@@ -27,7 +27,10 @@ KNOWN = {
     "config/compat/known.py": {"deepspeed"},  # whose documents a key is from
     "hooks/guard.py": {"deepspeed"},  # the library, which is heavy
     "old_paths.py": {"neox_gpt", "neox_hf"},  # where API 1's modules are today
-    "plan/earlier.py": {"causal-lm", "deepspeed", "gpt", "neox-causal-lm", "neox-deepspeed", "neox-gpt"},  # the first
+    "plan/stored/earlier.py": {  # what every run had before there was a choice
+        *("causal-lm", "deepspeed", "gpt"),
+        *("neox-causal-lm", "neox-deepspeed", "neox-gpt"),
+    },
     "plan/rules/components.py": {"deepspeed"},  # the library, which a host need not have
     "plan/rules/schedule.py": {"linear"},  # the default of lr-decay-style
 }

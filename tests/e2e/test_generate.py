@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from neox_core.plan.saved import find_checkpoint, read_sealed, sealed
+from neox_core.plan.stored.saved import find_checkpoint, read_sealed, sealed
 
 pytestmark = pytest.mark.ranks
 

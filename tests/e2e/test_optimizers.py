@@ -14,7 +14,7 @@ from torch import Tensor
 
 from neox_core.checkpoint.read import CheckpointReader
 from neox_core.hooks.loader import load_plugins
-from neox_core.plan.saved import find_checkpoint
+from neox_core.plan.stored.saved import find_checkpoint
 
 pytestmark = pytest.mark.ranks
 

@@ -17,8 +17,8 @@ import psutil
 import pytest
 from attrs import evolve
 
-from neox_core.plan.installed import stored_plan
 from neox_core.plan.runfile import write_runfile
+from neox_core.plan.stored.installed import stored_plan
 from neox_core.testing import build, load_only
 
 pytestmark = pytest.mark.ranks

@@ -13,7 +13,7 @@ from neox_core.hooks.component import Component, show_traceback
 from neox_core.hooks.kinds import KIND_BY_NAME, Kind
 from neox_core.hooks.registry import Entry, PluginInfo, Registry
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.plugin_rules import fault_of_rules, rules_of_plugins
+from neox_core.plan.rules.plugins import fault_of_rules, rules_of_plugins
 
 SMALL: Mapping[str, Any] = {
     "num_layers": 2,

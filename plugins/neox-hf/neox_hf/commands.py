@@ -14,9 +14,9 @@ from neox_core.errors import CheckpointError, UsageError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.install import how_to_install, require_modules
 from neox_core.hooks.loader import load_plugins
-from neox_core.plan.installed import saved_run
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan
+from neox_core.plan.stored.installed import saved_run
 from neox_core.terminal import one_line
 from neox_core.untrusted import read_object
 from neox_hf.common import special_token

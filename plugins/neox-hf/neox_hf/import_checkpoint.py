@@ -18,7 +18,7 @@ from neox_core.data.vocabulary import padded_vocab
 from neox_core.errors import CheckpointError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.plan.runfile import receive_plan, to_json
-from neox_core.plan.schedule import schedule_terms
+from neox_core.plan.stored.schedule import schedule_terms
 from neox_core.terminal import echo
 from neox_hf.published_files import Published
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from attrs import define, field, frozen
 
 from neox_core.heartbeat import STACK_SIGNAL, Heartbeats
-from neox_core.plan.saved import step_folders
+from neox_core.plan.stored.saved import step_folders
 from neox_launchers.failure import write_whole
 
 LOOK_S = 0.5

@@ -11,7 +11,7 @@ from neox_core.cli.notes import ON
 from neox_core.errors import ConfigError
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import to_plain
-from neox_core.plan.saved import RUN, read_run
+from neox_core.plan.stored.saved import RUN, read_run
 from neox_core.terminal import echo, echo_json, paint
 from neox_reference.flat import flat, in_words
 from neox_reference.origins import find_origins, section_rows

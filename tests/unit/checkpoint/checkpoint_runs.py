@@ -18,7 +18,7 @@ from neox_core.checkpoint.state import TrainState
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import CheckpointPlan, ComponentRef, RunPlan
-from neox_core.plan.saved import latest_text, read_sealed, sealed
+from neox_core.plan.stored.saved import latest_text, read_sealed, sealed
 from neox_core.run.optimizer import build_optimizer
 
 ADAM = ComponentRef(

@@ -20,7 +20,7 @@ from neox_core.checkpoint.checkpointer import find_checkpoint
 from neox_core.checkpoint.read import CheckpointReader
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import ComponentRef, RunPlan
-from neox_core.plan.saved import read_sealed
+from neox_core.plan.stored.saved import read_sealed
 
 pytestmark = pytest.mark.usefixtures("process_group")
 

@@ -12,7 +12,7 @@ from attrs import evolve
 from neox_core.contracts.optim import planned_schedule
 from neox_core.errors import PluginError
 from neox_core.plan.runfile import ComponentRef
-from neox_core.plan.schedule import schedule_terms
+from neox_core.plan.stored.schedule import schedule_terms
 from neox_core.testing.plans import example_plan
 
 WARMUP = ComponentRef(

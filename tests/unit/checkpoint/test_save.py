@@ -15,7 +15,7 @@ from neox_core.checkpoint.checkpointer import Checkpointer, find_checkpoint, rea
 from neox_core.checkpoint.read import CheckpointReader
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import RunPlan
-from neox_core.plan.saved import step_folders
+from neox_core.plan.stored.saved import step_folders
 
 pytestmark = pytest.mark.usefixtures("process_group")
 

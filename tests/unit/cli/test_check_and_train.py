@@ -15,8 +15,8 @@ from neox_core.cli.main import neox
 from neox_core.plan import resolve
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import to_json
-from neox_core.plan.saved import sealed
-from neox_core.plan.schedule import schedule_terms
+from neox_core.plan.stored.saved import sealed
+from neox_core.plan.stored.schedule import schedule_terms
 
 Run = Callable[..., Result]
 Prepare = Callable[[Path], Any]

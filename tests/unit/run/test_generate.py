@@ -20,7 +20,7 @@ from torch import nn
 
 from neox_core.errors import CheckpointError
 from neox_core.hooks.loader import load_plugins
-from neox_core.plan.installed import saved_run
+from neox_core.plan.stored.installed import saved_run
 
 GREEDY = Sampling(temperature=0)
 

@@ -6,7 +6,7 @@ import click
 
 from neox_core.cli.process import exec_module
 from neox_core.hooks.loader import load_plugins
-from neox_core.plan.installed import saved_run
+from neox_core.plan.stored.installed import saved_run
 
 
 @click.command()

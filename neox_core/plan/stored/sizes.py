@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neox_core.errors import CheckpointError
-from neox_core.plan.saved import DAMAGED, MANIFEST, RUN, read_sealed
+from neox_core.plan.stored.saved import DAMAGED, MANIFEST, RUN, read_sealed
 
 if TYPE_CHECKING:
     from neox_core.plan.runfile import ModelPlan

@@ -9,10 +9,10 @@ from attrs import evolve, fields
 
 from neox_core.errors import CheckpointError, ConfigError, NeoxError
 from neox_core.hooks.component import path_of
-from neox_core.plan.earlier import as_today
 from neox_core.plan.runfile import ComponentRef, ModelPlan, RunPlan, plan_of, require_format, unknown, with_components
-from neox_core.plan.saved import RUN, find_checkpoint, read_run
-from neox_core.plan.stored_sizes import check_sizes
+from neox_core.plan.stored.earlier import as_today
+from neox_core.plan.stored.saved import RUN, find_checkpoint, read_run
+from neox_core.plan.stored.sizes import check_sizes
 from neox_core.untrusted import read_object
 
 if TYPE_CHECKING:

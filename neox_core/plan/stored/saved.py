@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neox_core.errors import CheckpointError, NeoxError
-from neox_core.plan.earlier import as_today
+from neox_core.plan.stored.earlier import as_today
 from neox_core.untrusted import MOST_BYTES, parse_object, read_file, read_object
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from neox_core.api import Component, hookimpl, setting
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import to_plain
-from neox_core.plan.saved import sealed
-from neox_core.plan.schedule import schedule_terms
+from neox_core.plan.stored.saved import sealed
+from neox_core.plan.stored.schedule import schedule_terms
 
 
 @frozen

@@ -10,10 +10,10 @@ import pytest
 
 from neox_core.errors import CheckpointError, ConfigError, PluginError
 from neox_core.plan.cluster import Machine
-from neox_core.plan.installed import saved_run, stored_plan
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan, components_of, digest, read_runfile, to_json, write_runfile
-from neox_core.plan.saved import sealed
+from neox_core.plan.stored.installed import saved_run, stored_plan
+from neox_core.plan.stored.saved import sealed
 
 Write = Callable[..., Path]
 

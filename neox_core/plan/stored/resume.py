@@ -12,10 +12,10 @@ from neox_core.config.schema.sections.training import BatchSection
 from neox_core.config.schema.structure import Config
 from neox_core.errors import CheckpointError
 from neox_core.plan.batch import solve_batch
-from neox_core.plan.changed import changed_numbers
 from neox_core.plan.runfile import RunPlan, to_plain
-from neox_core.plan.saved import RUN, STATE, checkpoint_to_load, read_stored, require_checkpoint
-from neox_core.plan.schedule import schedule_terms
+from neox_core.plan.stored.changed import changed_numbers
+from neox_core.plan.stored.saved import RUN, STATE, checkpoint_to_load, read_stored, require_checkpoint
+from neox_core.plan.stored.schedule import schedule_terms
 from neox_core.untrusted import short
 
 ANEW = "`--set finetune=true` starts at step 0 from its weights"

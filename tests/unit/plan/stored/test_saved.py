@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from neox_core.errors import CheckpointError
-from neox_core.plan.saved import LATEST, MANIFEST, find_checkpoint
+from neox_core.plan.stored.saved import LATEST, MANIFEST, find_checkpoint
 
 
 def gpt_neox(folder: Path) -> Path:
