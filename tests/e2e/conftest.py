@@ -6,14 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-BOUND_S = 1500
+BOUND_S = 1200
 """A script that hangs ends here; a slow machine that compiles a kernel does not."""
+TOLD_S = 3
+"""How long the processes of a script have to say where they hang, and to end."""
 
 
 @pytest.fixture(scope="session")
@@ -33,23 +37,30 @@ def run_bounded_fixture() -> Callable[[list[str], float], None]:
 
 
 def run_bounded(argv: list[str], bound_s: float) -> None:
-    """Run a command in a process group of its own; where it outlives its bound, kill all of the group."""
+    """Run a command in a process group of its own; where it outlives its bound, ask for stacks, then kill the group.
+
+    What it says goes to a file: a process that leaves the group could hold a pipe open for ever.
+    """
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
+        process = subprocess.Popen(argv, env=env, stderr=said, start_new_session=True)
+        late = ""
         try:
-            _, told = process.communicate(timeout=bound_s)
-            late = ""
+            process.wait(bound_s)
         except subprocess.TimeoutExpired:
             late = f"still running after {bound_s:.0f} s; killed\n"
+            signal_group(process.pid, signal.SIGUSR1)  # layouts.py and drive.py print their stacks then
+            time.sleep(min(TOLD_S, bound_s))
         finally:
             if process.returncode != 0:  # also the ranks that a failed script has left, and at Ctrl-C
-                kill_group(process.pid)
-        if late:
-            _, told = process.communicate()
+                signal_group(process.pid, signal.SIGKILL)
+                process.wait(TOLD_S)
+        said.seek(0)
+        told = said.read()
     if process.returncode != 0:
-        pytest.fail(late + told[-4000:], pytrace=False)
+        pytest.fail(late + told[-6000:], pytrace=False)
 
 
-def kill_group(leader: int) -> None:
+def signal_group(leader: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(leader, signal.SIGKILL)
+        os.killpg(leader, number)

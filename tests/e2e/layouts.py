@@ -7,6 +7,7 @@ numbers of the optimizer's state each rank has held.
 """
 
 import contextlib
+import faulthandler
 import gc
 import json
 import os
@@ -355,6 +356,7 @@ def run_ranks(world: int, out: Path, cases: list[dict[str, Any]], act: Act = run
 
 def warm_up() -> None:
     """Import for all ranks that are forked from here, on one thread each."""
+    faulthandler.register(signal.SIGUSR1)  # where a rank hangs: conftest.py asks
     torch.set_num_threads(1)
     os.environ["DS_ACCELERATOR"] = "cpu"
     quiet_engine(debug=False)
