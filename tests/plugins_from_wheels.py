@@ -8,6 +8,7 @@ installed together and the tests under tests/installed run.
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import venv
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
@@ -31,11 +32,14 @@ FIRST = ("neox-triton", "neox-gpt", "neox-deepspeed", "neox-autotuning", "neox-h
 
 
 def run(*argv: str | Path, cwd: Path = ROOT) -> None:
-    """Run a command and show what it said in one piece. Raises CalledProcessError."""
-    done = subprocess.run(
-        [str(part) for part in argv], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    sys.stdout.write(done.stdout)
+    """Run a command and show what it said in one piece. Raises CalledProcessError.
+
+    Through a file: a process that the command leaves behind could hold a pipe open for ever.
+    """
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
+        done = subprocess.run([str(part) for part in argv], cwd=cwd, stdout=said, stderr=subprocess.STDOUT, check=False)
+        said.seek(0)
+        sys.stdout.write(said.read())
     sys.stdout.flush()
     done.check_returncode()
 
