@@ -32,7 +32,17 @@ NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "neox_core.contracts.attention": {"neox_gpt.contracts": ("LayoutShape", "SparseLayout")},
     "neox_core.testing": {
-        "neox_gpt.testing": ("check_activation", "check_norm", "check_position", "check_sparse_layout")
+        "neox_author.testing": (
+            "check_data_backend",
+            "check_launcher",
+            "check_lr_schedule",
+            "check_monitor",
+            "check_objective",
+            "check_optimizer",
+            "check_scheduler",
+            "check_tokenizer",
+        ),
+        "neox_gpt.testing": ("check_activation", "check_norm", "check_position", "check_sparse_layout"),
     },
 }
 """Names that have moved out of a module that is still there: module -> today's module -> names."""
@@ -44,6 +54,9 @@ def moved(module: str, name: str) -> Any:
     """What a module calls where it lacks a name. Raises AttributeError for one that never was there."""
     for home, names in NAMES[module].items():
         if name in names:
+            package = home.partition(".")[0]
+            if util.find_spec(package) is None:
+                raise ImportError(f"{module}.{name} is in {home} now: install {package.replace('_', '-')}")
             return getattr(import_module(home), name)
     raise AttributeError(f"module {module!r} has no attribute {name!r}")
 

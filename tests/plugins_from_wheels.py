@@ -1,8 +1,8 @@
 """Build every distribution, then test each plugin alone from its wheel: `plugins_from_wheels.py TEMP [NAME...]`.
 
-Alone means: what can be imported is neox-core, that plugin and third-party libraries, and of other plugins only the one
-with `neox plugins check` and those that it depends on or that its extra `test` names. At the end all wheels are
-installed together and the tests under tests/installed run.
+Alone means: what can be imported is neox-core, that plugin and third-party libraries, and of other plugins only
+neox-author, which has `neox plugins check` and the kit, and those that it depends on or that its extra `test` names. At
+the end all wheels are installed together and the tests under tests/installed run.
 """
 
 import subprocess
@@ -26,7 +26,7 @@ AT_ONCE = 2
 WITH_RANKS = ("neox-launchers", "neox-onebit", "neox-plain")
 """Whose tests start several ranks: they are tested by themselves."""
 CHECKER = "neox-author"
-"""The plugin with the command `neox plugins check`."""
+"""The plugin with the command `neox plugins check` and the kit."""
 FIRST = ("neox-triton", "neox-gpt", "neox-deepspeed", "neox-autotuning", "neox-hf")
 """Those that take longest, so that nothing is left to wait for at the end."""
 

@@ -26,7 +26,7 @@ KNOWN = {
     "config/compat/detect_data_format.py": {"mmap"},  # what a dataset counts as that is not there yet
     "config/compat/known.py": {"deepspeed"},  # whose documents a key is from
     "hooks/guard.py": {"deepspeed"},  # the library, which is heavy
-    "old_paths.py": {"neox_gpt", "neox_hf"},  # where API 1's modules are today
+    "old_paths.py": {"neox_author", "neox_gpt", "neox_hf"},  # where API 1's modules are today
     "plan/stored/earlier.py": {  # what every run had before there was a choice
         *("causal-lm", "deepspeed", "gpt"),
         *("neox-causal-lm", "neox-deepspeed", "neox-gpt"),

@@ -1,4 +1,6 @@
-from neox_core.testing import assert_light, check_objective, load_only
+from neox_author.testing import check_objective
+
+from neox_core.testing import assert_light, load_only
 
 
 def test_the_contract_holds():

@@ -2,11 +2,12 @@ from math import sqrt
 
 import pytest
 import torch
+from neox_author.testing import check_optimizer
 from torch import Tensor
 
 from neox_core.errors import ConfigError
 from neox_core.hooks.registry import Entry
-from neox_core.testing import assert_light, build, check_optimizer, load_only
+from neox_core.testing import assert_light, build, load_only
 
 LR, DECAY, MU, EPS = 0.02, 0.3, 0.9, 0.1
 

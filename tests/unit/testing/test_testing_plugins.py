@@ -105,9 +105,14 @@ def test_build_without_settings() -> None:
         build(entry("norm", None), eps=1)
 
 
-def test_the_kit_lists_what_it_has() -> None:
-    """Every check is imported when it is asked for, and is there to be completed and found before that."""
-    assert dir(testing) == sorted(testing.__all__)
-    for name in dir(testing):
+def test_the_page_names_what_there_is() -> None:
+    for name in testing.__all__:
         assert callable(getattr(testing, name))
         assert f"`{name}" in PAGE or name in ("example_plan",)
+
+
+def test_a_check_that_is_not_installed_names_its_package(site: Any) -> None:
+    call = "testing.check_monitor"
+    assert in_site(site, call).endswith("check_monitor is in neox_author.testing now: install neox-author")
+    site.install_ours("neox-author")
+    assert in_site(site, call) == "fine"

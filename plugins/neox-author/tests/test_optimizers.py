@@ -9,11 +9,11 @@ import pluggy
 import pytest
 import torch
 from attrs import asdict, frozen
+from neox_author.testing.optimizers import check_optimizer
 
 from neox_core.api import Component, setting
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.registry import Entry, PluginInfo, Registry
-from neox_core.testing.optimizers import check_optimizer
 
 Check = Callable[..., None]
 

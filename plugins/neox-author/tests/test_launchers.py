@@ -4,11 +4,11 @@ import textwrap
 
 import pluggy
 import pytest
+from neox_author.testing import check_launcher
 
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import Component
 from neox_core.hooks.registry import Entry, PluginInfo, Registry
-from neox_core.testing import check_launcher
 
 LAUNCHERS = textwrap.dedent(
     """

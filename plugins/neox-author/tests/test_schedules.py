@@ -9,12 +9,12 @@ from typing import Any
 
 import pluggy
 import pytest
+from neox_author.testing.schedules import check_lr_schedule
 
 from neox_core.contracts.optim import ScheduleShape
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import Component
 from neox_core.hooks.registry import Entry, PluginInfo, Registry
-from neox_core.testing.schedules import check_lr_schedule
 
 
 class Sound:

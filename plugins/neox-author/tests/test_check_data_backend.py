@@ -1,17 +1,19 @@
 """`check_data_backend` on a small backend that keeps the contract, and on the same with one fault at a time."""
 
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pluggy
 import pytest
+from neox_author.testing import check_data_backend
 
 from neox_core.errors import DataError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import Component
 from neox_core.hooks.registry import Entry, PluginInfo, Registry
-from neox_core.testing import check_data_backend
 
 
 class Source:
@@ -68,11 +70,13 @@ class Backend:
         return self.writer(self.files(prefix)[0], vocab_size, "uint16" if vocab_size <= 65536 else "int32")
 
 
-def check(backend: type) -> None:
+def check(backend: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("neox_mutants")
+    module.target = backend
+    monkeypatch.setitem(sys.modules, "neox_mutants", module)
     registry = Registry()
-    globals()["Checked"] = backend
-    component = Component("checked", f"{__name__}:Checked")
-    registry.add(Entry("data backend", component, PluginInfo("checked", "0", __name__)))
+    component = Component("checked", "neox_mutants:target")
+    registry.add(Entry("data backend", component, PluginInfo("neox-mutants", "0.1.0", "neox_mutants")))
     check_data_backend(Catalog(pluggy.PluginManager("neox"), registry, ()), "checked")
 
 
@@ -211,12 +215,12 @@ FAULTS = {
 }
 
 
-def test_a_backend_that_keeps_the_contract_passes():
-    check(Backend)
+def test_a_backend_that_keeps_the_contract_passes(monkeypatch):
+    check(Backend, monkeypatch)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_caught(fault):
+def test_a_fault_is_caught(fault, monkeypatch):
     backend, clause = FAULTS[fault]
     with pytest.raises((AssertionError, DataError), match=clause):
-        check(backend)
+        check(backend, monkeypatch)

@@ -9,12 +9,12 @@ from typing import Any
 import pluggy
 import pytest
 from attrs import frozen
+from neox_author.testing import check_monitor, check_tokenizer
 
 from neox_core.api import setting
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import Component
 from neox_core.hooks.registry import Entry, PluginInfo, Registry
-from neox_core.testing import check_monitor, check_tokenizer
 
 Offer = Callable[..., Catalog]
 

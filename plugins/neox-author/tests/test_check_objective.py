@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from neox_author.testing import check_objective
 from neox_causal_lm.objective import CausalLM
 
 from neox_core.hooks.component import GROUP
 from neox_core.hooks.loader import load_plugins
-from neox_core.testing import check_objective
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/plugins/objective.md").read_text("utf-8")
 FILES = dict(re.findall(r"^`([\w./]+)`:\n\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))

@@ -1,0 +1,36 @@
+"""What authors of plugins test with: a check for each kind of component that the core defines.
+
+Each check takes a catalogue of the plugin, the component's name and its settings:
+
+    catalog = load_only("neox-lion")
+    check_optimizer(catalog, "Lion", lr=0.05)
+
+A check raises AssertionError with the clause of the contract that does not hold. Importing this package is light; a
+check that needs torch imports it when it is taken. What checks are written with is in `neox_core.testing`.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "check_data_backend": "data",
+    "check_launcher": "launchers",
+    "check_lr_schedule": "schedules",
+    "check_monitor": "monitors",
+    "check_objective": "objectives",
+    "check_optimizer": "optimizers",
+    "check_scheduler": "schedules",
+    "check_tokenizer": "tokenizers",
+}
+
+__all__ = sorted(_HOME)  # noqa: PLE0605
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,18 @@
+"""The names of the kit, and where API 1 had them."""
+
+from pathlib import Path
+
+from neox_author import testing
+
+import neox_core.testing
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs/plugins.md").read_text("utf-8")
+
+
+def test_the_kit_lists_what_it_has() -> None:
+    """Every check is imported when it is asked for, and is there to be completed and found before that."""
+    assert dir(testing) == sorted(testing.__all__)
+    for name in dir(testing):
+        assert callable(getattr(testing, name))
+        assert f"`{name}" in PAGE
+        assert getattr(neox_core.testing, name) is getattr(testing, name)
