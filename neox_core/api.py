@@ -6,18 +6,12 @@ from neox_core.config.schema.setting import setting
 from neox_core.hooks.component import Component, ConfigSection
 from neox_core.hooks.kinds import Kind
 from neox_core.hooks.markers import hookimpl
-from neox_core.hooks.spellings import Assumed, Gone, Means, Moved, OlderSpelling
 
 __all__ = [
-    "Assumed",
     "Component",
     "ConfigSection",
-    "Gone",
     "Kind",
-    "Means",
     "MomentSettings",
-    "Moved",
-    "OlderSpelling",
     "Problem",
     "hookimpl",
     "setting",

@@ -56,11 +56,10 @@ def load_offer(ctx: click.Context, entry: "Entry") -> object:
 
 def package_of(command: str) -> str:
     """How to install the first-party plugin that offers a command; "" where there is none."""
-    from neox_core.config.compat.known import packages
-    from neox_core.hooks.install import how_to_install
+    from neox_core.hooks import install
 
-    found = packages()[1].get("command", {}).get(command)
-    return f"{found} offers it: {how_to_install(found)}" if found else ""
+    found = install.package_of("command", command)
+    return f"{found} offers it: {install.how_to_install(found)}" if found else ""
 
 
 class OpenGroup(click.Group):

@@ -16,7 +16,7 @@ import tomli
 from neox_core.errors import PluginError
 from neox_core.hooks.registry import Entry, normalise
 
-PACKAGES = Path(__file__).parents[1] / "config" / "compat" / "packages.toml"
+PACKAGES = Path(__file__).with_name("packages.toml")
 """The names, keys and hooks of each first-party package."""
 
 _ADDRESS = re.compile(r"https?://[!-~]{1,200}")
@@ -30,12 +30,29 @@ def first_party_plugins() -> frozenset[str]:
     return frozenset(table["keys"]).union(table["hooks"], *table["components"].values())
 
 
+def package_of_key(key: str) -> str:
+    """The first-party package that has a top-level key; "" where none has."""
+    return next((package for package, mine in _packages()["keys"].items() if key in mine), "")
+
+
+def package_of(kind: str, name: str) -> str:
+    """The first-party package that offers a component; "" where none does."""
+    return packages_of(kind).get(name, "")
+
+
+def packages_of(kind: str) -> Mapping[str, str]:
+    """The first-party package that offers it, for each name of a kind."""
+    offers = _packages()["components"].get(kind, {})
+    return {name: package for package, names in offers.items() for name in names}
+
+
 @cache
 def first_party_hooks() -> Mapping[str, str]:
     """Hook of a kind -> the plugin in neox's own repository that defines it."""
     return {hook: package for package, hooks in _packages()["hooks"].items() for hook in hooks}
 
 
+@cache
 def _packages() -> dict[str, Any]:
     return tomli.loads(PACKAGES.read_text(encoding="utf-8"))
 

@@ -128,7 +128,7 @@ KINDS: tuple[Kind, ...] = (
         "data backend",
         "neox_data_backends",
         key="data_impl",
-        detect="neox_core.config.compat.detect_data_format:detect",
+        detect="neox_core.config.schema.detect_data_format:detect",
         contracts=_in("data", "DataBackend", "ResumableBackend", "TokenizingBackend", "StreamingBackend"),
         help="""A backend that can continue an unfinished dataset also follows `ResumableBackend`, one that reads text
         `TokenizingBackend`, one that does not count its documents beforehand `StreamingBackend`.""",
@@ -154,6 +154,14 @@ KINDS: tuple[Kind, ...] = (
         many=True,
         contracts=_in("host", "Monitor"),
         help="Chosen by `monitors`, a list, or by `enabled` of their own settings.",
+    ),
+    Kind(
+        "dialect",
+        "neox_dialects",
+        light=True,
+        contracts=_in("dialect", "Dialect"),
+        help="""Configs in the keys of another program, or of an older version: what they mean here. Every installed
+        dialect translates a config before anything else reads it.""",
     ),
     Kind(
         "command",

@@ -27,7 +27,6 @@ from neox_core.hooks.guard import SlowListingError, only_listing
 from neox_core.hooks.kinds import Kind
 from neox_core.hooks.markers import PROJECT
 from neox_core.hooks.registry import Entry, Offer, PluginInfo, Registry, normalise
-from neox_core.hooks.spellings import OlderSpelling
 from neox_core.hooks.suspects import Watch, watch
 from neox_core.hooks.switches import disabled_plugins
 
@@ -275,9 +274,8 @@ def _offers(manager: pluggy.PluginManager, module: object, info: PluginInfo, reg
     for kind in registry.kinds.values():
         for component in () if kind.hook not in mine else _call(manager, module, kind.hook, Component):
             yield Entry(kind.name, component, info, kind)
-    others: dict[str, type] = {"neox_config_sections": ConfigSection, "neox_older_spellings": OlderSpelling}
-    for hook in (each for each in others if each in mine):
-        yield from _call(manager, module, hook, others[hook])
+    if "neox_config_sections" in mine:
+        yield from _call(manager, module, "neox_config_sections", ConfigSection)
 
 
 def _call(manager: pluggy.PluginManager, module: object, hook: str, expected: type) -> Iterator[Any]:

@@ -11,7 +11,6 @@ from attrs import Factory, field, fields, frozen
 from neox_core.errors import PluginError
 from neox_core.hooks.component import Component, ConfigSection, load_path
 from neox_core.hooks.kinds import KIND_BY_NAME, Kind
-from neox_core.hooks.spellings import OlderSpelling
 
 
 def normalise(name: str) -> str:
@@ -71,7 +70,7 @@ class Entry:
             ) from error
 
 
-Offer = Entry | ConfigSection | OlderSpelling
+Offer = Entry | ConfigSection
 
 
 class Registry:
@@ -82,7 +81,6 @@ class Registry:
         self.definers: dict[str, PluginInfo] = {}
         self._offers: dict[tuple[str, str], list[Entry]] = defaultdict(list)
         self.sections: list[tuple[PluginInfo, ConfigSection]] = []
-        self.spellings: list[tuple[PluginInfo, OlderSpelling]] = []
 
     def sections_of_components(self) -> Iterator[tuple[Entry, ConfigSection]]:
         """The sections that are read where a component is chosen, each with that component."""
@@ -98,25 +96,19 @@ class Registry:
     def add_offer(self, plugin: PluginInfo, offer: Offer) -> None:
         if isinstance(offer, Entry):
             self.add(offer)
-        elif isinstance(offer, ConfigSection):
-            self.add_section(plugin, offer)
         else:
-            self.add_spelling(plugin, offer)
+            self.add_section(plugin, offer)
 
     def offered(self) -> Iterator[tuple[PluginInfo, Offer]]:
         """Every offer, with its plugin, as `add_offer` takes it."""
         yield from ((entry.plugin, entry) for entry in self.entries())
         yield from self.sections
-        yield from self.spellings
 
     def add(self, entry: Entry) -> None:
         self._offers[entry.kind, entry.component.name].append(entry)
 
     def add_section(self, plugin: PluginInfo, section: ConfigSection) -> None:
         self.sections.append((plugin, section))
-
-    def add_spelling(self, plugin: PluginInfo, spelling: OlderSpelling) -> None:
-        self.spellings.append((plugin, spelling))
 
     def entries(self, kind: str | None = None) -> Iterator[Entry]:
         """All offers, of one kind or of all, sorted by kind, name and plugin."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from neox_core.config.schema.structure import Config
     from neox_core.hooks.component import ConfigSection
     from neox_core.hooks.kinds import Kind
-    from neox_core.hooks.spellings import OlderSpelling
     from neox_core.plan.cluster import ClusterShape
 
 
@@ -35,14 +34,6 @@ def neox_kinds() -> Iterable[Kind]:
 @hookspec
 def neox_config_sections() -> Iterable[ConfigSection]:
     """Top-level config keys that do not belong to one component."""
-
-
-@hookspec
-def neox_older_spellings() -> Iterable[OlderSpelling]:
-    """Keys of other programs and of older versions, and what each means today: `Means`, `Moved`, `Gone`, `Assumed`.
-
-    They are translated, in the order given, before anything else looks at a config, and each is noted.
-    """
 
 
 @hookspec

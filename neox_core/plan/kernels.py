@@ -7,11 +7,10 @@ run on any device is refused here. A switch asks for any fused path and never st
 from collections.abc import Iterator
 from typing import Any
 
-from neox_core.config.compat.known import packages_of_kernels
 from neox_core.config.problem import Problem
 from neox_core.config.schema.sections.kernels import KernelsSection
 from neox_core.config.schema.structure import Config
-from neox_core.hooks.install import how_to_get, how_to_install
+from neox_core.hooks.install import how_to_get, how_to_install, packages_of
 from neox_core.hooks.ops import installed_ops
 from neox_core.hooks.registry import Entry, Registry
 from neox_core.plan.planners import architecture_planner, sharding
@@ -99,7 +98,8 @@ def _why_not(
     if reason := _why_not_in_this_model(config, op, choice):
         return reason
     if not offers:
-        return f"no installed plugin offers a kernel for {op}", how_to_install(*packages_of_kernels(op)) or "remove it"
+        packages = [each for name, each in packages_of("kernel").items() if name.partition(".")[0] == op]
+        return f"no installed plugin offers a kernel for {op}", how_to_install(*packages) or "remove it"
     named = [each for each in offers if matches(each, op, choice)]
     if not named:
         return f"no kernel {choice!r} for {op}", f"offered: {', '.join(_names(offers, op))}, reference, auto"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
-from neox_core.config.compat.modernise import modernise
+from neox_core.config.dialects import modernise
 from neox_core.config.problem import Problem
 from neox_core.config.read.load import Loaded, load
 from neox_core.config.report import ProblemsError, errors, in_order

@@ -14,11 +14,10 @@ import neox_plain.plugin
 import pytest
 from attrs import frozen
 from attrs import validators as v
-from neox_gpt_neox.spellings import SPELLINGS
 from neox_launchers.settings import LauncherSettings
 from neox_lr.settings import WarmupSettings
 
-from neox_core.api import Component, ConfigSection, Kind, OlderSpelling, Problem, hookimpl, setting
+from neox_core.api import Component, ConfigSection, Kind, Problem, hookimpl, setting
 from neox_core.hooks.loader import load_plugins
 
 
@@ -194,8 +193,8 @@ class Everything:
         ]
 
     @hookimpl
-    def neox_older_spellings(self) -> tuple[OlderSpelling, ...]:
-        return SPELLINGS
+    def neox_dialects(self) -> list[Component]:
+        return [Component("gpt-neox", "neox_gpt_neox.dialect:DIALECT")]
 
     @hookimpl
     def neox_config_sections(self) -> list[ConfigSection]:

@@ -5,23 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
-from neox_core.config.compat.known import packages
-from neox_core.config.compat.unknown import (
-    NOT_YET,
-    explain_unknown,
-    foreign_name,
-    missing_package,
-    settings_of_unavailable,
-    unavailable,
-)
+from neox_core.config.dialects import explained, explained_name
 from neox_core.config.problem import MisfitError, Problem
 from neox_core.config.read.load import Loaded
 from neox_core.config.schema.convert import REQUIRED, block_of, by_key, join, make, read_fields, shown
 from neox_core.config.schema.owners import Owners, block_name, named, spellings, two_owners
 from neox_core.config.schema.sections_read import Keys
+from neox_core.config.schema.unknown import explain_unknown, missing_package
 from neox_core.errors import ConfigError, PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import load_path
+from neox_core.hooks.install import package_of, package_of_key
 from neox_core.hooks.kinds import INFER, Kind
 from neox_core.hooks.registry import Entry, UnknownComponentError
 
@@ -248,15 +242,11 @@ class Reading(Keys):
     def _not_found(self, kind: Kind, name: str, error: PluginError) -> None:
         hint = error.hint
         if isinstance(error, UnknownComponentError):
-            package, foreign = unavailable(kind, name), foreign_name(kind, name)
-            if package:
-                self._not_yet(kind, name, package)
+            said = explained_name(kind.name, name, self.catalog.registry)
+            if said is not None:
+                self._explained(kind, name, *said)
                 return
-            if foreign is not None:
-                message = f"{name} is a name of GPT-NeoX that this version does not have"
-                self.place(Problem(message, self._chooser(kind, name), foreign or self._installed(kind)))
-                return
-            self.absent.add(packages()[1].get(kind.name, {}).get(name, ""))
+            self.absent |= {package_of(kind.name, name)} - {""}
             hint = missing_package(kind, name, self.catalog) or hint
         self.report(Problem("; ".join(error.message.split("\n  ")), self._chooser(kind, name), hint))
         self.plugin_faults += 1
@@ -266,15 +256,15 @@ class Reading(Keys):
         others = self._named_by_others(kind) or ()
         return next((each.key for each in others if each.name == name), kind.key)
 
-    def _installed(self, kind: Kind) -> str:
-        return f"installed: {', '.join(self.catalog.registry.names(kind.name)) or 'none'}"
-
-    def _not_yet(self, kind: Kind, name: str, package: str) -> None:
+    def _explained(self, kind: Kind, name: str, message: str, hint: str) -> None:
+        """What a dialect says of a name, and of those of its settings that no installed component has."""
         registry = self.catalog.registry
-        self.place(Problem(f"{name} {NOT_YET}: it will come with {package}", kind.key, self._installed(kind)))
-        if kind.settings_at:
-            others = {key for entry in registry.entries(kind.name) for key in by_key(entry.component.settings)}
-            for problem in settings_of_unavailable(kind, self._params(kind), others):
+        hint = hint or f"installed: {', '.join(registry.names(kind.name)) or 'none'}"
+        self.place(Problem(message, self._chooser(kind, name), hint))
+        params = self._params(kind) if kind.settings_at else {}
+        others = {key for entry in registry.entries(kind.name) for key in by_key(entry.component.settings)}
+        for key in (each for each in params if each not in others):
+            for problem in explained(join(kind.settings_at, key), params[key], registry) or ():
                 self.place(problem)
 
     def settle_keys(self) -> None:
@@ -307,7 +297,7 @@ class Reading(Keys):
 
     def read_rest(self) -> None:
         for key in self.loaded.values:
-            if key in self.read or packages()[0].get(key) in self.absent:  # the report names the package
+            if key in self.read or package_of_key(key) in self.absent:  # the report names the package
                 continue
             if key in self.twice:
                 self.report(Problem(f"is written in {self.twice[key]} too", key, "keep one of the two"))

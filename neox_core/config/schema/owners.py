@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attrs import frozen
 
+from neox_core.config.dialects import older_keys
 from neox_core.config.schema.convert import Field, block_of, by_key, fields_of
 from neox_core.config.schema.sections import CORE_SECTIONS
 from neox_core.hooks.component import ConfigSection
 from neox_core.hooks.registry import Entry, Registry
-from neox_core.hooks.spellings import Assumed, Means
 
 CORE = "neox-core"
 
@@ -111,12 +111,3 @@ def spellings(classes: Iterable[type]) -> Iterator[tuple[str, tuple[str, ...]]]:
         block = block_of(each.type)
         for inner, paths in spellings([block] if block else ()):
             yield f"{each.name}.{inner}", tuple(f"{outer}.{path}" for outer in each.keys for path in paths)
-
-
-def older_keys(registry: Registry) -> dict[str, str]:
-    """Top-level key -> its owner for messages, of those that are not in use as blocks."""
-    return {
-        each.key: f"{plugin.id} (old spelling)"
-        for plugin, each in registry.spellings
-        if "." not in each.key and not isinstance(each, Assumed) and not (isinstance(each, Means) and each.block)
-    }

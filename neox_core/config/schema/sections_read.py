@@ -6,12 +6,12 @@ from typing import Any
 
 from attrs import evolve
 
-from neox_core.config.compat.unknown import explain_inner
 from neox_core.config.problem import Problem
 from neox_core.config.read.load import Loaded, value_at
 from neox_core.config.report import spell
 from neox_core.config.schema.convert import UNKNOWN_KEY, block_of, by_key, join, make, read_fields
 from neox_core.config.schema.owners import CORE, Owners, block_name, named, named_section
+from neox_core.config.schema.unknown import explain_inner
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import ConfigSection
 from neox_core.hooks.registry import Entry, normalise
@@ -39,7 +39,8 @@ class Keys:
     def report(self, problem: Problem) -> None:
         """Add a problem whose key is a normalised path, with its position and the user's spelling."""
         inner = problem.message == UNKNOWN_KEY and "." in problem.key
-        for each in explain_inner(problem, value_at(self.loaded.values, problem.key)) if inner else (problem,):
+        value = value_at(self.loaded.values, problem.key)
+        for each in explain_inner(problem, value, self.catalog) if inner else (problem,):
             self.place(each)
 
     def place(self, problem: Problem) -> None:

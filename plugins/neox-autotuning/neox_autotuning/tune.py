@@ -14,7 +14,7 @@ from neox_autotuning.rules import BLOCK
 from neox_autotuning.settings import AutotuningBlock, AutotuningSettings
 from neox_autotuning.space import MICRO, OTHER_SPELLINGS, Measure, Space, Trial, baseline, is_baseline, search
 from neox_autotuning.trial import Bench, Result, SearchStoppedError, as_sets, score
-from neox_core.config.compat.modernise import modernise
+from neox_core.config.dialects import modernise
 from neox_core.config.read.load import Loaded, load
 from neox_core.config.schema.structure import structure_settings
 from neox_core.errors import ConfigError, RankError

@@ -11,7 +11,7 @@ from neox_autotuning.space import Trial
 from neox_autotuning.trial import Bench, SearchStoppedError
 from neox_autotuning.tune import space_of, tune
 
-from neox_core.config.compat.modernise import modernise
+from neox_core.config.dialects import modernise
 from neox_core.config.read.load import load
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import prepare_run

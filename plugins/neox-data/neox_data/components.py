@@ -9,10 +9,10 @@ from attrs import define, field
 from cattrs.preconf.json import make_converter
 
 from neox_core.api import Problem
-from neox_core.config.compat.detect_data_format import data_backend
 from neox_core.config.read.load import load
 from neox_core.config.report import ProblemsError, errors
 from neox_core.config.schema.convert import REQUIRED, by_key, fields_of, read_fields
+from neox_core.config.schema.detect_data_format import data_backend
 from neox_core.config.schema.owners import block_name
 from neox_core.config.schema.structure import structure_settings
 from neox_core.errors import UsageError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
-from neox_core.config.compat.modernise import SAYS_NOTHING, modernise
+from neox_core.config.dialects import modernise
 from neox_core.config.problem import Problem
 from neox_core.config.read.formats import flow
 from neox_core.config.read.load import Loaded, load, value_at
@@ -18,8 +18,9 @@ from neox_core.config.schema.convert import fields_of, same
 from neox_core.config.schema.owners import Owners, find_owners
 from neox_core.config.schema.structure import Config, structure
 from neox_core.hooks.catalog import Catalog
-from neox_core.hooks.spellings import Gone
+from neox_gpt_neox.older import Gone
 from neox_gpt_neox.source import Entry, Source, read_source, write
+from neox_gpt_neox.translate import SAYS_NOTHING, rules_of
 
 MARK = "# neox: "
 YAML_ENDINGS = (".yml", ".yaml")
@@ -43,7 +44,7 @@ def migrate(files: Sequence[Path], catalog: Catalog) -> Migrated:
             Problem("is not YAML: only the comments of YAML files can be kept", where=str(each)) for each in others
         )
     written = load(files)
-    gone = frozenset(each.key for _, each in catalog.registry.spellings if isinstance(each, Gone))
+    gone = frozenset(each.key for _, each in rules_of(catalog.registry) if isinstance(each, Gone))
     today = modernise(written, catalog.registry)
     if any(not _gone(each, gone) for each in errors(today.problems)) or not written.values:
         raise ProblemsError(today.problems)

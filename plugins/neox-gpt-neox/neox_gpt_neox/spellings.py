@@ -6,7 +6,7 @@ word what a block says here. Aliases of a setting (`setting(aliases=...)`) need 
 
 from typing import Any
 
-from neox_core.api import Assumed, Gone, Means, Moved, OlderSpelling
+from neox_gpt_neox.older import Assumed, Gone, Means, Moved, OlderSpelling
 
 
 def _switch(key: str, to: str, value: Any, also: tuple[str, ...] = (), *, block: bool = False) -> Means:

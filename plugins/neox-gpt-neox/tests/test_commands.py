@@ -1,6 +1,5 @@
-"""`neox config migrate` and `neox config coverage`, as a user calls them."""
+"""`neox config migrate`, as a user calls it."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ def run(tmp_path: Path, monkeypatch: Any) -> Run:
     return lambda *arguments: CliRunner().invoke(neox, ["config", *arguments])
 
 
-def test_they_are_commands_of_config(run: Run) -> None:
-    assert {"migrate", "coverage"} <= {line.split()[0] for line in run("--help").stdout.splitlines() if line.strip()}
+def test_it_is_a_command_of_config(run: Run) -> None:
+    assert "migrate" in {line.split()[0] for line in run("--help").stdout.splitlines() if line.strip()}
     assert run("migrat").exit_code == 2
 
 
@@ -34,20 +33,3 @@ def test_migrate_writes_and_checks(run: Run) -> None:
     assert run("migrate", "old.yml", "--out", "new.yml").exit_code == 0
     assert Path("new.yml").read_text() == shown.stdout
     assert run("migrate", "new.yml", "--check").exit_code == 0
-
-
-def test_coverage_adds_up(run: Run) -> None:
-    counts = json.loads(run("coverage", "--json").stdout)
-    for part in ("parameters", "names"):
-        sums = counts[part].pop("total")
-        for state, number in sums.items():
-            assert number == sum(row[state] for row in counts[part].values())
-    assert sum(sums.values()) >= 40
-    assert counts["parameters"]["compression"] == {"implemented": 0, "older_spelling": 0, "known_only": 87}
-    assert counts["parameters"]["retrieval"]["known_only"] == 13
-
-
-def test_coverage_as_a_table(run: Run) -> None:
-    counts = json.loads(run("coverage", "--json").stdout)["parameters"]["total"]
-    total = next(line for line in run("coverage").stdout.splitlines() if line.startswith("total"))
-    assert total.split()[1:] == [*map(str, counts.values()), str(sum(counts.values()))]

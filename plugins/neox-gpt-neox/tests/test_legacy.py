@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from neox_core.config.compat.modernise import modernise
+from neox_core.config.dialects import modernise
 from neox_core.config.read.load import Loaded, load
 from neox_core.testing import load_only
 

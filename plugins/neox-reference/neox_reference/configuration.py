@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from neox_author.api import allowed_in_words, default_of, type_in_words
+from neox_gpt_neox.api import known
 
-from neox_core.config.compat.known import known
 from neox_core.config.report import spell
 from neox_core.config.schema.convert import Field, block_of, fields_of
 from neox_core.config.schema.owners import CORE

@@ -4,10 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-from neox_core.config.compat.known import packages
 from neox_core.config.report import spell
 from neox_core.errors import UsageError
-from neox_core.hooks.install import how_to_install
+from neox_core.hooks.install import how_to_install, package_of_key
 from neox_core.hooks.registry import Registry
 from neox_reference.keys import Key
 from neox_reference.older import older_spellings, targets
@@ -37,7 +36,7 @@ def older_names(path: str, registry: Registry) -> tuple[str, ...]:
 
 
 def _unknown(spelled: str, name: str, keys: Sequence[Key]) -> UsageError:
-    package = packages()[0].get(name.partition(".")[0])
+    package = package_of_key(name.partition(".")[0])
     if package and all(key.owner != package for key in keys):
         return UsageError(f"{spelled} belongs to {package}, which is not installed", hint=how_to_install(package))
     return UsageError(f"no key {spelled!r}", hint=_near(name, keys))

@@ -24,11 +24,6 @@ ELSEWHERE: dict[str, tuple[str, tuple[type, ...]]] = {
     "Component": ("hooks/component.py", (ast.AnnAssign,)),
     "ConfigSection": ("hooks/component.py", (ast.AnnAssign,)),
     "Kind": ("hooks/kinds.py", (ast.AnnAssign,)),
-    "OlderSpelling": ("hooks/spellings.py", (ast.AnnAssign,)),
-    "Means": ("hooks/spellings.py", (ast.AnnAssign,)),
-    "Moved": ("hooks/spellings.py", (ast.AnnAssign,)),
-    "Gone": ("hooks/spellings.py", (ast.AnnAssign,)),
-    "Assumed": ("hooks/spellings.py", (ast.AnnAssign,)),
     "Config": ("config/schema/structure.py", (ast.FunctionDef,)),
     "Problem": ("config/problem.py", (ast.AnnAssign,)),
     "Chosen": ("config/schema/choose.py", (ast.AnnAssign,)),
@@ -71,7 +66,7 @@ mistake in `neox_core.errors`, such as `DataError(message, hint="...")`. The pag
 defined anywhere else. A plugin that you install may define more kinds: `neox plugins list --kind kind`.
 """
 
-API = ("Component", "ConfigSection", "Kind", "Problem", "OlderSpelling", "Means", "Moved", "Gone", "Assumed")
+API = ("Component", "ConfigSection", "Kind", "Problem")
 """Those of ELSEWHERE that are in `neox_core.api`."""
 
 
@@ -101,7 +96,7 @@ def _overview(registry: Registry) -> Iterator[str]:
     for kind in registry.kinds.values():
         owner, used = _definer(kind, registry), "yes" if kind.used else "not yet"
         yield f"| {kind.name} | [`{kind.hook}`](#{kind.hook}) | {_key(kind)} | {owner} | {used} |"
-    yield "\nAnd four that offer no component: " + ", ".join(f"[`{name}`](#{name})" for name in other_hooks())
+    yield "\nAnd three that offer no component: " + ", ".join(f"[`{name}`](#{name})" for name in other_hooks())
     yield ""
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import attrs
 from neox_author.api import parts_of
+from neox_gpt_neox.api import Gone, Means, OlderSpelling
 
 from neox_core.config.report import spell
 from neox_core.config.schema.checks import Limits, Only, distinct, not_empty
@@ -19,7 +20,6 @@ from neox_core.config.schema.owners import find_owners
 from neox_core.config.schema.sections import CORE_SECTIONS
 from neox_core.hooks.kinds import INFER, Kind
 from neox_core.hooks.registry import Entry, Registry
-from neox_core.hooks.spellings import Gone, Means, OlderSpelling
 from neox_reference.older import older_spellings, today
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"

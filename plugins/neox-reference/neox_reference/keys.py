@@ -11,14 +11,13 @@ from neox_author.api import (
     known_type_in_words,
     type_in_words,
 )
+from neox_gpt_neox.api import KnownKey, Means, OlderSpelling, known
 
-from neox_core.config.compat.known import KnownKey, known
 from neox_core.config.schema.checks import at_rest
 from neox_core.config.schema.convert import Field, block_of, fields_of
 from neox_core.config.schema.owners import CORE, find_owners
 from neox_core.config.schema.sections import CORE_SECTIONS
 from neox_core.hooks.registry import Registry
-from neox_core.hooks.spellings import Means, OlderSpelling
 from neox_reference.older import older_spellings, targets, today
 
 State = Literal["implemented", "older spelling", "known only"]

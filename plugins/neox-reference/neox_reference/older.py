@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 
-from neox_core.config.compat.modernise import in_text, setting_text
+from neox_gpt_neox.api import Assumed, Gone, Means, Moved, OlderSpelling, in_text, rules_of, setting_text
+
 from neox_core.config.report import spell
 from neox_core.hooks.registry import Registry
-from neox_core.hooks.spellings import Assumed, Gone, Means, Moved, OlderSpelling
 
 
 def older_spellings(registry: Registry) -> Iterator[tuple[str, OlderSpelling]]:
     """(plugin, spelling) of the keys that the installed plugins know as older."""
-    return ((plugin.id, each) for plugin, each in registry.spellings if not isinstance(each, Assumed))
+    return ((plugin, each) for plugin, each in rules_of(registry) if not isinstance(each, Assumed))
 
 
 def today(spelling: OlderSpelling) -> str:

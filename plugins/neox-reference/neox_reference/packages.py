@@ -3,7 +3,6 @@
 from collections import defaultdict
 
 from neox_core.config.schema.convert import by_key
-from neox_core.config.schema.owners import older_keys
 from neox_core.hooks.install import PACKAGES
 from neox_core.hooks.loader import load_plugins
 from neox_core.hooks.registry import Registry
@@ -19,13 +18,12 @@ def document(registry: Registry) -> str:
     keys: dict[str, set[str]] = defaultdict(set)
     names: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     hooks: dict[str, list[str]] = defaultdict(list)
-    older = older_keys(registry)
     for plugin, section in registry.sections:
         if first_party(plugin.id):
             keys[plugin.id].update(by_key(section.settings))
-    for plugin, each in registry.spellings:
-        if first_party(plugin.id) and each.key in older:
-            keys[plugin.id].add(each.key)
+    for entry in registry.entries("dialect"):
+        if first_party(entry.plugin.id):
+            keys[entry.plugin.id].update(entry.load().older)
     for entry, section in registry.sections_of_components():
         if first_party(entry.plugin.id):
             keys[entry.plugin.id].update(by_key(section.settings))

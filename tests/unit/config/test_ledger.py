@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from neox_author.api import default_in_words, known_type_in_words
-from neox_gpt_neox.coverage import key_rows, ledger, states, total
+from neox_gpt_neox.api import known
 from neox_reference import packages
+from neox_reference.coverage import key_rows, ledger, states, total
 from neox_reference.keys import Key, all_keys, own_keys
 from neox_reference.older import older_spellings
 
-from neox_core.config.compat.known import PACKAGES, known
 from neox_core.config.schema.convert import InvalidError, convert
+from neox_core.hooks.install import PACKAGES
 from neox_core.hooks.kinds import INFER
 from neox_core.hooks.loader import load_plugins
 
@@ -212,12 +213,10 @@ def test_what_is_implemented_is_not_declared_as_of_a_later_version() -> None:
     }
     twice = sorted(key.path for key in known().keys.values() if set(key.spellings) & own)
     older = sorted({rule.key for _, rule in older_spellings(REGISTRY)} & set(known().keys))
-    assert not twice + older, f"remove from neox_core/config/compat/known_keys.toml: {', '.join(twice + older)}"
+    assert not twice + older, f"remove from known_keys.toml of neox-gpt-neox: {', '.join(twice + older)}"
     for kind, names in known().components.items():
         there = sorted(set(names) & set(REGISTRY.names(kind))) if REGISTRY.kinds[kind].used else []
-        assert not there, (
-            f"remove from [components.{kind}] of neox_core/config/compat/known_keys.toml: {', '.join(there)}"
-        )
+        assert not there, f"remove from [components.{kind}] of known_keys.toml of neox-gpt-neox: {', '.join(there)}"
 
 
 def test_the_packages_of_keys_and_names_are_fresh() -> None:

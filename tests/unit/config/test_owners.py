@@ -8,7 +8,7 @@ import pytest
 from attrs import frozen
 
 from neox_core.api import Component, ConfigSection, hookimpl, setting
-from neox_core.config.compat.modernise import modernise
+from neox_core.config.dialects import modernise
 from neox_core.config.read.load import load
 from neox_core.config.report import in_order, render
 from neox_core.config.schema.structure import Config, structure

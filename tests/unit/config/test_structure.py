@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from neox_gpt.config.sections.model import ModelSection
+from neox_gpt_neox.known import gpt_neox, known
 
 from neox_core.api import Component, hookimpl
-from neox_core.config.compat.known import gpt_neox, known
-from neox_core.config.compat.modernise import modernise
+from neox_core.config.dialects import modernise
 from neox_core.config.read.load import load
 from neox_core.config.report import in_order, render
 from neox_core.config.schema.owners import find_owners
@@ -286,6 +286,17 @@ def test_a_name_of_gpt_neox_alone_is_no_typo(read: Read, text: str, key: str, hi
 @pytest.mark.parametrize("key", ["gd_retain_weight", "use_named_train_datasets", "norm_activation_type"])
 def test_a_key_of_somebody_elses_gpt_neox_is_no_typo(read: Read, key: str) -> None:
     assert read(f"{key}: 1\n")[1][0].endswith("unknown key (no key has a similar name)")
+
+
+def test_without_its_dialect_a_key_is_unknown_and_the_package_named(read: Read) -> None:
+    catalog = load_plugins(disabled={"neox-gpt-neox": "a test"})
+    _, problems = read("geglu: true\nfp16: {typ: 1}\nuse-mpu: 1\n", catalog=catalog)
+    missing = "which is disabled: switched off by a test"
+    said = {line.partition("error: ")[2] for line in problems}
+    assert any(line.startswith(f"geglu: belongs to neox-gpt-neox, {missing}") for line in said)
+    for key in ("fp16.typ", "use-mpu"):
+        (line,) = [line for line in said if line.startswith(f"{key}: unknown key")]
+        assert f"a key of gpt-neox needs neox-gpt-neox, {missing}" in line
 
 
 def test_keys_of_gpt_neox_alone_have_no_owner() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from neox_core.config.compat.modernise import modernise
+from neox_core.config.dialects import modernise
 from neox_core.config.problem import Problem
 from neox_core.config.read.load import load
 from neox_core.config.report import errors

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from neox_deepspeed.config.rules import offload
-from neox_gpt_neox.coverage import ledger, states
+from neox_reference.coverage import ledger, states
 from neox_reference.keys import all_keys
 
 from neox_core.config.report import ProblemsError

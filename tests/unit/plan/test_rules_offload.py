@@ -185,7 +185,7 @@ def test_values_that_are_refused(check: Check, sets: str, said: str) -> None:
         ("{zero_optimization: {offload_param: {device: cpu}}}", "offload_param.device: is a key of neox"),
         ("{zero_optimization: true}", "zero_optimization: is a key of neox (set zero_optimization itself"),
         ("{train_step_batch_size: 2}", "train_step_batch_size: is a key of neox"),
-        ("{elasticity: {enabled: false}}", "elasticity: is a key of neox, not available in this version yet"),
+        ("{elasticity: {enabled: false}}", "elasticity: is not a key that DeepSpeed"),
         (
             "{log_lewel: debug}",
             "log_lewel: is not a key that DeepSpeed 0.19.8 uses in a run of neox (did you mean log_level?)",

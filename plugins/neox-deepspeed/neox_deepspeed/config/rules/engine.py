@@ -5,7 +5,6 @@ from difflib import get_close_matches
 from typing import Any
 
 from neox_core.api import Problem
-from neox_core.config.compat.known import known
 from neox_core.config.schema.convert import Field, block_of, by_key
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
@@ -48,8 +47,6 @@ def extra_args_are_the_engines_own(config: Config, shape: ClusterShape) -> Itera
         path = f"{EXTRA}.{key}"
         if key in ours:
             yield from _contradictions(config, ours[key], value, path)
-        elif known().find(key):
-            yield config.problem("is a key of neox, not available in this version yet", path, "remove it")
         elif key not in ENGINE_KEYS:
             near = get_close_matches(key, ENGINE_KEYS, 1)
             yield config.problem(

@@ -1,4 +1,4 @@
-"""Keys of other programs and of older versions, and what each means today: what `neox_older_spellings` offers."""
+"""Rules on keys that are not in use any more: what each means today."""
 
 from collections.abc import Mapping
 from typing import Any

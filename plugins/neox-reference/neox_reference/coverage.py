@@ -6,10 +6,10 @@ from typing import Any
 
 import tomli
 from attrs import frozen
-from neox_reference.api import Key, State, all_keys
+from neox_gpt_neox.api import known
 
-from neox_core.config.compat.known import known
 from neox_core.hooks.registry import Registry
+from neox_reference.keys import Key, State, all_keys
 
 LEDGER = Path(__file__).with_name("ledger.toml")
 BEST: tuple[State, ...] = ("implemented", "older spelling", "known only")

@@ -1,28 +1,57 @@
-"""Translates a config in any spelling to today's, before anything else reads it."""
+"""Translates a config in older spellings to today's, by rules."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from neox_core.config.problem import Problem
 from neox_core.config.read.load import Loaded, Place
 from neox_core.config.report import spell
 from neox_core.config.schema.convert import same, shown
 from neox_core.hooks.registry import Registry
-from neox_core.hooks.spellings import Assumed, Gone, Means, Moved, OlderSpelling
+from neox_gpt_neox.older import Assumed, Gone, Means, Moved, OlderSpelling
 
 SAYS_NOTHING = "has no effect any more"
 """How the note starts on a key whose value asks for the only behaviour."""
 
 
-def modernise(loaded: Loaded, registry: Registry) -> Loaded:
-    """The same config in today's spelling, by the older spellings that the plugins of the registry know.
+@frozen
+class Spellings:
+    """A dialect that is a table of rules, applied in their order, and explains nothing else."""
 
-    A key whose successor has another value is an error that names both.
-    """
+    rules: Sequence[OlderSpelling]
+
+    @property
+    def older(self) -> tuple[str, ...]:
+        """The top-level keys that are not in use any more, also not as blocks."""
+        rules = (each for each in self.rules if "." not in each.key and not isinstance(each, Assumed))
+        return tuple(each.key for each in rules if not (isinstance(each, Means) and each.block))
+
+    def translate(self, loaded: Loaded) -> Loaded:
+        """The config in today's spelling. A key whose successor has another value is an error that names both."""
+        return _translated(loaded, self.rules)
+
+    def explain(self, path: str, value: Any) -> Iterable[Problem] | None:
+        return None
+
+    def explain_name(self, kind: str, name: str) -> tuple[str, str] | None:
+        return None
+
+    def names_in(self, path: str) -> Sequence[str]:
+        return ()
+
+
+def rules_of(registry: Registry) -> Iterator[tuple[str, OlderSpelling]]:
+    """(plugin, rule) of every installed dialect that is a table."""
+    for entry in registry.entries("dialect"):
+        dialect = entry.load()
+        yield from ((entry.plugin.id, rule) for rule in dialect.rules) if isinstance(dialect, Spellings) else ()
+
+
+def _translated(loaded: Loaded, rules: Iterable[OlderSpelling]) -> Loaded:
     work = _Rewriting(loaded)
-    for _, rule in registry.spellings:
+    for rule in rules:
         if isinstance(rule, Assumed):
             work.assume(rule, loaded)
             continue

@@ -1,4 +1,4 @@
-"""Keys and names that this version knows but does not have, and the first-party package of each.
+"""Keys and names of the documents that this version knows but does not have, and the package that each will come with.
 
 Both tables are data files, read when something needs an explanation: a config without mistakes never opens them.
 """
@@ -10,8 +10,6 @@ from typing import Any
 
 import tomli
 from attrs import field, frozen
-
-from neox_core.hooks.install import PACKAGES
 
 KNOWN_KEYS = Path(__file__).with_name("known_keys.toml")
 GPT_NEOX = Path(__file__).with_name("gpt_neox.toml")
@@ -108,19 +106,6 @@ def _keys(group: Mapping[str, Any]) -> Iterator[KnownKey]:
         lists = {each: tuple(said[each]) for each in ("choices", "aliases") if each in said}
         path = f"{group['block']}.{name}" if "block" in group else name
         yield KnownKey(path, **{**shared, **said, **lists})
-
-
-@cache
-def packages() -> tuple[Mapping[str, str], Mapping[str, Mapping[str, str]]]:
-    """packages.toml: the first-party package of each top-level key of a plugin, and of each name by kind."""
-    table = tomli.loads(PACKAGES.read_text(encoding="utf-8"))
-    return _by_name(table["keys"]), {kind: _by_name(offers) for kind, offers in table["components"].items()}
-
-
-def packages_of_kernels(op: str) -> tuple[str, ...]:
-    """The first-party packages that have a kernel for an op."""
-    kernels = packages()[1].get("kernel", {})
-    return tuple(dict.fromkeys(package for name, package in kernels.items() if name.partition(".")[0] == op))
 
 
 def _by_name(offers: Mapping[str, Iterable[str]]) -> dict[str, str]:
