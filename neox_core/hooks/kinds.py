@@ -42,6 +42,7 @@ class Kind:
       the key says `infer`.
     * contracts: import paths of the Protocols of the target, the first that of every component. They are read for
       docs/hooks.md and not imported.
+    * kit: kinds of plugins: import path of the check that the contract holds, `check(catalog, name, **settings)`.
     * help: what docs/hooks.md says of the hook.
     * plans: kinds of the core only: whether its planner makes a part of the plan, so that a component of this kind must
       have one.
@@ -60,6 +61,7 @@ class Kind:
     exports: bool = field(default=False, validator=_FLAG)
     detect: str = field(default="", validator=v.matches_re(f"({IMPORT_PATH})?"))
     contracts: tuple[str, ...] = field(default=(), validator=_all_like(IMPORT_PATH))
+    kit: str = field(default="", validator=v.matches_re(f"({IMPORT_PATH})?"))
     help: str = field(default="", validator=v.instance_of(str))
     plans: bool = field(default=False, validator=_FLAG)
     names_others: bool = field(default=False, validator=_FLAG)

@@ -1,8 +1,10 @@
-"""What the checks share: naming the clause that fails, and finding heavy imports."""
+"""What the checks share: naming the clause that fails or does not apply, and finding heavy imports."""
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from traceback import walk_tb
 from typing import Any, TypeVar, cast
@@ -11,6 +13,10 @@ from neox_core.errors import ConfigError, PluginError
 from neox_core.hooks.guard import HEAVY
 
 F = TypeVar("F", bound=Callable[..., Any])
+Hear = Callable[[str, str], object]
+"""Is told of each clause that holds, and why one does not apply, "" where it does."""
+_HEARS: ContextVar[Hear] = ContextVar("hears", default=lambda clause, why_not: None)
+
 OURS = ("neox_core", "torch", "numpy", "contextlib")
 
 
@@ -52,6 +58,25 @@ def hold(holds: object, clause: str) -> None:
     """Raise AssertionError with the clause, unless it holds."""
     if not holds:
         raise AssertionError(clause)
+    _HEARS.get()(clause, "")
+
+
+def not_applicable(clause: str, why: str) -> None:
+    """Say that a check leaves a clause out.
+
+    why: what the component declares, or does not have
+    """
+    _HEARS.get()(clause, why)
+
+
+@contextmanager
+def heard(hear: Hear) -> Iterator[None]:
+    """Tell `hear` of the clauses that hold, or do not apply, while the block runs checks."""
+    token = _HEARS.set(hear)
+    try:
+        yield
+    finally:
+        _HEARS.reset(token)
 
 
 def heavy_imports(statements: str, argument: str) -> str:

@@ -1,14 +1,17 @@
-"""`neox plugins info` and `neox plugins check`."""
+"""`neox plugins info`, `check`, `new` and `test`."""
 
 from difflib import get_close_matches
+from pathlib import Path
 
 import click
 
 from neox_author.check import check_plugins
 from neox_author.describe import describe
+from neox_author.kit import results_of
+from neox_author.new import kind_of, write_plugin
 from neox_core.errors import PluginError
 from neox_core.hooks.loader import load_plugins
-from neox_core.terminal import echo, paint, readable
+from neox_core.terminal import echo, one_line, paint, readable
 
 
 @click.command()
@@ -46,6 +49,45 @@ def check(ctx: click.Context) -> None:
     offers = len(list(catalog.registry.entries())) + len(catalog.registry.sections)
     echo(f"{_count(len(catalog.reports), 'plugin')}, {_count(offers, 'offer')}, {_count(faults, 'fault')}")
     if faults:
+        ctx.exit(PluginError.exit_code)
+
+
+@click.command()
+@click.argument("kind")
+@click.argument("name")
+@click.option("--dir", "parent", default=".", type=click.Path(path_type=Path), help="Where to make the folder NAME.")
+def new(kind: str, name: str, parent: Path) -> None:
+    """Write a plugin that offers a component of KIND, in a new folder NAME: a package that passes its own tests."""
+    catalog = load_plugins()
+    folder, files = write_plugin(catalog, kind_of(catalog, kind), name, parent)
+    echo("\n".join(f"{folder / each}" for each in files))
+    echo(f"now `neox plugins test {folder}`; then change what it computes, and `pip install -e {folder}`")
+
+
+@click.command()
+@click.argument("plugin", metavar="[PATH]", default=".")
+@click.option("--limit", type=click.IntRange(1), default=300, show_default=True, help="Seconds for one component.")
+@click.pass_context
+def test(ctx: click.Context, plugin: str, limit: int) -> None:
+    """Hold everything that a plugin offers to the contract of its kind: exit code 3 where a clause does not hold.
+
+    PATH is the folder of the plugin, which need not be installed, or the name of an installed one. It is loaded in
+    another process.
+    """
+    counts = {"ok": 0, "failed": 0, "not applicable": 0}
+    for result in results_of(plugin, limit):
+        echo(paint(one_line(f"{result.kind or 'plugin'} {result.name}"), "bold"))
+        rows = [
+            ("not applicable" if why else "ok", f"{clause}: {why}" if why else clause) for clause, why in result.clauses
+        ]
+        for label, text in [*rows, *([("failed", result.fault)] if result.fault else [])]:
+            counts[label] += 1
+            colour = {"ok": "green", "failed": "red"}.get(label, "dim")
+            echo("  ", paint(f"{label:<16}", colour), one_line(readable(text)))
+        if result.fault:
+            echo("  what comes after it in the contract was not tried")
+    echo(", ".join(f"{number} {label}" for label, number in counts.items()))
+    if counts["failed"]:
         ctx.exit(PluginError.exit_code)
 
 

@@ -30,6 +30,6 @@ def test_an_import_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_process_that_cannot_even_start_to_import_is_not_started_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neox_author.try_imports.python", lambda *_: (sys.executable, "-c", "1 / 0"))
+    monkeypatch.setattr("neox_author.apart.python", lambda *_: (sys.executable, "-c", "1 / 0"))
     with pytest.raises(PluginError, match=r"cannot start .*: ZeroDivisionError: division by zero"):
         import_errors([("a:x", True), ("b:x", True)])

@@ -196,7 +196,8 @@ def _require_error(call: Callable[[], object], clause: str, named: Path | None =
     try:
         call()
     except DataError as error:
-        hold(named is None or named.name in str(error), f"{clause} that names {named}: {error}")
+        names = f" that names {named.name}" if named else ""
+        hold(named is None or named.name in str(error), f"{clause}{names}: {error}")
     except Exception as error:
         raise AssertionError(f"{clause}, not {error!r}") from error
     else:

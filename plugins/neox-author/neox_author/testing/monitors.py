@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neox_core.contracts.host import Monitor, RunInfo
-from neox_core.testing.clauses import clauses
+from neox_core.testing.clauses import clauses, has, hold
 from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
@@ -49,26 +49,25 @@ def check_monitor(catalog: Catalog, name: str, **settings: Any) -> None:
 
 
 def _use(monitor: Monitor, first_step: int) -> None:
-    missing = [name for name in ("log", "say", "close") if not callable(getattr(monitor, name, None))]
-    if missing:
-        raise AssertionError(f"it has the methods log, say and close; it has no {missing[0]}")
+    has(monitor, "a monitor", "log", "say", "close")
     for step, values in LOGGED:
         given = dict(values)
         _try(
-            f"log() takes what a step says, and values unheard of, such as {values}",
+            f"log() takes what a step says, and values unheard of: {values}",
             monitor.log,
             first_step + step,
             given,
         )
-        if repr(given) != repr(values):
-            raise AssertionError("log() leaves the values as they are: other monitors get them too")
+        hold(repr(given) == repr(values), "log() leaves the values as they are: other monitors get them too")
     for message in ("saved checkpoints/step-00000010", "two\nlines, caf\u00e9"):
-        _try(f"say() takes any text, such as {message!r}", monitor.say, message)
+        _try(f"say() takes any text: {message!r}", monitor.say, message)
     _try("it can be closed", monitor.close)
 
 
 def _try(clause: str, call: Any, *arguments: Any) -> Any:
     try:
-        return call(*arguments)
+        made = call(*arguments)
     except Exception as error:
         raise AssertionError(f"{clause}; it raises {error!r}") from error
+    hold(True, clause)
+    return made

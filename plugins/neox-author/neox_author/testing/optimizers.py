@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from neox_core.testing.clauses import clauses, hold
+from neox_core.testing.clauses import clauses, hold, not_applicable
 from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog
     from neox_core.hooks.component import Component
 
+SHARES = "zero_stages names 1 beside whole_parameters, so a parameter moves alike when others leave the groups"
+SLICES = "zero_stages names a sharded stage, so flat slices of the parameters give the same update"
 SHAPES = ((4, 6), (7,), (3, 2, 2))
 STEPS = 12
 
@@ -46,8 +48,12 @@ def check_optimizer(catalog: Catalog, name: str, **settings: Any) -> None:
     stages, whole = entry.component.zero_stages, entry.component.whole_parameters
     if whole and 1 in stages:
         _check_shares(make)
+    else:
+        not_applicable(SHARES, f"zero_stages is {stages}, whole_parameters {whole}")
     if any(stage > int(whole) for stage in stages):
         _check_slices(make)
+    else:
+        not_applicable(SLICES, f"zero_stages is {stages}, whole_parameters {whole}")
 
 
 def _check_step(make: Make) -> None:
@@ -135,8 +141,9 @@ def _check_groups(make: Make, fields: set[str]) -> None:
     def decaying(weights: list[nn.Parameter]) -> Groups:
         return [{"params": weights[:1], "weight_decay": 0.5}, {"params": weights[1:], "weight_decay": 0.0}]
 
-    if "weight_decay" not in fields:
-        return  # it decays nothing, and no config can ask it to
+    if "weight_decay" not in fields:  # it decays nothing, and no config can ask it to
+        not_applicable("weight_decay of a group wins over the settings", "it has no setting weight_decay")
+        return
     mixed = outcome(decaying)
     hold(not torch.equal(mixed[0], plain[0]), "an option in a group wins over the settings: weight_decay")
     hold(_equal(mixed[1:], plain[1:]), "each group has its own options: weight_decay of one leaves the other alone")
@@ -168,7 +175,10 @@ def _check_state(make: Make, component: Component, *, counted: bool) -> None:
         if counted and component.state_numbers is not None:
             element, side = component.state_numbers
             most = element * weight.numel() + side * sum(weight.shape)
-            hold(numbers <= most, f"state_numbers: {most:g} at most for a {list(weight.shape)}; it has {numbers}")
+            said = f"{most:g} at most for a {list(weight.shape)}; it has {numbers}"
+            hold(numbers <= most, f"state_numbers: {said}")
+    if component.state_numbers is None:
+        not_applicable("state_numbers: no more state than it says", "it declares none")
 
 
 def _check_shares(make: Make) -> None:
@@ -186,8 +196,7 @@ def _check_shares(make: Make) -> None:
             _give(weights, _gradients(whole, step))
         for optimizer in optimizers:
             optimizer.step()
-    same = _equal(whole, shared)
-    hold(same, "zero_stages names 1 beside whole_parameters, so a parameter moves alike when others leave the groups")
+    hold(_equal(whole, shared), SHARES)
 
 
 def _check_slices(make: Make) -> None:
@@ -207,7 +216,7 @@ def _check_slices(make: Make) -> None:
         sliced.step()
     whole = torch.cat([weight.detach().reshape(-1) for weight in weights])
     near = torch.allclose(torch.cat([part.detach() for part in slices]), whole, rtol=1e-5, atol=1e-6)
-    hold(near, "zero_stages names a sharded stage, so flat slices of the parameters give the same update")
+    hold(near, SLICES)
 
 
 def _weights() -> list[nn.Parameter]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neox_core.hooks.component import load_path
-from neox_core.testing.clauses import clauses, has, hold
+from neox_core.testing.clauses import clauses, has, hold, not_applicable
 from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
@@ -38,10 +38,14 @@ def check_tokenizer(catalog: Catalog, name: str, *, lossless: bool = True, **set
     with tempfile.TemporaryDirectory() as folder:
         if hasattr(target, "train"):
             settings |= _trained(entry, target, Path(folder))
+        else:
+            not_applicable("train(): the same texts give the same files", "it cannot be trained")
         built = build(entry, **settings)
         tokenizer = target(built)
         _check_tokenizer(tokenizer, lossless)
-        if entry.component.planner is not None:
+        if entry.component.planner is None:
+            not_applicable("the planner tells the number of ids", "it has no planner")
+        else:
             told = load_path(entry.component.planner)(built)
             hold(
                 told == tokenizer.vocab_size, f"the planner tells the number of ids: {tokenizer.vocab_size}, not {told}"

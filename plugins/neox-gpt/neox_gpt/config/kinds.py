@@ -7,9 +7,13 @@ def _in(*names: str) -> tuple[str, ...]:
     return tuple(f"neox_gpt.contracts:{name}" for name in names)
 
 
-NORM = Kind("norm", "neox_norms", key="norm", contracts=_in("Norm"))
-ACTIVATION = Kind("activation", "neox_activations", key="activation", contracts=_in("Activation"))
-POSITION = Kind("position", "neox_positions", key="pos_emb", contracts=_in("Position"))
+_KIT = "neox_gpt.testing:check_"
+
+NORM = Kind("norm", "neox_norms", key="norm", contracts=_in("Norm"), kit=_KIT + "norm")
+ACTIVATION = Kind(
+    "activation", "neox_activations", key="activation", contracts=_in("Activation"), kit=_KIT + "activation"
+)
+POSITION = Kind("position", "neox_positions", key="pos_emb", contracts=_in("Position"), kit=_KIT + "position")
 SPARSE_LAYOUT = Kind(
     "sparse layout",
     "neox_sparse_layouts",
@@ -17,6 +21,7 @@ SPARSE_LAYOUT = Kind(
     settings_at="sparse_attention",
     many=True,
     contracts=_in("SparseLayout"),
+    kit=_KIT + "sparse_layout",
     help="Which key blocks each query block attends to.",
 )
 

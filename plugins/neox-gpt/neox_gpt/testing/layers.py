@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from neox_core.hooks.component import load_path
-from neox_core.testing.clauses import clauses, has, hold
+from neox_core.testing.clauses import clauses, has, hold, not_applicable
 from neox_core.testing.plugins import build
 from neox_gpt.contracts import PositionShape
 
@@ -156,6 +156,7 @@ def _check_bias(position: Any, heads: int) -> None:
     positions = torch.arange(12)
     bias = position.score_bias(position.prepare(positions, torch.float64))
     if bias is None:
+        not_applicable("`score_bias` gives a function, or None", "it adds no bias")
         return
     head, query, key = torch.arange(heads)[:, None, None], positions[:, None], positions
     seen = key <= query
@@ -201,6 +202,7 @@ def _planner(catalog: Catalog, kind: str, name: str, settings: dict[str, Any]) -
     """The component's planner with its settings; None where it has none."""
     entry = catalog.find(kind, name)
     if entry.component.planner is None:
+        not_applicable("the planner tells what the host needs to know", "it has no planner")
         return None
     plan, built = load_path(entry.component.planner), build(entry, **settings)
     return lambda *arguments: plan(*arguments, built)

@@ -1,0 +1,106 @@
+"""`neox plugins new`: what it writes passes its own tests; no name is taken twice, and no folder is overwritten."""
+
+import re
+import sys
+from importlib import invalidate_caches
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from neox_author.project import as_installed, read_project
+from neox_author.template import folder_of, kit_of
+
+from neox_core.cli.main import neox
+from neox_core.hooks.loader import load_plugins
+
+KINDS = [name for name, kind in load_plugins().registry.kinds.items() if folder_of(kind)]
+ALL = ["activation", "data backend", "launcher", "lr schedule", "monitor", "norm", "objective", "optimizer"]
+ALL += ["position", "scheduler", "sparse layout", "tokenizer"]
+
+
+def new(folder: Path, kind: str, name: str) -> tuple[int, str]:
+    done = CliRunner().invoke(neox, ["plugins", "new", kind, name, "--dir", str(folder)])
+    return done.exit_code, done.output
+
+
+def test_every_kind_with_a_kit_has_a_template() -> None:
+    assert set(ALL) <= set(KINDS)
+    assert [kind.name for kind in load_plugins().registry.kinds.values() if kit_of(kind) and not folder_of(kind)] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_plugin_passes_its_own_tests(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"neox-tried-{kind.replace(' ', '-')}"
+    code, said = new(tmp_path, kind.replace(" ", "-"), name)
+    assert code == 0, said
+    project = read_project(tmp_path / name)
+    test = tmp_path / name / "tests/test_contract.py"
+    with as_installed(project) as folders, monkeypatch.context() as patch:
+        for folder in folders:
+            patch.syspath_prepend(folder)
+        patch.setenv("PYTHONPATH", ":".join(folders))
+        invalidate_caches()
+        found: dict[str, object] = {}
+        exec(compile(test.read_text(), str(test), "exec"), found)
+        tests = [each for each in found if each.startswith("test_")]
+        assert tests == ["test_listing_is_light", "test_contract"]
+        for each in (
+            tests if kind == "monitor" else tests[1:]
+        ):  # loading it refuses heavy imports too, without a process
+            found[each]()  # type: ignore[operator]
+    assert f"{project.name.replace('-', '_')}.component" in sys.modules
+    assert all(
+        (tmp_path / name / each).stat().st_size for each in ("README.md", "LICENSE", ".github/workflows/test.yml")
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "said"),
+    [
+        ("optimiser", "neox-x", "'optimiser' is not a kind of component.*use one of .*optimizer"),
+        ("command", "neox-x", "there is no template for a command"),
+        ("norm", "../neox-x", "cannot be the name of a distribution"),
+        ("norm", "neox-x/y", "cannot be the name of a distribution"),
+        ("norm", "neox-\u00e9", "cannot be the name of a distribution"),
+        ("norm", "neox-x\n", "cannot be the name of a distribution"),
+        ("norm", "a" * 65, "cannot be the name of a distribution"),
+        ("norm", "3d", "'3d' cannot be the name of a Python package.*use neox-3d"),
+        ("norm", "lambda", "'lambda' cannot be the name of a Python package"),
+        ("norm", "json", "a module json is installed"),
+        ("norm", "Neox_Author", "is a package of neox itself|a distribution Neox_Author is installed"),
+        ("norm", "neox-lion", "neox-lion is a package of neox itself"),
+    ],
+)
+def test_a_name_that_cannot_be_used_is_refused(kind: str, name: str, said: str, tmp_path: Path) -> None:
+    code, text = new(tmp_path, kind, name)
+    assert code == 2
+    assert re.search(said, text, re.DOTALL), text
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_name_of_an_installed_component_is_refused(tmp_path: Path) -> None:
+    if not load_plugins().registry.offers("command", "plugins.check"):
+        pytest.skip("the installed plugin is another one")
+    offered = next(iter(load_plugins().registry.entries("norm")), None)
+    if offered is None:
+        pytest.skip("no norm is installed")
+    code, text = new(tmp_path, "norm", f"neox-{offered.component.name}")
+    assert code == 2
+    assert f"{offered.plugin.id} offers a norm" in text
+
+
+@pytest.mark.parametrize("there", ["folder", "file", "link"])
+def test_what_is_there_is_not_overwritten(there: str, tmp_path: Path) -> None:
+    place = tmp_path / "neox-x"
+    {"folder": place.mkdir, "file": place.touch, "link": lambda: place.symlink_to(tmp_path / "nowhere")}[there]()
+    code, text = new(tmp_path, "monitor", "neox-x")
+    assert code == 2
+    assert "neox-x is there already" in text
+    assert [each.name for each in tmp_path.iterdir()] == ["neox-x"]
+    assert not list(tmp_path.glob("neox-x/*"))
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    code, text = new(tmp_path / "nowhere", "monitor", "neox-x")
+    assert code == 2
+    assert "cannot make the folder: No such file or directory" in text
