@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from neox_core.errors import ConfigError
+from neox_deepspeed.patches import skip_debug_symbols
 
 
 def cpu_adam(params: Iterable[dict[str, Any]], **options: Any) -> torch.optim.Optimizer:
@@ -16,7 +17,9 @@ def cpu_adam(params: Iterable[dict[str, Any]], **options: Any) -> torch.optim.Op
     Raises RuntimeError where there is no compiler.
     """
     from deepspeed.ops.adam import DeepSpeedCPUAdam
+    from deepspeed.ops.op_builder import CPUAdamBuilder
 
+    skip_debug_symbols(CPUAdamBuilder)
     return DeepSpeedCPUAdam(params, **options)
 
 
@@ -27,6 +30,7 @@ def async_io() -> Any:
     """
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
+    skip_debug_symbols(AsyncIOBuilder)
     try:
         return AsyncIOBuilder().load(verbose=False)
     except (RuntimeError, OSError) as error:

@@ -62,6 +62,20 @@ def bound_waits() -> None:
     FileBaton.wait = wait
 
 
+def skip_debug_symbols(builder: Any) -> None:
+    """DeepSpeed 0.19: it compiles its ops with debug symbols, which take a third of the time.
+
+    builder: the class of an op's builder. CPU_Adam: 145 s of a Zen 3 core instead of 226 s.
+    """
+    with_symbols = builder.cxx_args
+    if with_symbols.__name__ != "without_symbols":
+
+        def without_symbols(self: Any) -> list[str]:
+            return [arg for arg in with_symbols(self) if arg != "-g"]
+
+        builder.cxx_args = without_symbols
+
+
 def reserving_handles(async_io: Any, reserve: Callable[[str, int], None]) -> Any:
     """DeepSpeed 0.19: on a full disk its reader and writer of files loses numbers and reports nothing.
 

@@ -65,3 +65,16 @@ def test_no_write_of_deepspeed_reserves_room() -> None:
     sources = [*Path(deepspeed.__file__).parent.glob("ops/csrc/aio/**/*.cpp")]
     assert sources
     assert not any("fallocate" in each.read_text() for each in sources), "delete reserving_handles"
+
+
+def test_ops_are_compiled_with_debug_symbols() -> None:
+    script = """
+from neox_deepspeed.patches import import_deepspeed, skip_debug_symbols
+import_deepspeed("cpu")
+from deepspeed.ops.op_builder import CPUAdamBuilder
+theirs = CPUAdamBuilder().cxx_args()
+skip_debug_symbols(CPUAdamBuilder)
+skip_debug_symbols(CPUAdamBuilder)
+print("-g" in theirs, [arg for arg in theirs if arg != "-g"] == CPUAdamBuilder().cxx_args())
+"""
+    assert fresh(script) == "True True", "delete skip_debug_symbols"
