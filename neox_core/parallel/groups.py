@@ -86,6 +86,14 @@ def build_groups(cluster: ClusterPlan) -> Groups:
     )
 
 
+def wait_for(work: dist.Work) -> None:
+    """Wait for a collective that was started before: by this function's frame it is seen that a rank waits for others.
+
+    work: what `torch.distributed` returned for `async_op=True`.
+    """
+    work.wait()
+
+
 def _mine(parts: list[list[int]]) -> ProcessGroup | None:
     """Create a group for each list of ranks; return the one with this rank."""
     group, _ = dist.new_subgroups_by_enumeration(parts)

@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from neox_core.parallel.groups import wait_for
+
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
@@ -48,7 +50,7 @@ class GradientAverage:
         while len(self._sent) < len(self._buckets):
             self._send()  # a bucket with a parameter that no loss of this rank depends on
         for bucket, (work, flat) in zip(self._buckets, self._sent, strict=True):
-            work.wait()
+            wait_for(work)
             flat.mul_(1.0 / self._size)
             for each, part in zip(bucket, flat.split([each.numel() for each in bucket]), strict=True):
                 each.grad = part.view_as(each)
