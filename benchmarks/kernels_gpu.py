@@ -60,7 +60,8 @@ def liger(op: str) -> Callable[..., Any] | None:
     if op == "rms_norm":
         return lambda x, w, eps, _under: ops.LigerRMSNormFunction.apply(x, w, eps)
     if op == "layer_norm":
-        return ops.LigerLayerNormFunction.apply  # type: ignore[no-any-return]
+        compute: Callable[..., Any] = ops.LigerLayerNormFunction.apply
+        return compute
     if op in ("geglu", "swiglu"):
         function = ops.LigerGELUMulFunction if op == "geglu" else ops.LigerSiLUMulFunction
         return lambda x: function.apply(*reversed([each.contiguous() for each in x.chunk(2, -1)]))

@@ -55,7 +55,8 @@ def parameters() -> list[torch.nn.Parameter]:
     layer = [*matrices, *((rows,) for rows, _ in matrices), *[(HIDDEN,)] * 4]
     torch.manual_seed(0)
     found = [torch.nn.Parameter(torch.randn(shape) * 0.02) for shape in [(VOCAB, HIDDEN), *layer * LAYERS]]
-    found[0].is_table = True  # type: ignore[attr-defined]
+    table: Any = found[0]
+    table.is_table = True
     for parameter in found:
         parameter.grad = torch.randn_like(parameter)
     return found

@@ -103,11 +103,11 @@ class Site:
                 archive.writestr(file, text)
         return path
 
-    def install(self, name: str, plugin: str, more: Mapping[str, str] | None = None, **options: object) -> None:
+    def install(self, name: str, plugin: str, more: Mapping[str, str] | None = None, **options: Any) -> None:
         """Install a distribution whose listing module is the text `plugin`; `more` holds other files of it."""
         package = name.replace("-", "_")
         files = {f"{package}/__init__.py": "", f"{package}/plugin.py": plugin, **(more or {})}
-        with zipfile.ZipFile(self.wheel(name, files, **options)) as wheel:  # type: ignore[arg-type]
+        with zipfile.ZipFile(self.wheel(name, files, **options)) as wheel:
             wheel.extractall(self.folder)  # all that pip does for a wheel of pure Python without scripts
 
     def install_ours(self, name: str, *parts: str) -> None:
@@ -145,7 +145,8 @@ class Site:
         """Several command lines in one fresh process: exit_code, stdout and stderr of each."""
         done = self.python("-c", RUN_EACH, json.dumps(argvs), env=env)
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)  # type: ignore[no-any-return]
+        answers: list[dict[str, Any]] = json.loads(done.stdout)
+        return answers
 
 
 RUN_EACH = """

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from attrs import field, frozen
 
 from neox_core.plan.component import ComponentRef
-from neox_core.plan.source import CONTENTS, SAMPLES, SCHEDULE, SHAPES, START, of
+from neox_core.plan.source import CONTENTS, SAMPLES, SCHEDULE, SETTING, SHAPES, START, of
 
 FORMAT = 1
 MOST_PASSES = 1000
@@ -160,9 +160,7 @@ class OptimPlan:
     min_lr: float = field(metadata=of("min_lr", apart=SCHEDULE))
     warmup_steps: int = field(metadata=of(derived="warmup x the steps of the decay", apart=SCHEDULE))
     decay_steps: int = field(metadata=of("lr_decay_iters", derived="train-iters", apart=SCHEDULE))
-    weight_decay: float = field(
-        metadata=of("optimizer.params.weight_decay", "weight_decay", apart="a setting of the optimizer")
-    )
+    weight_decay: float = field(metadata=of("optimizer.params.weight_decay", "weight_decay", apart=SETTING))
     gradient_clipping: float
     zero_stage: int = field(metadata=of("zero_optimization.stage"))
     whole_parameters: bool = field(default=False, metadata=of(derived="the optimizer"))

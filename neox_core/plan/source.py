@@ -14,7 +14,7 @@ from neox_core.hooks.kinds import KIND_BY_NAME, Kind
 SOURCE = "neox.plan.source"
 """In the metadata of a field."""
 SAMPLES, CONTENTS, SCHEDULE = "the samples of a step", "the contents of the datasets", "the learning-rate schedule"
-SHAPES = "the shapes of the weights"
+SHAPES, SETTING = "the shapes of the weights", "a setting of the optimizer"
 """What compares some fields of a plan when a run resumes, in place of the comparison of all others."""
 START, FIRST = "of this start of a run", "acts before the first step"
 """Why others are not compared at all."""

@@ -38,8 +38,10 @@ def test_a_run_that_ended_before_has_no_metric(metrics: Path) -> None:
 
 
 def test_low_latency_is_better() -> None:
-    low, high = (Result("", {}, "latency", (3, 5), value) for value in (1.0, 2.0))
-    assert score(low) > score(high)  # type: ignore[operator]
+    low, high = (score(Result("", {}, "latency", (3, 5), value)) for value in (1.0, 2.0))
+    assert low is not None
+    assert high is not None
+    assert low > high
     assert score(Result("", {}, "throughput", (3, 5), 2.0)) == 2.0
     assert score(Result("", {}, "latency", (3, 5), None)) is None
 

@@ -97,7 +97,7 @@ def test_without_folders_in_the_config_results_lie_with_the_run(
 
     monkeypatch.setattr(Bench, "run", stop)
     with pytest.raises(SystemExit, match="130"):
-        tune.callback((config,), (), False)  # type: ignore[misc]
+        tune.callback((config,), (), False)  # type: ignore[misc]  # click types it as perhaps missing
     assert (asked[0].folder, asked[0].notes) == (tmp_path / "results", tmp_path / "checkpoints" / "autotuning_exps")
 
 

@@ -36,8 +36,8 @@ class Tiny(nn.Module):
         super().__init__()
         torch.manual_seed(3)
         self.embed = nn.Embedding(16, 8)
-        self.norm = nn.LayerNorm(8)
-        self.norm.no_weight_decay = {"weight", "bias"}  # type: ignore[assignment]
+        self.norm: Any = nn.LayerNorm(8)
+        self.norm.no_weight_decay = {"weight", "bias"}
         self.out = nn.Linear(8, 16, bias=False)
         self.factor = 1.0
         self.dropout = 0.0

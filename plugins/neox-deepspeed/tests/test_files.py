@@ -77,7 +77,7 @@ def test_each_run_and_rank_has_a_folder_of_its_own(tmp_path: Path) -> None:
         assert list(folder.iterdir()) == []
     assert len(found) == 3
     for run, rank in (("a/run", 0), ("a/run", 1), ("b/run", 0)):
-        remove_own_folders(Plan(tmp_path / run, tmp_path), rank)  # type: ignore[arg-type]
+        remove_own_folders(Plan(tmp_path / run, tmp_path), rank)  # type: ignore[arg-type]  # of a plan, what is used
     assert list(tmp_path.iterdir()) == []
 
 

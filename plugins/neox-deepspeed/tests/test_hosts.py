@@ -1,6 +1,6 @@
 """Hostfiles, filters and counts, next to what DeepSpeed's own launcher makes of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pytest
 from deepspeed.launcher import runner
@@ -27,8 +27,8 @@ def filters(draw: st.DrawFn) -> str:
     return "@".join(f"{host}:{','.join(map(str, chosen))}" if chosen else host for host, chosen in items)
 
 
-def plain(pool: Mapping[str, object]) -> list[tuple[str, tuple[int, ...]]]:
-    return [(host, tuple(slots)) for host, slots in pool.items()]  # type: ignore[arg-type]
+def plain(pool: Mapping[str, Iterable[int]]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(host, tuple(slots)) for host, slots in pool.items()]
 
 
 @settings(deadline=None)

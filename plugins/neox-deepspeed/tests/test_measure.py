@@ -84,7 +84,7 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def said(zero: int = 0, **keys: Any) -> str:
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            said.timings = _train(tmp_path, zero, keys)  # type: ignore[attr-defined]
+            said.timings = _train(tmp_path, zero, keys)  # type: ignore[attr-defined]  # beside what it returns
         return out.getvalue()
 
     yield said

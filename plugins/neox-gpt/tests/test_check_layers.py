@@ -264,12 +264,12 @@ class Position(nn.Module):
 
 
 class NoRotate(Position):
-    rotate = None  # type: ignore[assignment]
+    rotate = None  # type: ignore[assignment]  # the fault
 
 
 class Raising(Position):
     def prepare(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
-        return positions.no_such_method()  # type: ignore[attr-defined,no-any-return]
+        return positions.no_such_method()  # type: ignore[attr-defined,no-any-return]  # the fault
 
 
 class AllHeads(Position):
@@ -290,7 +290,7 @@ class OneDocument(Position):
 
 
 class OnlyQuery(Position):
-    def rotate(self, query: Tensor, key: Tensor, prepared: Tensor) -> Tensor:  # type: ignore[override]
+    def rotate(self, query: Tensor, key: Tensor, prepared: Tensor) -> Tensor:  # type: ignore[override]  # the fault
         return super().rotate(query, key, prepared)[0]
 
 

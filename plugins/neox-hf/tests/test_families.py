@@ -202,9 +202,9 @@ def test_the_same_64_tokens(imported: Imported, tokens: Tensor) -> None:
     expected = theirs.generate(
         prompt, do_sample=False, max_new_tokens=64, eos_token_id=None, pad_token_id=0, attention_mask=prompt * 0 + 1
     )[0, 20:].tolist()
-    tokenizer = SimpleNamespace(vocab_size=96, eod=-1)
+    tokenizer: Any = SimpleNamespace(vocab_size=96, eod=-1)
     greedy = Sampling(temperature=0.0)
-    got = continue_ids(ours(plan, out), prompt[0].tolist(), tokenizer, max_new_tokens=64, sampling=greedy)  # type: ignore[arg-type]
+    got = continue_ids(ours(plan, out), prompt[0].tolist(), tokenizer, max_new_tokens=64, sampling=greedy)
     assert list(got) == expected
 
 

@@ -46,7 +46,8 @@ class Square:
     tiles = Path("none.csv")
 
     def __init__(self) -> None:
-        self.tile, self.given = OWN, []  # type: ignore[var-annotated]
+        self.tile = OWN
+        self.given: list[Any] = []
 
     def why_not(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:
         return ("too wide",) if shape[-1] > 100 else ()

@@ -1,4 +1,5 @@
 from math import sqrt
+from typing import Any
 
 import pytest
 import torch
@@ -74,9 +75,9 @@ def test_50_steps_equal_the_paper_in_float64(entry: Entry, nesterov: bool, scale
 
 
 def test_tables_and_vectors_are_left_to_adamw(entry: Entry) -> None:
-    weights = {name: torch.nn.Parameter(torch.randn(4, 3)) for name in ("matrix", "table")}
+    weights: dict[str, Any] = {name: torch.nn.Parameter(torch.randn(4, 3)) for name in ("matrix", "table")}
     weights["vector"] = torch.nn.Parameter(torch.randn(5))
-    weights["table"].is_table = True  # type: ignore[attr-defined]
+    weights["table"].is_table = True
     optimizer = entry.load()([{"params": list(weights.values())}], build(entry))
     for weight in weights.values():
         weight.grad = torch.ones_like(weight)
@@ -88,8 +89,8 @@ def test_tables_and_vectors_are_left_to_adamw(entry: Entry) -> None:
 
 @pytest.mark.parametrize(("is_table", "numbers"), [(False, 1), (True, 2)])
 def test_state_is_no_more_than_declared(entry: Entry, is_table: bool, numbers: int) -> None:
-    weight = torch.nn.Parameter(torch.ones(300, 70))
-    weight.is_table = is_table  # type: ignore[attr-defined]
+    weight: Any = torch.nn.Parameter(torch.ones(300, 70))
+    weight.is_table = is_table
     optimizer = entry.load()([weight], build(entry))
     weight.grad = torch.ones(300, 70)
     optimizer.step()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,8 +40,8 @@ class Tiny(nn.Module):
         torch.manual_seed(3)
         self.embed = nn.Embedding(16, 8)
         self.out = nn.Linear(8, 16)
-        self.unused = nn.LayerNorm(3)
-        self.unused.no_weight_decay = {"weight", "bias"}  # type: ignore[assignment]
+        self.unused: Any = nn.LayerNorm(3)
+        self.unused.no_weight_decay = {"weight", "bias"}
 
     def forward(self, tokens: Tensor, labels: Tensor, *, routing: None = None) -> Tensor:
         return nn.functional.cross_entropy(self.out(self.embed(tokens)).flatten(0, 1), labels.flatten())

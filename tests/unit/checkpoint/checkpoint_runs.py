@@ -37,8 +37,8 @@ class Tiny(nn.Module):
     def __init__(self, width: int = 8) -> None:
         super().__init__()
         self.embed = nn.Embedding(16, width)
-        self.norm = nn.LayerNorm(width)
-        self.norm.no_weight_decay = {"weight", "bias"}  # type: ignore[assignment]
+        self.norm: Any = nn.LayerNorm(width)
+        self.norm.no_weight_decay = {"weight", "bias"}
         self.out = nn.Linear(width, 16, bias=False)
         self.register_buffer("seen", torch.zeros(3))
         self.register_buffer("scratch", torch.zeros(3), persistent=False)

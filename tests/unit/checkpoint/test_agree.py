@@ -53,4 +53,4 @@ def test_ranks_start_from_one_step_or_not_at_all(tmp_path: Path) -> None:
 
 def test_one_rank_agrees_with_itself() -> None:
     alone = Groups(world=None, data=None, data_rank=0, data_size=1)
-    assert agree_on_step(7, alone, None) is None  # type: ignore[arg-type, func-returns-value]
+    assert agree_on_step(7, alone, None) is None  # type: ignore[arg-type, func-returns-value]  # no groups

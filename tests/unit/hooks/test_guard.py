@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -21,10 +22,10 @@ def hide() -> None:
 
 
 @pytest.mark.parametrize("busy", [lambda: time.sleep(1e6), lambda: [None for _ in iter(int, 1)], hide])
-def test_what_takes_too_long_is_interrupted_and_named(monkeypatch: pytest.MonkeyPatch, busy: object) -> None:
+def test_what_takes_too_long_is_interrupted_and_named(monkeypatch: pytest.MonkeyPatch, busy: Any) -> None:
     monkeypatch.setattr(guard, "LISTING_S", 0.05)
     with pytest.raises(SlowListingError, match=r"neox-a takes longer than 0\.05 s to be listed"), in_time("neox-a"):
-        busy()  # type: ignore[operator]
+        busy()
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 

@@ -325,7 +325,7 @@ def value_of(key: Key) -> str:
 def _fits(key: Key, value: float) -> bool:
     check = key.field.attribute.validator if key.field is not None else None
     try:
-        return check is None or check(None, key.field.attribute, value) is None  # type: ignore[union-attr]
+        return check is None or check(None, key.field.attribute, value) is None  # type: ignore[union-attr]  # a check is set
     except ValueError:
         return False
 

@@ -1,5 +1,7 @@
 """Shares of the documents."""
 
+from typing import Any
+
 import pytest
 
 from neox_core.config.problem import MisfitError
@@ -17,11 +19,11 @@ from neox_core.plan.split import shares
         ("0,0,5", (0.0, 0.0, 1.0)),
     ],
 )
-def test_shares(written: object, expected: tuple[float, float, float]) -> None:
-    assert shares(written) == pytest.approx(expected)  # type: ignore[arg-type]
+def test_shares(written: Any, expected: tuple[float, float, float]) -> None:
+    assert shares(written) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("written", ["", "a,b", "1,2,3,4", "0,0", "-1,2", "inf,1", "nan", (), (1.0, -1.0)])
-def test_what_are_no_shares(written: object) -> None:
+def test_what_are_no_shares(written: Any) -> None:
     with pytest.raises(MisfitError):
-        shares(written)  # type: ignore[arg-type]
+        shares(written)

@@ -294,8 +294,13 @@ def loop_of(folder: Path, model: GPTPlan, **layout: Any) -> list[str]:
         info = RunInfo(
             folder, 0, 6, num_parameters=1, num_ranks=1, tokens_per_step=96, device="cuda", samples_per_step=4
         )
-        look = {"log_interval": 2, "flops_per_token": 1.0, "peak": Peak(None, ""), "stop_on_nonfinite": True}
-        report, seen = Report(info, [], groups, DEVICE, **look), []  # type: ignore[arg-type]
+        look: dict[str, Any] = {
+            "log_interval": 2,
+            "flops_per_token": 1.0,
+            "peak": Peak(None, ""),
+            "stop_on_nonfinite": True,
+        }
+        report, seen = Report(info, [], groups, DEVICE, **look), []
 
         def batches() -> Iterator[Tensor]:
             while True:
@@ -356,7 +361,7 @@ CASES: dict[str, Callable[[], list[str]]] = {
 
 def main() -> None:
     torch.cuda._lazy_init = lambda: None
-    nn.Module._apply = _apply  # type: ignore[method-assign]
+    nn.Module._apply = _apply  # type: ignore[method-assign]  # in a process of its own
     flex.compiled = lambda: _attention
     found = {}
     for name, case in CASES.items():

@@ -1,6 +1,7 @@
 """What a plan names and nobody builds stops the run."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,13 +18,13 @@ def part(kind: str, name: str, **settings: object) -> ComponentRef:
 
 def test_a_component_that_nobody_asked_for_is_named_with_its_keys() -> None:
     ledger = Ledger()
-    parts = part("norm", "flat"), part("position", "round", turns=2), part("launcher", "local")
+    parts: Any = part("norm", "flat"), part("position", "round", turns=2), part("launcher", "local")
     read, unread, launcher = noting(parts, ledger)
     read.load()
     with pytest.raises(ConfigError, match=r"position round \(turns\)") as caught:
-        require_consumed((read, unread, launcher), ledger)  # type: ignore[arg-type]
+        require_consumed((read, unread, launcher), ledger)
     assert "norm" not in caught.value.message
-    require_consumed((read, launcher), ledger)  # type: ignore[arg-type]
+    require_consumed((read, launcher), ledger)
 
 
 def test_a_component_does_not_change_when_it_is_loaded() -> None:
