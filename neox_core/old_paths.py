@@ -13,6 +13,8 @@ MOVED = {
     "neox_core.contracts.family": "neox_hf.contracts",
     "neox_core.contracts.interchange": "neox_hf.contracts",
     "neox_core.contracts.model": "neox_gpt.contracts",
+    "neox_core.parallel.linear": "neox_gpt.linear",
+    "neox_core.parallel.matmul": "neox_gpt.matmul",
     "neox_core.testing.layers": "neox_gpt.testing.layers",
     "neox_core.testing.layouts": "neox_gpt.testing.layouts",
     "neox_core.train.rank": "neox_core.run.rank",

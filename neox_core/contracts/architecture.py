@@ -154,6 +154,10 @@ class Architecture(Protocol):
         """`prompt` and a continuation of it. model: a whole one, as `build` returns it."""
         ...
 
+    def product(self, x: Tensor, weight: Tensor) -> Tensor:
+        """`x @ weight.T` as the layers of the model compute it, with which the peak FLOP/s of a CPU are measured."""
+        ...
+
     def op_shape(self, op: str, context: BuildContext) -> tuple[int, ...]:
         """The shape of the first tensor of an op of the model, for one sample on this rank."""
         ...

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 from attrs import frozen
 
-from neox_core.parallel.matmul import linear
-
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from neox_core.plan.runfile import PrecisionPlan
+
+    Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 # Dense TFLOP/s with 16-bit inputs, and with fp32 inputs without TF32; from the vendors' data sheets.
 KNOWN = {
@@ -58,8 +60,11 @@ class Peak:
         return None if share is not None and self.measured and share > 1 else share
 
 
-def find_peak(given_tflops: float | None, precision: PrecisionPlan, device: torch.device) -> Peak:
-    """`given_tflops` if set, else by the GPU's name, else by matmuls on the CPU (about half a second)."""
+def find_peak(given_tflops: float | None, precision: PrecisionPlan, device: torch.device, product: Product) -> Peak:
+    """`given_tflops` if set, else by the GPU's name, else by matmuls on the CPU (about half a second).
+
+    product: (x, weight) -> x @ weight.T, as the model computes it.
+    """
     name = precision.autocast or precision.dtype
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
     if given_tflops is not None:
@@ -71,7 +76,7 @@ def find_peak(given_tflops: float | None, precision: PrecisionPlan, device: torc
             return Peak(None, f"the peak of {gpu} is not known; set peak-tflops")
         tflops = known[1] if name == "fp32" else known[0]
         return Peak(tflops * 1e12, f"{tflops:g} TFLOP/s a rank, dense {name} of {gpu}")
-    rates = measure_matmul(dtype)
+    rates = measure_matmul(dtype, product)
     slowest, best, how = min(rates), max(rates), f"a {name} matmul measured with {torch.get_num_threads()} threads"
     if slowest < AGREEMENT * best:
         spread = f"{slowest / 1e12:.2g} to {best / 1e12:.2g} TFLOP/s"
@@ -79,27 +84,29 @@ def find_peak(given_tflops: float | None, precision: PrecisionPlan, device: torc
     return Peak(best, f"{best / 1e12:.3g} TFLOP/s a rank, {how}", measured=True)
 
 
-def measure_matmul(dtype: torch.dtype, size: int = 768, looks: int = 6, seconds: float = 0.8) -> list[float]:
-    """FLOP/s of [size, size] matmuls on this CPU, computed as in the model: the fastest of each measurement.
+def measure_matmul(
+    dtype: torch.dtype, product: Product, size: int = 768, looks: int = 6, seconds: float = 0.8
+) -> list[float]:
+    """FLOP/s of [size, size] matmuls on this CPU: the fastest of each measurement.
 
     There are at most `looks` measurements, 0.03 s apart, and from the third on they stop after `seconds`.
     """
     left, right = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
     rates: list[float] = []
     with torch.no_grad():
-        linear(left, right)
+        product(left, right)
         end = time.perf_counter() + seconds
         while len(rates) < looks and (len(rates) < 3 or time.perf_counter() < end):
-            rates.append(2 * size**3 / _quickest(left, right))
+            rates.append(2 * size**3 / _quickest(product, left, right))
             time.sleep(0.03)
     return rates
 
 
-def _quickest(left: torch.Tensor, right: torch.Tensor, seconds: float = 0.03) -> float:
+def _quickest(product: Product, left: torch.Tensor, right: torch.Tensor, seconds: float = 0.03) -> float:
     """Seconds of the fastest product, of as many as fit into `seconds`, at least one."""
     best, end = float("inf"), time.perf_counter() + seconds
     while best == float("inf") or time.perf_counter() < end:
         start = time.perf_counter()
-        linear(left, right)
+        product(left, right)
         best = min(best, time.perf_counter() - start)
     return best

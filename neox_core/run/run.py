@@ -88,7 +88,7 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: Ledger) -> 
     state, schedule = resumed.state, resumed.schedule
     samples.resume(state, resumed.path)
     report = _build_report(
-        plan, model, context, state, startup, samples.trail, tokens_of_steps(plan, curriculum), engine
+        plan, architecture, model, context, state, startup, samples.trail, tokens_of_steps(plan, curriculum), engine
     )
     heartbeat = Heartbeat(local_rank)
     unwatched = () if heartbeat.watched or not plan.train.stall_timeout_s else (UNWATCHED,)
@@ -173,6 +173,7 @@ def _say_where_it_begins(report: Report, resumed: Resumed, notes: Sequence[str])
 
 def _build_report(
     plan: RunPlan,
+    architecture: Architecture,
     model: Any,
     context: BuildContext,
     state: TrainState,
@@ -181,7 +182,7 @@ def _build_report(
     tokens_of: Callable[[int], int],
     engine: Engine,
 ) -> Report:
-    peak = find_peak(plan.train.peak_tflops, plan.precision, context.device)
+    peak = find_peak(plan.train.peak_tflops, plan.precision, context.device, architecture.product)
     info = RunInfo(
         run_dir=Path(plan.run_dir),
         first_step=state.step,

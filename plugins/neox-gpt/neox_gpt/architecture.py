@@ -12,6 +12,7 @@ from neox_core.contracts import SparseUse
 from neox_gpt.attention.scores import stores_scores
 from neox_gpt.build import build_decoder_stage, build_model
 from neox_gpt.generation.generate import sample
+from neox_gpt.matmul import linear
 from neox_gpt.model_inputs import load_position
 from neox_gpt.ops import BLOCK_SPARSE, SOFTMAXES
 
@@ -58,6 +59,9 @@ class GPTArchitecture:
 
     def sample(self, model: Any, tokenizer: Tokenizer, prompt: str) -> str:
         return sample(model, tokenizer, prompt)
+
+    def product(self, x: Tensor, weight: Tensor) -> Tensor:
+        return linear(x, weight)
 
     def op_shape(self, op: str, context: BuildContext) -> tuple[int, ...]:
         plan, share = self.plan, context.groups.tensor.share

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from neox_core.parallel.linear import ColumnLinear
-from neox_core.parallel.matmul import linear
 from neox_core.parallel.tensor import ALONE
 from neox_gpt.attention.cache import KeyValueCache
 from neox_gpt.attention.flex import mask_of_pass
 from neox_gpt.block import Block
 from neox_gpt.documents import DocumentRules
 from neox_gpt.embedding import Embedding
+from neox_gpt.linear import ColumnLinear
 from neox_gpt.loss import cross_entropy
+from neox_gpt.matmul import linear
 from neox_gpt.recompute import run_layers
 from neox_gpt.scope import Scope, prepare
 from neox_gpt.shape import flops_per_token

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neox_core.parallel.matmul import gradient_product, times_transposed
 from neox_core.parallel.tensor import ALONE, TensorParallel
+from neox_gpt.matmul import gradient_product, times_transposed
 
 IGNORED = -100
 CHUNK_BYTES = {"cpu": 24 * 2**20}  # a processor's last cache; the logits are read and written four times

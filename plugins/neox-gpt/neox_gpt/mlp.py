@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from neox_core.parallel.linear import ColumnLinear, RowLinear
 from neox_core.parallel.tensor import ALONE
+from neox_gpt.linear import ColumnLinear, RowLinear
 
 if TYPE_CHECKING:
     from neox_core.parallel.tensor import TensorParallel

@@ -14,11 +14,11 @@ from attrs import frozen
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from neox_core.parallel.linear import ColumnLinear
 from neox_core.parallel.row import RowLayer
 from neox_gpt.attention.flex import mask_of_pass
 from neox_gpt.block import Block
 from neox_gpt.embedding import Embedding
+from neox_gpt.linear import ColumnLinear
 from neox_gpt.loss import cross_entropy
 from neox_gpt.recompute import run_layers
 from neox_gpt.scope import Scope, prepare

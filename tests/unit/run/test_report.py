@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import linear
 
 from neox_core.contracts.host import RunInfo
 from neox_core.errors import RankError
@@ -301,10 +302,10 @@ def test_the_peak_says_where_it_comes_from():
     class Precision:
         dtype, autocast = "fp32", "bf16"
 
-    given = find_peak(1.5, Precision, torch.device("cpu"))
+    given = find_peak(1.5, Precision, torch.device("cpu"), linear)
     assert given.flops == 1.5e12
     assert "peak-tflops" in given.source
-    measured = find_peak(None, Precision, torch.device("cpu"))
+    measured = find_peak(None, Precision, torch.device("cpu"), linear)
     assert "bf16" in measured.source
     if measured.flops is None:  # so busy is this machine
         return
@@ -321,8 +322,8 @@ def test_the_peak_says_where_it_comes_from():
 
 def test_a_peak_that_varies_is_not_shown_as_one(monkeypatch):
     def found(*rates):
-        monkeypatch.setattr(peak, "measure_matmul", lambda dtype: [rate * 1e12 for rate in rates])
-        return find_peak(None, PrecisionPlan("fp32", None), torch.device("cpu"))
+        monkeypatch.setattr(peak, "measure_matmul", lambda dtype, product: [rate * 1e12 for rate in rates])
+        return find_peak(None, PrecisionPlan("fp32", None), torch.device("cpu"), linear)
 
     steady, busy = found(0.95, 1.0, 0.9), found(0.05, 1.0, 0.9)
     assert (steady.flops, busy.flops) == (1e12, None)
@@ -342,7 +343,7 @@ def test_a_run_that_is_quicker_than_its_measured_peak_says_so_and_has_no_mfu():
 
 
 def test_each_look_at_the_peak_is_a_rate_of_its_own():
-    rates = measure_matmul(torch.float32, size=64, looks=4)
+    rates = measure_matmul(torch.float32, linear, size=64, looks=4)
     assert len(rates) == 4
     assert len(set(rates)) > 1
 
@@ -353,5 +354,5 @@ def test_each_look_at_the_peak_is_a_rate_of_its_own():
 )
 def test_the_peak_of_a_gpu_is_that_of_its_whole_name(name, tflops, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
-    found = find_peak(None, PrecisionPlan("bf16", None), torch.device("cuda"))
+    found = find_peak(None, PrecisionPlan("bf16", None), torch.device("cuda"), linear)
     assert found.flops == (None if tflops is None else tflops * 1e12)

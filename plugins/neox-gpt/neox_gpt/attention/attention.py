@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from neox_core.parallel.linear import ColumnLinear, RowLinear
 from neox_core.parallel.tensor import ALONE
 from neox_gpt.attention.scores import Request, attend
 from neox_gpt.dropout import attention_site
+from neox_gpt.linear import ColumnLinear, RowLinear
 from neox_gpt.scope import PLAIN, Scope
 
 if TYPE_CHECKING:

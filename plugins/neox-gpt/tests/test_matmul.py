@@ -2,11 +2,10 @@
 
 import pytest
 import torch
+from neox_gpt import matmul
+from neox_gpt.matmul import linear, times_transposed
 from torch import Tensor
 from torch.nn import functional as F
-
-from neox_core.parallel import matmul
-from neox_core.parallel.matmul import linear, times_transposed
 
 
 @pytest.fixture(params=[True, False], ids=["onednn", "without"])

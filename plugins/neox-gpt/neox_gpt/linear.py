@@ -7,14 +7,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from neox_core.parallel.matmul import linear
 from neox_core.parallel.tensor import ALONE, Cut, TensorParallel
+from neox_gpt.matmul import linear
 
 
 class Linear(nn.Module):
     """`x @ weight.T + bias`: [..., inputs] -> [..., outputs].
 
-    The weight is left empty, since `model/init.py` draws every weight from its name; the bias starts at 0.
+    The weight is left empty, since `init.py` draws every weight from its name; the bias starts at 0.
     residual_output: whether the result is added to the residual stream, whose weights start smaller.
     """
 
