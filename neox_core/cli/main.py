@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from attrs import frozen
 
-from neox_core.cli.offered import OFFER, catalog_for_help, load_offer, offered, package_of
+from neox_core.cli.offered import OFFER, OpenGroup, catalog_for_help, groups, load_offer, offered, opened, package_of
 from neox_core.errors import NeoxError, PluginError, UsageError, in_words, nobody_reads, report
 from neox_core.hooks.component import cause_of, load_path
 from neox_core.terminal import echo, one_line, readable
@@ -41,13 +41,15 @@ class NeoxGroup(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*SUBCOMMANDS, *offered(catalog_for_help(), SUBCOMMANDS)]
+        catalog = catalog_for_help()
+        return [*SUBCOMMANDS, *offered(catalog, SUBCOMMANDS), *groups(catalog, SUBCOMMANDS)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """As click's, from the one-line helps, so that it imports no subcommand."""
-        lines = [(name, command.help) for name, command in SUBCOMMANDS.items()]
-        for name, entry in offered(catalog_for_help(), SUBCOMMANDS).items():
+        lines, catalog = [(name, command.help) for name, command in SUBCOMMANDS.items()], catalog_for_help()
+        for name, entry in offered(catalog, SUBCOMMANDS).items():
             lines.append((name, one_line(f"{entry.component.summary} ({entry.plugin.id})".lstrip())))
+        lines += [(name, f"A group of commands ({plugins})") for name, plugins in groups(catalog, SUBCOMMANDS).items()]
         with formatter.section("Commands"):
             formatter.write_dl(lines)
 
@@ -58,15 +60,20 @@ class NeoxGroup(click.Group):
             from neox_core.hooks.loader import load_plugins
 
             catalog = load_plugins()
+            if cmd_name in groups(catalog, SUBCOMMANDS):
+                return OpenGroup(cmd_name)
             if ":" not in cmd_name and not catalog.registry.offers("command", cmd_name):
                 self._refuse(ctx, cmd_name, catalog)
-            command = load_offer(ctx, catalog.find("command", cmd_name))
+            entry = catalog.find("command", cmd_name)
+            command = load_offer(ctx, entry)
+            if isinstance(command, click.Group):
+                command = opened(entry.component.name, command)
         if not isinstance(command, click.Command):
             raise PluginError(f"command {cmd_name!r} is {command!r}, not a click command")
         return command
 
     def _refuse(self, ctx: click.Context, name: str, catalog: "Catalog") -> NoReturn:
-        near = get_close_matches(name, [*SUBCOMMANDS, *offered(catalog, SUBCOMMANDS)], 1)
+        near = get_close_matches(name, self.list_commands(ctx), 1)
         way_out = f"did you mean {near[0]!r}?" if near else "`neox --help` lists all commands"
         way_out = package_of(name) or way_out
         failed = "".join(f"\n  not loaded, and may offer it: plugin {report.line}" for report in catalog.failed())

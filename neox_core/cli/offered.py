@@ -1,7 +1,7 @@
-"""The commands that plugins offer: in `neox` by their names, in a group such as `neox config` behind its own."""
+"""The commands that plugins offer: `x` is `neox x`, and `data.x` is `neox data x`, whoever offers the group."""
 
 from collections.abc import Container
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,14 +13,12 @@ if TYPE_CHECKING:
 
 OFFER = "neox_core.offer"
 """Where a click context keeps the plugin's offer that its command is."""
-GROUPS = "config.", "plugins."
-"""How the names of commands begin that belong to a group."""
 
 
 def offered(catalog: "Catalog | None", own: Container[str], group: str = "") -> "dict[str, Entry]":
     """The commands of plugins by the name that calls them: qualified where two plugins offer the same one.
 
-    own: names that are taken. group: whose commands; "" for those that belong to none.
+    own: names that are taken. group: whose commands, with its dot; "" for those that belong to none.
     """
     if catalog is None:
         return {}
@@ -28,10 +26,25 @@ def offered(catalog: "Catalog | None", own: Container[str], group: str = "") -> 
     found = {}
     for entry in catalog.registry.entries("command"):
         name = entry.component.name
-        if name.startswith(group) if group else not name.startswith(GROUPS):
+        if name.startswith(group) if group else "." not in name:
             short = name.removeprefix(group)
             found[entry.qualified if entry.qualified in taken or short in own else short] = entry
     return found
+
+
+def groups(catalog: "Catalog | None", own: Container[str]) -> dict[str, str]:
+    """The groups that consist of nothing but commands of plugins, and whose these are.
+
+    own: names that are taken
+    """
+    if catalog is None:
+        return {}
+    found: dict[str, list[str]] = {}
+    for entry in catalog.registry.entries("command"):
+        group, dot, _ = entry.component.name.partition(".")
+        if dot and group not in own and not catalog.registry.offers("command", group):
+            found.setdefault(group, []).append(entry.plugin.id)
+    return {group: ", ".join(dict.fromkeys(plugins)) for group, plugins in found.items()}
 
 
 def catalog_for_help() -> "Catalog | None":
@@ -62,20 +75,50 @@ def package_of(command: str) -> str:
     return f"{found} offers it: {install.how_to_install(found)}" if found else ""
 
 
+def opened(name: str, group: click.Group) -> "OpenGroup":
+    """The group of a plugin, with the commands that other plugins add to it.
+
+    name: under which it is offered
+    """
+    return OpenGroup(
+        name,
+        inner=group,
+        callback=group.callback,
+        params=group.params,
+        help=group.help,
+        epilog=group.epilog,
+        context_settings=group.context_settings,
+        invoke_without_command=group.invoke_without_command,
+        no_args_is_help=group.no_args_is_help,
+    )
+
+
 class OpenGroup(click.Group):
-    """A group inside `neox` that plugins add commands to: `config.x` is `neox config x`."""
+    """A group inside `neox` that plugins add commands to: `config.x` is `neox config x`.
+
+    inner: the group of a plugin that has commands of its own already
+    """
+
+    def __init__(self, *args: Any, inner: click.Group | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._inner = inner
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), *offered(catalog_for_help(), self.commands, f"{self.name}.")]
+        own = self._own(ctx)
+        return [*own, *offered(catalog_for_help(), own, f"{self.name}.")]
+
+    def _own(self, ctx: click.Context) -> list[str]:
+        return self._inner.list_commands(ctx) if self._inner else super().list_commands(ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        own = super().get_command(ctx, cmd_name)
+        own = self._inner.get_command(ctx, cmd_name) if self._inner else super().get_command(ctx, cmd_name)
         if own is not None:
             return own
         from neox_core.hooks.loader import load_plugins
 
-        entry = offered(load_plugins(), self.commands, f"{self.name}.").get(cmd_name)
-        if entry is None and (package := package_of(f"{self.name}.{cmd_name}")):
+        entry = offered(load_plugins(), self._own(ctx), f"{self.name}.").get(cmd_name)
+        others = package_of(str(self.name)) if self._inner is None else ""
+        if entry is None and (package := package_of(f"{self.name}.{cmd_name}") or others):
             raise click.UsageError(f"no command {cmd_name!r}; {package}", ctx)
         command = load_offer(ctx, entry) if entry is not None else None
         if entry is not None and not isinstance(command, click.Command):

@@ -168,8 +168,8 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "command",
         "neox_commands",
-        help="""Subcommands of `neox`, by name; `config.x` is one of `neox config`. The target is a `click.Command`,
-        imported when the command is called.""",
+        help="""Subcommands of `neox`, by name; `config.x` is `neox config x`, and `data.x` is `neox data x`, whichever
+        plugin offers the group. The target is a `click.Command`, imported when the command is called.""",
     ),
 )
 

@@ -38,7 +38,8 @@ def _component(catalog: Catalog, entry: Entry) -> str:
     if not kind.used:
         lines.append("  use       none yet: this version of neox does not use this kind")
     elif entry.kind == "command":
-        lines.append(f"  use       neox {written}")
+        group, dot, rest = written.partition(".")
+        lines.append(f"  use       neox {group} {rest}" if dot and ":" not in group else f"  use       neox {written}")
     elif kind.key:
         lines.append(f"  use       {kind.key.replace('_', '-')}: {f'[{written}]' if kind.many else written}")
     if others:

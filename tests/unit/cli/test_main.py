@@ -255,6 +255,80 @@ def test_a_command_that_two_plugins_offer(site: Any) -> None:
     assert "neox-a:hello" in help_text["stdout"]
 
 
+GROUPS = """
+from neox_core.api import Component, hookimpl
+
+@hookimpl
+def neox_commands():
+    return [Component(name, f"neox_a.commands:{target}", summary="Of a group.") for name, target in NAMES.items()]
+"""
+IN_GROUPS = """
+import click
+
+@click.group()
+@click.option("--loud", is_flag=True)
+@click.pass_context
+def tools(ctx, loud):
+    "Tools."
+    ctx.obj = loud
+
+@tools.command()
+def own():
+    click.echo("own")
+
+@click.command()
+@click.pass_obj
+def added(loud):
+    "Added by another."
+    click.echo(f"added, loud: {loud}")
+
+@click.command()
+def broken():
+    {}["key"]
+"""
+
+
+def test_commands_in_the_group_of_another_plugin_and_in_one_of_nobody(site: Any) -> None:
+    for plugin, names in {
+        "neox-a": {"tools": "tools"},
+        "neox-b": {"tools.added": "added", "tools.own": "added", "tools.broken": "broken", "alone.x": "added"},
+    }.items():
+        package = plugin.replace("-", "_")
+        source = GROUPS.replace("neox_a", package).replace("NAMES", repr(names))
+        site.install(plugin, source, {f"{package}/commands.py": IN_GROUPS})
+    own, added, clash, broken, alone, none, tools, everything = site.neox_each(
+        ["tools", "own"],
+        ["tools", "--loud", "added"],
+        ["tools", "neox-b:tools.own"],
+        ["tools", "broken"],
+        ["alone", "x"],
+        ["alone", "y"],
+        ["tools", "--help"],
+        ["--help"],
+    )
+    assert own["stdout"] == "own\n"
+    assert added["stdout"] == "added, loud: True\n"
+    assert clash["stdout"] == "added, loud: False\n"
+    assert (broken["exit_code"], "command neox-b:tools.broken 1.0 failed: KeyError" in broken["stderr"]) == (3, True)
+    assert alone["stdout"] == "added, loud: None\n"
+    assert (none["exit_code"], "No such command 'y'" in none["stderr"]) == (2, True)
+    assert "--loud" in tools["stdout"]
+    assert "Added by another." in tools["stdout"]
+    assert "A group of commands (neox-b)" in everything["stdout"]
+    assert "tools.added" not in everything["stdout"]
+
+
+def test_the_command_of_the_page(site: Any, tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs/plugins.md").read_text("utf-8")
+    code = dict(re.findall(r"`(neox_words/\w+\.py)`[^`]*:\n\n```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
+    site.install("neox-words", code.pop("neox_words/plugin.py"), code)
+    (tmp_path / "text").write_text("one two\nthree\n")
+    (tmp_path / "zeros").write_bytes(bytes(9))
+    text, zeros = site.neox_each(["data", "words", str(tmp_path / "text")], ["data", "words", str(tmp_path / "zeros")])
+    assert text["stdout"] == "3 words\n"
+    assert (zeros["exit_code"], "zeros is not a text\n  give a file in UTF-8" in zeros["stderr"]) == (4, True)
+
+
 def test_a_command_with_the_name_of_one_of_ours(site: Any) -> None:
     site.install_ours("neox-author")
     offer_commands(site, "neox-a", "plugins", "hello")
