@@ -84,7 +84,7 @@ def _taken(catalog: Catalog, kind: Kind, distribution: str, package: str, name: 
     for known in catalog.registry.names(kind.name):
         if known.lower() == name:
             owner = catalog.registry.offers(kind.name, known)[0].plugin.id
-            yield f"{owner} offers a {kind.name} {known!r}, and that of {distribution} would have its name"
+            yield f"{owner} offers the {kind.name} {known!r}, and that of {distribution} would have its name"
 
 
 def _files(catalog: Catalog, kind: Kind, distribution: str, package: str, name: str) -> dict[str, str]:

@@ -79,14 +79,9 @@ def test_a_name_that_cannot_be_used_is_refused(kind: str, name: str, said: str, 
 
 
 def test_the_name_of_an_installed_component_is_refused(tmp_path: Path) -> None:
-    if not load_plugins().registry.offers("command", "plugins.check"):
-        pytest.skip("the installed plugin is another one")
-    offered = next(iter(load_plugins().registry.entries("norm")), None)
-    if offered is None:
-        pytest.skip("no norm is installed")
-    code, text = new(tmp_path, "norm", f"neox-{offered.component.name}")
+    code, text = new(tmp_path, "objective", "Causal.LM")
     assert code == 2
-    assert f"{offered.plugin.id} offers a norm" in text
+    assert "neox-causal-lm offers the objective 'causal-lm', and that of Causal.LM would have its name" in text
 
 
 @pytest.mark.parametrize("there", ["folder", "file", "link"])
