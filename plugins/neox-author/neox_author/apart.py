@@ -116,7 +116,7 @@ def _run(
 
 def _keep_end(stream: IO[bytes], said: bytearray) -> None:
     with stream:
-        while part := stream.read1(LAST_BYTES):  # type: ignore[attr-defined]
+        while part := stream.read1(LAST_BYTES):  # type: ignore[attr-defined]  # a pipe of Popen is buffered
             said += part
             del said[:-LAST_BYTES]
 
