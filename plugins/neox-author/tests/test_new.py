@@ -3,15 +3,19 @@
 import re
 import sys
 from importlib import invalidate_caches
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from neox_author.new import kind_of, write_plugin
 from neox_author.project import as_installed, read_project
 from neox_author.template import folder_of, kit_of
 
 from neox_core.cli.main import neox
+from neox_core.errors import UsageError
+from neox_core.hooks.component import GROUP
 from neox_core.hooks.loader import load_plugins
 
 KINDS = [name for name, kind in load_plugins().registry.kinds.items() if folder_of(kind)]
@@ -80,9 +84,10 @@ def test_a_name_that_cannot_be_used_is_refused(kind: str, name: str, said: str, 
 
 
 def test_the_name_of_an_installed_component_is_refused(tmp_path: Path) -> None:
-    code, text = new(tmp_path, "objective", "Causal.LM")
-    assert code == 2
-    assert "neox-causal-lm offers the objective 'causal-lm', and that of Causal.LM would have its name" in text
+    catalog = load_plugins([EntryPoint("neox-causal-lm", "neox_causal_lm.plugin", GROUP)], {})
+    said = "neox-causal-lm offers the objective 'causal-lm', and that of Causal.LM would have its name"
+    with pytest.raises(UsageError, match=said):
+        write_plugin(catalog, kind_of(catalog, "objective"), "Causal.LM", tmp_path)
 
 
 @pytest.mark.parametrize("there", ["folder", "file", "link"])
