@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from neox_gpt.api import PositionShape
 from neox_gpt.gpt import GPT
+from neox_gpt.mlp import MLP
 from neox_gpt.shape import build_shape, num_parameters
 from ruamel.yaml import YAML
 
@@ -133,7 +135,9 @@ def _gpt(plan: Any, vocab_size: int) -> GPT:
     nonlinearity = make_activation(activation)
     shape = build_shape(plan.model, vocab_size, gated=nonlinearity.gated)
     numbers = PositionShape(shape.hidden_size, shape.num_heads, shape.head_dim, shape.max_positions)
-    return GPT(shape, lambda: make_norm(shape.hidden_size, norm), nonlinearity, make_position(numbers, position))
+    norms = partial(make_norm, shape.hidden_size, norm)
+    feed_forward = lambda block: MLP(shape.feed_forward(block), nonlinearity)  # noqa: E731
+    return GPT(shape, norms, feed_forward, make_position(numbers, position))
 
 
 def _scaled(name: str, plugins: Any, folder: Path, **more: Any) -> Path:

@@ -108,6 +108,10 @@ class Everything:
         return neox_gpt.plugin.neox_architectures()
 
     @hookimpl
+    def neox_feed_forwards(self) -> list[Component]:
+        return neox_gpt.plugin.neox_feed_forwards()
+
+    @hookimpl
     def neox_objectives(self) -> list[Component]:
         return neox_causal_lm.plugin.neox_objectives()
 

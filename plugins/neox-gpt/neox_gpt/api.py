@@ -1,20 +1,57 @@
-"""What other packages may import of this one: the contracts of its kinds, the plan, and building a decoder."""
+"""What other packages may import of this one: the contracts of its kinds, the plan, and building a decoder.
 
-from neox_gpt.attention.flex import TILE, flex_by, tile_lists
-from neox_gpt.attention.scores import Request
-from neox_gpt.attention.sparse import BlockTable
-from neox_gpt.build import build_model, parameter_shapes
+Contracts and plan are light, so that a planner can import them on the host. What needs torch is imported when it is
+asked for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from neox_gpt.config.plan import GPTPlan, gpt_plan_in
-from neox_gpt.contracts import Activation, LayoutShape, Norm, Position, PositionShape, ScoreBias, SparseLayout
-from neox_gpt.dropout import site_keys
-from neox_gpt.linear import ColumnLinear, RowLinear
-from neox_gpt.matmul import linear
+from neox_gpt.contracts import (
+    Activation,
+    FeedForward,
+    FeedForwardShape,
+    FeedForwardSize,
+    LayoutShape,
+    Norm,
+    Position,
+    PositionShape,
+    ScoreBias,
+    SparseLayout,
+)
+
+if TYPE_CHECKING:
+    from neox_gpt.attention.flex import TILE, flex_by, tile_lists
+    from neox_gpt.attention.scores import Request
+    from neox_gpt.attention.sparse import BlockTable
+    from neox_gpt.build import build_model, parameter_shapes
+    from neox_gpt.dropout import site_keys
+    from neox_gpt.linear import ColumnLinear, RowLinear
+    from neox_gpt.matmul import linear
+
+_HEAVY = {
+    "TILE": "attention.flex",
+    "BlockTable": "attention.sparse",
+    "ColumnLinear": "linear",
+    "Request": "attention.scores",
+    "RowLinear": "linear",
+    "build_model": "build",
+    "flex_by": "attention.flex",
+    "linear": "matmul",
+    "parameter_shapes": "build",
+    "site_keys": "dropout",
+    "tile_lists": "attention.flex",
+}
 
 __all__ = [
     "TILE",
     "Activation",
     "BlockTable",
     "ColumnLinear",
+    "FeedForward",
+    "FeedForwardShape",
+    "FeedForwardSize",
     "GPTPlan",
     "LayoutShape",
     "Norm",
@@ -32,3 +69,9 @@ __all__ = [
     "site_keys",
     "tile_lists",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HEAVY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"neox_gpt.{_HEAVY[name]}"), name)

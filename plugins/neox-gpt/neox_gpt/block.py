@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from neox_core.parallel.tensor import ALONE
 from neox_gpt.attention.attention import Attention
 from neox_gpt.dropout import attended_site, drop, mlp_site
-from neox_gpt.mlp import MLP
 from neox_gpt.scope import PLAIN, Scope
 
 if TYPE_CHECKING:
     from neox_core.parallel.tensor import TensorParallel
-    from neox_gpt.contracts import Activation, Position
+    from neox_gpt.contracts import FeedForward, Position
     from neox_gpt.shape import ModelShape
 
 
@@ -26,14 +25,14 @@ class Block(nn.Module):
     parallel: x = x + attention(norm(x)) + mlp(norm(x))    GPT-NeoX's `gpt-j-residual`, each sublayer with a norm
     shared_norm: the parallel form with one norm for both, as in GPT-J itself.
     residual_post_norm: the serial form with the normalised tensor as residual.
-    With sequence parallelism a rank has some of the positions.
+    With sequence parallelism a rank has some of the positions. feed_forward: makes what keeps `contracts.FeedForward`.
     """
 
     def __init__(
         self,
         shape: ModelShape,
         norm: Callable[[], nn.Module],
-        activation: Activation,
+        feed_forward: Callable[[], FeedForward],
         tensor: TensorParallel = ALONE,
     ) -> None:
         super().__init__()
@@ -45,7 +44,8 @@ class Block(nn.Module):
         self.attention_norm = norm()
         self.attention = Attention(shape, tensor)
         self.mlp_norm = None if shape.shared_norm else norm()
-        self.mlp = MLP(shape, activation, tensor)
+        self.mlp: Any = feed_forward()
+        self.last_bias_apart = hasattr(self.mlp, "last_bias")
 
     def forward(self, x: Tensor, position: Position, scope: Scope = PLAIN, layer: int = 0) -> Tensor:
         """layer: the place of this pass among all layers; a block that is shared has several."""
@@ -65,7 +65,9 @@ class Block(nn.Module):
                 after = self._add(residual, attended, self.attention.output.bias, scope.keys, site)
                 normed = self.mlp_norm(after)
             residual = normed if self.residual_post_norm else after
-        return self._add(residual, self.mlp(normed, bias=not apart), self.mlp.down.bias, scope.keys, mlp_site(layer))
+        if not self.last_bias_apart:
+            return self._add(residual, self.mlp(normed), None, scope.keys, mlp_site(layer))
+        return self._add(residual, self.mlp(normed, bias=not apart), self.mlp.last_bias, scope.keys, mlp_site(layer))
 
     def _add(self, residual: Tensor, x: Tensor, bias: Tensor | None, keys: Tensor | None, site: int) -> Tensor:
         """The residual stream after a sublayer whose result is `x`, without its last bias where a kernel adds it."""

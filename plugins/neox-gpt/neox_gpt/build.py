@@ -101,7 +101,7 @@ def _put_together(parts: Parts) -> GPT:
     return GPT(
         parts.shape,
         parts.norm,
-        parts.activation,
+        parts.feed_forward,
         parts.position,
         parts.tensor,
         narrow_loss=parts.narrow_loss,

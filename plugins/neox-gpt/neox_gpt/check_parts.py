@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from neox_core.parallel.tensor import ALONE
+
 if TYPE_CHECKING:
     from neox_core.parallel.context import BuildContext
     from neox_core.plan.runfile import ComponentRef
     from neox_gpt.config.plan import GPTPlan
-    from neox_gpt.contracts import Activation, PositionShape
+    from neox_gpt.contracts import Activation, FeedForwardShape, PositionShape
+    from neox_gpt.shape import ModelShape
 
+FEW = 2**24
+"""Weights of a feed-forward that is tried on a small input before the model is built."""
 STAGES = ("embed", "prepare", "rotate", "score_bias")
 
 
@@ -41,6 +46,37 @@ def probe_parts(plan: GPTPlan, activation: Activation, shape: PositionShape, con
             found = activation(x)
         _require_like(plan.activation, f"of {_shown(x)}", [found], [x[..., :width]])
         _probe_position(plan.position, shape, context)
+
+
+def probe_feed_forwards(plan: GPTPlan, activation: Activation, shape: ModelShape) -> int:
+    """The FLOPs per token of the feed-forwards of all layers, forward and backward.
+
+    Raises PluginError for one that is not a module, does not tell its FLOPs, or gives another shape or dtype than its
+    input's; the last is tried where its weights take little memory.
+    """
+    flops: dict[int, int] = {}
+    for layer, block in enumerate(shape.layer_order):
+        place = plan.place_of_feed_forward(layer)
+        if place not in flops:
+            flops[place] = _probe_feed_forward(plan.used_feed_forwards[place], activation, shape.feed_forward(block))
+    return sum(flops[plan.place_of_feed_forward(layer)] for layer in range(shape.num_layers))
+
+
+def _probe_feed_forward(reference: ComponentRef, activation: Activation, shape: FeedForwardShape) -> int:
+    with torch.device("meta"):
+        made = reference.make(shape, activation, ALONE)
+    if not isinstance(made, nn.Module):
+        raise reference.fault(f"makes {_shown(made)}, not a torch.nn.Module")
+    flops = getattr(made, "flops_per_token", None)
+    if not isinstance(flops, int):
+        raise reference.fault(f"its flops_per_token is {_shown(flops)}, not a whole number")
+    if sum(each.numel() for each in made.parameters()) <= FEW:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            real, x = reference.make(shape, activation, ALONE).float(), torch.zeros(1, 2, shape.hidden_size)
+            with reference.blamed():
+                found = real(x)
+        _require_like(reference, f"of {_shown(x)}", [found], [x])
+    return flops
 
 
 def _probe_norm(reference: ComponentRef, dim: int, context: BuildContext) -> None:

@@ -1,12 +1,14 @@
-"""Components of a decoder: norms, activations, positions, layouts of sparse attention."""
+"""Components of a decoder: norms, activations, feed-forwards, positions, layouts of sparse attention."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import torch
     from torch import Tensor
 
@@ -51,6 +53,76 @@ class Activation(Protocol):
     """
 
     gated: bool
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+@frozen
+class FeedForwardShape:
+    """The numbers that a feed-forward needs.
+
+    * hidden_size: width of the residual stream, in elements.
+    * intermediate_size: `intermediate-size`, the inner width, in elements.
+    * bias: `use-bias-in-mlp`.
+    * gated: whether the chosen activation is gated.
+    * layer: index of the block, from 0.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    bias: bool = True
+    gated: bool = False
+    layer: int = 0
+
+
+@frozen
+class FeedForwardSize:
+    """What the planner of a feed-forward tells before a start.
+
+    * shapes: of each parameter of the whole layer, by name.
+    * split: the dimension along which tensor parallelism splits a parameter, by name. Every rank has all of the others.
+    * kept: numbers that the backward pass needs of each token, all tensor ranks together, besides its input.
+    * one_rank_only: it cannot be split; a run with model-parallel-size above 1 is refused.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    split: Mapping[str, int] = field(factory=dict)
+    kept: int = 0
+    one_rank_only: bool = False
+
+
+class FeedForward(Protocol):
+    """`target(shape: FeedForwardShape, activation: Activation, tensor: TensorParallel, settings) -> torch.nn.Module`.
+
+    The part of a block that looks at one token at a time: [batch, seq, hidden] -> [batch, seq, hidden], between a norm
+    and the residual stream. `activation` is the one that the config chooses; a feed-forward may do without it.
+
+    * The result for a token depends on that token alone: not on its neighbours, its place, or the micro-batch. So a
+      feed-forward is causal, and decodes without a state.
+    * Result and input have one shape, dtype and device. The input is not changed, and two calls give the same bits:
+      no random numbers, since activations are computed again in the backward pass. The block adds dropout.
+    * Products of half-precision numbers are summed in fp32, as torch's are. The gradient is that of the function.
+    * It does not wait for the device (`.item()`, `nonzero`, `if tensor:`), and it raises nothing for finite input.
+    * It returns a tensor; losses and metrics beside it are not taken.
+    * `flops_per_token`: floating-point operations of forward and backward for one token, all tensor ranks together;
+      6 for each weight that is multiplied.
+
+    Tensor parallelism: `neox_gpt.api` has the layers. `ColumnLinear` takes the residual stream and gives
+    this rank's outputs, `RowLinear` the reverse. A module with split parameters of its own has `cuts`, a dict from
+    their names to `tensor.cut(dim, (length,))`, and calls `tensor.enter` and `tensor.leave` itself. A parameter that
+    every rank has, and that only a part of the result goes through, is used as `tensor.copy(parameter)`.
+
+    The model draws every parameter of two or more dimensions; `residual_output = True` on a module draws its weights
+    by `output-layer-init-method`. `no_weight_decay` on a module names its parameters that do not decay.
+
+    A feed-forward with the attribute `last_bias`, a parameter or None, also takes `bias=False` and then leaves that
+    bias out of its result, for kernels that add it along with the residual.
+
+    Planner: `(shape: FeedForwardShape, settings) -> FeedForwardSize`. Without one, a run with model-parallel-size
+    above 1 is refused, and the number of parameters is not known before a run starts.
+    """
+
+    flops_per_token: int
 
     def __call__(self, x: Tensor) -> Tensor: ...
 

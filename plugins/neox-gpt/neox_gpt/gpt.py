@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from neox_core.parallel.row import Recompute, Routing
     from neox_core.parallel.tensor import TensorParallel
     from neox_gpt.attention.sparse import BlockTable
-    from neox_gpt.contracts import Activation
+    from neox_gpt.contracts import FeedForward
     from neox_gpt.loss import LossAndGradient
     from neox_gpt.shape import ModelShape
 
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 class GPT(nn.Module):
     """A decoder-only transformer as GPT-NeoX defines it.
 
-    norm: makes a fresh norm of width hidden_size. position: a module that keeps `contracts.model.Position`.
+    norm: makes a fresh norm of width hidden_size. feed_forward: makes that of a block, from its index.
+    position: a module that keeps `contracts.model.Position`.
     narrow_loss: the loss of a token in the dtype of its logits, see `cross_entropy`. tensor: the ranks that share it.
     documents: what the end of a document in a sample means; None: a sample is one document.
     recompute: which activations are computed again in the backward pass; None: all are kept.
@@ -46,7 +47,7 @@ class GPT(nn.Module):
         self,
         shape: ModelShape,
         norm: Callable[[], nn.Module],
-        activation: Activation,
+        feed_forward: Callable[[int], FeedForward],
         position: nn.Module,
         tensor: TensorParallel = ALONE,
         *,
@@ -72,7 +73,9 @@ class GPT(nn.Module):
         )
         self.sparse_weights = (self.embedding.weight,) if sparse_gradients else ()
         self.position = position
-        self.layers = nn.ModuleList(Block(shape, norm, activation, tensor) for _ in range(shape.num_unique_layers))
+        self.layers = nn.ModuleList(
+            Block(shape, norm, partial(feed_forward, index), tensor) for index in range(shape.num_unique_layers)
+        )
         self.final_norm = norm()
         head = None if shape.tie_embeddings else ColumnLinear(shape.hidden_size, shape.vocab_size, tensor, bias=False)
         self.head = head

@@ -1,4 +1,4 @@
-"""The part of a block that looks at one token at a time."""
+"""The feed-forward of GPT-NeoX, with a plain activation or a gated one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from neox_gpt.linear import ColumnLinear, RowLinear
 
 if TYPE_CHECKING:
     from neox_core.parallel.tensor import TensorParallel
-    from neox_gpt.contracts import Activation
-    from neox_gpt.shape import ModelShape
+    from neox_gpt.contracts import Activation, FeedForwardShape
 
 
 class MLP(nn.Module):
@@ -21,13 +20,20 @@ class MLP(nn.Module):
     A gated activation takes value and gate side by side, so the first projection is twice as wide.
     """
 
-    def __init__(self, shape: ModelShape, activation: Activation, tensor: TensorParallel = ALONE) -> None:
+    def __init__(
+        self, shape: FeedForwardShape, activation: Activation, tensor: TensorParallel = ALONE, settings: None = None
+    ) -> None:
         super().__init__()
         self.activation = activation
-        width = shape.intermediate_size
+        hidden, width = shape.hidden_size, shape.intermediate_size
         sections = (width, width) if shape.gated else (width,)
-        self.up = ColumnLinear(shape.hidden_size, shape.mlp_width, tensor, bias=shape.mlp_bias, sections=sections)
-        self.down = RowLinear(width, shape.hidden_size, tensor, bias=shape.mlp_bias)
+        self.up = ColumnLinear(hidden, sum(sections), tensor, bias=shape.bias, sections=sections)
+        self.down = RowLinear(width, hidden, tensor, bias=shape.bias)
+        self.flops_per_token = 6 * hidden * (sum(sections) + width)
+
+    @property
+    def last_bias(self) -> Tensor | None:
+        return self.down.bias
 
     def forward(self, x: Tensor, *, bias: bool = True) -> Tensor:
         """bias: whether the last one is added."""

@@ -7,12 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from neox_core.errors import ConfigError
 from neox_core.parallel.row import Recompute
 from neox_gpt.attention.layout_tables import build_tables
-from neox_gpt.check_parts import build_activation, probe_parts
+from neox_gpt.check_parts import build_activation, probe_feed_forwards, probe_parts
 from neox_gpt.contracts import PositionShape
 from neox_gpt.documents import DocumentRules
 from neox_gpt.loss import loss_and_gradient
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from neox_core.plan.runfile import RecomputePlan
     from neox_gpt.attention.sparse import BlockTable
     from neox_gpt.config.plan import GPTPlan
-    from neox_gpt.contracts import Activation
+    from neox_gpt.contracts import FeedForward
     from neox_gpt.loss import LossAndGradient
 
 
@@ -37,7 +37,7 @@ class Parts:
 
     shape: ModelShape
     norm: Callable[[], nn.Module]
-    activation: Activation
+    feed_forward: Callable[[int], FeedForward]
     position: nn.Module
     tensor: TensorParallel
     narrow_loss: bool
@@ -64,12 +64,19 @@ def load_parts(
     activation = build_activation(plan.activation)
     probe_parts(plan, activation, _position_shape(plan), context)
     shape = build_shape(plan, vocab_size, gated=activation.gated)
+    shape = evolve(shape, feed_forward_flops=probe_feed_forwards(plan, activation, shape))
+    tensor = context.groups.tensor
+
+    def feed_forward(block: int) -> FeedForward:
+        made: FeedForward = plan.feed_forward(block).make(shape.feed_forward(block), activation, tensor)
+        return made
+
     return Parts(
         shape=shape,
         norm=partial(plan.norm.make, shape.hidden_size),
-        activation=activation,
+        feed_forward=feed_forward,
         position=load_position(plan),
-        tensor=context.groups.tensor,
+        tensor=tensor,
         narrow_loss=context.narrow_loss,
         documents=_document_rules(plan, eod),
         recompute=None if plan.recompute is None else _recompute(plan.recompute, context.groups.tensor, recompute_by),

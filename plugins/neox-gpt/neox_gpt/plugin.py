@@ -39,6 +39,18 @@ def neox_architectures() -> list[Component]:
 
 
 @hookimpl
+def neox_feed_forwards() -> list[Component]:
+    return [
+        Component(
+            name="regular",
+            target="neox_gpt.mlp:MLP",
+            planner="neox_gpt.config.mlp_size:mlp_size",
+            summary="The MLP with the chosen activation, plain or gated.",
+        )
+    ]
+
+
+@hookimpl
 def neox_commands() -> list[Component]:
     return [
         Component(

@@ -70,8 +70,8 @@ class DecoderRow:
 
     def _blocks(self) -> Iterator[RowLayer]:
         parts = self.parts
-        make = partial(Block, parts.shape, parts.norm, parts.activation, parts.tensor)
         for layer, block in enumerate(parts.shape.layer_order):
+            make = partial(Block, parts.shape, parts.norm, partial(parts.feed_forward, block), parts.tensor)
             run = partial(self._block, layer)
             yield RowLayer("TransformerLayer", f"layers.{block}", make, run, recomputed=True)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from attrs import Factory, field, frozen
 
 from neox_core.errors import ConfigError
+from neox_gpt.contracts import FeedForwardShape
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,7 +23,8 @@ class ModelShape:
     num_unique_layers: blocks that own weights; the num_layers passes go through them in `layer_order`.
     shared_norm: one norm for both sublayers of the parallel form. query_key_layer_scaling: see `model.attention`.
     vocab_size: rows of the embedding, padding included. intermediate_size: inputs of the MLP's second projection; the
-    first has as many outputs, or twice as many when the activation is gated.
+    first has as many outputs, or twice as many when the activation is gated. feed_forward_flops: see `flops_per_token`,
+    of the feed-forwards of all layers; None: all are the MLP.
     """
 
     num_layers: int
@@ -46,6 +48,7 @@ class ModelShape:
     hidden_dropout: float = 0.0
     attention_dropout: float = 0.0
     softmax_in_fp32: bool = False
+    feed_forward_flops: int | None = None
 
     @property
     def head_dim(self) -> int:
@@ -67,6 +70,10 @@ class ModelShape:
     @property
     def has_dropout(self) -> bool:
         return self.hidden_dropout > 0 or self.attention_dropout > 0
+
+    def feed_forward(self, layer: int) -> FeedForwardShape:
+        """What the feed-forward of a block is made for."""
+        return FeedForwardShape(self.hidden_size, self.intermediate_size, self.mlp_bias, self.gated, layer)
 
     @property
     def mlp_width(self) -> int:
@@ -129,6 +136,8 @@ def flops_per_token(shape: ModelShape, seq: int) -> int:
     12 * layers * hidden * seq for attention, its causal half not taken off: PaLM (arXiv:2204.02311), appendix B.
     """
     attention = shape.hidden_size * (shape.qkv_width + shape.hidden_size)
-    mlp = shape.hidden_size * (shape.mlp_width + shape.intermediate_size)
-    weights = shape.num_layers * (attention + mlp) + shape.hidden_size * shape.vocab_size
-    return 6 * weights + 12 * shape.num_layers * shape.hidden_size * seq
+    fed = shape.feed_forward_flops
+    if fed is None:
+        fed = 6 * shape.num_layers * shape.hidden_size * (shape.mlp_width + shape.intermediate_size)
+    weights = shape.num_layers * attention + shape.hidden_size * shape.vocab_size
+    return 6 * weights + fed + 12 * shape.num_layers * shape.hidden_size * seq

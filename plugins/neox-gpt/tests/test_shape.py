@@ -1,5 +1,7 @@
 """Numbers that follow from a model's shape, against counts by hand and by torch's own counter."""
 
+from functools import partial
+
 import pytest
 import torch
 from attrs import evolve
@@ -32,9 +34,12 @@ def test_flops_are_those_that_torch_counts(make, form: str) -> None:
 def test_parameters_of_pythia_70m() -> None:
     """70,426,624 by EleutherAI's model card (arXiv:2304.01373, table 1), of them 18,915,328 outside the embeddings."""
     from neox_gpt.gpt import GPT
+    from neox_gpt.mlp import MLP
 
     with torch.device("meta"):
-        model = GPT(PYTHIA_70M, lambda: torch.nn.LayerNorm(512), torch.nn.functional.gelu, torch.nn.Identity())
+        norm, activation = partial(torch.nn.LayerNorm, 512), torch.nn.functional.gelu
+        feed_forward = lambda block: MLP(PYTHIA_70M.feed_forward(block), activation)  # noqa: E731
+        model = GPT(PYTHIA_70M, norm, feed_forward, torch.nn.Identity())
     assert num_parameters(model) == 70_426_624
     assert num_parameters(model) - 2 * 50304 * 512 == 18_915_328
 

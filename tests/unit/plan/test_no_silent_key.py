@@ -54,6 +54,7 @@ VALUES = {
     "split": "1,1",
     "data_impl": "lazy",
     "tokenizer_type": "CharLevelTokenizer",
+    "mlp_type": "[[[regular], all]]",
     "attention_config": "[[[dense], all]]",
     "sparse_attention": "{block: 8}",
     "optimizer.type": "SGD",
@@ -228,6 +229,7 @@ REFUSED = {
 # keys whose value above says what holds in a small config anyway, and is refused where it does not
 HOLDS = {
     "architecture",
+    "mlp_type",
     "engine",
     "objective",
     "device",

@@ -36,6 +36,12 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("attention-config=[[[global], 2]]",),
         CPU,
     ),
+    "feed_forwards_fit_layers": (
+        ("mlp-type=[[[regular], 3]]",),
+        "error: mlp-type: names the feed-forward of 3 layers, and num-layers is 2",
+        ("mlp-type=[[[regular], 2]]",),
+        CPU,
+    ),
     "sparse_block_used": (
         ("sparse_attention.block=8",),
         "error: sparse_attention: does nothing: no layer is sparse (set sparsity: all)",
@@ -632,6 +638,7 @@ ELSEWHERE = {"one_offload", "files_need_libaio", "files_are_read_in_order", "buf
     "keys_of_the_device",
     "fast_start_reads_files",
     "onnx_has_no_fusion",  # test_kernels.py
+    "feed_forwards_can_be_split",  # plugins/neox-gpt/tests/test_check_feed_forward.py
     "keys_that_do_nothing_here",  # test_rules_idle.py
 }
 

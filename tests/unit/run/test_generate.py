@@ -11,6 +11,7 @@ from neox_gpt.generation.generate import UNFINISHED, continue_ids, generate, sam
 from neox_gpt.generation.sampling import Sampling
 from neox_gpt.gpt import GPT
 from neox_gpt.init import init_parameters
+from neox_gpt.mlp import MLP
 from neox_gpt.shape import ModelShape
 from neox_norms.layernorm import LayerNorm
 from neox_norms.settings import LayerNormSettings
@@ -50,7 +51,8 @@ def model() -> GPT:
     """Three layers that see 32 positions, with weights large enough for the choices to depend on what is read."""
     shape = ModelShape(3, 64, 4, 256, 24, 32, 96, parallel_residual=True, hidden_dropout=0.5)
     position = Rotary(PositionShape(64, 4, 16, 32), RotarySettings(rotary_pct=0.25))
-    model = GPT(shape, lambda: LayerNorm(64, LayerNormSettings()), Gelu(None), position)
+    feed_forward = lambda block: MLP(shape.feed_forward(block), Gelu(None))  # noqa: E731
+    model = GPT(shape, lambda: LayerNorm(64, LayerNormSettings()), feed_forward, position)
     init_parameters(model, shape, seed=1, method="normal", output_method="normal", std=0.2)
     return model
 

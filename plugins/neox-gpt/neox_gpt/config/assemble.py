@@ -9,7 +9,8 @@ from neox_core.plan.assemble import reference
 from neox_core.plan.planners import sharding
 from neox_core.plan.runfile import RecomputePlan
 from neox_gpt.config.attention_config import layer_layouts, layouts_used, mode_of
-from neox_gpt.config.plan import GPTPlan
+from neox_gpt.config.feed_forwards import feed_forward_of_layer
+from neox_gpt.config.plan import REGULAR, GPTPlan
 from neox_gpt.config.sections.activation_checkpointing import ActivationCheckpointingSection, option, segments
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.model import DropoutSection, ModelSection
@@ -21,6 +22,7 @@ def gpt_plan(config: Config) -> GPTPlan:
     data, precision = config.section(DataSection), config.section(PrecisionSection)
     layouts = config.components("sparse layout")
     (norm,), (activation,), (position,) = (config.components(kind) for kind in ("norm", "activation", "position"))
+    fed = tuple(map(reference, config.components("feed forward")))
     return GPTPlan(
         num_layers=model.num_layers,
         hidden_size=model.hidden_size,
@@ -56,6 +58,8 @@ def gpt_plan(config: Config) -> GPTPlan:
         sparse_gradients=sharding(config).sparse_gradients,
         recompute=_recompute(config.section(ActivationCheckpointingSection), model.num_layers),
         layouts=tuple(map(reference, layouts)),
+        feed_forwards=None if [each.identity for each in fed] == [REGULAR.identity] else fed,
+        feed_forward_of_layer=feed_forward_of_layer(model.num_layers, model.mlp_type),
         layout_of_layer=_layout_of_layer(config, layouts, model.num_layers),
     )
 

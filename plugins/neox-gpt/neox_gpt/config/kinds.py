@@ -25,4 +25,14 @@ SPARSE_LAYOUT = Kind(
     help="Which key blocks each query block attends to.",
 )
 
-KINDS = (NORM, ACTIVATION, POSITION, SPARSE_LAYOUT)
+FEED_FORWARD = Kind(
+    "feed forward",
+    "neox_feed_forwards",
+    key="mlp_type",
+    many=True,
+    contracts=_in("FeedForward"),
+    kit=_KIT + "feed_forward",
+    help="The part of a block that looks at one token at a time.",
+)
+
+KINDS = (NORM, ACTIVATION, POSITION, SPARSE_LAYOUT, FEED_FORWARD)

@@ -1,26 +1,31 @@
 """What the fullest rank of a run holds of a decoder: closed forms over the plan."""
 
-from neox_core.contracts.architecture import ModelSize, Shapes
 from neox_core.plan.memory import BYTES
 from neox_core.plan.runfile import RunPlan
 from neox_gpt.config.plan import GPTPlan
+from neox_gpt.config.size import DecoderSize
 
-CUT = (".qkv.weight", ".qkv.bias", ".up.weight", ".up.bias", ".output.weight", ".down.weight")
-"""Suffixes of the names of parameters that tensor parallelism splits, besides the tables of the vocabulary."""
+CUT = (".qkv.weight", ".qkv.bias", ".output.weight")
+"""Suffixes of the names of parameters that tensor parallelism splits, besides the tables of the vocabulary and those of
+feed-forwards."""
 TABLES = ("embedding.weight", "head.weight")
 
 
-def on_fullest_rank(plan: RunPlan, model: GPTPlan, shapes: Shapes) -> dict[str, tuple[int, ...]]:
+def on_fullest_rank(plan: RunPlan, model: GPTPlan, size: DecoderSize) -> dict[str, tuple[int, ...]]:
     """The shapes on the fullest rank: the layers of its stage, and its part of split parameters."""
     tensor, stages = plan.cluster.tensor_parallel, plan.cluster.pipeline_parallel
     layers = _layers_of_a_stage(plan, model)
-    held = {name: shape for name, shape in shapes.items() if not name.startswith("layers.") or _layer(name) < layers}
+    held = {
+        name: shape for name, shape in size.shapes.items() if not name.startswith("layers.") or _layer(name) < layers
+    }
     if stages > 1 and "head.weight" in held:  # the first stage and the last have one table each
         del held["head.weight"]
-    return {
-        name: (-(-shape[0] // tensor), *shape[1:]) if name in TABLES or name.endswith(CUT) else shape
-        for name, shape in held.items()
-    }
+    cut = dict(size.split) | {name: 0 for name in held if name in TABLES or name.endswith(CUT)}
+    return {name: _part(shape, cut[name], tensor) if name in cut else shape for name, shape in held.items()}
+
+
+def _part(shape: tuple[int, ...], dim: int, ranks: int) -> tuple[int, ...]:
+    return (*shape[:dim], -(-shape[dim] // ranks), *shape[dim + 1 :])
 
 
 def _layer(name: str) -> int:
@@ -31,14 +36,14 @@ def _layers_of_a_stage(plan: RunPlan, model: GPTPlan) -> int:
     return -(-(model.num_unique_layers or model.num_layers) // plan.cluster.pipeline_parallel)
 
 
-def activation_bytes(plan: RunPlan, model: GPTPlan, size: ModelSize) -> int:
+def activation_bytes(plan: RunPlan, model: GPTPlan, size: DecoderSize) -> int:
     """Bytes kept for the backward pass, of as many micro-batches as a first stage has in flight."""
     tensor = plan.cluster.tensor_parallel
     width = BYTES[plan.precision.dtype]
     tokens = plan.batch.micro_batch * model.seq_length
     layers = -(-model.num_layers // plan.cluster.pipeline_parallel)
     whole = tensor if plan.cluster.sequence_parallel else 1
-    kept, cut = _kept(model, gated=size.gated)
+    kept, cut = _kept(model, size.kept)
     layer = tokens * width * (kept // whole + cut // tensor)
     inputs = tokens * width * model.hidden_size // whole
     if model.recompute is None:
@@ -50,12 +55,11 @@ def activation_bytes(plan: RunPlan, model: GPTPlan, size: ModelSize) -> int:
     return total * under_way + 3 * inputs
 
 
-def _kept(model: GPTPlan, *, gated: bool) -> tuple[int, int]:
+def _kept(model: GPTPlan, feed_forward: int) -> tuple[int, int]:
     """Numbers that a layer keeps of each token: (by every tensor rank, shared by the tensor ranks)."""
-    hidden, width = model.hidden_size, model.intermediate_size
+    hidden = model.hidden_size
     keys = (model.num_kv_heads or model.num_attention_heads) * (hidden // model.num_attention_heads)
     inputs = (1 if model.parallel_residual else 2) + (1 if model.shared_norm else 2)  # of norms, and of projections
     whole = inputs * hidden
     attention = (hidden + 2 * keys) + (hidden + keys) + 2 * hidden  # q, k, v; q and k rotated; the result, by heads too
-    mlp = (4 if gated else 2) * width  # value and gate, the gate's activation, their product; or before and after
-    return whole, attention + mlp
+    return whole, attention + feed_forward

@@ -1,6 +1,7 @@
 """What a rank is told of a decoder."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any, Literal
 
 from attrs import field, frozen
@@ -8,7 +9,7 @@ from attrs import field, frozen
 from neox_core.errors import UsageError
 from neox_core.plan.runfile import MOST_POSITIONS, ComponentRef, ModelPlan, RunPlan
 from neox_core.plan.source import FIRST, of
-from neox_gpt.config.kinds import ACTIVATION, NORM, POSITION, SPARSE_LAYOUT
+from neox_gpt.config.kinds import ACTIVATION, FEED_FORWARD, NORM, POSITION, SPARSE_LAYOUT
 
 SHAPING = {
     "hidden_size": "hidden-size",
@@ -22,6 +23,10 @@ SHAPING = {
 """The fields that give weights their shapes, and their names in messages."""
 
 
+REGULAR = ComponentRef("feed forward", "regular", "neox-gpt", version("neox-gpt"), "neox_gpt.mlp:MLP")
+"""The feed-forward of plans that name none."""
+
+
 @frozen(kw_only=True)
 class GPTPlan(ModelPlan):
     """The decoder. Widths in elements; `padded_vocab_size` None: from the tokenizer, rounded up.
@@ -30,6 +35,8 @@ class GPTPlan(ModelPlan):
     kernels: for each op that a kernel may compute; ops that are not named are computed by their references.
     sparse_gradients: the embedding's gradient is sent as the rows that a step has used.
     layout_of_layer: for each layer its place in `layouts`, None where it sees all before it; empty: all layers do.
+    feed_forwards None: the MLP, as in plans of earlier versions. feed_forward_of_layer: for each layer its place in
+    `feed_forwards`; None: all have the first.
     """
 
     hidden_size: int
@@ -67,6 +74,28 @@ class GPTPlan(ModelPlan):
         default=(), metadata=of("sparsity", "attention_config", "sparse_attention.mode")
     )
 
+    feed_forwards: tuple[ComponentRef, ...] | None = field(default=None, metadata=of(kind=FEED_FORWARD))
+    feed_forward_of_layer: tuple[int, ...] | None = field(default=None, metadata=of("mlp_type"))
+
+    def place_of_feed_forward(self, layer: int) -> int:
+        """Which of `feed_forwards` a layer has."""
+        return self.feed_forward_of_layer[layer] if self.feed_forward_of_layer else 0
+
+    def feed_forward(self, block: int) -> ComponentRef:
+        """The feed-forward of a block, which all layers have that share it."""
+        return self.used_feed_forwards[self.place_of_feed_forward(self.first_layers[block])]
+
+    @property
+    def used_feed_forwards(self) -> tuple[ComponentRef, ...]:
+        return self.feed_forwards or (REGULAR,)
+
+    @property
+    def first_layers(self) -> Sequence[int]:
+        """For each block that owns weights the first layer that has it."""
+        blocks = self.num_unique_layers or self.num_layers
+        spaced = self.param_sharing_style == "spaced"
+        return range(0, self.num_layers, self.num_layers // blocks) if spaced else range(blocks)
+
     def in_short(self) -> str:
         return f"{self.num_layers} layers of width {self.hidden_size}"
 
@@ -79,6 +108,7 @@ class GPTPlan(ModelPlan):
     def shaping(cls, model: Mapping[str, Any]) -> dict[str, Any]:
         found = {words: model.get(name) for name, words in SHAPING.items()}
         found["num-unique-layers"] = model.get("num_unique_layers") or model.get("num_layers")
+        found["mlp-type"] = _named(model)
         hidden, heads = model.get("hidden_size"), model.get("num_attention_heads")
         keys = model.get("num_kv_heads") or heads
         if isinstance(hidden, int) and isinstance(heads, int) and isinstance(keys, int) and heads > 0:
@@ -94,6 +124,16 @@ class GPTPlan(ModelPlan):
         if self.num_kv_heads is not None:
             yield "num_kv_heads", self.num_kv_heads, longest
         yield "max_position_embeddings", self.max_position_embeddings, MOST_POSITIONS
+
+
+def _named(model: Mapping[str, Any]) -> str | None:
+    """The feed-forwards of the layers of a plan as run.json holds it; None for what is not one."""
+    used, places = model.get("feed_forwards") or [{"name": REGULAR.name}], model.get("feed_forward_of_layer")
+    try:
+        names = [str(each["name"]) for each in used]
+        return ", ".join(names[place] for place in places or (0,))
+    except (TypeError, KeyError, IndexError):
+        return None
 
 
 def gpt_plan_in(run: RunPlan) -> GPTPlan:

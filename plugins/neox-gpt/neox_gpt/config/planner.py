@@ -14,13 +14,14 @@ from neox_core.plan.rules.rule import Rule, rules_in
 from neox_core.plan.runfile import RunPlan
 from neox_gpt.config.assemble import gpt_plan
 from neox_gpt.config.attention_config import layouts_used, mode_of
+from neox_gpt.config.feed_forwards import feed_forwards_used
 from neox_gpt.config.memory import activation_bytes, on_fullest_rank
 from neox_gpt.config.plan import GPTPlan
-from neox_gpt.config.rules import activation_checkpointing, attention, idle, model, parallelism
+from neox_gpt.config.rules import activation_checkpointing, attention, feed_forward, idle, model, parallelism
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.fusion import SWITCHES
 from neox_gpt.config.sections.model import ModelSection
-from neox_gpt.config.size import model_size
+from neox_gpt.config.size import DecoderSize, model_size
 from neox_gpt.ops import BLOCK_SPARSE, OPS, SOFTMAXES
 
 NEED_WHOLE_BIAS = ("bias_gelu", "bias_dropout_add")
@@ -32,14 +33,19 @@ class GPTPlanner:
 
     plan_class = GPTPlan
     rules: Sequence[Rule] = tuple(
-        each for area in (model, attention, activation_checkpointing, parallelism, idle) for each in rules_in(area)
+        each
+        for area in (model, attention, feed_forward, activation_checkpointing, parallelism, idle)
+        for each in rules_in(area)
     )
     switches: Mapping[str, str] = MappingProxyType(SWITCHES)
     switch_notes: Mapping[str, str] = MappingProxyType(dict.fromkeys(SOFTMAXES, _NO_SCORES))
     picture = "neox_gpt.attention.draw_layouts"
 
     def components(self, kind: str, fields: Mapping[str, Any]) -> Sequence[Named] | None:
-        """The sparse layouts that some layer has, which three keys name together."""
+        """The feed-forwards that some layer has, and the sparse layouts, which three keys name together."""
+        if kind == "feed forward":
+            written = fields.get("mlp_type")
+            return () if written is None else tuple(Named(each, "mlp_type") for each in feed_forwards_used(written))
         if kind != "sparse layout":
             return None
         sparsity, block, pattern = (fields.get(key) for key in ("sparsity", "sparse_attention", "attention_config"))
@@ -82,10 +88,10 @@ class GPTPlanner:
         return model_size(config, plan)
 
     def on_fullest_rank(self, plan: RunPlan, size: ModelSize) -> Shapes:
-        return on_fullest_rank(plan, cast("GPTPlan", plan.model), size.shapes)
+        return on_fullest_rank(plan, cast("GPTPlan", plan.model), cast("DecoderSize", size))
 
     def activation_bytes(self, plan: RunPlan, size: ModelSize) -> int:
-        return activation_bytes(plan, cast("GPTPlan", plan.model), size)
+        return activation_bytes(plan, cast("GPTPlan", plan.model), cast("DecoderSize", size))
 
 
 PLANNER = GPTPlanner()

@@ -7,7 +7,8 @@ from neox_core.config.schema.sections.data import DataSection
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
-from neox_gpt.config.attention_config import SPARSE, check_length, layouts_used, mode_of
+from neox_gpt.config.attention_config import SPARSE, layouts_used, mode_of
+from neox_gpt.config.per_layer import check_length
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.model import ModelSection
 
@@ -27,7 +28,7 @@ def attention_fits_layers(config: Config, shape: ClusterShape) -> Iterator[Probl
     if attention_config is None:
         return
     try:
-        check_length(config.section(ModelSection).num_layers, attention_config)
+        check_length(config.section(ModelSection).num_layers, attention_config, "attention")
     except ValueError as error:
         yield config.problem(str(error), "attention-config")
 

@@ -1,11 +1,12 @@
 """The decoder: its shape, its components, its initial weights."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from attrs import frozen
 
 from neox_core.api import setting
 from neox_core.config.schema.checks import above, probability
+from neox_gpt.config.feed_forwards import pattern as feed_forwards
 
 Init = Literal[
     "normal",
@@ -58,6 +59,13 @@ class ModelSection:
     norm: str = setting("layernorm", help="Norm before attention, before the MLP and at the end.", origin="gpt-neox")
     pos_emb: str = setting("learned", help="How the positions of the tokens enter the model.", origin="gpt-neox")
     activation: str = setting("gelu", help="Nonlinearity of the MLP.", origin="gpt-neox")
+    mlp_type: str | tuple[Any, ...] = setting(
+        "regular",
+        help="Feed-forward of the blocks: one name, or a list as attention-config has it, such as "
+        "[[[regular, regular], 6]], for the feed-forward of each layer. regular is the MLP with the chosen activation.",
+        check=feed_forwards,
+        origin="gpt-neox",
+    )
     no_weight_tying: bool = setting(
         False, help="Use a separate matrix for the output projection instead of the input embedding.", origin="gpt-neox"
     )

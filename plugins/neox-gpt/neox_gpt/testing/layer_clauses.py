@@ -1,0 +1,119 @@
+"""What the checks of feed-forwards and of mixers share: clauses of a module that a block calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from neox_core.testing.clauses import hold
+from neox_gpt.testing.ranks import gradients, hold_same
+
+WAITS = {"item", "tolist", "numpy", "cpu", "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"}
+WAITS |= {"is_nonzero", "equal", "allclose", "bincount", "__bool__", "__int__", "__float__", "__index__", "__array__"}
+DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+Run = Callable[[nn.Module, Tensor], Tensor]
+
+
+def random(*size: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def check_calls(module: nn.Module, run: Run, x: Tensor, what: str) -> None:
+    """Shape and dtype kept, input left alone, the same bits twice, no random numbers; `module` is in training."""
+    for dtype in DTYPES:
+        module.to(dtype)
+        given = x.to(dtype)
+        before, state = given.clone(), torch.get_rng_state()
+        first = run(module, given)
+        shown = f"a {type(first).__name__}"
+        if not isinstance(first, Tensor):
+            raise AssertionError(f"{what} gives a tensor, not {shown}")
+        hold(first.shape == x.shape, f"[batch, seq, hidden] to the same: {tuple(x.shape)} became {tuple(first.shape)}")
+        hold(first.dtype == dtype, f"same dtype: {dtype} became {first.dtype}")
+        hold(torch.equal(given, before), f"{what} leaves its input as it is")
+        hold(torch.equal(torch.get_rng_state(), state), f"{what} draws no numbers from torch's own generator")
+        hold(torch.equal(run(module, given), first), f"{what} is deterministic: two calls give the same bits")
+    module.double()
+
+
+def check_finite_differences(module: nn.Module, run: Run, x: Tensor) -> None:
+    """Each gradient in float64 against central differences along one random direction."""
+    weight = random(*x.shape, seed=5)
+    found = gradients(module, lambda given: run(module, given), x, weight)
+    step = 1e-6
+
+    def value(given: Tensor) -> float:
+        with torch.no_grad():
+            return float((run(module, given) * weight).sum())
+
+    def close(name: str, direction: Tensor, numeric: float) -> None:
+        analytic = float((found[name] * direction).sum())
+        clause = "the gradient is that of the function, by finite differences in float64"
+        hold(abs(analytic - numeric) <= 1e-5 * (1 + abs(numeric)), f"{clause}: {name} differs")
+
+    along = random(*x.shape, seed=6)
+    numeric = (value(x + step * along) - value(x - step * along)) / (2 * step)
+    close("the gradient of the input", along, numeric)
+    for name, parameter in module.named_parameters():
+        along, kept = random(*parameter.shape, seed=7), parameter.detach().clone()
+        sides = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                parameter.copy_(kept + sign * step * along)
+            sides.append(value(x))
+        with torch.no_grad():
+            parameter.copy_(kept)
+        close(f"the gradient of {name}", along, (sides[0] - sides[1]) / (2 * step))
+
+
+def check_recomputed(module: nn.Module, run: Run, x: Tensor) -> None:
+    """As when activations are computed again: a pass whose activations are dropped, then one for the gradients."""
+    weight = random(*x.shape, seed=5)
+    plain = gradients(module, lambda given: run(module, given), x, weight)
+
+    def again(given: Tensor) -> Tensor:
+        with torch.no_grad():
+            run(module, given)
+        return run(module, given)
+
+    hold_same("recomputed activations give the same bits", gradients(module, again, x, weight), plain, 0)
+
+
+def check_accumulation(module: nn.Module, run: Run, x: Tensor) -> None:
+    """Numbers in bfloat16 against float64 on the same numbers: positive ones, whose sums stop growing in bfloat16."""
+    with torch.no_grad():
+        for seed, parameter in enumerate(module.parameters()):
+            size = 2 / (parameter.shape[-1] if parameter.dim() > 1 else 2)
+            drawn = torch.rand(parameter.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+            parameter.copy_((drawn * size).bfloat16())
+    x = (x.abs() + 0.5).bfloat16()
+    with torch.no_grad():
+        exact = run(module.double(), x.double())
+        got = run(module.bfloat16(), x).double()
+    error = ((got - exact).abs().amax(-1) / exact.abs().amax(-1)).median().item()
+    hold(error < 0.03, f"sums of half-precision products are in fp32: a result in bfloat16 is off by {error:.0%}")
+
+
+class _NoWait(TorchFunctionMode):
+    """Refuses what copies a number to the host, or makes a shape of one."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        masked = name == "__getitem__" and any(
+            isinstance(each, Tensor) and each.dtype == torch.bool
+            for each in (args[1] if isinstance(args[1], tuple) else (args[1],))
+        )
+        hold(name not in WAITS and not masked, f"it does not wait for the device, as {name} does")
+        return func(*args, **(kwargs or {}))
+
+
+def check_no_wait(module: nn.Module, run: Run, x: Tensor) -> None:
+    """Forward and backward, without a call that on a GPU would wait for what is computed there."""
+    given = x.detach().clone().requires_grad_()
+    with _NoWait():
+        run(module, given).sum().backward()
+    module.zero_grad()

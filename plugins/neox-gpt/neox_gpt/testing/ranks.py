@@ -1,0 +1,88 @@
+"""Tensor-parallel ranks in one process: threads, with the collectives of gloo between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from neox_core.parallel.tensor import ALONE, Cut, TensorParallel, mark_parameters
+from neox_core.testing.clauses import hold
+from neox_gpt.init import generator
+
+T = TypeVar("T")
+TIMEOUT = timedelta(seconds=30)
+
+
+def run_ranks(size: int, run: Callable[[TensorParallel], T], *, sequence_parallel: bool = False) -> list[T]:
+    """What `run` returns on each rank; raises what the first rank that fails raises."""
+    store = dist.HashStore()
+
+    def on(rank: int) -> T:
+        group: Any = dist.ProcessGroupGloo(store, rank, size, TIMEOUT)
+        return run(TensorParallel(group, rank, size, sequence_parallel))
+
+    with ThreadPoolExecutor(size) as pool:
+        return [each.result() for each in [pool.submit(on, rank) for rank in range(size)]]
+
+
+def cuts_of(module: nn.Module) -> dict[str, Cut]:
+    """How the parameters are split, by name; those that every rank has are not there."""
+    found: dict[str, Cut] = {}
+    for prefix, inner in module.named_modules():
+        for name, cut in getattr(inner, "cuts", {}).items():
+            found[f"{prefix}.{name}" if prefix else name] = cut
+    return found
+
+
+def draw(module: nn.Module, tensor: TensorParallel = ALONE, scale: float = 0.3) -> nn.Module:
+    """Give each parameter, biases too, numbers that follow from its name: those of the whole, then this rank's part."""
+    cuts = cuts_of(module)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            cut = cuts.get(name)
+            size = tuple(parameter.shape) if cut is None else cut.whole_shape(tuple(parameter.shape))
+            whole = torch.randn(size, generator=generator(3, name), dtype=torch.float64) * scale
+            parameter.copy_(whole if cut is None else cut.of(whole))
+    mark_parameters(module, tensor)
+    return module
+
+
+def gradients(module: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor) -> dict[str, Tensor]:
+    """The result for `x`, and the gradients of `(result * weight).sum()` by the name of what they are of."""
+    given = x.detach().clone().requires_grad_()
+    result = run(given)
+    module.zero_grad()
+    (result * weight).sum().backward()
+    found = {"the result": result.detach(), "the gradient of the input": _gradient(given)}
+    return found | {f"the gradient of {name}": _gradient(each) for name, each in module.named_parameters()}
+
+
+def hold_same(clause: str, got: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float = 1e-9) -> None:
+    """Raise AssertionError with the clause and the first tensor that differs; tolerance 0: the same bits."""
+    for name, value in wanted.items():
+        near = got[name].shape == value.shape and (
+            torch.equal(got[name], value)
+            if tolerance == 0
+            else bool((got[name] - value).abs().amax() <= tolerance * (1 + value.abs().amax()))
+        )
+        hold(near, f"{clause}: {name} differs")
+
+
+def on_rank(whole: dict[str, Tensor], tensor: TensorParallel, cuts: dict[str, Cut], seq: int) -> dict[str, Tensor]:
+    """What a rank should have of what `gradients` found without tensor parallelism."""
+    found = {}
+    for name, value in whole.items():
+        cut = cuts.get(name.removeprefix("the gradient of "))
+        by_position = name in ("the result", "the gradient of the input")
+        found[name] = value[:, tensor.positions(seq)] if by_position else value if cut is None else cut.of(value)
+    return found
+
+
+def _gradient(x: Tensor) -> Tensor:
+    return torch.zeros_like(x) if x.grad is None else x.grad.clone()
