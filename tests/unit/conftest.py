@@ -10,6 +10,7 @@ from typing import Any
 import neox_causal_lm.plugin
 import neox_deepspeed.plugin
 import neox_gpt.plugin
+import neox_gpt_neox.plugin
 import neox_plain.plugin
 import pytest
 from attrs import frozen
@@ -202,7 +203,7 @@ class Everything:
 
     @hookimpl
     def neox_config_sections(self) -> list[ConfigSection]:
-        return [ConfigSection("extra", ExtraSection)]
+        return [ConfigSection("extra", ExtraSection), *neox_gpt_neox.plugin.neox_config_sections()]
 
     @hookimpl
     def neox_check_config(self, config: Any) -> list[Problem]:

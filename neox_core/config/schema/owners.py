@@ -74,21 +74,6 @@ def block_name(entry: Entry) -> str:
     return entry.component.name.replace("-", "_")
 
 
-def contested(registry: Registry) -> Iterator[tuple[str, tuple[str, ...], bool]]:
-    """(key, its owners in words, whether one of them can never read it) for each key whose owners can both be in use.
-
-    A config chooses one of the components of a kind, so these may share a key.
-    """
-    owners, older = find_owners(registry), older_keys(registry)
-    for key in dict.fromkeys((*owners.section_of, *owners.components_of)):
-        sections = [(owner, section) for owner, section in owners.sections if key in by_key(section.settings)]
-        first = key in older or any(owner == CORE for owner, _ in sections)
-        names = [named_section(*each) for each in sections] or ([older[key]] if key in older else [])
-        kinds = {entry.kind: named(entry) for entry in reversed(owners.components_of.get(key, ()))}
-        if len(names) + len(kinds) > 1:
-            yield key, (*names, *reversed(kinds.values())), bool(first and any(owner != CORE for owner, _ in sections))
-
-
 def named(entry: Entry) -> str:
     """The owner of a component's settings, for messages."""
     return f"{entry.plugin.id} ({entry.kind} {entry.component.name})"

@@ -1,4 +1,4 @@
-"""What other plugins may use: settings, their types and defaults in words."""
+"""What other plugins may use: settings, their types and defaults in words, and the source of a module."""
 
 from neox_author.in_words import (
     allowed_in_words,
@@ -8,5 +8,14 @@ from neox_author.in_words import (
     parts_of,
     type_in_words,
 )
+from neox_author.signature import file_of
 
-__all__ = ["allowed_in_words", "default_in_words", "default_of", "known_type_in_words", "parts_of", "type_in_words"]
+__all__ = [
+    "allowed_in_words",
+    "default_in_words",
+    "default_of",
+    "file_of",
+    "known_type_in_words",
+    "parts_of",
+    "type_in_words",
+]

@@ -9,12 +9,14 @@ from neox_author.declaration import settings_faults
 from neox_author.try_imports import import_errors
 from neox_author.try_rules import rule_faults
 from neox_core.cli.main import SUBCOMMANDS
+from neox_core.config.dialects import older_keys
 from neox_core.config.report import spell
-from neox_core.config.schema.owners import contested, two_owners
+from neox_core.config.schema.convert import by_key
+from neox_core.config.schema.owners import CORE, find_owners, named, named_section, two_owners
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.install import how_to_get
 from neox_core.hooks.ops import installed_ops
-from neox_core.hooks.registry import Entry
+from neox_core.hooks.registry import Entry, Registry
 
 
 @frozen
@@ -72,11 +74,26 @@ def _key_clashes(catalog: Catalog) -> Iterator[Finding]:
         named = " and ".join(f"{plugin.id} {plugin.version} (section {section.name})" for plugin, section in sections)
         way_out = f"NEOX_PLUGINS_DISABLE={sections[-1][0].id} switches one off"
         yield Finding(f"config key {key!r} is owned by {named}", way_out)
-    for key, names, dead in contested(catalog.registry):
+    for key, names, dead in _contested(catalog.registry):
         if dead or key not in by_sections:
             blocks = "uninstall one of the two, or switch it off with NEOX_PLUGINS_DISABLE"
             hint = blocks if dead else f"{blocks}; a component's settings may be in a block of its name"
             yield Finding(f"the config key {spell(key)} {two_owners(names)}", hint, fault=dead)
+
+
+def _contested(registry: Registry) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+    """(key, its owners in words, whether one of them can never read it) for each key whose owners can both be in use.
+
+    A config chooses one of the components of a kind, so these may share a key.
+    """
+    owners, older = find_owners(registry), older_keys(registry)
+    for key in dict.fromkeys((*owners.section_of, *owners.components_of)):
+        sections = [(owner, section) for owner, section in owners.sections if key in by_key(section.settings)]
+        first = key in older or any(owner == CORE for owner, _ in sections)
+        names = [named_section(*each) for each in sections] or ([older[key]] if key in older else [])
+        kinds = {entry.kind: named(entry) for entry in reversed(owners.components_of.get(key, ()))}
+        if len(names) + len(kinds) > 1:
+            yield key, (*names, *reversed(kinds.values())), bool(first and any(owner != CORE for owner, _ in sections))
 
 
 def _settings(owner: str, settings: type | None) -> Iterator[Finding]:

@@ -1,11 +1,17 @@
 """What neox-gpt-neox offers."""
 
-from neox_core.api import Component, hookimpl
+from neox_core.api import Component, ConfigSection, hookimpl
+from neox_gpt_neox.config.sections.resting import RestingSection
 
 
 @hookimpl
 def neox_dialects() -> list[Component]:
     return [Component("gpt-neox", "neox_gpt_neox.dialect:DIALECT", summary="Keys of GPT-NeoX and DeepSpeed.")]
+
+
+@hookimpl
+def neox_config_sections() -> list[ConfigSection]:
+    return [ConfigSection("resting", RestingSection, "Keys accepted only at their default.")]
 
 
 @hookimpl

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from textwrap import indent
 
+from neox_author.api import file_of
+
 from neox_core.hooks import specs
 from neox_core.hooks.kinds import Kind
 from neox_core.hooks.loader import load_plugins
-from neox_core.hooks.ops import file_of
 from neox_core.hooks.registry import Registry
 from neox_reference.packages import first_party as of_neox
 

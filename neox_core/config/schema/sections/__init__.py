@@ -8,7 +8,6 @@ from neox_core.config.schema.sections.kernels import KernelsSection
 from neox_core.config.schema.sections.optimizer import OptimizerSection, RegularizationSection
 from neox_core.config.schema.sections.parallelism import ParallelismSection
 from neox_core.config.schema.sections.precision import PrecisionSection
-from neox_core.config.schema.sections.resting import RestingSection
 from neox_core.config.schema.sections.schedule import LearningRateSection, SchedulerSection
 from neox_core.config.schema.sections.training import BatchSection, TrainingSection
 from neox_core.hooks.component import ConfigSection
@@ -33,7 +32,6 @@ CORE_SECTIONS: tuple[ConfigSection, ...] = tuple(
         ("launch", LaunchSection),
         ("report", ReportSection),
         ("plugins", PluginsSection),
-        ("resting", RestingSection),
     )
 )
 

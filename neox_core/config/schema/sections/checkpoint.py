@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from attrs import frozen
 
-from neox_core.config.schema.checks import above, distinct, only
+from neox_core.config.schema.checks import above, distinct
 from neox_core.config.schema.setting import setting
 
 TagValidation = Literal["Ignore", "Warn", "Fail", "ignore", "warn", "fail", "IGNORE", "WARN", "FAIL"]
@@ -114,21 +114,4 @@ class CheckpointWritingSection:
         check=_steps,
         changes="output",
         origin="gpt-neox",
-    )
-    adlr_autoresume: bool = setting(
-        False,
-        help="Ask the scheduler of NVIDIA's own cluster whether to save and requeue.",
-        check=only(
-            False, why="made for one cluster of NVIDIA's: `neox train --resume auto` continues after any requeue"
-        ),
-        changes="output",
-        origin="megatron",
-    )
-    adlr_autoresume_interval: int = setting(
-        1000,
-        help="Steps between two requests to the scheduler.",
-        unit="steps",
-        check=only(1000),
-        changes="output",
-        origin="megatron",
     )
