@@ -55,6 +55,10 @@ class EnginePlanner(Protocol):
         """What a valid config asks for."""
         ...
 
+    def precision(self, config: Config) -> PrecisionPlan:
+        """The types that a valid config asks for. The keys of precision are the engine's: most of them set it up."""
+        ...
+
     def plan(
         self, config: Config, batch: BatchPlan, precision: PrecisionPlan, *, gradient_clipping: float
     ) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from neox_core.config.schema.sections.checkpoint import CheckpointSection, Check
 from neox_core.config.schema.sections.data import BlendSection, DataSection
 from neox_core.config.schema.sections.host import LaunchSection
 from neox_core.config.schema.sections.optimizer import RegularizationSection
-from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.config.schema.sections.schedule import LearningRateSection
 from neox_core.config.schema.sections.training import TrainingSection
 from neox_core.config.schema.structure import Chosen, Config
@@ -28,7 +27,6 @@ from neox_core.plan.runfile import (
     DataSource,
     KernelPlan,
     OptimPlan,
-    PrecisionPlan,
     RunPlan,
     TrainPlan,
 )
@@ -44,7 +42,7 @@ def assemble(
 ) -> RunPlan:
     """The plan of a config whose rules all hold."""
     batch = shape.batch(config)
-    precision = _precision(config.section(PrecisionSection))
+    precision = engine_planner(config).precision(config)
     optim = _optim(config)
     kinds = ("architecture", "objective", "engine", "launcher")
     (architecture,), (objective,), (engine,), (launcher,) = map(config.components, kinds)
@@ -145,10 +143,6 @@ def _optim(config: Config) -> OptimPlan:
         zero_stage=sharding(config).stage,
         whole_parameters=optimizer.entry.component.whole_parameters,
     )
-
-
-def _precision(precision: PrecisionSection) -> PrecisionPlan:
-    return PrecisionPlan(precision.dtype, precision.autocast, precision.fp16_lm_cross_entropy)
 
 
 def _train(config: Config) -> TrainPlan:

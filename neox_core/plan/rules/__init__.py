@@ -24,7 +24,6 @@ from neox_core.plan.rules import (
     monitors,
     optimization,
     parallelism,
-    precision,
     schedule,
 )
 from neox_core.plan.rules.rule import Rule, keys_of, rules_in
@@ -35,7 +34,6 @@ RULES: tuple[Rule, ...] = tuple(
         parallelism,
         batch,
         optimization,
-        precision,
         checkpoint,
         data,
         schedule,
@@ -51,7 +49,7 @@ RULES: tuple[Rule, ...] = tuple(
 def all_rules(registry: Registry) -> tuple[Rule, ...]:
     """The rules of the core, then those of every architecture and engine."""
     entries = (each for each in registry.entries() if each.definition.plans)
-    return (*RULES, *(rule for each in entries for rule in planner_of(each).rules))
+    return tuple(dict.fromkeys((*RULES, *(rule for each in entries for rule in planner_of(each).rules))))
 
 
 def rules_about(key: str, registry: Registry) -> tuple[tuple[str, str], ...]:

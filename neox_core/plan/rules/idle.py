@@ -7,7 +7,6 @@ from attrs import frozen
 from neox_core.config.problem import Problem
 from neox_core.config.schema.convert import block_of, by_key
 from neox_core.config.schema.sections.data import DataSection
-from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.config.schema.sections.training import TrainingSection
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
@@ -23,17 +22,6 @@ class Idle:
     does: str = "nothing"
 
 
-def _static_scale(config: Config, shape: ClusterShape) -> str:
-    fp16 = config.section(PrecisionSection).fp16
-    fixed = fp16 is not None and fp16.enabled and fp16.loss_scale > 0
-    return f"loss_scale is {fp16.loss_scale:g}, not dynamic" if fixed and fp16 is not None else ""
-
-
-def _fp32(config: Config, shape: ClusterShape) -> str:
-    precision = config.section(PrecisionSection)
-    return "the whole model is in fp32" if precision.dtype == "fp32" and precision.autocast is None else ""
-
-
 def _no_evaluation(config: Config, shape: ClusterShape) -> str:
     return "" if config.section(TrainingSection).eval_iters else "eval-iters is 0"
 
@@ -42,10 +30,7 @@ def _no_tokenizer(config: Config, shape: ClusterShape) -> str:
     return "" if config.section(DataSection).tokenizer_type else "there is no tokenizer-type to read it"
 
 
-_DYNAMIC = ("initial_scale_power", "loss_scale_window", "hysteresis", "consecutive_hysteresis", "min_loss_scale")
 IDLE = (
-    Idle(tuple(f"fp16.{key}" for key in _DYNAMIC), _static_scale),
-    Idle(("attention_softmax_in_fp32",), _fp32),
     Idle(("eval_interval",), _no_evaluation),
     Idle(("sample_prompt",), _no_tokenizer),
 )

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from neox_core.config.problem import Problem
 from neox_core.config.schema.sections.optimizer import RegularizationSection
 from neox_core.config.schema.sections.parallelism import ParallelismSection
-from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.config.schema.sections.schedule import LearningRateSection
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.planners import engine_planner
 from neox_core.plan.rules.rule import number_is, rule
 
 
@@ -62,7 +62,7 @@ def optimizer_runs_on_device(config: Config, shape: ClusterShape) -> Iterator[Pr
 def optimizer_suits_precision(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """An optimizer goes with the precisions that its author names."""
     (optimizer,) = config.components("optimizer")
-    component, precision = optimizer.entry.component, config.section(PrecisionSection)
+    component, precision = optimizer.entry.component, engine_planner(config).precision(config)
     if precision.dtype not in component.precisions:
         suits = " or ".join(component.precisions)
         yield config.problem(

@@ -4,6 +4,7 @@ from neox_core.api import Component, ConfigSection, hookimpl
 from neox_deepspeed.config.sections.aio import AioSection
 from neox_deepspeed.config.sections.communication import CommunicationSection
 from neox_deepspeed.config.sections.engine import EngineSection
+from neox_deepspeed.config.sections.precision import PrecisionSection
 from neox_deepspeed.config.sections.profiling import ProfilingSection
 from neox_deepspeed.config.sections.zero import ZeroSection
 
@@ -22,6 +23,7 @@ def neox_engines() -> list[Component]:
             summary="DeepSpeed: ZeRO, offload, pipelines.",
             needs=("deepspeed",),
             sections=(
+                _section("precision", PrecisionSection),
                 _section("zero", ZeroSection),
                 _section("aio", AioSection),
                 _section("communication", CommunicationSection),

@@ -5,12 +5,13 @@ from typing import Any
 
 from neox_core.config.problem import Problem
 from neox_core.config.schema.sections.parallelism import ParallelismSection
-from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.config.schema.structure import Config
 from neox_core.contracts.engine import Sharding
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import Rule, rule
+from neox_core.plan.rules.rule import Rule, rule, rules_in
 from neox_core.plan.runfile import BatchPlan, PrecisionPlan
+from neox_plain.config import precision_rules
+from neox_plain.config.sections.precision import PrecisionSection
 
 
 @rule("engine", "fp16.enabled", "bf16.enabled")
@@ -64,6 +65,7 @@ class PlainPlanner:
     """The planner of the engine `plain`."""
 
     rules: Sequence[Rule] = (
+        *rules_in(precision_rules),
         plain_keeps_fp32_weights,
         plain_adds_up_in_fp32,
         plain_has_no_pipeline,
@@ -73,6 +75,9 @@ class PlainPlanner:
 
     def sharding(self, config: Config) -> Sharding:
         return Sharding()
+
+    def precision(self, config: Config) -> PrecisionPlan:
+        return precision_rules.precision_plan(config)
 
     def plan(
         self, config: Config, batch: BatchPlan, precision: PrecisionPlan, *, gradient_clipping: float

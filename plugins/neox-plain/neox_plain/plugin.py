@@ -1,6 +1,7 @@
 """Offers an engine in torch alone."""
 
-from neox_core.api import Component, hookimpl
+from neox_core.api import Component, ConfigSection, hookimpl
+from neox_plain.config.sections.precision import PrecisionSection
 
 
 @hookimpl
@@ -11,5 +12,6 @@ def neox_engines() -> list[Component]:
             target="neox_plain.maker:Plain",
             planner="neox_plain.planner:PLANNER",
             summary="torch alone: fp32 or autocast, one rank or data-parallel ranks.",
+            sections=(ConfigSection("precision", PrecisionSection, "Precision of weights and matmuls."),),
         )
     ]

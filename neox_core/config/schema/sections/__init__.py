@@ -7,7 +7,6 @@ from neox_core.config.schema.sections.host import LaunchSection, PluginsSection,
 from neox_core.config.schema.sections.kernels import KernelsSection
 from neox_core.config.schema.sections.optimizer import OptimizerSection, RegularizationSection
 from neox_core.config.schema.sections.parallelism import ParallelismSection
-from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.config.schema.sections.schedule import LearningRateSection, SchedulerSection
 from neox_core.config.schema.sections.training import BatchSection, TrainingSection
 from neox_core.hooks.component import ConfigSection
@@ -25,7 +24,6 @@ CORE_SECTIONS: tuple[ConfigSection, ...] = tuple(
         ("learning rate", LearningRateSection),
         ("scheduler", SchedulerSection),
         ("regularization", RegularizationSection),
-        ("precision", PrecisionSection),
         ("kernels", KernelsSection),
         ("checkpoint", CheckpointSection),
         ("checkpoint writing", CheckpointWritingSection),

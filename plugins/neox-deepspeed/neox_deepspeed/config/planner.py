@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from neox_plain.api import precision_rules
+
 from neox_core.config.schema.convert import Field, block_of, by_key
 from neox_core.config.schema.structure import Config
 from neox_core.contracts.engine import Sharding
@@ -33,7 +35,7 @@ class DeepSpeedPlanner:
 
     rules: Sequence[Rule] = tuple(
         each
-        for area in (parallelism, optimizer, precision, zero, offload, engine, profiling, idle)
+        for area in (precision_rules, parallelism, optimizer, precision, zero, offload, engine, profiling, idle)
         for each in rules_in(area)
     )
     recomputes = True
@@ -49,6 +51,9 @@ class DeepSpeedPlanner:
             load_masters=zero.load_from_fp32_weights,
             sparse_gradients=config.section(CommunicationSection).sparse_gradients,
         )
+
+    def precision(self, config: Config) -> PrecisionPlan:
+        return precision_rules.precision_plan(config)
 
     def plan(
         self, config: Config, batch: BatchPlan, precision: PrecisionPlan, *, gradient_clipping: float

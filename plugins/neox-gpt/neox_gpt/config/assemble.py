@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from neox_core.config.schema.sections.data import DataSection
-from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.config.schema.structure import Chosen, Config
 from neox_core.plan.assemble import reference
 from neox_core.plan.planners import sharding
@@ -19,7 +18,7 @@ from neox_gpt.config.sections.model import DropoutSection, ModelSection
 def gpt_plan(config: Config) -> GPTPlan:
     """The plan of a valid config."""
     model, rest = config.section(ModelSection), config.section(DropoutSection)
-    data, precision = config.section(DataSection), config.section(PrecisionSection)
+    data, attention = config.section(DataSection), config.section(AttentionSection)
     layouts = config.components("sparse layout")
     (norm,), (activation,), (position,) = (config.components(kind) for kind in ("norm", "activation", "position"))
     fed = tuple(map(reference, config.components("feed forward")))
@@ -43,7 +42,7 @@ def gpt_plan(config: Config) -> GPTPlan:
         init_method=model.init_method,
         output_init_method=model.output_layer_init_method,
         init_std=model.init_method_std,
-        attention_softmax_in_fp32=precision.attention_softmax_in_fp32 or model.apply_query_key_layer_scaling,
+        attention_softmax_in_fp32=attention.attention_softmax_in_fp32 or model.apply_query_key_layer_scaling,
         num_kv_heads=model.num_kv_heads,
         num_unique_layers=model.num_unique_layers,
         param_sharing_style=model.param_sharing_style,

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import field, frozen
+from neox_plain.api import PrecisionSection
 
-from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.config.schema.structure import Config
 from neox_deepspeed.config.sections.aio import AioBlock, AioSection
 from neox_deepspeed.config.sections.communication import CommunicationSection

@@ -3,8 +3,8 @@
 from typing import Any
 
 from attrs import asdict
+from neox_plain.api import PrecisionSection
 
-from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.plan.runfile import PrecisionPlan
 
 

@@ -1,6 +1,7 @@
 """Keys of the engine that change nothing in a run, because of what stands beside them."""
 
-from neox_core.config.schema.sections.precision import PrecisionSection
+from neox_plain.api import PrecisionSection
+
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.idle import Idle, idle_rule

@@ -4,10 +4,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from neox_plain.api import PrecisionSection
+
 from neox_core.api import Problem
 from neox_core.config.read.load import value_at
 from neox_core.config.schema.convert import fields_of
-from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape, data_parallel
 from neox_core.plan.rules.rule import rule

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
+from neox_plain.api import PrecisionSection
+
 from neox_core.api import Problem
 from neox_core.config.schema.sections.parallelism import ParallelismSection
-from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape, data_parallel
 from neox_core.plan.rules.rule import rule

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from neox_core.api import Problem
 from neox_core.config.schema.sections.data import DataSection
-from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
+from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.fusion import FusionSection
 from neox_gpt.config.sections.model import ModelSection
 
@@ -105,8 +105,8 @@ def one_norm_for_parallel_residual(config: Config, shape: ClusterShape) -> Itera
 @rule("apply_query_key_layer_scaling", "attention_softmax_in_fp32")
 def layer_scaling_is_in_fp32(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """Scaling by the layer sets attention-softmax-in-fp32."""
-    precision = config.section(PrecisionSection)
-    wide = precision.attention_softmax_in_fp32 or not config.is_set("attention_softmax_in_fp32")
+    attention = config.section(AttentionSection)
+    wide = attention.attention_softmax_in_fp32 or not config.is_set("attention_softmax_in_fp32")
     if config.section(ModelSection).apply_query_key_layer_scaling and not wide:
         hint = "remove it: apply-query-key-layer-scaling sets it to true"
         yield config.problem("contradicts apply-query-key-layer-scaling", "attention_softmax_in_fp32", hint)

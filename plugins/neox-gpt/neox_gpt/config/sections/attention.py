@@ -20,6 +20,9 @@ class AttentionSection:
         help="Layers with sparse attention: none, all, or every second one, layers 1, 3, 5 counted from 0.",
         origin="gpt-neox",
     )
+    attention_softmax_in_fp32: bool = setting(
+        False, help="Compute the softmax of attention in fp32.", origin="megatron"
+    )
     sparse_attention: dict[str, Any] = setting(
         Factory(dict),
         help="The layout `mode`, by default fixed, and its settings. Without the block: variable, as in GPT-NeoX.",

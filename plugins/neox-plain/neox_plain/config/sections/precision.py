@@ -85,9 +85,6 @@ class PrecisionSection:
     torch_autocast: AutocastBlock | None = _deepspeed(None, help="torch.autocast around the model.")
     amp: AmpBlock | None = _deepspeed(None, help="Mixed precision as Apex had it.")
     data_types: DataTypesBlock = _deepspeed(DataTypesBlock(), help="Types of other tensors.")
-    attention_softmax_in_fp32: bool = setting(
-        False, help="Compute the softmax of attention in fp32.", origin="megatron"
-    )
     fp16_lm_cross_entropy: bool = setting(False, help="Compute the loss in fp16.", origin="megatron")
 
     @property

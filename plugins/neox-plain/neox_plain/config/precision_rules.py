@@ -1,13 +1,22 @@
-"""Rules of fp16, bf16 and autocast."""
+"""Rules of fp16, bf16 and autocast, and their part of the plan, for every engine that has their keys."""
 
 from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
-from neox_core.config.schema.sections.precision import PrecisionSection
 from neox_core.config.schema.sections.training import TrainingSection
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.rules.idle import Idle, idle_rule
 from neox_core.plan.rules.rule import enabled, left_off, rule
+from neox_core.plan.runfile import PrecisionPlan
+from neox_plain.config.sections.precision import PrecisionSection
+
+
+def precision_plan(config: Config) -> PrecisionPlan:
+    """What the ranks compute in."""
+    section = config.section(PrecisionSection)
+    return PrecisionPlan(section.dtype, section.autocast, section.fp16_lm_cross_entropy)
+
 
 BLOCKS = ("fp16", "bf16", "amp", "torch_autocast")
 
@@ -54,3 +63,13 @@ def steps_that_are_skipped_have_a_bound(config: Config, shape: ClusterShape) -> 
             "set on-nonfinite-loss: skip to allow skipped steps",
             "note",
         )
+
+
+def _static_scale(config: Config, shape: ClusterShape) -> str:
+    fp16 = config.section(PrecisionSection).fp16
+    fixed = fp16 is not None and fp16.enabled and fp16.loss_scale > 0
+    return f"loss_scale is {fp16.loss_scale:g}, not dynamic" if fixed and fp16 is not None else ""
+
+
+_DYNAMIC = ("initial_scale_power", "loss_scale_window", "hysteresis", "consecutive_hysteresis", "min_loss_scale")
+keys_of_a_scale_that_do_nothing = idle_rule((Idle(tuple(f"fp16.{key}" for key in _DYNAMIC), _static_scale),))
