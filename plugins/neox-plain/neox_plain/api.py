@@ -1,33 +1,37 @@
 """What other packages may import of this one: its engine, what an engine of another library derives from, and the keys
-and rules of precision, which the host reads: so what imports torch is imported when it is asked for.
+and rules of precision.
+
+Listing an engine imports the keys alone; everything else is imported when it is asked for.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from neox_plain.config import precision_rules
 from neox_plain.config.sections.precision import PrecisionSection
 
 if TYPE_CHECKING:
     from neox_plain.base_engine import BaseEngine, plain_options
     from neox_plain.clip import copy_marks
+    from neox_plain.config import precision_rules
     from neox_plain.engine import Engine, build_engine
     from neox_plain.token_weights import token_weights
 
-_IN_RANKS = {
-    "BaseEngine": "base_engine",
-    "Engine": "engine",
-    "build_engine": "engine",
-    "copy_marks": "clip",
-    "plain_options": "base_engine",
-    "token_weights": "token_weights",
+_LATER = {
+    "BaseEngine": "base_engine:BaseEngine",
+    "Engine": "engine:Engine",
+    "build_engine": "engine:build_engine",
+    "copy_marks": "clip:copy_marks",
+    "plain_options": "base_engine:plain_options",
+    "precision_rules": "planner:precision_rules",
+    "token_weights": "token_weights:token_weights",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _IN_RANKS:
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"neox_plain.{_IN_RANKS[name]}"), name)
+    module, _, attribute = _LATER[name].partition(":")
+    return getattr(import_module(f"neox_plain.{module}"), attribute)
 
 
 __all__ = [
