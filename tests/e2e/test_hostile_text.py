@@ -66,6 +66,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "config show": ("{config}", "--set", f"norm={EVIL}"),
     "plugins check": (),
     "plugins info": ("evil",),
+    "plugins new": (EVIL, "evil"),
+    "plugins test": (EVIL,),
     "plugins list": (),
     "tune": ("{config}", "--set", f"{EVIL}=1"),
     "evil": (),

@@ -75,9 +75,15 @@ def _sections(registry: Registry) -> Iterator[str]:
     owned = [(CORE, section) for section in CORE_SECTIONS]
     owned += [(plugin.id, section) for plugin, section in registry.sections if first_party(plugin.id)]
     owned += [(e.plugin.id, section) for e, section in registry.sections_of_components() if first_party(e.plugin.id)]
+    by: dict[type, list[str]] = {}
     for owner, section in owned:
+        by.setdefault(section.settings, []).append(owner)
+    for owner, section in owned:
+        if by[section.settings][0] != owner:
+            continue  # engines may share a section
         yield f"## {section.name.capitalize()}\n"
-        yield f"{section.summary}\n" if owner == CORE else f"{section.summary} Comes with `{owner}`.\n"
+        packages = " and ".join(f"`{each}`" for each in by[section.settings])
+        yield f"{section.summary}\n" if owner == CORE else f"{section.summary} Comes with {packages}.\n"
         yield from _table(section.settings, "")
 
 

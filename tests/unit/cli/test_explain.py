@@ -49,7 +49,7 @@ def test_explain_says_of_other_owners_what_differs() -> None:
         ("optimizer.params.betas", "optimizer.params.betas", "neox-adam (optimizer Adam)"),
         ("optimizer.params.eps", "optimizer.params.eps", "neox-adam (optimizer Adam)"),
         ("zero-optimization.stage", "zero_optimization.stage", "neox-deepspeed (engine deepspeed)"),
-        ("bfloat16.enabled", "bf16.enabled", "neox-core (section precision)"),
+        ("bfloat16.enabled", "bf16.enabled", "neox-deepspeed (engine deepspeed)"),
         ("rotary-pct", "rotary_pct", "neox-positions (position rotary)"),
         ("loss-scale", "loss_scale", "neox-gpt-neox (older spellings)"),
         (

@@ -70,7 +70,7 @@ def test_a_plugin_that_fails(failing: Any) -> None:
     assert f"fault: plugin neox-bad 1.0 is {failing.status}: " in check["stdout"]
     assert failing.cause in check["stdout"]
     assert failing.hint in check["stdout"]
-    assert "3 plugins, 3 offers, 1 fault" in check["stdout"]
+    assert "3 plugins, 5 offers, 1 fault" in check["stdout"]
 
 
 def test_nothing_but_the_commands(site: Any) -> None:
@@ -79,7 +79,7 @@ def test_nothing_but_the_commands(site: Any) -> None:
     assert info.returncode == 3
     assert "nothing is called 'Adam'" in info.stderr
     check = site.neox("plugins", "check")
-    assert (check.returncode, check.stdout) == (0, "1 plugin, 2 offers, 0 faults\n")
+    assert (check.returncode, check.stdout) == (0, "1 plugin, 4 offers, 0 faults\n")
 
 
 def test_two_distributions_with_one_entry_point_name(site: Any, install: Any) -> None:
@@ -90,7 +90,7 @@ def test_two_distributions_with_one_entry_point_name(site: Any, install: Any) ->
         ("Two", "neox-b", "ok"),
     ]
     assert "plugin    neox-b 1.0" in site.neox("plugins", "info", "Two").stdout
-    assert site.neox("plugins", "check").stdout == "3 plugins, 4 offers, 0 faults\n"
+    assert site.neox("plugins", "check").stdout == "3 plugins, 6 offers, 0 faults\n"
 
 
 def test_two_distributions_with_one_module(site: Any, install: Any) -> None:
@@ -269,7 +269,7 @@ def test_check_imports_every_target_and_survives_it(good: Any, name: str, offeri
     assert done.returncode == 3
     assert "fault: optimizer neox-bad:Bad 1.0: " in done.stdout
     assert cause in done.stdout
-    assert "3 plugins, 4 offers, 1 fault" in done.stdout
+    assert "3 plugins, 6 offers, 1 fault" in done.stdout
 
 
 def test_check_refuses_a_launcher_that_imports_torch_but_no_optimizer(good: Any, offering: Any) -> None:
@@ -337,7 +337,7 @@ def test_what_a_plugin_prints_does_not_reach_the_output(good: Any, install: Any)
 def test_a_folder_twice_on_the_path(good: Any) -> None:
     twice = os.pathsep.join(map(str, (good.folder, good.folder, good.libraries)))
     done = good.neox("plugins", "check", env={"PYTHONPATH": twice})
-    assert (done.returncode, done.stdout) == (0, "2 plugins, 3 offers, 0 faults\n")
+    assert (done.returncode, done.stdout) == (0, "2 plugins, 5 offers, 0 faults\n")
 
 
 def test_the_same_wheel_by_pip(site: Any, offering: Any) -> None:
@@ -352,7 +352,7 @@ def test_the_same_wheel_by_pip(site: Any, offering: Any) -> None:
     )
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(site.folder)]
     subprocess.run([*command, str(wheel)], check=True, timeout=60)
-    assert site.neox("plugins", "check").stdout == "2 plugins, 3 offers, 0 faults\n"
+    assert site.neox("plugins", "check").stdout == "2 plugins, 5 offers, 0 faults\n"
 
 
 def test_unknown_names_and_kinds_are_guessed(good: Any) -> None:
