@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from neox_core.errors import ConfigError
-from neox_deepspeed.patches import skip_debug_symbols
+from neox_deepspeed.patches import bound_waits, skip_debug_symbols
 
 
 def cpu_adam(params: Iterable[dict[str, Any]], **options: Any) -> torch.optim.Optimizer:
@@ -20,6 +20,7 @@ def cpu_adam(params: Iterable[dict[str, Any]], **options: Any) -> torch.optim.Op
     from deepspeed.ops.op_builder import CPUAdamBuilder
 
     skip_debug_symbols(CPUAdamBuilder)
+    bound_waits()
     return DeepSpeedCPUAdam(params, **options)
 
 
@@ -31,6 +32,7 @@ def async_io() -> Any:
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
     skip_debug_symbols(AsyncIOBuilder)
+    bound_waits()
     try:
         return AsyncIOBuilder().load(verbose=False)
     except (RuntimeError, OSError) as error:

@@ -21,11 +21,11 @@ def run(tmp_path: Path, monkeypatch: Any) -> Run:
 
 def test_coverage_adds_up(run: Run) -> None:
     counts = json.loads(run("coverage", "--json").stdout)
-    for part in ("parameters", "names"):
+    for part, least in (("parameters", 461), ("names", 1)):  # every key of the documents; names of what is installed
         sums = counts[part].pop("total")
         for state, number in sums.items():
             assert number == sum(row[state] for row in counts[part].values())
-    assert sum(sums.values()) >= 40
+        assert sum(sums.values()) >= least
     assert counts["parameters"]["compression"] == {"implemented": 0, "older_spelling": 0, "known_only": 87}
     assert counts["parameters"]["retrieval"]["known_only"] == 13
 
