@@ -16,9 +16,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as processes
+from neox_author.testing import build, load_only
 from results import append_row
-
-from neox_core.testing import build, load_only
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins/neox-onebit/tests"))
 from drive_ranks import OnTheWire

@@ -18,9 +18,8 @@ from typing import Any
 
 import torch
 from attrs import field, frozen
+from neox_author.testing import build, load_only
 from results import append_row
-
-from neox_core.testing import build, load_only
 
 LAYERS, HIDDEN, VOCAB = 12, 768, 20480
 

@@ -33,10 +33,9 @@ from pathlib import Path
 from typing import Any
 
 from attrs import frozen
+from neox_author.testing import build, load_only
 from results import append_row
 from turns import Contender, neox_train, take_turns
-
-from neox_core.testing import build, load_only
 
 VOCAB, WARM_UP = 50304, 3
 KEEPING = {"MALLOC_MMAP_THRESHOLD_": str(2**31 - 1), "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_MAX_": "0"}

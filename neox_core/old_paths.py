@@ -35,6 +35,8 @@ NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     "neox_core.contracts.attention": {"neox_gpt.contracts": ("LayoutShape", "SparseLayout")},
     "neox_core.testing": {
         "neox_author.testing": (
+            "assert_light",
+            "build",
             "check_data_backend",
             "check_launcher",
             "check_lr_schedule",
@@ -43,6 +45,8 @@ NAMES: dict[str, dict[str, tuple[str, ...]]] = {
             "check_optimizer",
             "check_scheduler",
             "check_tokenizer",
+            "example_plan",
+            "load_only",
         ),
         "neox_gpt.testing": ("check_activation", "check_norm", "check_position", "check_sparse_layout"),
     },

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from neox_core.config.schema.structure import Config
+    from neox_core.contracts.architecture import Shapes
     from neox_core.contracts.curriculum import Curriculum
     from neox_core.parallel.context import BuildContext
     from neox_core.parallel.row import BuildStage
     from neox_core.parallel.shard import Shard
     from neox_core.plan.rules.rule import Rule
-    from neox_core.plan.runfile import BatchPlan, PrecisionPlan
+    from neox_core.plan.runfile import BatchPlan, PrecisionPlan, RunPlan
 
 
 @frozen
@@ -39,6 +40,14 @@ class Sharding:
     whole_weights: bool = False
     load_masters: bool = True
     sparse_gradients: bool = False
+
+
+class Memory(Protocol):
+    """The memory that a run is expected to take."""
+
+    def in_words(self) -> str:
+        """The sum and its parts."""
+        ...
 
 
 class EnginePlanner(Protocol):
@@ -63,6 +72,21 @@ class EnginePlanner(Protocol):
         self, config: Config, batch: BatchPlan, precision: PrecisionPlan, *, gradient_clipping: float
     ) -> dict[str, Any]:
         """`plan.engine`: plain values for the engine of the ranks."""
+        ...
+
+    def memory(
+        self,
+        config: Config,
+        plan: RunPlan,
+        held: Shapes,
+        activations: int,
+        state_numbers: tuple[float, float] | None,
+    ) -> Memory:
+        """What the fullest rank of a plan holds.
+
+        held: the shapes of its parameters. activations: bytes that its backward pass needs.
+        state_numbers: of the optimizer's component; None where it declares none.
+        """
         ...
 
     def key_of(self, config: Config, path: str) -> str | None:

@@ -60,8 +60,8 @@ class _Refuse:
 def no_heavy_imports(culprit: str) -> Iterator[None]:
     """Refuse heavy imports inside the block. An error that the block catches is raised again at its end.
 
-    A library that this process has already imported (a test, a notebook) cannot be refused;
-    `neox_core.testing.assert_light` checks in a fresh process.
+    A library that this process has already imported (a test, a notebook) cannot be refused: a
+    check that a plugin is light needs a fresh process.
     """
     finder = _Refuse(culprit)
     sys.meta_path.insert(0, finder)

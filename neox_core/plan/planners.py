@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from neox_core.contracts.architecture import ArchitecturePlanner
+from neox_core.contracts.engine import EnginePlanner
+from neox_core.errors import PluginError
 from neox_core.hooks.component import load_path
 
 if TYPE_CHECKING:
     from neox_core.config.schema.structure import Config
-    from neox_core.contracts.architecture import ArchitecturePlanner
-    from neox_core.contracts.engine import EnginePlanner, Sharding
+    from neox_core.contracts.engine import Sharding
     from neox_core.hooks.registry import Entry
+
+CONTRACTS: dict[str, type] = {"architecture": ArchitecturePlanner, "engine": EnginePlanner}
 
 
 def architecture_planner(config: Config) -> ArchitecturePlanner:
-    """Raises SectionInvalidError where no architecture could be chosen, PluginError for one that has no planner."""
+    """Raises SectionInvalidError where no architecture could be chosen, PluginError for one without a whole planner."""
     (chosen,) = config.components("architecture")
     planner: ArchitecturePlanner = planner_of(chosen.entry)
     return planner
@@ -33,5 +37,14 @@ def sharding(config: Config) -> Sharding:
 
 
 def planner_of(entry: Entry) -> Any:
-    """The planner of a component that must have one. Raises PluginError naming the plugin."""
-    return load_path(entry.require_planner())
+    """The planner of a component that must have one. Raises PluginError that names the plugin and what is missing."""
+    path, contract = entry.require_planner(), CONTRACTS[entry.kind]
+    planner = load_path(path)
+    names = (name for name in (*contract.__annotations__, *vars(contract)) if not name.startswith("_"))
+    lacks = [name for name in names if not hasattr(planner, name)]
+    if lacks:
+        raise PluginError(
+            f"{entry.kind} {entry.qualified} {entry.plugin.version}: its planner {path} has no {', '.join(lacks)}",
+            hint=f"tell the author of {entry.plugin.id}: docs/hooks.md has the contract {contract.__name__}",
+        )
+    return planner

@@ -179,6 +179,11 @@ class PrecisionPlan:
     autocast: Literal["bf16"] | None = field(metadata=of("torch_autocast.enabled", "amp.enabled"))
     fp16_lm_cross_entropy: bool = False
 
+    @property
+    def bytes_each(self) -> int:
+        """Of a weight, and of an activation."""
+        return 4 if self.dtype == "fp32" else 2
+
 
 @frozen
 class TrainPlan:

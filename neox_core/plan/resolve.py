@@ -14,6 +14,7 @@ from neox_core.config.schema.sections.checkpoint import CheckpointSection
 from neox_core.config.schema.sections.host import PluginsSection
 from neox_core.config.schema.structure import Config, SectionInvalidError, structure
 from neox_core.contracts.architecture import ModelSize, Untold
+from neox_core.contracts.engine import Memory
 from neox_core.errors import CheckpointError, PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.install import how_to_install
@@ -24,8 +25,7 @@ from neox_core.plan.cluster import ClusterShape, Machine, cluster_shape, detect,
 from neox_core.plan.exports import exports
 from neox_core.plan.hosts import Pool
 from neox_core.plan.kernels import plan_kernels
-from neox_core.plan.memory import Memory, expected_memory
-from neox_core.plan.planners import architecture_planner, sharding
+from neox_core.plan.planners import architecture_planner, engine_planner
 from neox_core.plan.rules import check_rules, unread_keys
 from neox_core.plan.rules.plugins import plugin_rules
 from neox_core.plan.runfile import KernelPlan, RunPlan
@@ -111,21 +111,23 @@ def prepare_run(
         problems += [each.problem for each in found]
         if exit_code_of(found):
             raise ProblemsError(written.with_values(problems), exit_code=exit_code_of(found))
-    planner = architecture_planner(config)
-    size = planner.size(config, plan.model)
-    (optimizer,) = config.components("optimizer")
-    numbers = optimizer.entry.component.state_numbers
+    size = architecture_planner(config).size(config, plan.model)
     return Resolved(
         plan,
         config,
         catalog,
         in_order(written.with_values(problems)),
         size,
-        expected_memory(plan, planner, sharding(config), size, numbers)
-        if isinstance(size, ModelSize) and not size.untold
-        else None,
+        _memory(config, plan, size) if isinstance(size, ModelSize) and not size.untold else None,
         exports(plan.model, catalog.registry) if checked else {},
     )
+
+
+def _memory(config: Config, plan: RunPlan, size: ModelSize) -> Memory:
+    """What the engine expects the fullest rank to hold."""
+    architecture, (optimizer,) = architecture_planner(config), config.components("optimizer")
+    held, activations = architecture.on_fullest_rank(plan, size), architecture.activation_bytes(plan, size)
+    return engine_planner(config).memory(config, plan, held, activations, optimizer.entry.component.state_numbers)
 
 
 def _rules(config: Config, machine: Machine, pool: Pool | None) -> tuple[ClusterShape, list[Problem]]:

@@ -1,15 +1,8 @@
-"""What the checks of each kind are written with, and what every test of a plugin needs.
-
-The checks are in `neox_author.testing`, and those of the kinds of a plugin with that plugin. Importing this is light.
-"""
+"""Where API 1 had the kit for tests of plugins. `old_paths` knows where each of its names is today."""
 
 from typing import Any
 
 from neox_core import old_paths
-from neox_core.testing.plans import example_plan
-from neox_core.testing.plugins import assert_light, build, load_only
-
-__all__ = ["assert_light", "build", "example_plan", "load_only"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ from typing import Any, get_args, get_type_hints
 
 import attrs
 import pytest
+from neox_author.testing import example_plan
 from neox_reference.keys import own_keys
 
 from neox_core.hooks.component import load_path
@@ -13,7 +14,6 @@ from neox_core.hooks.loader import load_plugins
 from neox_core.plan.runfile import ComponentRef, ModelPlan, OptimPlan, RunPlan
 from neox_core.plan.source import CONTENTS, FIRST, SAMPLES, SCHEDULE, SETTING, SHAPES, START, source_of
 from neox_core.plan.stored.schedule import schedule_terms
-from neox_core.testing import example_plan
 
 NOT_COMPARED = {START, FIRST}
 COMPARED = {SAMPLES, CONTENTS, SCHEDULE, SETTING, SHAPES}

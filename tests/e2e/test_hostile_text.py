@@ -11,10 +11,10 @@ import click
 import pytest
 import torch
 from click.testing import CliRunner
+from neox_author.testing import build, load_only
 from safetensors.torch import save_file
 
 from neox_core.cli.main import neox
-from neox_core.testing import build, load_only
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202e"
 STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

@@ -7,8 +7,7 @@ import subprocess
 import sys
 
 import pytest
-
-from neox_core.testing import build, load_only
+from neox_author.testing import build, load_only
 
 pytestmark = pytest.mark.ranks
 

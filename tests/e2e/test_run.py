@@ -16,10 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 from attrs import evolve
+from neox_author.testing import build, load_only
 
 from neox_core.plan.runfile import write_runfile
 from neox_core.plan.stored.installed import stored_plan
-from neox_core.testing import build, load_only
 
 pytestmark = pytest.mark.ranks
 

@@ -8,12 +8,11 @@ from neox_activations.gated import Bilinear, GeGLU, ReGLU, SigmoidGLU, SwiGLU
 from neox_activations.gelu import ErfGelu, Gelu, TanhGelu
 from neox_activations.plugin import neox_activations
 from neox_activations.pointwise import Mish, ReLU, SiLU, Softsign
+from neox_author.testing import assert_light, load_only
 from neox_gpt.testing import check_activation
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from transformers.activations import ACT2FN
-
-from neox_core.testing import assert_light, load_only
 
 
 def test_listing_is_light() -> None:

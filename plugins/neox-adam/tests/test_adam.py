@@ -6,12 +6,11 @@ from typing import Any
 import cpuinfo
 import pytest
 import torch
-from neox_author.testing import check_optimizer
+from neox_author.testing import assert_light, build, check_optimizer, load_only
 from torch import Tensor
 
 from neox_core.errors import ConfigError
 from neox_core.hooks.registry import Entry
-from neox_core.testing import assert_light, build, load_only
 
 LR, BETAS, EPS, DECAY = 0.05, (0.8, 0.95), 1e-6, 0.1
 

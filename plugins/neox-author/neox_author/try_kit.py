@@ -12,12 +12,12 @@ import click
 from neox_author.apart import Tell, serve
 from neox_author.declaration import settings_faults
 from neox_author.template import kit_of
+from neox_author.testing import assert_light, load_only
+from neox_author.testing.clauses import heard, hold, not_applicable, raised
 from neox_core.config.schema.convert import fields_of
 from neox_core.errors import NeoxError
 from neox_core.hooks.component import load_path
 from neox_core.hooks.registry import Entry
-from neox_core.testing import assert_light, load_only
-from neox_core.testing.clauses import heard, hold, not_applicable, raised
 
 OFFER, CLAUSE = "offer", "clause"
 """What is told: a kind and a name; or a clause that holds, and why it does not apply."""

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from neox_author.testing import build, load_only
 from neox_autotuning.space import Trial
 from neox_autotuning.trial import Bench, SearchStoppedError
 from neox_autotuning.tune import space_of, tune
@@ -15,7 +16,6 @@ from neox_core.config.dialects import modernise
 from neox_core.config.read.load import load
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import prepare_run
-from neox_core.testing import build, load_only
 
 CONFIG = """
 num-layers: 1

@@ -1,6 +1,4 @@
-from neox_author.testing import check_objective
-
-from neox_core.testing import assert_light, load_only
+from neox_author.testing import assert_light, check_objective, load_only
 
 
 def test_the_contract_holds():

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 from attrs import evolve
+from neox_author.testing import assert_light, load_only
 from neox_corpora.download import download
 from neox_corpora.enwik8 import ENWIK8, ENWIK9, Archive, Enwik8
 
 from neox_core.errors import DataError
-from neox_core.testing import assert_light, load_only
 
 TEXT = "".join(f"<page>{number} caf\u00e9 \u6f22\u5b57</page>\n" for number in range(500)).encode()
 

@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from neox_author.testing import assert_light, build, load_only
 
 from neox_core.errors import DataError
-from neox_core.testing import assert_light, build, load_only
 
 REFERENCE = Path(__file__).parent / "data"
 IDS = pa.list_(pa.int32())

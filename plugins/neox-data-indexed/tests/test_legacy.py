@@ -4,10 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from neox_author.testing import check_data_backend
+from neox_author.testing import build, check_data_backend, load_only
 
 from neox_core.errors import DataError
-from neox_core.testing import build, load_only
 
 REFERENCE = Path(__file__).parent / "data"
 KINDS = ("lazy", "cached")

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neox_author.testing import check_data_backend
+from neox_author.testing import assert_light, build, check_data_backend, load_only
 from neox_data_indexed.layout import dtype_for
 from neox_data_indexed.mmap import MmapBackend
 
 from neox_core.errors import DataError
-from neox_core.testing import assert_light, build, load_only
 
 REFERENCE = Path(__file__).parent / "data"
 CASES = {"mmap_uint16": 50257, "mmap_int32": 100_000, "mmap_sentences": 50257}

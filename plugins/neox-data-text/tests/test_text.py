@@ -8,6 +8,7 @@ import pytest
 import torch
 import zstandard
 from attrs import evolve
+from neox_author.testing import assert_light, build, load_only
 from neox_causal_lm.pack import Share, share_of
 from neox_causal_lm.streams import Source, Streams
 from pyarrow import parquet
@@ -16,7 +17,6 @@ from torch.utils.data import DataLoader
 from neox_core.data.stream import Layout, Mark, StreamBatches
 from neox_core.errors import DataError
 from neox_core.plan.runfile import ComponentRef
-from neox_core.testing import assert_light, build, load_only
 
 TEXTS = ["one", "caf\u00e9 \u6f22\u5b57", "a\nb", "x" * 300, "last"]
 EXPECTED = [[*text.encode(), 256] for text in TEXTS]

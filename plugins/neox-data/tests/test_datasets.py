@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attrs import evolve
+from neox_author.testing import load_only
 from neox_data.encode import Encoder
 from neox_data.inspect import Shown, histogram, inspect
 from neox_data.manifest import note_files, write_json
@@ -19,7 +20,6 @@ from neox_core.data.records import read_json
 from neox_core.errors import DataError, PluginError
 from neox_core.hooks.component import path_of
 from neox_core.plan.runfile import ComponentRef
-from neox_core.testing import load_only
 
 REFERENCE = Path(__file__).parents[2] / "neox-data-indexed/tests/data"
 

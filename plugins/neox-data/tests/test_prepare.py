@@ -11,8 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from neox_core.testing import build, load_only
+from neox_author.testing import build, load_only
 
 NEOX = [sys.executable, "-m", "neox_core"]
 TEXTS = ["def f(x):\n    return x\n" * 40, "caf\u00e9 \u6f22\u5b57 \U0001f600 " * 30, "one\ntwo\n" * 50]

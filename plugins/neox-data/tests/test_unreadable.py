@@ -5,10 +5,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from neox_author.testing import build, load_only
 from neox_data.corpus import Tally, read_documents, text_files
 
 from neox_core.errors import DataError
-from neox_core.testing import build, load_only
 
 NOBODY = 65534
 

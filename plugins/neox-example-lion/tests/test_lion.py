@@ -1,9 +1,8 @@
 import pytest
-from neox_author.testing import check_optimizer
+from neox_author.testing import assert_light, build, check_optimizer, load_only
 
 from neox_core.errors import ConfigError
 from neox_core.hooks.registry import Entry
-from neox_core.testing import assert_light, build, load_only
 
 
 @pytest.fixture

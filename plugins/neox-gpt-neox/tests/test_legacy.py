@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neox_author.testing import load_only
 
 from neox_core.config.dialects import modernise
 from neox_core.config.read.load import Loaded, load
-from neox_core.testing import load_only
 
 REGISTRY = load_only("neox-gpt-neox").registry
 

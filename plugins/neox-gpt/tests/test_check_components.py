@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from neox_author.testing.plans import example_plan
 from neox_gpt.model_inputs import load_parts
 from neox_gpt.testing import example_decoder
 from torch import nn
@@ -16,7 +17,6 @@ from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef
 from neox_core.run.optimizer import build_optimizer
-from neox_core.testing.plans import example_plan
 
 CONTEXT = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1)
 

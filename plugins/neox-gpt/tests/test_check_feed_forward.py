@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from neox_author.testing import load_only
 from neox_gpt.api import FeedForwardSize, build_model
 from neox_gpt.architecture import GPTArchitecture
 from neox_gpt.shape import flops_per_token
@@ -23,7 +24,6 @@ from neox_core.parallel.groups import Groups
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
 from neox_core.run.optimizer import build_optimizer
-from neox_core.testing import load_only
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/plugins/feed-forward.md").read_text("utf-8")
 FILES = dict(re.findall(r"^`([\w./]+)`[^\n]*:\n\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))

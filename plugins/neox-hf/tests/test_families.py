@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from neox_author.testing import assert_light
 from neox_gpt.build import build_model
 from neox_gpt.generation.generate import continue_ids
 from neox_gpt.generation.sampling import Sampling
@@ -41,7 +42,6 @@ from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan
-from neox_core.testing import assert_light
 
 SIZES = {
     "vocab_size": 96,

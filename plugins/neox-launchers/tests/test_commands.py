@@ -7,12 +7,11 @@ import sys
 from itertools import pairwise
 
 import pytest
-from neox_author.testing import check_launcher
+from neox_author.testing import assert_light, check_launcher, example_plan, load_only
 from neox_launchers.environment import exported
 from neox_launchers.pdsh import remote
 
 from neox_core.plan.runfile import write_runfile
-from neox_core.testing import assert_light, example_plan, load_only
 
 
 def test_listing_is_light_and_the_contract_is_kept(tmp_path):

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from neox_author.testing import build, example_plan, load_only
 
 from neox_core.plan.runfile import write_runfile
-from neox_core.testing import build, example_plan, load_only
 
 
 def launch(folder, plan):

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
+from neox_author.testing import build, example_plan, load_only
 
 import neox_core
 from neox_core.plan.runfile import Host, write_runfile
-from neox_core.testing import build, example_plan, load_only
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 

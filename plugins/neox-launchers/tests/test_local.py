@@ -1,10 +1,9 @@
 import os
 
 import pytest
-from neox_author.testing import check_launcher
+from neox_author.testing import assert_light, build, check_launcher, example_plan, load_only
 
 from neox_core.errors import ConfigError, UsageError
-from neox_core.testing import assert_light, build, example_plan, load_only
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,10 @@
 import pytest
 import torch
 from deepspeed.runtime import lr_schedules
-from neox_author.testing import check_scheduler
+from neox_author.testing import build, check_scheduler, load_only
 
 from neox_core.config.report import ProblemsError
 from neox_core.contracts.optim import ScheduleShape
-from neox_core.testing import build, load_only
 
 PEAK = 3e-3
 SHAPE = ScheduleShape(peak_lr=PEAK, min_lr=0.0, warmup_steps=0, decay_steps=30, total_steps=50)

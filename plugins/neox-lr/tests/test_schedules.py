@@ -1,10 +1,9 @@
 import math
 
 import pytest
-from neox_author.testing import check_lr_schedule
+from neox_author.testing import assert_light, check_lr_schedule, load_only
 
 from neox_core.contracts.optim import ScheduleShape
-from neox_core.testing import assert_light, load_only
 
 NAMES = ["constant", "cosine", "exponential", "linear"]
 

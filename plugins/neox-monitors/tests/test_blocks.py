@@ -8,10 +8,10 @@ import zipfile
 
 import pytest
 from attrs import evolve
+from neox_author.testing import build, load_only
 
 from neox_core.contracts.host import RunInfo
 from neox_core.errors import ConfigError
-from neox_core.testing import build, load_only
 
 VALUES = {"loss": 2.5, "lr": 0.1, "loss_scale": 128.0, "elapsed_time_ms_forward": 12.5}
 EVENTS = {

@@ -5,11 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
-from neox_author.testing import check_monitor
+from neox_author.testing import assert_light, build, check_monitor, load_only
 
 from neox_core.contracts.host import RunInfo
 from neox_core.errors import ConfigError
-from neox_core.testing import assert_light, build, load_only
 
 VALUES = {"loss": 2.0, "lr": 0.1, "tokens_per_s": 10.0, "step_s": 0.5, "data_wait_s": 0.0, "memory_gib": 1.0}
 

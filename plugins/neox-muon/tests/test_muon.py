@@ -3,12 +3,11 @@ from typing import Any
 
 import pytest
 import torch
-from neox_author.testing import check_optimizer
+from neox_author.testing import assert_light, build, check_optimizer, load_only
 from torch import Tensor
 
 from neox_core.errors import ConfigError
 from neox_core.hooks.registry import Entry
-from neox_core.testing import assert_light, build, load_only
 
 LR, DECAY, MU, EPS = 0.02, 0.3, 0.9, 0.1
 

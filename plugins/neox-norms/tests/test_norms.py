@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from neox_author.testing import assert_light, load_only
 from neox_gpt.testing import check_norm
 from neox_norms.layernorm import LayerNorm
 from neox_norms.rmsnorm import RMSNorm
@@ -13,7 +14,6 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from neox_core.errors import ConfigError
-from neox_core.testing import assert_light, load_only
 
 DIM = 40
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from neox_author.testing import build, load_only
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from neox_core.errors import ConfigError
-from neox_core.testing import build, load_only
 
 SHAPES = ((37, 160), (700,), (3,))
 STEPS = 50

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from neox_author.testing import check_optimizer
+from neox_author.testing import assert_light, build, check_optimizer, load_only
 from neox_onebit.exchange import block_size
 from neox_onebit.zeroone import exchanges, updates_variance
 
@@ -10,7 +10,6 @@ from neox_core.config.report import ProblemsError
 from neox_core.errors import CheckpointError
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
-from neox_core.testing import assert_light, build, load_only
 
 GLOO = {"comm_backend_name": "gloo"}
 CPU = Machine(num_cuda=0, num_cores=2)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from neox_plain.base_engine import BaseEngine, plain_options
     from neox_plain.clip import copy_marks
     from neox_plain.config import precision_rules
+    from neox_plain.config.memory import expected_memory
     from neox_plain.engine import Engine, build_engine
     from neox_plain.token_weights import token_weights
 
@@ -21,6 +22,7 @@ _LATER = {
     "Engine": "engine:Engine",
     "build_engine": "engine:build_engine",
     "copy_marks": "clip:copy_marks",
+    "expected_memory": "config.memory:expected_memory",
     "plain_options": "base_engine:plain_options",
     "precision_rules": "planner:precision_rules",
     "token_weights": "token_weights:token_weights",
@@ -40,6 +42,7 @@ __all__ = [
     "PrecisionSection",
     "build_engine",
     "copy_marks",
+    "expected_memory",
     "plain_options",
     "precision_rules",
     "token_weights",

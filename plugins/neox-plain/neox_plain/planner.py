@@ -6,11 +6,13 @@ from typing import Any
 from neox_core.config.problem import Problem
 from neox_core.config.schema.sections.parallelism import ParallelismSection
 from neox_core.config.schema.structure import Config
+from neox_core.contracts.architecture import Shapes
 from neox_core.contracts.engine import Sharding
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import Rule, rule, rules_in
-from neox_core.plan.runfile import BatchPlan, PrecisionPlan
+from neox_core.plan.runfile import BatchPlan, PrecisionPlan, RunPlan
 from neox_plain.config import precision_rules
+from neox_plain.config.memory import Memory, expected_memory
 from neox_plain.config.sections.precision import PrecisionSection
 
 
@@ -83,6 +85,16 @@ class PlainPlanner:
         self, config: Config, batch: BatchPlan, precision: PrecisionPlan, *, gradient_clipping: float
     ) -> dict[str, Any]:
         return {}
+
+    def memory(
+        self,
+        config: Config,
+        plan: RunPlan,
+        held: Shapes,
+        activations: int,
+        state_numbers: tuple[float, float] | None,
+    ) -> Memory:
+        return expected_memory(plan, self.sharding(config), held, activations, state_numbers)
 
     def key_of(self, config: Config, path: str) -> str | None:
         return None

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from attrs import evolve
+from neox_author.testing.plans import example_plan
 from neox_plain import average
 from neox_plain.api import Engine, build_engine
 from torch import Tensor, nn
@@ -22,7 +23,6 @@ from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, RunPlan
 from neox_core.run.optimizer import build_optimizer
-from neox_core.testing.plans import example_plan
 
 ADAM = ComponentRef(
     "optimizer", "Adam", "neox-adam", "0.1.0", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings"

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from neox_author.testing import assert_light, build, load_only
 from neox_gpt.api import PositionShape
 from neox_gpt.testing import check_position
 from neox_positions.alibi import Alibi, slopes
@@ -20,7 +21,6 @@ from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXRotaryEmbeddin
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from neox_core.errors import ConfigError
-from neox_core.testing import assert_light, build, load_only
 
 SHAPE = PositionShape(hidden_size=64, num_heads=2, head_dim=32, max_positions=40)
 

@@ -4,14 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from neox_author.testing import check_optimizer
+from neox_author.testing import assert_light, build, check_optimizer, load_only
 from neox_sm3.optim import SOURCE
 from torch import Tensor
 
 from neox_core.errors import ConfigError
 from neox_core.hooks.registry import Entry
 from neox_core.kernels.compile_c import native
-from neox_core.testing import assert_light, build, load_only
 
 LR, DECAY, EPS = 0.1, 0.05, 1e-2
 SHAPES = ((5, 7), (6,), (3, 2, 4))

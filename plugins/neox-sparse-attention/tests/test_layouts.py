@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from neox_author.testing import load_only
 from neox_gpt.api import LayoutShape
 from neox_gpt.testing import check_sparse_layout
 from neox_sparse_attention.plugin import neox_sparse_layouts
 from torch import Tensor
 
 from neox_core.hooks.component import load_path
-from neox_core.testing import load_only
 
 LAYOUTS = {each.name: each for each in neox_sparse_layouts()}
 

@@ -9,10 +9,10 @@ import pytest
 import sentencepiece as spm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from neox_author.testing import build, load_only
 from tokenizers import Tokenizer
 
 from neox_core.errors import DataError
-from neox_core.testing import build, load_only
 
 REFERENCE = Path(__file__).parent / "data" / "gpt2.json.xz"
 HARD = [

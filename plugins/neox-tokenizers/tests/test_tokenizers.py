@@ -6,12 +6,11 @@ import pytest
 import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neox_author.testing import check_tokenizer
+from neox_author.testing import assert_light, build, check_tokenizer, load_only
 from neox_tokenizers.bpe import GPT2BPETokenizer
 from tokenizers import Tokenizer
 
 from neox_core.errors import ConfigError, DataError
-from neox_core.testing import assert_light, build, load_only
 
 REFERENCE = Path(__file__).parent / "data" / "gpt2.json.xz"
 HARD = [

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
+from neox_author.testing.plans import example_plan
 
 from neox_core.plan.runfile import RunPlan
-from neox_core.testing.plans import example_plan
 
 sys.path.insert(0, str(Path(__file__).parent))
 

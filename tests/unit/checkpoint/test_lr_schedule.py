@@ -8,12 +8,12 @@ from types import ModuleType
 
 import pytest
 from attrs import evolve
+from neox_author.testing.plans import example_plan
 
 from neox_core.contracts.optim import planned_schedule
 from neox_core.errors import PluginError
 from neox_core.plan.runfile import ComponentRef
 from neox_core.plan.stored.schedule import schedule_terms
-from neox_core.testing.plans import example_plan
 
 WARMUP = ComponentRef(
     "scheduler", "WarmupLR", "neox-lr", "0.1.0", "neox_lr.schedulers:warmup", "neox_lr.settings:WarmupSettings"

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from attrs import evolve
+from neox_author.testing.plans import example_plan
 
 from neox_core.data.batches import build_batches, open_split
 from neox_core.data.curriculum import build_curriculum, tokens_of_steps
 from neox_core.data.sample_hash import Trail
 from neox_core.errors import PluginError
 from neox_core.plan.runfile import BatchPlan, ComponentRef, RunPlan
-from neox_core.testing.plans import example_plan
 
 SEQ, STEPS, BATCH = 8, 6, 8
 TEXT = np.arange(40 * SEQ + 1)

@@ -12,6 +12,7 @@ import torch
 from attrs import evolve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from neox_author.testing.plans import example_plan
 from neox_causal_lm.blend import build_blend
 from neox_causal_lm.order import build_order
 from neox_causal_lm.samples import INDEX_FOLDER
@@ -24,7 +25,6 @@ from neox_core.data.samples import rounds_of
 from neox_core.data.sources import build_backend
 from neox_core.errors import DataError, PluginError
 from neox_core.plan.runfile import BatchPlan, ComponentRef, DataPlan, DataSource
-from neox_core.testing.plans import example_plan
 
 SEQ = 6
 VOCAB = 1000

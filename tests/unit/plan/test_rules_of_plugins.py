@@ -8,6 +8,7 @@ from attrs import frozen
 from neox_author.try_rules import rule_faults
 
 from neox_core.api import Component, ConfigSection, Problem, hookimpl, setting
+from neox_core.errors import PluginError
 from neox_core.hooks.loader import load_plugins
 
 
@@ -131,3 +132,25 @@ def test_a_broken_plugin_that_is_not_needed_is_one_warning(check: Check, plugins
     both = plugins(everything=everything, broken=Broken())
     assert check(catalog=both) == ["warning: plugin broken unknown is broken: RuntimeError: no"]
     assert any("broken unknown is broken" in line for line in check("plugins.require=[broken]", catalog=both))
+
+
+class HalfAPlanner:
+    """An engine whose planner lacks most of its contract."""
+
+    rules = ()
+    recomputes = False
+
+
+HALF = HalfAPlanner()
+
+
+def test_a_planner_that_lacks_a_part_is_named(check: Check, plugins: Any, everything: Any) -> None:
+    class Half:
+        @hookimpl
+        def neox_engines(self) -> list[Component]:
+            return [Component("half", "nowhere.at_all:Half", planner=f"{__name__}:HALF")]
+
+    with pytest.raises(PluginError) as error:
+        check("engine=half", catalog=plugins(everything=everything, half=Half()))
+    assert error.value.message.startswith("engine half:half unknown: its planner ")
+    assert error.value.message.endswith("has no sharding, precision, plan, memory, key_of")

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neox_author.testing.plans import example_plan
 
 from neox_core.errors import ConfigError
 from neox_core.ledger import Ledger
 from neox_core.plan.runfile import ComponentRef, noting, to_json
 from neox_core.run.consumed import require_consumed
-from neox_core.testing.plans import example_plan
 
 
 def part(kind: str, name: str, **settings: object) -> ComponentRef:

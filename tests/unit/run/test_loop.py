@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from neox_author.testing.plans import example_plan
 from torch import Tensor
 
 from neox_core.checkpoint.state import TrainState
 from neox_core.errors import RankError
 from neox_core.plan.runfile import RunPlan
 from neox_core.run.loop import train
-from neox_core.testing.plans import example_plan
 
 
 class Log:

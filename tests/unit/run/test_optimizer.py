@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from neox_author.testing.plans import example_plan
 from torch import nn
 
 from neox_core.errors import PluginError
 from neox_core.plan.runfile import ComponentRef, OptimPlan
 from neox_core.run.optimizer import build_optimizer, weight_decay_groups
-from neox_core.testing.plans import example_plan
 
 ADAM = ComponentRef(
     "optimizer", "Adam", "neox-adam", "0.1.0", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings"

@@ -1,4 +1,4 @@
-"""What authors of plugins test with: a check for each kind of component that the core defines.
+"""What authors of plugins test with: loading one plugin, and a check for each kind of component of the core.
 
 Each check takes a catalogue of the plugin, the component's name and its settings:
 
@@ -6,13 +6,15 @@ Each check takes a catalogue of the plugin, the component's name and its setting
     check_optimizer(catalog, "Lion", lr=0.05)
 
 A check raises AssertionError with the clause of the contract that does not hold. Importing this package is light; a
-check that needs torch imports it when it is taken. What checks are written with is in `neox_core.testing`.
+check that needs torch imports it when it is taken. The checks of the kinds of a plugin are with that plugin.
 """
 
 from importlib import import_module
 from typing import Any
 
 _HOME = {
+    "assert_light": "plugins",
+    "build": "plugins",
     "check_data_backend": "data",
     "check_launcher": "launchers",
     "check_lr_schedule": "schedules",
@@ -21,6 +23,8 @@ _HOME = {
     "check_optimizer": "optimizers",
     "check_scheduler": "schedules",
     "check_tokenizer": "tokenizers",
+    "example_plan": "plans",
+    "load_only": "plugins",
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neox_author.testing.clauses import clauses, has, hold
+from neox_author.testing.plugins import build
 from neox_core.errors import DataError
-from neox_core.testing.clauses import clauses, has, hold
-from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
     import numpy as np

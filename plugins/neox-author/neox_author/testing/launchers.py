@@ -7,11 +7,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neox_author.testing.clauses import check_light, clauses, hold
+from neox_author.testing.plans import example_plan
+from neox_author.testing.plugins import build
 from neox_core.contracts.host import LaunchCommand, launch_fault
 from neox_core.plan.runfile import RunPlan, write_runfile
-from neox_core.testing.clauses import check_light, clauses, hold
-from neox_core.testing.plans import example_plan
-from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog

@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neox_author.testing.clauses import clauses, has, hold
+from neox_author.testing.plugins import build
 from neox_core.contracts.host import Monitor, RunInfo
-from neox_core.testing.clauses import clauses, has, hold
-from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
+from neox_author.testing.clauses import clauses, has, hold, not_applicable
+from neox_author.testing.plans import example_plan
+from neox_author.testing.plugins import build
 from neox_core.errors import CheckpointError, DataError
-from neox_core.testing.clauses import clauses, has, hold, not_applicable
-from neox_core.testing.plans import example_plan
-from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

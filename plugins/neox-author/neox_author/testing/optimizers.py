@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from neox_core.testing.clauses import clauses, hold, not_applicable
-from neox_core.testing.plugins import build
+from neox_author.testing.clauses import clauses, hold, not_applicable
+from neox_author.testing.plugins import build
 
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from neox_author.testing.clauses import check_light, clauses, hold
+from neox_author.testing.plugins import build
 from neox_core.contracts.optim import LRSchedule, ScheduleShape
-from neox_core.testing.clauses import check_light, clauses, hold
-from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog

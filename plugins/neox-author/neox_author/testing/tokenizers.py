@@ -6,9 +6,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neox_author.testing.clauses import clauses, has, hold, not_applicable
+from neox_author.testing.plugins import build
 from neox_core.hooks.component import load_path
-from neox_core.testing.clauses import clauses, has, hold, not_applicable
-from neox_core.testing.plugins import build
 
 if TYPE_CHECKING:
     from neox_core.contracts import Tokenizer

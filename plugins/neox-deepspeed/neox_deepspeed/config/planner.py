@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from neox_plain.api import precision_rules
+from neox_plain.api import expected_memory, precision_rules
 
 from neox_core.config.schema.convert import Field, block_of, by_key
 from neox_core.config.schema.structure import Config
-from neox_core.contracts.engine import Sharding
+from neox_core.contracts.architecture import Shapes
+from neox_core.contracts.engine import Memory, Sharding
 from neox_core.plan.rules.rule import Rule, rules_in
-from neox_core.plan.runfile import BatchPlan, PrecisionPlan
+from neox_core.plan.runfile import BatchPlan, PrecisionPlan, RunPlan
 from neox_deepspeed.config.json import engine_json
 from neox_deepspeed.config.json.blocks import engine_blocks
 from neox_deepspeed.config.owners import owns_parameters
@@ -59,6 +60,16 @@ class DeepSpeedPlanner:
         self, config: Config, batch: BatchPlan, precision: PrecisionPlan, *, gradient_clipping: float
     ) -> dict[str, Any]:
         return engine_json(batch, precision, engine_blocks(config), gradient_clipping=gradient_clipping)
+
+    def memory(
+        self,
+        config: Config,
+        plan: RunPlan,
+        held: Shapes,
+        activations: int,
+        state_numbers: tuple[float, float] | None,
+    ) -> Memory:
+        return expected_memory(plan, self.sharding(config), held, activations, state_numbers)
 
     def key_of(self, config: Config, path: str) -> str | None:
         if path in ELSEWHERE:

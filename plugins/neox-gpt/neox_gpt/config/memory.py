@@ -1,6 +1,5 @@
 """What the fullest rank of a run holds of a decoder: closed forms over the plan."""
 
-from neox_core.plan.memory import BYTES
 from neox_core.plan.runfile import RunPlan
 from neox_gpt.config.plan import GPTPlan
 from neox_gpt.config.size import DecoderSize
@@ -39,7 +38,7 @@ def _layers_of_a_stage(plan: RunPlan, model: GPTPlan) -> int:
 def activation_bytes(plan: RunPlan, model: GPTPlan, size: DecoderSize) -> int:
     """Bytes kept for the backward pass, of as many micro-batches as a first stage has in flight."""
     tensor = plan.cluster.tensor_parallel
-    width = BYTES[plan.precision.dtype]
+    width = plan.precision.bytes_each
     tokens = plan.batch.micro_batch * model.seq_length
     layers = -(-model.num_layers // plan.cluster.pipeline_parallel)
     whole = tensor if plan.cluster.sequence_parallel else 1

@@ -1,6 +1,6 @@
 """What authors of parts of a decoder test with: the checks of their kinds, and plans of a small decoder.
 
-The checks are as those of `neox_core.testing`, for the kinds that this plugin defines.
+The checks are as those of `neox_author.testing`, for the kinds that this plugin defines.
 """
 
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from attrs import evolve
+from neox_author.testing.plans import example_plan
 
 from neox_core.plan.runfile import ComponentRef, RunPlan
-from neox_core.testing.plans import example_plan
 from neox_gpt.config.plan import GPTPlan
 
 _CHECKS = {

@@ -6,13 +6,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from neox_author.testing.clauses import clauses, hold
+from neox_author.testing.plugins import build
 from torch import Tensor, nn
 from torch.nn import functional as f
 
 from neox_core.hooks.component import load_path
 from neox_core.parallel.tensor import ALONE, TensorParallel
-from neox_core.testing.clauses import clauses, hold
-from neox_core.testing.plugins import build
 from neox_gpt.contracts import FeedForwardShape, FeedForwardSize
 from neox_gpt.testing.layer_clauses import (
     check_accumulation,

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from neox_author.testing.clauses import hold
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from neox_core.testing.clauses import hold
 from neox_gpt.testing.ranks import gradients, hold_same
 
 WAITS = {"item", "tolist", "numpy", "cpu", "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"}

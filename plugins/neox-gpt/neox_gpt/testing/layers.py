@@ -7,11 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from neox_author.testing.clauses import clauses, has, hold, not_applicable
+from neox_author.testing.plugins import build
 from torch import Tensor, nn
 
 from neox_core.hooks.component import load_path
-from neox_core.testing.clauses import clauses, has, hold, not_applicable
-from neox_core.testing.plugins import build
 from neox_gpt.contracts import PositionShape
 
 if TYPE_CHECKING:

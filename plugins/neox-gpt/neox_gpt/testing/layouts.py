@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from neox_author.testing.clauses import clauses, hold
+from neox_author.testing.plugins import build
 
-from neox_core.testing.clauses import clauses, hold
-from neox_core.testing.plugins import build
 from neox_gpt.contracts import LayoutShape
 
 if TYPE_CHECKING:

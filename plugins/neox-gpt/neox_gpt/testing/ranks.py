@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from neox_author.testing.clauses import hold
 from torch import Tensor, nn
 
 from neox_core.parallel.tensor import ALONE, Cut, TensorParallel, mark_parameters
-from neox_core.testing.clauses import hold
 from neox_gpt.init import generator
 
 T = TypeVar("T")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from neox_author.testing import build, load_only
 from neox_gpt.build import build_model
 
 from neox_core.data.batches import build_batches
@@ -19,7 +20,6 @@ from neox_core.plan.runfile import RunPlan, noting
 from neox_core.run.optimizer import build_optimizer
 from neox_core.run.run import run
 from neox_core.run.startup import Startup
-from neox_core.testing import build, load_only
 
 VOCAB = 24
 CONFIG = """

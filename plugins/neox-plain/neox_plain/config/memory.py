@@ -1,4 +1,4 @@
-"""The memory that a run is expected to take on its fullest rank, by use: closed forms over the plan, before a start.
+"""The memory that a run is expected to take on its fullest rank, by use: closed forms for plain torch and for ZeRO.
 
 Not included: memory of the libraries (about 0.5 GiB on a GPU), communication buffers, and fragmentation.
 """
@@ -7,11 +7,9 @@ from math import prod
 
 from attrs import frozen
 
-from neox_core.contracts.architecture import ArchitecturePlanner, ModelSize
+from neox_core.contracts.architecture import Shapes
 from neox_core.contracts.engine import Sharding
 from neox_core.plan.runfile import RunPlan
-
-BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 @frozen
@@ -47,17 +45,12 @@ def amount(size: int) -> str:
 
 
 def expected_memory(
-    plan: RunPlan,
-    planner: ArchitecturePlanner,
-    sharded: Sharding,
-    size: ModelSize,
-    state_numbers: tuple[float, float] | None,
+    plan: RunPlan, sharded: Sharding, held: Shapes, activations: int, state_numbers: tuple[float, float] | None
 ) -> Memory:
-    """planner: of the plan's architecture. sharded: by its engine. state_numbers: of the optimizer's component."""
-    mine = planner.on_fullest_rank(plan, size)
-    elements = sum(map(prod, mine.values()))
-    edges = sum(map(sum, mine.values()))
-    bytes_each, stage, share = BYTES[plan.precision.dtype], plan.optim.zero_stage, plan.batch.data_parallel
+    """As `contracts.engine.EnginePlanner.memory`; sharded: what the engine does with the model's state."""
+    elements = sum(map(prod, held.values()))
+    edges = sum(map(sum, held.values()))
+    bytes_each, stage, share = plan.precision.bytes_each, plan.optim.zero_stage, plan.batch.data_parallel
     stepped = share if stage >= 1 else 1
     # ZeRO steps fp32 copies of slices, in every precision; without ZeRO fp32 weights are stepped in place.
     copies = plan.precision.dtype != "fp32" or (stage >= 1 and not plan.optim.owns_parameters)
@@ -72,4 +65,4 @@ def expected_memory(
     if sharded.offload_parameters:
         host, weights = host + weights, 0
     gradients = bytes_each * elements // (share if stage >= 2 and not plan.optim.owns_parameters else 1)
-    return Memory(weights, gradients, masters, state, planner.activation_bytes(plan, size), host)
+    return Memory(weights, gradients, masters, state, activations, host)

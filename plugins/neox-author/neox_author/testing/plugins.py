@@ -3,6 +3,7 @@
 from importlib.metadata import entry_points
 from typing import Any
 
+from neox_author.testing.clauses import heavy_imports, hold
 from neox_core.config.schema.structure import structure_settings
 from neox_core.errors import ConfigError
 from neox_core.hooks.catalog import Catalog
@@ -11,7 +12,6 @@ from neox_core.hooks.definitions import manager_of
 from neox_core.hooks.install import first_party_hooks, requirements
 from neox_core.hooks.loader import load_plugins
 from neox_core.hooks.registry import Entry, Registry, normalise
-from neox_core.testing.clauses import heavy_imports, hold
 
 
 def load_only(*plugin_ids: str) -> Catalog:
@@ -42,7 +42,7 @@ def load_only(*plugin_ids: str) -> Catalog:
 
 def assert_light(plugin_id: str) -> None:
     """Check that listing the plugin imports no heavy library, in a fresh process, since this one may have torch."""
-    heavy = heavy_imports("from neox_core.testing import load_only; load_only(sys.argv[1])", plugin_id)
+    heavy = heavy_imports("from neox_author.testing import load_only; load_only(sys.argv[1])", plugin_id)
     if heavy:
         raise AssertionError(f"listing {plugin_id} is not light: {heavy}")
     hold(True, "listing it imports no heavy library")
