@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from neox_deepspeed.jit_wait import wait
+from neox_deepspeed.jit_wait import acquire, wait
 
 if TYPE_CHECKING:
     import torch
@@ -52,14 +52,30 @@ def forget_groups() -> None:
     deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None  # noqa: SLF001
 
 
+def before_average(engine: Any, look: Callable[[], None]) -> None:
+    """DeepSpeed 0.19: at ZeRO 0 nothing is called between the backward pass and the average over data-parallel ranks.
+
+    `look` is from now on, with the gradients of all micro-batches of a step, of this rank alone.
+    """
+    average = engine.allreduce_gradients
+
+    def look_and_average(*arguments: Any, **options: Any) -> None:
+        if engine.is_gradient_accumulation_boundary():
+            look()
+        average(*arguments, **options)
+
+    engine.allreduce_gradients = look_and_average
+
+
 def bound_waits() -> None:
-    """Torch 2.13: it waits for ever for a compilation that was killed and left its lock.
+    """Torch 2.13: it waits for ever for a compilation that was killed and left its lock, which names nobody.
 
     Call before an extension is loaded: DeepSpeed's ops are extensions.
     """
     from torch.utils.file_baton import FileBaton
 
     FileBaton.wait = wait
+    FileBaton.try_acquire = acquire
 
 
 def skip_debug_symbols(builder: Any) -> None:

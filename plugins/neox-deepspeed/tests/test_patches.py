@@ -78,3 +78,16 @@ skip_debug_symbols(CPUAdamBuilder)
 print("-g" in theirs, [arg for arg in theirs if arg != "-g"] == CPUAdamBuilder().cxx_args())
 """
     assert fresh(script) == "True True", "delete skip_debug_symbols"
+
+
+def test_a_lock_of_torch_names_nobody(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    script = f"from torch.utils.file_baton import FileBaton; print(FileBaton({str(lock)!r}).try_acquire())"
+    assert fresh(script) == "True"
+    assert lock.read_bytes() == b"", "delete acquire"
+
+
+def test_deepspeed_calls_nothing_before_it_averages() -> None:
+    named = [name for name in dir(deepspeed.DeepSpeedEngine) if "hook" in name and ("grad" in name or "reduc" in name)]
+    assert "allreduce_gradients()" in inspect.getsource(deepspeed.DeepSpeedEngine._backward_epilogue)
+    assert named == [], "delete before_average"
