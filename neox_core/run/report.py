@@ -195,7 +195,7 @@ class Report:
                     "lower the learning rate or clip gradients, or set on-nonfinite-loss: skip",
                 )
             if any(row[column + len(steps)] for row in table if len(row) > len(steps)):
-                raise self._skipped.error(step)
+                self._skipped.fail_at(step)
             if not bad:
                 self._means.append(sum(losses) / len(losses))
 

@@ -54,19 +54,19 @@ class SkippedSteps:
         """Raise RankError with the first step in the row, its ranks and parameter. Collective."""
         first = self._last if self._first is None else self._first
         if self.most == 0:
-            raise self.error(first, self._where())
+            self.fail_at(first)
         raise RankError(
             f"no update was made in {self._last - first + 1} steps in a row: "
             f"the gradient is not finite since step {first}{self._where()}",
             hint=f"lower the learning rate or clip gradients; max-skipped-steps is {self.most}",
         )
 
-    def error(self, step: int, where: str = "") -> RankError:
-        """The error of a step whose gradient is not finite, in a run that skips no steps."""
-        return RankError(
-            f"the gradient is not finite at step {step}{where}",
+    def fail_at(self, step: int) -> NoReturn:
+        """Raise the error of a step whose gradient is not finite, in a run that skips no steps. Collective."""
+        raise RankError(
+            f"the gradient is not finite at step {step}{self._where()}",
             hint="lower the learning rate or clip gradients, and continue from an earlier checkpoint; or "
-            "set on-nonfinite-loss: skip to skip such steps" + ("" if where else " and finds the parameter"),
+            "set on-nonfinite-loss: skip to skip such steps",
         )
 
     def _where(self) -> str:

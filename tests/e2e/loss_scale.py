@@ -1,8 +1,10 @@
 """Two ranks that train in fp16 with overflows on one: `python loss_scale.py OUT CASES_JSON`.
 
 A case: its name, ZeRO stage, the engine's `fp16` block, the steps at which the gradient of rank 1 overflows, and
-optionally a checkpoint to start from; others save after SAVED steps. It leaves OUT/ranks/<name>-<rank>.json: of each
-step, the loss scale and skipped steps after it, a sum over the weights; of a last one that overflows, what is to blame.
+optionally a checkpoint to start from; others save after SAVED steps. Without an `fp16` block it trains in fp32 under
+the engine that it names, whose host does not look at gradients, as on a GPU. It leaves OUT/ranks/<name>-<rank>.json: of
+each step, the loss scale and skipped steps after it, a sum over the weights; of a last one that overflows, what is to
+blame.
 """
 
 import json
@@ -12,8 +14,7 @@ from typing import Any
 
 import torch.distributed as dist
 from attrs import evolve
-from layouts import EOD, VOCAB, batches, make_plan, run_ranks, warm_up
-from neox_deepspeed.api import build_engine
+from layouts import ENGINES, EOD, VOCAB, batches, make_plan, run_ranks, warm_up
 from neox_gpt.build import build_model
 from torch import Tensor
 
@@ -30,8 +31,10 @@ def run_case(case: dict[str, Any], out: Path) -> None:
     # The sum of a step's gradients over the ranks is within fp16's range, the overflow apart.
     of_plan = {key: case[key] for key in ("name", "zero", "load") if key in case}
     made = make_plan({**of_plan, "steps": STEPS}, out, dist.get_world_size())
-    precision, engine_config = PrecisionPlan("fp16", None), {**made.engine, "fp16": {"enabled": True, **case["fp16"]}}
-    plan = evolve(made, precision=precision, engine=engine_config)
+    plan = made
+    if "fp16" in case:
+        engine_config = {**made.engine, "fp16": {"enabled": True, **case["fp16"]}}
+        plan = evolve(made, precision=PrecisionPlan("fp16", None), engine=engine_config)
     groups = build_groups(plan.cluster)
     context = build_context(plan, groups, local_rank=0)
     model = build_model(plan.model, VOCAB, context, eod=EOD)
@@ -41,7 +44,9 @@ def run_case(case: dict[str, Any], out: Path) -> None:
         return grad * float("inf") if overflowing else grad
 
     next(model.parameters()).register_hook(overflow)
-    engine = build_engine(plan, model, build_optimizer(plan.optim, model), context)
+    engine = ENGINES[case.get("engine", "deepspeed")](plan, model, build_optimizer(plan.optim, model), context)
+    if "fp16" not in case:
+        engine._looks = False
     checkpointer = Checkpointer(plan, engine, context)
     state = checkpointer.load().state
     stream, seen = batches(plan, groups, state.step, None), []
@@ -51,7 +56,7 @@ def run_case(case: dict[str, Any], out: Path) -> None:
         weights = sum(float(shard.part_of(shard.stepped).double().abs().sum()) for shard in engine.weights)
         seen.append({"scale": engine.loss_scale(), "skipped": engine.skipped_steps(), "weights": weights})
         state.advance(plan)
-        if state.step == SAVED and "load" not in case:
+        if state.step == SAVED and "load" not in case and "fp16" in case:
             checkpointer.save(state)
     if not engine.made_update():
         seen[-1]["found"] = engine.find_nonfinite()

@@ -14,7 +14,7 @@ from neox_core.parallel.row import Routing
 from neox_core.parallel.shard import Shard
 from neox_deepspeed.measure import counted, forget_forward, timings
 from neox_deepspeed.partitioned import refresh, whole_weights
-from neox_deepspeed.patches import forget_groups
+from neox_deepspeed.patches import before_average, forget_groups
 from neox_deepspeed.recompute import configure_recompute
 from neox_deepspeed.shards import find_shards, find_weights, group_contents, is_partitioned
 from neox_deepspeed.start import clips_itself, initialize, steps_cut_copies, steps_parameters
@@ -92,12 +92,15 @@ class Engine(BaseEngine):
             engine.enable_backward_allreduce = False  # it would copy every gradient twice, to add nothing
         if steps_cut_copies(plan):
             self._clipped = [shard.stepped for shard in self.shards]
+            self._stepped = {shard.name: shard.stepped for shard in self.shards}
             for shard in self.shards:
                 copy_marks(self._named[shard.name], shard.stepped)
         self._scaled = [shard.stepped for shard in self.shards] if plan.optim.owns_parameters else self._clipped
         self._sparse = self._trained.sparse_weights
         if self._clips:
             optimizer.register_step_pre_hook(lambda *_: self._before_update())
+            if context.groups.data_size > 1:
+                before_average(engine, self._look)
         self.model.train()
 
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:

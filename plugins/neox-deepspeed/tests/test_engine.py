@@ -254,6 +254,28 @@ def test_on_a_gpu_the_device_knows_that_an_update_was_bad(zero: int | str, monke
     assert seen == [True, False]
 
 
+@pytest.mark.parametrize("zero", [0, "owned", "plain"])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_on_a_gpu_the_parameter_of_the_first_bad_step_is_found(
+    zero: int | str, accumulation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without repeating the step, whose weights are spoilt; the next steps are bad in all parameters."""
+    engine = make_engine(make_plan(zero=zero, accumulation=accumulation))
+    monkeypatch.setattr(engine, "_looks", False)
+    stream, step = iter(batches(4 * accumulation)), 0
+
+    def spoil(norm: nn.Module, arguments: Any, out: Tensor) -> None:
+        if step == 2:
+            out.register_hook(lambda gradient: gradient * float("inf"))
+
+    engine.model.norm.register_forward_hook(spoil)
+    assert engine.find_nonfinite() == []
+    for step in range(4):
+        engine.train_step(stream, 0.01)
+        assert step != 1 or engine.find_nonfinite() == []
+    assert engine.find_nonfinite() == ["norm.bias", "norm.weight", "embed.weight"]
+
+
 SPOILT = 15
 """A first token that makes the gradient of what the norm returns infinite."""
 

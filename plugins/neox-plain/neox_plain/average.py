@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,9 +26,17 @@ class GradientAverage:
     DistributedDataParallel it wraps no module, and it takes a parameter that no loss depends on as one of gradient 0.
 
     parameters: of one dtype and device, in the order of the model; the backward pass comes to the last one first.
+    look: called with each bucket's parameters and this rank's gradients of them, before they are sent.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], group: ProcessGroup | None, size: int) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        group: ProcessGroup | None,
+        size: int,
+        look: Callable[[list[nn.Parameter], list[Tensor]], None] = lambda *_: None,
+    ) -> None:
+        self._look = look
         self._group, self._size = group, size
         self._buckets = list(_buckets(reversed(list(parameters))))
         self._bucket_of = {id(each): index for index, bucket in enumerate(self._buckets) for each in bucket}
@@ -72,6 +80,7 @@ class GradientAverage:
         """Start to add up the next bucket over the ranks. Its gradients are let go of: `finish` makes new ones."""
         bucket = self._buckets[len(self._sent)]
         gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in bucket]
+        self._look(bucket, gradients)
         flat = torch.cat([each.reshape(-1) for each in gradients])
         for each in bucket:
             each.grad = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -48,7 +49,8 @@ class BaseEngine(ABC):
     A class of it averages gradients and steps the optimizer. Where it leaves clipping to `_clip_averaged`, an update
     whose gradient is not finite is not made and counts as skipped; on a GPU, where the host would have to wait for the
     device at every step to know, it is made unless `on_nonfinite_loss` is "skip", and `made_update` says on the device
-    that it should not have been.
+    that it should not have been. The norms of this rank's own gradients are then kept on the device, of the first step
+    with one that is not finite.
     """
 
     def __init__(
@@ -75,6 +77,9 @@ class BaseEngine(ABC):
         self._norm: Tensor | float | None = None
         self._began = _Began([], 0, None)
         self._left_out: _Began | None = None  # the first of the steps in a row that are left out
+        self._own: dict[str, Tensor] = {}  # norms of this rank's gradients in this step, where the host does not look
+        self._kept_norms: Tensor | None = None  # [parameters]: those of the first step with one that is not finite
+        self._all_finite: Tensor | None = None  # whether there was no such step so far
         self.device = context.device
         self.model = model
         self._trained: Any = model  # a `parallel.row.Model`, or a stage of one
@@ -88,6 +93,7 @@ class BaseEngine(ABC):
         # Those that the norm counts, and those that are scaled: the gradients that the optimizer of this rank uses.
         self._clipped: list[Any] = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._scaled: list[Any] = self._clipped
+        self._stepped: dict[str, Any] = {name: each for name, each in self._named.items() if each.requires_grad}
 
     @abstractmethod
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
@@ -112,10 +118,12 @@ class BaseEngine(ABC):
         """The parameters whose gradient was not finite, this rank's own before any average, last layer first.
 
         Of the first in the row of steps that ends with the last one, none of which made an update. Repeats that step,
-        so nothing can be trained or saved afterwards. Collective.
+        so nothing can be trained or saved afterwards. Collective. Where the host does not look, of the first such step.
         """
         if self._left_out is None:
-            return []
+            norms = [] if self._kept_norms is None else self._kept_norms.tolist()
+            names = zip(self._stepped, norms, strict=bool(norms))
+            return [name for name, norm in names if not math.isfinite(norm)][::-1]
         found: dict[str, None] = {}
 
         def look(name: str, gradient: Tensor) -> None:
@@ -269,13 +277,38 @@ class BaseEngine(ABC):
 
     def _clip_averaged(self) -> None:
         """With the gradients as the optimizer will use them: clip them, or drop them where they are not finite."""
+        if not self._own:
+            self._look()
         self._norm = norm = self._clip(self._clipping)
         finite = torch.isfinite(norm)
         self._finite = bool(finite) if self._looks else finite
+        self._keep_norms(finite)
         if self._finite is False:
             self._discarded += 1
             for parameter in self._scaled:
                 parameter.grad = None
+
+    def _look(self, gradients: dict[str, Tensor] | None = None) -> None:
+        """Measure this rank's own gradients, before any average; the host does not wait for the result."""
+        if self._looks:
+            return
+        if gradients is None:
+            gradients = {name: each.grad for name, each in self._stepped.items() if each.grad is not None}
+        if not gradients:
+            return
+        values = [each._values() if each.is_sparse else each for each in gradients.values()]  # noqa: SLF001 no sorting
+        self._own.update(zip(gradients, torch._foreach_norm(values), strict=True))  # noqa: SLF001 as torch's clipping
+
+    def _keep_norms(self, finite: Tensor) -> None:
+        """Keep what `_look` measured, if the gradients of all steps before this one were finite on all ranks."""
+        if self._looks:
+            return
+        zero = torch.zeros((), device=finite.device)
+        own = torch.stack([self._own.get(name, zero).float() for name in self._stepped])
+        first = self._kept_norms is None or self._all_finite is None
+        self._kept_norms = own if first else torch.where(self._all_finite, own, self._kept_norms)
+        self._all_finite = finite if first else self._all_finite & finite
+        self._own = {}
 
     def _clip(self, largest: float) -> Tensor:
         own = self._averaging is not None and self._groups.data_size > 1 and not self._averaging.needs_average()

@@ -66,7 +66,13 @@ class Engine(BaseEngine):
                 f"{plan.optim.optimizer.name} exchanges between copies of the whole model by itself",
                 hint="model-parallel-size 1 goes with it",
             )
-        self._average = GradientAverage(self._clipped, groups.data, groups.data_size) if groups.data_size > 1 else None
+        names = {id(each): name for name, each in self._named.items()}
+
+        def look(some: list[nn.Parameter], gradients: list[Tensor]) -> None:
+            self._look(dict(zip((names[id(each)] for each in some), gradients, strict=True)))
+
+        averages = groups.data_size > 1
+        self._average = GradientAverage(self._clipped, groups.data, groups.data_size, look) if averages else None
         self.weights = tuple(_whole(name, parameter) for name, parameter in self._named.items())
         self.shards = tuple(shard for shard in self.weights if shard.stepped.requires_grad)
         _require_groups(self.shards, optimizer)

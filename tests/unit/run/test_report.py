@@ -171,10 +171,11 @@ def test_a_gradient_that_is_not_finite_stops_at_once_where_the_host_knows():
 
 
 def test_a_gradient_that_is_not_finite_is_found_at_the_next_look_where_the_device_knows():
-    report, engine = make(log_interval=1000), Spoilt(torch.tensor)
+    skipped, engine = SkippedSteps(0, lambda: ["embedding.weight"]), Spoilt(torch.tensor)
+    report = make(log_interval=1000, skipped=skipped)
     feed(report, [1] * 9, engine=engine)
     assert engine.steps == 9, "nothing has looked"
-    with pytest.raises(RankError, match=r"^the gradient is not finite at step 3\n"):
+    with pytest.raises(RankError, match=r"^the gradient is not finite at step 3 on rank 0: of embedding\.weight\n"):
         report.check()
 
 
