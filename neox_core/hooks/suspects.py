@@ -1,9 +1,10 @@
 """Plugins that hang or end the process that lists them in ways that `guard` cannot refuse, such as a crash in C.
 
-A process writes the plugin that it lists into a file of its own, which it locks, and removes at the end. A file
-that is no longer locked, or is locked for too long, names a suspect: another process then lists that plugin,
-within a time limit, and its result is remembered for a while. The files are in the user's cache folder; where that
-cannot be written, nothing is detected. What is read there is only compared with what is installed.
+A process writes the plugin that it lists into a file of its own, which it locks, and removes at the end. When it
+crashes, a process that it has forked before names the plugin. A file that is no longer locked, or is locked for too
+long, names a suspect: another process then lists that plugin, within a time limit, and its result is remembered for a
+while. The files are in the user's cache folder; where that cannot be written, nothing is detected. What is read there
+is only compared with what is installed.
 """
 
 import fcntl
@@ -19,7 +20,7 @@ from importlib.metadata import entry_points
 from itertools import islice
 from pathlib import Path
 
-from neox_core.errors import PluginError
+from neox_core.errors import PluginError, report
 from neox_core.files import cache_folder, lock, read_bytes, replacing
 from neox_core.hooks.component import GROUP
 from neox_core.hooks.guard import LISTING_S
@@ -118,11 +119,47 @@ def watch() -> Iterator[Watch]:
         return
     try:
         lock(note, wait=True)  # on a file system without locks every note looks abandoned, and its plugin is tried
-        yield Watch(folder, note)
+        with _witness(mine, note):
+            yield Watch(folder, note)
     finally:
         with suppress(OSError):
             mine.unlink()
         os.close(note)
+
+
+@contextmanager
+def _witness(mine: Path, note: int) -> Iterator[None]:
+    """A second process, which reports the plugin in this one's note if this one is gone before it is done."""
+    try:
+        if len(list(Path("/proc/self/task").iterdir())) > 1:  # a copy of one thread may wait for a lock of another
+            raise OSError
+        reading, writing = os.pipe()
+        child = os.fork()
+    except OSError:  # also without memory: then the next command names the plugin
+        yield
+        return
+    if not child:
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            os.close(note)
+            os.close(writing)
+            if not os.read(reading, 1) and (plugin := _named_in(mine)):
+                hint = f"unless you ended it, {plugin} did; NEOX_PLUGINS_DISABLE={plugin} switches it off"
+                report(PluginError(f"this command was ended while it listed plugin {plugin}", hint=hint))
+        finally:
+            os._exit(0)
+    os.close(reading)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.write(writing, b".")
+            os.close(writing)
+            os.waitpid(child, 0)
+
+
+def _named_in(note: Path) -> str:
+    return read_bytes(note, _NOTE_BYTES).decode("utf-8", "replace").strip()
 
 
 def _abandoned(note: Path) -> str:
@@ -136,7 +173,7 @@ def _abandoned(note: Path) -> str:
         gone = False
     finally:
         os.close(file)
-    plugin = read_bytes(note, _NOTE_BYTES).decode("utf-8", "replace").strip()
+    plugin = _named_in(note)
     if gone and (age > REMEMBERED_S or (not plugin and age > TRIED_S)):
         note.unlink()
         return ""

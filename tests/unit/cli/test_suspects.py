@@ -29,7 +29,11 @@ def test_one_that_dies_is_named_from_then_on_until_it_is_mended(good: Any, insta
     good.install_ours("neox-author")
     install(good, "neox-bad", "Bad", f"open('tried', 'a').write('.'); {DIES}")
     tried = good.work / "tried"
-    assert good.neox("plugins", "list").returncode == -9
+    first = good.neox("plugins", "list")
+    assert first.returncode == -9
+    assert first.stderr.startswith("error: this command was ended while it listed plugin neox-bad\n")
+    assert "NEOX_PLUGINS_DISABLE=neox-bad switches it off" in first.stderr
+    assert first.stderr.count("\n") == 2
     assert notes(good) == ["process"]
     said = {"neox-good": "ok: made for a test", "neox-bad": "broken: ends the process that lists it"}
     assert said.items() <= listed(good).items()
@@ -43,6 +47,21 @@ def test_one_that_dies_is_named_from_then_on_until_it_is_mended(good: Any, insta
     install(good, "neox-bad", "Mended")
     assert listed(good)["neox-bad"] == "ok: made for a test"
     assert notes(good) == []
+
+
+@pytest.mark.parametrize("fault", ["import os; os.abort()", "import ctypes; ctypes.string_at(0)"])
+def test_a_crash_in_c_is_one_error_that_names_the_plugin(good: Any, install: Any, fault: str) -> None:
+    install(good, "neox-bad", "Bad", fault)
+    done = good.neox("config", "check", "none.yml")
+    assert done.returncode < 0
+    assert done.stderr.splitlines()[0] == "error: this command was ended while it listed plugin neox-bad"
+
+
+def test_a_command_leaves_no_process_of_its_own(folder: Path) -> None:
+    with watch() as one:
+        one.begin("neox-a")
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
 
 
 def test_one_that_is_slow_is_waited_for_once(good: Any, install: Any) -> None:
