@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 
-from neox_core.terminal import echo
+from neox_core.terminal import Own, echo
 
 if TYPE_CHECKING:
     from neox_core.plan.runfile import RunPlan
@@ -19,8 +19,14 @@ _TIMERS = {"forward": "fwd", "backward": "bwd", "backward_inner": "bwd_inner", "
 _TIMERS |= {"step": "step"}
 
 
+_CLEAR = Own("\r\x1b[2K")
+"""Empties the line of a terminal that the cursor is in."""
+
+
 class EchoHandler(logging.Handler):
-    """Writes a log by `echo`, so above a progress bar. stream: None: the standard output as it is then."""
+    """Writes a log by `echo`, so above a progress bar. stream: None: the standard output as it is then; else one where
+    a line shows the part of a start, which is drawn again below.
+    """
 
     def __init__(self, stream: TextIO | None, formatter: logging.Formatter | None) -> None:
         super().__init__()
@@ -29,7 +35,7 @@ class EchoHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             with contextlib.redirect_stdout(self.stream or sys.stdout):
-                echo(self.format(record))
+                echo(_CLEAR if self.stream is not None and self.stream.isatty() else "", self.format(record))
         except Exception:  # noqa: BLE001  as every handler: a log line never ends a run
             self.handleError(record)
 

@@ -23,6 +23,7 @@ from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef
 from neox_core.run.optimizer import build_optimizer
+from neox_core.run.startup import Startup
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
@@ -126,6 +127,27 @@ def test_what_is_printed_goes_above_a_progress_bar(tmp_path: Path) -> None:
     told = [line for line in shown if "time (ms) | fwd: " in line or "skipped=0" in line]
     assert len(told) == 6
     assert not any("the bar" in line for line in told)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_is_printed_at_the_start_does_not_stand_in_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Any
+) -> None:
+    screen = Terminal()
+    monkeypatch.setattr("sys.stdout", screen)
+    startup = Startup(0.0)
+    startup.show()
+    startup.mark("compile")
+    _train(tmp_path, 0, {"dump_state": True})
+    startup.hide()
+    shown = screen.getvalue().split("\n")
+    told = [line for line in shown if "[INFO]" in line]
+    assert len(told) > 20
+    assert not [line for line in told if "starting the engine" in line.rpartition("\x1b[2K")[2]]
 
 
 @pytest.mark.parametrize(("every", "steps"), [(1, ["1", "2", "3"]), (2, ["2"])])
