@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neox_core.errors import ConfigError
+from neox_core.errors import CheckpointError, ConfigError
 from neox_onebit.exchange import Exchange
 from neox_onebit.settings import OneBitSettings
 from neox_onebit.wire import Wire
@@ -63,6 +63,12 @@ class Averaging(torch.optim.Optimizer):
     def load_own_state(self, stored: Sequence[Mapping[str, Tensor]]) -> None:
         if any(stored):
             self._made_exchange().load(stored)
+        elif len(stored) > 1 and any(map(self._has_compressed, self.state.values())):
+            raise CheckpointError("the compression errors of all ranks are missing", hint="load another checkpoint")
+
+    def _has_compressed(self, state: Mapping[str, Any]) -> bool:
+        """Whether the state of a parameter shows that ranks have exchanged compressed values, or gone alone."""
+        return not {"compressed", "fresh", "anchor"}.isdisjoint(state)
 
     def _parameters(self) -> list[Tensor]:
         return [parameter for group in self.param_groups for parameter in group["params"]]

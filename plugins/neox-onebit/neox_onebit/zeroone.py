@@ -117,6 +117,9 @@ class ZeroOneAdam(Averaging):
         """Whether ranks have gone alone since they last met."""
         return any("anchor" in self.state[parameter] for parameter in self._parameters() if parameter in self.state)
 
+    def _has_compressed(self, state: Mapping[str, Any]) -> bool:
+        return super()._has_compressed(state) or state.get("step") != state.get("variance_step")
+
     def _update_moments(self, group: dict[str, Any], parameter: Tensor, state: dict[str, Any], averaged: bool) -> None:
         if not state:
             state["step"] = state["variance_step"] = 0

@@ -22,6 +22,8 @@ from references import (
     zero_one_adam,
 )
 
+from neox_core.errors import CheckpointError
+
 BETA1, BETA2 = COMMON["betas"]
 MEETS = {
     "zeroone": set(range(21, 30)) | {31, 33, 35, 37, 38, 42, 46, 47},
@@ -151,6 +153,17 @@ def test_the_mean_of_parameter_plus_errors_is_conserved(ranks):
             right = keep * before["weights"][index].double() - scale * (exact + lost_before[index])
             torch.testing.assert_close(left, right, rtol=0, atol=2e-6)
             assert shape == left.shape
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "deepspeed"])
+def test_errors_that_all_ranks_miss_are_noticed(ranks, case):
+    size, _, folder = ranks
+    stored = torch.load(folder / f"{case}-stored-0.pt")
+    optimizer = make(case, [torch.nn.Parameter(weight.clone()) for weight in stored["weights"]])
+    optimizer.load_own_state([{}] * size)
+    optimizer.load_state_dict(stored["state"])
+    with pytest.raises(CheckpointError, match="errors of all ranks are missing"):
+        optimizer.load_own_state([{}] * size)
 
 
 def lost_in_all(seen, case, place, shapes):
