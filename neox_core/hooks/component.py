@@ -136,6 +136,8 @@ class Component:
     * scheduler: optimizers only: the scheduler of a run whose config names none.
     * magic: data backends only: (suffix, first bytes) of the file by which `data-impl: infer` knows a dataset of it
       without asking: (".idx", b"MMIDIDX").
+    * chooses: the name stands for another component of its kind: the target is a light function of the values of the
+      top-level keys and the registry that returns the other's name, and raises ConfigError where it finds none.
     * planner: import path of a light function or object that the host asks before a run starts; the contract of each
       kind says what for.
     * sections: config keys that are read where the component is chosen, grouped by subject; for a component with more
@@ -169,6 +171,7 @@ class Component:
     )
     scheduler: str | None = field(default=None, validator=v.optional(_an(str)))
     magic: tuple[str, bytes] | None = field(default=None, converter=_tuple, validator=v.optional(_a_magic))
+    chooses: bool = field(default=False, validator=_an(bool))
     planner: str | None = field(default=None, validator=v.optional(v.matches_re(IMPORT_PATH)))
     sections: tuple[ConfigSection, ...] = field(
         default=(),

@@ -8,9 +8,6 @@ from attrs import validators as v
 
 from neox_core.hooks.component import IMPORT_PATH
 
-INFER = "infer"
-"""What a key says whose component `Kind.detect` finds out."""
-
 
 def _all_like(pattern: str) -> Callable[[Any, "Attribute[Any]", Any], None]:
     return v.deep_iterable(v.matches_re(pattern), v.instance_of(tuple))
@@ -38,8 +35,6 @@ class Kind:
     * any_case: whether the name may be written in capitals, as GPT-NeoX's documents do.
     * exports: whether `neox config check` says of each component whether a planned model can be exported as it: the
       target's `config(model, vocab_size)` raises ConfigError with the reason where not. With `light`.
-    * detect: import path of the function that names the component, by the keys of the config and the registry, where
-      the key says `infer`.
     * contracts: import paths of the Protocols of the target, the first that of every component. They are read for
       docs/hooks.md and not imported.
     * kit: kinds of plugins: import path of the check that the contract holds, `check(catalog, name, **settings)`.
@@ -59,7 +54,6 @@ class Kind:
     light: bool = field(default=False, validator=_FLAG)
     any_case: bool = field(default=False, validator=_FLAG)
     exports: bool = field(default=False, validator=_FLAG)
-    detect: str = field(default="", validator=v.matches_re(f"({IMPORT_PATH})?"))
     contracts: tuple[str, ...] = field(default=(), validator=_all_like(IMPORT_PATH))
     kit: str = field(default="", validator=v.matches_re(f"({IMPORT_PATH})?"))
     help: str = field(default="", validator=v.instance_of(str))
@@ -130,7 +124,6 @@ KINDS: tuple[Kind, ...] = (
         "data backend",
         "neox_data_backends",
         key="data_impl",
-        detect="neox_core.config.schema.detect_data_format:detect",
         contracts=_in("data", "DataBackend", "ResumableBackend", "TokenizingBackend", "StreamingBackend"),
         help="""A backend that can continue an unfinished dataset also follows `ResumableBackend`, one that reads text
         `TokenizingBackend`, one that does not count its documents beforehand `StreamingBackend`.""",

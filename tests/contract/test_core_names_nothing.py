@@ -23,7 +23,6 @@ NAMES = {
 SETTING = {"setting", "_speed"}
 """What makes a key: a default may name the component that a config without it has."""
 KNOWN = {
-    "config/schema/detect_data_format.py": {"mmap"},  # what a dataset counts as that is not there yet
     "hooks/guard.py": {"deepspeed"},  # the library, which is heavy
     "old_paths.py": {"neox_author", "neox_gpt", "neox_hf"},  # where API 1's modules are today
     "plan/stored/earlier.py": {  # what every run had before there was a choice

@@ -181,6 +181,7 @@ class Everything:
         return [
             component("mmap", magic=(".idx", b"MMIDIDX\x00\x00")),
             component("other", magic=(".idx", b"TNTIDX\x00\x00")),
+            Component("infer", "neox_data_indexed.infer:data_backend", chooses=True),
         ]
 
     @hookimpl

@@ -16,7 +16,7 @@ from neox_core.errors import ConfigError, PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import load_path
 from neox_core.hooks.install import package_of, package_of_key
-from neox_core.hooks.kinds import INFER, Kind
+from neox_core.hooks.kinds import Kind
 from neox_core.hooks.registry import Entry, UnknownComponentError
 
 if TYPE_CHECKING:
@@ -100,12 +100,14 @@ class Reading(Keys):
         self.read.add(head)
         for part in rest:
             value = getattr(value, part, None)
-        if kind.detect and value == INFER:
+        for entry in self._offered(kind.name, value) if isinstance(value, str) else ():
+            if not entry.component.chooses:
+                break
             try:
-                return load_path(kind.detect)(self.fields, self.catalog.registry)
+                return entry.load()(self.fields, self.catalog.registry)
             except ConfigError as error:
                 self.report(Problem(error.message, kind.key, error.hint))
-                raise LookupError(INFER) from error
+                raise LookupError(value) from error
         if kind.any_case and not self.catalog.registry.offers(kind.name, value.rpartition(":")[2]):
             return value.lower()  # the documents write PDSH, OpenMPI, MVAPICH
         return value

@@ -80,6 +80,9 @@ def _check_component(catalog: Any, kind: str, name: str) -> None:
     hold(True, "it can be imported")
     if kind == "command":
         hold(isinstance(target, click.Command), f"a command is a click.Command; it is a {type(target).__name__}")
+    if entry.component.chooses:
+        not_applicable(f"the contract of the kind {kind}", "its name stands for another component")
+        return
     kit, required = kit_of(entry.definition), list(_required(entry))
     if kit and not required:
         load_path(kit)(catalog, name)

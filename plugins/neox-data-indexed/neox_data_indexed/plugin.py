@@ -27,4 +27,10 @@ def neox_data_backends() -> list[Component]:
             IndexedSettings,
             summary="The older .bin/.idx of fairseq, held in memory",
         ),
+        Component(
+            "infer",
+            "neox_data_indexed.infer:data_backend",
+            summary="The backend that recognises the dataset, of any plugin",
+            chooses=True,
+        ),
     ]

@@ -12,13 +12,11 @@ from neox_core.api import Problem
 from neox_core.config.read.load import load
 from neox_core.config.report import ProblemsError, errors
 from neox_core.config.schema.convert import REQUIRED, by_key, fields_of, read_fields
-from neox_core.config.schema.detect_data_format import data_backend
 from neox_core.config.schema.owners import block_name
 from neox_core.config.schema.structure import structure_settings
 from neox_core.errors import UsageError
 from neox_core.hooks.component import path_of
 from neox_core.hooks.install import require_modules
-from neox_core.hooks.kinds import INFER
 from neox_core.plan.runfile import ComponentRef
 
 if TYPE_CHECKING:
@@ -38,8 +36,9 @@ def files(vocab_file: str | None, merge_file: str | None, eod_token: str | None)
 
 
 def backend_of(catalog: Catalog, data_impl: str, prefix: str, given: Given | None = None) -> ComponentRef:
-    """The backend of the dataset at `prefix`; `infer` finds the one that it is of."""
-    name = data_backend(prefix, catalog.registry) if data_impl == INFER else data_impl
+    """The backend of the dataset at `prefix`; a name such as `infer` finds the one that it is of."""
+    entry = catalog.find("data backend", data_impl)
+    name = entry.load()({"data_path": prefix}, catalog.registry) if entry.component.chooses else data_impl
     return component(catalog, "data backend", name, given)
 
 
@@ -103,6 +102,8 @@ def component(
     """The component that `use` names, with what is given of its settings. `complete`: none that it needs may lack."""
     entry = catalog.find(kind, use)
     require_modules(entry)
+    if entry.component.chooses:
+        raise UsageError(f"{use} stands for the {kind} of an existing dataset", hint="name the format to write")
     cls, plugin = entry.component.settings, entry.plugin
     values = given.take(entry) if given is not None else {}
     plain = _plain(entry, values, complete=complete) if cls is not None else {}

@@ -18,7 +18,7 @@ from neox_core.config.schema.checks import Limits, Only, distinct, not_empty
 from neox_core.config.schema.convert import Field, fields_of
 from neox_core.config.schema.owners import find_owners
 from neox_core.config.schema.sections import CORE_SECTIONS
-from neox_core.hooks.kinds import INFER, Kind
+from neox_core.hooks.kinds import Kind
 from neox_core.hooks.registry import Entry, Registry
 from neox_reference.older import older_spellings, today
 
@@ -235,8 +235,7 @@ def _choose(root: Schema, kind: Kind, registry: Registry) -> None:
 
 def _one_of(kind: Kind, registry: Registry) -> Schema:
     """The name of a component, qualified or not."""
-    names = [*registry.names(kind.name), *([INFER] if kind.name == "data backend" else [])]
-    return {"anyOf": [{"enum": names}, {"type": "string", "pattern": _QUALIFIED}]}
+    return {"anyOf": [{"enum": list(registry.names(kind.name))}, {"type": "string", "pattern": _QUALIFIED}]}
 
 
 def _shared_block(parent: Schema, pointer: str, kind: Kind, registry: Registry) -> None:

@@ -54,7 +54,7 @@ def neox_launchers():
 
 @hookimpl
 def neox_data_backends():
-    return offers("mmap")
+    return [*offers("mmap"), Component("infer", "neox_all.parts:infer", chooses=True)]
 
 @hookimpl
 def neox_monitors():
@@ -83,6 +83,9 @@ def launch(plan, run_file, settings):
 
 def odd(plan, run_file, settings):
     return LaunchCommand(("python", run_file))
+
+def infer(fields, registry):
+    return "mmap"
 """
 CONFIG = """\
 num-layers: 2

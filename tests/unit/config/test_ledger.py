@@ -17,7 +17,6 @@ from neox_reference.older import older_spellings
 
 from neox_core.config.schema.convert import InvalidError, convert
 from neox_core.hooks.install import PACKAGES
-from neox_core.hooks.kinds import INFER
 from neox_core.hooks.loader import load_plugins
 
 LEDGER = ledger()
@@ -200,7 +199,7 @@ def test_the_documented_choices_are_taken_or_known(path: str) -> None:
         if kind is None:
             assert all(accepts(key, WRITTEN.get(choice, choice)) for key in OWNERS[path] if key.field is not None)
         else:
-            assert choice in (*REGISTRY.names(kind), *known().components.get(kind, {}), INFER)
+            assert choice in (*REGISTRY.names(kind), *known().components.get(kind, {}))
 
 
 def test_a_deviation_is_one() -> None:
@@ -243,7 +242,7 @@ def feature_is_implemented(kind: str, name: str) -> bool:
     """Whether this version has it; fails when nobody owns it."""
     if name == "torch.optim.<name>":
         return bool({entry.plugin.id for entry in REGISTRY.entries("optimizer")} & {"neox-torch-optim"})
-    if kind in COMPONENTS and name != INFER:
+    if kind in COMPONENTS:
         component = COMPONENTS[kind]
         if name in REGISTRY.names(component):
             return REGISTRY.kinds[component].used

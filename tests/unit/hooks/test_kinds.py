@@ -147,7 +147,6 @@ def test_who_offers_a_kind_of_a_broken_definer_is_broken_too(point: Any, definer
         (lambda: [Kind("prize", "prizes of a kind")], "hook"),
         (lambda: [Kind("prize", "prizes", key="a-b")], "key"),
         (lambda: [Kind("prize", "prizes", contracts="x.y:Z")], "contracts"),
-        (lambda: [Kind("prize", "prizes", detect="nothing")], "detect"),
         (lambda: [Kind("prize", "prizes", many=1)], "many"),
         (lambda: ["prize"], "returns a list of Kind"),
         (lambda: None, "neox_kinds returned None; it returns a list of Kind"),

@@ -18,18 +18,16 @@ MISSING = "mmap"
 """The format that a dataset counts as which is not there, or which nothing recognises: another check reports it."""
 
 
-def detect(fields: Mapping[str, Any], registry: Registry) -> str:
-    """As `data_backend`, of the dataset that the keys of a config name."""
-    several = fields.get("train_data_paths")
-    return data_backend(several[0] if several else fields.get("data_path"), registry)
-
-
-def data_backend(prefix: str | None, registry: Registry) -> str:
-    """The name of the backend; MISSING where there is none.
+def data_backend(fields: Mapping[str, Any], registry: Registry) -> str:
+    """The name of the backend of the dataset that the keys of a config name; MISSING where there is none.
 
     A separate process asks the backends, since they may import numpy. Raises ConfigError where several recognise
     the dataset, or where they do not answer.
+
+    fields: the values of top-level keys
+    registry: what is installed
     """
+    prefix = next(iter(fields.get("train_data_paths") or ()), fields.get("data_path"))
     if prefix is None:
         return MISSING
     known = next((each.component.name for each in registry.entries("data backend") if _has_magic(prefix, each)), "")
@@ -72,7 +70,7 @@ def _recognising(prefix: str, registry: Registry) -> list[str]:
     asked = json.dumps({"backends": backends, "prefix": prefix})
     try:
         done = subprocess.run(
-            python("neox_core.data.recognise"),
+            python("neox_data_indexed.recognise"),
             input=asked,
             capture_output=True,
             text=True,
@@ -93,7 +91,8 @@ def _askable(registry: Registry) -> Iterator[dict[str, Any]]:
     """The backends that can be built without a setting, as fields of a ComponentRef."""
     for entry in registry.entries("data backend"):
         settings, component = entry.component.settings, entry.component
-        if component.missing() or any(each.required for each in (fields_of(settings) if settings else ())):
+        required = any(each.required for each in (fields_of(settings) if settings else ()))
+        if component.chooses or component.missing() or required:
             continue
         yield {
             "kind": entry.kind,
