@@ -4,11 +4,12 @@ import base64
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -187,3 +188,39 @@ def light_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def site(tmp_path: Path, light_libraries: Path) -> Site:
     return Site(tmp_path, light_libraries)
+
+
+PAGES = Path(__file__).resolve().parents[1] / "docs/plugins"
+FILE = re.compile(r"^`([\w./]+)`[^\n]*:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def install_page(page: str, folder: Path, change: tuple[str, str] = ("", "")) -> dict[str, str]:
+    """Write the example of a page as an installed distribution, and return its files. change: of the text of each."""
+    files = dict(FILE.findall((PAGES / f"{page}.md").read_text("utf-8")))
+    for path, text in files.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(text.replace(*change) if change[0] else text)
+    for package in {path.partition("/")[0] for path in files} - {"tests"}:
+        (folder / package / "__init__.py").touch()
+        info = folder / f"{package}-1.0.dist-info"
+        info.mkdir()
+        name = package.replace("_", "-")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\nKeywords: neox-api-1\n")
+        (info / "entry_points.txt").write_text(f"[neox.plugins]\n{name} = {package}.plugin\n")
+    return files
+
+
+@pytest.fixture
+def build_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Installs the example of a page, and returns its files."""
+    packages: set[str] = set()
+
+    def build(page: str, change: tuple[str, str] = ("", "")) -> dict[str, str]:
+        files = install_page(page, tmp_path, change)
+        packages.update(path.partition("/")[0] for path in files)
+        monkeypatch.syspath_prepend(tmp_path)
+        return files
+
+    yield build
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+        del sys.modules[name]

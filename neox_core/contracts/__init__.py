@@ -28,7 +28,14 @@ from neox_core.contracts.engine import Engine, EngineMaker, EnginePlanner, Shard
 from neox_core.contracts.host import LaunchCommand, Launcher, Monitor, RunInfo
 from neox_core.contracts.kernel import Kernel, KernelUser
 from neox_core.contracts.objective import Datasets, Objective, SampleReader, Samples, SampleStream, Split
-from neox_core.contracts.optim import AveragingOptimizer, LRSchedule, Optimizer, ScheduleShape
+from neox_core.contracts.optim import (
+    AveragingOptimizer,
+    LRSchedule,
+    ModalOptimizer,
+    Optimizer,
+    OptimizerRun,
+    ScheduleShape,
+)
 
 __all__ = [
     "Architecture",
@@ -47,12 +54,14 @@ __all__ = [
     "LRSchedule",
     "LaunchCommand",
     "Launcher",
+    "ModalOptimizer",
     "ModelSize",
     "Monitor",
     "Named",
     "NamedCorpus",
     "Objective",
     "Optimizer",
+    "OptimizerRun",
     "ResumableBackend",
     "ResumableWriter",
     "RunInfo",

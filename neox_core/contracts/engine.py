@@ -54,7 +54,7 @@ class EnginePlanner(Protocol):
     """The planner of an engine: an object, light, that the host asks before anything starts.
 
     rules: asked where the engine is chosen. recomputes: whether the engine has a function of its own that recomputes
-    activations.
+    activations. One that does what an optimizer's `Component.uses` asks for says so in `optimizer_uses`, a tuple.
     """
 
     rules: Sequence[Rule]
@@ -162,7 +162,10 @@ class Storage(Protocol):
         ...
 
     def at_hand(self) -> AbstractContextManager[None]:
-        """Around reading or writing `shards`, `weights` and the optimizer's state: some of it may be in files."""
+        """Around reading or writing `shards`, `weights` and the optimizer's state: some of it may be in files.
+
+        An optimizer with modes is in that of evaluation meanwhile.
+        """
         ...
 
     def new_state(self, shard: Shard, state: str, dtype: torch.dtype) -> Tensor:

@@ -36,6 +36,14 @@ class Optimizer(Protocol):
       then its groups keep those that the rank owns, which may be none. Any other optimizer gets flat fp32 slices in
       place of parameters from ZeRO 1 on: see `Component.zero_stages`.
     * A parameter whose attribute `is_table` is True is an embedding or the head.
+    * A target with a third argument `run` gets an `OptimizerRun`: lengths of the run, names of parameters.
+    * It may put parameters into other groups. `lr_scale` in a group, a number, is a factor of the learning rate: `lr`
+      is then the schedule's rate times it.
+    * With "closure" in `Component.uses` it is called as `step(closure)`, with the gradients computed. `closure()`
+      computes them again, of the same samples with the same dropout, averaged and clipped, at the weights as they are
+      then, and returns the loss. Where such a gradient is not finite, no parameter has one. After the step the weights
+      have moved by one update; what it added to them on the way is gone.
+    * With "modes" in `Component.uses` it has the methods of `ModalOptimizer`.
     """
 
     param_groups: list[dict[str, Any]]
@@ -47,6 +55,20 @@ class Optimizer(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class ModalOptimizer(Protocol):
+    """An optimizer whose weights for evaluation and checkpoints are not those at which gradients are computed.
+
+    * neox calls `train()` once it is built, `eval()` before weights are evaluated, saved or loaded and `train()` after
+      it, also before the first step. A second call in a row changes nothing.
+    * `train()` restores what the weights were before `eval()`, to the bit, so that an evaluation or a save does not
+      change a run. The mode is not in `state_dict()`; a checkpoint has the weights of evaluation.
+    """
+
+    def train(self) -> None: ...
+
+    def eval(self) -> None: ...
 
 
 @runtime_checkable
@@ -96,6 +118,19 @@ class ScheduleShape:
     total_steps: int
 
 
+@frozen
+class OptimizerRun:
+    """What an optimizer may know of its run: the argument `run` of a target that has one.
+
+    * shape: peak and floor of the learning rate, lengths of the warm-up, the decay and the run.
+    * names: parameter -> its name, as in checkpoints, such as layers.3.attention.query_key_value.weight. Another
+      architecture has other names, so an optimizer accepts any. With a pipeline, those of this rank's stage.
+    """
+
+    shape: ScheduleShape
+    names: Mapping[Tensor, str]
+
+
 class LRSchedule(Protocol):
     """`target(shape: ScheduleShape, settings) -> LRSchedule`; also imported on the host, so it is light.
 
@@ -109,20 +144,24 @@ class LRSchedule(Protocol):
     def __call__(self, step: int) -> float: ...
 
 
-def planned_schedule(plan: OptimPlan, total_steps: int) -> LRSchedule:
-    """The schedule of a plan, on the host or in a rank. Raises PluginError for a fault of the component.
-
-    plan: the optimizer's part of a plan.
-    total_steps: length of the run, in optimizer steps.
-    """
-    shape = ScheduleShape(
+def planned_shape(plan: OptimPlan, total_steps: int) -> ScheduleShape:
+    """The lengths and rates of a plan. total_steps: length of the run, in optimizer steps."""
+    return ScheduleShape(
         peak_lr=plan.lr,
         min_lr=plan.min_lr,
         warmup_steps=plan.warmup_steps,
         decay_steps=plan.decay_steps,
         total_steps=total_steps,
     )
-    schedule: LRSchedule = plan.schedule.make(shape)
+
+
+def planned_schedule(plan: OptimPlan, total_steps: int) -> LRSchedule:
+    """The schedule of a plan, on the host or in a rank. Raises PluginError for a fault of the component.
+
+    plan: the optimizer's part of a plan.
+    total_steps: length of the run, in optimizer steps.
+    """
+    schedule: LRSchedule = plan.schedule.make(planned_shape(plan, total_steps))
 
     def rate(step: int) -> float:
         with plan.schedule.blamed():

@@ -131,6 +131,8 @@ class Component:
     * devices, precisions: optimizers only: the devices that it runs on, and the precisions of a model that it suits.
     * state_numbers: optimizers only: the largest number of values in its state for each element of a parameter, and for
       each row and column (each index of each dimension), at the default settings; None: not declared.
+    * uses: optimizers only: what it asks of an engine: "closure", for a step that computes gradients again, "modes",
+      for other weights in evaluation and checkpoints than in training. An engine that does not do it refuses the run.
     * ops: (name, "package.module:attribute" of the reference in plain torch) of each op that a kernel may compute for
       it; the target then makes a `contracts.KernelUser`.
     * scheduler: optimizers only: the scheduler of a run whose config names none.
@@ -164,6 +166,7 @@ class Component:
     state_numbers: tuple[float, float] | None = field(
         default=None, converter=_tuple, validator=v.optional(_tuple_of(_is_count, "two numbers of 0 or more", 2))
     )
+    uses: tuple[str, ...] = field(default=(), converter=_tuple, validator=_one_of("closure", "modes"))
     ops: tuple[tuple[str, str], ...] = field(
         default=(),
         converter=_tuples,

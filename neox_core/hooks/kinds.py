@@ -96,9 +96,9 @@ KINDS: tuple[Kind, ...] = (
         "neox_optimizers",
         key="optimizer.type",
         settings_at="optimizer.params",
-        contracts=_in("optim", "Optimizer", "AveragingOptimizer"),
-        help="""An optimizer that communicates between the data-parallel ranks by itself also follows
-        `AveragingOptimizer`.""",
+        contracts=_in("optim", "Optimizer", "ModalOptimizer", "AveragingOptimizer"),
+        help="""An optimizer with other weights for evaluation also follows `ModalOptimizer`, one that communicates
+        between the data-parallel ranks by itself `AveragingOptimizer`.""",
     ),
     Kind("lr schedule", "neox_lr_schedules", key="lr_decay_style", light=True, contracts=_in("optim", "LRSchedule")),
     Kind(

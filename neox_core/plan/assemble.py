@@ -142,6 +142,7 @@ def _optim(config: Config) -> OptimPlan:
         gradient_clipping=rest.gradient_clipping,
         zero_stage=sharding(config).stage,
         whole_parameters=optimizer.entry.component.whole_parameters,
+        uses=optimizer.entry.component.uses,
     )
 
 

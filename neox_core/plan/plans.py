@@ -152,7 +152,7 @@ class DataPlan:
 
 @frozen
 class OptimPlan:
-    """Steps are optimizer steps. `zero_stage` from 0 to 3. whole_parameters: what the optimizer looks at."""
+    """Steps are optimizer steps. `zero_stage` from 0 to 3. whole_parameters, uses: of the optimizer's Component."""
 
     optimizer: ComponentRef = field(metadata=of(kind="optimizer"))
     schedule: ComponentRef = field(metadata=of(kind=("scheduler", "lr schedule"), apart=SCHEDULE))
@@ -164,6 +164,7 @@ class OptimPlan:
     gradient_clipping: float
     zero_stage: int = field(metadata=of("zero_optimization.stage"))
     whole_parameters: bool = field(default=False, metadata=of(derived="the optimizer"))
+    uses: tuple[str, ...] = field(default=(), metadata=of(derived="the optimizer"))
 
     @property
     def owns_parameters(self) -> bool:

@@ -5,31 +5,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from attrs import evolve
 from torch import Tensor, nn
 
 from neox_core.errors import PluginError
 
 if TYPE_CHECKING:
-    from neox_core.plan.runfile import ComponentRef
+    from collections.abc import Mapping
+
+    from neox_core.plan.runfile import ComponentRef, OptimPlan
 
 
-def probe_optimizer(reference: ComponentRef, device: torch.device, *, exchanges: bool, whole: bool) -> None:
+def probe_optimizer(plan: OptimPlan, device: torch.device, more: Mapping[str, Any]) -> None:
     """One step on two small parameters. Raises PluginError for state that no checkpoint could hold.
 
-    exchanges: it takes the process group of the data-parallel ranks, here of one. whole: it looks at whole parameters,
-    and may have a number for each index of a dimension.
+    more: what its target takes beside parameters and settings; here the process group of its ranks is that of one.
     """
     if device.type == "meta":
         return
+    reference, whole = plan.optimizer, plan.whole_parameters
     weights = [nn.Parameter(torch.ones(size, device=device)) for size in ((4, 6), (7,))]
+    more = {**more, **({"group": None} if "group" in more else {})}
+    if "run" in more:
+        more["run"] = evolve(more["run"], names={weights[0]: "layers.0.first.weight", weights[1]: "norm.weight"})
     with torch.random.fork_rng(devices=[]):
-        groups = [{"params": weights, "weight_decay": 0.0}]
-        optimizer = reference.make(groups, **({"group": None} if exchanges else {}))
+        optimizer = reference.make([{"params": weights, "weight_decay": 0.0}], **more)
         require_optimizer(reference, optimizer)
+        _require_modes(plan, optimizer)
         for weight in weights:
             weight.grad = torch.full_like(weight, 0.5)
         with reference.blamed():
-            optimizer.step()
+            optimizer.step(*([lambda: torch.zeros(())] if "closure" in plan.uses else []))
     for weight in weights:
         shapes = {(), tuple(weight.shape)}
         if whole:
@@ -52,6 +58,14 @@ def require_optimizer(reference: ComponentRef, optimizer: Any) -> None:
             f"{reference.owner}: `lr` in its groups is {rates[0]!r}, not a number",
             hint="it is called as target(params, settings)",
         )
+
+
+def _require_modes(plan: OptimPlan, optimizer: Any) -> None:
+    """Refuse modes that are declared and missing, or the reverse: nothing would call them."""
+    has = all(callable(getattr(optimizer, name, None)) for name in ("train", "eval"))
+    if has != ("modes" in plan.uses):
+        said = "has train() and eval(), and its Component" if has else "lacks train() or eval(), and its Component"
+        raise plan.optimizer.fault(f"{said} {'does not declare' if has else 'declares'} uses=('modes',)")
 
 
 def _shown(value: object) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from neox_core.contracts.optim import OptimizerRun, planned_shape
 from neox_core.run.check_optimizer import probe_optimizer, require_optimizer
 
 if TYPE_CHECKING:
@@ -18,12 +19,17 @@ if TYPE_CHECKING:
 
 
 def build_optimizer(
-    plan: OptimPlan, model: nn.Module, data_parallel: ProcessGroup | None = None, tables: Sequence[str] = ()
+    plan: OptimPlan,
+    model: nn.Module,
+    data_parallel: ProcessGroup | None = None,
+    tables: Sequence[str] = (),
+    *,
+    total_steps: int = 1,
 ) -> torch.optim.Optimizer:
     """The planned optimizer over the trainable parameters of `model`, at the peak learning rate.
 
     data_parallel: the ranks between which an optimizer with its own communication exchanges. tables: see
-    `contracts.Architecture`.
+    `contracts.Architecture`. total_steps: length of the run.
 
     Raises PluginError when the component cannot be loaded, is not a torch optimizer, has no `lr`, or has state that
     a checkpoint cannot hold.
@@ -31,10 +37,12 @@ def build_optimizer(
     target, _ = plan.optimizer.load()
     for name, parameter in model.named_parameters():
         parameter.is_table = name.partition(".")[0] in tables
-    exchange = {"group": data_parallel} if "group" in signature(target).parameters else {}
     device = next((parameter.device for _, parameter in model.named_parameters()), torch.device("cpu"))
-    probe_optimizer(plan.optimizer, device, exchanges=bool(exchange), whole=plan.whole_parameters)
-    optimizer = plan.optimizer.make(weight_decay_groups(model, plan.weight_decay), **exchange)
+    takes = signature(target).parameters
+    run = OptimizerRun(planned_shape(plan, total_steps), {each: name for name, each in model.named_parameters()})
+    more = {name: value for name, value in {"group": data_parallel, "run": run}.items() if name in takes}
+    probe_optimizer(plan, device, more)
+    optimizer = plan.optimizer.make(weight_decay_groups(model, plan.weight_decay), **more)
     require_optimizer(plan.optimizer, optimizer)
     return optimizer
 

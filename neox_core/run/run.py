@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from math import prod
@@ -117,8 +118,7 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: Ledger) -> 
             else:
                 _say_where_it_stops(plan, report, state)
         if finished and plan.train.sample_prompt is not None and tokenizer is not None:
-            whole = _whole_model(architecture, model, engine, context, tokenizer, vocab_size)
-            _show_sample(architecture, whole, tokenizer, plan.train.sample_prompt, report)
+            _show_sample(plan, architecture, model, engine, context, tokenizer, vocab_size, report)
     finally:
         report.close()
     maker.finish(rank)
@@ -158,7 +158,8 @@ def _build_optimizer(
     plan: RunPlan, architecture: Architecture, model: Any, context: BuildContext
 ) -> tuple[torch.optim.Optimizer, tuple[str, ...]]:
     """The optimizer, and what is to be said of the kernels that it and the model were given."""
-    optimizer = build_optimizer(plan.optim, model, context.groups.data, architecture.tables)
+    steps, data = plan.train.train_iters, context.groups.data
+    optimizer = build_optimizer(plan.optim, model, data, architecture.tables, total_steps=steps)
     dtype = torch.bfloat16 if plan.precision.autocast else context.dtype
     record = Path(plan.run_dir) / "kernels.json" if dist.get_rank() == 0 else None
     return optimizer, tuple(use_kernels(model, architecture, plan.model.kernels, context, dtype, record, optimizer))
@@ -282,9 +283,21 @@ def _whole_model(
     return architecture.build(vocab_size, alone, weights, eod=tokenizer.eod)
 
 
-def _show_sample(architecture: Architecture, whole: Any, tokenizer: Tokenizer, prompt: str, report: Report) -> None:
-    if dist.get_rank() == 0:
-        report.say(f"sample:\n{architecture.sample(whole, tokenizer, prompt)}")
+def _show_sample(
+    plan: RunPlan,
+    architecture: Architecture,
+    model: Any,
+    engine: Engine,
+    context: BuildContext,
+    tokenizer: Tokenizer,
+    vocab_size: int,
+    report: Report,
+) -> None:
+    """What rank 0 generates with the weights of evaluation. Collective."""
+    with engine.at_hand() if "modes" in plan.optim.uses else nullcontext():
+        whole = _whole_model(architecture, model, engine, context, tokenizer, vocab_size)
+        if dist.get_rank() == 0:
+            report.say(f"sample:\n{architecture.sample(whole, tokenizer, plan.train.sample_prompt or '')}")
 
 
 def _say_where_it_stops(plan: RunPlan, report: Report, state: TrainState) -> None:

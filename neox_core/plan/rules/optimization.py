@@ -47,6 +47,23 @@ def optimizer_sees_whole_parameters(config: Config, shape: ClusterShape) -> Iter
         )
 
 
+NEEDS = {
+    "closure": "computes gradients again within a step, and the engine {engine} computes them once",
+    "modes": "has other weights for evaluation than for training, and the engine {engine} has one set of them",
+}
+
+
+@rule("optimizer.type", "engine")
+def engine_does_what_optimizer_uses(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """An optimizer that computes gradients again, or has weights for evaluation, runs in an engine that does that."""
+    (optimizer,), (engine,) = config.components("optimizer"), config.components("engine")
+    done = getattr(engine_planner(config), "optimizer_uses", ())
+    for use in optimizer.entry.component.uses:
+        if use not in done:
+            said = NEEDS[use].format(engine=engine.entry.component.name)
+            yield config.problem(f"{optimizer.entry.component.name} {said}", "optimizer.type", "use engine: plain")
+
+
 @rule("optimizer.type", "device")
 def optimizer_runs_on_device(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """An optimizer runs on the devices that its author names."""

@@ -323,7 +323,7 @@ class BaseEngine(ABC):
 
     def _set_lr(self, lr: float) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group.get("lr_scale", 1.0)
 
 
 def plain_options(group: dict[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -66,6 +66,13 @@ class Engine(BaseEngine):
                 f"{plan.optim.optimizer.name} exchanges between copies of the whole model by itself",
                 hint="model-parallel-size 1 goes with it",
             )
+        if self._averaging is not None and plan.optim.uses:
+            raise PluginError(
+                f"{plan.optim.optimizer.owner} exchanges gradients by itself, and uses {', '.join(plan.optim.uses)} too"
+            )
+        self._closes, self._modes = "closure" in plan.optim.uses, "modes" in plan.optim.uses
+        if self._modes:
+            optimizer.train()  # a ModalOptimizer, as `probe_optimizer` has seen
         names = {id(each): name for name, each in self._named.items()}
 
         def look(some: list[nn.Parameter], gradients: list[Tensor]) -> None:
@@ -84,14 +91,38 @@ class Engine(BaseEngine):
         batches: int64 [micro_batch, seq + 1] each. Returns this rank's mean loss, a scalar on the device, without
         waiting for it.
         """
-        loss = self._forward_backward(self._kept(batches))
-        if (average := self._average_now()) is not None:
-            average.finish()
+        loss = self._gradients(self._kept(batches))
         self._set_lr(lr)
         self._clip_averaged()
-        self.optimizer.step()
+        if not self._closes:
+            self.optimizer.step()
+        elif self._finite is not False:
+            norm = self._norm
+            self.optimizer.step(self._gradients_again)
+            self._norm = norm
         self.optimizer.zero_grad(set_to_none=True)
         self._note_update()
+        return loss
+
+    def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
+        """As `contracts.engine.Engine.evaluate`."""
+        with self.at_hand():
+            return super().evaluate(batches)
+
+    def _gradients(self, batches: Iterator[Tensor]) -> Tensor:
+        """The gradients of a step, averaged over ranks; returns the mean of this rank's losses."""
+        loss = self._forward_backward(batches)
+        if (average := self._average_now()) is not None:
+            average.finish()
+        return loss
+
+    def _gradients_again(self) -> Tensor:
+        """The closure of an optimizer: the gradients of the same samples at the weights as they are now."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self._consumed = self._began.consumed
+        with torch.enable_grad():
+            loss = self._gradients(iter(self._began.batches))
+        self._clip_averaged()
         return loss
 
     def copy_weights_to_masters(self) -> None:
@@ -109,9 +140,17 @@ class Engine(BaseEngine):
         for name, parameter in self._named.items():
             yield name, self._groups.tensor.whole(parameter, parameter.detach())
 
-    def at_hand(self) -> AbstractContextManager[None]:
-        """Around reading or writing weights and state: all of it is in memory."""
-        return nullcontext()
+    @contextmanager
+    def at_hand(self) -> Iterator[None]:
+        """Around reading or writing weights and state: all of it is in memory. With modes, in that of evaluation."""
+        optimizer: Any = self.optimizer
+        if self._modes:
+            optimizer.eval()
+        try:
+            yield
+        finally:
+            if self._modes:
+                optimizer.train()
 
     def new_state(self, shard: Shard, state: str, dtype: torch.dtype) -> Tensor:
         """Zeros for a state of the optimizer, laid out as `shard.stepped` is."""

@@ -74,6 +74,7 @@ class PlainPlanner:
         plain_steps_whole_weights,
     )
     recomputes = False
+    optimizer_uses = ("closure", "modes")
 
     def sharding(self, config: Config) -> Sharding:
         return Sharding()

@@ -32,6 +32,21 @@ WEIGHT_DECAY, CLIPPING = 0.1, 0.3
 ALONE = Groups(None, None, 0, 1)
 
 
+class Twice(torch.optim.SGD):
+    """Computes gradients again, a little downhill."""
+
+    def __init__(self, params: Any, settings: None) -> None:
+        super().__init__(params, lr=0.01)
+
+    @torch.no_grad()
+    def step(self, closure: Any) -> None:  # type: ignore[override]
+        moved = [each for group in self.param_groups for each in group["params"] if each.grad is not None]
+        for weight in moved:
+            weight.sub_(weight.grad, alpha=0.05)
+        closure()
+        super().step()
+
+
 class Tiny(nn.Module):
     draws, documents, sparse_weights = False, None, ()
 
@@ -54,6 +69,11 @@ def make_plan(accumulation: int = 1) -> RunPlan:
         optim=evolve(plan.optim, optimizer=ADAM, weight_decay=WEIGHT_DECAY, gradient_clipping=CLIPPING),
         batch=evolve(plan.batch, gradient_accumulation=accumulation),
     )
+
+
+def twice(plan: RunPlan) -> RunPlan:
+    optimizer = evolve(ADAM, name="Twice", target=f"{__name__}:Twice", settings_class=None)
+    return evolve(plan, optim=evolve(plan.optim, optimizer=optimizer, uses=("closure",), weight_decay=0.0))
 
 
 def make_engine(plan: RunPlan, groups: Groups = ALONE) -> Engine:
@@ -97,6 +117,9 @@ def rank_main(rank: int, folder: str) -> None:
         train(engine, iter(dealt(rank)))
         engine.close()
         torch.save(weights_of(engine), f"{folder}/{average.BUCKET}-{rank}.pt")
+    engine = make_engine(twice(plan), groups)
+    train(engine, iter(dealt(rank)))
+    torch.save(weights_of(engine), f"{folder}/twice-{rank}.pt")
     dist.destroy_process_group()
     assert "deepspeed" not in sys.modules
 
@@ -123,6 +146,13 @@ def test_two_ranks_train_as_one_with_twice_the_batches(tmp_path: Path) -> None:
         for name, weight in weights_of(alone).items():
             assert torch.equal(first[name], second[name]), name
             torch.testing.assert_close(first[name], weight, rtol=1e-5, atol=1e-6, msg=name)
+
+    alone = make_engine(twice(make_plan(accumulation=4)))
+    train(alone, iter(batches(4 * len(LRS))))
+    first, second = (torch.load(tmp_path / f"twice-{rank}.pt") for rank in range(2))
+    for name, weight in weights_of(alone).items():
+        assert torch.equal(first[name], second[name]), name
+        torch.testing.assert_close(first[name], weight, rtol=1e-5, atol=1e-6, msg=name)
 
 
 def test_it_imports_no_deepspeed() -> None:

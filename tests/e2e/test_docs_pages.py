@@ -1,0 +1,47 @@
+"""The whole examples of docs/plugins/ are built from their pages and pass their own tests; their configs are valid."""
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from neox_core.hooks.loader import load_plugins
+from neox_core.plan.cluster import Machine
+from neox_core.plan.resolve import prepare_run
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs/plugins"
+PAGES = sorted(path.stem for path in FOLDER.glob("*.md"))
+CONFIG = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_example_of_a_page_passes_its_tests(page: str, build_page: Any, tmp_path: Path) -> None:
+    files = build_page(page)
+    assert any(path.endswith("/plugin.py") for path in files), "no listing module"
+    run = 0
+    for path, text in files.items():
+        if path.startswith("tests/"):
+            names: dict[str, Any] = {"__name__": "a_test_of_the_page"}
+            exec(compile(text, str(tmp_path / path), "exec"), names)
+            for name, test in list(names.items()):
+                if name.startswith("test_"):
+                    wanted = inspect.signature(test).parameters
+                    test(**({"tmp_path": tmp_path} if "tmp_path" in wanted else {}))
+                    run += 1
+    assert run, "the page tests nothing"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_configs_of_a_page_are_valid(page: str, build_page: Any, tmp_path: Path) -> None:
+    build_page(page)
+    for index, text in enumerate(CONFIG.findall((FOLDER / f"{page}.md").read_text("utf-8"))):
+        config = tmp_path / f"{index}.yml"
+        base = yaml.safe_load((ROOT / "configs/quickstart.yml").read_text("utf-8"))
+        base |= {"num-layers": 4, "data-path": str(tmp_path / "none")}
+        del base["weight-decay"]  # which not every optimizer has
+        config.write_text(yaml.safe_dump({**base, **yaml.safe_load(text)}))
+        prepare_run([config], [], catalog=load_plugins(), machine=Machine(0, 2), start=False)
