@@ -1,5 +1,6 @@
-"""Starts Python processes that do not import from the current folder."""
+"""Starts Python processes that do not import from the current folder, and have room for their libraries."""
 
+import resource
 import sys
 
 _WITHOUT_FOLDER = (
@@ -18,3 +19,10 @@ def python(module: str, *arguments: str, safe_path: bool = sys.version_info >= (
     if safe_path:
         return (sys.executable, "-P", "-m", module, *arguments)
     return (sys.executable, "-c", _WITHOUT_FOLDER, module, *arguments)
+
+
+def require_room(mebibytes: int) -> None:
+    """Raise MemoryError where the address space is limited to less, since libraries without room end a process."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if 0 <= limit < mebibytes << 20:
+        raise MemoryError(f"this needs at least {mebibytes} MiB of address space, and the limit is {limit >> 20} MiB")

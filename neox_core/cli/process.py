@@ -10,8 +10,10 @@ from typing import Any, NoReturn
 
 from neox_core.errors import in_words, report
 from neox_core.hooks.component import blame
-from neox_core.interpreter import python
+from neox_core.interpreter import python, require_room
 from neox_core.plan.runfile import RunPlan, to_json
+
+_NUMPY_MIB = 160
 
 
 def exec_module(module: str, arguments: Mapping[str, Any], plan: RunPlan | None = None) -> NoReturn:
@@ -38,6 +40,7 @@ def exec_module(module: str, arguments: Mapping[str, Any], plan: RunPlan | None 
 def main() -> None:
     module = sys.argv.pop(1)
     try:
+        require_room(_NUMPY_MIB)
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except Exception as error:
         blamed = in_words(error) or blame(error, module)

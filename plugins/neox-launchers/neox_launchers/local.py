@@ -8,14 +8,16 @@ from pathlib import Path
 
 from neox_core.contracts.host import LaunchCommand
 from neox_core.errors import ConfigError, UsageError
-from neox_core.interpreter import python
+from neox_core.interpreter import python, require_room
 from neox_core.plan.runfile import RunPlan
 from neox_launchers.environment import environment
 from neox_launchers.settings import LauncherSettings
 
+_TORCH_MIB = 1024
+
 
 def local(plan: RunPlan, run_file: Path, settings: LauncherSettings) -> LaunchCommand:
-    """All ranks on this machine. Raises UsageError when the plan has another host."""
+    """All ranks on this machine. Raises UsageError when the plan has another host, or torch has no room here."""
     others = [host.name for host in plan.cluster.hosts if not is_here(host.name)]
     if others or len(plan.cluster.hosts) != 1:
         raise UsageError(
@@ -24,6 +26,10 @@ def local(plan: RunPlan, run_file: Path, settings: LauncherSettings) -> LaunchCo
             else f"the local launcher starts ranks on this machine only, which is not {others[0]}",
             hint="set `launcher: pdsh`, or leave out `hostfile`",
         )
+    try:
+        require_room(_TORCH_MIB)
+    except MemoryError as error:
+        raise UsageError(f"torch has no room: {error}", hint="raise the limit: ulimit -v unlimited") from None
     argv = python("neox_launchers.elastic", str(run_file), str(logs(run_file, settings)))
     return LaunchCommand(argv, environment(plan))
 

@@ -1,4 +1,5 @@
 import os
+import resource
 
 import pytest
 from neox_author.testing import assert_light, build, check_launcher, example_plan, load_only
@@ -58,3 +59,12 @@ def test_a_file_in_the_place_of_the_logs_is_said_before_a_process_starts(catalog
         with pytest.raises(ConfigError, match=rf"cannot hold the logs of the ranks: \S+/{place} is not a folder"):
             entry.load()(plan, tmp_path / "run.json", settings)
     assert entry.load()(plan, tmp_path / "run" / "run.json", build(entry, log_dir=str(tmp_path / "new" / "deep")))
+
+
+def test_a_launcher_that_torch_would_have_no_room_in_is_not_started(catalog, tmp_path, monkeypatch):
+    """With 500 MiB OpenBLAS ends it, with 600 glibc, with words of their own."""
+    assert check_launcher(catalog, "local", example_plan(tmp_path))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (500 << 20, 500 << 20))
+    entry = catalog.find("launcher", "local")
+    with pytest.raises(UsageError, match="at least 1024 MiB of address space, and the limit is 500 MiB"):
+        entry.load()(example_plan(tmp_path), tmp_path / "run.json", build(entry))

@@ -80,3 +80,15 @@ def test_a_command_whose_memory_is_limited_says_so_without_a_traceback(megabytes
     assert "Traceback" not in done.stderr
     assert (done.returncode, done.stderr.count("error:")) == (2, 1), done.stderr
     assert "memory ran out" in done.stderr
+
+
+@pytest.mark.parametrize("mebibytes", [80, 120, 150])
+def test_libraries_without_room_are_not_started(mebibytes: int) -> None:
+    """With 150 MiB importing numpy shows a traceback, with 120 OpenBLAS ends the process with words of its own."""
+    limit = (mebibytes << 20, mebibytes << 20)
+    code = f"import resource, sys; resource.setrlimit(resource.RLIMIT_AS, {limit}); sys.argv[1:] = ['numpy']; "
+    command = [sys.executable, "-c", f"{code}from neox_core.cli.process import main; main()"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: memory ran out: this needs at least 160 MiB"), done.stderr
+    assert done.stderr.count("\n") == 2, done.stderr
