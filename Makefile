@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml constraints.txt requirements/core.txt $(wildcard plugins/*/pyproject.toml)
 
-.PHONY: setup train test generated clean
+.PHONY: setup train test generated docs clean
 
 setup: $(VENV)/.installed
 
@@ -22,6 +22,13 @@ generated: setup  # what is written from the code: after a new key, hook or comp
 	$(BIN)/neox config docs --out docs/configuration.md
 	$(BIN)/python -m neox_reference.hooks > docs/hooks.md
 
+docs: setup  # the site, at http://localhost:8000
+	$(BIN)/python -m pip install -q -c constraints.txt -r requirements/docs.txt
+	rm -rf .site
+	$(BIN)/python -m neox_reference.site .site
+	$(BIN)/zensical build --strict --config-file .site/zensical.toml
+	$(BIN)/zensical serve --config-file .site/zensical.toml
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -35,4 +42,4 @@ $(VENV)/.installed: $(SOURCES) | $(BIN)/python
 	@touch $@
 
 clean:  # what is made again by the others; never a run
-	rm -rf $(VENV) .tox
+	rm -rf $(VENV) .tox .site
