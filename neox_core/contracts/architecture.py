@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from neox_core.config.schema.structure import Config
     from neox_core.contracts.attention import SparseUse
     from neox_core.contracts.data import Tokenizer
+    from neox_core.hooks.registry import Registry
     from neox_core.parallel.context import BuildContext
     from neox_core.parallel.row import BuildStage, Model
     from neox_core.plan.rules.rule import Rule
@@ -79,10 +80,11 @@ class ArchitecturePlanner(Protocol):
     switch_notes: Mapping[str, str]
     picture: str
 
-    def components(self, kind: str, fields: Mapping[str, Any]) -> Sequence[Named] | None:
+    def components(self, kind: str, fields: Mapping[str, Any], registry: Registry) -> Sequence[Named] | None:
         """The components of a kind that other keys than the kind's own choose; None: the kind's key does.
 
-        fields: the values of the top-level keys. Raises `config.problem.MisfitError` for a value that names none.
+        fields: the values of the top-level keys. registry: what is offered. Raises `config.problem.MisfitError` for a
+        value that names none.
         """
         ...
 

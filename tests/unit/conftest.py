@@ -109,6 +109,10 @@ class Everything:
         return neox_gpt.plugin.neox_architectures()
 
     @hookimpl
+    def neox_mixers(self) -> list[Component]:
+        return neox_gpt.plugin.neox_mixers()
+
+    @hookimpl
     def neox_feed_forwards(self) -> list[Component]:
         return neox_gpt.plugin.neox_feed_forwards()
 

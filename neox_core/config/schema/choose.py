@@ -117,7 +117,7 @@ class Reading(Keys):
         for each in (one for chosen in self.chosen.values() for one in chosen if one.entry.definition.names_others):
             try:
                 planner: ArchitecturePlanner = load_path(each.entry.require_planner())
-                return planner.components(kind.name, self.fields)
+                return planner.components(kind.name, self.fields, self.catalog.registry)
             except MisfitError as error:
                 self.report(Problem(error.message, error.key, error.hint))
                 raise LookupError(error.key) from error

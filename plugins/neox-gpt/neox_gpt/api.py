@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 from neox_gpt.config.plan import GPTPlan, gpt_plan_in
 from neox_gpt.contracts import (
     Activation,
+    ByHead,
     FeedForward,
     FeedForwardShape,
     FeedForwardSize,
     LayoutShape,
+    Mixer,
+    MixerShape,
+    MixerSize,
     Norm,
     Position,
     PositionShape,
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from neox_gpt.dropout import site_keys
     from neox_gpt.linear import ColumnLinear, RowLinear
     from neox_gpt.matmul import linear
+    from neox_gpt.scope import Scope
 
 _HEAVY = {
     "TILE": "attention.flex",
@@ -36,6 +41,7 @@ _HEAVY = {
     "ColumnLinear": "linear",
     "Request": "attention.scores",
     "RowLinear": "linear",
+    "Scope": "scope",
     "build_model": "build",
     "flex_by": "attention.flex",
     "linear": "matmul",
@@ -48,17 +54,22 @@ __all__ = [
     "TILE",
     "Activation",
     "BlockTable",
+    "ByHead",
     "ColumnLinear",
     "FeedForward",
     "FeedForwardShape",
     "FeedForwardSize",
     "GPTPlan",
     "LayoutShape",
+    "Mixer",
+    "MixerShape",
+    "MixerSize",
     "Norm",
     "Position",
     "PositionShape",
     "Request",
     "RowLinear",
+    "Scope",
     "ScoreBias",
     "SparseLayout",
     "build_model",

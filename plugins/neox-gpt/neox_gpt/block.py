@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from neox_core.parallel.tensor import ALONE
-from neox_gpt.attention.attention import Attention
 from neox_gpt.dropout import attended_site, drop, mlp_site
 from neox_gpt.scope import PLAIN, Scope
 
 if TYPE_CHECKING:
     from neox_core.parallel.tensor import TensorParallel
-    from neox_gpt.contracts import FeedForward, Position
+    from neox_gpt.contracts import FeedForward, Mixer, Position
     from neox_gpt.shape import ModelShape
 
 
@@ -25,13 +24,15 @@ class Block(nn.Module):
     parallel: x = x + attention(norm(x)) + mlp(norm(x))    GPT-NeoX's `gpt-j-residual`, each sublayer with a norm
     shared_norm: the parallel form with one norm for both, as in GPT-J itself.
     residual_post_norm: the serial form with the normalised tensor as residual.
-    With sequence parallelism a rank has some of the positions. feed_forward: makes what keeps `contracts.FeedForward`.
+    With sequence parallelism a rank has some of the positions. mixer, feed_forward: make what keeps `contracts.Mixer`
+    and `contracts.FeedForward`; whatever the mixer is, its parameters are those of `attention`.
     """
 
     def __init__(
         self,
         shape: ModelShape,
         norm: Callable[[], nn.Module],
+        mixer: Callable[[], Mixer],
         feed_forward: Callable[[], FeedForward],
         tensor: TensorParallel = ALONE,
     ) -> None:
@@ -42,7 +43,8 @@ class Block(nn.Module):
         self.residual_post_norm = shape.residual_post_norm
         self.dropout = shape.hidden_dropout
         self.attention_norm = norm()
-        self.attention = Attention(shape, tensor)
+        self.attention: Any = mixer()
+        self.adds_bias_apart = hasattr(self.attention, "last_bias")
         self.mlp_norm = None if shape.shared_norm else norm()
         self.mlp: Any = feed_forward()
         self.last_bias_apart = hasattr(self.mlp, "last_bias")
@@ -51,18 +53,21 @@ class Block(nn.Module):
         """layer: the place of this pass among all layers; a block that is shared has several."""
         apart = "bias_dropout_add" in self.kernels  # the last bias of a sublayer is then added with the residual
         normed = self.attention_norm(x)
-        attended = self.attention(normed, position, scope, layer, bias=not apart)
+        if self.adds_bias_apart:
+            attended, bias = self.attention(normed, position, scope, layer, bias=not apart), self.attention.last_bias
+        else:
+            attended, bias = self.attention(normed, position, scope, layer), None
         residual = normed if self.residual_post_norm else x
         site = attended_site(layer)
         if self.parallel or self.mlp_norm is None:
-            residual = self._add(residual, attended, self.attention.output.bias, scope.keys, site)
+            residual = self._add(residual, attended, bias, scope.keys, site)
             normed = normed if self.mlp_norm is None else self.mlp_norm(x)
         else:
             if not apart and getattr(self.mlp_norm, "adds_residual", False):
                 dropped = drop(attended, self.dropout, scope.keys, site, self.tensor.first_position(x.shape[1]))
                 normed, after = self.mlp_norm(dropped, residual)
             else:
-                after = self._add(residual, attended, self.attention.output.bias, scope.keys, site)
+                after = self._add(residual, attended, bias, scope.keys, site)
                 normed = self.mlp_norm(after)
             residual = normed if self.residual_post_norm else after
         if not self.last_bias_apart:

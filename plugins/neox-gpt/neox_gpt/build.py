@@ -104,6 +104,7 @@ def _put_together(parts: Parts) -> GPT:
         parts.feed_forward,
         parts.position,
         parts.tensor,
+        mixer=parts.mixer,
         narrow_loss=parts.narrow_loss,
         documents=parts.documents,
         recompute=parts.recompute,

@@ -10,19 +10,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from attrs import evolve
 from torch import Tensor, nn
 
+from neox_core.errors import ConfigError
 from neox_core.parallel.tensor import ALONE
+from neox_gpt.scope import Scope
 
 if TYPE_CHECKING:
     from neox_core.parallel.context import BuildContext
     from neox_core.plan.runfile import ComponentRef
     from neox_gpt.config.plan import GPTPlan
-    from neox_gpt.contracts import Activation, FeedForwardShape, PositionShape
+    from neox_gpt.contracts import Activation, FeedForwardShape, MixerShape, PositionShape
     from neox_gpt.shape import ModelShape
 
 FEW = 2**24
 """Weights of a feed-forward that is tried on a small input before the model is built."""
+NONE = "none"
+"""The position that is for models without positions."""
 STAGES = ("embed", "prepare", "rotate", "score_bias")
 
 
@@ -77,6 +82,41 @@ def _probe_feed_forward(reference: ComponentRef, activation: Activation, shape: 
                 found = real(x)
         _require_like(reference, f"of {_shown(x)}", [found], [x])
     return flops
+
+
+def probe_mixers(plan: GPTPlan, shape: ModelShape, places: PositionShape) -> int | None:
+    """The FLOPs per token of the mixers of all layers, forward and backward; None: all are softmax attention.
+
+    Raises as `probe_feed_forwards`, and ConfigError for a position that nothing takes.
+    """
+    if plan.mixers is None or plan.mixer_facts is None:
+        return None
+    first: dict[int, int] = {}
+    for block, layer in enumerate(plan.first_layers):
+        first.setdefault(plan.place_of_mixer(layer), block)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        position = plan.position.make(evolve(places, max_positions=min(2, places.max_positions)))
+        for place, block in first.items():
+            _probe_mixer(plan.mixers[place], position, shape.mixer(block))
+        x = torch.zeros(1, 1, shape.hidden_size)
+        taken = any(each.needs_positions for each in plan.mixer_facts) or plan.position.name == NONE
+        if not taken and position.embed(x, torch.arange(1)) is x:
+            what = f"pos-emb {plan.position.name} does nothing: no layer has a mixer that takes positions"
+            raise ConfigError(what, hint=f"set pos-emb: {NONE}")
+    return sum(plan.mixer_facts[plan.place_of_mixer(layer)].flops for layer in range(plan.num_layers))
+
+
+def _probe_mixer(reference: ComponentRef, position: Any, shape: MixerShape) -> None:
+    with torch.device("meta"):
+        made = reference.make(shape, ALONE)
+    if not isinstance(made, nn.Module):
+        raise reference.fault(f"makes {_shown(made)}, not a torch.nn.Module")
+    if sum(each.numel() for each in made.parameters()) <= FEW:
+        real, x = reference.make(shape, ALONE).float(), torch.zeros(1, 2, shape.hidden_size)
+        scope = Scope(position.prepare(torch.arange(2), torch.float32))
+        with reference.blamed():
+            found = real(x, position, scope, 0)
+        _require_like(reference, f"of {_shown(x)}", [found], [x])
 
 
 def _probe_norm(reference: ComponentRef, dim: int, context: BuildContext) -> None:

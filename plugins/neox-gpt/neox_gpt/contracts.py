@@ -1,4 +1,4 @@
-"""Components of a decoder: norms, activations, feed-forwards, positions, layouts of sparse attention."""
+"""Components of a decoder: norms, activations, mixers, feed-forwards, positions, layouts of sparse attention."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from attrs import field, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
 
     import torch
     from torch import Tensor
+
+    from neox_gpt.scope import Scope
 
 
 class Norm(Protocol):
@@ -125,6 +128,109 @@ class FeedForward(Protocol):
     flops_per_token: int
 
     def __call__(self, x: Tensor) -> Tensor: ...
+
+
+@frozen
+class MixerShape:
+    """The numbers that a mixer may use.
+
+    * hidden_size: width of the residual stream, in elements.
+    * num_heads, num_kv_heads: `num-attention-heads`, `num-kv-heads`; head_dim: hidden_size / num_heads, in elements.
+    * seq_length: length of a training sample, in tokens.
+    * bias: `use-bias-in-attn-linear`. dropout: `attention-dropout`, a probability.
+    * softmax_in_fp32, query_key_layer_scaling: the keys of softmax attention with these names.
+    * layer: index of the block, from 0.
+    """
+
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    seq_length: int
+    bias: bool = True
+    dropout: float = 0.0
+    softmax_in_fp32: bool = False
+    query_key_layer_scaling: bool = False
+    layer: int = 0
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    @property
+    def qkv_width(self) -> int:
+        """Outputs of a projection to queries, keys and values."""
+        return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+
+
+@frozen
+class ByHead:
+    """A split in whole heads: each tensor-parallel rank has heads / ranks of them. dim: the dimension with them."""
+
+    dim: int
+    heads: int
+
+
+@frozen
+class MixerSize:
+    """What the planner of a mixer tells before a start.
+
+    * shapes: of each parameter of the whole layer, by name.
+    * split: how tensor parallelism splits a parameter, by name: the dimension, 0 for columns and 1 for rows of a
+      projection, or `ByHead`. Every rank has all of the others.
+    * flops: floating-point operations of forward and backward for one token of a sample of `seq_length` tokens, all
+      tensor ranks together; 6 for each weight that is multiplied.
+    * kept: numbers that the backward pass needs of each token, all tensor ranks together, besides its input.
+    * causal: no result depends on later tokens. A run that predicts the next token needs it.
+    * decodes: it can continue a sequence from the state that it has kept. `neox generate` and `sample-prompt` need it.
+    * needs_positions: it calls `position.rotate` and adds `position.score_bias`.
+    * uses: the fields of the shape that it acts on, of `bias`, `dropout`, `num_kv_heads`, `softmax_in_fp32` and
+      `query_key_layer_scaling`. A config that sets the key of one which no layer uses gets a note.
+    * one_rank_only: it cannot be split; a run with model-parallel-size above 1 is refused.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    split: Mapping[str, int | ByHead] = field(factory=dict)
+    flops: int = 0
+    kept: int = 0
+    causal: bool = True
+    decodes: bool = False
+    needs_positions: bool = False
+    uses: AbstractSet[str] = frozenset()
+    one_rank_only: bool = False
+
+
+class Mixer(Protocol):
+    """`target(shape: MixerShape, tensor: TensorParallel, settings) -> torch.nn.Module`.
+
+    The part of a block that looks at several tokens: [batch, seq, hidden] -> [batch, seq, hidden], between a norm and
+    the residual stream. It is called as `mixer(x, position, scope, layer)`.
+
+    * x: with sequence parallelism this rank's positions; `tensor.enter` and `ColumnLinear` give all of them.
+    * position: the `Position` of the model, for a mixer with `needs_positions`; others leave it alone. `scope.prepared`
+      is what it prepared.
+    * scope.documents: int64 [batch, seq] of all positions, or None where a sample is one document. Nothing passes from
+      a token to one with another number; the numbers never decrease along a sample.
+    * scope.state(layer): None in training. While decoding, a dict of tensors, empty before the first token: the mixer
+      stores in it what later calls need and finds it there again. x are then the tokens after those of earlier calls,
+      one or several. scope.cache has `length`, the tokens of earlier calls, and `capacity`, the most there will be.
+      Nothing of a sequence is kept anywhere else.
+    * scope.keys: int64 [batch], one number for each sample, or None. All that is random follows from it, from `layer`
+      and from places in the sample.
+    * layer: the place of this pass among all layers; a block that is shared has several. Only for `scope`.
+    * The result of a sample does not depend on the others of the micro-batch. With `causal`, a change of a token
+      alters no earlier result. Decoding with a state gives what a whole sequence gives.
+    * Result and input have one shape, dtype and device. The input is not changed, and two calls give the same bits,
+      since activations are computed again in the backward pass. The block adds the dropout of the residual stream.
+    * Products of half-precision numbers are summed in fp32, as torch's are. The gradient is that of the function.
+    * It does not wait for the device (`.item()`, `nonzero`, `if tensor:`), and it raises nothing for finite input.
+
+    Tensor parallelism and the drawing of weights are as of a `FeedForward`: ColumnLinear, RowLinear, `cuts`,
+    `tensor.copy`, `residual_output`, `no_weight_decay`, `last_bias`.
+
+    Planner, which every mixer has: `(shape: MixerShape, settings) -> MixerSize`.
+    """
+
+    def __call__(self, x: Tensor, position: Position, scope: Scope, layer: int) -> Tensor: ...
 
 
 @frozen

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from neox_core.parallel.tensor import ALONE
-from neox_gpt.attention.cache import KeyValueCache
+from neox_gpt.attention.attention import Attention
+from neox_gpt.attention.cache import DecodingCache
 from neox_gpt.attention.flex import mask_of_pass
 from neox_gpt.block import Block
 from neox_gpt.documents import DocumentRules
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from neox_core.parallel.row import Recompute, Routing
     from neox_core.parallel.tensor import TensorParallel
     from neox_gpt.attention.sparse import BlockTable
-    from neox_gpt.contracts import FeedForward
+    from neox_gpt.contracts import FeedForward, Mixer
     from neox_gpt.loss import LossAndGradient
     from neox_gpt.shape import ModelShape
 
@@ -35,7 +36,7 @@ class GPT(nn.Module):
     """A decoder-only transformer as GPT-NeoX defines it.
 
     norm: makes a fresh norm of width hidden_size. feed_forward: makes that of a block, from its index.
-    position: a module that keeps `contracts.model.Position`.
+    mixer: the same of mixers; None: softmax attention. position: a module that keeps `contracts.Position`.
     narrow_loss: the loss of a token in the dtype of its logits, see `cross_entropy`. tensor: the ranks that share it.
     documents: what the end of a document in a sample means; None: a sample is one document.
     recompute: which activations are computed again in the backward pass; None: all are kept.
@@ -51,6 +52,7 @@ class GPT(nn.Module):
         position: nn.Module,
         tensor: TensorParallel = ALONE,
         *,
+        mixer: Callable[[int], Mixer] | None = None,
         narrow_loss: bool = False,
         documents: DocumentRules | None = None,
         recompute: Recompute | None = None,
@@ -73,8 +75,10 @@ class GPT(nn.Module):
         )
         self.sparse_weights = (self.embedding.weight,) if sparse_gradients else ()
         self.position = position
+        mixer = mixer or (lambda block: Attention(shape.mixer(block), tensor))
         self.layers = nn.ModuleList(
-            Block(shape, norm, partial(feed_forward, index), tensor) for index in range(shape.num_unique_layers)
+            Block(shape, norm, partial(mixer, index), partial(feed_forward, index), tensor)
+            for index in range(shape.num_unique_layers)
         )
         self.final_norm = norm()
         head = None if shape.tie_embeddings else ColumnLinear(shape.hidden_size, shape.vocab_size, tensor, bias=False)
@@ -99,12 +103,12 @@ class GPT(nn.Module):
         loss = self.kernels.get("cross_entropy") or partial(cross_entropy, compiled=self.compiled_loss)
         return loss(hidden, self.output_weight, labels, narrow=self.narrow_loss, tensor=self.tensor)
 
-    def logits(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+    def logits(self, tokens: Tensor, cache: DecodingCache | None = None) -> Tensor:
         """int64 [batch, seq] -> [batch, seq, vocab]. With a cache, `tokens` are those that follow what it holds."""
         hidden = self.tensor.enter(self.hidden(tokens, cache))
         return self.tensor.gather_last(linear(hidden, self.output_weight))
 
-    def last_logits(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+    def last_logits(self, tokens: Tensor, cache: DecodingCache | None = None) -> Tensor:
         """The logits after the last token of each sequence: int64 [batch, seq] -> [batch, vocab]."""
         hidden = self.tensor.enter(self.hidden(tokens, cache))[:, -1]
         return self.tensor.gather_last(linear(hidden, self.output_weight))
@@ -112,7 +116,7 @@ class GPT(nn.Module):
     def hidden(
         self,
         tokens: Tensor,
-        cache: KeyValueCache | None = None,
+        cache: DecodingCache | None = None,
         keys: Tensor | None = None,
         routing: Routing | None = None,
     ) -> Tensor:
@@ -131,7 +135,7 @@ class GPT(nn.Module):
     def scope(
         self,
         tokens: Tensor,
-        cache: KeyValueCache | None = None,
+        cache: DecodingCache | None = None,
         keys: Tensor | None = None,
         routing: Routing | None = None,
     ) -> tuple[Tensor, Scope]:
@@ -162,11 +166,9 @@ class GPT(nn.Module):
         """[vocab, hidden], of a tensor-parallel rank its rows: the head's, or the embedding's where they are tied."""
         return self.embedding.weight if self.head is None else self.head.weight
 
-    def new_cache(self, batch: int, capacity: int) -> KeyValueCache:
-        """A cache for `batch` sequences of up to `capacity` tokens, on the model's device."""
-        weight = self.embedding.weight
-        heads = self.tensor.share(self.shape.num_kv_heads)
-        return KeyValueCache(self.shape, heads, batch, capacity, self._matmul_dtype(weight), weight.device)
+    def new_cache(self, capacity: int) -> DecodingCache:
+        """Where the layers keep what they need of sequences of up to `capacity` tokens."""
+        return DecodingCache(capacity)
 
     @staticmethod
     def _matmul_dtype(x: Tensor) -> torch.dtype:

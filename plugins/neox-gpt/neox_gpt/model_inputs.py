@@ -12,7 +12,7 @@ from attrs import evolve, field, frozen
 from neox_core.errors import ConfigError
 from neox_core.parallel.row import Recompute
 from neox_gpt.attention.layout_tables import build_tables
-from neox_gpt.check_parts import build_activation, probe_feed_forwards, probe_parts
+from neox_gpt.check_parts import build_activation, probe_feed_forwards, probe_mixers, probe_parts
 from neox_gpt.contracts import PositionShape
 from neox_gpt.documents import DocumentRules
 from neox_gpt.loss import loss_and_gradient
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from neox_core.plan.runfile import RecomputePlan
     from neox_gpt.attention.sparse import BlockTable
     from neox_gpt.config.plan import GPTPlan
-    from neox_gpt.contracts import FeedForward
+    from neox_gpt.contracts import FeedForward, Mixer
     from neox_gpt.loss import LossAndGradient
 
 
@@ -37,6 +37,7 @@ class Parts:
 
     shape: ModelShape
     norm: Callable[[], nn.Module]
+    mixer: Callable[[int], Mixer]
     feed_forward: Callable[[int], FeedForward]
     position: nn.Module
     tensor: TensorParallel
@@ -65,7 +66,12 @@ def load_parts(
     probe_parts(plan, activation, _position_shape(plan), context)
     shape = build_shape(plan, vocab_size, gated=activation.gated)
     shape = evolve(shape, feed_forward_flops=probe_feed_forwards(plan, activation, shape))
+    shape = evolve(shape, mixer_flops=probe_mixers(plan, shape, _position_shape(plan)))
     tensor = context.groups.tensor
+
+    def mixer(block: int) -> Mixer:
+        made: Mixer = plan.mixer(block).make(shape.mixer(block), tensor)
+        return made
 
     def feed_forward(block: int) -> FeedForward:
         made: FeedForward = plan.feed_forward(block).make(shape.feed_forward(block), activation, tensor)
@@ -74,6 +80,7 @@ def load_parts(
     return Parts(
         shape=shape,
         norm=partial(plan.norm.make, shape.hidden_size),
+        mixer=mixer,
         feed_forward=feed_forward,
         position=load_position(plan),
         tensor=tensor,

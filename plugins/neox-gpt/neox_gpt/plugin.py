@@ -39,6 +39,18 @@ def neox_architectures() -> list[Component]:
 
 
 @hookimpl
+def neox_mixers() -> list[Component]:
+    return [
+        Component(
+            name="global",
+            target="neox_gpt.attention.attention:Attention",
+            planner="neox_gpt.attention.size:attention_size",
+            summary="Causal softmax attention, dense or with a sparse layout.",
+        )
+    ]
+
+
+@hookimpl
 def neox_feed_forwards() -> list[Component]:
     return [
         Component(

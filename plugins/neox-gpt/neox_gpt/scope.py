@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from neox_core.parallel.row import Routing
     from neox_core.parallel.tensor import TensorParallel
-    from neox_gpt.attention.cache import KeyValueCache
+    from neox_gpt.attention.cache import DecodingCache
     from neox_gpt.attention.sparse import BlockTable
     from neox_gpt.contracts import Position
 
@@ -41,7 +41,7 @@ class Scope:
     prepared: what the position's `prepare` returned. keys: of the samples, for dropout, int64 [batch]; None: none.
     documents: int64 [batch, seq], tokens attend within an equal number only; None: a sample is one document.
     positions: int64 [batch, seq], of each token in its document; None: 0, 1, 2 ... in every sample.
-    cache: keys and values of the tokens before these; with it, a sample is one document.
+    cache: what layers keep of the tokens before these; with it, a sample is one document.
     tables: by layer, the blocks of keys that its queries see; all others see everything before them.
     routing: the layers that see some of the tokens, in training; None: all layers see all. prepare: positions, int64
     [batch, tokens], to what is `prepared` for them. mask: `documents` as FlexAttention takes them, on a GPU.
@@ -51,11 +51,15 @@ class Scope:
     keys: Tensor | None = None
     documents: Tensor | None = None
     positions: Tensor | None = None
-    cache: KeyValueCache | None = None
+    cache: DecodingCache | None = None
     tables: Mapping[int, BlockTable] = field(factory=dict)
     routing: Routing | None = None
     prepare: Callable[[Tensor], Any] = _nothing
     mask: Any = None
+
+    def state(self, layer: int) -> dict[str, Tensor] | None:
+        """What a layer keeps of the tokens before these, to read and to change; None: there are none before."""
+        return None if self.cache is None else self.cache.state(layer)
 
 
 PLAIN = Scope()

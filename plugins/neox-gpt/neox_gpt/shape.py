@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from attrs import Factory, field, frozen
 
 from neox_core.errors import ConfigError
-from neox_gpt.contracts import FeedForwardShape
+from neox_gpt.contracts import FeedForwardShape, MixerShape
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,7 +24,8 @@ class ModelShape:
     shared_norm: one norm for both sublayers of the parallel form. query_key_layer_scaling: see `model.attention`.
     vocab_size: rows of the embedding, padding included. intermediate_size: inputs of the MLP's second projection; the
     first has as many outputs, or twice as many when the activation is gated. feed_forward_flops: see `flops_per_token`,
-    of the feed-forwards of all layers; None: all are the MLP.
+    of the feed-forwards of all layers; None: all are the MLP. mixer_flops: the same of the mixers; None: all are
+    softmax attention.
     """
 
     num_layers: int
@@ -49,15 +50,11 @@ class ModelShape:
     attention_dropout: float = 0.0
     softmax_in_fp32: bool = False
     feed_forward_flops: int | None = None
+    mixer_flops: int | None = None
 
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_heads
-
-    @property
-    def qkv_width(self) -> int:
-        """Outputs of the projection to queries, keys and values."""
-        return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
 
     @property
     def layer_order(self) -> tuple[int, ...]:
@@ -70,6 +67,20 @@ class ModelShape:
     @property
     def has_dropout(self) -> bool:
         return self.hidden_dropout > 0 or self.attention_dropout > 0
+
+    def mixer(self, layer: int) -> MixerShape:
+        """What the mixer of a block is made for."""
+        return MixerShape(
+            self.hidden_size,
+            self.num_heads,
+            self.num_kv_heads,
+            self.seq_length,
+            self.attention_bias,
+            self.attention_dropout,
+            self.softmax_in_fp32,
+            self.query_key_layer_scaling,
+            layer,
+        )
 
     def feed_forward(self, layer: int) -> FeedForwardShape:
         """What the feed-forward of a block is made for."""
@@ -135,9 +146,11 @@ def flops_per_token(shape: ModelShape, seq: int) -> int:
     6 for each weight that is multiplied (the output projection included, the embedding's look-up not), and
     12 * layers * hidden * seq for attention, its causal half not taken off: PaLM (arXiv:2204.02311), appendix B.
     """
-    attention = shape.hidden_size * (shape.qkv_width + shape.hidden_size)
+    mixed = shape.mixer_flops
+    if mixed is None:
+        weights = shape.hidden_size * (shape.mixer(0).qkv_width + shape.hidden_size)
+        mixed = shape.num_layers * (6 * weights + 12 * shape.hidden_size * seq)
     fed = shape.feed_forward_flops
     if fed is None:
         fed = 6 * shape.num_layers * shape.hidden_size * (shape.mlp_width + shape.intermediate_size)
-    weights = shape.num_layers * attention + shape.hidden_size * shape.vocab_size
-    return 6 * weights + fed + 12 * shape.num_layers * shape.hidden_size * seq
+    return mixed + fed + 6 * shape.hidden_size * shape.vocab_size

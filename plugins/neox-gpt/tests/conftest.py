@@ -1,6 +1,11 @@
 """Tiny models of every form, built the way a rank builds them."""
 
+import re
+import sys
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +15,8 @@ from neox_gpt.config.plan import GPTPlan
 from neox_gpt.gpt import GPT
 from neox_gpt.testing import example_decoder
 
+from neox_core.hooks.component import GROUP
+from neox_core.hooks.loader import load_plugins
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef
@@ -106,3 +113,26 @@ def form(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def plan() -> GPTPlan:
     return PYTHIA
+
+
+MIXER_PAGE = Path(__file__).resolve().parents[3] / "docs/plugins/mixer.md"
+FILE = re.compile(r"^`([\w./]+)`[^\n]*:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PACKAGE = "neox_gated_linear"
+
+
+@pytest.fixture
+def gated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The catalogue with the page's mixer, and its modules."""
+    files = dict(FILE.findall(MIXER_PAGE.read_text("utf-8")))
+    for path, text in {**files, f"{PACKAGE}/__init__.py": ""}.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("", ".plugin", ".layer", ".size"):
+        monkeypatch.delitem(sys.modules, f"{PACKAGE}{name}", raising=False)
+    points = [EntryPoint(name, f"{name.replace('-', '_')}.plugin", GROUP) for name in ("neox-gated-linear", "neox-gpt")]
+    catalog = load_plugins(points, {})
+    import neox_gated_linear.layer as layer  # type: ignore[import-not-found]
+    import neox_gated_linear.size as size  # type: ignore[import-not-found]
+
+    return catalog, layer, size

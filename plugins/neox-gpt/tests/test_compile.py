@@ -63,7 +63,7 @@ def test_the_same_losses_from_three_graphs() -> None:
     ran: list[nn.Module] = []
     compiled.layers[0].register_forward_hook(lambda *_: ran.append(compiled))
     with torch.no_grad():  # a generation is left uncompiled: its keys grow with every token
-        cache = compiled.eval().new_cache(1, 32)
+        cache = compiled.eval().new_cache(32)
         for length in range(3):
             compiled.logits(tokens[:1, length : length + 1], cache)
     assert not ran

@@ -119,7 +119,7 @@ def test_cache_changes_nothing(make, form: str, tokens: Tensor) -> None:
     roughen(model)
     whole = model.logits(tokens)
     for steps in ([24], [1] * 24, [10, 1, 1, 12], [5, 7, 12]):
-        cache = model.new_cache(batch=3, capacity=24)
+        cache = model.new_cache(capacity=24)
         parts = [model.logits(part, cache) for part in tokens.split(steps, 1)]
         torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-4, atol=1e-5)
         assert cache.length == 24
@@ -129,7 +129,7 @@ def test_cache_changes_nothing(make, form: str, tokens: Tensor) -> None:
 def test_cache_that_is_full_says_so(make, tokens: Tensor) -> None:
     model = make()
     with pytest.raises(ValueError, match="25 tokens do not fit a cache of 24"):
-        model.logits(torch.cat((tokens, tokens[:, :1]), 1), model.new_cache(3, 24))
+        model.logits(torch.cat((tokens, tokens[:, :1]), 1), model.new_cache(24))
 
 
 def test_post_norm_residual_is_the_normalised_tensor(make) -> None:
@@ -274,7 +274,7 @@ def test_layers_share_weights_in_the_documents_order(make, tokens: Tensor, style
         weights |= {f"layers.{layer}.{name}": value for name, value in shared.layers[block].state_dict().items()}
     whole.load_state_dict(weights)
     torch.testing.assert_close(shared.logits(tokens), whole.logits(tokens), rtol=0, atol=0)
-    cache = shared.eval().new_cache(batch=3, capacity=24)
+    cache = shared.eval().new_cache(capacity=24)
     with torch.no_grad():
         parts = [shared.logits(part, cache) for part in tokens.split([9, 1, 14], 1)]
         torch.testing.assert_close(torch.cat(parts, 1), whole.logits(tokens), rtol=1e-4, atol=1e-5)

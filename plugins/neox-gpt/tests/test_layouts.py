@@ -103,7 +103,7 @@ def test_a_cache_changes_nothing(layouts: tuple[ComponentRef, ...]) -> None:
     made, text = model(layouts, (None, 0)), tokens(50)
     with torch.no_grad():
         whole = made.logits(text)
-        cache = made.new_cache(2, 64)
+        cache = made.new_cache(64)
         parts = [made.logits(text[:, start:stop], cache) for start, stop in ((0, 21), (21, 22), (22, 45), (45, 50))]
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-5)
 

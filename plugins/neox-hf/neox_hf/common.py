@@ -67,6 +67,7 @@ def plain_layers(model: GPTPlan, *, shared_norm: bool = False) -> None:
         "num-unique-layers": model.num_unique_layers not in (None, model.num_layers),
         "gpt-j-tied": model.shared_norm and not shared_norm,
         "sparse attention": bool(model.layouts),
+        "attention-config": model.mixers is not None,
         "mlp-type": model.feed_forwards is not None,
         "apply-residual-connection-post-layernorm": model.residual_post_norm,
     }

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from neox_core.parallel.tensor import ALONE
+from neox_gpt.attention.cache import extend
 from neox_gpt.attention.scores import Request, attend
 from neox_gpt.dropout import attention_site
 from neox_gpt.linear import ColumnLinear, RowLinear
@@ -16,8 +17,7 @@ from neox_gpt.scope import PLAIN, Scope
 
 if TYPE_CHECKING:
     from neox_core.parallel.tensor import TensorParallel
-    from neox_gpt.contracts import Position, ScoreBias
-    from neox_gpt.shape import ModelShape
+    from neox_gpt.contracts import MixerShape, Position, ScoreBias
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -35,18 +35,22 @@ class Attention(nn.Module):
     by it afterwards, in fp32: the same scores, from products that stay in the range of fp16.
     """
 
-    def __init__(self, shape: ModelShape, tensor: TensorParallel = ALONE) -> None:
+    def __init__(self, shape: MixerShape, tensor: TensorParallel = ALONE, settings: None = None) -> None:
         super().__init__()
         self.num_heads = tensor.share(shape.num_heads)
         self.num_kv_heads = tensor.share(shape.num_kv_heads)
         self.first_head = tensor.first(shape.num_heads)
         self.head_dim = shape.head_dim
-        self.dropout = shape.attention_dropout
+        self.dropout = shape.dropout
         self.kernels: Mapping[str, Callable[..., Any]] = {}
         self.softmax_in_fp32 = shape.softmax_in_fp32
         self.layer_scaling = shape.query_key_layer_scaling
-        self.qkv = ColumnLinear(shape.hidden_size, shape.qkv_width, tensor, bias=shape.attention_bias)
-        self.output = RowLinear(shape.hidden_size, shape.hidden_size, tensor, bias=shape.attention_bias)
+        self.qkv = ColumnLinear(shape.hidden_size, shape.qkv_width, tensor, bias=shape.bias)
+        self.output = RowLinear(shape.hidden_size, shape.hidden_size, tensor, bias=shape.bias)
+
+    @property
+    def last_bias(self) -> Tensor | None:
+        return self.output.bias
 
     def forward(
         self, x: Tensor, position: Position, scope: Scope = PLAIN, layer: int = 0, *, bias: bool = True
@@ -57,7 +61,7 @@ class Attention(nn.Module):
         query, key, value = self._split(projected)
         query, key = position.rotate(query, key, scope.prepared)
         if scope.cache is not None:
-            key, value = scope.cache.extend(layer, key, value)
+            key, value = extend(scope.cache, layer, key, value)
         attended = self._attend(query, key, value, position.score_bias, scope, layer)
         output = self.output if bias else self.output.product
         return output(attended.transpose(1, 2).reshape(batch, seq, -1))

@@ -15,10 +15,12 @@ from cattrs.preconf.json import make_converter
 from neox_core.errors import ConfigError, run_main
 from neox_core.terminal import echo
 from neox_gpt.attention.layout_tables import draw_layout
-from neox_gpt.config.plan import GPTPlan
+from neox_gpt.config.plan import SOFTMAX_ATTENTION, GPTPlan
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from neox_core.plan.runfile import ComponentRef
 
 CELLS = 48
 """Columns of a drawing; a longer sequence is drawn with several blocks in one cell."""
@@ -107,15 +109,21 @@ def main() -> None:
     raw: dict[str, Any] = json.loads(sys.argv[1])
     plan = make_converter().structure(raw["model"], GPTPlan)
     found = drawings(plan, raw["seed"])
-    dense = [layer for layer, place in enumerate(plan.layout_of_layer) if place is None]
-    if not found:
-        dense = list(range(plan.num_layers))
+    softmax = [at for at in range(plan.num_layers) if _mixer(plan, at).identity == SOFTMAX_ATTENTION.identity]
+    dense = [at for at in softmax if not plan.layout_of_layer or plan.layout_of_layer[at] is None]
     lines = [line for each in found for line in (*in_text(each), "")]
     if dense:
         lines.append(f"{_numbers('layer', dense)}: everything before")
+    for other in dict.fromkeys(_mixer(plan, at).name for at in range(plan.num_layers) if at not in softmax):
+        mine = [at for at in range(plan.num_layers) if at not in softmax and _mixer(plan, at).name == other]
+        lines.append(f"{_numbers('layer', mine)}: the mixer {other}")
     echo("\n".join(lines).rstrip())
     if raw["out"] is not None and found:
         write_picture(found, Path(raw["out"]))
+
+
+def _mixer(plan: GPTPlan, layer: int) -> ComponentRef:
+    return (plan.mixers or (SOFTMAX_ATTENTION,))[plan.place_of_mixer(layer)]
 
 
 def _numbers(what: str, numbers: list[int]) -> str:

@@ -7,12 +7,15 @@ from neox_core.config.schema.structure import Chosen, Config
 from neox_core.plan.assemble import reference
 from neox_core.plan.planners import sharding
 from neox_core.plan.runfile import RecomputePlan
-from neox_gpt.config.attention_config import layer_layouts, layouts_used, mode_of
+from neox_gpt.config.attention_config import layer_layouts, layouts_used, mixer_of_layer, mode_of
 from neox_gpt.config.feed_forwards import feed_forward_of_layer
-from neox_gpt.config.plan import REGULAR, GPTPlan
+from neox_gpt.config.mixers import others_chosen
+from neox_gpt.config.plan import REGULAR, SOFTMAX_ATTENTION, GPTPlan, MixerFacts
 from neox_gpt.config.sections.activation_checkpointing import ActivationCheckpointingSection, option, segments
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.model import DropoutSection, ModelSection
+from neox_gpt.config.size import mixer_sizes
+from neox_gpt.contracts import MixerSize
 
 
 def gpt_plan(config: Config) -> GPTPlan:
@@ -22,6 +25,8 @@ def gpt_plan(config: Config) -> GPTPlan:
     layouts = config.components("sparse layout")
     (norm,), (activation,), (position,) = (config.components(kind) for kind in ("norm", "activation", "position"))
     fed = tuple(map(reference, config.components("feed forward")))
+    mixers = tuple(map(reference, config.components("mixer")))
+    softmax = [each.identity for each in mixers] == [SOFTMAX_ATTENTION.identity]
     return GPTPlan(
         num_layers=model.num_layers,
         hidden_size=model.hidden_size,
@@ -57,10 +62,18 @@ def gpt_plan(config: Config) -> GPTPlan:
         sparse_gradients=sharding(config).sparse_gradients,
         recompute=_recompute(config.section(ActivationCheckpointingSection), model.num_layers),
         layouts=tuple(map(reference, layouts)),
+        mixers=None if softmax else mixers,
+        mixer_facts=None if softmax else _mixer_facts(config),
+        mixer_of_layer=mixer_of_layer(model.num_layers, attention.attention_config, others_chosen(config)),
         feed_forwards=None if [each.identity for each in fed] == [REGULAR.identity] else fed,
         feed_forward_of_layer=feed_forward_of_layer(model.num_layers, model.mlp_type),
         layout_of_layer=_layout_of_layer(config, layouts, model.num_layers),
     )
+
+
+def _mixer_facts(config: Config) -> tuple[MixerFacts, ...]:
+    sizes = (each for each in mixer_sizes(config) if isinstance(each, MixerSize))  # a rule refuses others
+    return tuple(MixerFacts(each.flops, each.decodes, each.needs_positions) for each in sizes)
 
 
 def _layout_of_layer(config: Config, layouts: Sequence[Chosen], num_layers: int) -> tuple[int | None, ...]:
@@ -68,8 +81,9 @@ def _layout_of_layer(config: Config, layouts: Sequence[Chosen], num_layers: int)
     sparsity, pattern, mode = attention.sparsity, attention.attention_config, mode_of(attention.sparse_attention)
     if not layouts:
         return ()
-    place = {name: index for index, name in enumerate(layouts_used(sparsity, mode, pattern))}
-    names = layer_layouts(num_layers, sparsity, mode, pattern)
+    others = others_chosen(config)
+    place = {name: index for index, name in enumerate(layouts_used(sparsity, mode, pattern, others))}
+    names = layer_layouts(num_layers, sparsity, mode, pattern, others)
     return tuple(None if name is None else place[name] for name in names)
 
 

@@ -1,6 +1,6 @@
-"""The layout of each layer, from `sparsity` or from GPT-NeoX's `attention-config`."""
+"""The mixer and the layout of each layer, from `sparsity` or from GPT-NeoX's `attention-config`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from neox_gpt.config.per_layer import check_form, check_length, items, names_of_layers
@@ -11,7 +11,10 @@ BLOCKS_MODE, DEFAULT_MODE = "fixed", "variable"
 SPARSE = "sparse"
 """In `attention-config`: the layout that `sparse_attention.mode` names."""
 
-_DENSE = ("global", "flash")
+SOFTMAX = "global"
+"""Softmax attention, which sees everything before a token, or what a layout says."""
+
+_DENSE = (SOFTMAX, "flash")
 _OTHER_NAMES = {"sparse_fixed": "fixed", "sparse_variable": "variable"}
 
 
@@ -22,9 +25,13 @@ def pattern(instance: Any, field: Any, value: Sequence[Any] | None) -> None:
 
 
 def layer_layouts(
-    num_layers: int, sparsity: str, mode: str, attention_config: Sequence[Any] | None
+    num_layers: int,
+    sparsity: str,
+    mode: str,
+    attention_config: Sequence[Any] | None,
+    others: Collection[str] = (),
 ) -> tuple[str | None, ...]:
-    """The layout of each layer; None: the layer sees everything before it.
+    """The layout of each layer; None: the layer sees everything before it. others: the names of other mixers.
 
     Raises ValueError when attention_config does not make num_layers layers.
     """
@@ -32,14 +39,16 @@ def layer_layouts(
         period = {"none": (None, None), "all": (mode, mode), "interspersed": (None, mode)}[sparsity]
         return (period * (num_layers // 2 + 1))[:num_layers]
     check_length(num_layers, attention_config, "attention")
-    return tuple(_layout(each, mode) for each in names_of_layers(num_layers, attention_config))
+    return tuple(_layout(each, mode, others) for each in names_of_layers(num_layers, attention_config))
 
 
-def layouts_used(sparsity: str, mode: str, attention_config: Sequence[Any] | None) -> tuple[str, ...]:
+def layouts_used(
+    sparsity: str, mode: str, attention_config: Sequence[Any] | None, others: Collection[str] = ()
+) -> tuple[str, ...]:
     """The layouts in use, each once, in the order of the first layers that have them."""
     if attention_config is None:
         return () if sparsity == "none" else (mode,)
-    names = (_layout(name, mode) for names, _ in items(attention_config) for name in names)
+    names = (_layout(name, mode, others) for name in names_in(attention_config))
     return tuple(name for name in dict.fromkeys(names) if name is not None)
 
 
@@ -50,7 +59,38 @@ def mode_of(block: Mapping[str, Any]) -> Any:
     return default if mode is None else mode
 
 
-def _layout(name: str, mode: str) -> str | None:
-    if name in _DENSE:
+def names_in(attention_config: Sequence[Any]) -> tuple[str, ...]:
+    """The names that are written, each once, in the order of the first layers that have them."""
+    return tuple(dict.fromkeys(name for names, _ in items(attention_config) for name in names))
+
+
+def is_layout_or_dense(name: str) -> bool:
+    """Whether a name is one of GPT-NeoX's for softmax attention, whatever is installed."""
+    return name in (*_DENSE, SPARSE, *_OTHER_NAMES)
+
+
+def mixers_used(attention_config: Sequence[Any] | None, others: Collection[str]) -> tuple[str, ...]:
+    """The mixers in use, each once, in the order of the first layers that have them. others: as of `layer_layouts`."""
+    names = (SOFTMAX,) if attention_config is None else names_in(attention_config)
+    return tuple(dict.fromkeys(_mixer(name, others) for name in names))
+
+
+def mixer_of_layer(
+    num_layers: int, attention_config: Sequence[Any] | None, others: Collection[str]
+) -> tuple[int, ...] | None:
+    """For each layer its place among `mixers_used`; None where all layers have the first."""
+    if attention_config is None:
+        return None
+    place = {name: index for index, name in enumerate(mixers_used(attention_config, others))}
+    found = tuple(place[_mixer(name, others)] for name in names_of_layers(num_layers, attention_config))
+    return found if any(found) else None
+
+
+def _mixer(name: str, others: Collection[str]) -> str:
+    return name if name in others else SOFTMAX
+
+
+def _layout(name: str, mode: str, others: Collection[str]) -> str | None:
+    if name in _DENSE or name in others:
         return None
     return mode if name == SPARSE else _OTHER_NAMES.get(name, name)

@@ -25,6 +25,16 @@ SPARSE_LAYOUT = Kind(
     help="Which key blocks each query block attends to.",
 )
 
+MIXER = Kind(
+    "mixer",
+    "neox_mixers",
+    key="attention_config",
+    many=True,
+    contracts=_in("Mixer"),
+    kit=_KIT + "mixer",
+    help="The part of a block that looks at several tokens.",
+)
+
 FEED_FORWARD = Kind(
     "feed forward",
     "neox_feed_forwards",
@@ -35,4 +45,4 @@ FEED_FORWARD = Kind(
     help="The part of a block that looks at one token at a time.",
 )
 
-KINDS = (NORM, ACTIVATION, POSITION, SPARSE_LAYOUT, FEED_FORWARD)
+KINDS = (NORM, ACTIVATION, POSITION, SPARSE_LAYOUT, MIXER, FEED_FORWARD)

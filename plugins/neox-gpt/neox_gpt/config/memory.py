@@ -4,9 +4,6 @@ from neox_core.plan.runfile import RunPlan
 from neox_gpt.config.plan import GPTPlan
 from neox_gpt.config.size import DecoderSize
 
-CUT = (".qkv.weight", ".qkv.bias", ".output.weight")
-"""Suffixes of the names of parameters that tensor parallelism splits, besides the tables of the vocabulary and those of
-feed-forwards."""
 TABLES = ("embedding.weight", "head.weight")
 
 
@@ -19,7 +16,7 @@ def on_fullest_rank(plan: RunPlan, model: GPTPlan, size: DecoderSize) -> dict[st
     }
     if stages > 1 and "head.weight" in held:  # the first stage and the last have one table each
         del held["head.weight"]
-    cut = dict(size.split) | {name: 0 for name in held if name in TABLES or name.endswith(CUT)}
+    cut = dict(size.split) | {name: 0 for name in held if name in TABLES}
     return {name: _part(shape, cut[name], tensor) if name in cut else shape for name, shape in held.items()}
 
 
@@ -54,11 +51,7 @@ def activation_bytes(plan: RunPlan, model: GPTPlan, size: DecoderSize) -> int:
     return total * under_way + 3 * inputs
 
 
-def _kept(model: GPTPlan, feed_forward: int) -> tuple[int, int]:
+def _kept(model: GPTPlan, sublayers: int) -> tuple[int, int]:
     """Numbers that a layer keeps of each token: (by every tensor rank, shared by the tensor ranks)."""
-    hidden = model.hidden_size
-    keys = (model.num_kv_heads or model.num_attention_heads) * (hidden // model.num_attention_heads)
     inputs = (1 if model.parallel_residual else 2) + (1 if model.shared_norm else 2)  # of norms, and of projections
-    whole = inputs * hidden
-    attention = (hidden + 2 * keys) + (hidden + keys) + 2 * hidden  # q, k, v; q and k rotated; the result, by heads too
-    return whole, attention + feed_forward
+    return inputs * model.hidden_size, sublayers

@@ -8,8 +8,8 @@ from attrs import field, frozen
 
 from neox_core.errors import UsageError
 from neox_core.plan.runfile import MOST_POSITIONS, ComponentRef, ModelPlan, RunPlan
-from neox_core.plan.source import FIRST, of
-from neox_gpt.config.kinds import ACTIVATION, FEED_FORWARD, NORM, POSITION, SPARSE_LAYOUT
+from neox_core.plan.source import FIRST, START, of
+from neox_gpt.config.kinds import ACTIVATION, FEED_FORWARD, MIXER, NORM, POSITION, SPARSE_LAYOUT
 
 SHAPING = {
     "hidden_size": "hidden-size",
@@ -26,6 +26,20 @@ SHAPING = {
 REGULAR = ComponentRef("feed forward", "regular", "neox-gpt", version("neox-gpt"), "neox_gpt.mlp:MLP")
 """The feed-forward of plans that name none."""
 
+SOFTMAX_ATTENTION = ComponentRef(
+    "mixer", "global", "neox-gpt", version("neox-gpt"), "neox_gpt.attention.attention:Attention"
+)
+"""The mixer of plans that name none."""
+
+
+@frozen
+class MixerFacts:
+    """What a rank and `neox generate` use of `contracts.MixerSize`."""
+
+    flops: int = field(metadata=of("attention_config", apart=START))
+    decodes: bool = field(metadata=of("attention_config", apart=START))
+    needs_positions: bool = field(metadata=of("attention_config", apart=START))
+
 
 @frozen(kw_only=True)
 class GPTPlan(ModelPlan):
@@ -35,6 +49,7 @@ class GPTPlan(ModelPlan):
     kernels: for each op that a kernel may compute; ops that are not named are computed by their references.
     sparse_gradients: the embedding's gradient is sent as the rows that a step has used.
     layout_of_layer: for each layer its place in `layouts`, None where it sees all before it; empty: all layers do.
+    mixers, mixer_facts, mixer_of_layer: as those of feed-forwards; None: softmax attention, in all layers.
     feed_forwards None: the MLP, as in plans of earlier versions. feed_forward_of_layer: for each layer its place in
     `feed_forwards`; None: all have the first.
     """
@@ -74,8 +89,19 @@ class GPTPlan(ModelPlan):
         default=(), metadata=of("sparsity", "attention_config", "sparse_attention.mode")
     )
 
+    mixers: tuple[ComponentRef, ...] | None = field(default=None, metadata=of(kind=MIXER))
+    mixer_facts: tuple[MixerFacts, ...] | None = field(default=None, metadata=of("attention_config", apart=START))
+    mixer_of_layer: tuple[int, ...] | None = field(default=None, metadata=of("attention_config"))
     feed_forwards: tuple[ComponentRef, ...] | None = field(default=None, metadata=of(kind=FEED_FORWARD))
     feed_forward_of_layer: tuple[int, ...] | None = field(default=None, metadata=of("mlp_type"))
+
+    def place_of_mixer(self, layer: int) -> int:
+        """Which of `mixers` a layer has."""
+        return self.mixer_of_layer[layer] if self.mixer_of_layer else 0
+
+    def mixer(self, block: int) -> ComponentRef:
+        """The mixer of a block, which all layers have that share it."""
+        return (self.mixers or (SOFTMAX_ATTENTION,))[self.place_of_mixer(self.first_layers[block])]
 
     def place_of_feed_forward(self, layer: int) -> int:
         """Which of `feed_forwards` a layer has."""
@@ -108,7 +134,8 @@ class GPTPlan(ModelPlan):
     def shaping(cls, model: Mapping[str, Any]) -> dict[str, Any]:
         found = {words: model.get(name) for name, words in SHAPING.items()}
         found["num-unique-layers"] = model.get("num_unique_layers") or model.get("num_layers")
-        found["mlp-type"] = _named(model)
+        found["mlp-type"] = _named(model, "feed_forwards", "feed_forward_of_layer", REGULAR.name)
+        found["attention-config"] = _named(model, "mixers", "mixer_of_layer", SOFTMAX_ATTENTION.name)
         hidden, heads = model.get("hidden_size"), model.get("num_attention_heads")
         keys = model.get("num_kv_heads") or heads
         if isinstance(hidden, int) and isinstance(heads, int) and isinstance(keys, int) and heads > 0:
@@ -126,9 +153,9 @@ class GPTPlan(ModelPlan):
         yield "max_position_embeddings", self.max_position_embeddings, MOST_POSITIONS
 
 
-def _named(model: Mapping[str, Any]) -> str | None:
-    """The feed-forwards of the layers of a plan as run.json holds it; None for what is not one."""
-    used, places = model.get("feed_forwards") or [{"name": REGULAR.name}], model.get("feed_forward_of_layer")
+def _named(model: Mapping[str, Any], components: str, of_layer: str, default: str) -> str | None:
+    """The components of the layers of a plan as run.json holds it; None for what is not one."""
+    used, places = model.get(components) or [{"name": default}], model.get(of_layer)
     try:
         names = [str(each["name"]) for each in used]
         return ", ".join(names[place] for place in places or (0,))

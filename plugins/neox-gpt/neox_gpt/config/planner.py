@@ -9,15 +9,17 @@ from neox_core.config.schema.convert import shown
 from neox_core.config.schema.sections.parallelism import ParallelismSection
 from neox_core.config.schema.structure import Config
 from neox_core.contracts.architecture import ModelSize, Named, Shapes, Untold
+from neox_core.hooks.registry import Registry
 from neox_core.plan.planners import sharding
 from neox_core.plan.rules.rule import Rule, rules_in
 from neox_core.plan.runfile import RunPlan
 from neox_gpt.config.assemble import gpt_plan
-from neox_gpt.config.attention_config import layouts_used, mode_of
+from neox_gpt.config.attention_config import layouts_used, mixers_used, mode_of
 from neox_gpt.config.feed_forwards import feed_forwards_used
 from neox_gpt.config.memory import activation_bytes, on_fullest_rank
+from neox_gpt.config.mixers import has_softmax_attention, other_mixers
 from neox_gpt.config.plan import GPTPlan
-from neox_gpt.config.rules import activation_checkpointing, attention, feed_forward, idle, model, parallelism
+from neox_gpt.config.rules import activation_checkpointing, attention, feed_forward, idle, mixer, model, parallelism
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.fusion import SWITCHES
 from neox_gpt.config.sections.model import ModelSection
@@ -34,27 +36,30 @@ class GPTPlanner:
     plan_class = GPTPlan
     rules: Sequence[Rule] = tuple(
         each
-        for area in (model, attention, feed_forward, activation_checkpointing, parallelism, idle)
+        for area in (model, attention, mixer, feed_forward, activation_checkpointing, parallelism, idle)
         for each in rules_in(area)
     )
     switches: Mapping[str, str] = MappingProxyType(SWITCHES)
     switch_notes: Mapping[str, str] = MappingProxyType(dict.fromkeys(SOFTMAXES, _NO_SCORES))
     picture = "neox_gpt.attention.draw_layouts"
 
-    def components(self, kind: str, fields: Mapping[str, Any]) -> Sequence[Named] | None:
-        """The feed-forwards that some layer has, and the sparse layouts, which three keys name together."""
+    def components(self, kind: str, fields: Mapping[str, Any], registry: Registry) -> Sequence[Named] | None:
+        """The mixers and feed-forwards that some layer has, and the sparse layouts, which three keys name together."""
         if kind == "feed forward":
             written = fields.get("mlp_type")
             return () if written is None else tuple(Named(each, "mlp_type") for each in feed_forwards_used(written))
-        if kind != "sparse layout":
+        if kind not in ("mixer", "sparse layout"):
             return None
         sparsity, block, pattern = (fields.get(key) for key in ("sparsity", "sparse_attention", "attention_config"))
+        others = other_mixers(pattern, registry)
+        if kind == "mixer":
+            return tuple(Named(each, "attention_config") for each in mixers_used(pattern, others))
         if sparsity is None or block is None:  # what is wrong with them is said
             return ()
         mode = mode_of(block)
         if not isinstance(mode, str):
             raise MisfitError(f"must be text, not {shown(mode)}", "sparse_attention.mode")
-        used = layouts_used(sparsity, mode, pattern)
+        used = layouts_used(sparsity, mode, pattern, others)
         if block and not used:  # that it does nothing is a rule's to say; what is wrong within it is said here
             return (Named(mode, "sparse_attention.mode", used=False),)
         return tuple(Named(each, "sparse_attention.mode" if each == mode else "attention_config") for each in used)
@@ -73,6 +78,8 @@ class GPTPlanner:
             return f"at ZeRO 3 a bias is sharded where {op} needs it", "remove it, or use a lower stage"
         if op == "bias_gelu" and not section.use_bias_in_mlp:
             return "the MLP has no bias", "remove it, or use-bias-in-mlp: false"
+        if op in (*SOFTMAXES, BLOCK_SPARSE) and not has_softmax_attention(config):
+            return "no layer has softmax attention", "remove it"
         if op == "cross_entropy" and parallel.ranks_of_a_copy > 1:
             return "the kernels of cross_entropy need one rank to hold the vocabulary and all layers", "remove it"
         if op in SOFTMAXES:

@@ -9,20 +9,23 @@ from typing import Any
 from attrs import field, frozen
 
 from neox_core.config.schema.choose import Chosen
+from neox_core.config.schema.sections.data import DataSection
 from neox_core.config.schema.structure import Config
 from neox_core.contracts.architecture import ModelSize, Shapes, Untold
 from neox_core.hooks.component import load_path
 from neox_gpt.config.plan import GPTPlan
-from neox_gpt.config.sections.model import ModelSection
-from neox_gpt.contracts import FeedForwardShape, FeedForwardSize, PositionShape
+from neox_gpt.config.sections.attention import AttentionSection
+from neox_gpt.config.sections.model import DropoutSection, ModelSection
+from neox_gpt.contracts import ByHead, FeedForwardShape, FeedForwardSize, MixerShape, MixerSize, PositionShape
 
 
 @frozen(kw_only=True)
 class DecoderSize(ModelSize):
     """The size of a decoder.
 
-    split: the dimension along which tensor parallelism splits a parameter of a feed-forward, by name. kept: numbers
-    that the widest feed-forward keeps of each token for the backward pass, all tensor ranks together.
+    split: the dimension along which tensor parallelism splits a parameter of a mixer or a feed-forward, by name.
+    kept: numbers that mixer and feed-forward of the widest layer keep of each token for the backward pass, all tensor
+    ranks together.
     """
 
     split: Mapping[str, int] = field(factory=dict)
@@ -50,10 +53,47 @@ def model_size(config: Config, model: GPTPlan) -> ModelSize | Untold:
         if isinstance(said, Untold):
             return said
         fed.append(said)
-    of_block = [fed[model.place_of_feed_forward(layer)] for layer in model.first_layers]
+    mixed: list[MixerSize] = []
+    for mixer in mixer_sizes(config):
+        if isinstance(mixer, Untold):
+            return mixer
+        mixed.append(mixer)
+    of_block = [
+        (mixed[model.place_of_mixer(layer)], fed[model.place_of_feed_forward(layer)]) for layer in model.first_layers
+    ]
     shapes = dict(_parameters(model, rows, of_block, norm=told["norm"], position=told["position"]))
-    split = {f"layers.{at}.mlp.{name}": dim for at, each in enumerate(of_block) for name, dim in each.split.items()}
-    return DecoderSize(shapes, rows, told["activation"], untold, split=split, kept=max(each.kept for each in fed))
+    split = {
+        f"layers.{at}.{part}.{name}": dimension(how)
+        for at, sizes in enumerate(of_block)
+        for part, told_split in zip(("attention", "mlp"), (sizes[0].split, sizes[1].split), strict=True)
+        for name, how in told_split.items()
+    }
+    kept = max(mixer.kept + feed_forward.kept for mixer, feed_forward in of_block)
+    return DecoderSize(shapes, rows, told["activation"], untold, split=split, kept=kept)
+
+
+def dimension(split: int | ByHead) -> int:
+    """The dimension along which a parameter is split."""
+    return split.dim if isinstance(split, ByHead) else split
+
+
+def mixer_sizes(config: Config) -> Iterator[MixerSize | Untold]:
+    """What the planner of each mixer in use tells, in their order."""
+    model, attention = config.section(ModelSection), config.section(AttentionSection)
+    shape = MixerShape(
+        model.hidden_size,
+        model.num_attention_heads,
+        model.num_kv_heads or model.num_attention_heads,
+        config.section(DataSection).seq_length,
+        model.use_bias_in_attn_linear,
+        config.section(DropoutSection).attention_dropout,
+        attention.attention_softmax_in_fp32 or model.apply_query_key_layer_scaling,
+        model.apply_query_key_layer_scaling,
+    )
+    for chosen in config.components("mixer"):
+        told = _tell(chosen, (shape,))
+        fits = isinstance(told, MixerSize | Untold)
+        yield told if fits else Untold(f"the planner of mixer {chosen.entry.component.name} gives no MixerSize")
 
 
 def feed_forward_sizes(config: Config, *, gated: bool) -> Iterator[FeedForwardSize | Untold]:
@@ -87,18 +127,15 @@ def _tell(chosen: Chosen, arguments: tuple[Any, ...]) -> Any:
 
 
 def _parameters(
-    model: GPTPlan, rows: int, fed: Sequence[FeedForwardSize], *, norm: Shapes, position: Shapes
+    model: GPTPlan, rows: int, blocks: Sequence[tuple[MixerSize, FeedForwardSize]], *, norm: Shapes, position: Shapes
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     hidden = model.hidden_size
-    kv_heads = model.num_kv_heads or model.num_attention_heads
-    head_dim = hidden // model.num_attention_heads
     yield "embedding.weight", (rows, hidden)
     yield from _within("position", position)
-    for layer, feed_forward in enumerate(fed):
+    for layer, (mixer, feed_forward) in enumerate(blocks):
         at = f"layers.{layer}"
         yield from _within(f"{at}.attention_norm", norm)
-        yield from _linear(f"{at}.attention.qkv", hidden, hidden + 2 * kv_heads * head_dim, bias=model.attention_bias)
-        yield from _linear(f"{at}.attention.output", hidden, hidden, bias=model.attention_bias)
+        yield from _within(f"{at}.attention", mixer.shapes)
         if not model.shared_norm:
             yield from _within(f"{at}.mlp_norm", norm)
         yield from _within(f"{at}.mlp", feed_forward.shapes)
@@ -109,9 +146,3 @@ def _parameters(
 
 def _within(name: str, shapes: Shapes) -> Iterator[tuple[str, tuple[int, ...]]]:
     return ((f"{name}.{inner}", tuple(shape)) for inner, shape in shapes.items())
-
-
-def _linear(name: str, inputs: int, outputs: int, *, bias: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield f"{name}.weight", (outputs, inputs)
-    if bias:
-        yield f"{name}.bias", (outputs,)

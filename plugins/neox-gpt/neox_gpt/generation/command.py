@@ -7,6 +7,8 @@ import click
 from neox_core.cli.process import exec_module
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.stored.installed import saved_run
+from neox_gpt.config.mixers import require_decoding
+from neox_gpt.config.plan import GPTPlan
 
 
 @click.command()
@@ -46,6 +48,8 @@ def generate(
     (max-position-embeddings) continues from the newer half of them, which a note reports.
     """
     checkpoint, plan = saved_run(load, load_plugins())
+    if isinstance(plan.model, GPTPlan):
+        require_decoding(plan.model)
     exec_module(
         "neox_gpt.generation.generate",
         {

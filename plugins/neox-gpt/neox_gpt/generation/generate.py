@@ -66,7 +66,7 @@ def continue_ids(
     try:
         window = model.window
         seen, pending = list(ids), list(ids[-window:])
-        cache = model.new_cache(batch=1, capacity=min(window, len(pending) + max_new_tokens))
+        cache = model.new_cache(capacity=min(window, len(pending) + max_new_tokens))
         device = model.embedding.weight.device
         generator = torch.Generator().manual_seed(sampling.seed)
         for _ in range(max_new_tokens):

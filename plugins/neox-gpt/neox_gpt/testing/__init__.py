@@ -17,6 +17,7 @@ from neox_gpt.config.plan import GPTPlan
 _CHECKS = {
     "check_activation": "layers",
     "check_feed_forward": "feed_forwards",
+    "check_mixer": "mixers",
     "check_norm": "layers",
     "check_position": "layers",
     "check_sparse_layout": "layouts",

@@ -8,6 +8,7 @@ from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
 from neox_gpt.config.attention_config import SPARSE, layouts_used, mode_of
+from neox_gpt.config.mixers import others_chosen
 from neox_gpt.config.per_layer import check_length
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.model import ModelSection
@@ -23,7 +24,7 @@ def attention_said_once(config: Config, shape: ClusterShape) -> Iterator[Problem
 
 @rule("attention_config", "num_layers")
 def attention_fits_layers(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """attention-config names as many layers as there are."""
+    """attention-config names as many mixers or layouts as there are layers."""
     attention_config = config.section(AttentionSection).attention_config
     if attention_config is None:
         return
@@ -39,7 +40,7 @@ def sparse_block_used(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     attention = config.section(AttentionSection)
     if not attention.sparse_attention:
         return
-    used = layouts_used(attention.sparsity, SPARSE, attention.attention_config)
+    used = layouts_used(attention.sparsity, SPARSE, attention.attention_config, others_chosen(config))
     if not used:
         yield config.problem("does nothing: no layer is sparse", "sparse_attention", "set sparsity: all")
     elif SPARSE not in used and "mode" in attention.sparse_attention:

@@ -1,4 +1,4 @@
-"""Which layers use block-sparse attention, and with which layout."""
+"""The mixer of each layer; which layers use block-sparse attention, and with which layout."""
 
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ from neox_gpt.config.attention_config import pattern
 
 @frozen
 class AttentionSection:
-    """Block-sparse attention: which layers, and by which layout.
+    """Attention or another mixer in each layer, and block-sparse attention.
 
     `mode` in the block `sparse_attention` chooses the layout; the other keys of the block are the layout's own.
     """
@@ -31,8 +31,8 @@ class AttentionSection:
     )
     attention_config: tuple[Any, ...] | None = setting(
         None,
-        help="Attention of each layer instead of sparsity: [[[global, local], all]] repeats a pattern, or a list of "
-        "one name for each layer; global sees everything before it, other names are layouts.",
+        help="Mixer of each layer, instead of sparsity: [[[global, local], all]] repeats a pattern, or a list of "
+        "one name for each layer; global is softmax attention over everything before, others are layouts or mixers.",
         check=pattern,
         origin="gpt-neox",
     )
