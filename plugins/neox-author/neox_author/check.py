@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from difflib import get_close_matches
 
+import click
 from attrs import frozen
 
 from neox_author.declaration import settings_faults
@@ -13,7 +14,9 @@ from neox_core.config.dialects import older_keys
 from neox_core.config.report import spell
 from neox_core.config.schema.convert import by_key
 from neox_core.config.schema.owners import CORE, find_owners, named, named_section, two_owners
+from neox_core.errors import PluginError
 from neox_core.hooks.catalog import Catalog
+from neox_core.hooks.component import load_path
 from neox_core.hooks.install import how_to_get
 from neox_core.hooks.ops import installed_ops
 from neox_core.hooks.registry import Entry, Registry
@@ -62,7 +65,26 @@ def _clashes(catalog: Catalog) -> Iterator[Finding]:
         if entry.component.name in SUBCOMMANDS:
             message = f"command {entry.qualified} {entry.plugin.version} has the name of a command of neox itself"
             yield Finding(message, f"call it as `neox {entry.qualified}`")
+    yield from _not_in_groups(catalog.registry)
     yield from _key_clashes(catalog)
+
+
+def _not_in_groups(registry: Registry) -> Iterator[Finding]:
+    """Commands with a dot under what is not a group, so that no command line leads to them."""
+    for entry in registry.entries("command"):
+        above, dot, name = entry.component.name.rpartition(".")
+        owners = registry.offers("command", above) if dot and above not in SUBCOMMANDS else ()
+        targets = (
+            [SUBCOMMANDS[above].target] if dot and above in SUBCOMMANDS else [each.component.target for each in owners]
+        )
+        for target in targets:
+            try:
+                group = isinstance(load_path(target), click.Group)
+            except PluginError:  # which `_imports` reports
+                continue
+            if not group:
+                message = f"command {entry.qualified}: `neox {above}` is a command, not a group, so it has no {name!r}"
+                yield Finding(message, f"rename it; `neox {entry.qualified}` calls it until then")
 
 
 def _key_clashes(catalog: Catalog) -> Iterator[Finding]:

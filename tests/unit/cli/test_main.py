@@ -319,7 +319,7 @@ def test_commands_in_the_group_of_another_plugin_and_in_one_of_nobody(site: Any)
 
 
 def test_the_command_of_the_page(site: Any, tmp_path: Path) -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs/plugins.md").read_text("utf-8")
+    page = (Path(__file__).resolve().parents[3] / "docs/plugins/command.md").read_text("utf-8")
     code = dict(re.findall(r"`(neox_words/\w+\.py)`[^`]*:\n\n```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
     site.install("neox-words", code.pop("neox_words/plugin.py"), code)
     (tmp_path / "text").write_text("one two\nthree\n")
@@ -337,6 +337,16 @@ def test_a_command_with_the_name_of_one_of_ours(site: Any) -> None:
     assert "neox-a:plugins" in help_text["stdout"]
     assert check["exit_code"] == 3
     assert "has the name of a command of neox itself" in check["stdout"]
+
+
+def test_a_command_below_what_is_not_a_group(site: Any) -> None:
+    site.install_ours("neox-author")
+    offer_commands(site, "neox-a", "train.words", "words.train", "config.words", "hello")
+    (check,) = site.neox_each(["plugins", "check"])
+    assert check["exit_code"] == 3
+    fault = "command neox-a:train.words: `neox train` is a command, not a group, so it has no 'words'"
+    assert fault in check["stdout"]
+    assert check["stdout"].count("not a group") == 1
 
 
 def test_a_command_of_a_first_party_plugin_that_is_not_installed_names_it(site: Any) -> None:
