@@ -21,6 +21,7 @@ generated: setup  # what is written from the code: after a new key, hook or comp
 	$(BIN)/python -m neox_reference.packages
 	$(BIN)/neox config docs --out docs/configuration.md
 	$(BIN)/python -m neox_reference.hooks > docs/hooks.md
+	$(BIN)/python tests/contract/test_surface.py  # with a line under 'The plugin API' in CHANGELOG.md
 
 docs: setup  # the site, at http://localhost:8000
 	$(BIN)/python -m pip install -q -c constraints.txt -r requirements/docs.txt

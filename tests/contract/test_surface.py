@@ -1,0 +1,101 @@
+"""The surface that plugins are written against is frozen: `api`, `contracts` and `testing` of the core and of the kit.
+
+`python tests/contract/test_surface.py` writes surface.txt again after a change that is meant. Its first line is the
+digest of the section of CHANGELOG.md that tells of such changes, so neither changes without the other.
+"""
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FROZEN = Path(__file__).with_name("surface.txt")
+MODULES = ("neox_core.api", "neox_core.contracts", "neox_author.testing")
+SECTION = "### The plugin API"
+HOW = "tell authors of it under 'The plugin API' in CHANGELOG.md, then run `python tests/contract/test_surface.py`"
+
+
+def surface() -> Iterator[str]:
+    """A line for each name that a plugin may use, with its signature; below a class, its own fields and methods."""
+    for name in MODULES:
+        for public in sorted(import_module(name).__all__):
+            yield from described(f"{name}.{public}", definition(name, public))
+
+
+def definition(module: str, name: str) -> ast.stmt | None:
+    """Where a public name is defined, read from its source: a check of the kit cannot be imported without torch."""
+    homes = vars(import_module(module)).get("_HOME")
+    if homes is not None:
+        home = f"{module}.{homes[name]}"
+    else:
+        home = getattr(getattr(import_module(module), name), "__module__", module)
+    spec = find_spec(home)
+    assert spec is not None
+    assert spec.origin is not None
+    body = ast.parse(Path(spec.origin).read_text("utf-8")).body
+    return next((each for each in body if getattr(each, "name", None) == name), None)
+
+
+def described(name: str, node: ast.stmt | None) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef):
+        yield f"{name}{signature_of(node)}"
+    elif isinstance(node, ast.ClassDef):
+        yield f"class {name}({', '.join(map(ast.unparse, node.bases))})"
+        for each in node.body:
+            if isinstance(each, ast.AnnAssign):
+                yield f"  {ast.unparse(each.target)}: {ast.unparse(each.annotation)}{default_of(each)}"
+            elif isinstance(each, ast.FunctionDef) and (each.name[0] != "_" or each.name == "__call__"):
+                marks = [ast.unparse(mark) for mark in each.decorator_list]
+                yield f"  {''.join(f'@{mark} ' for mark in marks)}{each.name}{signature_of(each)}"
+    else:
+        yield name
+
+
+def default_of(field: ast.AnnAssign) -> str:
+    """That a field need not be given."""
+    value = field.value
+    made = isinstance(value, ast.Call) and not any(each.arg in ("default", "factory") for each in value.keywords)
+    return "" if value is None or (made and ast.unparse(value).startswith("field(")) else " = ..."
+
+
+def signature_of(function: ast.FunctionDef) -> str:
+    returns = f" -> {ast.unparse(function.returns)}" if function.returns else ""
+    return f"({ast.unparse(function.args)}){returns}"
+
+
+def told() -> str:
+    """The section of CHANGELOG.md that is for authors of plugins."""
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8").partition(f"\n{SECTION}\n")[2]
+    return re.split(r"^##", text, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def frozen() -> str:
+    digest = hashlib.sha256(told().encode()).hexdigest()[:16]
+    return "\n".join([f"told in CHANGELOG.md: {digest}", *surface(), ""])
+
+
+def test_every_change_of_the_surface_is_told() -> None:
+    now, then = frozen().splitlines(), FROZEN.read_text("utf-8").splitlines()
+    changed = [f"- {line}" for line in then[1:] if line not in now] + [
+        f"+ {line}" for line in now[1:] if line not in then
+    ]
+    assert told().strip(), f"CHANGELOG.md has no section {SECTION!r}"
+    assert not (changed and now[0] == then[0]), "\n".join([f"not told: {HOW}", *changed])
+    assert now == then, "\n".join([f"surface.txt is not fresh: {HOW}", *changed])
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_it_names_every_public_name(module: str) -> None:
+    lines = FROZEN.read_text("utf-8")
+    for name in import_module(module).__all__:
+        assert re.search(rf"^(class )?{re.escape(module)}\.{name}\b", lines, re.MULTILINE), name
+
+
+if __name__ == "__main__":
+    FROZEN.write_text(frozen(), "utf-8")
