@@ -171,8 +171,9 @@ class _Plugin:
         known = hashlib.sha256(f"{self.id} {self.version}".encode("utf-8", "replace"))
         for package in sorted({self.info(point).module.partition(".")[0] for point in self.points}):
             spec = find_spec(package) if package.isidentifier() else None
-            folders = (spec.submodule_search_locations if spec else None) or ()
-            for file in islice((each for folder in folders for each in Path(folder).rglob("*.py")), MOST_FILES):
+            folders = [*map(Path, (spec.submodule_search_locations if spec else None) or ())]
+            module = [Path(spec.origin)] if spec and spec.origin and not folders else []
+            for file in islice((*module, *(each for folder in folders for each in folder.rglob("*.py"))), MOST_FILES):
                 with suppress(OSError):
                     known.update(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}".encode("utf-8", "replace"))
         return known.hexdigest()

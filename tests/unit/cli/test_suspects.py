@@ -49,6 +49,16 @@ def test_one_that_dies_is_named_from_then_on_until_it_is_mended(good: Any, insta
     assert notes(good) == []
 
 
+def test_a_plugin_of_one_module_is_tried_again_when_it_is_mended(good: Any) -> None:
+    good.install("neox-bad", "", entry_points={"bad": "bad_module"})
+    module = good.folder / "bad_module.py"
+    module.write_text(DIES)
+    assert good.neox("plugins", "list").returncode == -9
+    assert listed(good)["neox-bad"] == "broken: ends the process that lists it"
+    module.write_text("from neox_core.api import hookimpl\n\n@hookimpl\ndef neox_optimizers():\n    return []\n")
+    assert "neox-bad" not in listed(good), "which offers nothing, and is not broken"
+
+
 @pytest.mark.parametrize("fault", ["import os; os.abort()", "import ctypes; ctypes.string_at(0)"])
 def test_a_crash_in_c_is_one_error_that_names_the_plugin(good: Any, install: Any, fault: str) -> None:
     install(good, "neox-bad", "Bad", fault)
