@@ -164,8 +164,10 @@ BESIDE: dict[str, Sets] = {
     "zero_optimization.sub_group_size": STAGE_3,
     "zero_optimization.zero_quantized_weights": (*STAGE_3, "device=cuda"),
     "zero_optimization.zero_quantized_gradients": (*STAGE_3, "device=cuda"),
-    **{f"zero_optimization.stage3_{key}": STAGE_3 for key in ("max_live_parameters", "max_reuse_distance")},
-    **{f"zero_optimization.stage3_{key}": STAGE_3 for key in ("prefetch_bucket_size", "param_persistence_threshold")},
+    **{
+        f"zero_optimization.stage3_{key}": (*STAGE_3, *TWO)
+        for key in ("max_live_parameters", "max_reuse_distance", "prefetch_bucket_size", "param_persistence_threshold")
+    },
     "zero_optimization.stage3_gather_16bit_weights_on_model_save": STAGE_3,
     "zero_optimization.offload_param": (*STAGE_3[:1], f"zero_optimization={{stage: 3, {IN_FILES}}}", "device=cuda"),
     "zero_optimization.offload_optimizer": (*STAGE_3[:1], f"zero_optimization={{stage: 3, {IN_FILES}}}", "device=cuda"),

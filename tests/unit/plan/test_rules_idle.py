@@ -61,6 +61,26 @@ def test_a_disk_of_a_host_serves_a_run_on_one_host(check: Check, tmp_path: Path)
             "overlap_comm: does nothing: one data-parallel rank",
             ("zero_optimization.offload_optimizer.device=cpu", "optimizer.type=CPU_Adam"),
         ),
+        (
+            ("zero_optimization={stage: 3, stage3_prefetch_bucket_size: 7}",),
+            "stage3_prefetch_bucket_size: does nothing: one data-parallel rank has all weights",
+            ("num_gpus=2", "optimizer.type=CPU_Adam"),
+        ),
+        (
+            ("zero_optimization={stage: 3, stage3_max_live_parameters: 7}",),
+            "stage3_max_live_parameters: does nothing: one data-parallel rank has all weights",
+            ("zero_optimization.offload_param.device=cpu", "optimizer.type=CPU_Adam"),
+        ),
+        (
+            ("zero_optimization={stage: 3, stage3_max_reuse_distance: 7}",),
+            "stage3_max_reuse_distance: does nothing: one data-parallel rank has all weights",
+            ("num_gpus=2", "optimizer.type=CPU_Adam"),
+        ),
+        (
+            ("zero_optimization={stage: 3, stage3_param_persistence_threshold: 7}",),
+            "stage3_param_persistence_threshold: does nothing: one data-parallel rank has all weights",
+            ("zero_optimization.offload_param.device=cpu", "optimizer.type=CPU_Adam"),
+        ),
     ],
 )
 def test_a_key_with_nothing_to_do_is_noted(

@@ -40,6 +40,14 @@ def _alone_on_the_device(config: Config, shape: ClusterShape) -> str:
     return "" if moved else _alone_with_slices(config, shape)
 
 
+def _alone_with_all_weights(config: Config, shape: ClusterShape) -> str:
+    """A gathered weight is then the stored one itself, unless that is on the host, in a file, or quantized."""
+    zero = config.section(ZeroSection).zero_optimization
+    made = zero.zero_quantized_weights or (zero.offload_param is not None and zero.offload_param.device != "none")
+    alone = zero.stage == 3 and not made and shape.data_parallel(config) == 1
+    return "one data-parallel rank has all weights" if alone else ""
+
+
 def _alone_and_not_rounded(config: Config, shape: ClusterShape) -> str:
     """DeepSpeed rounds to the type of what would be sent, except for a model in fp32 at stage 0."""
     precision, sent = config.section(PrecisionSection), config.section(CommunicationSection).communication_data_type
@@ -60,5 +68,14 @@ keys_of_the_engine_that_do_nothing = idle_rule(
         Idle(("zero_optimization.reduce_scatter", "zero_optimization.round_robin_gradients"), _alone_with_slices),
         Idle(("zero_optimization.reduce_bucket_size",), _alone_with_slices, "no more than size a buffer"),
         Idle(("zero_optimization.overlap_comm",), _alone_on_the_device),
+        Idle(
+            (
+                "zero_optimization.stage3_prefetch_bucket_size",
+                "zero_optimization.stage3_max_live_parameters",
+                "zero_optimization.stage3_max_reuse_distance",
+                "zero_optimization.stage3_param_persistence_threshold",
+            ),
+            _alone_with_all_weights,
+        ),
     )
 )
