@@ -638,6 +638,7 @@ ELSEWHERE = {"one_offload", "files_need_libaio", "files_are_read_in_order", "buf
     "keys_of_the_device",
     "fast_start_reads_files",
     "onnx_has_no_fusion",  # test_kernels.py
+    "engine_does_what_optimizer_uses",  # tests/unit/checkpoint/test_optimizer_page.py
     "mixers_have_planners",  # plugins/neox-gpt/tests/test_mixers.py
     "mixers_of_shared_blocks",
     "mixers_are_causal",
