@@ -29,6 +29,7 @@ from neox_deepspeed.api import build_stage, recompute_by_deepspeed
 from neox_deepspeed.silence_deepspeed import quiet_engine
 from neox_gpt.architecture import GPTArchitecture
 from neox_gpt.build import build_decoder_stage, build_model
+from neox_gpt.config.plan import SOFTMAX_ATTENTION, MixerFacts
 from neox_gpt.testing import example_run
 from neox_plain import api as plain
 from torch import Tensor
@@ -67,6 +68,24 @@ POSITIONS = {
 SPARSE = {
     "fixed": ("neox_sparse_attention.fixed:fixed", "neox_sparse_attention.settings:FixedSettings"),
     "bigbird": ("neox_sparse_attention.bigbird:bigbird", "neox_sparse_attention.settings:BigBirdSettings"),
+}
+MIXERS = {  # of every second layer, as docs/plugins/mixer.md has it; the test writes its modules into OUT
+    "mixers": (
+        SOFTMAX_ATTENTION,
+        ComponentRef(
+            "mixer",
+            "gated-linear",
+            "neox-test",
+            "0",
+            "neox_gated_linear.layer:GatedLinear",
+            "neox_gated_linear.plugin:Settings",
+        ),
+    ),
+    "mixer_facts": (
+        MixerFacts(1, decodes=True, needs_positions=True),
+        MixerFacts(1, decodes=True, needs_positions=False),
+    ),
+    "mixer_of_layer": (0, 1),
 }
 CONSTANT = ComponentRef("lr schedule", "constant", "neox-lr", "0", "neox_lr.schedules:constant")
 ADAM = ComponentRef(
@@ -181,6 +200,7 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
         ComponentRef("sparse layout", name, "neox-test", "0", *SPARSE[name], {"block": 2, **settings})
         for name, settings in case.pop("layouts", {}).items()
     )
+    mixers = MIXERS if case.pop("mixers", False) else {}
     name, load = case.pop("name"), case.pop("load", None)
     optimizer = chosen_optimizer(case.pop("optimizer", None), case.pop("optimizer_settings", {}))
     lr = case.pop("lr", LR)
@@ -210,6 +230,7 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
             "padded_vocab_size": VOCAB,
             "layouts": layouts,
             **chosen,
+            **mixers,
             **case,
         },
     )
@@ -371,6 +392,7 @@ def warm_up() -> None:
 def main() -> None:
     warm_up()
     out, cases = Path(sys.argv[1]), json.loads(sys.argv[2])
+    sys.path.append(str(out))
     for world, some in cases.items():
         run_ranks(int(world), out / world, some)
     sys.stdout.flush()

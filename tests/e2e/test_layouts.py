@@ -4,6 +4,7 @@ All cases of one number of ranks run in one group of processes; each is compared
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from neox_core.plan.stored.saved import find_checkpoint
 pytestmark = pytest.mark.ranks
 
 TOLERANCE = 1e-5
+MIXER_PAGE = Path(__file__).resolve().parents[2] / "docs/plugins/mixer.md"
+FILE = re.compile(r"^`([\w./]+)`[^\n]*:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 # model -> what differs from a plain one: layernorm, gelu, learned positions, tied embeddings, no dropout
 FORMS: dict[str, dict[str, Any]] = {
@@ -37,6 +40,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "recompute": {"num_layers": 3, "hidden_dropout": 0.2, "attention_dropout": 0.2, "recompute": {"layers": 2}},
     "curriculum": {"position": "rotary", "curriculum": True, "recompute": {"layers": 1}, "accumulation": 2},
     "documents": {"reset_position_ids": True, "reset_attention_mask": True, "eod_mask_loss": True},
+    "mixers": {"mixers": True, "position": "rotary", "reset_attention_mask": True, "reset_position_ids": True},
     "shared": {"num_layers": 4, "num_unique_layers": 2, "norm": "rmsnorm", "tie_embeddings": False},
 }
 
@@ -95,16 +99,16 @@ EACH = ("plain", "llama", "alibi", "rpe", "sinusoidal", "none", "recompute")
 ONLY = {
     "tp2parted": ("rpe", "dropout"),
     "tp2kept": ("recompute",),
-    "tp2sp": ("plain", "llama", "rpe", "recompute", "documents"),
+    "tp2sp": ("plain", "llama", "rpe", "recompute", "documents", "mixers"),
     "dp2": (*EACH, "curriculum", "documents"),
     "dp2z1": (*EACH, "documents"),
     "dp2z2": EACH,
-    "dp2z3": EACH,
+    "dp2z3": (*EACH, "mixers"),
     "pp2z1": ("shared",),
     "pp2deepspeed": ("recompute", "rpe"),
     "tp2compiled": ("plain",),
     "pp2compiled": ("plain",),
-    "tp2pp2": EACH,
+    "tp2pp2": (*EACH, "mixers"),
     "tp2dp2z1": ("documents",),
 }
 
@@ -177,6 +181,9 @@ def swap_cases(out: Path) -> dict[int, list[dict[str, Any]]]:
 def out(tmp_path_factory: pytest.TempPathFactory, start: Any) -> Path:
     """A folder per number of ranks, with a folder of each case in it."""
     out = tmp_path_factory.mktemp("layouts")
+    for path, text in FILE.findall(MIXER_PAGE.read_text("utf-8")):
+        (out / path).parent.mkdir(exist_ok=True)
+        (out / path).write_text(text)
     cases: dict[int, list[dict[str, Any]]] = {1: [{"name": form, **changes} for form, changes in FORMS.items()]}
     for ranks, layout, form in CASES:
         case = {"name": f"{form}-{layout}", **FORMS[form], **LAYOUTS[ranks][layout]}
