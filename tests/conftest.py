@@ -219,6 +219,7 @@ def build_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
         files = install_page(page, tmp_path, change)
         packages.update(path.partition("/")[0] for path in files)
         monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # for processes that a check starts
         return files
 
     yield build

@@ -1,4 +1,4 @@
-"""docs/plugins.md, a kind of your own: one package defines a kind, another offers a component, a config chooses it."""
+"""docs/plugins/kind.md: one package defines a kind, another offers a component, a config chooses it."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs/plugins.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/plugins/kind.md").read_text(encoding="utf-8")
 CODE = dict(re.findall(r"`((?:neox_policies|acme_policy)/\w+\.py)`[^`]*:\n\n```python\n(.*?)^```$", PAGE, re.M | re.S))
 DEFINER, USER = "neox-policies", "acme-policy"
 
