@@ -6,160 +6,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import json_data
 import numpy as np
 import pytest
 import torch
 from attrs import evolve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from neox_author.testing.plans import example_plan
+from json_data import READS, SEQ, by_step, make_plan, read, samples_by_hand
 from neox_causal_lm.blend import build_blend
 from neox_causal_lm.order import build_order
 from neox_causal_lm.samples import INDEX_FOLDER
 from neox_data.index import index_data
 
-from neox_core.data.batches import build_batches, build_tokenizer, open_split
-from neox_core.data.records import edge_hash_of
+from neox_core.data.batches import build_batches, open_split
 from neox_core.data.sample_hash import Trail
 from neox_core.data.samples import rounds_of
-from neox_core.data.sources import build_backend
-from neox_core.errors import DataError, PluginError
-from neox_core.plan.runfile import BatchPlan, ComponentRef, DataPlan, DataSource
-
-SEQ = 6
-VOCAB = 1000
-READS: list[int] = []
-CAUSAL_LM = ComponentRef("objective", "causal-lm", "neox-causal-lm", "0", "neox_causal_lm.objective:CausalLM")
-
-
-class JsonSource:
-    """Documents in a JSON file: a data backend that owes nothing to the real ones."""
-
-    def __init__(self, prefix) -> None:
-        self._documents = json.loads(prefix.read_text())
-        self.sizes = np.array([len(document) for document in self._documents], dtype=np.int32)
-        self.dtype = np.dtype(np.int64)
-
-    def read(self, document, offset=0, length=None):
-        READS.append(document)
-        end = None if length is None else offset + length
-        return np.array(self._documents[document][offset:end], dtype=np.int64)
-
-
-class JsonBackend:
-    def __init__(self, settings) -> None:
-        self.open = JsonSource
-
-    def files(self, prefix):
-        return (prefix,)
-
-
-ODD = {
-    "files": (JsonBackend, {"files": lambda self, prefix: [str(prefix)]}),
-    "sizes": (JsonSource, {"sizes": property(lambda self: [1.0], lambda self, sizes: None)}),
-    "float sizes": (JsonSource, {"sizes": property(lambda self: np.ones(9), lambda self, sizes: None)}),
-    "ids": (JsonSource, {"read": lambda self, *where: JsonSource.read(self, *where) + 0.5}),
-    "list": (JsonSource, {"read": lambda self, *where: JsonSource.read(self, *where).tolist()}),
-    "negative": (JsonSource, {"sizes": property(lambda self: np.array([3, -3, 3]), lambda self, sizes: None)}),
-    "table": (JsonSource, {"read": lambda self, *where: JsonSource.read(self, *where)[None]}),
-    "raises": (JsonSource, {"__init__": lambda self, prefix: {}["key"]}),
-}
-
-
-class OddBackend(JsonBackend):
-    odd = ""
-
-    def __init__(self, settings) -> None:
-        base, methods = ODD[self.odd]
-        made = type("Odd", (base,), methods)
-        self.open = made if base is JsonSource else JsonSource
-        self.files = JsonBackend.files.__get__(self) if base is JsonSource else methods["files"].__get__(self)
-
-
-class Tokenizing(JsonBackend):
-    def use(self, tokenizer, identity) -> None: ...
-
-
-class NoWords:
-    vocab_size, eod = None, 0
-
-    def __init__(self, settings) -> None: ...
-
-    def encode(self, text):
-        return [0]
-
-    def decode(self, ids):
-        return ""
-
-
-class Halves(NoWords):
-    vocab_size = 9
-
-    def encode_batch(self, texts):
-        return [[0.5, 1.5] for _ in texts]
-
-
-class NoEnd(Halves):
-    eod = property()  # raises AttributeError
-
-
-class FarEnd(Halves):
-    eod = 9
-
-
-class NoDecoder(Halves):
-    decode = None
-
-
-class Words(Halves):
-    vocab_size = 130
-
-    def __init__(self, settings) -> None:
-        self.settings = settings
-
-
-def make_plan(prefix, *, layout=(2, 1, 1), train_iters=10, eval_iters=3, num_workers=0, split=(0.8, 0.2, 0.0)):
-    """layout: micro-batch, accumulation, data-parallel ranks."""
-    micro, accumulation, ranks = layout
-    backend = ComponentRef("data backend", "json", "test", "0", f"{__name__}:JsonBackend")
-    plan = example_plan(Path("runs"))
-    return evolve(
-        plan,
-        objective=CAUSAL_LM,
-        model=evolve(plan.model, seq_length=SEQ, padded_vocab_size=VOCAB, make_vocab_size_divisible_by=128),
-        batch=BatchPlan(micro, accumulation, ranks, micro * accumulation * ranks),
-        data=DataPlan(None if prefix is None else str(prefix), split, backend, None, num_workers),
-        train=evolve(plan.train, train_iters=train_iters, eval_interval=5, eval_iters=eval_iters, seed=1234),
-    )
-
-
-@pytest.fixture(scope="module")
-def prefix(tmp_path_factory):
-    rng = np.random.RandomState(0)
-    documents = [rng.randint(0, VOCAB, size=rng.randint(1, 30)).tolist() for _ in range(20)]
-    path = tmp_path_factory.mktemp("data") / "tokens"
-    path.write_text(json.dumps(documents))
-    return path
-
-
-def read(plan, split="train", rank=0, first_step=0):
-    return list(build_batches(plan, split, data_rank=rank, data_size=plan.batch.data_parallel, first_step=first_step))
-
-
-def by_step(plan, first_step=0):
-    """[steps, train_batch, seq + 1]: the samples of each step in global order, put together from all ranks."""
-    ranks = [read(plan, rank=rank, first_step=first_step) for rank in range(plan.batch.data_parallel)]
-    micro_batches = torch.cat([torch.cat(same_time) for same_time in zip(*ranks, strict=True)])
-    return micro_batches.reshape(-1, plan.batch.train_batch, SEQ + 1)
-
-
-def samples_by_hand(prefix, documents, num_samples):
-    """Samples cut out of the stream that GPT-NeoX's index describes."""
-    texts = json.loads(prefix.read_text())
-    sizes = np.array([len(text) for text in texts])
-    order = build_order(sizes, np.array(documents), SEQ, num_samples, 1234)
-    stream = [token for document in order.documents for token in texts[document]]
-    return torch.tensor([stream[s * SEQ : s * SEQ + SEQ + 1] for s in order.shuffle.astype(int)[:num_samples]])
+from neox_core.errors import DataError
+from neox_core.plan.runfile import DataSource
 
 
 def test_a_step_holds_the_samples_of_gpt_neox_order(prefix):
@@ -246,8 +110,9 @@ def test_a_rank_that_leaves_by_a_traceback_takes_its_processes_along(prefix):
     code = f"""
 import multiprocessing, sys
 from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_data import build_batches, make_plan
+sys.path.insert(0, {str(Path(json_data.__file__).parent)!r})
+import json_data
+from json_data import build_batches, make_plan
 batches = build_batches(make_plan(Path(sys.argv[1]), num_workers=1), "train", data_rank=0, data_size=1, first_step=0)
 next(batches)
 print(multiprocessing.active_children()[0].pid, flush=True)
@@ -260,70 +125,6 @@ raise RuntimeError("in a step")
     assert "in a step" in done.stderr
     with pytest.raises(ProcessLookupError):
         os.kill(int(done.stdout), 0)
-
-
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_an_id_outside_of_the_vocabulary_is_one_clear_error(prefix, num_workers):
-    plan = make_plan(prefix, train_iters=100, num_workers=num_workers)
-    texts = json.loads(prefix.read_text())
-    place = next(i for i, text in enumerate(texts) if len(text) > 12)
-    texts[place][11] = VOCAB
-    broken = prefix.with_name("broken")
-    broken.write_text(json.dumps(texts))
-    with pytest.raises(DataError) as raised:
-        read(evolve(plan, data=evolve(plan.data, prefix=str(broken))))
-    assert raised.value.message == f"{broken}: document {place}, token 11: id 1000 is not among the model's 1000"
-    assert raised.value.hint
-    assert not multiprocessing.active_children(), "the reading processes are gone"
-
-
-def test_without_data_path_there_is_one_clear_error():
-    with pytest.raises(DataError, match="no dataset to read") as raised:
-        read(make_plan(None))
-    assert "data-path" in raised.value.hint
-
-
-def test_a_file_that_is_not_the_one_that_was_prepared_is_one_clear_error(prefix, tmp_path):
-    path = tmp_path / prefix.name
-    path.write_bytes(prefix.read_bytes())
-    (tmp_path / "prepared.json").write_text(json.dumps({"edges": {prefix.name: edge_hash_of(path)}}))
-    assert len(read(make_plan(path))) == 10
-    texts = json.loads(path.read_text())
-    path.write_text(json.dumps(texts[:2] + texts[3:1:-1] + texts[4:]))  # of the same length
-    assert path.stat().st_size == prefix.stat().st_size
-    with pytest.raises(DataError, match="tokens: is not the file that was prepared") as raised:
-        read(make_plan(path))
-    assert "prepared.json" in raised.value.hint
-
-
-def test_a_split_without_documents_is_one_clear_error(prefix):
-    with pytest.raises(DataError, match=r"none of its 20 documents is for test \(split 0.8, 0.2, 0\)") as raised:
-        read(make_plan(prefix), "test")
-    assert "give test a share in split" in raised.value.hint
-    with pytest.raises(DataError, match="none of its 20 documents is for valid") as raised:
-        read(make_plan(prefix, split=(0.99, 0.01, 0.0)), "valid")
-    assert "larger share" in raised.value.hint
-
-
-def test_documents_without_tokens_are_one_clear_error(tmp_path):
-    (tmp_path / "empty").write_text("[[], [], [1, 2]]")
-    with pytest.raises(DataError, match="the 2 documents for train hold no token"):
-        read(make_plan(tmp_path / "empty", split=(0.67, 0.33, 0.0)))
-
-
-def test_the_tokenizer_is_built_from_the_plan(prefix):
-    plan = make_plan(prefix)
-    assert build_tokenizer(plan) is None
-    words = ComponentRef("tokenizer", "words", "test", "0", f"{__name__}:Words")
-    assert isinstance(build_tokenizer(evolve(plan, data=evolve(plan.data, tokenizer=words))), Words)
-
-
-def test_the_vocabulary_comes_from_the_tokenizer_where_the_plan_has_no_size(prefix):
-    plan = make_plan(prefix)
-    words = ComponentRef("tokenizer", "words", "test", "0", f"{__name__}:Words")
-    plan = evolve(plan, data=evolve(plan.data, tokenizer=words), model=evolve(plan.model, padded_vocab_size=None))
-    with pytest.raises(DataError, match="is not among the model's 256"):
-        read(plan)
 
 
 def test_a_reader_that_is_killed_is_one_clear_error(prefix, monkeypatch):
@@ -495,21 +296,6 @@ def test_orders_can_be_made_before_a_run(blended, monkeypatch):
     assert len(read(blended)) == 30
 
 
-@pytest.mark.parametrize(
-    ("documents", "says"),
-    [
-        ([], "none of its 0 documents is for train"),
-        ([[], []], "hold no token"),
-    ],
-)
-def test_a_dataset_of_nothing_is_one_clear_error(tmp_path, documents, says):
-    (tmp_path / "nothing").write_text(json.dumps(documents))
-    with pytest.raises(DataError, match=says) as raised:
-        read(make_plan(tmp_path / "nothing", split=(1.0, 0.0, 0.0)))
-    assert raised.value.exit_code == 4
-    assert raised.value.hint
-
-
 def test_a_document_longer_than_the_sequence_and_empty_ones_are_read_whole(tmp_path):
     (tmp_path / "long").write_text(json.dumps([[], list(range(100)), [], [500], []]))
     plan = make_plan(tmp_path / "long", train_iters=8, split=(1.0, 0.0, 0.0))  # 16 samples, 6 tokens each, of 101
@@ -525,55 +311,3 @@ def test_a_validation_that_needs_more_samples_than_there_are_reads_them_again(pr
     assert epochs > 1
     assert len(samples) >= 80
     assert len(read(plan, "valid")) == 40
-
-
-@pytest.mark.parametrize(
-    ("odd", "said"),
-    [
-        ("files", "files() gives ["),
-        ("sizes", "`sizes` of its dataset is not an array of whole numbers"),
-        ("float sizes", "`sizes` of its dataset is not an array of whole numbers"),
-        ("ids", "does not hold ids of an integer type"),
-        ("list", "does not hold ids of an integer type"),
-        ("raises", "failed: KeyError: 'key'"),
-        ("negative", "`sizes` of its dataset gives document 1 -3 tokens"),
-        ("table", "read() of its dataset gives ids of the shape [1, 1], not [length]"),
-    ],
-)
-def test_a_backend_that_breaks_its_contract_is_named(tmp_path, monkeypatch, odd, said):
-    """Ids with a half would be cast without a word."""
-    (tmp_path / "docs").write_text(json.dumps([[1, 2, 3]] * 9))
-    plan = make_plan(tmp_path / "docs")
-    monkeypatch.setattr(OddBackend, "odd", odd)
-    reference = evolve(plan.data.backend, target=f"{__name__}:OddBackend")
-    with pytest.raises(PluginError) as caught:
-        open_split(evolve(plan, data=evolve(plan.data, backend=reference)), "train")
-    assert caught.value.message.startswith("data backend test:json 0")
-    assert said in caught.value.message
-
-
-def test_a_document_that_ends_before_its_size_is_an_error(tmp_path, monkeypatch):
-    """Else what was in memory before would be trained on."""
-    (tmp_path / "docs").write_text(json.dumps([[1, 2, 3]] * 9))
-    monkeypatch.setattr(JsonSource, "read", lambda self, *where: np.array([], dtype=np.int64))
-    samples = open_split(make_plan(tmp_path / "docs"), "train")
-    with pytest.raises(DataError, match="docs: sample 0: its documents are shorter than their sizes"):
-        samples.read(0, np.zeros(SEQ + 1, dtype=np.int64))
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("NoWords", "its vocab_size is None"),
-        ("Halves", "does not give a list of whole numbers"),
-        ("NoEnd", "it has no eod, the id that ends a document"),
-        ("FarEnd", "its eod is 9, not an id below its vocab_size 9"),
-        ("NoDecoder", "it has no method decode"),
-    ],
-)
-def test_a_tokenizer_that_breaks_its_contract_is_named(name, said):
-    reference = ComponentRef("tokenizer", "odd", "neox-odd", "1.0", f"{__name__}:{name}")
-    plan = make_plan(None)
-    backend = evolve(plan.data.backend, target=f"{__name__}:Tokenizing")
-    with pytest.raises(PluginError, match=f"tokenizer neox-odd:odd 1[.]0: .*{said}"):
-        build_backend(evolve(plan.data, backend=backend, tokenizer=reference))
