@@ -23,6 +23,32 @@ if TYPE_CHECKING:
 
 
 @frozen
+class Peak:
+    """flops: of one rank, per second; None when not known. source: its origin, or why it is not known.
+
+    measured: by this process, so that a faster run shows it to be wrong.
+    """
+
+    flops: float | None
+    source: str
+    measured: bool = False
+
+    @classmethod
+    def given(cls, tflops: float) -> Peak:
+        """What a config says."""
+        return cls(tflops * 1e12, f"{tflops:g} TFLOP/s a rank, as given by peak-tflops")
+
+    def __str__(self) -> str:
+        """The line at the start of a run."""
+        return f"mfu against a peak of {self.source}" if self.flops is not None else f"mfu is left out: {self.source}"
+
+    def mfu(self, flops: float) -> float | None:
+        """A rank's `flops` per second as a fraction of the peak; None where the peak is not known."""
+        share = flops / self.flops if self.flops is not None else None
+        return None if share is not None and self.measured and share > 1 else share
+
+
+@frozen
 class Sharding:
     """What an engine does with the model's state, as a config asks for it.
 
@@ -251,6 +277,13 @@ class EngineMaker(Protocol):
         curriculum: Curriculum | None = None,
     ) -> Engine:
         """The engine over model and optimizer. curriculum: the one that the plan names. Collective."""
+        ...
+
+    def find_peak(self, device: torch.device, product: Callable[[Tensor, Tensor], Tensor]) -> Peak:
+        """What the MFU of a rank is measured against, where the config gives no peak.
+
+        device: of the rank. product: (x, weight) -> x @ weight.T, as the model computes it.
+        """
         ...
 
     def finish(self, rank: int) -> None:

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 
 from neox_core.checkpoint.rng import undisturbed
+from neox_core.contracts.engine import Peak
 from neox_core.contracts.host import Monitor, RunInfo
 from neox_core.errors import RankError
 from neox_core.hooks.component import culprit_of
-from neox_core.run.peak import Peak
 from neox_core.run.skipped import SkippedSteps
 from neox_core.terminal import echo
 

@@ -19,6 +19,7 @@ from torch.distributed.rendezvous import rendezvous
 from neox_core.checkpoint.checkpointer import Checkpointer, Resumed
 from neox_core.checkpoint.lock import claim
 from neox_core.checkpoint.rng import seed_rank, undisturbed
+from neox_core.contracts.engine import Peak
 from neox_core.contracts.host import Monitor, Progress, RunInfo
 from neox_core.data.batches import build_tokenizer
 from neox_core.data.curriculum import build_curriculum, tokens_of_steps
@@ -32,7 +33,6 @@ from neox_core.run.digests import compare, describe
 from neox_core.run.exit import write_failure
 from neox_core.run.loop import train
 from neox_core.run.optimizer import build_optimizer
-from neox_core.run.peak import find_peak
 from neox_core.run.report import Report
 from neox_core.run.samples import TrainingSamples, open_samples
 from neox_core.run.skipped import SkippedSteps, most_skipped
@@ -88,8 +88,9 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: Ledger) -> 
     resumed = checkpointer.load()
     state, schedule = resumed.state, resumed.schedule
     samples.resume(state, resumed.path)
+    peak = _peak(plan.train.peak_tflops, maker, architecture, context.device)
     report = _build_report(
-        plan, architecture, model, context, state, startup, samples.trail, tokens_of_steps(plan, curriculum), engine
+        plan, peak, model, context, state, startup, samples.trail, tokens_of_steps(plan, curriculum), engine
     )
     heartbeat = Heartbeat(local_rank)
     unwatched = () if heartbeat.watched or not plan.train.stall_timeout_s else (UNWATCHED,)
@@ -172,9 +173,13 @@ def _say_where_it_begins(report: Report, resumed: Resumed, notes: Sequence[str])
         report.say(note)
 
 
+def _peak(given: float | None, maker: EngineMaker, architecture: Architecture, device: torch.device) -> Peak:
+    return maker.find_peak(device, architecture.product) if given is None else Peak.given(given)
+
+
 def _build_report(
     plan: RunPlan,
-    architecture: Architecture,
+    peak: Peak,
     model: Any,
     context: BuildContext,
     state: TrainState,
@@ -183,7 +188,6 @@ def _build_report(
     tokens_of: Callable[[int], int],
     engine: Engine,
 ) -> Report:
-    peak = find_peak(plan.train.peak_tflops, plan.precision, context.device, architecture.product)
     info = RunInfo(
         run_dir=Path(plan.run_dir),
         first_step=state.step,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from neox_core.contracts import Curriculum
+    from neox_core.contracts.engine import Peak
     from neox_core.parallel.context import BuildContext
     from neox_core.parallel.row import BuildStage
     from neox_core.plan.runfile import RunPlan
@@ -55,6 +56,11 @@ class DeepSpeed:
         from neox_deepspeed.engine import build_engine
 
         return build_engine(self.plan, model, optimizer, context, curriculum)
+
+    def find_peak(self, device: torch.device, product: Callable[[Tensor, Tensor], Tensor]) -> Peak:
+        from neox_plain.api import find_peak
+
+        return find_peak(self.plan.precision, device, product)
 
     def finish(self, rank: int) -> None:
         from neox_deepspeed.files import remove_own_folders

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from neox_plain.config import precision_rules
     from neox_plain.config.memory import expected_memory
     from neox_plain.engine import Engine, build_engine
+    from neox_plain.peak import find_peak
     from neox_plain.token_weights import token_weights
 
 _LATER = {
@@ -23,6 +24,7 @@ _LATER = {
     "build_engine": "engine:build_engine",
     "copy_marks": "clip:copy_marks",
     "expected_memory": "config.memory:expected_memory",
+    "find_peak": "peak:find_peak",
     "plain_options": "base_engine:plain_options",
     "precision_rules": "planner:precision_rules",
     "token_weights": "token_weights:token_weights",
@@ -43,6 +45,7 @@ __all__ = [
     "build_engine",
     "copy_marks",
     "expected_memory",
+    "find_peak",
     "plain_options",
     "precision_rules",
     "token_weights",

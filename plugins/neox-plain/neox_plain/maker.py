@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from neox_core.contracts.curriculum import Curriculum
+    from neox_core.contracts.engine import Peak
     from neox_core.parallel.context import BuildContext
     from neox_core.parallel.row import BuildStage
     from neox_core.plan.runfile import RunPlan
@@ -43,6 +44,11 @@ class Plain:
         from neox_plain.engine import build_engine
 
         return build_engine(self.plan, model, optimizer, context, curriculum)
+
+    def find_peak(self, device: torch.device, product: Callable[[Tensor, Tensor], Tensor]) -> Peak:
+        from neox_plain.peak import find_peak
+
+        return find_peak(self.plan.precision, device, product)
 
     def finish(self, rank: int) -> None:
         """Nothing was measured, and no file was written."""

@@ -35,6 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves, tree_map_only  # noqa: E402
 
 from neox_core.checkpoint.state import TrainState  # noqa: E402
+from neox_core.contracts.engine import Peak  # noqa: E402
 from neox_core.contracts.host import RunInfo  # noqa: E402
 from neox_core.parallel.context import BuildContext  # noqa: E402
 from neox_core.parallel.groups import Groups, build_groups  # noqa: E402
@@ -42,7 +43,6 @@ from neox_core.parallel.row import Routing  # noqa: E402
 from neox_core.parallel.sample_keys import sample_keys  # noqa: E402
 from neox_core.plan.runfile import ComponentRef, RecomputePlan  # noqa: E402
 from neox_core.run.loop import train  # noqa: E402
-from neox_core.run.peak import Peak  # noqa: E402
 from neox_core.run.report import Report  # noqa: E402
 
 DEVICE = torch.device("cuda", 0)

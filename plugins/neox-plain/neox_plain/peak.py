@@ -1,4 +1,4 @@
-"""The peak FLOP/s that MFU is measured against: given, known by the device's name, or measured on a CPU."""
+"""The peak FLOP/s of a rank: known by the name of the device, or measured on a CPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 import torch
-from attrs import frozen
+
+from neox_core.contracts.engine import Peak
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,36 +40,15 @@ AGREEMENT = 0.8
 """Smallest ratio of the slowest to the fastest measurement on a CPU; below it, the machine is busy with other work."""
 
 
-@frozen
-class Peak:
-    """flops: of one rank, per second; None when not known. source: its origin, or why it is not known.
+def find_peak(precision: PrecisionPlan, device: torch.device, product: Product) -> Peak:
+    """By the name of the GPU, or by matmuls on the CPU, which take about half a second.
 
-    measured: by this process, so that a faster run shows it to be wrong.
-    """
-
-    flops: float | None
-    source: str
-    measured: bool = False
-
-    def __str__(self) -> str:
-        """The line at the start of a run."""
-        return f"mfu against a peak of {self.source}" if self.flops is not None else f"mfu is left out: {self.source}"
-
-    def mfu(self, flops: float) -> float | None:
-        """A rank's `flops` per second as a fraction of the peak; None where the peak is not known."""
-        share = flops / self.flops if self.flops is not None else None
-        return None if share is not None and self.measured and share > 1 else share
-
-
-def find_peak(given_tflops: float | None, precision: PrecisionPlan, device: torch.device, product: Product) -> Peak:
-    """`given_tflops` if set, else by the GPU's name, else by matmuls on the CPU (about half a second).
-
-    product: (x, weight) -> x @ weight.T, as the model computes it.
+    precision: of the matmuls
+    device: of this rank
+    product: (x, weight) -> x @ weight.T, as the model computes it
     """
     name = precision.autocast or precision.dtype
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
-    if given_tflops is not None:
-        return Peak(given_tflops * 1e12, f"{given_tflops:g} TFLOP/s a rank, as given by peak-tflops")
     if device.type == "cuda":
         gpu = torch.cuda.get_device_name(device)
         known = next((peaks for part, peaks in KNOWN.items() if re.search(rf"\b{part}\b", gpu)), None)
