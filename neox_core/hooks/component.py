@@ -5,11 +5,12 @@ import os
 import re
 import traceback
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from traceback import walk_tb
-from typing import Any
+from typing import Any, cast
 
 from attrs import NOTHING, Attribute, field, fields, frozen, has
 from attrs import validators as v
@@ -26,12 +27,32 @@ IMPORT_PATH = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
 
 
 def _attrs_class(offer: Any, attribute: "Attribute[Any]", value: Any) -> None:
-    if not (isinstance(value, type) and has(value)):
-        raise TypeError(f"{offer.name}: {attribute.name} has to be an attrs class, not {value!r}")
+    if not _is_class(value):
+        raise TypeError(f"{offer.name}: {attribute.alias} has to be an attrs class, not {value!r}")
     for each in fields(value):
         fault = _fault(each)
         if fault:
             raise TypeError(f"{offer.name}: {value.__name__}.{each.name} {fault}")
+
+
+def _settings(offer: Any, attribute: "Attribute[Any]", value: Any) -> None:
+    """An attrs class, or an import path, whose class is looked at when it is imported."""
+    if not (isinstance(value, str) and re.fullmatch(IMPORT_PATH, value)):
+        _attrs_class(offer, attribute, value)
+
+
+@cache
+def _class_at(path: str) -> type:
+    """The settings class at an import path. Raises PluginError for one that cannot be imported, or has a fault."""
+    found = load_path(path)
+    faults = [f"{each.name} {_fault(each)}" for each in fields(found) if _fault(each)] if _is_class(found) else []
+    if faults or not _is_class(found):
+        raise PluginError(f"{path}: {faults[0]}" if faults else f"{path} has to be an attrs class, not {found!r}")
+    return cast("type", found)
+
+
+def _is_class(value: Any) -> bool:
+    return isinstance(value, type) and has(value)
 
 
 def _fault(setting: "Attribute[Any]") -> str:
@@ -65,7 +86,7 @@ def _tuple_of(
     def check(offer: Any, attribute: "Attribute[Any]", value: Any) -> None:
         sound = isinstance(value, tuple) and all(map(holds, value)) and length in (None, len(value))
         if not sound:
-            raise TypeError(f"{offer.name}: {attribute.name} has to be a tuple of {what}, not {value!r}")
+            raise TypeError(f"{offer.name}: {attribute.alias} has to be a tuple of {what}, not {value!r}")
 
     return check
 
@@ -73,7 +94,7 @@ def _tuple_of(
 def _an(kind: type) -> Callable[[Any, "Attribute[Any]", Any], None]:
     def check(offer: Any, attribute: "Attribute[Any]", value: Any) -> None:
         if not isinstance(value, kind):
-            raise TypeError(f"{offer.name}: {attribute.name} has to be a {kind.__name__}, not {value!r}")
+            raise TypeError(f"{offer.name}: {attribute.alias} has to be a {kind.__name__}, not {value!r}")
 
     return check
 
@@ -106,13 +127,22 @@ class ConfigSection:
     """Top-level config keys that a plugin owns apart from the settings of its components, or that a component owns.
 
     * name: for messages and generated docs.
+    * summary: a line for them; by default the first one of the docstring of the settings.
     * settings: attrs class of `setting()` fields, each a top-level key; a field whose type is an attrs class is a
-      block.
+      block. Or the import path of the class, which is then imported when a config is read, and not to list plugins.
     """
 
     name: str = field(validator=_an(str))
-    settings: type = field(validator=_attrs_class)
-    summary: str = field(default="", validator=_an(str))
+    given: type | str = field(validator=_settings, alias="settings")
+    said: str = field(default="", validator=_an(str), alias="summary")
+
+    @property
+    def settings(self) -> type:
+        return _class_at(self.given) if isinstance(self.given, str) else self.given
+
+    @property
+    def summary(self) -> str:
+        return self.said or (self.settings.__doc__ or "").partition("\n")[0]
 
 
 @frozen
@@ -121,7 +151,8 @@ class Component:
 
     * name: what a config writes to choose it.
     * target: "package.module:attribute"; imported only in the process that uses it.
-    * settings: attrs class of `setting()` fields, or None for a component without settings.
+    * settings: attrs class of `setting()` fields, or None for a component without settings. Or the import path of the
+      class, which is then imported when it is needed to read a config.
     * summary: one line for `neox plugins list`, with the source (paper, document).
     * needs: top-level modules that the target imports beyond the plugin's hard dependencies.
     * zero_stages: optimizers only: the ZeRO stages that its author has tested. A sharded stage gives the optimizer flat
@@ -148,7 +179,7 @@ class Component:
 
     name: str = field(validator=v.matches_re(r"[A-Za-z0-9][A-Za-z0-9_.+-]*"))
     target: str = field(validator=v.matches_re(IMPORT_PATH))
-    settings: type | None = field(default=None, validator=v.optional(_attrs_class))
+    given: type | str | None = field(default=None, validator=v.optional(_settings), alias="settings")
     summary: str = field(default="", validator=_an(str))
     needs: tuple[str, ...] = field(
         default=(),
@@ -181,6 +212,10 @@ class Component:
         converter=_tuple,
         validator=_tuple_of(lambda each: isinstance(each, ConfigSection), "ConfigSection"),
     )
+
+    @property
+    def settings(self) -> type | None:
+        return _class_at(self.given) if isinstance(self.given, str) else self.given
 
     def missing(self) -> tuple[str, ...]:
         """The needed modules that are not installed; imports nothing."""

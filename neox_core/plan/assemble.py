@@ -5,8 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from attrs import evolve
-from cattrs.preconf.json import make_converter
+from attrs import asdict, evolve
 
 from neox_core.config.schema.convert import fields_of
 from neox_core.config.schema.sections.checkpoint import CheckpointSection, CheckpointWritingSection
@@ -33,8 +32,6 @@ from neox_core.plan.runfile import (
 from neox_core.plan.split import shares
 
 Resume = Literal["must", "auto"]
-
-_converter = make_converter()
 
 
 def assemble(
@@ -94,7 +91,7 @@ def plain_settings(settings: Any) -> dict[str, Any]:
     """An instance of a class of settings as plain values, without secrets."""
     cls: type = type(settings)
     secret = {each.name for each in fields_of(cls) if each.info.secret}
-    plain = json.loads(json.dumps(_converter.unstructure(settings)))
+    plain = json.loads(json.dumps(asdict(settings)))
     return {key: value for key, value in plain.items() if key not in secret}
 
 

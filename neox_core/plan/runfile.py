@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from attrs import asdict
 from cattrs import Converter
-from cattrs.gen import make_dict_unstructure_fn
 
 from neox_core.errors import CheckpointError, ConfigError, NeoxError
 from neox_core.files import replacing
@@ -76,9 +76,6 @@ UNFINISHED = ".unfinished"
 """Next to run.json during a run: the first rank removes it at its end, which also works on a full disk."""
 
 _converter = strict_converter()
-_converter.register_unstructure_hook_func(
-    lambda cls: cls is ModelPlan, lambda model: make_dict_unstructure_fn(type(model), _converter)(model)
-)
 
 
 @cache
@@ -93,14 +90,19 @@ def _reader(planner: str | None) -> Converter:
     return converter
 
 
+def _plain(plan: RunPlan) -> dict[str, Any]:
+    """Without what a component has beside the fields by which plans compare, such as where its loading is noted."""
+    return asdict(plan, filter=lambda attribute, _: bool(attribute.eq))
+
+
 def to_json(plan: RunPlan) -> str:
     """The text of run.json: keys sorted, so equal plans give equal text."""
-    return json.dumps(_converter.unstructure(plan), indent=1, sort_keys=True) + "\n"
+    return json.dumps(_plain(plan), indent=1, sort_keys=True) + "\n"
 
 
 def to_plain(plan: RunPlan) -> dict[str, Any]:
     """What run.json holds, in the order of the fields."""
-    plain: dict[str, Any] = json.loads(json.dumps(_converter.unstructure(plan)))
+    plain: dict[str, Any] = json.loads(json.dumps(_plain(plan)))
     return plain
 
 

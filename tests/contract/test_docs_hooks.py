@@ -74,6 +74,6 @@ def test_what_hooks_and_contracts_speak_of_is_in_the_page_and_once() -> None:
     assert len(set(shown)) == len(shown)
     assert {*document.ELSEWHERE} - {"Component"} <= set(shown)
     for field in fields(Component):
-        assert re.search(rf"^{field.name}: ", PAGE, re.MULTILINE)
+        assert re.search(rf"^{field.alias}: ", PAGE, re.MULTILINE)
     assert "def value(self, key: str) -> Any" in PAGE
     assert "def world_size(self) -> int" in PAGE

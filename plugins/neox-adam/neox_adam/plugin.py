@@ -1,6 +1,5 @@
 """Offers Adam in four implementations."""
 
-from neox_adam.settings import AdamSettings, AdamWSettings, CPUAdamSettings, CPUTorchAdamSettings
 from neox_core.api import Component, hookimpl
 
 ALL_STAGES = (0, 1, 2, 3)
@@ -14,7 +13,7 @@ def neox_optimizers() -> list[Component]:
         Component(
             "Adam",
             "neox_adam.optim:adam",
-            AdamSettings,
+            "neox_adam.settings:AdamSettings",
             summary="Adam (arXiv:1412.6980), with decoupled weight decay unless adam_w_mode is false",
             zero_stages=ALL_STAGES,
             state_numbers=MOMENTS,
@@ -23,7 +22,7 @@ def neox_optimizers() -> list[Component]:
         Component(
             "AdamW",
             "neox_adam.optim:adamw",
-            AdamWSettings,
+            "neox_adam.settings:AdamWSettings",
             summary="Adam with decoupled weight decay (arXiv:1711.05101)",
             zero_stages=ALL_STAGES,
             state_numbers=MOMENTS,
@@ -32,7 +31,7 @@ def neox_optimizers() -> list[Component]:
         Component(
             "CPU_Adam",
             "neox_adam.host:cpu_adam",
-            CPUAdamSettings,
+            "neox_adam.settings:CPUAdamSettings",
             summary="Adam on the host by DeepSpeed's vectorised code, also for ZeRO's offload_optimizer",
             needs=("deepspeed",),
             zero_stages=ALL_STAGES,
@@ -41,7 +40,7 @@ def neox_optimizers() -> list[Component]:
         Component(
             "CPU_torch_adam",
             "neox_adam.host:cpu_torch_adam",
-            CPUTorchAdamSettings,
+            "neox_adam.settings:CPUTorchAdamSettings",
             summary="AdamW on the host by torch, also for ZeRO's offload_optimizer",
             zero_stages=ALL_STAGES,
             state_numbers=MOMENTS,

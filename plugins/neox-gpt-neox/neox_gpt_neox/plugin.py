@@ -1,7 +1,6 @@
 """What neox-gpt-neox offers."""
 
 from neox_core.api import Component, ConfigSection, hookimpl
-from neox_gpt_neox.config.sections.resting import RestingSection
 
 
 @hookimpl
@@ -11,7 +10,11 @@ def neox_dialects() -> list[Component]:
 
 @hookimpl
 def neox_config_sections() -> list[ConfigSection]:
-    return [ConfigSection("resting", RestingSection, "Keys accepted only at their default.")]
+    return [
+        ConfigSection(
+            "resting", "neox_gpt_neox.config.sections.resting:RestingSection", "Keys accepted only at their default."
+        )
+    ]
 
 
 @hookimpl

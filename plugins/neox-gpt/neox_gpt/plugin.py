@@ -2,15 +2,9 @@
 
 from neox_core.api import Component, ConfigSection, Kind, hookimpl
 from neox_gpt.config.kinds import KINDS
-from neox_gpt.config.sections.activation_checkpointing import ActivationCheckpointingSection
-from neox_gpt.config.sections.attention import AttentionSection
-from neox_gpt.config.sections.fusion import FusionSection
-from neox_gpt.config.sections.model import DropoutSection, ModelSection
 from neox_gpt.ops import OPS
 
-
-def _section(name: str, settings: type) -> ConfigSection:
-    return ConfigSection(name, settings, (settings.__doc__ or "").partition("\n")[0])
+SECTIONS = "neox_gpt.config.sections"
 
 
 @hookimpl
@@ -28,11 +22,13 @@ def neox_architectures() -> list[Component]:
             summary="A decoder of blocks of attention and MLP, as GPT-NeoX has it.",
             ops=OPS,
             sections=(
-                _section("model", ModelSection),
-                _section("attention", AttentionSection),
-                _section("dropout", DropoutSection),
-                _section("activation checkpointing", ActivationCheckpointingSection),
-                _section("fusion", FusionSection),
+                ConfigSection("model", f"{SECTIONS}.model:ModelSection"),
+                ConfigSection("attention", f"{SECTIONS}.attention:AttentionSection"),
+                ConfigSection("dropout", f"{SECTIONS}.model:DropoutSection"),
+                ConfigSection(
+                    "activation checkpointing", f"{SECTIONS}.activation_checkpointing:ActivationCheckpointingSection"
+                ),
+                ConfigSection("fusion", f"{SECTIONS}.fusion:FusionSection"),
             ),
         )
     ]

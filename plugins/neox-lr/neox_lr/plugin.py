@@ -1,13 +1,6 @@
 """Offers the curves of GPT-NeoX and the schedules of DeepSpeed."""
 
 from neox_core.api import Component, hookimpl
-from neox_lr.settings import (
-    OneCycleSettings,
-    RangeTestSettings,
-    WarmupCosineSettings,
-    WarmupDecaySettings,
-    WarmupSettings,
-)
 
 ONE_CYCLE = "Up, down, and slowly further down (arXiv:1803.09820)"
 
@@ -25,25 +18,21 @@ def neox_lr_schedules() -> list[Component]:
 @hookimpl
 def neox_schedulers() -> list[Component]:
     return [
-        Component("1Cycle", "neox_lr.schedulers:one_cycle", OneCycleSettings, f"{ONE_CYCLE}; also OneCycle"),
-        Component(
+        _scheduler("1Cycle", "one_cycle", "OneCycleSettings", f"{ONE_CYCLE}; also OneCycle"),
+        _scheduler(
             "LRRangeTest",
-            "neox_lr.schedulers:range_test",
-            RangeTestSettings,
+            "range_test",
+            "RangeTestSettings",
             "A rate that only grows, to find the one that breaks (arXiv:1506.01186)",
         ),
-        Component("OneCycle", "neox_lr.schedulers:one_cycle", OneCycleSettings, ONE_CYCLE),
-        Component(
-            "WarmupCosineLR",
-            "neox_lr.schedulers:warmup_cosine",
-            WarmupCosineSettings,
-            "A ramp, then half a cosine (DeepSpeed)",
+        _scheduler("OneCycle", "one_cycle", "OneCycleSettings", ONE_CYCLE),
+        _scheduler("WarmupCosineLR", "warmup_cosine", "WarmupCosineSettings", "A ramp, then half a cosine (DeepSpeed)"),
+        _scheduler(
+            "WarmupDecayLR", "warmup_decay", "WarmupDecaySettings", "A ramp, then a straight line to 0 (DeepSpeed)"
         ),
-        Component(
-            "WarmupDecayLR",
-            "neox_lr.schedulers:warmup_decay",
-            WarmupDecaySettings,
-            "A ramp, then a straight line to 0 (DeepSpeed)",
-        ),
-        Component("WarmupLR", "neox_lr.schedulers:warmup", WarmupSettings, "A ramp, then the highest rate (DeepSpeed)"),
+        _scheduler("WarmupLR", "warmup", "WarmupSettings", "A ramp, then the highest rate (DeepSpeed)"),
     ]
+
+
+def _scheduler(name: str, target: str, settings: str, summary: str) -> Component:
+    return Component(name, f"neox_lr.schedulers:{target}", f"neox_lr.settings:{settings}", summary)

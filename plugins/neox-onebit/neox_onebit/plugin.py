@@ -5,7 +5,6 @@ from typing import Any
 
 from neox_core.api import Component, Problem, hookimpl
 from neox_onebit.rules import RULES
-from neox_onebit.settings import OneBitAdamSettings, OneBitLambSettings, ZeroOneAdamSettings
 
 OPS = (
     ("onebit_compress", "neox_onebit.passes:compress"),
@@ -14,7 +13,7 @@ OPS = (
 
 
 def _offer(
-    name: str, target: str, settings: type, numbers: float, summary: str, scheduler: str | None = None
+    name: str, target: str, settings: str, numbers: float, summary: str, scheduler: str | None = None
 ) -> Component:
     """An optimizer of this package.
 
@@ -23,7 +22,7 @@ def _offer(
     return Component(
         name,
         f"neox_onebit.{target}",
-        settings,
+        f"neox_onebit.settings:{settings}",
         summary=summary,
         whole_parameters=True,
         precisions=("fp16",),
@@ -39,9 +38,9 @@ def neox_optimizers() -> list[Component]:
     zero_one = "0/1 Adam: variances and exchanges ever more rarely, momenta as signs (arXiv:2202.06009)"
     lamb = "LAMB whose momenta travel as signs after a warm-up (arXiv:2104.06069)"
     return [
-        _offer("OneBitAdam", "adam:one_bit_adam", OneBitAdamSettings, 3.0, adam, scheduler="WarmupDecayLR"),
-        _offer("ZeroOneAdam", "zeroone:zero_one_adam", ZeroOneAdamSettings, 5.0, zero_one),
-        _offer("OneBitLamb", "lamb:one_bit_lamb", OneBitLambSettings, 4.0, lamb),
+        _offer("OneBitAdam", "adam:one_bit_adam", "OneBitAdamSettings", 3.0, adam, scheduler="WarmupDecayLR"),
+        _offer("ZeroOneAdam", "zeroone:zero_one_adam", "ZeroOneAdamSettings", 5.0, zero_one),
+        _offer("OneBitLamb", "lamb:one_bit_lamb", "OneBitLambSettings", 4.0, lamb),
     ]
 
 

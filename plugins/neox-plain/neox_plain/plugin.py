@@ -1,7 +1,6 @@
 """Offers an engine in torch alone."""
 
 from neox_core.api import Component, ConfigSection, hookimpl
-from neox_plain.config.sections.precision import PrecisionSection
 
 
 @hookimpl
@@ -12,6 +11,12 @@ def neox_engines() -> list[Component]:
             target="neox_plain.maker:Plain",
             planner="neox_plain.planner:PLANNER",
             summary="torch alone: fp32 or autocast, one rank or data-parallel ranks.",
-            sections=(ConfigSection("precision", PrecisionSection, "Precision of weights and matmuls."),),
+            sections=(
+                ConfigSection(
+                    "precision",
+                    "neox_plain.config.sections.precision:PrecisionSection",
+                    "Precision of weights and matmuls.",
+                ),
+            ),
         )
     ]

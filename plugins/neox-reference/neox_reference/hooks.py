@@ -204,13 +204,14 @@ def _members(nodes: Iterable[ast.stmt]) -> Iterator[str]:
 
 def _attribute(node: ast.AnnAssign) -> str:
     """Name, type and default; for attrs' `field`, only its default."""
-    value = node.value
+    value, name = node.value, ast.unparse(node.target)
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
         said = {keyword.arg: ast.unparse(keyword.value) for keyword in value.keywords}
+        name = said.get("alias", name).strip("\"'")
         default = said.get("default") or (f"{said['factory']}()" if "factory" in said else "")
     else:
         default = ast.unparse(value) if value else ""
-    return f"{ast.unparse(node.target)}: {ast.unparse(node.annotation)}" + (f" = {default}" if default else "")
+    return f"{name}: {ast.unparse(node.annotation)}" + (f" = {default}" if default else "")
 
 
 def _classes(registry: Registry) -> dict[str, ast.ClassDef]:

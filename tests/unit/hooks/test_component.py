@@ -1,11 +1,13 @@
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import frozen
 
-from neox_core.api import Component
+from neox_core.api import Component, ConfigSection, setting
 from neox_core.errors import DataError, PluginError
 from neox_core.hooks.component import load_path, path_of
 from neox_core.hooks.registry import Entry, PluginInfo
@@ -134,3 +136,45 @@ def test_an_error_is_placed_in_the_plugin_that_it_came_through_last(module: Any,
         report = json.loads((tmp_path / "failure.rank3.json").read_text())
         assert report["message"] == f"ZeroDivisionError: {caught.value}{said}"
         assert (report["rank"], report["exit_code"]) == (3, 1)
+
+
+@frozen
+class Named:
+    """Settings that an offer names.
+
+    And what follows the first line.
+    """
+
+    lr: float = setting(0.1, help="Rate.")
+
+
+@frozen
+class Faulty:
+    lr: float = 0.1
+
+
+def test_settings_may_be_named_by_import_path() -> None:
+    section, component = ConfigSection("s", f"{__name__}:Named"), Component("c", "math:floor", f"{__name__}:Named")
+    assert section.settings is component.settings is Named
+    assert section.summary == "Settings that an offer names."
+    ConfigSection("s", "not_there.at_all:Settings")  # imports nothing
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("not_there.at_all:Settings", "cannot load not_there.at_all:Settings"),
+        ("math:floor", "math:floor has to be an attrs class"),
+        (f"{__name__}:Faulty", "lr is not made by setting()"),
+    ],
+)
+def test_a_fault_of_settings_that_are_named_comes_when_they_are_read(path: str, said: str) -> None:
+    with pytest.raises(PluginError) as error:
+        assert Component("c", "math:floor", path).settings
+    assert said in error.value.message
+
+
+def test_listing_imports_no_section_of_a_plugin() -> None:
+    code = "import sys; from neox_core.hooks.loader import load_plugins; load_plugins(); print('\\n'.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not [name for name in done.stdout.split() if ".config.sections" in name]

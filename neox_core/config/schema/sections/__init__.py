@@ -12,7 +12,7 @@ from neox_core.config.schema.sections.training import BatchSection, TrainingSect
 from neox_core.hooks.component import ConfigSection
 
 CORE_SECTIONS: tuple[ConfigSection, ...] = tuple(
-    ConfigSection(name, settings, (settings.__doc__ or "").partition("\n")[0])
+    ConfigSection(name, settings)
     for name, settings in (
         ("choices", ChoicesSection),
         ("parallelism", ParallelismSection),

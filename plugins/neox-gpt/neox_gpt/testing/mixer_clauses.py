@@ -27,7 +27,7 @@ def check_samples(module: nn.Module, run: Run, x: Tensor) -> None:
 
 def check_causal(module: nn.Module, run: Run, x: Tensor) -> None:
     """A change of one token, and of all from one on, against the results before it."""
-    clause, other = "causality, a change of a token alters nothing before it", random(*x.shape, seed=9)
+    clause, other = "causal: a change at a token alters nothing before it", random(*x.shape, seed=9)
     with torch.no_grad():
         whole = run(module, x)
         for at in range(1, x.shape[1]):

@@ -126,7 +126,7 @@ def _check_whole(make: Callable[..., Any], size: MixerSize) -> None:
         check_causal(module, run, x)
         check_causal(module, packed, x)
     else:
-        not_applicable("causality, a change of a token alters nothing before it", "it declares that it is not")
+        not_applicable("causal: a change at a token alters nothing before it", "it declares that it is not")
     check_documents(module, run, packed, x, DOCUMENTS)
     if size.decodes:
         check_decoding(module, run, x)
@@ -194,4 +194,3 @@ def _check_split(
             hold_same(f"{clause} while decoding", again, {"the result": text})
 
     run_ranks(2, rank, sequence_parallel=sequence_parallel)
-    hold(True, clause)  # what is told in the thread of a rank is not heard
