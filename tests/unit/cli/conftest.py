@@ -105,7 +105,9 @@ optimizer: {type: Fine}
 def prepare(site: Any) -> None:
     site.install("neox-all", EVERY_KIND, {"neox_all/parts.py": LAUNCH})
     site.install("neox-parts", PARTS)
-    site.install_ours("neox-gpt", "plugin.py", "contracts.py", "ops.py", "config")
+    site.install_ours(
+        "neox-gpt", "plugin.py", "contracts.py", "ops.py", "config", "attention/__init__.py", "attention/size.py"
+    )
     site.install_ours("neox-plain", "plugin.py", "api.py", "planner.py", "config")
     site.install_ours("neox-deepspeed", "plugin.py", "config")
     site.install_ours("neox-causal-lm", "plugin.py")
