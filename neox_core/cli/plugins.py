@@ -9,6 +9,7 @@ import click
 from attrs import asdict, frozen
 
 from neox_core.cli.offered import OpenGroup
+from neox_core.cli.plugins_dir import places
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.loader import load_plugins
 from neox_core.hooks.registry import Registry
@@ -37,7 +38,8 @@ def plugins() -> None:
 @plugins.command("list")
 @click.option("--kind", metavar="KIND", help="Only this kind (failed plugins are always shown).")
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of objects with the columns as keys.")
-def list_plugins(kind: str | None, as_json: bool) -> None:
+@click.pass_context
+def list_plugins(ctx: click.Context, kind: str | None, as_json: bool) -> None:
     """List what each plugin offers, and the plugins that offer nothing because they failed.
 
     In a terminal a table; otherwise a line each, the columns kind, name, plugin, version, status and summary separated
@@ -47,6 +49,8 @@ def list_plugins(kind: str | None, as_json: bool) -> None:
     if kind is not None:
         kind = _kind(kind, catalog.registry)
     rows = [row for row in _rows(catalog) if kind is None or row.kind in ("", kind)]
+    for line in places(ctx):
+        echo(f"note: {one_line(line)}", err=True)
     for said, hint in catalog.misnamed():
         echo(f"warning: {said}; {hint}", err=True)
     if as_json:

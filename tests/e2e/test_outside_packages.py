@@ -3,6 +3,7 @@
 neox-example-lion as it was at commit 23e8218 is in tests/data/api-1: its own tests pass, and a run trains with it.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -132,3 +133,66 @@ def losses(metrics: str) -> list[str]:
     found = [part for part in metrics.replace("{", ",").split(",") if '"loss"' in part or '"valid_loss"' in part]
     assert found
     return found
+
+
+def test_a_plugin_in_one_file(tmp_path: Path) -> None:
+    """Of docs/plugins/one-file.md: listed with its path, in ranks and run.json; a resume tells of a change."""
+    page = (ROOT / "docs/plugins/one-file.md").read_text("utf-8")
+    (source,) = re.findall(r"`spread\.py`:\n\n```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "mine").mkdir()
+    file = tmp_path / "mine/spread.py"
+    file.write_text(source)
+    documents(tmp_path)
+    config = CONFIG.format(folder=tmp_path).replace("{type: Adam, params: {lr: 0.01}}", "{type: SpreadSGD}")
+    (tmp_path / "run.yml").write_text(config)
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    env.pop("PYTHONPATH", None)
+
+    def neox(*argv: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "neox_core", *argv],
+            env=env,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    assert "no optimizer 'SpreadSGD'" in neox("config", "check", "run.yml", code=3)
+    listed = neox("--plugins-dir", "mine", "plugins", "list")
+    digest = hashlib.sha256(source.encode()).hexdigest()[:12]
+    assert f"note: spread 0+{digest} is {file}" in listed
+    assert f"optimizer\tSpreadSGD\tspread\t0+{digest}\tok\tSGD in one file" in listed
+    neox("--plugins-dir", "mine", "train", "run.yml", "--set", "exit-interval=4")
+    assert json.loads((tmp_path / "saved/run.json").read_text())["plugins"]["spread"] == f"0+{digest}"
+    file.write_text(source + "# changed\n")
+    changed = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+    said = neox("--plugins-dir", "mine", "train", "run.yml", "--resume", "auto")
+    assert f"plugin spread: 0+{digest} wrote the checkpoint, 0+{changed} continues" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("torch.py", "torch is a module of this environment"),
+        ("random.py", "random is a module of this environment"),
+        ("no-module.py", "is not that of a module"),
+        ("none.txt", "has 0 files"),
+    ],
+)
+def test_files_that_are_refused(name: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("raise SystemExit('it ran')")
+    done = subprocess.run(
+        [sys.executable, "-m", "neox_core", "--plugins-dir", str(tmp_path), "plugins", "list"],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert said in done.stderr
+    assert "it ran" not in done.stdout + done.stderr
