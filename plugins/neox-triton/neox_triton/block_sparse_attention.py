@@ -16,7 +16,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from neox_core.contracts import SparseUse
-from neox_triton.choices import KEY_TILES, KEYS_WIDTH, QUERY_TILES, SPARSE_WARPS, Tiles
+from neox_triton.choices import (
+    FORWARD_TILES,
+    FORWARD_WARPS,
+    KEY_STAGES,
+    KEY_TILES,
+    KEYS_WIDTH,
+    QUERY_TILES,
+    SPARSE_WARPS,
+    Tiles,
+)
 from neox_triton.examples import Size, draw
 from neox_triton.kernel import TritonKernel
 from neox_triton.launch import block_of, interpreted, launch
@@ -103,6 +112,7 @@ class _Launch:
             KEYS=tile[1],
             LONGEST=entries_of(self.block),
             warps=SPARSE_WARPS,
+            stages=KEY_STAGES[self.size],
             flops=lambda: self._flops(4),
         )
         if work.num_slots:
@@ -111,7 +121,7 @@ class _Launch:
         return query_grad, key_grad, value_grad
 
     def _by_queries(self, kernel: Any, tensors: tuple[Tensor, ...], strided: Mapping[str, Tensor]) -> None:
-        tile = self._tile(QUERY_TILES)
+        tile = self._tile(FORWARD_TILES if kernel is forward else QUERY_TILES)
         strides, tokens = _strides(strided)
         launch(
             kernel,
@@ -120,7 +130,7 @@ class _Launch:
             **(self.shape | self.constants | tokens),
             QUERIES=tile[0],
             KEYS=tile[1],
-            warps=SPARSE_WARPS,
+            warps=FORWARD_WARPS[self.size] if kernel is forward else SPARSE_WARPS,
             flops=lambda: self._flops(3 if kernel is backward_queries else 2),
         )
 
@@ -147,10 +157,10 @@ class _Launch:
     def _tile(self, table: dict[int, Tiles]) -> tuple[int, int]:
         """(queries, keys): all rows of a group by a part of one block. Documents and dropout take registers too."""
         queries, keys = next(tile for widest, tile in table[self.size] if self.shape["WIDTH"] <= widest)
-        narrow = table is QUERY_TILES and self.block < keys
+        narrow = table is not KEY_TILES and self.block < keys
         if self.constants["DOCUMENTS"] or self.constants["DROPS"]:
             queries = max(queries // 2, 32 if narrow else 16)
-        if table is QUERY_TILES:
+        if table is not KEY_TILES:
             return queries, min(keys, self.block)
         return min(queries, self.block), keys
 

@@ -33,11 +33,14 @@ QUERY_TILES: dict[int, Tiles] = {
     2: ((128, (64, 32)), (256, (32, 32))),
     4: ((128, (32, 32)), (256, (32, 16))),
 }
-KEY_TILES: dict[int, Tiles] = {2: ((128, (32, 32)), (256, (16, 32))), 4: ((128, (16, 32)), (256, (16, 16)))}
+FORWARD_TILES: dict[int, Tiles] = {2: QUERY_TILES[2], 4: ((256, (32, 16)),)}
+KEY_TILES: dict[int, Tiles] = {2: ((128, (32, 32)), (256, (16, 32))), 4: ((256, (16, 16)),)}
 """By the bytes of a number: what spills no registers going over keys, and over queries."""
 KEYS_WIDTH = 64
 """What a narrower head is padded to where a program has keys: a head of 32 spilled on sm_100, of 48 and 64 not."""
 SPARSE_WARPS = 4
+FORWARD_WARPS, KEY_STAGES = {2: SPARSE_WARPS, 4: 8}, {2: 0, 4: 1}
+"""By the bytes of a number: registers hold both factors of a product in fp32. Stages 0: as Triton has them."""
 TALL = 64
 """Tokens of the rows of small blocks that a program of block-sparse attention takes together."""
 LONGEST_LIST = 4096

@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from attrs import evolve
-from neox_triton.ahead import RECIPES, TARGETS, Launch, compiled, digest, every_start, read_table
+from neox_triton.ahead import RECIPES, TARGETS, Launch, compiled, digest, every_start, launches_of, read_table
 from neox_triton.plugin import KERNELS
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing")
@@ -61,3 +62,12 @@ def test_compiles_as_the_table_says(starts: Starts) -> None:
             assert found == row
         else:
             assert evolve(found, registers=row.registers, shared=row.shared) == row
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
+def test_block_sparse_attention_of_fp32_spills_nothing(target: str) -> None:
+    launches = launches_of("block_sparse_attention", torch.float32)
+    picked = [each for each in launches if each.constants.get("BLOCK") == 64 and each.constants["DIM"] in (64, 128)]
+    assert {each.fn.fn.__name__ for each in picked} == {"forward", "backward_queries", "backward_keys"}
+    for launch in picked:
+        assert compiled("block_sparse_attention", launch, target).spills == 0
