@@ -164,7 +164,7 @@ def bare_loss(shape: Shape, device: str, *, compiled: bool = False) -> tuple[Any
         file.write_text(json.dumps(config_of(shape, 1, Path(temporary)) | {"compile": compiled}))
         plan = prepare_run([file], start=False).plan
     context = BuildContext(torch.device(device), torch.float32, Groups(None, None, 0, 1), seed=1234)
-    return build_model(plan.model, VOCAB, context), lambda model, tokens: model(tokens[:, :-1], tokens[:, 1:])
+    return build_model(plan.model, VOCAB, context), lambda model, tokens: model.loss(tokens[:, :-1], tokens[:, 1:])
 
 
 LOOPS = {"transformers": transformers_loss, "litgpt": litgpt_loss, "bare": bare_loss}

@@ -25,9 +25,21 @@ from neox_core.contracts.data import (
     TrainableTokenizer,
 )
 from neox_core.contracts.engine import Engine, EngineMaker, EnginePlanner, Sharding, Storage
-from neox_core.contracts.host import LaunchCommand, Launcher, Monitor, RunInfo
+from neox_core.contracts.host import LaunchCommand, Launcher, Measured, Monitor, RunInfo
 from neox_core.contracts.kernel import Kernel, KernelUser
-from neox_core.contracts.objective import Datasets, Objective, SampleReader, Samples, SampleStream, Split
+from neox_core.contracts.objective import (
+    Batch,
+    Datasets,
+    Loss,
+    Objective,
+    Outputs,
+    Run,
+    SampleReader,
+    Samples,
+    SampleStream,
+    Scores,
+    Split,
+)
 from neox_core.contracts.optim import (
     AveragingOptimizer,
     LRSchedule,
@@ -41,6 +53,7 @@ __all__ = [
     "Architecture",
     "ArchitecturePlanner",
     "AveragingOptimizer",
+    "Batch",
     "Corpus",
     "Curriculum",
     "CurriculumShape",
@@ -54,6 +67,8 @@ __all__ = [
     "LRSchedule",
     "LaunchCommand",
     "Launcher",
+    "Loss",
+    "Measured",
     "ModalOptimizer",
     "ModelSize",
     "Monitor",
@@ -62,13 +77,16 @@ __all__ = [
     "Objective",
     "Optimizer",
     "OptimizerRun",
+    "Outputs",
     "ResumableBackend",
     "ResumableWriter",
+    "Run",
     "RunInfo",
     "SampleReader",
     "SampleStream",
     "Samples",
     "ScheduleShape",
+    "Scores",
     "Sharding",
     "SparseKernel",
     "SparseUse",

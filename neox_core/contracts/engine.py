@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -230,7 +230,7 @@ class Engine(Storage, Protocol):
         ...
 
     def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
-        """This rank's loss of each batch, without dropout: scalars on the device. Collective."""
+        """This rank's loss of each batch, without dropout and auxiliary losses: scalars on the device. Collective."""
         ...
 
     def grad_norm(self) -> float | None:
@@ -239,6 +239,10 @@ class Engine(Storage, Protocol):
 
     def loss_scale(self) -> float | None:
         """None unless training in fp16."""
+        ...
+
+    def metrics(self) -> Mapping[str, Tensor]:
+        """The means of what objective and model measured since the last call: scalars on the device by name."""
         ...
 
     def timings(self) -> dict[str, float]:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from attrs import define, field, frozen
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from neox_core.plan.runfile import RunPlan
 
 
@@ -143,3 +145,18 @@ class Monitor(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class Measured(Protocol):
+    """What an optimizer, a curriculum, or a module of the model has that measures something for the log.
+
+    The log has each number as `optimizer_<name>`, `curriculum_<name>` or `model_<name>`: its mean over all ranks and
+    modules that give one of the name. An objective and a feed-forward return their numbers instead, with the loss.
+    """
+
+    def metrics(self) -> Mapping[str, Tensor | float]:
+        """Scalars by name, the same names each time.
+
+        Called on every rank at log steps alone, and may wait for the device then. Not collective.
+        """
+        ...

@@ -1,19 +1,19 @@
-"""The objective of a run: which samples are made of documents.
-
-The loss is still that of the architecture: it gets the first seq_length tokens of each sample and predicts the last
-seq_length.
-"""
+"""The objective of a run: which samples are made of documents, and the loss of a batch of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from attrs import field, frozen
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from neox_core.contracts.data import TokenSource, TokenStream
+    from neox_core.parallel.row import Documents
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
@@ -99,8 +99,89 @@ class SampleStream(Protocol):
         ...
 
 
+@frozen(eq=False)
+class Batch:
+    """A micro-batch of samples, on the device.
+
+    * tokens: int64 [batch, seq + 1].
+    * keys: int64 [batch], of the samples, for random numbers that follow from (seed, sample); None unless `draws`.
+    * documents: which labels count, where that depends on the documents in a sample; None: all do.
+    """
+
+    tokens: Tensor
+    keys: Tensor | None = None
+    documents: Documents | None = None
+
+
+@frozen(eq=False)
+class Scores:
+    """What a model says of one label for each token, in fp32 or wider, [batch, seq], with gradients.
+
+    * log_prob: log softmax of the label; 0 where the label is -100.
+    * mean_log_prob: the mean of log softmax over the vocabulary, its padding included.
+    * log_sum: the logarithm of the sum of the exponentials of all logits.
+    """
+
+    log_prob: Tensor
+    mean_log_prob: Tensor
+    log_sum: Tensor
+
+
+class Outputs(Protocol):
+    """What one pass over the model gives. No method waits for the device; every tensor-parallel rank gets the same.
+
+    labels: int64 [batch, seq], of the pass's tokens; -100 does not count.
+    auxiliary_losses, metrics: of the parts of the model, by name, scalars. The engine adds these losses to that of the
+    objective, where the pass has gradients, and logs both.
+    """
+
+    @property
+    def auxiliary_losses(self) -> Mapping[str, Tensor]: ...
+    @property
+    def metrics(self) -> Mapping[str, Tensor]: ...
+
+    def cross_entropy(self, labels: Tensor) -> Tensor:
+        """The mean of -log softmax of the labels that count, a scalar; 0 where none does. The model's fastest op."""
+        ...
+
+    def scores(self, labels: Tensor) -> Scores:
+        """What the model says of each label, without logits of the whole batch. Slower than `cross_entropy`."""
+        ...
+
+    def logits(self) -> Tensor:
+        """[batch, seq, vocab], with gradients. They take much memory."""
+        ...
+
+
+Run = Callable[["Tensor"], Outputs]
+"""One pass over the model: int64 [batch, seq] tokens, as many rows as the batch. Passes draw different dropout."""
+
+
+@frozen(eq=False)
+class Loss:
+    """What an objective says of a micro-batch.
+
+    * mean: a scalar in fp32 or wider, the mean over what counts.
+    * metrics: scalars by name, without gradients, the same names each time, also means over what counts. The log has
+      their means as `objective_<name>`.
+    """
+
+    mean: Tensor
+    metrics: Mapping[str, Tensor] = field(factory=dict)
+
+
 class Objective(Protocol):
-    """`target(plan: RunPlan, settings) -> Objective`. A process that reads a run's data makes one of its own."""
+    """`target(plan: RunPlan, settings) -> Objective`.
+
+    A process that reads a run's data makes one of its own, and so does the engine of a rank.
+
+    Planner: `(settings) -> int`, how many passes over the model a batch takes; without one, 1. A pipeline refuses an
+    objective with more passes than one, before the start.
+
+    * `draws`, True where `loss` uses `Batch.keys`, may be left out otherwise.
+    * `inputs`, `weights` and `loss` are pure functions of the batch and the model: they keep nothing, do not wait for
+      the device, change no tensor, and draw no random numbers but those that follow from the keys. None is collective.
+    """
 
     def samples(
         self, split: Split, datasets: Datasets, vocab_size: int, rounds: Sequence[int]
@@ -113,5 +194,24 @@ class Objective(Protocol):
         documents. A stream does not need them.
         What takes long to compute is stored beside the dataset. Raises DataError for a dataset that cannot be read or
         has no documents for the split, and where streamed documents make no samples of this objective.
+        """
+        ...
+
+    def inputs(self, batch: Batch) -> Tensor:
+        """The tokens of the first pass, int64 [batch, seq]: a pipeline starts it before `loss` is called."""
+        ...
+
+    def weights(self, batch: Batch) -> Tensor | None:
+        """What each label counts for, [batch, seq], not negative; None, for every batch: all micro-batches alike.
+
+        The mean loss of each micro-batch is multiplied by its share of the weights of the step, all data-parallel
+        ranks together, so that the loss of the step is the mean over what counts.
+        """
+        ...
+
+    def loss(self, run: Run, batch: Batch) -> Loss:
+        """The loss of a micro-batch. The first call of `run` is with `inputs(batch)`.
+
+        In an evaluation, gradients and dropout are off. A pass without gradients is made under `torch.no_grad()`.
         """
         ...

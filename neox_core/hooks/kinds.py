@@ -80,8 +80,8 @@ KINDS: tuple[Kind, ...] = (
         "objective",
         "neox_objectives",
         key="objective",
-        contracts=_in("objective", "Objective"),
-        help="Which samples are made of documents.",
+        contracts=_in("objective", "Objective", "Batch", "Outputs", "Scores", "Loss"),
+        help="Which samples are made of documents, and the loss of a batch of them.",
     ),
     Kind(
         "engine",
@@ -147,7 +147,7 @@ KINDS: tuple[Kind, ...] = (
         "neox_monitors",
         key="monitors",
         many=True,
-        contracts=_in("host", "Monitor"),
+        contracts=_in("host", "Monitor", "Measured"),
         help="Chosen by `monitors`, a list, or by `enabled` of their own settings.",
     ),
     Kind(

@@ -1,4 +1,4 @@
-"""The interface of model and engine: a module whose call gives a loss, or a row of layers that a pipeline splits."""
+"""The interface of model and engine: a module that makes passes, or a row of layers that a pipeline splits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from attrs import frozen
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from neox_core.contracts.objective import Outputs, Run
     from neox_core.parallel.context import BuildContext
     from neox_core.plan.runfile import RunPlan
 
@@ -54,7 +55,7 @@ class RowLayer:
     run: (module, passed, routing) -> the input of the next position. routing: of this step; None: all layers process
     all tokens.
     recomputed: whether activation checkpointing may recompute it: its input and output are then a tuple whose
-        first tensor is the residual stream, and it passes the others on unchanged.
+        first tensor is the residual stream, and it passes on unchanged what is not floating point.
     """
 
     kind: str
@@ -67,20 +68,13 @@ class RowLayer:
 class Documents(Protocol):
     """Which labels of a batch count, where that depends on the documents in a sample."""
 
-    @property
-    def mask_loss(self) -> bool: ...
-
-    def counted(self, tokens: Tensor) -> Tensor:
-        """int64 [batch, seq] -> the number of labels that count, an int64 scalar."""
-        ...
-
-    def labels(self, tokens: Tensor, labels: Tensor) -> Tensor:
-        """The labels that count; the others become -100. All int64 [batch, seq]."""
+    def counts(self, tokens: Tensor) -> Tensor | None:
+        """int64 [batch, seq] -> whether the label of each token counts, bool [batch, seq]; None, always: all do."""
         ...
 
 
 class Model(Protocol):
-    """A model that an engine trains as one module: an `nn.Module` whose call gives the mean loss of a micro-batch.
+    """A model that an engine trains as one module: an `nn.Module` whose call makes the passes of a micro-batch.
 
     draws: whether training draws random numbers from `keys`. documents: None where every label counts.
     sparse_weights: weights whose gradients are sparse tensors. flops_per_token: floating-point operations of forward
@@ -93,10 +87,12 @@ class Model(Protocol):
     sparse_weights: tuple[nn.Parameter, ...]
 
     def __call__(
-        self, tokens: Tensor, labels: Tensor, keys: Tensor | None = None, *, routing: Routing | None = None
+        self, compute: Callable[[Run], Tensor], keys: Tensor | None = None, *, routing: Routing | None = None
     ) -> Tensor:
-        """The mean loss. tokens, labels: int64 [batch, seq]. keys: int64 [batch], of the samples, for random
-        numbers.
+        """What `compute` makes of passes over the model, a scalar.
+
+        It is called within the module, so that an engine which gathers weights sees one call, however many passes it
+        makes. keys: int64 [batch], of the samples, for random numbers.
         """
         ...
 
@@ -122,10 +118,8 @@ class Row(Protocol):
     @property
     def shared_is_trained_by_all(self) -> bool: ...
 
-    def loss(self, last: nn.Module, passed: Any, labels: Tensor) -> Tensor:
-        """The mean loss of a micro-batch. last: the module of the last layer; passed: its output;
-        labels: int64 [batch, seq], -100 where none counts.
-        """
+    def outputs(self, last: nn.Module, passed: Any) -> Outputs:
+        """What the pass gives. last: the module of the last layer; passed: its output."""
         ...
 
 

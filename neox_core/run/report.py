@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from neox_core.parallel.groups import Groups
+    from neox_core.run.metrics import Metrics
     from neox_core.run.startup import Startup
 
 GIB = 2**30
@@ -58,7 +59,7 @@ class Report:
     from `step` and `check` when a loss is not finite and `stop_on_nonfinite` is set, and for gradients that are not.
     skipped: ends the run after too many skipped steps in a row. data_hash: of the samples so far, by the number of
     finished steps; it fits into a float. tokens_of: tokens that a step reads, by its number from 0; None:
-    run.tokens_per_step.
+    run.tokens_per_step. metrics: of components.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Report:
         startup: Startup | None = None,
         data_hash: Callable[[int], int] | None = None,
         tokens_of: Callable[[int], int] | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.run = run
         self.monitors = list(monitors)
@@ -89,6 +91,7 @@ class Report:
         self._startup = startup
         self._data_hash = data_hash
         self._tokens_of = tokens_of
+        self._metrics = metrics
         self._tokens = 0  # since the last log, of all ranks
         self._unread: list[tuple[int, Tensor, bool | Tensor]] = []  # (step, loss, update made), not yet checked
         self._means: list[float] = []  # losses since the last log, reduced over the ranks
@@ -217,6 +220,8 @@ class Report:
         if loss_scale is not None:
             values["loss_scale"] = loss_scale
         values.update(engine.timings())
+        if self._metrics is not None:
+            values.update(self._metrics.read())
         flops = tokens_per_s * self.flops_per_token / self.run.num_ranks  # of each rank
         values["tflops"] = flops / 1e12
         mfu = self.peak.mfu(flops)

@@ -32,6 +32,7 @@ from neox_core.run.consumed import require_consumed
 from neox_core.run.digests import compare, describe
 from neox_core.run.exit import write_failure
 from neox_core.run.loop import train
+from neox_core.run.metrics import Metrics
 from neox_core.run.optimizer import build_optimizer
 from neox_core.run.report import Report
 from neox_core.run.samples import TrainingSamples, open_samples
@@ -90,7 +91,16 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: Ledger) -> 
     samples.resume(state, resumed.path)
     peak = _peak(plan.train.peak_tflops, maker, architecture, context.device)
     report = _build_report(
-        plan, peak, model, context, state, startup, samples.trail, tokens_of_steps(plan, curriculum), engine
+        plan,
+        peak,
+        model,
+        context,
+        state,
+        startup,
+        samples.trail,
+        tokens_of_steps(plan, curriculum),
+        engine,
+        Metrics(engine, {"optimizer": optimizer, "curriculum": curriculum}, model, context),
     )
     heartbeat = Heartbeat(local_rank)
     unwatched = () if heartbeat.watched or not plan.train.stall_timeout_s else (UNWATCHED,)
@@ -187,6 +197,7 @@ def _build_report(
     data_hash: Callable[[int], int],
     tokens_of: Callable[[int], int],
     engine: Engine,
+    metrics: Metrics,
 ) -> Report:
     info = RunInfo(
         run_dir=Path(plan.run_dir),
@@ -219,6 +230,7 @@ def _build_report(
         startup=startup,
         data_hash=data_hash,
         tokens_of=tokens_of,
+        metrics=metrics,
     )
     report.say(str(peak))
     return report

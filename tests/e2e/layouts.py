@@ -41,6 +41,7 @@ from neox_core.data.curriculum import build_curriculum
 from neox_core.parallel.context import build_context
 from neox_core.parallel.groups import Groups, build_groups
 from neox_core.plan.runfile import ComponentRef, Host, PrecisionPlan, RecomputePlan, RunPlan
+from neox_core.run.metrics import Metrics
 from neox_core.run.optimizer import build_optimizer
 
 VOCAB, EOD, SEQ, SAMPLES = 64, 3, 16, 8
@@ -208,6 +209,13 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
     if "recompute" in case:
         case["recompute"] = RecomputePlan(**case["recompute"])
     steps = case.pop("steps", STEPS)
+    if "objective" in case:
+        plan = evolve(plan, objective=ComponentRef("objective", "test", "neox-test", "0", case.pop("objective")))
+    if "feed_forwards" in case:
+        case["feed_forwards"] = tuple(
+            ComponentRef("feed forward", f"test{place}", "neox-test", "0", target)
+            for place, target in enumerate(case["feed_forwards"])
+        )
     engine: dict[str, Any] = {
         "train_batch_size": SAMPLES,
         "train_micro_batch_size_per_gpu": micro_batch,
@@ -311,6 +319,7 @@ def run_case(case: dict[str, Any], out: Path) -> None:
     checkpointer = Checkpointer(plan, engine, context)
     state = checkpointer.load().state
     stream, losses, norms, sent = batches(plan, groups, state.step, curriculum), [], [], []
+    metrics, measured = Metrics(engine, {}, model, context), []
     while state.step < plan.train.train_iters:
         wire = Sent() if counted else contextlib.nullcontext()
         with wire:
@@ -319,6 +328,7 @@ def run_case(case: dict[str, Any], out: Path) -> None:
         dist.all_reduce(loss)
         losses.append(float(loss) / world)
         norms.append(engine.grad_norm())
+        measured.append(metrics.read())
         state.advance(plan)
         if state.step == save_at:
             checkpointer.save(state)
@@ -330,7 +340,14 @@ def run_case(case: dict[str, Any], out: Path) -> None:
     held = [0] * world
     dist.all_gather_object(held, mine)
     if dist.get_rank() == 0:
-        told = {"losses": losses, "norms": norms, "valid": float(valid), "sent": sent, "held": held}
+        told = {
+            "losses": losses,
+            "norms": norms,
+            "valid": float(valid),
+            "metrics": measured,
+            "sent": sent,
+            "held": held,
+        }
         (out / case["name"] / "losses.json").write_text(json.dumps(told))
 
 

@@ -99,7 +99,7 @@ def curve(plan: GPTPlan) -> list[float]:
     for step in range(STEPS):
         for group in optimizer.param_groups:
             group["lr"] = 2e-3 * min(1.0, (step + 1) / 10) * (0.55 + 0.45 * math.cos(math.pi * step / STEPS))
-        loss = model(*_batch(text, step), sample_keys(1, step * SAMPLES, SAMPLES, "cpu"))
+        loss = model.loss(*_batch(text, step), sample_keys(1, step * SAMPLES, SAMPLES, "cpu"))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

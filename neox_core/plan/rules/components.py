@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 from neox_core.config.problem import Problem
+from neox_core.config.schema.sections.parallelism import ParallelismSection
 from neox_core.config.schema.structure import Chosen, Config
+from neox_core.hooks.component import load_path
 from neox_core.hooks.install import how_to_get
 from neox_core.hooks.kinds import KINDS
 from neox_core.plan.cluster import ClusterShape
@@ -24,6 +26,19 @@ def components_have_libraries(config: Config, shape: ClusterShape) -> Iterator[P
         if missing:
             message = f"{component.name} needs {', '.join(missing)}, not installed"
             yield config.problem(message, _chooser(config, chosen), how_to_get(missing, chosen.entry.plugin.id))
+
+
+@rule("objective", "pipe_parallel_size")
+def pipeline_makes_one_pass(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A pipeline makes one pass over the model for a batch, and some objectives need several."""
+    (objective,), stages = config.components("objective"), config.section(ParallelismSection).stages
+    component = objective.entry.component
+    if stages < 2 or component.planner is None:
+        return
+    passes = load_path(component.planner)(objective.settings)
+    if passes > 1:
+        message = f"{component.name} makes {passes} passes over the model for a batch, and a pipeline makes one"
+        yield config.problem(message, "objective", "set pipe-parallel-size: 1, or choose another objective")
 
 
 def _chooser(config: Config, chosen: Chosen) -> str:

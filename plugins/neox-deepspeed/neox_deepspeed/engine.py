@@ -22,6 +22,7 @@ from neox_deepspeed.swapped import at_hand, mend_buffers, new_state
 
 if TYPE_CHECKING:
     from neox_core.contracts import Curriculum
+    from neox_core.contracts.objective import Batch
     from neox_core.parallel.context import BuildContext
     from neox_core.plan.runfile import RunPlan
 
@@ -122,7 +123,7 @@ class Engine(BaseEngine):
         return bool(self._engine.was_step_applied()) and self._finite
 
     def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
-        """This rank's loss of each batch, without dropout: scalars on the device."""
+        """This rank's loss of each batch, without dropout and auxiliary losses: scalars on the device."""
         losses = super().evaluate(batches)
         forget_forward(self._engine)
         return losses
@@ -202,11 +203,13 @@ class Engine(BaseEngine):
     def _shape_of(self, parameter: Any) -> tuple[int, ...]:
         return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
-    def _forward(self, batch: Tensor, keys: tuple[Tensor, ...], routing: Routing | None, micro_step: int) -> Tensor:
+    def _forward(
+        self, batch: Batch, share: Tensor | None, keys: tuple[Tensor, ...], routing: Routing | None, micro_step: int
+    ) -> Tensor:
         if micro_step:
             self._engine.step()  # counts the micro-batch; the update comes with the last
         with counted(self._engine, self._profile_step):
-            return self._loss(self._engine, batch, keys, routing)
+            return self._loss(self._engine, batch, share, keys, routing)
 
     def _backward(self, loss: Tensor, micro_step: int) -> None:
         # DeepSpeed 0.19.8 divides the gradient by the loss scale here, and does not multiply the loss by it.

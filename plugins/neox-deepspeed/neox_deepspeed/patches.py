@@ -7,7 +7,7 @@ needs it: delete the function then.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from neox_deepspeed.jit_wait import acquire, wait
@@ -65,6 +65,38 @@ def before_average(engine: Any, look: Callable[[], None]) -> None:
         average(*arguments, **options)
 
     engine.allreduce_gradients = look_and_average
+
+
+def go_backward_once() -> None:
+    """DeepSpeed 0.19: where a stage sends several tensors with gradients, its pipeline goes backward for each.
+
+    Every time through all of the stage, whose segments it could not recompute twice.
+    """
+    from deepspeed.runtime.pipe import schedule
+    from deepspeed.runtime.pipe.engine import PipelineEngine
+
+    theirs = PipelineEngine._exec_backward_pass  # noqa: SLF001
+
+    def backward(self: Any, buffer_id: int) -> None:
+        buffers = self.pipe_buffers["outputs"]
+        if isinstance(buffers[buffer_id], tuple):
+            buffers[buffer_id] = _Together(buffers[buffer_id])
+        theirs(self, buffer_id)
+
+    if theirs is PipelineEngine._INSTRUCTION_MAP[schedule.BackwardPass]:  # noqa: SLF001
+        PipelineEngine._INSTRUCTION_MAP[schedule.BackwardPass] = backward  # noqa: SLF001
+
+
+class _Together:
+    """What a stage has sent, to DeepSpeed as one tensor."""
+
+    def __init__(self, sent: tuple[torch.Tensor, ...]) -> None:
+        self._sent = [each for each in sent if each.is_floating_point()]
+
+    def backward(self, gradient: Sequence[torch.Tensor]) -> None:
+        import torch
+
+        torch.autograd.backward(self._sent, list(gradient))
 
 
 def bound_waits() -> None:

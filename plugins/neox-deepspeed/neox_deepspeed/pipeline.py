@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from neox_plain.api import token_weights
 from torch import Tensor, nn
 
+from neox_core.contracts.objective import Batch
 from neox_core.errors import ConfigError
 from neox_core.parallel.tensor import mark_parameters
 from neox_deepspeed.engine import Engine
-from neox_deepspeed.patches import import_deepspeed
+from neox_deepspeed.patches import go_backward_once, import_deepspeed
 
 if TYPE_CHECKING:
     from neox_core.contracts import Curriculum
+    from neox_core.contracts.objective import Outputs
     from neox_core.parallel.context import BuildContext
     from neox_core.parallel.row import Recompute, Row, RowLayer
     from neox_core.plan.runfile import RunPlan
@@ -40,6 +41,7 @@ def build_stage(
     if blocks < stages:
         raise ConfigError(f"{blocks} layers cannot be split into {stages} pipeline stages")
     import_deepspeed(plan.cluster.device)
+    go_backward_once()
     import deepspeed.comm
     from deepspeed.pipe import PipelineModule
     from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
@@ -57,10 +59,15 @@ def build_stage(
         flops_per_token = row.flops_per_token
         shared_modules = tuple(row.shared.values())
         _routing: Any = None
+        _judge: Any = None
 
         def route(self, routing: Any) -> None:
             """What `RowLayer.run` gets from the next pass on."""
             self._routing = routing
+
+        def judge_by(self, judge: Callable[[Outputs, tuple[Tensor, ...]], Tensor]) -> None:
+            """What gives the loss of a micro-batch, of the outputs of its pass and what the last stage gets of it."""
+            self._judge = judge
 
         def named_modules(
             self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
@@ -85,10 +92,9 @@ def build_stage(
                 tied.append((weight, context.groups.pipe))
             return tied
 
-        def mean_loss(self, passed: Tensor, labels: tuple[Tensor, ...]) -> Tensor:
-            """labels: and, where batches count unequally, what the mean of this one is multiplied by."""
-            mean = row.loss(self._module(len(layers) - 1), passed, labels[0])
-            return mean if len(labels) == 1 else mean * labels[1]
+        def mean_loss(self, passed: Any, given: tuple[Tensor, ...]) -> Tensor:
+            loss: Tensor = self._judge(row.outputs(self._module(len(layers) - 1), passed), given)
+            return loss
 
         def _module(self, index: int) -> nn.Module:
             key = _key(layers[index].module)
@@ -171,8 +177,14 @@ def _run_stage(
         for start in range(0, len(runs), recompute.layers):
             segment = partial(_residual, runs[start : start + recompute.layers], routing)
             x, *rest = passed
-            passed = (recompute.by(segment, x, *rest), *rest)
+            passed = _replaced(rest, recompute.by(segment, x, *rest))
     return passed
+
+
+def _replaced(rest: Sequence[Tensor], changed: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """What a layer passes on: from `changed` what is floating point, the residual stream first; others as before."""
+    x, *numbers = (changed,) if isinstance(changed, Tensor) else changed
+    return (x, *(numbers.pop(0) if each.is_floating_point() else each for each in rest))
 
 
 def _through(runs: Sequence[Callable[[Any, Any], Any]], routing: Any, passed: Any) -> Any:
@@ -181,9 +193,10 @@ def _through(runs: Sequence[Callable[[Any, Any], Any]], routing: Any, passed: An
     return passed
 
 
-def _residual(runs: Sequence[Callable[[Any, Any], Any]], routing: Any, *passed: Tensor) -> Tensor:
-    x: Tensor = _through(runs, routing, passed)[0]
-    return x
+def _residual(runs: Sequence[Callable[[Any, Any], Any]], routing: Any, *passed: Tensor) -> Tensor | tuple[Tensor, ...]:
+    x, *rest = _through(runs, routing, passed)
+    numbers = [each for each in rest if each.is_floating_point()]
+    return (x, *numbers) if numbers else x
 
 
 class PipelineEngine(Engine):
@@ -200,13 +213,14 @@ class PipelineEngine(Engine):
         super().__init__(engine, plan, optimizer, context, curriculum)
         self._length: int | None = None
         self._dtype = context.dtype
+        self._trained.judge_by(self._judge)
 
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
         """The loss is the mean of all data-parallel ranks, the same on each."""
         self._set_lr(lr)
         self._trained.route(self._routing_now())
-        some = [self._arrive(batch) for batch in islice(self._kept(batches), self._accumulation)]
-        pairs = self._pairs(some, [self._keys(index) for index in range(len(some))])
+        some = self._given(islice(self._kept(batches), self._accumulation), self._consumed)
+        pairs = [self._pair(each, share, self._keys(at)) for at, (each, share) in self._shared(some)]
         length = pairs[0][0][0].shape[1]
         if self._length not in (None, length):
             self._engine.reset_activation_shape()
@@ -219,8 +233,8 @@ class PipelineEngine(Engine):
 
     def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
         """The mean of all batches of all data-parallel ranks, the same on each."""
-        some = [self._arrive(batch) for batch in batches]
-        pairs = self._pairs(some, [self._no_keys(batch) for batch in some])
+        some = self._shared(self._given(batches, 0))
+        pairs = [self._pair(each, share, self._no_keys(each.tokens)) for _, (each, share) in some]
         self._engine.reset_activation_shape()
         mean = self._engine.eval_batch(iter(pairs), num_micro_batches=len(pairs))
         self._engine.reset_activation_shape()
@@ -247,17 +261,30 @@ class PipelineEngine(Engine):
             dist.broadcast(whole, group_src=owner, group=self._groups.pipe)
             yield name, whole
 
-    def _pairs(self, batches: list[Tensor], keys: list[tuple[Tensor, ...]]) -> list[tuple[tuple[Tensor, ...], ...]]:
-        """What the first stage gets of each batch, and what the last one."""
-        given = [(batch[:, :-1].contiguous(), *own) for batch, own in zip(batches, keys, strict=True)]
-        documents, labels = self._trained.documents, [batch[:, 1:] for batch in batches]
-        if documents is None:
-            return list(zip(given, [(each,) for each in labels], strict=True))
-        labels = [documents.labels(own[0], each) for own, each in zip(given, labels, strict=True)]
-        weights = (
-            [()] * len(labels) if self._weighing is None else zip(token_weights(batches, self._weighing, self._groups))
-        )
-        return [(own, (each, *weight)) for own, each, weight in zip(given, labels, weights, strict=True)]
+    def _shared(self, batches: Iterator[Batch]) -> Iterator[tuple[int, tuple[Batch, Tensor | None]]]:
+        return enumerate(self._criterion.shares(batches, self._groups))
+
+    def _pair(
+        self, batch: Batch, share: Tensor | None, keys: tuple[Tensor, ...]
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """What the first stage gets of a micro-batch, and what the last one."""
+        last = (batch.tokens, *(each for each in (batch.keys, share) if each is not None))
+        return (self._criterion.objective.inputs(batch).contiguous(), *keys), last
+
+    def _judge(self, outputs: Outputs, given: tuple[Tensor, ...]) -> Tensor:
+        """The loss of a micro-batch in the last stage: of its only pass, and what `_pair` has for it."""
+        tokens, *rest = given
+        batch = Batch(tokens, rest.pop(0) if self._criterion.draws else None, self._trained.documents)
+        passes = iter((outputs,))
+
+        def run(tokens: Tensor) -> Outputs:
+            only = next(passes, None)
+            if only is None:
+                raise self._criterion.reference.fault("makes several passes over the model, and a pipeline makes one")
+            return only
+
+        with self._casting():
+            return self._criterion.of(batch, rest[0] if rest else None)(run)
 
     def _no_keys(self, batch: Tensor) -> tuple[Tensor, ...]:
         """In place of those that an evaluation does not use, so that all that is sent has one form."""

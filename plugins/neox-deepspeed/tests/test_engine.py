@@ -1,5 +1,6 @@
 """Both engines against plain torch loops, in one process: updates, clipping, accumulation, and gradients gone bad."""
 
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
+from neox_core.parallel.outputs import WholeLogits
 from neox_core.plan.runfile import ComponentRef, PrecisionPlan, RunPlan
 from neox_core.run.optimizer import build_optimizer, spared_from_decay
 
@@ -23,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("process_group")
 ADAM = ComponentRef(
     "optimizer", "Adam", "neox-adam", "0.1.0", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings"
 )
+CAUSAL_LM = ComponentRef("objective", "causal-lm", "neox-causal-lm", "0.1.0", "neox_causal_lm.objective:CausalLM")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "bf16+": torch.bfloat16, "fp16": torch.float16}
 LRS = (0.01, 0.02, 0.005)
 WEIGHT_DECAY = 0.1
@@ -42,9 +45,11 @@ class Tiny(nn.Module):
         self.factor = 1.0
         self.dropout = 0.0
 
-    def forward(self, tokens: Tensor, labels: Tensor, *, routing: None = None) -> Tensor:
-        hidden = nn.functional.dropout(self.norm(self.embed(tokens)), self.dropout, self.training)
-        return nn.functional.cross_entropy(self.out(hidden).flatten(0, 1), labels.flatten()) * self.factor
+    def forward(self, compute: Callable[[Any], Tensor], *, routing: None = None) -> Tensor:
+        return compute(self.run) * self.factor
+
+    def run(self, tokens: Tensor) -> WholeLogits:
+        return WholeLogits(self.out(nn.functional.dropout(self.norm(self.embed(tokens)), self.dropout, self.training)))
 
 
 def make_plan(
@@ -74,6 +79,7 @@ def make_plan(
     return evolve(
         plan,
         engine_component=evolve(plan.engine_component, name=name),
+        objective=CAUSAL_LM,
         optim=evolve(
             plan.optim,
             optimizer=ADAM,
@@ -126,7 +132,7 @@ def reference(
         for _ in range(accumulation):
             batch = next(stream)
             with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-                loss = model(batch[:, :-1], batch[:, 1:])
+                loss = model.run(batch[:, :-1]).cross_entropy(batch[:, 1:])
             (loss / accumulation).backward()
             mean += float(loss.detach()) / accumulation
         losses.append(mean)

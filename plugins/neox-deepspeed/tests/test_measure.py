@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from neox_core.config.schema.structure import structure_settings
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
+from neox_core.parallel.outputs import WholeLogits
 from neox_core.plan.runfile import ComponentRef
 from neox_core.run.optimizer import build_optimizer
 from neox_core.run.startup import Startup
@@ -30,6 +32,7 @@ pytestmark = pytest.mark.usefixtures("process_group")
 ADAM = ComponentRef(
     "optimizer", "Adam", "neox-adam", "0.1.0", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings"
 )
+CAUSAL_LM = ComponentRef("objective", "causal-lm", "neox-causal-lm", "0.1.0", "neox_causal_lm.objective:CausalLM")
 
 
 class Model(nn.Module):
@@ -43,9 +46,8 @@ class Model(nn.Module):
         self.inner = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
         self.out = nn.Linear(8, 16)
 
-    def forward(self, tokens: Tensor, labels: Tensor, *, routing: None = None) -> Tensor:
-        logits = self.out(self.inner(self.embed(tokens)))
-        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    def forward(self, compute: Callable[[Any], Tensor], *, routing: None = None) -> Tensor:
+        return compute(lambda tokens: WholeLogits(self.out(self.inner(self.embed(tokens)))))
 
 
 def _train(folder: Path, zero: int, keys: dict[str, Any]) -> dict[str, float]:
@@ -54,6 +56,7 @@ def _train(folder: Path, zero: int, keys: dict[str, Any]) -> dict[str, float]:
     batch = {"train_micro_batch_size_per_gpu": 1, "train_batch_size": 1, "gradient_accumulation_steps": 1}
     plan = evolve(
         plan,
+        objective=CAUSAL_LM,
         optim=evolve(plan.optim, optimizer=ADAM, zero_stage=zero),
         engine={
             **batch,

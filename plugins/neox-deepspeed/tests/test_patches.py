@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import deepspeed
+from deepspeed.runtime.pipe.engine import PipelineEngine
 
 
 def fresh(script: str) -> str:
@@ -42,6 +43,11 @@ print(sys.modules["deepspeed.comm.torch"].build_shm_op())
 
 def test_an_engine_leaves_its_groups_behind() -> None:
     assert "mpu" not in inspect.getsource(deepspeed.DeepSpeedEngine.destroy), "delete forget_groups"
+
+
+def test_a_stage_that_sends_several_tensors_goes_backward_for_each() -> None:
+    source = inspect.getsource(PipelineEngine._exec_backward_pass)
+    assert "for i, (out, grad) in enumerate(zip(out_tensors, grad_tensors))" in source, "delete go_backward_once"
 
 
 def test_torch_waits_for_ever_for_a_lock(tmp_path: Path) -> None:

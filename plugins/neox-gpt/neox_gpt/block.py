@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from neox_core.parallel.tensor import ALONE
+from neox_gpt.auxiliary import names_of
 from neox_gpt.dropout import attended_site, drop, mlp_site
 from neox_gpt.scope import PLAIN, Scope
 
@@ -48,9 +49,15 @@ class Block(nn.Module):
         self.mlp_norm = None if shape.shared_norm else norm()
         self.mlp: Any = feed_forward()
         self.last_bias_apart = hasattr(self.mlp, "last_bias")
+        self.auxiliary = shape.auxiliary if names_of(self.mlp) else None
 
-    def forward(self, x: Tensor, position: Position, scope: Scope = PLAIN, layer: int = 0) -> Tensor:
-        """layer: the place of this pass among all layers; a block that is shared has several."""
+    def forward(
+        self, x: Tensor, position: Position, scope: Scope = PLAIN, layer: int = 0
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """layer: the place of this pass among all layers; a block that is shared has several.
+
+        Where the feed-forward gives losses or metrics, they follow as a vector, see `auxiliary`.
+        """
         apart = "bias_dropout_add" in self.kernels  # the last bias of a sublayer is then added with the residual
         normed = self.attention_norm(x)
         if self.adds_bias_apart:
@@ -70,9 +77,15 @@ class Block(nn.Module):
                 after = self._add(residual, attended, bias, scope.keys, site)
                 normed = self.mlp_norm(after)
             residual = normed if self.residual_post_norm else after
-        if not self.last_bias_apart:
-            return self._add(residual, self.mlp(normed), None, scope.keys, mlp_site(layer))
-        return self._add(residual, self.mlp(normed, bias=not apart), self.mlp.last_bias, scope.keys, mlp_site(layer))
+        fed = self.mlp(normed, bias=not apart) if self.last_bias_apart else self.mlp(normed)
+        numbers = None
+        if self.auxiliary is not None:
+            fed, numbers = fed
+        bias = self.mlp.last_bias if self.last_bias_apart else None
+        x = self._add(residual, fed, bias, scope.keys, mlp_site(layer))
+        if self.auxiliary is None or numbers is None:
+            return x
+        return x, self.auxiliary.vector(numbers, x, self.tensor)
 
     def _add(self, residual: Tensor, x: Tensor, bias: Tensor | None, keys: Tensor | None, site: int) -> Tensor:
         """The residual stream after a sublayer whose result is `x`, without its last bias where a kernel adds it."""

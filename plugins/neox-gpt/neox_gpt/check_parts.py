@@ -15,11 +15,13 @@ from torch import Tensor, nn
 
 from neox_core.errors import ConfigError
 from neox_core.parallel.tensor import ALONE
+from neox_gpt.auxiliary import LOSSES, METRICS, auxiliary_of, fault_of, names_of
 from neox_gpt.scope import Scope
 
 if TYPE_CHECKING:
     from neox_core.parallel.context import BuildContext
     from neox_core.plan.runfile import ComponentRef
+    from neox_gpt.auxiliary import Auxiliary
     from neox_gpt.config.plan import GPTPlan
     from neox_gpt.contracts import Activation, FeedForwardShape, MixerShape, PositionShape
     from neox_gpt.shape import ModelShape
@@ -53,21 +55,22 @@ def probe_parts(plan: GPTPlan, activation: Activation, shape: PositionShape, con
         _probe_position(plan.position, shape, context)
 
 
-def probe_feed_forwards(plan: GPTPlan, activation: Activation, shape: ModelShape) -> int:
-    """The FLOPs per token of the feed-forwards of all layers, forward and backward.
+def probe_feed_forwards(plan: GPTPlan, activation: Activation, shape: ModelShape) -> tuple[int, Auxiliary | None]:
+    """The FLOPs per token of the feed-forwards of all layers, forward and backward, and what they give besides.
 
-    Raises PluginError for one that is not a module, does not tell its FLOPs, or gives another shape or dtype than its
-    input's; the last is tried where its weights take little memory.
+    Raises PluginError for one that is not a module, does not tell its FLOPs, gives another shape or dtype than its
+    input's, or other numbers than it says; the last two are tried where its weights take little memory.
     """
-    flops: dict[int, int] = {}
+    made: dict[int, Any] = {}
     for layer, block in enumerate(shape.layer_order):
         place = plan.place_of_feed_forward(layer)
-        if place not in flops:
-            flops[place] = _probe_feed_forward(plan.used_feed_forwards[place], activation, shape.feed_forward(block))
-    return sum(flops[plan.place_of_feed_forward(layer)] for layer in range(shape.num_layers))
+        if place not in made:
+            made[place] = _probe_feed_forward(plan.used_feed_forwards[place], activation, shape.feed_forward(block))
+    of_layers = [made[plan.place_of_feed_forward(layer)] for layer in range(shape.num_layers)]
+    return sum(each.flops_per_token for each in of_layers), auxiliary_of(of_layers)
 
 
-def _probe_feed_forward(reference: ComponentRef, activation: Activation, shape: FeedForwardShape) -> int:
+def _probe_feed_forward(reference: ComponentRef, activation: Activation, shape: FeedForwardShape) -> Any:
     with torch.device("meta"):
         made = reference.make(shape, activation, ALONE)
     if not isinstance(made, nn.Module):
@@ -75,13 +78,21 @@ def _probe_feed_forward(reference: ComponentRef, activation: Activation, shape: 
     flops = getattr(made, "flops_per_token", None)
     if not isinstance(flops, int):
         raise reference.fault(f"its flops_per_token is {_shown(flops)}, not a whole number")
+    for attribute in (LOSSES, METRICS):
+        names = getattr(made, attribute, ())
+        if not isinstance(names, tuple) or not all(isinstance(each, str) for each in names):
+            raise reference.fault(f"its {attribute} is {_shown(names)}, not a tuple of names")
     if sum(each.numel() for each in made.parameters()) <= FEW:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
             real, x = reference.make(shape, activation, ALONE).float(), torch.zeros(1, 2, shape.hidden_size)
             with reference.blamed():
                 found = real(x)
+        if names_of(made):
+            found, numbers = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
+            if fault := fault_of(made, numbers):
+                raise reference.fault(fault)
         _require_like(reference, f"of {_shown(x)}", [found], [x])
-    return flops
+    return made
 
 
 def probe_mixers(plan: GPTPlan, shape: ModelShape, places: PositionShape) -> int | None:

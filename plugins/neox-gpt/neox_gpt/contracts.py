@@ -106,7 +106,12 @@ class FeedForward(Protocol):
       no random numbers, since activations are computed again in the backward pass. The block adds dropout.
     * Products of half-precision numbers are summed in fp32, as torch's are. The gradient is that of the function.
     * It does not wait for the device (`.item()`, `nonzero`, `if tensor:`), and it raises nothing for finite input.
-    * It returns a tensor; losses and metrics beside it are not taken.
+    * `auxiliary_losses` and `auxiliary_metrics`, tuples of names that may be left out: what it gives besides. It then
+      returns (tensor, numbers), a dict with a scalar of fp32 or wider for each name, a mean over the tokens of a call.
+      A loss comes with its coefficient in it, and is added to what is trained on; its gradient counts once, in every
+      layout, also where activations are computed again. The log has the sum of a loss over the layers, and the mean of
+      a metric, as `feed_forward_<name>`.
+    * Each tensor rank gives the same numbers, computed from what `tensor.enter` and `tensor.copy` give.
     * `flops_per_token`: floating-point operations of forward and backward for one token, all tensor ranks together;
       6 for each weight that is multiplied.
 
@@ -127,7 +132,7 @@ class FeedForward(Protocol):
 
     flops_per_token: int
 
-    def __call__(self, x: Tensor) -> Tensor: ...
+    def __call__(self, x: Tensor) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]: ...
 
 
 @frozen

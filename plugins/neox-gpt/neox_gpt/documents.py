@@ -6,8 +6,6 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from neox_gpt.loss import IGNORED
-
 
 @frozen
 class DocumentRules:
@@ -39,10 +37,6 @@ class DocumentRules:
         first = torch.where(begins, index, 0).cummax(1).values
         return index - first
 
-    def counted(self, tokens: Tensor) -> Tensor:
-        """int64 [batch, seq] -> how many of their labels count, an int64 scalar."""
-        return (tokens != self.eod).sum() if self.mask_loss else torch.full((), tokens.numel(), device=tokens.device)
-
-    def labels(self, tokens: Tensor, labels: Tensor) -> Tensor:
-        """The labels that count; the others become -100."""
-        return labels.masked_fill(tokens == self.eod, IGNORED) if self.mask_loss else labels
+    def counts(self, tokens: Tensor) -> Tensor | None:
+        """int64 [batch, seq] -> whether the label of each token counts, bool [batch, seq]; None: all do."""
+        return tokens != self.eod if self.mask_loss else None

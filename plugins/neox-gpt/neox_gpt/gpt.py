@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from neox_core.parallel.outputs import IGNORED
+from neox_core.parallel.sample_keys import mix
 from neox_core.parallel.tensor import ALONE
 from neox_gpt.attention.attention import Attention
 from neox_gpt.attention.cache import DecodingCache
@@ -19,11 +22,13 @@ from neox_gpt.embedding import Embedding
 from neox_gpt.linear import ColumnLinear
 from neox_gpt.loss import cross_entropy
 from neox_gpt.matmul import linear
+from neox_gpt.outputs import DecoderOutputs
 from neox_gpt.recompute import run_layers
 from neox_gpt.scope import Scope, prepare
 from neox_gpt.shape import flops_per_token
 
 if TYPE_CHECKING:
+    from neox_core.contracts.objective import Run
     from neox_core.parallel.row import Recompute, Routing
     from neox_core.parallel.tensor import TensorParallel
     from neox_gpt.attention.sparse import BlockTable
@@ -85,23 +90,43 @@ class GPT(nn.Module):
         self.head = head
 
     def forward(
-        self, tokens: Tensor, labels: Tensor, keys: Tensor | None = None, *, routing: Routing | None = None
+        self, compute: Callable[[Run], Tensor], keys: Tensor | None = None, *, routing: Routing | None = None
     ) -> Tensor:
-        """Mean cross-entropy in nats over the labels that are not -100; tokens, labels: int64 [batch, seq].
+        """What `compute` makes of passes over the model: see `parallel.row.Model`.
 
-        The logits exist for a few tokens at a time, never for the whole batch. keys: one for each sample, which in
-        training decide what dropout drops, see `parallel.sample_keys`. routing: the layers that see some of the
-        tokens. Raises ValueError where keys are missing.
+        keys: one for each sample, which in training decide what dropout drops, see `parallel.sample_keys`; each pass
+        drops others. routing: the layers that see some of the tokens. Raises ValueError where keys are missing.
         """
         if not self.training:
             keys = None
         elif keys is None and self.shape.has_dropout:
             raise ValueError("training with dropout needs the keys of the samples")
-        if self.documents is not None:
-            labels = self.documents.labels(tokens, labels)
-        hidden = self.tensor.enter(self.hidden(tokens, keys=keys, routing=routing))
+        passes = count()
+
+        def run(tokens: Tensor) -> DecoderOutputs:
+            number = next(passes)
+            return self.outputs(tokens, mix(keys ^ number) if keys is not None and number else keys, routing)
+
+        return compute(run)
+
+    def loss(
+        self, tokens: Tensor, labels: Tensor, keys: Tensor | None = None, *, routing: Routing | None = None
+    ) -> Tensor:
+        """Mean cross-entropy in nats over the labels that count and are not -100; tokens, labels: int64 [batch, seq].
+
+        The logits exist for a few tokens at a time, never for the whole batch. The others as of `forward`.
+        """
+        counts = None if self.documents is None else self.documents.counts(tokens)
+        labels = labels if counts is None else labels.masked_fill(~counts, IGNORED)
+        loss: Tensor = self(lambda run: run(tokens).cross_entropy(labels), keys, routing=routing)
+        return loss
+
+    def outputs(self, tokens: Tensor, keys: Tensor | None, routing: Routing | None) -> DecoderOutputs:
+        """What one pass gives. tokens: int64 [batch, seq]."""
+        x, total = self._states(tokens, None, keys, routing)
         loss = self.kernels.get("cross_entropy") or partial(cross_entropy, compiled=self.compiled_loss)
-        return loss(hidden, self.output_weight, labels, narrow=self.narrow_loss, tensor=self.tensor)
+        hidden, auxiliary = self.tensor.enter(x), self.shape.auxiliary
+        return DecoderOutputs(hidden, self.output_weight, self.tensor, self.narrow_loss, loss, total, auxiliary)
 
     def logits(self, tokens: Tensor, cache: DecodingCache | None = None) -> Tensor:
         """int64 [batch, seq] -> [batch, seq, vocab]. With a cache, `tokens` are those that follow what it holds."""
@@ -124,13 +149,19 @@ class GPT(nn.Module):
 
         With a cache a sequence is one document, whatever is in it.
         """
+        return self._states(tokens, cache, keys, routing)[0]
+
+    def _states(
+        self, tokens: Tensor, cache: DecodingCache | None, keys: Tensor | None, routing: Routing | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """`hidden`, and the sum of what the layers give besides, see `auxiliary`."""
         positions, scope = self.scope(tokens, cache, keys, routing)
         x = self.embedding(tokens, positions, self.position, keys)
         blocks = [(layer, self.layers[index]) for layer, index in enumerate(self.shape.layer_order)]
-        x = run_layers(blocks, x, self.position, scope, self.recompute)
+        x, total = run_layers(blocks, x, self.position, scope, self.recompute)
         if cache is not None:
             cache.advance(tokens.shape[1])
-        return self.final_norm(x)
+        return self.final_norm(x), total
 
     def scope(
         self,

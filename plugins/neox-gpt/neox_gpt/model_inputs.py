@@ -65,7 +65,8 @@ def load_parts(
     activation = build_activation(plan.activation)
     probe_parts(plan, activation, _position_shape(plan), context)
     shape = build_shape(plan, vocab_size, gated=activation.gated)
-    shape = evolve(shape, feed_forward_flops=probe_feed_forwards(plan, activation, shape))
+    flops, auxiliary = probe_feed_forwards(plan, activation, shape)
+    shape = evolve(shape, feed_forward_flops=flops, auxiliary=auxiliary)
     shape = evolve(shape, mixer_flops=probe_mixers(plan, shape, _position_shape(plan)))
     tensor = context.groups.tensor
 

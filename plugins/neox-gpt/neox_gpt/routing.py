@@ -7,7 +7,7 @@ not from ranks, micro-batches or recomputation. Source: Yao et al. 2022, arXiv:2
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from attrs import evolve
@@ -32,8 +32,11 @@ def chosen(routing: Routing, keys: Tensor, layer: int, seq: int) -> Tensor:
     return drawn.argsort(dim=1, stable=True)[:, : routing.kept].sort(1).values
 
 
-def through_some(run: Callable[..., Tensor], x: Tensor, position: Position, scope: Scope, layer: int) -> Tensor:
-    """`x` [batch, seq, hidden] after a layer that sees the chosen tokens, in their places. `scope` has routing."""
+def through_some(run: Callable[..., Any], x: Tensor, position: Position, scope: Scope, layer: int) -> Any:
+    """`x` [batch, seq, hidden] after a layer that sees the chosen tokens, in their places. `scope` has routing.
+
+    And what the layer gives besides, see `auxiliary`.
+    """
     routing, keys = scope.routing, scope.keys
     if routing is None or keys is None:
         raise ValueError("routing needs the keys of the samples")
@@ -45,4 +48,7 @@ def through_some(run: Callable[..., Tensor], x: Tensor, position: Position, scop
     changed = {"positions": within, "documents": documents, "mask": mask_of_pass(documents)}
     inner = evolve(scope, prepared=scope.prepare(within), routing=None, **changed)
     index = seen[..., None].expand(-1, -1, width)
-    return x.scatter(1, index, run(x.gather(1, index), position, inner, layer).to(x.dtype))
+    result = run(x.gather(1, index), position, inner, layer)
+    if isinstance(result, Tensor):
+        return x.scatter(1, index, result.to(x.dtype))
+    return x.scatter(1, index, result[0].to(x.dtype)), result[1]

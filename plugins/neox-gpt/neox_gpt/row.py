@@ -1,7 +1,8 @@
 """The decoder as a row of layers, each of which takes what the one before returns: what a pipeline cuts into stages.
 
-Between layers goes the residual stream, [batch, seq, hidden], and beside it what later layers need of the samples: the
-tokens where documents in a sample are told apart, and the keys of dropout.
+Between layers goes the residual stream, [batch, seq, hidden], and beside it what feed-forwards have given so far, see
+`auxiliary`, and what later layers need of the samples: the tokens where documents in a sample are told apart, and the
+keys of dropout.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from neox_gpt.attention.flex import mask_of_pass
 from neox_gpt.block import Block
 from neox_gpt.embedding import Embedding
 from neox_gpt.linear import ColumnLinear
-from neox_gpt.loss import cross_entropy
+from neox_gpt.outputs import DecoderOutputs
 from neox_gpt.recompute import run_layers
 from neox_gpt.scope import Scope, prepare
 from neox_gpt.shape import flops_per_token
@@ -98,11 +99,13 @@ class DecoderRow:
         prepared = self._position.prepare(torch.arange(1), torch.float32)
         return any(isinstance(each, Tensor) and each.requires_grad for each in tree_leaves(prepared))
 
-    def loss(self, last: nn.Module, passed: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy of a micro-batch, see `model.loss.cross_entropy`."""
-        weight = cast("Tensor", last.weight)
-        with self._casting(passed):
-            return cross_entropy(passed, weight, labels, narrow=self.parts.narrow_loss, tensor=self.parts.tensor)
+    def outputs(self, last: nn.Module, passed: Any) -> DecoderOutputs:
+        """See `parallel.row.Row`; autocast is the caller's."""
+        hidden, total = passed if isinstance(passed, tuple) else (passed, None)
+        weight, parts = cast("Tensor", last.weight), self.parts
+        return DecoderOutputs(
+            hidden, weight, parts.tensor, parts.narrow_loss, total=total, auxiliary=parts.shape.auxiliary
+        )
 
     @property
     def _position(self) -> Position:
@@ -117,20 +120,24 @@ class DecoderRow:
             positions = within
         with self._casting(tokens):
             x = embedding(tokens, positions, self._position, self._keys(passed, training=embedding.training))
-        return (x, *((tokens,) if documents is not None else ()), *keys)
+        auxiliary = self.parts.shape.auxiliary
+        start = () if auxiliary is None else (auxiliary.start(x),)
+        return (x, *start, *((tokens,) if documents is not None else ()), *keys)
 
     def _block(self, layer: int, block: nn.Module, passed: Passed, routing: Routing | None) -> Passed:
         """layer: the place of this pass among all blocks; a block that is shared has several."""
         x, *rest = passed
+        given = [rest.pop(0)] if self.parts.shape.auxiliary is not None else []
         with self._casting(x):
             scope = self._scope(x, tuple(rest), routing, training=block.training)
-            x = run_layers([(layer, cast("Block", block))], x, self._position, scope)
-        return (x, *rest)
+            x, more = run_layers([(layer, cast("Block", block))], x, self._position, scope)
+        return (x, *(each if more is None else each + more for each in given), *rest)
 
-    def _normalise(self, norm: nn.Module, passed: Passed, routing: Routing | None) -> Tensor:
-        """What the output gets: all positions, on every rank of a tensor group."""
+    def _normalise(self, norm: nn.Module, passed: Passed, routing: Routing | None) -> Tensor | Passed:
+        """What the output gets: all positions, on every rank of a tensor group; and what feed-forwards have given."""
         with self._casting(passed[0]):
-            return self.parts.tensor.enter(norm(passed[0]))
+            x = self.parts.tensor.enter(norm(passed[0]))
+        return x if self.parts.shape.auxiliary is None else (x, passed[1])
 
     def _casting(self, x: Tensor) -> torch.autocast:
         return torch.autocast(x.device.type, self.autocast, enabled=self.autocast is not None)

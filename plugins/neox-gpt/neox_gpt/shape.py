@@ -12,6 +12,7 @@ from neox_gpt.contracts import FeedForwardShape, MixerShape
 if TYPE_CHECKING:
     from torch import nn
 
+    from neox_gpt.auxiliary import Auxiliary
     from neox_gpt.config.plan import GPTPlan
 
 
@@ -25,7 +26,7 @@ class ModelShape:
     vocab_size: rows of the embedding, padding included. intermediate_size: inputs of the MLP's second projection; the
     first has as many outputs, or twice as many when the activation is gated. feed_forward_flops: see `flops_per_token`,
     of the feed-forwards of all layers; None: all are the MLP. mixer_flops: the same of the mixers; None: all are
-    softmax attention.
+    softmax attention. auxiliary: what feed-forwards give besides their tensors.
     """
 
     num_layers: int
@@ -51,6 +52,7 @@ class ModelShape:
     softmax_in_fp32: bool = False
     feed_forward_flops: int | None = None
     mixer_flops: int | None = None
+    auxiliary: Auxiliary | None = None
 
     @property
     def head_dim(self) -> int:

@@ -40,7 +40,7 @@ def losses(model: GPT, tokens: Tensor) -> list[float]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     found = []
     for _ in range(4):
-        loss = model(tokens[:, :-1], tokens[:, 1:])
+        loss = model.loss(tokens[:, :-1], tokens[:, 1:])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

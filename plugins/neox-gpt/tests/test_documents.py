@@ -22,11 +22,12 @@ def test_the_documents_own_example() -> None:
     tokens = torch.tensor([[1, 2, 9, 3, 4], [9, 9, 1, 2, 9]])
     assert rules.positions(tokens).tolist() == [[0, 1, 2, 0, 1], [0, 0, 0, 1, 2]]
     assert rules.index(tokens).tolist() == [[0, 0, 0, 1, 1], [0, 1, 2, 2, 2]]
-    labels = torch.tensor([[2, 9, 3, 4, 5], [9, 1, 2, 9, 1]])
-    assert rules.labels(tokens, labels).tolist() == [[2, 9, -100, 4, 5], [-100, -100, 2, 9, -100]]
+    counts = rules.counts(tokens)
+    assert counts is not None
+    assert counts.tolist() == [[True, True, False, True, True], [False, False, True, True, False]]
     off = DocumentRules(9)
     assert off.positions(tokens) is off.index(tokens) is None
-    assert torch.equal(off.labels(tokens, labels), labels)
+    assert off.counts(tokens) is None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ def test_eod_leaves_the_loss(make, tokens: Tensor) -> None:
     logits = make().logits(ends)
     losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
     expected = losses[(ends != 0).flatten()].mean()
-    torch.testing.assert_close(make(eod_mask_loss=True)(ends, labels), expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(make(eod_mask_loss=True).loss(ends, labels), expected, rtol=1e-5, atol=0)
 
 
 def test_without_an_end_there_are_no_documents(plan: GPTPlan) -> None:

@@ -85,7 +85,7 @@ def passes_differ(built: Built) -> bool:
     """Whether two passes in training mode, of other samples, differ."""
     built.model.train()
     one, other = (sample_keys(seed, 0, 2, torch.device("cpu")) for seed in (1, 2))
-    return not torch.equal(built.model(TOKENS, TOKENS, one), built.model(TOKENS, TOKENS, other))
+    return not torch.equal(built.model.loss(TOKENS, TOKENS, one), built.model.loss(TOKENS, TOKENS, other))
 
 
 def decays(built: Built) -> set[tuple[float, bool]]:

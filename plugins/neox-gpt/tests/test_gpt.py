@@ -75,7 +75,7 @@ def test_equals_hugging_face(make, tokens: Tensor, name: str, tied: bool) -> Non
 
     labels = tokens.roll(-1, 1)
     labels[0, :5] = -100
-    loss = model(tokens, labels)
+    loss = model.loss(tokens, labels)
     expected = F.cross_entropy(theirs.flatten(0, 1), labels.flatten(), ignore_index=-100)
     torch.testing.assert_close(loss, expected, rtol=1e-5, atol=0)
 
@@ -100,7 +100,7 @@ def test_loss_and_logits_agree(make, form: str, tokens: Tensor) -> None:
     roughen(model)
     labels = tokens.roll(-1, 1)
     expected = F.cross_entropy(model.logits(tokens).flatten(0, 1), labels.flatten())
-    torch.testing.assert_close(model(tokens, labels), expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(model.loss(tokens, labels), expected, rtol=1e-12, atol=0)
 
 
 def test_a_token_sees_nothing_after_it(make, form: str, tokens: Tensor) -> None:
@@ -162,12 +162,14 @@ def test_dropout_acts_in_training_only(make, tokens: Tensor) -> None:
         roughen(model)
         labels = tokens.roll(-1, 1)
         some, others = sample_keys(1, 0, 3, "cpu"), sample_keys(1, 3, 3, "cpu")
-        assert not torch.equal(model.train()(tokens, labels, some), model(tokens, labels, others))
+        assert not torch.equal(model.train().loss(tokens, labels, some), model.loss(tokens, labels, others))
         with pytest.raises(ValueError, match="needs the keys"):
-            model(tokens, labels)
+            model.loss(tokens, labels)
         quiet = make()
         quiet.load_state_dict(model.state_dict())
-        torch.testing.assert_close(model.eval()(tokens, labels, some), quiet(tokens, labels), rtol=1e-6, atol=0)
+        torch.testing.assert_close(
+            model.eval().loss(tokens, labels, some), quiet.loss(tokens, labels), rtol=1e-6, atol=0
+        )
 
 
 @pytest.mark.parametrize("name", ["pythia", "serial"])
@@ -204,9 +206,9 @@ def test_softmax_in_fp32_is_nearer_to_the_truth(make) -> None:
 def test_autocast_keeps_fp32_weights_and_a_loss_near_fp32(make, form: str, tokens: Tensor) -> None:
     model = make(form)
     labels = tokens.roll(-1, 1)
-    exact = model(tokens, labels)
+    exact = model.loss(tokens, labels)
     with torch.autocast("cpu", torch.bfloat16):
-        loss = model(tokens, labels)
+        loss = model.loss(tokens, labels)
     loss.backward()
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss, exact, rtol=2e-3, atol=0)
@@ -218,13 +220,13 @@ def test_narrow_loss_reaches_the_loss(make, tokens: Tensor) -> None:
     model = make(dtype=torch.bfloat16)
     for narrow in (True, False):
         model.narrow_loss = narrow
-        losses = torch.stack([model(tokens[:1, :1], tokens[:1, at : at + 1]) for at in range(5)])
+        losses = torch.stack([model.loss(tokens[:1, :1], tokens[:1, at : at + 1]) for at in range(5)])
         assert bool((losses == losses.bfloat16()).all()) == narrow
 
 
 def test_half_weights_train(make, form: str, tokens: Tensor) -> None:
     model = make(form, dtype=torch.bfloat16)
-    loss = model(tokens, tokens.roll(-1, 1))
+    loss = model.loss(tokens, tokens.roll(-1, 1))
     loss.backward()
     assert loss.dtype == torch.float32
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())

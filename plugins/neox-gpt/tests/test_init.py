@@ -108,7 +108,7 @@ def test_positions_are_drawn_too(make) -> None:
 
 
 def test_first_loss_is_that_of_a_model_that_knows_nothing(make, form, tokens) -> None:
-    assert make(form)(tokens, tokens.roll(-1, 1)).item() == pytest.approx(math.log(96), abs=0.1)
+    assert make(form).loss(tokens, tokens.roll(-1, 1)).item() == pytest.approx(math.log(96), abs=0.1)
 
 
 def test_unknown_method_is_refused(make) -> None:

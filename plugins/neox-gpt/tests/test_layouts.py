@@ -59,7 +59,7 @@ def tokens(seq: int = 64) -> Tensor:
 
 def test_a_dense_layout_is_attention_to_everything_before() -> None:
     plain, sparse = model(), model((DENSE,), (0, 0))
-    losses = [each(tokens(), tokens().roll(-1, 1)) for each in (plain, sparse)]
+    losses = [each.loss(tokens(), tokens().roll(-1, 1)) for each in (plain, sparse)]
     torch.testing.assert_close(losses[0], losses[1], rtol=0, atol=1e-5)
     for each in losses:
         each.backward()
@@ -116,7 +116,7 @@ def test_the_window_is_what_there_are_layouts_for() -> None:
 @pytest.mark.parametrize("plan", [evolve(PLAN, num_kv_heads=2), evolve(PLAN, num_unique_layers=1)])
 def test_shared_keys_and_shared_layers(plan: GPTPlan) -> None:
     changes = {"num_kv_heads": plan.num_kv_heads, "num_unique_layers": plan.num_unique_layers}
-    losses = [each(tokens(), tokens()) for each in (model(**changes), model((DENSE,), (None, 0), **changes))]
+    losses = [each.loss(tokens(), tokens()) for each in (model(**changes), model((DENSE,), (None, 0), **changes))]
     torch.testing.assert_close(losses[0], losses[1], rtol=0, atol=1e-5)
 
 

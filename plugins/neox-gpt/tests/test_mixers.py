@@ -76,7 +76,7 @@ def test_it_trains_beside_softmax_attention(resolve: Resolve) -> None:
     tokens = torch.arange(64).view(4, 16)
     losses = []
     for _ in range(3):
-        loss = model(tokens, tokens.roll(-1, 1))
+        loss = model.loss(tokens, tokens.roll(-1, 1))
         losses.append(loss.item())
         loss.backward()
         assert model.layers[1].attention.gate.weight.grad.abs().sum() > 0

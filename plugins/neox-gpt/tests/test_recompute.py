@@ -71,7 +71,7 @@ def model_of(plan: GPTPlan, recompute: Recompute | None) -> GPT:
 
 
 def step(model: GPT) -> tuple[Tensor, dict[str, Tensor]]:
-    loss = model(TOKENS[:, :-1], TOKENS[:, 1:], sample_keys(7, 0, 3, "cpu"))
+    loss = model.loss(TOKENS[:, :-1], TOKENS[:, 1:], sample_keys(7, 0, 3, "cpu"))
     loss.backward()
     return loss.detach(), {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
 
@@ -122,7 +122,7 @@ def test_each_layer_runs_twice_in_so_many_segments(
     ran.clear()
     model = model_of(PLAN, Recompute(layers, by)).eval()
     with torch.no_grad():
-        model(TOKENS[:, :-1], TOKENS[:, 1:])
+        model.loss(TOKENS[:, :-1], TOKENS[:, 1:])
     assert ran == [0, 1, 2, 3]
 
 
@@ -135,7 +135,7 @@ def held(recompute: Recompute | None) -> int:
     plan = evolve(PLAN, hidden_dropout=0.0, attention_dropout=0.0, reset_position_ids=False, num_layers=8)
     model = model_of(plan, recompute)
     before = tensors_alive()
-    loss = model(TOKENS[:, :-1], TOKENS[:, 1:])
+    loss = model.loss(TOKENS[:, :-1], TOKENS[:, 1:])
     after = tensors_alive()
     del loss
     return after - before

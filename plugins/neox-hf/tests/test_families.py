@@ -160,7 +160,7 @@ def test_logits_and_loss(imported: Imported, tokens: Tensor) -> None:
     assert divergence.max() < 1e-8
     labels = tokens.roll(-1, 1)
     loss = F.cross_entropy(expected.flatten(0, 1), labels.flatten())
-    torch.testing.assert_close(model(tokens, labels), loss, rtol=0, atol=1e-5)
+    torch.testing.assert_close(model.loss(tokens, labels), loss, rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
@@ -181,7 +181,7 @@ def test_one_step_of_an_optimizer(imported: Imported, tokens: Tensor) -> None:
     model = ours(plan, out).train()
     twin = type(theirs).from_pretrained(folder, dtype=torch.float32)
     optimizers = [torch.optim.AdamW(each.parameters(), lr=1e-3, eps=1e-4) for each in (model, twin)]
-    model(tokens, labels).backward()
+    model.loss(tokens, labels).backward()
     F.cross_entropy(twin(tokens).logits.flatten(0, 1), labels.flatten()).backward()
     for optimizer in optimizers:
         optimizer.step()

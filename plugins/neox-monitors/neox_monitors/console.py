@@ -16,6 +16,8 @@ from neox_core.terminal import printable
 from neox_monitors.curve import draw
 
 MOST_POINTS = 2000
+MEASURED = ("objective_", "feed_forward_", "optimizer_", "curriculum_", "model_")
+"""How the names of what components measure begin."""
 
 
 class Bar(Progress):
@@ -126,6 +128,7 @@ def describe(values: Mapping[str, float]) -> str:
         parts.append(f"{values['skipped_steps']:.0f} skipped")
     if values["data_wait_s"] > 0.01 * values["step_s"]:
         parts.append(f"data wait {values['data_wait_s'] * 1000:.0f} ms")
+    parts += [f"{name} {value:.4g}" for name, value in values.items() if name.startswith(MEASURED)]
     return "  ".join(parts)
 
 

@@ -51,6 +51,13 @@ def test_plain_lines_when_nobody_watches(make):
     assert "\x1b" not in out.getvalue()
 
 
+def test_what_components_measure_is_shown(make):
+    out = io.StringIO()
+    make(out).log(10, {**VALUES, "objective_z": 37.4751, "feed_forward_router_z": 0.00345, "tflops": 1.0})
+    line = out.getvalue().splitlines()[-1]
+    assert line.endswith("1.50 GiB  objective_z 37.48  feed_forward_router_z 0.00345  5s left")
+
+
 def test_long_lines_are_not_broken(make):
     out = io.StringIO()
     make(out).say("x" * 500)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from neox_plain.config.memory import expected_memory
     from neox_plain.engine import Engine, build_engine
     from neox_plain.peak import find_peak
-    from neox_plain.token_weights import token_weights
 
 _LATER = {
     "BaseEngine": "base_engine:BaseEngine",
@@ -27,7 +26,6 @@ _LATER = {
     "find_peak": "peak:find_peak",
     "plain_options": "base_engine:plain_options",
     "precision_rules": "planner:precision_rules",
-    "token_weights": "token_weights:token_weights",
 }
 
 
@@ -48,5 +46,4 @@ __all__ = [
     "find_peak",
     "plain_options",
     "precision_rules",
-    "token_weights",
 ]

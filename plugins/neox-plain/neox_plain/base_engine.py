@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ import torch
 from attrs import frozen
 from torch import Tensor, nn
 
+from neox_core.contracts.objective import Batch
 from neox_core.contracts.optim import AveragingOptimizer
 from neox_core.errors import CheckpointError
 from neox_core.parallel.row import Routing
@@ -20,12 +21,11 @@ from neox_core.parallel.sample_keys import sample_keys
 from neox_core.parallel.tensor import cut_of
 from neox_core.untrusted import replaces, short
 from neox_plain.clip import clip, counts_here
-from neox_plain.token_weights import token_weights
+from neox_plain.criterion import Criterion
 
 if TYPE_CHECKING:
     from neox_core.contracts.curriculum import Curriculum
     from neox_core.parallel.context import BuildContext
-    from neox_core.parallel.row import Documents
     from neox_core.plan.runfile import RunPlan
 
 AUTOCAST = {"bf16": torch.bfloat16}
@@ -85,8 +85,7 @@ class BaseEngine(ABC):
         self._trained: Any = model  # a `parallel.row.Model`, or a stage of one
         self._named = dict(model.named_parameters())
         self._needs_keys = self._trained.draws or curriculum is not None
-        documents: Documents | None = self._trained.documents
-        self._weighing = documents if documents is not None and documents.mask_loss else None
+        self._criterion = Criterion(plan.objective, plan)
         self.optimizer = optimizer
         self._averaging = optimizer if isinstance(optimizer, AveragingOptimizer) else None
         self._options = [plain_options(group) for group in optimizer.param_groups]
@@ -100,8 +99,10 @@ class BaseEngine(ABC):
         """As `contracts.engine.Engine.train_step`."""
 
     @abstractmethod
-    def _forward(self, batch: Tensor, keys: tuple[Tensor, ...], routing: Routing | None, micro_step: int) -> Tensor:
-        """The loss of micro-batch `micro_step` of a step, for `_backward`."""
+    def _forward(
+        self, batch: Batch, share: Tensor | None, keys: tuple[Tensor, ...], routing: Routing | None, micro_step: int
+    ) -> Tensor:
+        """The loss of micro-batch `micro_step` of a step, for `_backward`; share: what its mean is multiplied by."""
 
     @abstractmethod
     def _backward(self, loss: Tensor, micro_step: int) -> None:
@@ -142,19 +143,20 @@ class BaseEngine(ABC):
         return list(found)
 
     def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
-        """This rank's loss of each batch, without dropout: scalars on the device.
+        """This rank's loss of each batch, without dropout and auxiliary losses: scalars on the device.
 
         Where some tokens do not count, each is weighed so that the mean over all ranks is the mean over tokens.
         """
         self.model.eval()
-        weights: Sequence[Tensor] | None = None
-        if self._weighing is not None:
-            batches = [self._arrive(batch) for batch in batches]
-            weights = token_weights(batches, self._weighing, self._groups)
         with torch.no_grad():
-            losses = [self._loss(self._evaluated(), batch) for batch in batches]
+            some = self._criterion.shares(self._given(batches, 0), self._groups)
+            losses = [self._loss(self._evaluated(), batch, share) for batch, share in some]
         self.model.train()
-        return losses if weights is None else [loss * each for loss, each in zip(losses, weights, strict=True)]
+        return losses
+
+    def metrics(self) -> Mapping[str, Tensor]:
+        """The means of what objective and model measured since the last call: scalars on the device by name."""
+        return self._criterion.metrics()
 
     def grad_norm(self) -> float | None:
         """Norm of the whole gradient of the last step, before clipping; None before the first. Waits for the device."""
@@ -243,25 +245,28 @@ class BaseEngine(ABC):
     def _forward_backward(self, batches: Iterator[Tensor]) -> Tensor:
         """The gradients of one step; returns the mean of its losses."""
         total, routing = torch.zeros((), device=self.device), self._routing_now()
-        weights: Sequence[Tensor] | None = None
-        if self._weighing is not None:
-            some = [self._arrive(batch) for batch in islice(batches, self._accumulation)]
-            weights, batches = token_weights(some, self._weighing, self._groups), iter(some)
-        for micro_step in range(self._accumulation):
-            loss = self._forward(next(batches), self._keys(micro_step), routing, micro_step)
-            loss = loss if weights is None else loss * weights[micro_step]
+        given = self._given(islice(batches, self._accumulation), self._consumed)
+        for micro_step, (batch, share) in enumerate(self._criterion.shares(given, self._groups)):
+            loss = self._forward(batch, share, self._keys(micro_step), routing, micro_step)
             total += loss.detach()
             self._backward(loss, micro_step)
         self._consumed += self._batch.train_batch
         return total / self._accumulation
 
+    def _given(self, batches: Iterable[Tensor], consumed: int) -> Iterator[Batch]:
+        """What the objective gets of micro-batches, the first of which comes after `consumed` samples."""
+        for micro_step, batch in enumerate(batches):
+            keys = self._sample_keys(micro_step, consumed, len(batch)) if self._criterion.draws else None
+            yield Batch(self._arrive(batch), keys, self._trained.documents)
+
     def _keys(self, micro_step: int) -> tuple[Tensor, ...]:
-        """What dropout and routing need of a micro-batch's samples, which lie as in `data.batches.MicroBatches`."""
-        if not self._needs_keys:
-            return ()
-        micro_batch, groups = self._batch.micro_batch, self._groups
-        first = self._consumed + (micro_step * groups.data_size + groups.data_rank) * micro_batch
-        return (sample_keys(self._seed, first, micro_batch, self.device),)
+        """What dropout and routing need of a micro-batch's samples."""
+        return (self._sample_keys(micro_step, self._consumed, self._batch.micro_batch),) if self._needs_keys else ()
+
+    def _sample_keys(self, micro_step: int, consumed: int, count: int) -> Tensor:
+        """Of a micro-batch's samples, which lie as in `data.batches.MicroBatches`."""
+        first = consumed + (micro_step * self._groups.data_size + self._groups.data_rank) * self._batch.micro_batch
+        return sample_keys(self._seed, first, count, self.device)
 
     def _arrive(self, batch: Tensor) -> Tensor:
         """`batch` on the device. The host waits for a copy to a GPU unless it is from page-locked memory."""
@@ -269,11 +274,20 @@ class BaseEngine(ABC):
             return batch
         return batch.pin_memory().to(self.device, non_blocking=True)
 
-    def _loss(self, model: Any, batch: Tensor, keys: tuple[Tensor, ...] = (), routing: Routing | None = None) -> Tensor:
-        batch = self._arrive(batch)
-        with torch.autocast(self.device.type, self._autocast, enabled=self._autocast is not None):
-            loss: Tensor = model(batch[:, :-1], batch[:, 1:], *keys, routing=routing)
+    def _loss(
+        self,
+        model: Any,
+        batch: Batch,
+        share: Tensor | None,
+        keys: tuple[Tensor, ...] = (),
+        routing: Routing | None = None,
+    ) -> Tensor:
+        with self._casting():
+            loss: Tensor = model(self._criterion.of(batch, share), *keys, routing=routing)
         return loss
+
+    def _casting(self) -> torch.autocast:
+        return torch.autocast(self.device.type, self._autocast, enabled=self._autocast is not None)
 
     def _clip_averaged(self) -> None:
         """With the gradients as the optimizer will use them: clip them, or drop them where they are not finite."""

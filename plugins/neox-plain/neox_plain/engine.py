@@ -19,6 +19,7 @@ from neox_plain.base_engine import BaseEngine
 
 if TYPE_CHECKING:
     from neox_core.contracts.curriculum import Curriculum
+    from neox_core.contracts.objective import Batch
     from neox_core.parallel.context import BuildContext
     from neox_core.parallel.groups import Groups
     from neox_core.plan.runfile import RunPlan
@@ -164,8 +165,10 @@ class Engine(BaseEngine):
         if self._average is not None:
             self._average.close()
 
-    def _forward(self, batch: Tensor, keys: tuple[Tensor, ...], routing: Routing | None, micro_step: int) -> Tensor:
-        return self._loss(self.model, batch, keys, routing)
+    def _forward(
+        self, batch: Batch, share: Tensor | None, keys: tuple[Tensor, ...], routing: Routing | None, micro_step: int
+    ) -> Tensor:
+        return self._loss(self.model, batch, share, keys, routing)
 
     def _backward(self, loss: Tensor, micro_step: int) -> None:
         if micro_step == self._accumulation - 1 and (average := self._average_now()) is not None:

@@ -5,7 +5,7 @@ In one process it is compared with a plain torch loop by neox-deepspeed's tests 
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,14 @@ from torch import Tensor, nn
 from neox_core.errors import PluginError
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
+from neox_core.parallel.outputs import WholeLogits
 from neox_core.plan.runfile import ComponentRef, RunPlan
 from neox_core.run.optimizer import build_optimizer
 
 ADAM = ComponentRef(
     "optimizer", "Adam", "neox-adam", "0.1.0", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings"
 )
+CAUSAL_LM = ComponentRef("objective", "causal-lm", "neox-causal-lm", "0.1.0", "neox_causal_lm.objective:CausalLM")
 LRS = (0.01, 0.02, 0.005)
 WEIGHT_DECAY, CLIPPING = 0.1, 0.3
 ALONE = Groups(None, None, 0, 1)
@@ -58,14 +60,15 @@ class Tiny(nn.Module):
         self.unused: Any = nn.LayerNorm(3)
         self.unused.no_weight_decay = {"weight", "bias"}
 
-    def forward(self, tokens: Tensor, labels: Tensor, *, routing: None = None) -> Tensor:
-        return nn.functional.cross_entropy(self.out(self.embed(tokens)).flatten(0, 1), labels.flatten())
+    def forward(self, compute: Callable[[Any], Tensor], *, routing: None = None) -> Tensor:
+        return compute(lambda tokens: WholeLogits(self.out(self.embed(tokens))))
 
 
 def make_plan(accumulation: int = 1) -> RunPlan:
     plan = example_plan(Path("unused"), ranks=(1,))
     return evolve(
         plan,
+        objective=CAUSAL_LM,
         optim=evolve(plan.optim, optimizer=ADAM, weight_decay=WEIGHT_DECAY, gradient_clipping=CLIPPING),
         batch=evolve(plan.batch, gradient_accumulation=accumulation),
     )

@@ -1,24 +1,33 @@
 """What batches count for where some of their tokens do not."""
 
 import torch
+from neox_causal_lm.api import NextToken
 from neox_gpt.documents import DocumentRules
-from neox_plain.token_weights import token_weights
+from neox_plain.token_weights import shares_of
 from torch.nn import functional as F
 
+from neox_core.contracts.objective import Batch
 from neox_core.parallel.groups import Groups
 
 ALONE = Groups(None, None, 0, 1)
 RULES = DocumentRules(eod=3, mask_loss=True)
 
 
+def counts(*batches: torch.Tensor) -> list[torch.Tensor]:
+    """How many labels of each batch count, as the objective says."""
+    objective = NextToken()
+    weights = [objective.weights(Batch(each, None, RULES)) for each in batches]
+    return [each.sum() for each in weights if each is not None]
+
+
 def test_the_mean_of_weighed_means_is_the_mean_over_tokens() -> None:
     batches = torch.randint(5, (4, 2, 8), generator=torch.Generator().manual_seed(0))
     batches[2, :, :5] = 3  # hardly anything counts here
     logits = torch.randn(4, 2, 7, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    labels = torch.stack([RULES.labels(each[:, :-1], each[:, 1:]) for each in batches])
+    labels = torch.stack([each[:, 1:].masked_fill(each[:, :-1] == 3, -100) for each in batches])
     expected = F.cross_entropy(logits.flatten(0, 2), labels.flatten())
     means = [F.cross_entropy(*(each.flatten(0, 1) for each in pair)) for pair in zip(logits, labels, strict=True)]
-    weights = token_weights(list(batches), RULES, ALONE)
+    weights = shares_of(counts(*batches), ALONE)
     found = torch.stack([mean * weight for mean, weight in zip(means, weights, strict=True)]).mean()
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
     assert abs(torch.stack(means).mean() - expected) > 1e-3
@@ -26,5 +35,5 @@ def test_the_mean_of_weighed_means_is_the_mean_over_tokens() -> None:
 
 def test_a_batch_in_which_nothing_counts_weighs_nothing() -> None:
     some, nothing = torch.zeros(1, 5, dtype=torch.int64), torch.full((1, 5), 3)
-    assert torch.stack(list(token_weights([some, nothing], RULES, ALONE))).tolist() == [2.0, 0.0]
-    assert torch.stack(list(token_weights([nothing, nothing], RULES, ALONE))).tolist() == [0.0, 0.0]
+    assert torch.stack(list(shares_of(counts(some, nothing), ALONE))).tolist() == [2.0, 0.0]
+    assert torch.stack(list(shares_of(counts(nothing, nothing), ALONE))).tolist() == [0.0, 0.0]

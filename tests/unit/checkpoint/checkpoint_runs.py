@@ -17,6 +17,7 @@ from neox_core.checkpoint.rng import seed_rank
 from neox_core.checkpoint.state import TrainState
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
+from neox_core.parallel.outputs import WholeLogits
 from neox_core.plan.runfile import CheckpointPlan, ComponentRef, RunPlan
 from neox_core.plan.stored.saved import latest_text, read_sealed, sealed
 from neox_core.run.optimizer import build_optimizer
@@ -24,6 +25,7 @@ from neox_core.run.optimizer import build_optimizer
 ADAM = ComponentRef(
     "optimizer", "Adam", "neox-adam", "0.1.0", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings"
 )
+CAUSAL_LM = ComponentRef("objective", "causal-lm", "neox-causal-lm", "0.1.0", "neox_causal_lm.objective:CausalLM")
 LINEAR = ComponentRef("lr schedule", "linear", "neox-lr", "0.1.0", "neox_lr.schedules:linear")
 ENGINES = {"deepspeed": deepspeed.build_engine, "plain": plain.build_engine}
 CONTEXT = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1)
@@ -43,9 +45,11 @@ class Tiny(nn.Module):
         self.register_buffer("seen", torch.zeros(3))
         self.register_buffer("scratch", torch.zeros(3), persistent=False)
 
-    def forward(self, tokens: Tensor, labels: Tensor, *, routing: None = None) -> Tensor:
-        hidden = nn.functional.dropout(self.norm(self.embed(tokens)), 0.2, self.training)
-        return nn.functional.cross_entropy(self.out(hidden).flatten(0, 1), labels.flatten())
+    def forward(self, compute: Callable[[Any], Tensor], *, routing: None = None) -> Tensor:
+        return compute(self.run)
+
+    def run(self, tokens: Tensor) -> WholeLogits:
+        return WholeLogits(self.out(nn.functional.dropout(self.norm(self.embed(tokens)), 0.2, self.training)))
 
 
 class Run:

@@ -11,7 +11,7 @@ from neox_core.plan.runfile import RunPlan
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from checkpoint_runs import ADAM, ENGINES, LINEAR
+from checkpoint_runs import ADAM, CAUSAL_LM, ENGINES, LINEAR
 
 
 @pytest.fixture(params=ENGINES)
@@ -20,6 +20,7 @@ def plan(tmp_path: Path, request: pytest.FixtureRequest) -> RunPlan:
     plan = example_plan(tmp_path / "run", ranks=(1,))
     return evolve(
         plan,
+        objective=CAUSAL_LM,
         engine_component=evolve(plan.engine_component, name=request.param),
         optim=evolve(plan.optim, optimizer=ADAM, schedule=LINEAR, weight_decay=0.1),
         engine={"train_batch_size": 1, "train_micro_batch_size_per_gpu": 1},

@@ -1,14 +1,14 @@
 """The optimizers of docs/plugins/optimizer.md in a run: against loops in plain torch, saved, resumed and sharded."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from attrs import evolve
-from checkpoint_runs import CONTEXT, ENGINES, LINEAR, Run, Tiny, resuming, with_checkpoint
+from checkpoint_runs import CAUSAL_LM, CONTEXT, ENGINES, LINEAR, Run, Tiny, resuming, with_checkpoint
 from neox_author.testing import check_optimizer, load_only
 from neox_author.testing.plans import example_plan
 from neox_deepspeed.testing import process_group_of_one
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from neox_core.checkpoint.read import CheckpointReader
 from neox_core.errors import ConfigError, PluginError
 from neox_core.hooks.loader import load_plugins
+from neox_core.parallel.outputs import WholeLogits
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import ComponentRef, RunPlan
@@ -54,6 +55,7 @@ def plan_of(build_page: Any, tmp_path: Path) -> Any:
         plan = evolve(
             plan,
             engine_component=evolve(plan.engine_component, name=engine),
+            objective=CAUSAL_LM,
             optim=evolve(optim, **changes),
         )
         return with_checkpoint(plan, save=str(tmp_path / "saved"), load=None)
@@ -80,7 +82,7 @@ def plain_loop(update: Any) -> dict[str, Tensor]:
     def gradient(step: int) -> dict[str, Tensor]:
         model.zero_grad()
         batch = batch_of(step)
-        model(batch[:, :-1], batch[:, 1:]).backward()
+        model.run(batch[:, :-1]).cross_entropy(batch[:, 1:]).backward()
         return {name: weight.grad.clone() for name, weight in names.items() if weight.grad is not None}
 
     state: dict[str, Any] = {}
@@ -120,13 +122,13 @@ def set_all(names: Any, values: Any) -> None:
 class Steady(Tiny):
     """Without dropout, which draws from a generator that a loop in plain torch has in another state."""
 
-    def forward(self, tokens: Tensor, labels: Tensor, *, routing: None = None) -> Tensor:
-        return nn.functional.cross_entropy(self.out(self.norm(self.embed(tokens))).flatten(0, 1), labels.flatten())
+    def run(self, tokens: Tensor) -> WholeLogits:
+        return WholeLogits(self.out(self.norm(self.embed(tokens))))
 
 
 @pytest.fixture(autouse=True)
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tiny, "forward", Steady.forward)
+    monkeypatch.setattr(Tiny, "run", Steady.run)
 
 
 @pytest.mark.parametrize(("name", "update"), [("SAM", sam), ("ScheduleFreeSGD", schedule_free)])
@@ -152,11 +154,14 @@ class Layers(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
         self.out = nn.Linear(8, 16, bias=False)
 
-    def forward(self, tokens: Tensor, labels: Tensor, *, routing: None = None) -> Tensor:
+    def forward(self, compute: Callable[[Any], Tensor], *, routing: None = None) -> Tensor:
+        return compute(self.run)
+
+    def run(self, tokens: Tensor) -> WholeLogits:
         hidden = self.embed(tokens)
         for layer in self.layers:
             hidden = hidden + layer(hidden).tanh()
-        return nn.functional.cross_entropy(self.out(hidden).flatten(0, 1), labels.flatten())
+        return WholeLogits(self.out(hidden))
 
 
 @pytest.mark.parametrize(("engine", "zero"), [("plain", 0), ("deepspeed", 0), ("deepspeed", 1), ("deepspeed", 2)])
@@ -180,7 +185,7 @@ def test_layers_have_rates_of_their_own(engine: str, zero: int, plan_of: Any) ->
         built.train_step(iter([batch_of(step)]), lr=LR)
         alone.zero_grad()
         batch = batch_of(step)
-        alone(batch[:, :-1], batch[:, 1:]).backward()
+        alone.run(batch[:, :-1]).cross_entropy(batch[:, 1:]).backward()
         for name, weight in alone.named_parameters():
             layer = re.search(r"layers\.(\d)", name)
             rate = LR * (1 - step / STEPS) * (0.5 ** (2 - int(layer[1])) if layer else 1.0)
@@ -231,7 +236,7 @@ def test_a_checkpoint_and_an_evaluation_have_the_weights_of_evaluation(plan_of: 
     model = Tiny().eval()
     model.load_state_dict(evaluated, strict=False)
     batch = batch_of(9)
-    assert float(loss) == float(model(batch[:, :-1], batch[:, 1:]))
+    assert float(loss) == float(model.run(batch[:, :-1]).cross_entropy(batch[:, 1:]))
 
 
 def test_what_is_declared_is_there(plan_of: Any) -> None:

@@ -211,7 +211,7 @@ def step_of(plan: GPTPlan, *, recompute: bool = False, routed: bool = False, **l
         device.faults.clear()
         batch = torch.zeros(2, 25, dtype=torch.int64).pin_memory().to(DEVICE, non_blocking=True)
         keys = sample_keys(1, 0, 2, DEVICE) if plan.hidden_dropout else None
-        model(batch[:, :-1], batch[:, 1:], keys, routing=routing).backward()
+        model.loss(batch[:, :-1], batch[:, 1:], keys, routing=routing).backward()
         away = (name for name, each in model.named_parameters() if each.grad is None or each.grad.device != DEVICE)
         return device.faults + [f"{name} has no gradient on the device" for name in away]
 

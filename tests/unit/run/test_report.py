@@ -75,7 +75,9 @@ class Broken(Kept):
         raise OSError("disk full")
 
 
-def make(*monitors, log_interval=4, last_step=100, peak=None, on_nonfinite="stop", startup=None, skipped=None):
+def make(
+    *monitors, log_interval=4, last_step=100, peak=None, on_nonfinite="stop", startup=None, skipped=None, metrics=None
+):
     info = RunInfo(Path(), 0, last_step, 10, 2, tokens_per_step=1000, device="cpu", samples_per_step=4)
     return Report(
         info,
@@ -88,6 +90,7 @@ def make(*monitors, log_interval=4, last_step=100, peak=None, on_nonfinite="stop
         stop_on_nonfinite=on_nonfinite == "stop",
         skipped=skipped,
         startup=startup,
+        metrics=metrics,
     )
 
 
@@ -304,3 +307,17 @@ def test_a_run_that_is_quicker_than_its_measured_peak_says_so_and_has_no_mfu():
     assert not any("mfu" in values for _, values in kept.logged)
     assert [line for line in kept.said if "mfu is left out: the machine is faster now" in line] == kept.said[-1:]
     assert Peak(1e12, "").mfu(2e12) == 2.0  # which peak-tflops said
+
+
+def test_metrics_of_components_are_read_at_log_steps_alone() -> None:
+    asked: list[int] = []
+
+    class Metrics:
+        def read(self) -> dict[str, float]:
+            asked.append(1)
+            return {"objective_z": float(len(asked))}
+
+    monitor = Kept()
+    feed(make(monitor, log_interval=4, metrics=Metrics()), range(1, 9))
+    assert [values["objective_z"] for _, values in monitor.logged if "loss" in values] == [1.0, 2.0]
+    assert len(asked) == 2

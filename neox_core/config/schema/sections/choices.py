@@ -10,7 +10,7 @@ class ChoicesSection:
     """The components that own most of the other keys: those of a model, and those of the way that it is trained."""
 
     architecture: str = setting("gpt", help="The kind of model; its plugin has the keys of its shape.")
-    objective: str = setting("causal-lm", help="What the model learns: which samples are made of documents.")
+    objective: str = setting("causal-lm", help="What the model learns: samples made of documents, and their loss.")
     engine: str = setting(
         "deepspeed", help="What runs the steps; its plugin has the keys of sharding and offload.", changes="speed"
     )

@@ -59,7 +59,7 @@ def example_decoder() -> GPTPlan:
 
 
 def example_run(run_dir: Path, *, ranks: Sequence[int] = (2,), device: str = "cpu") -> RunPlan:
-    """`testing.example_plan` with the decoder."""
+    """`testing.example_plan` with the decoder, as a causal language model."""
     architecture = ComponentRef(
         "architecture",
         "gpt",
@@ -68,7 +68,9 @@ def example_run(run_dir: Path, *, ranks: Sequence[int] = (2,), device: str = "cp
         "neox_gpt.architecture:GPTArchitecture",
         planner="neox_gpt.config.planner:PLANNER",
     )
-    return evolve(example_plan(run_dir, ranks=ranks, device=device), architecture=architecture, model=example_decoder())
+    objective = ComponentRef("objective", "causal-lm", "neox-causal-lm", "0.1.0", "neox_causal_lm.objective:CausalLM")
+    plan = example_plan(run_dir, ranks=ranks, device=device)
+    return evolve(plan, architecture=architecture, objective=objective, model=example_decoder())
 
 
 def _nothing(kind: str) -> ComponentRef:

@@ -81,7 +81,7 @@ def by_references(plan: RunPlan) -> list[float]:
     losses = []
     batches = build_batches(plan, "train", first_step=0, data_rank=0, data_size=1)
     for step, batch in zip(range(plan.train.train_iters), batches, strict=False):
-        loss = model(batch[:, :-1], batch[:, 1:], sample_keys(plan.train.seed, step, 1, "cpu"))
+        loss = model.loss(batch[:, :-1], batch[:, 1:], sample_keys(plan.train.seed, step, 1, "cpu"))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

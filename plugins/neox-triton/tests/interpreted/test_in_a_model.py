@@ -95,7 +95,7 @@ def compare(plan: GPTPlan, ops: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
             for parameter in model.parameters():
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
         use_kernels(model, GPTArchitecture(plan), plan.kernels, CONTEXT, torch.float32)
-        loss = model(tokens, tokens.roll(-1, 1), keys)
+        loss = model.loss(tokens, tokens.roll(-1, 1), keys)
         loss.backward()
         losses.append(loss.detach())
         gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})

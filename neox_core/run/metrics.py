@@ -1,0 +1,71 @@
+"""What components measure, for the log: one number for each name, the mean over the ranks that give it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from neox_core.errors import PluginError
+from neox_core.untrusted import short
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from neox_core.contracts.engine import Engine
+    from neox_core.parallel.context import BuildContext
+
+
+class Metrics:
+    """The metrics of the engine, and of everything that keeps `contracts.host.Measured`: of `sources`, by the first
+    part of their names in the log, and of the modules of `model`.
+    """
+
+    def __init__(self, engine: Engine, sources: Mapping[str, object], model: nn.Module, context: BuildContext) -> None:
+        self._engine, self._context = engine, context
+        found = [*sources.items(), *(("model", module) for module in model.modules())]
+        self._sources: list[tuple[str, Any]] = [pair for pair in found if callable(getattr(pair[1], "metrics", None))]
+        self._names: tuple[str, ...] | None = None
+
+    def read(self) -> dict[str, float]:
+        """The metrics since the last call. Waits for the device. Collective.
+
+        Raises PluginError for a name that is new after the first call.
+        """
+        own: dict[str, list[float | Tensor]] = {}
+        for name, value in self._measured():
+            own.setdefault(short(name), []).append(value)
+        if self._names is None:
+            self._names = self._agreed(own)
+        if new := sorted(own.keys() - {*self._names}):
+            raise PluginError(f"the metric {new[0]} was not there at the first log step", hint="tell its author")
+        if not self._names:
+            return {}
+        values = [self._number(own.get(name, ())) for name in self._names]
+        counts = [float(len(own.get(name, ()))) for name in self._names]
+        table = torch.stack([torch.stack(values), torch.tensor(counts, device=self._context.device)])
+        if self._context.groups.world is not None:
+            dist.all_reduce(table, group=self._context.groups.world)
+        sums, numbers = table.tolist()
+        return {name: sums[at] / numbers[at] for at, name in enumerate(self._names) if numbers[at]}
+
+    def _measured(self) -> Iterator[tuple[str, float | Tensor]]:
+        yield from self._engine.metrics().items()
+        for prefix, source in self._sources:
+            for name, value in source.metrics().items():
+                yield f"{prefix}_{name}", value
+
+    def _number(self, values: Any) -> Tensor:
+        numbers = [torch.as_tensor(each, dtype=torch.float32, device=self._context.device).detach() for each in values]
+        return torch.stack(numbers).sum() if numbers else torch.zeros((), device=self._context.device)
+
+    def _agreed(self, own: Mapping[str, object]) -> tuple[str, ...]:
+        """The names that any rank has, in one order. A stage of a pipeline has those of its own layers."""
+        world = self._context.groups.world
+        if world is None:
+            return tuple(sorted(own))
+        names: list[Any] = [None] * dist.get_world_size(world)
+        dist.all_gather_object(names, sorted(own), group=world)
+        return tuple(sorted({name for each in names for name in each}))

@@ -1,0 +1,114 @@
+"""The objective in an engine: the loss of a micro-batch, with what parts of the model add to it, and what is measured.
+
+Numbers stay on the device until somebody asks for them at a log step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from neox_core.contracts.objective import Batch, Loss
+from neox_plain.token_weights import shares_of
+
+if TYPE_CHECKING:
+    from neox_core.contracts.objective import Objective, Outputs, Run
+    from neox_core.parallel.groups import Groups
+    from neox_core.plan.runfile import ComponentRef
+
+OWN = "objective_loss"
+"""The objective's loss in the log, where parts of the model add others to what is trained on."""
+
+
+class Criterion:
+    """What a micro-batch costs, by the objective `reference`. Raises PluginError for one that breaks its contract."""
+
+    def __init__(self, reference: ComponentRef, plan: Any) -> None:
+        self.reference = reference
+        self.objective: Objective = reference.make(plan)
+        lacks = [name for name in ("inputs", "weights", "loss") if not callable(getattr(self.objective, name, None))]
+        if lacks:
+            raise reference.fault(f"has no method {lacks[0]}")
+        self.draws: bool = getattr(self.objective, "draws", False)
+        self._sums: dict[str, Tensor] = {}
+        self._batches = 0
+
+    def shares(self, batches: Iterator[Batch], groups: Groups) -> Iterator[tuple[Batch, Tensor | None]]:
+        """Micro-batches, equally many on every rank, each with what its mean loss is multiplied by; None: nothing.
+
+        Where labels have weights, all batches are read at once, and it is collective over the data-parallel ranks.
+        """
+        for batch in batches:
+            with self.reference.blamed():
+                weights = self.objective.weights(batch)
+            if weights is not None:
+                rest = list(batches)
+                sums = [weights.sum(), *map(self._weight, rest)]
+                yield from zip((batch, *rest), shares_of(sums, groups), strict=True)
+                return
+            yield batch, None
+
+    def of(self, batch: Batch, share: Tensor | None = None) -> Callable[[Run], Tensor]:
+        """The function of the passes of a model that gives what is trained on for `batch`, or evaluated: a scalar.
+
+        share: as of `shares`. Auxiliary losses are added in training alone.
+        """
+
+        def compute(run: Run) -> Tensor:
+            seen: list[Outputs] = []
+
+            def passing(tokens: Tensor) -> Outputs:
+                outputs = run(tokens)
+                if torch.is_grad_enabled():
+                    seen.append(outputs)
+                return outputs
+
+            found = self.objective.loss(passing, batch)  # an error may be the model's: memory that runs out
+            mean = self._mean(found)
+            if not torch.is_grad_enabled():
+                return mean if share is None else mean * share
+            return self._total(found, mean, share, seen)
+
+        return compute
+
+    def metrics(self) -> dict[str, Tensor]:
+        """The means of what was measured since the last call, by name."""
+        found = {name: value / self._batches for name, value in self._sums.items()}
+        self._sums, self._batches = {}, 0
+        return found
+
+    def _weight(self, batch: Batch) -> Tensor:
+        weights = self.objective.weights(batch)
+        if weights is None:
+            raise self.reference.fault("weights() gives None for some batches, and weights for others")
+        return weights.sum()
+
+    def _mean(self, found: Any) -> Tensor:
+        if not isinstance(found, Loss) or not isinstance(found.mean, Tensor) or found.mean.dim():
+            raise self.reference.fault("loss() does not give a Loss whose mean is a scalar")
+        return found.mean
+
+    def _total(self, found: Loss, mean: Tensor, share: Tensor | None, seen: Sequence[Outputs]) -> Tensor:
+        factor: Tensor | float = 1.0 if share is None else share
+        numbers = {f"objective_{name}": value * factor for name, value in found.metrics.items()}
+        total = mean if share is None else mean * share
+        own = total
+        for outputs in seen:
+            for name, value in outputs.auxiliary_losses.items():
+                total = total + value
+                numbers[name] = numbers[name] + value if name in numbers else value
+        if total is not own:
+            numbers[OWN] = own
+        for name in seen[0].metrics if seen else ():
+            numbers[name] = torch.stack([outputs.metrics[name] for outputs in seen]).mean()
+        self._add(numbers)
+        return total
+
+    def _add(self, numbers: Mapping[str, Tensor]) -> None:
+        for name, value in numbers.items():
+            own = value.detach()
+            self._sums[name] = self._sums[name] + own if name in self._sums else own
+        self._batches += 1
