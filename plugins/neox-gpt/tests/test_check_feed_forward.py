@@ -133,10 +133,33 @@ FAULTS = {
         ("values, places = scores", "values, places = scores.detach()"),
         "by finite differences in float64: the gradient of the input differs",
     ),
-    "a pair": ((f"return {LEFT}", f"return None, {LEFT}"), "gives a tensor, not a tuple"),
+    "no numbers": (("return result, self", "return result  # self"), "gives (tensor, numbers)"),
+    "a pair of no tensor": (("return result, self", "return None, self"), "gives a tensor, not a NoneType"),
     "fp32 result": (
-        (f"return {LEFT}", f"return 1.0 * {LEFT}.float()"),
+        ("return result, self", "return result.to(torch.promote_types(x.dtype, torch.float32)), self"),
         "same dtype: torch.bfloat16 became torch.float32",
+    ),
+    "a loss without a name": (
+        ('("balance", "router_z")', '("balance",)'),
+        "gives balance, busiest besides its tensor, as its attributes say, and not balance, router_z, busiest",
+    ),
+    "a loss for each token": ((".square().mean()", ".square().mean(1)"), "gives router_z as a floating-point scalar"),
+    "a sum over tokens": ((".square().mean()", ".square().sum()"), "router_z is a mean over tokens"),
+    "a loss of half precision": (
+        ("logits.to(torch.promote_types(logits.dtype, torch.float32))", "logits"),
+        "balance is in fp32 or wider",
+    ),
+    "a loss past the sum of gradients": (
+        ("self.numbers(logits.to(", "self.numbers(F.linear(entered, self.router).to("),
+        "TP 2 equals TP 1: the gradient of router differs",
+    ),
+    "a loss that waits": (
+        ('"busiest": used.max()', '"busiest": used.max() * (1 if used.sum().item() else 1)'),
+        "does not wait for the device, as item does",
+    ),
+    "a loss that is cut off": (
+        ("router_z = logits.logsumexp", "router_z = logits.detach().logsumexp"),
+        "by finite differences in float64: the gradient of the input differs",
     ),
     "FLOPs of one rank": (("3 * width * (1", "3 * mine * (1"), "`flops_per_token` counts all tensor ranks"),
     "other shapes": (("torch.empty(experts, hidden)", "torch.empty(experts + 1, hidden)"), "shape of each parameter"),
@@ -198,7 +221,7 @@ def test_it_trains_beside_the_mlp(resolve: Callable[..., Any]) -> None:
     tokens = torch.arange(64).view(4, 16)
     losses = []
     for _ in range(3):
-        loss = model(tokens, tokens.roll(-1, 1))
+        loss = model.loss(tokens, tokens.roll(-1, 1))
         losses.append(loss.item())
         loss.backward()
         assert model.layers[1].mlp.router.grad.abs().sum() > 0
@@ -245,10 +268,25 @@ def test_what_cannot_be_split_is_refused(
             resolve(*sets)
 
 
-def test_what_is_no_tensor_is_refused_when_the_model_is_built(
-    resolve: Callable[..., Any], experts: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (FAULTS["a pair of no tensor"][0], "it gives None, not float32"),
+        (
+            FAULTS["no numbers"][0],
+            "gives balance, router_z, busiest besides its tensor, as its attributes say, and not",
+        ),
+        (
+            ('auxiliary_losses, auxiliary_metrics = ("balance", "router_z"), ("busiest",)', "pass"),
+            "it gives a tuple, not",
+        ),
+        (('("busiest",)', '"busiest"'), "its auxiliary_metrics is a str, not a tuple of names"),
+        (FAULTS["a loss without a name"][0], "gives balance, busiest besides its tensor, as its attributes say"),
+    ],
+)
+def test_what_is_not_as_it_says_is_refused_when_the_model_is_built(
+    resolve: Callable[..., Any], experts: Any, monkeypatch: pytest.MonkeyPatch, change: Any, said: str
 ) -> None:
-    change, _ = FAULTS["a pair"]
     monkeypatch.setattr(experts[1], "SharedExperts", forward_with(change)(experts[1]))
-    with pytest.raises(PluginError, match=r"feed forward neox-shared-experts:shared-experts .*gives a tuple, not"):
+    with pytest.raises(PluginError, match=f"feed forward neox-shared-experts:shared-experts .*{re.escape(said)}"):
         build_model(resolve("mlp-type=shared-experts").plan.model, 64, ALONE)

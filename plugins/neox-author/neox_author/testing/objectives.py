@@ -1,4 +1,7 @@
-"""The check of an objective: its samples are a function of their index alone, and a stream continues where it was."""
+"""The check of an objective: its loss, and its samples, which are a function of their index alone.
+
+A stream of them continues where it was.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from neox_author.testing.clauses import clauses, has, hold, not_applicable
 from neox_author.testing.plans import example_plan
 from neox_author.testing.plugins import build
 from neox_core.errors import CheckpointError, DataError
+from neox_core.hooks.component import load_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,6 +62,10 @@ def check_objective(catalog: Catalog, name: str, **settings: Any) -> None:
             objective: Objective = target(plan, chosen)
             return objective.samples(split, _Datasets(streamed), vocab, tuple(rounds))
 
+        from neox_author.testing.losses import check_loss  # imports torch
+
+        passes = load_path(entry.component.planner)(chosen) if entry.component.planner else 1
+        check_loss(target(plan, chosen), passes, VOCAB, SEQ)
         _check_counted(samples)
         try:
             streamed = samples("train", streamed=True)

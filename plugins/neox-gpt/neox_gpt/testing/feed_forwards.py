@@ -6,13 +6,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from neox_author.testing.clauses import clauses, hold
+from neox_author.testing.clauses import clauses, hold, not_applicable
 from neox_author.testing.plugins import build
 from torch import Tensor, nn
 from torch.nn import functional as f
 
 from neox_core.hooks.component import load_path
 from neox_core.parallel.tensor import ALONE, TensorParallel
+from neox_gpt.auxiliary import LOSSES, METRICS, divided, fault_of, names_of
 from neox_gpt.contracts import FeedForwardShape, FeedForwardSize
 from neox_gpt.testing.layer_clauses import (
     check_accumulation,
@@ -22,7 +23,7 @@ from neox_gpt.testing.layer_clauses import (
     check_recomputed,
     random,
 )
-from neox_gpt.testing.ranks import cuts_of, draw, gradients, hold_same, on_rank, run_ranks
+from neox_gpt.testing.ranks import cuts_of, draw, gradients, hold_same, on_rank, run_ranks, tensor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,9 +75,36 @@ def _make(target: Any, shape: FeedForwardShape, activation: Any, settings: Any, 
     return target(shape, activation, tensor, settings)
 
 
-def _run(module: nn.Module, x: Tensor) -> Tensor:
-    result: Tensor = module(x)
-    return result
+def _run(module: nn.Module, x: Tensor) -> Any:
+    """The result; of a feed-forward that gives losses besides, the result and these, in float64."""
+    result = module(x)
+    if not names_of(module) or not isinstance(result, tuple):
+        return result
+    hold(len(result) == 2, f"{WHAT} with `{LOSSES}` or `{METRICS}` gives (tensor, numbers)")
+    fault = fault_of(module, result[1])
+    hold(not fault, f"{WHAT} {fault}")
+    return result[0], {name: result[1][name].double() for name in getattr(module, LOSSES, ())}
+
+
+def _check_auxiliary(module: nn.Module, x: Tensor) -> None:
+    """The numbers beside the tensor: that they are there, in fp32 or wider, and of a size that can be trained on."""
+    names = [each for attribute in (LOSSES, METRICS) for each in getattr(module, attribute, ())]
+    hold(all(isinstance(each, str) and each.isidentifier() for each in names), f"`{LOSSES}` and `{METRICS}` are names")
+    hold(len(names) == len({*names}), "a name is that of a loss or of a metric")
+    if not names:
+        not_applicable("auxiliary losses count once", f"it has no `{LOSSES}` and no `{METRICS}`")
+        return
+    result = module.bfloat16()(x.bfloat16())
+    module.double()
+    hold(isinstance(result, tuple), f"{WHAT} with `{LOSSES}` or `{METRICS}` gives (tensor, numbers)")
+    hold(not (fault := fault_of(module, result[1])), f"{WHAT} {fault}")
+    for name, value in result[1].items():
+        hold(value.dtype in (torch.float32, torch.float64), f"{name} is in fp32 or wider, whatever the input is in")
+        hold(bool(value.isfinite()), f"{name} is finite")
+    for name in getattr(module, LOSSES, ()):
+        twice = [module(part)[1][name] for part in (x, torch.cat((x, x)))]
+        same = bool((twice[0] - twice[1]).abs() <= 1e-6 * (1 + twice[0].abs()))
+        hold(same, f"{name} is a mean over tokens: the same samples twice give the same loss")
 
 
 def _check_whole(make: Callable[..., Any], size: Any) -> None:
@@ -86,14 +114,20 @@ def _check_whole(make: Callable[..., Any], size: Any) -> None:
     _check_size(module, size)
     draw(module.double())
     check_calls(module, _run, x, WHAT)
-    whole = module(x)
-    alone = torch.stack([torch.stack([module(token[None, None])[0, 0] for token in sample]) for sample in x])
+    _check_auxiliary(module, x)
+
+    def tensor(given: Tensor) -> Tensor:
+        return tensor_of(_run(module, given))
+
+    whole = tensor(x)
+    alone = torch.stack([torch.stack([tensor(token[None, None])[0, 0] for token in sample]) for sample in x])
     hold_same("the result for a token depends on that token alone", {"the result": alone}, {"the result": whole})
     last = getattr(module, "last_bias", None)
     if hasattr(module, "last_bias"):
-        added = module(x, bias=False) + (0 if last is None else last)
+        added = module(x, bias=False)
+        added = (added[0] if isinstance(added, tuple) else added) + (0 if last is None else last)
         hold_same("with bias=False `last_bias` is left out", {"the result": added}, {"the result": whole})
-    hold(bool(module(x * 0).isfinite().all()), "zeros give finite values")
+    hold(bool(tensor(x * 0).isfinite().all()), "zeros give finite values")
     check_finite_differences(module, _run, x)
     check_recomputed(module, _run, x)
     check_no_wait(module, _run, x)
@@ -111,7 +145,7 @@ def _check_split(make: Callable[..., Any], size: FeedForwardSize, *, sequence_pa
     """The numbers of two ranks are those of one."""
     x, weight = random(BATCH, SEQ, HIDDEN), random(BATCH, SEQ, HIDDEN, seed=5)
     alone = draw(make().double())
-    whole = gradients(alone, alone, x, weight)
+    whole = gradients(alone, partial(_run, alone), x, weight)
     clause = "TP 2 equals TP 1" + (" with sequence parallelism" if sequence_parallel else "")
 
     def rank(tensor: TensorParallel) -> None:
@@ -122,7 +156,14 @@ def _check_split(make: Callable[..., Any], size: FeedForwardSize, *, sequence_pa
         same = module.flops_per_token == alone.flops_per_token
         hold(same, f"`flops_per_token` counts all tensor ranks: {alone.flops_per_token}, not {module.flops_per_token}")
         draw(module, tensor)
-        got = gradients(module, module, x[:, mine], weight[:, mine])
+
+        def once(given: Tensor) -> Any:  # as the decoder: the gradients of a loss are added up over the ranks
+            result = _run(module, given)
+            if isinstance(result, Tensor):
+                return result
+            return result[0], {name: divided(loss, tensor.size) for name, loss in result[1].items()}
+
+        got = gradients(module, once, x[:, mine], weight[:, mine])
         hold_same(clause, got, on_rank(whole, tensor, cuts, SEQ))
 
     run_ranks(2, rank, sequence_parallel=sequence_parallel)

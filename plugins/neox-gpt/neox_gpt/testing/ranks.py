@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -53,14 +53,38 @@ def draw(module: nn.Module, tensor: TensorParallel = ALONE, scale: float = 0.3) 
     return module
 
 
-def gradients(module: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor, weight: Tensor) -> dict[str, Tensor]:
-    """The result for `x`, and the gradients of `(result * weight).sum()` by the name of what they are of."""
+Result: TypeAlias = "Tensor | tuple[Tensor, dict[str, Tensor]]"
+"""What a module gives: a tensor, or one and losses by name."""
+
+
+def gradients(module: nn.Module, run: Callable[[Tensor], Result], x: Tensor, weight: Tensor) -> dict[str, Tensor]:
+    """The result for `x`, and the gradients of `(result * weight).sum()` by the name of what they are of.
+
+    Losses that `run` gives beside it are results too, and added to that.
+    """
     given = x.detach().clone().requires_grad_()
     result = run(given)
     module.zero_grad()
-    (result * weight).sum().backward()
-    found = {"the result": result.detach(), "the gradient of the input": _gradient(given)}
+    weighted(result, weight).backward()
+    found = {f"the loss {name}": each.detach() for name, each in losses_of(result).items()}
+    found |= {"the result": tensor_of(result).detach(), "the gradient of the input": _gradient(given)}
     return found | {f"the gradient of {name}": _gradient(each) for name, each in module.named_parameters()}
+
+
+def tensor_of(result: Result) -> Tensor:
+    return result if isinstance(result, Tensor) else result[0]
+
+
+def losses_of(result: Result) -> dict[str, Tensor]:
+    return {} if isinstance(result, Tensor) else result[1]
+
+
+def weighted(result: Result, weight: Tensor) -> Tensor:
+    """A number that depends on all of the result, and on each loss beside it."""
+    total = (tensor_of(result) * weight).sum()
+    for place, loss in enumerate(losses_of(result).values()):
+        total = total + (place + 1) * loss
+    return total
 
 
 def hold_same(clause: str, got: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float = 1e-9) -> None:

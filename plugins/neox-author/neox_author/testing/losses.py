@@ -1,0 +1,128 @@
+"""The check of the loss half of an objective, against a small model of which all logits are there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from neox_author.testing.clauses import has, hold
+from neox_author.testing.waits import NoWait
+from neox_core.contracts.objective import Batch, Loss
+from neox_core.parallel.outputs import WholeLogits
+from neox_core.parallel.sample_keys import sample_keys
+
+if TYPE_CHECKING:
+    from neox_core.contracts.objective import Objective
+
+ROWS, WIDTH = 4, 8
+END = 0
+"""The token after which no label counts."""
+
+
+class _Documents:
+    def counts(self, tokens: Tensor) -> Tensor:
+        return tokens != END
+
+
+class _Model(nn.Module):
+    """Logits that depend on all tokens so far; it counts its passes, and remembers the tokens of the first."""
+
+    def __init__(self, vocab: int) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(5)
+        self.table = nn.Parameter(torch.randn(vocab, WIDTH, generator=draw, dtype=torch.float64))
+        self.out = nn.Parameter(torch.randn(vocab, WIDTH, generator=draw, dtype=torch.float64) / WIDTH)
+        self.passes: list[Tensor] = []
+
+    def run(self, tokens: Tensor) -> WholeLogits:
+        self.passes.append(tokens)
+        weight = torch.tril(torch.ones(tokens.shape[1], tokens.shape[1], dtype=self.table.dtype)) / tokens.shape[1]
+        return WholeLogits(weight @ self.table[tokens] @ self.out.T)
+
+
+def check_loss(objective: Objective, passes: int, vocab: int, seq: int) -> None:
+    """The clauses of `inputs`, `weights` and `loss`. passes: as the planner says.
+
+    Raises AssertionError with the clause that does not hold.
+    """
+    has(objective, "an objective", "inputs", "weights", "loss")
+    draw = torch.Generator().manual_seed(3)
+    tokens = torch.randint(vocab, (ROWS, seq + 1), generator=draw)
+    tokens[0, :-2], tokens[2, 1] = END, END  # the labels of the first row hardly count
+    keys = sample_keys(1, 0, ROWS, "cpu") if getattr(objective, "draws", False) else None
+    for documents in (None, _Documents()):
+        batch = Batch(tokens.clone(), keys, documents)
+        _check_weights(objective, batch)
+        _check_batch(objective, batch, passes, vocab)
+        _check_rows(objective, batch, vocab)
+
+
+def _check_weights(objective: Objective, batch: Batch) -> None:
+    inputs, weights = objective.inputs(batch), objective.weights(batch)
+    shape = (ROWS, batch.tokens.shape[1] - 1)
+    hold(
+        isinstance(inputs, Tensor) and inputs.dtype == torch.int64 and inputs.shape == shape,
+        "inputs() gives int64 [batch, seq]",
+    )
+    counts = None if batch.documents is None else batch.documents.counts(batch.tokens[:, :-1])
+    if weights is None:
+        hold(counts is None, "labels that do not count in their documents have the weight 0")
+        return
+    hold(isinstance(weights, Tensor) and weights.shape == shape, "weights() gives [batch, seq] or None")
+    hold(bool((weights >= 0).all()), "no weight is negative")
+    if counts is not None:
+        hold(not bool(weights[~counts].any()), "labels that do not count in their documents have the weight 0")
+
+
+def _check_batch(objective: Objective, batch: Batch, passes: int, vocab: int) -> None:
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        model = _Model(vocab).to(dtype)
+        state, tokens = torch.get_rng_state(), batch.tokens.clone()
+        with NoWait():
+            found = objective.loss(model.run, batch)
+        _check_form(found)
+        hold(torch.equal(batch.tokens, tokens), "the batch is left as it is")
+        hold(torch.equal(torch.get_rng_state(), state), "loss() draws no numbers from torch's own generator")
+        hold(len(model.passes) == passes, f"loss() makes {passes} passes, as its planner says, not {len(model.passes)}")
+        hold(torch.equal(model.passes[0], objective.inputs(batch)), "the first pass is over inputs()")
+        hold(found.mean.requires_grad, "the loss has a gradient")
+        found.mean.backward()
+        gradients = [each.grad for each in model.parameters()]
+        finite = all(each is not None and bool(each.isfinite().all()) for each in gradients)
+        hold(finite and bool(found.mean.isfinite()), "loss and gradients are finite")
+        again = objective.loss(model.run, batch)
+        hold(torch.equal(again.mean, found.mean), "loss() is a pure function: two calls give the same bits")
+        with torch.no_grad():
+            evaluated = objective.loss(model.run, batch)
+        hold(torch.equal(evaluated.mean, found.mean), "without gradients the loss is the same")
+
+
+def _check_form(found: Any) -> None:
+    hold(isinstance(found, Loss), f"loss() gives a Loss, not a {type(found).__name__}")
+    for name, value in {"mean": found.mean, **found.metrics}.items():
+        hold(isinstance(value, Tensor) and value.dim() == 0, f"{name} is a scalar tensor")
+    hold(found.mean.dtype in (torch.float32, torch.float64), "the mean is in fp32 or wider")
+    for name, value in found.metrics.items():
+        hold(isinstance(name, str) and name.isidentifier() and name != "loss", f"{name!r} is a name, and not `loss`")
+        hold(not value.requires_grad, f"the metric {name} has no gradient")
+
+
+def _check_rows(objective: Objective, batch: Batch, vocab: int) -> None:
+    """The loss of a batch is the mean of the losses of its rows, each by its share of the weights."""
+    model = _Model(vocab)
+    rows = [
+        Batch(batch.tokens[at : at + 1], None if batch.keys is None else batch.keys[at : at + 1], batch.documents)
+        for at in range(ROWS)
+    ]
+    with torch.no_grad():
+        whole = objective.loss(model.run, batch).mean
+        losses = torch.stack([objective.loss(model.run, row).mean for row in rows])
+    weights = [objective.weights(row) for row in rows]
+    counts = torch.stack([torch.ones(()) if each is None else each.sum() for each in weights]).double()
+    expected = (losses * counts).sum() / counts.sum()
+    hold(
+        bool((whole - expected).abs() <= 1e-9 * (1 + expected.abs())),
+        "the loss is the mean over what counts: that of a batch follows from those of its samples and their weights",
+    )

@@ -1,0 +1,154 @@
+"""The loss half of `check_objective`, on the objectives of docs/plugins/objective.md, with one fault at a time."""
+
+import re
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from neox_author.testing import build, check_objective
+from torch.nn import functional as F
+
+from neox_core.contracts.objective import Batch
+from neox_core.errors import NeoxError
+from neox_core.hooks.component import GROUP
+from neox_core.hooks.loader import load_plugins
+from neox_core.parallel.outputs import WholeLogits
+from neox_core.plan.cluster import Machine
+from neox_core.plan.resolve import prepare_run
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs/plugins/objective.md").read_text("utf-8")
+FILES = dict(re.findall(r"^`([\w./]+)`:\n\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+SMOOTH = {"smoothing": 0.2, "z_loss_weight": 0.1}
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What is installed, and the page's plugins."""
+    for path, text in {**FILES, "neox_smooth/__init__.py": "", "neox_sampled/__init__.py": ""}.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for package in ("neox_smooth", "neox_sampled"):
+        for name in ("", ".plugin", ".objective"):
+            monkeypatch.delitem(sys.modules, f"{package}{name}", raising=False)
+    points = [EntryPoint(f"neox-{name}", f"neox_{name}.plugin", GROUP) for name in ("smooth", "sampled")]
+    return load_plugins([*entry_points(group=GROUP), *points], {})
+
+
+def test_the_examples_of_the_page_keep_the_contract(catalog: Any) -> None:
+    check_objective(catalog, "smooth", **SMOOTH)
+    check_objective(catalog, "sampled", sampled_percent=50)
+
+
+def test_the_example_is_label_smoothing_as_torch_has_it(catalog: Any) -> None:
+    objective = catalog.find("objective", "smooth")
+    settings = build(objective, smoothing=0.2, z_loss_weight=0.0)
+    tokens = torch.randint(32, (3, 9), generator=torch.Generator().manual_seed(1))
+    logits = torch.randn(3, 8, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    found = objective.load()(None, settings).loss(lambda tokens: WholeLogits(logits), Batch(tokens))
+    expected = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), label_smoothing=0.2)
+    torch.testing.assert_close(found.mean, expected, rtol=1e-12, atol=0)
+
+
+LAST = "return Loss(cross_entropy +"
+FAULTS = {
+    "a sum": (("/ number\n        return", "\n        return"), "the loss is the mean over what counts"),
+    "of all labels": (("counts.sum().clamp(min=1)", "counts.numel()"), "the loss is the mean over what counts"),
+    "what does not count": (
+        ("labels != -100", "labels != -1"),
+        "the loss is the mean over what counts",
+    ),
+    "neighbours in the batch": (
+        (LAST, f"{LAST} scores.log_prob.mean(0).square().mean() +"),
+        "follows from those of its",
+    ),
+    "no weights": (
+        ("    def loss(self", "    def weights(self, batch):\n        return\n\n    def loss(self"),
+        "the weight 0",
+    ),
+    "a second pass": ((LAST, f"run(self.inputs(batch))\n        {LAST}"), "makes 1 passes, as its planner says, not 2"),
+    "other tokens": (("run(self.inputs(batch))", "run(batch.tokens[:, 1:])"), "the first pass is over inputs()"),
+    "a wait": ((LAST, f"z = z * (1 if z.item() else 1)\n        {LAST}"), "does not wait for the device, as item does"),
+    "a metric with a gradient": (('"z": z.detach()', '"z": z'), "the metric z has no gradient"),
+    "a metric that is a number": (('"z": z.detach()', '"z": 3.0'), "z is a scalar tensor"),
+    "no scalar": ((".square() * counts).sum()", ".square() * counts).sum(1)"), "is a scalar tensor"),
+    "a bare tensor": ((LAST, f"return cross_entropy\n        {LAST}"), "loss() gives a Loss, not a Tensor"),
+    "half precision": (
+        ("cross_entropy + self.z_loss_weight * z,", "cross_entropy.bfloat16(),"),
+        "the mean is in fp32 or wider",
+    ),
+    "dropout of the global generator": (
+        (LAST, f"{LAST} torch.rand(()) * 0 +"),
+        "draws no numbers from torch's own generator",
+    ),
+    "a count of calls": (
+        (LAST, f"self.calls = getattr(self, 'calls', 0) + 1\n        {LAST} self.calls +"),
+        "two calls give the same bits",
+    ),
+    "a changed batch": ((LAST, f"batch.tokens[0, -1] += 1\n        {LAST}"), "the batch is left as it is"),
+    "no gradient": ((LAST, f"cross_entropy, z = cross_entropy.detach(), z.detach()\n        {LAST}"), "has a gradient"),
+    "other numbers in an evaluation": (
+        (LAST, f"{LAST} (not torch.is_grad_enabled()) +"),
+        "without gradients the loss is the same",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named(catalog: Any, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    (before, after), clause = FAULTS[fault]
+    source = FILES["neox_smooth/objective.py"]
+    assert before in source
+    scope: dict[str, Any] = {}
+    exec(compile("import torch\n" + source.replace(before, after), "fault", "exec"), scope)
+    import neox_smooth.objective as module  # type: ignore[import-not-found]
+
+    monkeypatch.setattr(module, "Smooth", scope["Smooth"])
+    with pytest.raises(AssertionError, match=re.escape(clause)):
+        check_objective(catalog, "smooth", **SMOOTH)
+
+
+def test_passes_that_the_planner_does_not_tell_are_named(catalog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import neox_sampled.plugin as module  # type: ignore[import-not-found]
+
+    monkeypatch.setattr(module, "passes", lambda settings: 3)
+    with pytest.raises(AssertionError, match=re.escape("makes 3 passes, as its planner says, not 2")):
+        check_objective(catalog, "sampled")
+
+
+CONFIG = """
+num-layers: 2
+hidden-size: 32
+num-attention-heads: 2
+max-position-embeddings: 16
+seq-length: 16
+data-path: none
+data-impl: mmap
+padded-vocab-size: 64
+train-iters: 2
+train_micro_batch_size_per_gpu: 4
+num-gpus: 2
+optimizer: {type: Adam, params: {lr: 1e-2}}
+"""
+
+
+@pytest.fixture
+def resolve(tmp_path: Path, catalog: Any) -> Callable[..., Any]:
+    def _resolve(*sets: str) -> Any:
+        (tmp_path / "c.yml").write_text(CONFIG)
+        return prepare_run([tmp_path / "c.yml"], sets, catalog=catalog, machine=Machine(0, 4), start=False)
+
+    return _resolve
+
+
+def test_a_pipeline_refuses_what_makes_several_passes(resolve: Callable[..., Any]) -> None:
+    said = "objective: sampled makes 2 passes over the model for a batch, and a pipeline makes one"
+    with pytest.raises(NeoxError, match=said):
+        resolve("objective=sampled", "pipe-parallel-size=2")
+    assert resolve("objective=sampled", "model-parallel-size=2").plan.objective.name == "sampled"
+    plan = resolve("objective=smooth", "pipe-parallel-size=2", "smoothing=0.3").plan
+    assert plan.objective.settings["smoothing"] == 0.3
