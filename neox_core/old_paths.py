@@ -10,6 +10,7 @@ MOVED = {
     "neox_core.build.corpus": "neox_core.contracts.data",
     "neox_core.build.native": "neox_core.kernels.compile_c",
     "neox_core.config.structure": "neox_core.config.schema.structure",
+    "neox_core.contracts.attention": "neox_gpt.contracts",
     "neox_core.contracts.family": "neox_hf.contracts",
     "neox_core.contracts.interchange": "neox_hf.contracts",
     "neox_core.contracts.model": "neox_gpt.contracts",
@@ -28,11 +29,12 @@ NAMES: dict[str, dict[str, tuple[str, ...]]] = {
             "Position",
             "PositionShape",
             "ScoreBias",
+            "SparseKernel",
             "SparseLayout",
+            "SparseUse",
         ),
         "neox_hf.contracts": ("CheckpointFormat", "ModelFamily", "WeightRule"),
     },
-    "neox_core.contracts.attention": {"neox_gpt.contracts": ("LayoutShape", "SparseLayout")},
     "neox_core.testing": {
         "neox_author.testing": (
             "assert_light",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from neox_core import old_paths
 from neox_core.contracts.architecture import Architecture, ArchitecturePlanner, ModelSize, Named, Untold
-from neox_core.contracts.attention import SparseKernel, SparseUse
 from neox_core.contracts.curriculum import Curriculum, CurriculumShape
 from neox_core.contracts.data import (
     Corpus,
@@ -88,8 +87,6 @@ __all__ = [
     "ScheduleShape",
     "Scores",
     "Sharding",
-    "SparseKernel",
-    "SparseUse",
     "Split",
     "Storage",
     "StreamingBackend",

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from neox_core.config.schema.structure import Config
-    from neox_core.contracts.attention import SparseUse
     from neox_core.contracts.data import Tokenizer
     from neox_core.hooks.registry import Registry
     from neox_core.parallel.context import BuildContext
@@ -164,8 +163,10 @@ class Architecture(Protocol):
         """The shape of the first tensor of an op of the model, for one sample on this rank."""
         ...
 
-    def sparse_use(self, op: str) -> SparseUse | None:
-        """What the model asks of a kernel of block-sparse attention; None of other ops."""
+    def kernel_use(self, op: str) -> Any:
+        """What the model needs of a kernel of an op besides shape, dtype and device: the argument of the kernel's
+        `why_not_for`. None: nothing.
+        """
         ...
 
     def instead_of(self, op: str, device: torch.device) -> str:

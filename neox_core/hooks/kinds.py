@@ -114,10 +114,11 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "kernel",
         "neox_kernels",
-        contracts=(*_in("kernel", "Kernel", "KernelUser"), *_in("attention", "SparseKernel")),
+        contracts=_in("kernel", "Kernel", "KernelUser"),
         help="""Named `<op>.<implementation>`, chosen by `kernels` and the fusion switches. `neox plugins info OP` shows
         the call signature of the reference of an op such as `cross_entropy`. The component that computes an op follows
-        `KernelUser` and declares the op. A kernel of block-sparse attention also follows `SparseKernel`.""",
+        `KernelUser` and declares the op. A kernel that a model may need more of also
+        has `why_not_for`, with an argument of the architecture (`Architecture.kernel_use`).""",
     ),
     Kind("launcher", "neox_launchers", key="launcher", light=True, any_case=True, contracts=_in("host", "Launcher")),
     Kind(

@@ -17,7 +17,7 @@ from neox_core.kernels.form import faults_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from neox_core.contracts import Kernel, SparseUse
+    from neox_core.contracts import Kernel
     from neox_core.contracts.architecture import Architecture
     from neox_core.parallel.context import BuildContext
     from neox_core.plan.runfile import ComponentRef, KernelPlan
@@ -46,14 +46,15 @@ def choose(
     shape: tuple[int, ...],
     dtype: torch.dtype,
     device: torch.device,
-    use: SparseUse | None = None,
+    use: Any = None,
 ) -> Choice:
     """The first kernel that can run and, for `auto`, was tested on the device; else, for `auto` and `fused`, the
     reference.
 
     For `auto` a CPU takes the reference, whatever is offered.
-    shape: of the op's first tensor, for one sample. use: of block-sparse attention. Raises ConfigError with all reasons
-    where a kernel was asked for by name and cannot run, PluginError for an offer that is not a kernel.
+    shape: of the op's first tensor, for one sample. use: what the model needs besides, for `why_not_for`. Raises
+    ConfigError with all reasons where a kernel was asked for by name and cannot run, PluginError for an offer that is
+    not a kernel.
     """
     passed: list[tuple[str, tuple[str, ...]]] = []
     for offer in plan.offers:
@@ -158,7 +159,7 @@ def _chosen(kernel: KernelPlan, architecture: Architecture, context: BuildContex
     if instead:
         return Choice(kernel.op, instead, None, ())
     shape = architecture.op_shape(kernel.op, context)
-    return choose(kernel, shape, dtype, context.device, architecture.sparse_use(kernel.op))
+    return choose(kernel, shape, dtype, context.device, architecture.kernel_use(kernel.op))
 
 
 def _probe(offer: ComponentRef, kernel: Any, reference: str, dtype: torch.dtype, device: torch.device) -> None:

@@ -22,7 +22,9 @@ from neox_gpt.contracts import (
     Position,
     PositionShape,
     ScoreBias,
+    SparseKernel,
     SparseLayout,
+    SparseUse,
 )
 
 if TYPE_CHECKING:
@@ -71,7 +73,9 @@ __all__ = [
     "RowLinear",
     "Scope",
     "ScoreBias",
+    "SparseKernel",
     "SparseLayout",
+    "SparseUse",
     "build_model",
     "flex_by",
     "gpt_plan_in",

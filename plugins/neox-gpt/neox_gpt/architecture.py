@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from attrs import frozen
 
-from neox_core.contracts import SparseUse
 from neox_gpt.attention.scores import stores_scores
 from neox_gpt.build import build_decoder_stage, build_model
+from neox_gpt.contracts import SparseUse
 from neox_gpt.generation.generate import sample
 from neox_gpt.matmul import linear
 from neox_gpt.model_inputs import load_position
@@ -74,7 +74,7 @@ class GPTArchitecture:
             return (1, seq, 2 * share(plan.intermediate_size))
         return (1, seq, share(plan.intermediate_size) if op == "bias_gelu" else plan.hidden_size)
 
-    def sparse_use(self, op: str) -> SparseUse | None:
+    def kernel_use(self, op: str) -> SparseUse | None:
         if op != BLOCK_SPARSE:
             return None
         blocks = {each.load()[1].block for each in self.plan.layouts}

@@ -352,3 +352,27 @@ class SparseLayout(Protocol):
     """
 
     def __call__(self, shape: LayoutShape, settings: Any) -> Tensor: ...
+
+
+@frozen
+class SparseUse:
+    """What a model needs of a kernel of `block_sparse_attention`, besides shape, dtype and device.
+
+    * blocks: sides of the blocks of its layouts, in tokens.
+    * bias: whether its position adds a bias to the scores.
+    * dropout: whether training drops attention probabilities.
+    """
+
+    blocks: tuple[int, ...]
+    bias: bool = False
+    dropout: bool = False
+
+
+class SparseKernel(Protocol):
+    """What a kernel of `block_sparse_attention` has besides; it is called like
+    `neox_gpt.attention.blocked.blocked_attention`.
+    """
+
+    def why_not_for(self, use: SparseUse) -> tuple[str, ...]:
+        """The reasons why the kernel cannot do what a model needs; empty: it can. Called when the model is built."""
+        ...

@@ -12,12 +12,10 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from neox_gpt.api import TILE, BlockTable, Request, flex_by, tile_lists
+from neox_gpt.api import TILE, BlockTable, Request, SparseUse, flex_by, tile_lists
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask
-
-from neox_core.contracts import SparseUse
 
 _MASKS = 256
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from neox_gpt.api import SparseUse
 from neox_gpt.attention import flex
 from neox_gpt.attention.blocked import blocked_attention
 from neox_gpt.attention.scores import Request
@@ -9,8 +10,6 @@ from neox_gpt.attention.sparse import BlockTable
 from neox_sparse_attention.flex import KERNEL, block_mask
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
-
-from neox_core.contracts import SparseUse
 
 
 def draw(heads: int, kv_heads: int, seq: int, dim: int = 32) -> list[Tensor]:

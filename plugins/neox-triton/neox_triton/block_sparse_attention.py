@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 import triton
-from neox_gpt.api import BlockTable, Request, site_keys
+from neox_gpt.api import BlockTable, Request, SparseUse, site_keys
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from neox_core.contracts import SparseUse
 from neox_triton.choices import (
     FORWARD_TILES,
     FORWARD_WARPS,

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve, frozen
+from neox_gpt.api import SparseUse
 from neox_gpt.architecture import GPTArchitecture
 from neox_gpt.testing import example_decoder
 from neox_kernels.compare import error_of
 from torch import Tensor
 
-from neox_core.contracts import SparseUse
 from neox_core.errors import ConfigError, PluginError
 from neox_core.kernels.choose import Choice, choose, use_kernels
 from neox_core.ledger import Ledger

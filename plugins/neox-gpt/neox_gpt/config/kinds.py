@@ -20,9 +20,9 @@ SPARSE_LAYOUT = Kind(
     key="sparse_attention.mode",
     settings_at="sparse_attention",
     many=True,
-    contracts=_in("SparseLayout"),
+    contracts=_in("SparseLayout", "SparseKernel"),
     kit=_KIT + "sparse_layout",
-    help="Which key blocks each query block attends to.",
+    help="Which key blocks each query block attends to. A kernel of `block_sparse_attention` follows `SparseKernel`.",
 )
 
 MIXER = Kind(

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 import torch
+from neox_gpt.api import SparseUse
 from neox_gpt.attention.blocked import blocked_attention as reference
 from neox_gpt.attention.scores import Request
 from neox_gpt.attention.sparse import BlockTable
@@ -9,7 +10,6 @@ from neox_gpt.dropout import attention_site
 from neox_triton.block_sparse_attention import KERNEL, block_sparse_attention
 from neox_triton.sparse_lists import plan_of
 
-from neox_core.contracts import SparseUse
 from neox_core.parallel.sample_keys import sample_keys
 
 
