@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 class LoadedRun:
     """A run in one process, without process groups.
 
-    checkpoint: where the weights are from. model: whole, in fp32, in evaluation; its call gives the loss of a batch,
-    `model(batch[:, :-1], batch[:, 1:])`. tokenizer: None where the plan names none.
+    checkpoint: where the weights are from. model: whole, in fp32, in evaluation; its call makes passes. The loss of a
+    batch is `model(lambda run: run(batch[:, :-1]).cross_entropy(batch[:, 1:]))`. tokenizer: None where the plan names
+    none.
     """
 
     plan: RunPlan
