@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
-from attrs import evolve, frozen
+from attrs import evolve, fields, frozen
 
 from neox_core.checkpoint.agree import agree, agree_on_step
 from neox_core.checkpoint.complete import check_model, check_optimizer
@@ -119,6 +119,16 @@ class Checkpointer:
         found: list[Resumed] = []
         self._on_all_ranks(lambda: found.append(self._read(folder, own=own)))
         return found[0]
+
+    def rewind(self, state: TrainState) -> None:
+        """Go back to the checkpoint that this run has saved or loaded last, and make `state` what it was there."""
+        if self._saved_step is None:
+            raise CheckpointError("there is no checkpoint of this run to go back to", hint="set save and save-interval")
+        folder = Path(self._plan.checkpoint.save or "", f"step-{self._saved_step:08d}")
+        found: list[Resumed] = []
+        self._on_all_ranks(lambda: found.append(self._read(folder, own=True)))
+        for each in fields(TrainState):
+            setattr(state, each.name, getattr(found[0].state, each.name))
 
     def _in_the_way(self) -> tuple[str, ...]:
         """A line about the checkpoints that an earlier run has left in `save`."""

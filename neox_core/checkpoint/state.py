@@ -18,6 +18,20 @@ _COUNT = v.and_(v.ge(0), v.le(2**62))
 """Largest value of a count: the data is indexed with int64."""
 
 
+@frozen
+class Intervention:
+    """A rewind: at step `at` a callback, `by`, had the run go back to step `to` and skip samples from then on.
+
+    first, last: the samples that it skips, in the order of the run without any interventions; `last` is not skipped.
+    """
+
+    at: int = field(validator=_COUNT)
+    to: int = field(validator=_COUNT)
+    first: int = field(validator=_COUNT)
+    last: int = field(validator=_COUNT)
+    by: str
+
+
 @define
 class TrainState:
     """step: finished optimizer steps. Samples and tokens are those of all ranks together, since the first step.
@@ -25,7 +39,8 @@ class TrainState:
     data_hash: of the samples of all steps, where it is known: a resumed run must have the same. data_rounds:
     the number of samples for which their order was made, and to which it was extended since. data_contents: hashes
     of the contents of the datasets, which `data_hash` does not include. data_position: where the next sample
-    starts, for plain text.
+    starts, for plain text. interventions: of callbacks, in the order in which they were made. callbacks: the state of
+    each, by plugin and name, as JSON holds it.
     """
 
     step: int = field(default=0, validator=_COUNT)
@@ -35,6 +50,18 @@ class TrainState:
     data_rounds: tuple[int, ...] = field(default=(), validator=v.deep_iterable(_COUNT))
     data_contents: dict[str, list[str]] = field(factory=dict)
     data_position: dict[str, Any] | None = None
+    interventions: tuple[Intervention, ...] = ()
+    callbacks: dict[str, Any] = field(factory=dict)
+
+    def skipped(self) -> tuple[tuple[int, int], ...]:
+        """The samples that interventions leave out: ranges [first, last), rising and apart."""
+        apart: list[tuple[int, int]] = []
+        for each in sorted((each.first, each.last) for each in self.interventions):
+            if apart and each[0] <= apart[-1][1]:
+                apart[-1] = apart[-1][0], max(apart[-1][1], each[1])
+            else:
+                apart.append(each)
+        return tuple(apart)
 
     def advance(self, plan: RunPlan, tokens: int | None = None) -> None:
         """Count a finished step. tokens: number of tokens that it read, by default those of whole samples."""

@@ -24,6 +24,7 @@ from neox_core.contracts.data import (
     TrainableTokenizer,
 )
 from neox_core.contracts.engine import Engine, EngineMaker, EnginePlanner, Sharding, Storage
+from neox_core.contracts.events import Ask, Callback, EvaluationRun, Evaluator
 from neox_core.contracts.host import LaunchCommand, Launcher, Measured, Monitor, RunInfo
 from neox_core.contracts.kernel import Kernel, KernelUser
 from neox_core.contracts.objective import (
@@ -51,8 +52,10 @@ from neox_core.contracts.optim import (
 __all__ = [
     "Architecture",
     "ArchitecturePlanner",
+    "Ask",
     "AveragingOptimizer",
     "Batch",
+    "Callback",
     "Corpus",
     "Curriculum",
     "CurriculumShape",
@@ -61,6 +64,8 @@ __all__ = [
     "Engine",
     "EngineMaker",
     "EnginePlanner",
+    "EvaluationRun",
+    "Evaluator",
     "Kernel",
     "KernelUser",
     "LRSchedule",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neox_core.data.curriculum import ChosenSamples
 from neox_core.data.sources import Datasets, build_tokenizer
@@ -11,6 +11,8 @@ from neox_core.data.vocabulary import padded_vocab
 from neox_core.errors import DataError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from typing_extensions import TypeIs
 
     from neox_core.contracts import Curriculum
@@ -60,6 +62,33 @@ def open_counted(plan: RunPlan, split: Split, *, rounds: Sequence[int] = ()) -> 
     return samples
 
 
+class Remaining:
+    """`samples` without some ranges of indices, each [first, last), rising and apart."""
+
+    def __init__(self, samples: Samples, skipped: Sequence[tuple[int, int]]) -> None:
+        self._samples, self._skipped = samples, skipped
+        self.notes = samples.notes
+
+    def __len__(self) -> int:
+        return len(self._samples) - sum(last - first for first, last in self._skipped)
+
+    def read(self, index: int, into: NDArray[np.int64]) -> None:
+        self._samples.read(without(index, self._skipped), into)
+
+    def identify(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._samples.identify(without(indices, self._skipped))
+
+    def in_words(self) -> Sequence[str]:
+        return self._samples.in_words()
+
+
+def without(index: Any, skipped: Sequence[tuple[int, int]]) -> Any:
+    """Which samples the ones of an index, or an array of them, are without `skipped`: ranges, rising and apart."""
+    for first, last in skipped:
+        index = index + (last - first) * (index >= first)
+    return index
+
+
 def is_stream(samples: Samples | SampleStream) -> TypeIs[SampleStream]:
     """Whether samples are read in order; else by index."""
     return hasattr(samples, "read_from")
@@ -71,10 +100,10 @@ def samples_wanted(plan: RunPlan, split: Split) -> int:
     return steps * plan.batch.train_batch
 
 
-def rounds_of(stored: Sequence[int], plan: RunPlan) -> tuple[int, ...]:
+def rounds_of(stored: Sequence[int], plan: RunPlan, skipped: int = 0) -> tuple[int, ...]:
     """The number of training samples when the order of a run was made, and each time it was extended.
 
-    stored: the numbers in the checkpoint; empty for a new run.
+    stored: the numbers in the checkpoint; empty for a new run. skipped: samples that the run leaves out.
     """
-    wanted = samples_wanted(plan, "train")
+    wanted = samples_wanted(plan, "train") + skipped
     return (*stored, wanted) if not stored or wanted > stored[-1] else tuple(stored)

@@ -152,6 +152,24 @@ KINDS: tuple[Kind, ...] = (
         help="Chosen by `monitors`, a list, or by `enabled` of their own settings.",
     ),
     Kind(
+        "callback",
+        "neox_callbacks",
+        key="callbacks",
+        many=True,
+        contracts=_in("events", "Callback", "Ask"),
+        help="""Acts at events of a run, in its ranks. Chosen by `callbacks`, a list, or by `enabled` of their own
+        settings.""",
+    ),
+    Kind(
+        "evaluator",
+        "neox_evaluators",
+        key="evaluators",
+        many=True,
+        contracts=_in("events", "Evaluator", "EvaluationRun"),
+        help="""Numbers of the model at evaluations. Chosen by `evaluators`, a list, or by `enabled` of their own
+        settings.""",
+    ),
+    Kind(
         "dialect",
         "neox_dialects",
         light=True,

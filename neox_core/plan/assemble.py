@@ -66,6 +66,8 @@ def assemble(
         neox_version=version("neox-core"),
         debug=debug,
         curriculum=reference(curricula[0]) if curricula else None,
+        callbacks=tuple(map(reference, config.components("callback"))),
+        evaluators=tuple(map(reference, config.components("evaluator"))),
     )
 
 

@@ -308,4 +308,6 @@ class RunPlan:
     neox_version: str = field(metadata=of(derived="the installation"))
     debug: bool = field(default=False, metadata=of(derived="the command line"))
     curriculum: ComponentRef | None = field(default=None, metadata=of(kind="curriculum"))
+    callbacks: tuple[ComponentRef, ...] = field(default=(), metadata=of(kind="callback"))
+    evaluators: tuple[ComponentRef, ...] = field(default=(), metadata=of(kind="evaluator"))
     format: int = field(default=FORMAT, metadata=of(derived="the installation"))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.distributed as dist
+from attrs import define, field
 
 from neox_core.checkpoint.rng import undisturbed
 from neox_core.contracts.engine import Peak
@@ -52,6 +53,32 @@ class EngineState(Protocol):
         ...
 
 
+def mean_of_ranks(losses: Sequence[Tensor], groups: Groups) -> float:
+    """The mean over all ranks of the losses of each rank's batches. Collective; waits for the device."""
+    mean = torch.stack([loss.detach().float() for loss in losses]).mean()
+    if groups.world is not None:
+        dist.all_reduce(mean, group=groups.world)
+        mean = mean / dist.get_world_size(groups.world)
+    value: float = mean.item()
+    return value
+
+
+@define(eq=False)
+class Kept:
+    """What callbacks get: the mean loss of each step, and the values that were logged, since they were last taken."""
+
+    losses: list[tuple[int, float]] = field(factory=list)
+    values: dict[str, float] = field(factory=dict)
+
+    def take_losses(self) -> list[tuple[int, float]]:
+        losses, self.losses = self.losses, []
+        return losses
+
+    def take_values(self) -> dict[str, float]:
+        values, self.values = self.values, {}
+        return values
+
+
 class Report:
     """Collects losses on the device; at each log step reduces them over the ranks and calls the monitors of rank 0.
 
@@ -88,6 +115,7 @@ class Report:
         self.peak = peak
         self.stop_on_nonfinite = stop_on_nonfinite
         self._skipped = skipped or SkippedSteps(most=0)
+        self.kept: Kept | None = None
         self._startup = startup
         self._data_hash = data_hash
         self._tokens_of = tokens_of
@@ -130,7 +158,7 @@ class Report:
         if self._steps == 1 and self._startup is not None:
             self._read_losses()  # waits until the device has finished the step
             self._startup.mark("first_step")
-            self._log(step, self._startup.values())
+            self.log(step, self._startup.values())
             self._startup = None
         if step % self.log_interval and step != self.run.last_step:
             self._end_of_step()
@@ -140,7 +168,7 @@ class Report:
         values = self._values(lr, engine)
         if self._data_hash is not None:
             values["data_hash"] = float(self._data_hash(step))
-        self._log(step, values)
+        self.log(step, values)
         self._means, self._steps, self._tokens, self._train_s, self._wait_s = [], 0, 0, 0.0, 0.0
 
     def check(self) -> None:
@@ -151,13 +179,9 @@ class Report:
         """Log the mean of the losses over all ranks as `<split>_loss`, and return it. losses: of this rank's
         batches.
         """
-        mean = torch.stack([loss.detach().float() for loss in losses]).mean()
-        if self.groups.world is not None:
-            dist.all_reduce(mean, group=self.groups.world)
-            mean = mean / dist.get_world_size(self.groups.world)
-        value: float = mean.item()
+        value = mean_of_ranks(losses, self.groups)
         perplexity = math.exp(value) if value < 700 else math.inf
-        self._log(step, {f"{split}_loss": value, f"{split}_perplexity": perplexity})
+        self.log(step, {f"{split}_loss": value, f"{split}_perplexity": perplexity})
         return value
 
     def say(self, message: str) -> None:
@@ -201,6 +225,8 @@ class Report:
                 self._skipped.fail_at(step)
             if not bad:
                 self._means.append(sum(losses) / len(losses))
+            if self.kept is not None:
+                self.kept.losses.append((step, sum(losses) / len(losses)))
 
     def _values(self, lr: float, engine: EngineState) -> dict[str, float]:
         step_s = self._train_s / self._steps
@@ -242,8 +268,17 @@ class Report:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / GIB if sys.platform == "darwin" else peak * 1024 / GIB  # macOS counts bytes, Linux KiB
 
-    def _log(self, step: int, values: dict[str, float]) -> None:
+    def log(self, step: int, values: dict[str, float]) -> None:
+        if self.kept is not None:
+            self.kept.values.update(values)
         self._tell(lambda monitor: monitor.log(step, values))
+
+    def rewound(self, step: int) -> None:
+        """Forget what came after `step`, to which the run has gone back."""
+        self.run.progress.reached(step)
+        self._skipped.note(step, made=True)
+        self._unread, self._means, self._steps, self._tokens = [], [], 0, 0
+        self._train_s, self._wait_s, self._step_began = 0.0, 0.0, None
 
     def _tell(self, call: Callable[[Monitor], None]) -> None:
         for monitor in list(self.monitors):

@@ -30,8 +30,10 @@ from neox_core.parallel.context import BuildContext, build_context
 from neox_core.parallel.groups import Groups, build_groups
 from neox_core.run.consumed import require_consumed
 from neox_core.run.digests import compare, describe
+from neox_core.run.evaluation import Evaluation
+from neox_core.run.events import Events
 from neox_core.run.exit import write_failure
-from neox_core.run.loop import train
+from neox_core.run.loop import Reporter, Saver, Stop, train
 from neox_core.run.metrics import Metrics
 from neox_core.run.optimizer import build_optimizer
 from neox_core.run.report import Report
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from neox_core.contracts.architecture import Architecture
     from neox_core.contracts.engine import Engine, EngineMaker
     from neox_core.contracts.objective import Split
+    from neox_core.contracts.optim import LRSchedule
     from neox_core.ledger import Ledger
     from neox_core.plan.runfile import RunPlan
     from neox_core.run.startup import Startup
@@ -89,19 +92,20 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: Ledger) -> 
     resumed = checkpointer.load()
     state, schedule = resumed.state, resumed.schedule
     samples.resume(state, resumed.path)
-    peak = _peak(plan.train.peak_tflops, maker, architecture, context.device)
+    tokens_of = tokens_of_steps(plan, curriculum)
     report = _build_report(
         plan,
-        peak,
+        _peak(plan.train.peak_tflops, maker, architecture, context.device),
         model,
         context,
         state,
         startup,
         samples.trail,
-        tokens_of_steps(plan, curriculum),
+        tokens_of,
         engine,
         Metrics(engine, {"optimizer": optimizer, "curriculum": curriculum}, model, context),
     )
+    events = _build_events(plan, context, report, state, samples, Evaluation(plan, context, vocab_size, engine))
     heartbeat = Heartbeat(local_rank)
     unwatched = () if heartbeat.watched or not plan.train.stall_timeout_s else (UNWATCHED,)
     _say_where_it_begins(report, resumed, (*kernels, *samples.notes, *unwatched))
@@ -118,16 +122,7 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: Ledger) -> 
             report=partial(write_failure, Path(plan.run_dir), rank, waits=True),
         )
         with stop_signal as stop:
-            batches = report.timed(samples.batches(state.step), stop.alive)
-            valid = partial(_alive, partial(samples.valid, "valid"), stop, startup.progress)
-            saver = _Patient(checkpointer, stop, samples, startup.progress)
-            finished = train(
-                engine, batches, valid, schedule, report, saver, stop, state, plan, tokens_of_steps(plan, curriculum)
-            )
-            if finished:
-                _evaluate(plan, engine, report, state, samples, stop, startup.progress)
-            else:
-                _say_where_it_stops(plan, report, state)
+            finished = _train(plan, engine, schedule, report, events, checkpointer, state, samples, stop, tokens_of)
         if finished and plan.train.sample_prompt is not None and tokenizer is not None:
             _show_sample(plan, architecture, model, engine, context, tokenizer, vocab_size, report)
     finally:
@@ -174,6 +169,37 @@ def _build_optimizer(
     dtype = torch.bfloat16 if plan.precision.autocast else context.dtype
     record = Path(plan.run_dir) / "kernels.json" if dist.get_rank() == 0 else None
     return optimizer, tuple(use_kernels(model, architecture, plan.model.kernels, context, dtype, record, optimizer))
+
+
+def _train(
+    plan: RunPlan,
+    engine: Engine,
+    schedule: LRSchedule,
+    report: Report,
+    events: Events | None,
+    checkpointer: Checkpointer,
+    state: TrainState,
+    samples: TrainingSamples,
+    stop: StopSignal,
+    tokens_of: Callable[[int], int],
+) -> bool:
+    """Train, and evaluate after the last step. Returns whether the run came to its last step."""
+    progress = report.run.progress
+    valid = partial(_alive, partial(samples.valid, "valid"), stop, progress)
+    saver = _Patient(checkpointer, stop, samples, progress)
+
+    def loop(reporter: Reporter, saver: Saver, stopping: Stop) -> bool:
+        batches = report.timed(samples.batches(state.step), stop.alive)
+        return train(engine, batches, valid, schedule, reporter, saver, stopping, state, plan, tokens_of)
+
+    finished = events.train(loop, checkpointer, samples, saver, stop) if events else loop(report, saver, stop)
+    if finished:
+        _evaluate(plan, engine, events or report, state, samples, stop, progress)
+    else:
+        _say_where_it_stops(plan, report, state)
+    if events:
+        events.end()
+    return finished
 
 
 def _say_where_it_begins(report: Report, resumed: Resumed, notes: Sequence[str]) -> None:
@@ -236,6 +262,21 @@ def _build_report(
     return report
 
 
+def _build_events(
+    plan: RunPlan,
+    context: BuildContext,
+    report: Report,
+    state: TrainState,
+    samples: TrainingSamples,
+    door: Evaluation,
+) -> Events | None:
+    if not plan.callbacks and not plan.evaluators:
+        return None
+    events = Events(plan, context, report, state, door)
+    events.build(samples)
+    return events
+
+
 @frozen
 class _Patient:
     """A checkpointer that may take its time when the run was asked to stop, and keeps which samples were last."""
@@ -262,7 +303,7 @@ def _alive(batches: Callable[[], Iterator[Tensor]], stop: StopSignal, progress: 
 def _evaluate(
     plan: RunPlan,
     engine: Engine,
-    report: Report,
+    report: Report | Events,
     state: TrainState,
     samples: TrainingSamples,
     stop: StopSignal,

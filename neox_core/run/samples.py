@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from neox_core.checkpoint.contents import contents_of, other_contents
 from neox_core.data.batches import Reader, build_batches
 from neox_core.data.sample_hash import Trail
-from neox_core.data.samples import open_split, rounds_of
+from neox_core.data.samples import Remaining, open_split, rounds_of, without
 from neox_core.data.sources import Datasets
 from neox_core.data.stream import Mark
 from neox_core.errors import CheckpointError
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 class TrainingSamples(Protocol):
     notes: list[str]
     """Lines for people."""
+    skippable: bool
+    """Whether the run can leave samples out."""
 
     def resume(self, state: TrainState, path: Path | None) -> None:
         """Continue from `state`, and update its fields about samples. Raises CheckpointError for other samples."""
@@ -40,6 +42,10 @@ class TrainingSamples(Protocol):
 
     def trail(self, step: int) -> int:
         """A hash of the samples of all of the `step` finished steps."""
+        ...
+
+    def where(self, index: int) -> int:
+        """Which sample of the order without interventions the run reads as its sample `index`."""
         ...
 
     def note(self, state: TrainState) -> None:
@@ -72,23 +78,26 @@ class _Ordered:
         self._plan, self._read, self._open, self._curriculum = plan, read, opened, curriculum
         self._evaluated: dict[Split, Samples] = {split: opened(split) for split in _evaluated(plan)}
         self.notes = [note for samples in self._evaluated.values() for note in samples.notes]
-        self._follow(rounds_of((), plan))
+        self.skippable = curriculum is None or not curriculum.chooses
+        self._follow(rounds_of((), plan), ())
         self._contents = contents_of(plan.data, backend)
 
-    def _follow(self, rounds: tuple[int, ...]) -> None:
-        self._rounds = rounds
-        self._samples: Samples = self._open("train", rounds=rounds, curriculum=self._curriculum)
+    def _follow(self, rounds: tuple[int, ...], skipped: tuple[tuple[int, int], ...]) -> None:
+        self._rounds, self._skipped = rounds, skipped
+        samples: Samples = self._open("train", rounds=rounds, curriculum=self._curriculum)
+        self._samples = Remaining(samples, skipped) if skipped else samples
         self._trail = Trail(self._samples, self._plan.batch.train_batch)
 
     def resume(self, state: TrainState, path: Path | None) -> None:
-        rounds = rounds_of(state.data_rounds, self._plan)
+        skipped = state.skipped()
+        rounds = rounds_of(state.data_rounds, self._plan, sum(last - first for first, last in skipped))
         if sorted({*rounds}) != [*rounds] or not 0 <= state.consumed_samples <= rounds[-1]:
             raise CheckpointError(
                 f"{path}: {state.consumed_samples} samples are read, of an order of {', '.join(map(str, rounds[-5:]))}",
                 hint="load another checkpoint, or set finetune: true to start at step 0 from these weights",
             )
-        if rounds != self._rounds:
-            self._follow(rounds)
+        if (rounds, skipped) != (self._rounds, self._skipped):
+            self._follow(rounds, skipped)
         self.notes += self._samples.notes
         if state.data_hash is not None and state.data_hash != self.trail(state.step):
             raise _other_samples(
@@ -105,6 +114,9 @@ class _Ordered:
 
     def trail(self, step: int) -> int:
         return self._trail.at(step)
+
+    def where(self, index: int) -> int:
+        return int(without(index, self._skipped))
 
     def note(self, state: TrainState) -> None:
         state.data_hash = self.trail(state.step) if state.step else None
@@ -129,11 +141,14 @@ class _Streamed:
         self._identity = self._stream.identity
         self._contents, self._plan = contents_of(plan.data, backend), plan
         self._curriculum, self._read = curriculum, read
+        self.skippable = False
         self._start: Mark | None = None
         self._reader: Reader | None = None
         self.notes: list[str] = []
 
     def resume(self, state: TrainState, path: Path | None) -> None:
+        if state.interventions:
+            raise CheckpointError(f"{path}: its run has skipped samples, and text is read in order")
         if state.data_position is None:
             return
         position = dict(state.data_position)
@@ -169,6 +184,9 @@ class _Streamed:
         if mark is not None and mark.step == state.step:
             state.data_hash, state.data_contents = mark.trail, self._contents
             state.data_position = {"identity": self._identity, **mark.plain()}
+
+    def where(self, index: int) -> int:
+        return index
 
     def _mark(self) -> Mark | None:
         return self._start if self._reader is None or self._reader.mark is None else self._reader.mark

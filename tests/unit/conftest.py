@@ -203,6 +203,10 @@ class Everything:
         ]
 
     @hookimpl
+    def neox_evaluators(self) -> list[Component]:
+        return [component("counter")]
+
+    @hookimpl
     def neox_dialects(self) -> list[Component]:
         return [Component("gpt-neox", "neox_gpt_neox.dialect:DIALECT")]
 

@@ -132,6 +132,10 @@ class Engine(BaseEngine):
         """Updates left out so far, those before a resume included."""
         return int(self._engine.skipped_steps) + self._discarded
 
+    def count_skipped(self, steps: int) -> None:
+        """Start counting from `steps`, in place of what was counted so far."""
+        super().count_skipped(steps - int(self._engine.skipped_steps))
+
     def loss_scale(self) -> float | None:
         """None unless training in fp16."""
         return float(self._engine.optimizer.loss_scale) if self._fp16 else None

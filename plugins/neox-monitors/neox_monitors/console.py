@@ -96,12 +96,17 @@ class Console:
                 self.say(line)
 
     def _evaluated(self, step: int, values: Mapping[str, float]) -> None:
+        if "rewound_from" in values:
+            return  # the run says it in words
         for name, value in values.items():
-            if name.endswith("_loss"):
-                split = name.removesuffix("_loss")
-                self.say(f"step {step}  {split} loss {value:.4f}, perplexity {values[f'{split}_perplexity']:.4g}")
-                if split == "valid":
-                    self.valid.append((step, value))
+            what = name.removesuffix("_loss")
+            perplexity = values.get(f"{what}_perplexity")
+            if name == "valid_loss":
+                self.valid.append((step, value))
+            if name.endswith("_loss") and perplexity is not None:
+                self.say(f"step {step}  {what} loss {value:.4f}, perplexity {perplexity:.4g}")
+            elif not name.startswith("startup_") and f"{name.removesuffix('_perplexity')}_loss" not in values:
+                self.say(f"step {step}  {name} {value:.6g}")
 
     def _time_left(self, step: int, values: Mapping[str, float]) -> str:
         """By the clock since the first log, so that evaluations and checkpoints count."""

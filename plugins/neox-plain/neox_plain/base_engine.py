@@ -198,7 +198,8 @@ class BaseEngine(ABC):
         groups = self.optimizer.param_groups
         if len(options) != len(groups):
             raise CheckpointError(f"{len(options)} parameter groups are stored, the optimizer has {len(groups)}")
-        for group, option in zip(groups, options, strict=True):
+        for group, option, first in zip(groups, options, self._options, strict=True):
+            group.update({name: value for name, value in first.items() if name != "lr"})
             for name, value in option.items():
                 if name in ("params", "lr") or not replaces(value, group.get(name)):
                     message = f"the optimizer's group option {short(name)!r} cannot be {short(value)!r}"

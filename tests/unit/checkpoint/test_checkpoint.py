@@ -37,6 +37,7 @@ def test_what_a_checkpoint_holds(plan: RunPlan) -> None:
     assert reader.states("norm.bias") == ["step", "exp_avg", "exp_avg_sq"]
     state = json.loads((folder / "state.json").read_text())
     samples = {"data_hash": None, "data_rounds": [], "data_contents": {}, "data_position": None}
+    samples |= {"interventions": [], "callbacks": {}}
     assert state["state"] == {"step": 2, "consumed_samples": 2, "consumed_tokens": 16, **samples}
 
 

@@ -84,6 +84,8 @@ VALUES = {
     "num_nodes": "1",
     "num_gpus": "2",
     "monitors": "[console]",
+    "callbacks": "[spike_guard]",
+    "evaluators": "[perplexity_by_dataset]",
     "plugins.require": "[neox-adam]",
     "comms_logger.prof_ops": "[broadcast]",
     "activation_checkpointing.number_checkpoints": "4",
@@ -181,6 +183,8 @@ BESIDE: dict[str, Sets] = {
     **dict.fromkeys(("save", "extra_save_iters"), ("save=out", "save_interval=5")),
     **dict.fromkeys(("save_interval", "keep_last_n_checkpoints"), ("save=out", "save_interval=5")),
     **dict.fromkeys(("finetune", "no_load_optim", "no_load_rng"), ("load=in",)),
+    **dict.fromkeys(("callbacks", "spike_guard.enabled"), ("save=out", "save_interval=5")),
+    "evaluators": ("eval_iters=1", "eval_interval=1"),
     "hostfile": ("launcher=pdsh",),
     **dict.fromkeys(("include", "exclude", "num_nodes"), ("hostfile=HOSTS", "launcher=pdsh")),
     "device": ("device=cuda",),
@@ -214,6 +218,7 @@ COMPONENT: dict[str, Callable[[str], Sets]] = {
         *(("merge_file=b",) if name[:4] == "GPT2" else ()),
     ),
     "monitor": lambda name: (f"{name}.enabled=true",),
+    "callback": lambda name: (f"{name}.enabled=true", "save=out", "save_interval=5"),
 }
 # keys of which no run takes another value than the default, or not without another key
 REFUSED = {
@@ -338,7 +343,8 @@ def beside_of(key: Key) -> Sets:
     """What a key needs to act: for a setting, its component."""
     kind, _, name = key.part.rpartition(" ")
     if kind in COMPONENT:
-        return () if key.path.endswith(".enabled") else (*COMPONENT[kind](name), *BESIDE.get(key.path, ()))
+        first = () if key.path.endswith(".enabled") else COMPONENT[kind](name)
+        return (*first, *BESIDE.get(key.path, ()))
     parts = key.path.split(".")
     around = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((BESIDE[path] for path in around if path in BESIDE), ())

@@ -401,7 +401,13 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("monitors=[console, web]",),
         CPU,
     ),
-    "monitors_not_switched_off": (
+    "evaluators_have_evaluations": (
+        ("evaluators=[counter]", "eval-iters=0"),
+        "error: eval-iters: is 0, so no evaluator measures anything (set it, or remove the evaluators)",
+        ("evaluators=[counter]", "eval-iters=1", "eval-interval=1"),
+        CPU,
+    ),
+    "named_ones_not_switched_off": (
         ("monitors=[board]", "board.enabled=false"),
         "error: board.enabled: false contradicts monitors, which names board",
         ("monitors=[board]", "board.enabled=true"),

@@ -76,10 +76,19 @@ class LaunchSection:
 
 @frozen
 class ReportSection:
-    """Where a run reports its progress."""
+    """Where a run reports its progress, and what takes part in it beside its steps."""
 
     monitors: tuple[str, ...] = setting(
         ("console", "jsonl"), help="Monitors, by name.", check=distinct, changes="output"
+    )
+    callbacks: tuple[str, ...] = setting(
+        (),
+        help="What acts at events of the run, by name, in this order.",
+        check=distinct,
+        changes="output",
+    )
+    evaluators: tuple[str, ...] = setting(
+        (), help="What measures the model at evaluations, by name.", check=distinct, changes="output"
     )
 
 

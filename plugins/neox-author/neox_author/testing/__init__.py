@@ -15,7 +15,9 @@ from typing import Any
 _HOME = {
     "assert_light": "plugins",
     "build": "plugins",
+    "check_callback": "callbacks",
     "check_data_backend": "data",
+    "check_evaluator": "evaluators",
     "check_launcher": "launchers",
     "check_lr_schedule": "schedules",
     "check_monitor": "monitors",
