@@ -149,7 +149,7 @@ class Checkpointer:
             )
         # Each rank verifies a share of the files; none continues before all have.
         self._on_all_ranks(lambda: reader.verify(lambda index, _: index % self._world_size == self._rank))
-        self._on_all_ranks(lambda: check_model(engine, reader))
+        self._on_all_ranks(lambda: check_model(engine, reader, self._plan.model, finetune=plan.finetune))
         restore_weights(engine, reader, masters=plan.load_masters)
         if plan.finetune:
             return Resumed(TrainState(), self._schedule(self._plan.optim), folder, ())
@@ -174,7 +174,9 @@ class Checkpointer:
             self._require_state_of_its_own(reader)
             updated = state.step > stored.skipped_steps
             self._on_all_ranks(
-                lambda: check_optimizer(engine, optim.optimizer, reader, updated=updated, own=stored.own)
+                lambda: check_optimizer(
+                    engine, optim.optimizer, reader, self._plan.model, updated=updated, own=stored.own
+                )
             )
             restore_optimizer(engine, reader)
             self._restore_extras(stored)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from neox_core.checkpoint.read import CheckpointReader
     from neox_core.contracts.engine import Storage
     from neox_core.parallel.shard import Shard
-    from neox_core.plan.runfile import ComponentRef
+    from neox_core.plan.runfile import ComponentRef, ModelPlan
 
 LARGEST = 1 << 20
 """Elements of a tensor that such an optimizer steps: more than any size at which its kind of state may change."""
@@ -46,14 +46,17 @@ class Need:
     ours: bool = True
 
 
-def check_model(engine: Storage, reader: CheckpointReader) -> None:
+def check_model(engine: Storage, reader: CheckpointReader, model: ModelPlan, *, finetune: bool = False) -> None:
     """Raises CheckpointError unless weights, their fp32 copies and buffers are exactly those of the model.
 
-    Collective. Either all fp32 copies are there or none; a weight may have another floating type than the model's.
+    Collective. finetune: what `model` adds may be missing. Either all fp32 copies of trained weights are there or none;
+    a weight may have another floating type than the model's.
     """
     shapes = engine.shapes()
     buffers = {name: buffer for name, buffer in engine.model.named_buffers() if name in engine.model.state_dict()}
-    _same_shapes(reader, "weight", shapes)
+    found = reader.shapes("weight")
+    wanted = {name: shape for name, shape in shapes.items() if name in found or not (finetune and model.adds(name))}
+    _same_shapes(reader, "weight", wanted)
     _same_shapes(reader, "buffer", {name: tuple(buffer.shape) for name, buffer in buffers.items()})
     weights, masters = reader.dtypes("weight"), reader.dtypes("master")
     problems = [f"{name} is {dtype}, not a floating type" for name, dtype in weights.items() if dtype not in FLOATS]
@@ -63,9 +66,10 @@ def check_model(engine: Storage, reader: CheckpointReader) -> None:
         for name, buffer in buffers.items()
         if (stored[name] in FLOATS) != buffer.dtype.is_floating_point
     ]
+    trained = model.trained()
     narrow = [name for name, dtype in weights.items() if dtype not in ("F64", "F32")]
     if masters or (reader.manifest.has_optimizer and _keeps_masters(engine)):
-        problems += [f"no fp32 copy of {name}" for name in narrow if name not in masters]
+        problems += [f"no fp32 copy of {name}" for name in narrow if name not in masters and trained(name)]
     copies = reader.shapes("master")
     problems += [f"an fp32 copy of {name}, which is not in this model" for name in masters if name not in shapes]
     problems += [f"an fp32 copy of {name}, which is fp32 itself" for name in masters if name in {*shapes} - {*narrow}]
@@ -78,14 +82,21 @@ def check_model(engine: Storage, reader: CheckpointReader) -> None:
 
 
 def check_optimizer(
-    engine: Storage, optimizer: ComponentRef, reader: CheckpointReader, *, updated: bool, own: Collection[str] | None
+    engine: Storage,
+    optimizer: ComponentRef,
+    reader: CheckpointReader,
+    model: ModelPlan,
+    *,
+    updated: bool,
+    own: Collection[str] | None,
 ) -> None:
     """Raises CheckpointError unless the optimizer's state is complete and only of this model's parameters.
 
     Collective. updated: whether an update was made before the checkpoint was written; else state may be missing. own:
     what each rank has stored of its own, by the state of the run; None: not known.
     """
-    known = engine.shapes()
+    trained = model.trained()
+    known = {name: shape for name, shape in engine.shapes().items() if trained(name)}
     held = reader.state_names()
     problems = [f"state of {name}, which is not in this model" for name in held if name not in known]
     alike: dict[tuple[str, tuple[int, ...]], list[str]] = defaultdict(list)

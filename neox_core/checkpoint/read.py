@@ -167,7 +167,7 @@ def read_weights(checkpoint: Path) -> dict[str, Tensor]:
 
 
 def restore_weights(engine: Storage, reader: CheckpointReader, *, masters: bool = True) -> None:
-    """Load the model's parameters and buffers, after `check_model`.
+    """Load the model's parameters and buffers, after `check_model`; a parameter that is not stored stays as it is.
 
     masters: whether to take fp32 values from stored fp32 copies of weights, where there are any.
     """
@@ -176,7 +176,10 @@ def restore_weights(engine: Storage, reader: CheckpointReader, *, masters: bool 
         buffer.copy_(reader.tensor("buffer", name))
     with engine.at_hand():
         weights = {id(shard.stepped) for shard in engine.weights}
+        held = reader.shapes("weight")
         for shard in (*engine.weights, *(each for each in engine.shards if id(each.stepped) not in weights)):
+            if shard.name not in held:
+                continue
             exact = masters and shard.stepped.dtype == torch.float32
             source = reader.master_kind(shard.name) if exact else "weight"
             values = reader.part(source, shard.name, None, shard.cut, shard.first, shard.first + shard.count)

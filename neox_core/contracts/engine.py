@@ -209,8 +209,8 @@ class Engine(Storage, Protocol):
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
         """Forward and backward over one step's micro-batches, then the update at learning rate `lr`.
 
-        batches: int64 [micro_batch, seq + 1] each. Returns this rank's mean loss, a scalar on the device, without
-        waiting for it. Collective.
+        First `at_step(step)`, counted from 0, of the modules of the model that have it. batches: int64 [micro_batch,
+        seq + 1] each. Returns this rank's mean loss, a scalar on the device, without waiting for it. Collective.
         """
         ...
 

@@ -3,7 +3,7 @@
 Every class is frozen and holds plain values, so a plan compares, hashes to a digest, and reads the same on every rank.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from attrs import field, frozen
@@ -89,6 +89,14 @@ class ModelPlan:
         model: a plan of this class in plain values. A stored one may lack any of them, or hold something else.
         """
         return {"num-layers": model.get("num_layers"), "padded-vocab-size": model.get("padded_vocab_size")}
+
+    def adds(self, name: str) -> bool:
+        """Whether `finetune` may start with a parameter, by its name, that the loaded checkpoint does not have."""
+        return False
+
+    def trained(self) -> Callable[[str], bool]:
+        """Whether a parameter is trained, by its name. Of a rank: it may load components."""
+        return lambda name: True
 
     def bounds(self, longest: int, count: int) -> Iterator[tuple[str, int, int]]:
         """(name, value, the most that it can be) of each size, for a plan that was read beside its weights.

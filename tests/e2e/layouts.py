@@ -141,6 +141,7 @@ CURRICULUM = ComponentRef(
         }
     },
 )
+LORA = ComponentRef("model change", "lora", "neox-lora", "0", "neox_lora.lora:Lora", "neox_lora.settings:LoraSettings")
 OPTIMIZERS = {
     "Adam": (ADAM.target, ADAM.settings_class),
     "AdamW": ("neox_adam.optim:adamw", "neox_adam.settings:AdamWSettings"),
@@ -202,7 +203,9 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
         for name, settings in case.pop("layouts", {}).items()
     )
     mixers = MIXERS if case.pop("mixers", False) else {}
-    name, load = case.pop("name"), case.pop("load", None)
+    name, load, finetune = case.pop("name"), case.pop("load", None), case.pop("finetune", False)
+    if "lora" in case:
+        case["changes"] = (evolve(LORA, settings={"lora": {"enabled": True, **case.pop("lora")}}),)
     optimizer = chosen_optimizer(case.pop("optimizer", None), case.pop("optimizer_settings", {}))
     lr = case.pop("lr", LR)
     curriculum = CURRICULUM if case.pop("curriculum", False) else None
@@ -267,7 +270,7 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
             lr=lr,
         ),
         train=evolve(plan.train, train_iters=steps),
-        checkpoint=evolve(plan.checkpoint, save=str(out / name), load=load),
+        checkpoint=evolve(plan.checkpoint, save=str(out / name), load=load, finetune=finetune),
     )
 
 

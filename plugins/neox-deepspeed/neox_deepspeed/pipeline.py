@@ -85,8 +85,8 @@ def build_stage(
 
         def get_tied_weights_and_groups(self) -> list[tuple[nn.Parameter, Any]]:
             """What is held by several stages, each with those that hold it: their gradients are added up."""
-            tied: list[tuple[nn.Parameter, Any]] = super().get_tied_weights_and_groups()
-            for weight in _parameters(row) if everywhere else ():
+            tied = [each for each in super().get_tied_weights_and_groups() if each[0].requires_grad]
+            for weight in filter(lambda each: each.requires_grad, _parameters(row) if everywhere else ()):
                 if weight.grad is None:  # a stage that does not use it
                     weight.grad = torch.zeros_like(weight)
                 tied.append((weight, context.groups.pipe))

@@ -7,6 +7,7 @@ asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from neox_gpt.change_contracts import ChangeSize, LinearShape, ModelChange
 from neox_gpt.config.plan import GPTPlan, gpt_plan_in
 from neox_gpt.contracts import (
     Activation,
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from neox_gpt.attention.scores import Request
     from neox_gpt.attention.sparse import BlockTable
     from neox_gpt.build import build_model, parameter_shapes
+    from neox_gpt.changes import LinearChange
     from neox_gpt.dropout import site_keys
+    from neox_gpt.fold import FoldedReader
     from neox_gpt.linear import ColumnLinear, RowLinear
     from neox_gpt.matmul import linear
     from neox_gpt.scope import Scope
@@ -41,6 +44,8 @@ _HEAVY = {
     "TILE": "attention.flex",
     "BlockTable": "attention.sparse",
     "ColumnLinear": "linear",
+    "FoldedReader": "fold",
+    "LinearChange": "changes",
     "Request": "attention.scores",
     "RowLinear": "linear",
     "Scope": "scope",
@@ -57,15 +62,20 @@ __all__ = [
     "Activation",
     "BlockTable",
     "ByHead",
+    "ChangeSize",
     "ColumnLinear",
     "FeedForward",
     "FeedForwardShape",
     "FeedForwardSize",
+    "FoldedReader",
     "GPTPlan",
     "LayoutShape",
+    "LinearChange",
+    "LinearShape",
     "Mixer",
     "MixerShape",
     "MixerSize",
+    "ModelChange",
     "Norm",
     "Position",
     "PositionShape",

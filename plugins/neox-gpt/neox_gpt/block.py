@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from neox_core.parallel.tensor import ALONE
 from neox_gpt.auxiliary import names_of
+from neox_gpt.changes import LinearChange
 from neox_gpt.dropout import attended_site, drop, mlp_site
 from neox_gpt.scope import PLAIN, Scope
 
@@ -50,6 +51,11 @@ class Block(nn.Module):
         self.mlp: Any = feed_forward()
         self.last_bias_apart = hasattr(self.mlp, "last_bias")
         self.auxiliary = shape.auxiliary if names_of(self.mlp) else None
+        self.changes: tuple[LinearChange, ...] = ()
+
+    def find_changes(self) -> None:
+        """Tell the model changes within, once they are there, which samples each pass is of."""
+        self.changes = tuple(each for each in self.modules() if isinstance(each, LinearChange))
 
     def forward(
         self, x: Tensor, position: Position, scope: Scope = PLAIN, layer: int = 0
@@ -58,6 +64,8 @@ class Block(nn.Module):
 
         Where the feed-forward gives losses or metrics, they follow as a vector, see `auxiliary`.
         """
+        for change in self.changes:
+            change.for_samples(scope.keys, layer)
         apart = "bias_dropout_add" in self.kernels  # the last bias of a sublayer is then added with the residual
         normed = self.attention_norm(x)
         if self.adds_bias_apart:

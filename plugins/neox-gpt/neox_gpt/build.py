@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -51,6 +51,7 @@ def build_model(
         draw(model, parts, plan, context)
     else:
         _fill(model, weights)
+    parts.changes.freeze(model)
     model.to(device="cpu" if context.host_first else context.device, dtype=context.dtype)
     mark_parameters(model, context.groups.tensor)
     if plan.compile:
@@ -76,7 +77,7 @@ def build_decoder_stage(
     autocast = DTYPES[plan.precision.autocast] if plan.precision.autocast else None
     sends_keys = parts.shape.has_dropout or plan.curriculum is not None
     row = DecoderRow(parts, autocast or context.dtype, autocast, sends_keys)
-    stage = build(plan, row, context, partial(draw, parts=parts, plan=model, context=context), parts.recompute)
+    stage = build(plan, row, context, partial(_start, parts=parts, plan=model, context=context), parts.recompute)
     if model.compile:
         _compile_layers(stage, backend)
     return stage
@@ -91,14 +92,19 @@ def _compile_layers(model: nn.Module, backend: str) -> None:
 
 def parameter_shapes(plan: GPTPlan, vocab_size: int) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter by name; no memory is taken for them."""
-    context = BuildContext(torch.device("meta"), torch.float32, Groups(None, None, 0, 1), seed=0)
-    with torch.device("meta"):
-        model = _put_together(load_parts(plan, vocab_size, context, eod=0))
+    model = build_on_meta(plan, vocab_size)
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
+def build_on_meta(plan: GPTPlan, vocab_size: int) -> GPT:
+    """The whole model without its numbers, for the shapes and names in it."""
+    context = BuildContext(torch.device("meta"), torch.float32, Groups(None, None, 0, 1), seed=0)
+    with torch.device("meta"):
+        return _put_together(load_parts(plan, vocab_size, context, eod=0))
+
+
 def _put_together(parts: Parts) -> GPT:
-    return GPT(
+    model = GPT(
         parts.shape,
         parts.norm,
         parts.feed_forward,
@@ -112,6 +118,14 @@ def _put_together(parts: Parts) -> GPT:
         compiled_loss=parts.compiled_loss,
         sparse_gradients=parts.sparse_gradients,
     )
+    for index, block in enumerate(model.layers):
+        parts.changes.attach(cast("Block", block), f"layers.{index}")
+    return model
+
+
+def _start(stage: nn.Module, parts: Parts, plan: GPTPlan, context: BuildContext) -> None:
+    draw(stage, parts, plan, context)
+    parts.changes.freeze(stage)
 
 
 def draw(model: nn.Module, parts: Parts, plan: GPTPlan, context: BuildContext) -> None:

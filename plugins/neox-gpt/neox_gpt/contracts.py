@@ -1,4 +1,4 @@
-"""Components of a decoder: norms, activations, mixers, feed-forwards, positions, layouts of sparse attention."""
+"""Components of a decoder: norms, activations, mixers, feed-forwards, positions, sparse layouts."""
 
 from __future__ import annotations
 

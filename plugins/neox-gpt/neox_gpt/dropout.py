@@ -32,16 +32,18 @@ def mlp_site(layer: int) -> int:
     return 3 + _SITES * layer
 
 
-def drop(x: Tensor, p: float, keys: Tensor | None, site: int, first_position: int = 0) -> Tensor:
+def drop(
+    x: Tensor, p: float, keys: Tensor | None, site: int, first_position: int = 0, *, first_column: int = 0
+) -> Tensor:
     """`x` with each element 0 with probability p, and divided by 1 - p otherwise; `x` itself without keys or p.
 
-    x: [batch, seq, hidden], positions `first_position` and on of the samples. keys: [batch].
+    x: [batch, seq, hidden], positions `first_position` and columns `first_column` and on of the samples. keys: [batch].
     """
     if keys is None or p == 0.0:
         return x
     positions = torch.arange(first_position, first_position + x.shape[1], device=x.device)
     rows = mix(site_keys(keys, site)[:, None] ^ positions)  # [batch, seq]
-    return _thin(x, rows, p)
+    return _thin(x, rows, p, first_column)
 
 
 def bias_dropout_add(
@@ -79,9 +81,9 @@ def keep_probabilities(p: float, keys: Tensor, site: int, heads: Tensor, queries
     return _kept(rows, columns, p)
 
 
-def _thin(x: Tensor, rows: Tensor, p: float) -> Tensor:
-    """rows: a hash for each row of x, [...]; x: [..., columns]."""
-    kept = _kept(rows[..., None], torch.arange(x.shape[-1], device=x.device), p)
+def _thin(x: Tensor, rows: Tensor, p: float, first_column: int) -> Tensor:
+    """rows: a hash for each row of x, [...]; x: [..., columns], from `first_column` on."""
+    kept = _kept(rows[..., None], torch.arange(first_column, first_column + x.shape[-1], device=x.device), p)
     return torch.where(kept, x / (1 - p) if p < 1 else x, torch.zeros((), dtype=x.dtype, device=x.device))
 
 

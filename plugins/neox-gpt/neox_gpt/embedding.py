@@ -43,6 +43,8 @@ class Embedding(nn.Module):
         """int64 [batch, seq] -> [batch, seq, hidden]. keys: of the samples, for dropout; None: none."""
         mine = self.tensor.positions(tokens.shape[1])
         hidden = position.embed(self._rows(tokens), positions[..., mine])  # [batch, seq, hidden]
+        if torch.is_grad_enabled() and not hidden.requires_grad:
+            hidden.requires_grad_()  # of a frozen table; recomputation and pipelines give a gradient to what needs one
         return drop(hidden, self.dropout, keys, EMBEDDING, mine.start)
 
     def _rows(self, tokens: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Draws initial weights from (seed, parameter name), so that they do not depend on layout, order or device.
 
-A parameter of two or more dimensions is drawn; one of fewer (a bias, a gain) stays as its module made it.
+A parameter of two or more dimensions is drawn; one of fewer (a bias, a gain), or that its module names in
+`starts_as_made`, stays as its module made it.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ def init_parameters(
     for prefix, module in model.named_modules():
         chosen = output_fill if getattr(module, "residual_output", False) else fill
         for name, parameter in module.named_parameters(prefix, recurse=False):
-            if parameter.dim() >= 2:
-                cut: Cut | None = getattr(module, "cuts", {}).get(name.removeprefix(f"{prefix}."))
+            own = name.removeprefix(f"{prefix}.")
+            if parameter.dim() >= 2 and own not in getattr(module, "starts_as_made", ()):
+                cut: Cut | None = getattr(module, "cuts", {}).get(own)
                 shape_of_whole = tuple(parameter.shape) if cut is None else cut.whole_shape(tuple(parameter.shape))
                 full = torch.empty(shape_of_whole, dtype=torch.float32)
                 chosen(full, generator(seed, name))

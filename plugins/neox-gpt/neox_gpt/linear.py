@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from neox_core.parallel.tensor import ALONE, Cut, TensorParallel
+from neox_gpt.change_contracts import LinearShape
 from neox_gpt.matmul import linear
+
+if TYPE_CHECKING:
+    from neox_gpt.changes import LinearChange
 
 
 class Linear(nn.Module):
@@ -26,13 +30,36 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
         self.residual_output = residual_output
+        self.changes: nn.ModuleDict | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
+        if self.changes is None:
+            return linear(x, self.weight, self.bias)
+        return self._with_bias(self._changed(x))
 
     def product(self, x: Tensor) -> Tensor:
         """What `forward` adds the bias to."""
-        return linear(x, self.weight)
+        return self._changed(x)
+
+    def take_change(self, name: str, change: LinearChange) -> None:
+        """Let `change` act after those that were taken before."""
+        self.changes = nn.ModuleDict() if self.changes is None else self.changes
+        self.changes[name] = change
+
+    def _changed(self, x: Tensor) -> Tensor:
+        """The product of what this rank has, with what model changes make of it."""
+        if self.changes is None:
+            return linear(x, self.weight)
+        weight: Tensor = self.weight
+        for each in self.changes.values():
+            weight = each.change_weight(weight)
+        y = linear(x, weight)
+        for each in self.changes.values():
+            y = each(x, y)
+        return y
+
+    def _with_bias(self, total: Tensor) -> Tensor:
+        return total if self.bias is None else total + self.bias.to(total.dtype)
 
     def extra_repr(self) -> str:
         inputs, outputs = self.sizes
@@ -56,14 +83,19 @@ class ColumnLinear(Linear):
     ) -> None:
         super().__init__(inputs, tensor.share(outputs), bias=bias)
         self.tensor = tensor
-        cut = tensor.cut(0, sections or (outputs,))
+        self.sections = sections or (outputs,)
+        cut = tensor.cut(0, self.sections)
         self.cuts: dict[str, Cut] = {} if tensor.size == 1 else {name: cut for name, _ in self.named_parameters()}
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(self.tensor.enter(x), self.weight, self.bias)
+        return super().forward(self.tensor.enter(x))
 
     def product(self, x: Tensor) -> Tensor:
-        return linear(self.tensor.enter(x), self.weight)
+        return self._changed(self.tensor.enter(x))
+
+    def shape(self, name: str) -> LinearShape:
+        """The whole layer. name: in the model."""
+        return LinearShape(name, self.sizes[0], sum(self.sections), "outputs", self.sections)
 
 
 class RowLinear(Linear):
@@ -80,9 +112,13 @@ class RowLinear(Linear):
     def forward(self, x: Tensor) -> Tensor:
         if self.tensor.size == 1:
             return super().forward(x)
-        total = self.product(x)
-        return total if self.bias is None else total + self.bias.to(total.dtype)
+        return self._with_bias(self.product(x))
 
     def product(self, x: Tensor) -> Tensor:
-        total = linear(x, self.weight)
+        total = self._changed(x)
         return total if self.tensor.size == 1 else self.tensor.leave(total)
+
+    def shape(self, name: str) -> LinearShape:
+        """The whole layer. name: in the model."""
+        inputs, outputs = self.sizes
+        return LinearShape(name, inputs * self.tensor.size, outputs, "inputs")

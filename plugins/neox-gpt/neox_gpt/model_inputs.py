@@ -12,6 +12,8 @@ from attrs import evolve, field, frozen
 from neox_core.errors import ConfigError
 from neox_core.parallel.row import Recompute
 from neox_gpt.attention.layout_tables import build_tables
+from neox_gpt.block import Block
+from neox_gpt.changes import Changes
 from neox_gpt.check_parts import build_activation, probe_feed_forwards, probe_mixers, probe_parts
 from neox_gpt.contracts import PositionShape
 from neox_gpt.documents import DocumentRules
@@ -44,9 +46,16 @@ class Parts:
     narrow_loss: bool
     documents: DocumentRules | None
     recompute: Recompute | None
+    changes: Changes
     tables: Mapping[int, BlockTable] = field(factory=dict)
     compiled_loss: LossAndGradient | None = None
     sparse_gradients: bool = False
+
+    def block(self, index: int) -> Block:
+        """A block that owns weights, with the model changes in it."""
+        sublayers = partial(self.mixer, index), partial(self.feed_forward, index)
+        made = Block(self.shape, self.norm, *sublayers, self.tensor)
+        return self.changes.attach(made, f"layers.{index}")
 
 
 def load_parts(
@@ -67,7 +76,9 @@ def load_parts(
     shape = build_shape(plan, vocab_size, gated=activation.gated)
     flops, auxiliary = probe_feed_forwards(plan, activation, shape)
     shape = evolve(shape, feed_forward_flops=flops, auxiliary=auxiliary)
-    shape = evolve(shape, mixer_flops=probe_mixers(plan, shape, _position_shape(plan)))
+    changes = Changes(plan)
+    mixer_flops = probe_mixers(plan, shape, _position_shape(plan))
+    shape = evolve(shape, mixer_flops=mixer_flops, changes_draw=changes.draws)
     tensor = context.groups.tensor
 
     def mixer(block: int) -> Mixer:
@@ -88,6 +99,7 @@ def load_parts(
         narrow_loss=context.narrow_loss,
         documents=_document_rules(plan, eod),
         recompute=None if plan.recompute is None else _recompute(plan.recompute, context.groups.tensor, recompute_by),
+        changes=changes,
         tables=build_tables(plan, context),
         compiled_loss=_compiled_loss(backend) if plan.compile and context.groups.tensor.size == 1 else None,
         sparse_gradients=plan.sparse_gradients,

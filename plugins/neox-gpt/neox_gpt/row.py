@@ -72,10 +72,8 @@ class DecoderRow:
     def _blocks(self) -> Iterator[RowLayer]:
         parts = self.parts
         for layer, block in enumerate(parts.shape.layer_order):
-            sublayers = partial(parts.mixer, block), partial(parts.feed_forward, block)
-            make = partial(Block, parts.shape, parts.norm, *sublayers, parts.tensor)
             run = partial(self._block, layer)
-            yield RowLayer("TransformerLayer", f"layers.{block}", make, run, recomputed=True)
+            yield RowLayer("TransformerLayer", f"layers.{block}", partial(parts.block, block), run, recomputed=True)
 
     @property
     def draws(self) -> bool:

@@ -26,7 +26,8 @@ class ModelShape:
     vocab_size: rows of the embedding, padding included. intermediate_size: inputs of the MLP's second projection; the
     first has as many outputs, or twice as many when the activation is gated. feed_forward_flops: see `flops_per_token`,
     of the feed-forwards of all layers; None: all are the MLP. mixer_flops: the same of the mixers; None: all are
-    softmax attention. auxiliary: what feed-forwards give besides their tensors.
+    softmax attention. auxiliary: what feed-forwards give besides their tensors. changes_draw: whether
+    a model change has dropout.
     """
 
     num_layers: int
@@ -53,6 +54,7 @@ class ModelShape:
     feed_forward_flops: int | None = None
     mixer_flops: int | None = None
     auxiliary: Auxiliary | None = None
+    changes_draw: bool = False
 
     @property
     def head_dim(self) -> int:
@@ -68,7 +70,7 @@ class ModelShape:
 
     @property
     def has_dropout(self) -> bool:
-        return self.hidden_dropout > 0 or self.attention_dropout > 0
+        return self.hidden_dropout > 0 or self.attention_dropout > 0 or self.changes_draw
 
     def mixer(self, layer: int) -> MixerShape:
         """What the mixer of a block is made for."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from attrs import evolve
-from neox_gpt.api import build_model, gpt_plan_in
+from neox_gpt.api import FoldedReader, build_model, gpt_plan_in
 from torch import Tensor
 
 from neox_core.checkpoint.read import CheckpointReader
@@ -48,11 +48,11 @@ def export_hf(
     """
     if out.exists():
         raise UsageError(f"{out}: exists already", hint="name another folder, or remove it")
-    reader = CheckpointReader(checkpoint)
+    reader = FoldedReader(checkpoint, gpt_plan_in(plan))
     reader.verify()
     rows = reader.tensor_shape("weight", "embedding.weight")[0]
     dtype = str(reader.tensor("weight", "final_norm.weight").dtype).removeprefix("torch.")
-    model = gpt_plan_in(plan)
+    model = reader.plan
     config = {**family.config(model, rows), "dtype": dtype, "torch_dtype": dtype}
     written = out.with_name(f".{out.name}.tmp")
     notes: list[str] = []

@@ -90,6 +90,7 @@ class BaseEngine(ABC):
         self._averaging = optimizer if isinstance(optimizer, AveragingOptimizer) else None
         self._options = [plain_options(group) for group in optimizer.param_groups]
         # Those that the norm counts, and those that are scaled: the gradients that the optimizer of this rank uses.
+        self._step_told = [each.at_step for each in model.modules() if hasattr(each, "at_step")]
         self._clipped: list[Any] = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._scaled: list[Any] = self._clipped
         self._stepped: dict[str, Any] = {name: each for name, each in self._named.items() if each.requires_grad}
@@ -227,8 +228,13 @@ class BaseEngine(ABC):
         return tuple(parameter.shape)
 
     def _kept(self, batches: Iterator[Tensor]) -> Iterator[Tensor]:
-        """`batches`, of which those of this step are kept, and where it began, in case it has to be repeated."""
+        """`batches`, of which those of this step are kept, and where it began, in case it has to be repeated.
+
+        The modules of the model that have `at_step` are told the step.
+        """
         self._began = began = _Began([], self._consumed, self.loss_scale())
+        for tell in self._step_told:
+            tell(self._consumed // self._batch.train_batch)
 
         def keep(batch: Tensor) -> Tensor:
             began.batches.append(batch)

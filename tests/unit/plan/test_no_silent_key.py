@@ -55,6 +55,7 @@ VALUES = {
     "data_impl": "lazy",
     "tokenizer_type": "CharLevelTokenizer",
     "mlp_type": "[[[regular], all]]",
+    "model_changes": "[lora]",
     "attention_config": "[[[dense], all]]",
     "sparse_attention": "{block: 8}",
     "optimizer.type": "SGD",

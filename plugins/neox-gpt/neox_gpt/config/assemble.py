@@ -66,6 +66,7 @@ def gpt_plan(config: Config) -> GPTPlan:
         mixer_facts=None if softmax else _mixer_facts(config),
         mixer_of_layer=mixer_of_layer(model.num_layers, attention.attention_config, others_chosen(config)),
         feed_forwards=None if [each.identity for each in fed] == [REGULAR.identity] else fed,
+        changes=tuple(map(reference, config.components("model change"))) or None,
         feed_forward_of_layer=feed_forward_of_layer(model.num_layers, model.mlp_type),
         layout_of_layer=_layout_of_layer(config, layouts, model.num_layers),
     )

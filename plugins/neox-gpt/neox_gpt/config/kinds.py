@@ -45,4 +45,15 @@ FEED_FORWARD = Kind(
     help="The part of a block that looks at one token at a time.",
 )
 
-KINDS = (NORM, ACTIVATION, POSITION, SPARSE_LAYOUT, MIXER, FEED_FORWARD)
+MODEL_CHANGE = Kind(
+    "model change",
+    "neox_model_changes",
+    key="model_changes",
+    many=True,
+    contracts=("neox_gpt.change_contracts:ModelChange",),
+    kit=_KIT + "model_change",
+    help="""Changes of the linear layers of a built model, several in an order. Chosen by `model-changes`, a list, or by
+    `enabled` of their own settings. The base class of what changes a layer is `neox_gpt.api.LinearChange`.""",
+)
+
+KINDS = (NORM, ACTIVATION, POSITION, SPARSE_LAYOUT, MIXER, FEED_FORWARD, MODEL_CHANGE)

@@ -1,6 +1,6 @@
 """What a rank is told of a decoder."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -9,7 +9,7 @@ from attrs import field, frozen
 from neox_core.errors import UsageError
 from neox_core.plan.runfile import MOST_POSITIONS, ComponentRef, ModelPlan, RunPlan
 from neox_core.plan.source import FIRST, START, of
-from neox_gpt.config.kinds import ACTIVATION, FEED_FORWARD, MIXER, NORM, POSITION, SPARSE_LAYOUT
+from neox_gpt.config.kinds import ACTIVATION, FEED_FORWARD, MIXER, MODEL_CHANGE, NORM, POSITION, SPARSE_LAYOUT
 
 SHAPING = {
     "hidden_size": "hidden-size",
@@ -25,6 +25,8 @@ SHAPING = {
 
 REGULAR = ComponentRef("feed forward", "regular", "neox-gpt", version("neox-gpt"), "neox_gpt.mlp:MLP")
 """The feed-forward of plans that name none."""
+ADDED = ".changes."
+"""In the name of a parameter that a model change adds, between those of the layer and of the change."""
 
 SOFTMAX_ATTENTION = ComponentRef(
     "mixer", "global", "neox-gpt", version("neox-gpt"), "neox_gpt.attention.attention:Attention"
@@ -51,7 +53,7 @@ class GPTPlan(ModelPlan):
     layout_of_layer: for each layer its place in `layouts`, None where it sees all before it; empty: all layers do.
     mixers, mixer_facts, mixer_of_layer: as those of feed-forwards; None: softmax attention, in all layers.
     feed_forwards None: the MLP, as in plans of earlier versions. feed_forward_of_layer: for each layer its place in
-    `feed_forwards`; None: all have the first.
+    `feed_forwards`; None: all have the first. changes: model changes in their order; None: there are none.
     """
 
     hidden_size: int
@@ -94,6 +96,8 @@ class GPTPlan(ModelPlan):
     mixer_of_layer: tuple[int, ...] | None = field(default=None, metadata=of("attention_config"))
     feed_forwards: tuple[ComponentRef, ...] | None = field(default=None, metadata=of(kind=FEED_FORWARD))
     feed_forward_of_layer: tuple[int, ...] | None = field(default=None, metadata=of("mlp_type"))
+
+    changes: tuple[ComponentRef, ...] | None = field(default=None, metadata=of(kind=MODEL_CHANGE))
 
     def place_of_mixer(self, layer: int) -> int:
         """Which of `mixers` a layer has."""
@@ -141,6 +145,16 @@ class GPTPlan(ModelPlan):
         if isinstance(hidden, int) and isinstance(heads, int) and isinstance(keys, int) and heads > 0:
             found["the width of all keys"] = keys * hidden // heads
         return found
+
+    def adds(self, name: str) -> bool:
+        return bool(self.changes) and ADDED in name
+
+    def trained(self) -> Callable[[str], bool]:
+        if not self.changes:
+            return super().trained()
+        from neox_gpt.changes import Changes  # imports torch
+
+        return Changes(self).trains
 
     def bounds(self, longest: int, count: int) -> Iterator[tuple[str, int, int]]:
         """Each layer has a weight of its own, and each width is a side of a weight."""

@@ -19,7 +19,16 @@ from neox_gpt.config.feed_forwards import feed_forwards_used
 from neox_gpt.config.memory import activation_bytes, on_fullest_rank
 from neox_gpt.config.mixers import has_softmax_attention, other_mixers
 from neox_gpt.config.plan import GPTPlan
-from neox_gpt.config.rules import activation_checkpointing, attention, feed_forward, idle, mixer, model, parallelism
+from neox_gpt.config.rules import (
+    activation_checkpointing,
+    attention,
+    feed_forward,
+    idle,
+    mixer,
+    model,
+    model_changes,
+    parallelism,
+)
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.fusion import SWITCHES
 from neox_gpt.config.sections.model import ModelSection
@@ -36,7 +45,7 @@ class GPTPlanner:
     plan_class = GPTPlan
     rules: Sequence[Rule] = tuple(
         each
-        for area in (model, attention, mixer, feed_forward, activation_checkpointing, parallelism, idle)
+        for area in (model, attention, mixer, feed_forward, model_changes, activation_checkpointing, parallelism, idle)
         for each in rules_in(area)
     )
     switches: Mapping[str, str] = MappingProxyType(SWITCHES)

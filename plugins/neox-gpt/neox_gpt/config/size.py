@@ -13,7 +13,8 @@ from neox_core.config.schema.sections.data import DataSection
 from neox_core.config.schema.structure import Config
 from neox_core.contracts.architecture import ModelSize, Shapes, Untold
 from neox_core.hooks.component import load_path
-from neox_gpt.config.plan import GPTPlan
+from neox_gpt.change_contracts import ChangeSize, LinearShape
+from neox_gpt.config.plan import ADDED, GPTPlan
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.model import DropoutSection, ModelSection
 from neox_gpt.contracts import ByHead, FeedForwardShape, FeedForwardSize, MixerShape, MixerSize, PositionShape
@@ -23,7 +24,8 @@ from neox_gpt.contracts import ByHead, FeedForwardShape, FeedForwardSize, MixerS
 class DecoderSize(ModelSize):
     """The size of a decoder.
 
-    split: the dimension along which tensor parallelism splits a parameter of a mixer or a feed-forward, by name.
+    split: the dimension along which tensor parallelism splits a parameter of a mixer, a feed-forward or a model
+    change, by name.
     kept: numbers that mixer and feed-forward of the widest layer keep of each token for the backward pass, all tensor
     ranks together.
     """
@@ -32,8 +34,11 @@ class DecoderSize(ModelSize):
     kept: int = 0
 
 
-def model_size(config: Config, model: GPTPlan) -> ModelSize | Untold:
-    """The size of a valid config's model; Untold where one of its parts has no planner."""
+def model_size(config: Config, model: GPTPlan, *, changed: bool = True) -> DecoderSize | Untold:
+    """The size of a valid config's model; Untold where one of its parts has no planner.
+
+    changed: with what model changes add.
+    """
     heads = model.num_attention_heads
     shape = PositionShape(model.hidden_size, heads, model.hidden_size // heads, model.max_position_embeddings)
     told: dict[str, Any] = {}
@@ -69,6 +74,17 @@ def model_size(config: Config, model: GPTPlan) -> ModelSize | Untold:
         for name, how in told_split.items()
     }
     kept = max(mixer.kept + feed_forward.kept for mixer, feed_forward in of_block)
+    added: dict[str, tuple[int, ...]] = {}
+    for chosen in config.components("model change") if changed else ():
+        for linear in linears(shapes, split):
+            change = tell_change(chosen, linear)
+            if isinstance(change, Untold):
+                return change
+            at = f"{linear.name}{ADDED}{chosen.entry.component.name}"
+            own = ChangeSize() if change is None else change
+            added |= _within(at, own.shapes)
+            split |= {f"{at}.{name}": dim for name, dim in own.split.items()}
+    shapes |= added
     return DecoderSize(shapes, rows, told["activation"], untold, split=split, kept=kept)
 
 
@@ -94,6 +110,22 @@ def mixer_sizes(config: Config) -> Iterator[MixerSize | Untold]:
         told = _tell(chosen, (shape,))
         fits = isinstance(told, MixerSize | Untold)
         yield told if fits else Untold(f"the planner of mixer {chosen.entry.component.name} gives no MixerSize")
+
+
+def linears(shapes: Shapes, split: Mapping[str, int]) -> Iterator[LinearShape]:
+    """The linear layers of blocks that model changes are asked about, from the parameters of a model without them."""
+    for name, shape in shapes.items():
+        layer, _, own = name.rpartition(".")
+        if own == "weight" and len(shape) == 2 and name in split and ADDED not in name:
+            yield LinearShape(layer, shape[1], shape[0], "inputs" if split[name] else "outputs")
+
+
+def tell_change(chosen: Chosen, linear: LinearShape) -> ChangeSize | Untold | None:
+    """What the planner of a model change tells of a layer."""
+    told = _tell(chosen, (linear,))
+    if told is None or isinstance(told, ChangeSize | Untold):
+        return told
+    return Untold(f"the planner of {chosen.entry.kind} {chosen.entry.component.name} gives no ChangeSize")
 
 
 def feed_forward_sizes(config: Config, *, gated: bool) -> Iterator[FeedForwardSize | Untold]:

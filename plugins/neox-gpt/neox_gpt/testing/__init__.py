@@ -18,6 +18,7 @@ _CHECKS = {
     "check_activation": "layers",
     "check_feed_forward": "feed_forwards",
     "check_mixer": "mixers",
+    "check_model_change": "model_changes",
     "check_norm": "layers",
     "check_position": "layers",
     "check_sparse_layout": "layouts",

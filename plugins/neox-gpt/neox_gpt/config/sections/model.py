@@ -5,7 +5,7 @@ from typing import Any, Literal
 from attrs import frozen
 
 from neox_core.api import setting
-from neox_core.config.schema.checks import above, probability
+from neox_core.config.schema.checks import above, distinct, probability
 from neox_gpt.config.feed_forwards import pattern as feed_forwards
 
 Init = Literal[
@@ -65,6 +65,12 @@ class ModelSection:
         "[[[regular, regular], 6]], for the feed-forward of each layer. regular is the MLP with the chosen activation.",
         check=feed_forwards,
         origin="gpt-neox",
+    )
+    model_changes: tuple[str, ...] = setting(
+        (),
+        help="Changes of the model's layers, by name, in the order in which they act. Those that `enabled` of their "
+        "own settings chooses come after them, by name.",
+        check=distinct,
     )
     no_weight_tying: bool = setting(
         False, help="Use a separate matrix for the output projection instead of the input embedding.", origin="gpt-neox"

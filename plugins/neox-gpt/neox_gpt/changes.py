@@ -1,0 +1,179 @@
+"""Changes of the linear layers of a built model: the kind `model change`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
+from zlib import crc32
+
+import torch
+from torch import Tensor, nn
+
+from neox_core.errors import ConfigError
+from neox_core.parallel.tensor import ALONE, Cut
+from neox_gpt.config.plan import ADDED
+from neox_gpt.dropout import drop
+from neox_gpt.linear import ColumnLinear, RowLinear
+
+if TYPE_CHECKING:
+    from neox_core.parallel.tensor import TensorParallel
+    from neox_core.plan.runfile import ComponentRef
+    from neox_gpt.block import Block
+    from neox_gpt.change_contracts import LinearShape, ModelChange
+    from neox_gpt.config.plan import GPTPlan
+
+_SITE = 2**20
+"""Above the places of dropout that the layers themselves have."""
+
+
+class LinearChange(nn.Module):
+    """The change of one linear layer: base class of what `ModelChange.change` makes. Override what the change is about.
+
+    linear: the layer. tensor: the ranks that share it. With tensor parallelism, x, y and the weight are this rank's:
+    where `linear.split` is "outputs", x is whole and a rank has some columns of y; where it is "inputs", a rank has
+    some columns of x, and the y of all ranks are added up afterwards, so a change of y is linear in y there.
+
+    * A parameter of which ranks have parts is in `cuts`, as in a feed-forward; one that every rank has is used as
+      `tensor.copy(parameter)`. A parameter of two or more dimensions is drawn as weights are, unless `starts_as_made`
+      names it. State is in parameters: a checkpoint holds these by name, `<layer>.changes.<change>.<name>`.
+    * The result for a token depends on that token alone. Random numbers are those of `drop`, or follow from the step.
+    * The gradient is that of the function, unless `straight_through` says that it is another one on purpose.
+    * No method changes its arguments in place or waits for the device, and two calls in one step give the same bits.
+    """
+
+    cuts: Mapping[str, Cut]
+    starts_as_made: ClassVar[frozenset[str]] = frozenset()
+    straight_through: ClassVar[bool] = False
+
+    def __init__(self, linear: LinearShape, tensor: TensorParallel = ALONE) -> None:
+        super().__init__()
+        self.linear, self.tensor = linear, tensor
+        self.cuts = {}
+        self._samples: tuple[Tensor | None, int] = (None, 0)
+
+    def change_weight(self, weight: Tensor) -> Tensor:
+        """What the layer multiplies by in place of `weight`, [outputs, inputs]."""
+        return weight
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """What the layer gives in place of `y`, its product with `x`, before the bias: [batch, seq, outputs]."""
+        return y
+
+    def at_step(self, step: int) -> None:
+        """The step that starts, counted from 0; called before its first forward pass, also when a run resumes.
+
+        A model that is not trained, as in `neox generate` and an export, is not told a step.
+        """
+
+    def folded(self, weight: Tensor) -> Tensor | None:
+        """The whole weight with which a layer computes the same without the change, outside of training; None: there is
+        none. Called on one rank without tensor parallelism.
+        """
+        return None
+
+    def drop(self, x: Tensor, p: float) -> Tensor:
+        """`x`, the input of the layer, with dropout of probability p in training.
+
+        Which elements are dropped follows from the samples, so every layout of ranks drops the same.
+        """
+        keys, layer = self._samples
+        first = self.tensor.first(self.linear.inputs) if self.linear.split == "inputs" else 0
+        place = self.linear.name.partition(".")[2].partition(".")[2]
+        return drop(x, p, keys, _SITE + crc32(f"{layer}/{place}".encode()), first_column=first)
+
+    def for_samples(self, keys: Tensor | None, layer: int) -> None:
+        """What `drop` needs of the pass that starts. keys: of the samples, None outside of training."""
+        self._samples = (keys, layer)
+
+
+class Changes:
+    """The model changes of a plan, in their order. Raises PluginError for one that breaks its contract."""
+
+    def __init__(self, plan: GPTPlan) -> None:
+        self._tried: set[str] = set()
+        self._made: list[tuple[ComponentRef, ModelChange]] = [(each, each.make()) for each in plan.changes or ()]
+        for reference, change in self._made:
+            if not isinstance(getattr(change, "draws", None), bool):
+                raise reference.fault("has no truth value `draws`")
+        self.draws = any(change.draws for _, change in self._made)
+
+    def attach(self, block: Block, name: str) -> Block:
+        """Change the layers of a block. name: of the block in the model."""
+        if self._made:
+            for inner, layer in list(block.named_modules()):
+                if isinstance(layer, ColumnLinear | RowLinear):
+                    for reference, change in self._of(layer.shape(f"{name}.{inner}"), layer.tensor):
+                        self._probe(reference, change, layer)
+                        layer.take_change(reference.name, change)
+            block.find_changes()
+        return block
+
+    def freeze(self, model: nn.Module) -> None:
+        """Train only what is not frozen. Raises ConfigError where nothing of `model`, whole or a stage, is left."""
+        if not self._made:
+            return
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(self.trains(name))
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise ConfigError(
+                "the model changes leave nothing to train in this pipeline stage",
+                hint="let them change layers of every stage, or use pipe-parallel-size: 1",
+            )
+
+    def trains(self, name: str) -> bool:
+        """Whether a parameter is trained, by its name."""
+        if ADDED in name:
+            return True
+        for reference, change in self._made:
+            with reference.blamed():
+                if change.freezes(name):
+                    return False
+        return True
+
+    def fold(self, layer: ColumnLinear | RowLinear, name: str, read: Callable[[str], Tensor]) -> Tensor:
+        """The weight of a whole layer with its changes folded in. read: gives a parameter of the model by its name.
+
+        Raises ConfigError for a change that cannot be folded in.
+        """
+        weight = read(f"{name}.weight")
+        for reference, change in self._of(layer.shape(name), ALONE):
+            at = f"{name}{ADDED}{reference.name}"
+            own = {inner: read(f"{at}.{inner}") for inner, _ in change.named_parameters()}
+            change.load_state_dict(own, assign=True)
+            with reference.blamed():
+                found = change.eval().folded(weight)
+            if found is None:
+                raise ConfigError(f"the model change {reference.name} cannot be folded into the weights of {name}")
+            weight = found.detach().to(weight.dtype)
+        return weight
+
+    def _of(self, linear: LinearShape, tensor: TensorParallel) -> Iterator[tuple[ComponentRef, LinearChange]]:
+        for reference, change in self._made:
+            with reference.blamed():
+                made = change.change(linear, tensor)
+            if made is None:
+                continue
+            if not isinstance(made, LinearChange):
+                raise reference.fault(f"makes a {type(made).__name__} for {linear.name}, not a LinearChange")
+            if any(True for _ in made.buffers()):
+                raise reference.fault("has a buffer, and state of a change is in parameters")
+            yield reference, made
+
+    def _probe(self, reference: ComponentRef, change: LinearChange, layer: ColumnLinear | RowLinear) -> None:
+        """Try the first layer of each change on a token. Raises PluginError where it gives something else."""
+        if reference.name in self._tried or layer.weight.is_meta:
+            return
+        self._tried.add(reference.name)
+        outputs, inputs = layer.weight.shape
+        x, y = torch.zeros(1, 1, inputs), torch.zeros(1, 1, outputs)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), reference.blamed():
+            found = change(x, y)
+        if not isinstance(found, Tensor) or (found.shape, found.dtype) != (y.shape, y.dtype):
+            raise reference.fault(f"of {describe(y)} it gives {describe(found)}, not the same")
+
+
+def describe(value: object) -> str:
+    """A value for messages: type and shape of a tensor, else its class."""
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    return "None" if value is None else f"a {type(value).__name__}"
