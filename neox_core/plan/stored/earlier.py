@@ -3,8 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-ADDED: Mapping[str, Mapping[str, Any]] = {"train": {"max_skipped_steps": 40, "stall_timeout_s": 300}}
+ADDED: Mapping[str, Mapping[str, Any]] = {
+    "train": {"max_skipped_steps": 40, "stall_timeout_s": 300},
+    "optim": {"uses": []},
+}
 """Block -> fields that some run.json lacks, with the value that the key had by default when it was added."""
+LISTS = ("callbacks", "evaluators")
+"""Lists of components that some run.json lacks: there were none."""
 REMOVED: Mapping[str, tuple[str, ...]] = {"checkpoint": ("tag_validation",)}
 """Block -> fields that some run.json has, and that say nothing any more."""
 CHOSEN: Mapping[str, tuple[str, str, str]] = {
@@ -25,7 +30,7 @@ def as_today(run: dict[str, Any]) -> dict[str, Any]:
         blocks[name] = {**ADDED.get(name, {}), **kept}
     version = run.get("neox_version")
     chosen = {field: _component(*named, version) for field, named in CHOSEN.items() if field not in run}
-    return {**run, **blocks, **chosen}
+    return {**{key: [] for key in LISTS}, **run, **blocks, **chosen}
 
 
 def _component(kind: str, name: str, plugin: str, version: Any) -> dict[str, Any]:
