@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -38,7 +39,8 @@ from neox_core.checkpoint.write import (
 from neox_core.contracts.optim import planned_schedule
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import optim_of, to_json, unknown
-from neox_core.plan.stored.saved import RUN, STATE, checkpoint_to_load, find_checkpoint, require_checkpoint, step_of
+from neox_core.plan.stored.remote import Remote, checkpoint_to_load, find_at, open_stores
+from neox_core.plan.stored.saved import RUN, STATE, find_checkpoint, require_checkpoint, step_of
 from neox_core.plan.stored.schedule import schedule_terms
 from neox_core.untrusted import replaces, short
 
@@ -60,7 +62,7 @@ class Resumed:
 
     state: TrainState
     schedule: LRSchedule
-    path: Path | None
+    path: Path | str | None
     notes: tuple[str, ...]
 
 
@@ -75,30 +77,43 @@ class Checkpointer:
         self._rank = 0 if context.groups.world is None else dist.get_rank()
         self._world_size = plan.cluster.world_size
         self._saved_step: int | None = None
+        self._stores = open_stores(plan.checkpoint)
+        self._store = self._stores.get(plan.checkpoint.save or "")
 
-    def save(self, state: TrainState) -> Path | None:
-        """Write a checkpoint of `state` and return its folder; None when the run does not save, or has already saved
-        it.
+    def save(self, state: TrainState) -> Path | str | None:
+        """Write a checkpoint of `state` and return its folder, or its address in a store; None when the run does not
+        save, or has already saved it.
 
         Raises CheckpointError on every rank when any rank could not write; earlier checkpoints are then unchanged.
         """
         plan = self._plan.checkpoint
         if plan.save is None or self._saved_step == state.step:
             return None
-        folder = Path(plan.save)
-        final = folder / f"step-{state.step:08d}"
-        written = folder / f".{final.name}.tmp"
+        store, name = self._store, f"step-{state.step:08d}"
+        if store is not None and not store.token:
+            self._own(store)
+        final = (Path(plan.save) if store is None else store.folder) / name
+        # of a store, each rank has its own, since ranks of several hosts need not share a disk
+        written = final.with_name(f".{name}.tmp" if store is None else f".{name}.{self._rank}.tmp")
+        alone = self._rank == 0 or store is not None
         try:
-            self._on_all_ranks(lambda: _empty_folder(written) if self._rank == 0 else None)
+            self._on_all_ranks(lambda: _empty_folder(written) if alone else None)
             self._on_all_ranks(lambda: self._write(written))
             self._on_all_ranks(lambda: self._finish(written, final, state) if self._rank == 0 else None)
         except CheckpointError:
-            if self._rank == 0 and written.exists():
+            if alone and written.exists():
                 with suppress(OSError):
                     discard(written)  # frees the disk space
             raise
         self._saved_step = state.step
-        return final
+        if store is not None:
+            shutil.rmtree(written, ignore_errors=True)
+        return final if store is None else f"{store.url}/{name}"
+
+    def _own(self, store: Remote) -> None:
+        """Refuse further saves of a run that was started before this one in the same place."""
+        self._on_all_ranks(lambda: store.own() if self._rank == 0 else None)
+        self._on_all_ranks(lambda: store.join() if self._rank else None)
 
     def load(self) -> Resumed:
         """Load model, optimizer and generators from the planned checkpoint, or start at step 0 when none is planned.
@@ -107,41 +122,60 @@ class Checkpointer:
         when it does not fit this run.
         """
         plan = self._plan.checkpoint
+        if self._store is not None:
+            self._own(self._store)
         if self._rank == 0 and plan.save is not None:
-            remove_leftovers(Path(plan.save))
+            remove_leftovers(Path(plan.save) if self._store is None else self._store.folder)
         places: list[tuple[Path | None, bool]] = []
-        self._on_all_ranks(lambda: places.append(checkpoint_to_load(plan)))
+        self._on_all_ranks(lambda: places.append(checkpoint_to_load(plan, self._stores)))
         ((folder, own),) = places
         agree_on_step(-1 if folder is None else step_of(folder), self._groups, self._device)
         require_checkpoint(plan, folder)
         if folder is None:
             return Resumed(TrainState(), self._schedule(self._plan.optim), None, self._in_the_way())
+        return self._resume(folder, own=own)
+
+    def _resume(self, folder: Path, *, own: bool) -> Resumed:
+        """Load the checkpoint in a folder, or that of a store which `Remote.find` has found."""
         found: list[Resumed] = []
-        self._on_all_ranks(lambda: found.append(self._read(folder, own=own)))
-        return found[0]
+        store = next((each for each in self._stores.values() if each.folder in (folder, folder.parent)), None)
+        if store is None:
+            self._on_all_ranks(lambda: found.append(self._read(folder, CheckpointReader(folder), own=own)))
+            return found[0]
+        reader = CheckpointReader(folder, store.fetch)
+        with store.naming():
+            self._on_all_ranks(lambda: found.append(self._read(folder, reader, own=own)))
+        shutil.rmtree(folder, ignore_errors=True)  # other ranks of this host do the same
+        return evolve(found[0], path=store.shown(folder))
 
     def rewind(self, state: TrainState) -> None:
         """Go back to the checkpoint that this run has saved or loaded last, and make `state` what it was there."""
         if self._saved_step is None:
             raise CheckpointError("there is no checkpoint of this run to go back to", hint="set save and save-interval")
-        folder = Path(self._plan.checkpoint.save or "", f"step-{self._saved_step:08d}")
-        found: list[Resumed] = []
-        self._on_all_ranks(lambda: found.append(self._read(folder, own=True)))
+        folder: Path | None = Path(self._plan.checkpoint.save or "", f"step-{self._saved_step:08d}")
+        if self._store is not None:
+            places: list[Path | None] = []
+            self._on_all_ranks(lambda: places.append(find_at(self._plan.checkpoint.save, self._stores)))
+            folder = places[0]
+            if folder is None or step_of(folder) != self._saved_step:
+                raise CheckpointError(f"{self._store.url}: the checkpoint of step {self._saved_step} is gone")
+        resumed = self._resume(Path(folder or ""), own=True)
         for each in fields(TrainState):
-            setattr(state, each.name, getattr(found[0].state, each.name))
+            setattr(state, each.name, getattr(resumed.state, each.name))
 
     def _in_the_way(self) -> tuple[str, ...]:
         """A line about the checkpoints that an earlier run has left in `save`."""
         save = self._plan.checkpoint.save
-        last = None if save is None else find_checkpoint(Path(save))
+        last: Path | str | None = find_at(save, self._stores)
         if last is None:
             return ()
+        if self._store is not None:
+            last = self._store.shown(Path(last))
         starts = "this run starts at step 0 and replaces checkpoints of the same steps"
         return (f"{last} belongs to an earlier run; {starts} (`--resume auto` continues from it)",)
 
-    def _read(self, folder: Path, *, own: bool) -> Resumed:
+    def _read(self, folder: Path, reader: CheckpointReader, *, own: bool) -> Resumed:
         engine, plan = self._engine, self._plan.checkpoint
-        reader = CheckpointReader(folder)
         if own:  # everything in it, whatever the config sets about starting from `load`
             optimizer = plan.load_optimizer or reader.manifest.has_optimizer
             plan = evolve(
@@ -188,13 +222,15 @@ class Checkpointer:
             notes += self._restore_rng(reader)
         else:
             notes.append("the random generators are seeded again, since their state is not loaded")
-        if folder.parent == Path(plan.save or ""):
+        if folder.parent == (Path(plan.save or "") if self._store is None else self._store.folder):
             self._saved_step = state.step
         return Resumed(state, self._schedule(optim), folder, tuple(notes))
 
     def _write(self, folder: Path) -> None:
         with self._engine.at_hand():
             write_rank(folder, self._contents())
+        if self._store is not None:
+            self._store.upload(folder, self._rank)
 
     def _contents(self) -> RankContents:
         plan, groups = self._plan.checkpoint, self._groups
@@ -211,7 +247,10 @@ class Checkpointer:
         return contents
 
     def _finish(self, written: Path, final: Path, state: TrainState) -> None:
-        plan = self._plan.checkpoint
+        plan, store = self._plan.checkpoint, self._store
+        if store is not None:
+            for rank in range(self._world_size):
+                store.collect(written, rank)
         write_manifest(
             written,
             state.step,
@@ -221,6 +260,9 @@ class Checkpointer:
             optimizer=plan.save_optimizer,
             rng=plan.save_rng,
         )
+        if store is not None:
+            store.publish(written, plan.keep_last)
+            return
         publish(written, final)
         if plan.keep_last is not None:
             prune(final.parent, plan.keep_last, final)

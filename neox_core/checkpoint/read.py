@@ -26,10 +26,14 @@ if TYPE_CHECKING:
 
 
 class CheckpointReader:
-    """One checkpoint. Building a reader checks the manifest; `verify` checks the files that it names."""
+    """One checkpoint. Building a reader checks the manifest; `verify` checks the files that it names.
 
-    def __init__(self, folder: Path) -> None:
+    fetch: gets a file of a checkpoint in a store, by folder, name, size and SHA-256; None: all are in `folder`.
+    """
+
+    def __init__(self, folder: Path, fetch: Callable[[Path, str, int, str], Path] | None = None) -> None:
         self.folder = folder
+        self._fetch = fetch
         self.manifest = read_manifest(folder)
         self._pieces: dict[tuple[str, str, str | None], list[Piece]] = defaultdict(list)
         for piece in self.manifest.pieces:
@@ -46,7 +50,15 @@ class CheckpointReader:
         """
         for index, (file, seal) in enumerate(sorted(self.manifest.files.items())):
             if choose(index, file):
-                check_seal(self.folder / file, seal)
+                if self._fetch is None:
+                    check_seal(self.folder / file, seal)
+                else:
+                    self._path(file)
+
+    def _path(self, file: str) -> Path:
+        """Where a file lies; one of a store is verified when it is fetched."""
+        seal = self.manifest.files[file]
+        return self.folder / file if self._fetch is None else self._fetch(self.folder, file, seal.size, seal.sha256)
 
     def state(self) -> dict[str, Any]:
         check_seal(self.folder / STATE, self.manifest.files[STATE])
@@ -126,7 +138,7 @@ class CheckpointReader:
             low, high = max(first, begin), min(last, end)
             if low < high or prod(piece.region_shape) == 0:
                 part = None if piece.flat_range is None else (low - begin, high - begin)
-                found = read_part(self.folder / piece.file, piece.key, piece.stored_shape, piece.dtype, part)
+                found = read_part(self._path(piece.file), piece.key, piece.stored_shape, piece.dtype, part)
                 parts.append(found if part is not None else found.reshape(-1)[low:high])
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -141,7 +153,7 @@ class CheckpointReader:
     def _of_rank(self, kind: Kind, rank: int) -> dict[str, Tensor]:
         pieces = [piece for piece in self.manifest.pieces if piece.kind == kind and piece.rank == rank]
         return {
-            piece.name.partition("/")[2]: read_part(self.folder / piece.file, piece.key, piece.shape, piece.dtype)
+            piece.name.partition("/")[2]: read_part(self._path(piece.file), piece.key, piece.shape, piece.dtype)
             for piece in pieces
         }
 

@@ -20,6 +20,7 @@ from neox_core.checkpoint.tensor_file import DTYPES, Seal, write_bytes, write_te
 from neox_core.contracts.optim import AveragingOptimizer
 from neox_core.errors import CheckpointError
 from neox_core.files import replacing
+from neox_core.plan.stored.remote import rank_note
 from neox_core.plan.stored.saved import LATEST, MANIFEST, RUN, STATE, latest_name, latest_text, step_folders
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def write_rank(folder: Path, contents: RankContents) -> None:
         files = {file: write_tensors(folder / file, tensors) for file, tensors in contents.tensors.items()}
         seals = {file: [seal.size, seal.sha256] for file, seal in files.items()}
         note = {"files": seals, "pieces": pieces_to_plain(contents.pieces), "values": contents.values}
-        write_bytes(_note(folder, contents.rank), json.dumps(note).encode())
+        write_bytes(rank_note(folder, contents.rank), json.dumps(note).encode())
     except OSError as error:
         raise cannot_write(folder, error) from error
 
@@ -155,11 +156,11 @@ def write_manifest(
         pieces: list[Piece] = []
         values: dict[str, dict[str, Any]] = {}
         for rank in range(world_size):
-            note = json.loads(_note(folder, rank).read_text(encoding="utf-8"))
+            note = json.loads(rank_note(folder, rank).read_text(encoding="utf-8"))
             files.update({file: Seal(*seal) for file, seal in note["files"].items()})
             pieces += pieces_from_plain(note["pieces"])
             values.update(note["values"])
-            _note(folder, rank).unlink()
+            rank_note(folder, rank).unlink()
         own = sorted({piece.name.partition("/")[2] for piece in pieces if piece.kind == "own"})
         for name, text in {RUN: run, STATE: json.dumps({**state, "own": own}, indent=1)}.items():
             files[name] = write_bytes(folder / name, text.encode())
@@ -248,7 +249,3 @@ def _finite(tensor: Tensor) -> bool:
 
 
 _DIVERGED = "resume from an earlier checkpoint with a lower learning rate or with gradient_clipping"
-
-
-def _note(folder: Path, rank: int) -> Path:
-    return folder / f".rank-{rank:05d}.json"

@@ -48,6 +48,7 @@ from neox_core.contracts.optim import (
     OptimizerRun,
     ScheduleShape,
 )
+from neox_core.contracts.store import Store
 
 __all__ = [
     "Architecture",
@@ -94,6 +95,7 @@ __all__ = [
     "Sharding",
     "Split",
     "Storage",
+    "Store",
     "StreamingBackend",
     "TokenSource",
     "TokenStream",

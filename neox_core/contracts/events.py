@@ -84,8 +84,8 @@ class Callback(Protocol):
         """Before a checkpoint is written, which "rewind" prevents. losses: as for `log`."""
         ...
 
-    def saved(self, step: int, folder: Path) -> None:
-        """After a checkpoint is written."""
+    def saved(self, step: int, folder: Path | str) -> None:
+        """After a checkpoint is written. folder: its address where that is in a store."""
         ...
 
     def state(self) -> Any:

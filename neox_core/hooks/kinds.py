@@ -35,6 +35,8 @@ class Kind:
     * any_case: whether the name may be written in capitals, as GPT-NeoX's documents do.
     * exports: whether `neox config check` says of each component whether a planned model can be exported as it: the
       target's `config(model, vocab_size)` raises ConfigError with the reason where not. With `light`.
+    * named_by: import path of the function that names its components, each with its key, by the keys of the config;
+      with `many`.
     * contracts: import paths of the Protocols of the target, the first that of every component. They are read for
       docs/hooks.md and not imported.
     * kit: kinds of plugins: import path of the check that the contract holds, `check(catalog, name, **settings)`.
@@ -54,6 +56,7 @@ class Kind:
     light: bool = field(default=False, validator=_FLAG)
     any_case: bool = field(default=False, validator=_FLAG)
     exports: bool = field(default=False, validator=_FLAG)
+    named_by: str = field(default="", validator=v.matches_re(f"({IMPORT_PATH})?"))
     contracts: tuple[str, ...] = field(default=(), validator=_all_like(IMPORT_PATH))
     kit: str = field(default="", validator=v.matches_re(f"({IMPORT_PATH})?"))
     help: str = field(default="", validator=v.instance_of(str))
@@ -168,6 +171,15 @@ KINDS: tuple[Kind, ...] = (
         contracts=_in("events", "Evaluator", "EvaluationRun"),
         help="""Numbers of the model at evaluations. Chosen by `evaluators`, a list, or by `enabled` of their own
         settings.""",
+    ),
+    Kind(
+        "store",
+        "neox_stores",
+        many=True,
+        named_by="neox_core.config.stores:named_stores",
+        light=True,
+        contracts=_in("store", "Store"),
+        help="Named by its protocol, and chosen by addresses in `save` and `load`, such as `s3://bucket/run`.",
     ),
     Kind(
         "dialect",

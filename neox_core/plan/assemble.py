@@ -1,6 +1,7 @@
 """A valid config and a cluster to the plan of a run, part by part."""
 
 import json
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from neox_core.config.schema.sections.optimizer import RegularizationSection
 from neox_core.config.schema.sections.schedule import LearningRateSection
 from neox_core.config.schema.sections.training import TrainingSection
 from neox_core.config.schema.structure import Chosen, Config
+from neox_core.config.stores import split_address
 from neox_core.hooks.component import path_of
 from neox_core.plan.cluster import ClusterShape, cluster_plan
 from neox_core.plan.lr_schedule import chosen_schedule, schedule_shape
@@ -27,6 +29,7 @@ from neox_core.plan.runfile import (
     KernelPlan,
     OptimPlan,
     RunPlan,
+    StorePlan,
     TrainPlan,
 )
 from neox_core.plan.split import shares
@@ -55,7 +58,7 @@ def assemble(
         optim=optim,
         precision=precision,
         train=_train(config),
-        checkpoint=_checkpoint(config, resume),
+        checkpoint=_checkpoint(config, resume, folder),
         cluster=cluster_plan(config, shape),
         launcher=reference(launcher),
         monitors=tuple(map(reference, monitors)),
@@ -98,9 +101,10 @@ def plain_settings(settings: Any) -> dict[str, Any]:
 
 
 def run_dir(config: Config) -> str:
-    """`save`, else runs/<name of the first file>."""
+    """`save` where that is a local folder, else runs/<name of the first file>."""
     save = config.section(CheckpointSection).save
-    return save if save is not None else str(Path("runs") / config.loaded.files[0].stem)
+    local = save is not None and split_address(save) is None
+    return str(save) if local else str(Path("runs") / config.loaded.files[0].stem)
 
 
 def _data(config: Config) -> DataPlan:
@@ -162,7 +166,17 @@ def _train(config: Config) -> TrainPlan:
     )
 
 
-def _checkpoint(config: Config, resume: Resume) -> CheckpointPlan:
+def _stores(config: Config, folder: str) -> Iterator[StorePlan]:
+    checkpoint = config.section(CheckpointSection)
+    chosen = {each.entry.component.name: each for each in config.components("store")}
+    for url in dict.fromkeys(filter(None, (checkpoint.save, checkpoint.load))):
+        address = split_address(url)
+        if address is not None:
+            protocol, place = address
+            yield StorePlan(url, reference(chosen[protocol]), str(Path(folder, ".store", protocol, place.lstrip("/"))))
+
+
+def _checkpoint(config: Config, resume: Resume, folder: str) -> CheckpointPlan:
     checkpoint, rate = config.section(CheckpointSection), config.section(LearningRateSection)
     sharded = sharding(config)
     extra = config.section(CheckpointWritingSection)
@@ -186,4 +200,5 @@ def _checkpoint(config: Config, resume: Resume) -> CheckpointPlan:
         whole_weights=sharded.whole_weights,
         load_masters=sharded.load_masters,
         extra_save=extra.extra_save_iters,
+        stores=tuple(_stores(config, folder)),
     )

@@ -216,6 +216,15 @@ class TrainPlan:
 
 
 @frozen
+class StorePlan:
+    """A store that `save` or `load` names. folder: on each host, for the files that are on their way."""
+
+    url: str = field(metadata=of("save", "load", apart=START))
+    component: ComponentRef = field(metadata=of("save", "load", kind="store", apart=START))
+    folder: str = field(metadata=of(derived="--run-dir, or the name of the config", apart=START))
+
+
+@frozen
 class CheckpointPlan:
     """resume: "must" = `load` has to hold a checkpoint; "auto" = resume from `save`, else from `load`, else start at
     step 0.
@@ -224,7 +233,8 @@ class CheckpointPlan:
 
     whole_weights: store a weight in one piece also where ranks hold parts of it. load_masters: resume from fp32 copies
     of weights, not from the rounded ones. extra_save: steps to save at besides those of the interval. schedules: those
-    of this environment by identity, where that of a checkpoint is to count, which names one of them.
+    of this environment by identity, where that of a checkpoint is to count, which names one of them. stores: of `save`
+    and `load`, where they are addresses.
     """
 
     save: str | None
@@ -246,6 +256,12 @@ class CheckpointPlan:
     load_masters: bool = field(default=True, metadata=of("zero_optimization.load_from_fp32_weights", apart=START))
     extra_save: tuple[int, ...] = field(default=(), metadata=of("extra_save_iters"))
     schedules: dict[str, ComponentRef] | None = field(default=None, metadata=of(derived="the installed plugins"))
+    stores: tuple[StorePlan, ...] = field(default=(), metadata=of("save", "load", apart=START))
+
+    @property
+    def save_folder(self) -> str | None:
+        """`save`, where that is a local folder."""
+        return None if any(each.url == self.save for each in self.stores) else self.save
 
 
 @frozen

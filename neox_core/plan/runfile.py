@@ -32,6 +32,7 @@ from neox_core.plan.plans import (
     PrecisionPlan,
     RecomputePlan,
     RunPlan,
+    StorePlan,
     TrainPlan,
 )
 from neox_core.untrusted import parse_object, read_file, strict_converter, structured
@@ -55,6 +56,7 @@ __all__ = [
     "PrecisionPlan",
     "RecomputePlan",
     "RunPlan",
+    "StorePlan",
     "TrainPlan",
     "components_of",
     "digest",
@@ -91,8 +93,11 @@ def _reader(planner: str | None) -> Converter:
 
 
 def _plain(plan: RunPlan) -> dict[str, Any]:
-    """Without what a component has beside the fields by which plans compare, such as where its loading is noted."""
-    return asdict(plan, filter=lambda attribute, _: bool(attribute.eq))
+    """Without what a component has beside the fields by which plans compare, such as where its loading is noted.
+
+    `stores` is left out where there are none, so that such a plan is stored as it was before there were any.
+    """
+    return asdict(plan, filter=lambda attribute, value: bool(attribute.eq) and (attribute.name != "stores" or value))
 
 
 def to_json(plan: RunPlan) -> str:

@@ -181,7 +181,7 @@ class Events:
         self.report.check()
         self._ask("save", self.state.step, self._kept.take_losses(), saving=True)
 
-    def save(self, state: TrainState) -> Path | None:
+    def save(self, state: TrainState) -> Path | str | None:
         saved = self._saver.save(state)
         for each in self._callbacks if saved is not None else ():
             each.call("saved", state.step, saved)

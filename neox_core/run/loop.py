@@ -41,7 +41,7 @@ class Reporter(Protocol):
 class Saver(Protocol):
     """Writes the loop's checkpoints; `neox_core.checkpoint.checkpointer.Checkpointer` is one."""
 
-    def save(self, state: TrainState) -> Path | None: ...
+    def save(self, state: TrainState) -> Path | str | None: ...
 
 
 class Stop(Protocol):

@@ -72,7 +72,7 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: Ledger) -> 
     _join(plan, maker)
     groups = build_groups(plan.cluster)
     context = build_context(plan, groups, local_rank)
-    claim(plan.checkpoint.save, groups, context.device)
+    claim(plan.checkpoint.save_folder, groups, context.device)
     startup.mark("process_group")
 
     seed_rank(plan.train.seed, rank, context.device)
@@ -286,7 +286,7 @@ class _Patient:
     samples: TrainingSamples
     progress: Progress
 
-    def save(self, state: TrainState) -> Path | None:
+    def save(self, state: TrainState) -> Path | str | None:
         self.samples.note(state)
         with self.stop.busy(), self.progress.during("saving"):
             return self.checkpointer.save(state)

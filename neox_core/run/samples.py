@@ -28,7 +28,7 @@ class TrainingSamples(Protocol):
     skippable: bool
     """Whether the run can leave samples out."""
 
-    def resume(self, state: TrainState, path: Path | None) -> None:
+    def resume(self, state: TrainState, path: Path | str | None) -> None:
         """Continue from `state`, and update its fields about samples. Raises CheckpointError for other samples."""
         ...
 
@@ -88,7 +88,7 @@ class _Ordered:
         self._samples = Remaining(samples, skipped) if skipped else samples
         self._trail = Trail(self._samples, self._plan.batch.train_batch)
 
-    def resume(self, state: TrainState, path: Path | None) -> None:
+    def resume(self, state: TrainState, path: Path | str | None) -> None:
         skipped = state.skipped()
         rounds = rounds_of(state.data_rounds, self._plan, sum(last - first for first, last in skipped))
         if sorted({*rounds}) != [*rounds] or not 0 <= state.consumed_samples <= rounds[-1]:
@@ -146,7 +146,7 @@ class _Streamed:
         self._reader: Reader | None = None
         self.notes: list[str] = []
 
-    def resume(self, state: TrainState, path: Path | None) -> None:
+    def resume(self, state: TrainState, path: Path | str | None) -> None:
         if state.interventions:
             raise CheckpointError(f"{path}: its run has skipped samples, and text is read in order")
         if state.data_position is None:
@@ -201,7 +201,7 @@ def _evaluated(plan: RunPlan) -> list[Split]:
     return evaluated
 
 
-def _other_samples(path: Path | None, step: int, why: str) -> CheckpointError:
+def _other_samples(path: Path | str | None, step: int, why: str) -> CheckpointError:
     return CheckpointError(
         f"{path}: its {step} steps used other samples than this run has there: {why}",
         hint="undo the change, or set finetune: true to start at step 0 from these weights",

@@ -193,6 +193,10 @@ class Everything:
         return [component("GPT2BPETokenizer", BPESettings), component("HFTokenizer", HFSettings)]
 
     @hookimpl
+    def neox_stores(self) -> list[Component]:
+        return [component("file")]
+
+    @hookimpl
     def neox_monitors(self) -> list[Component]:
         return [
             component("board", BoardSettings),

@@ -73,7 +73,7 @@ class Reading(Keys):
         if kind.many:
             chosen += self._switched_on(kind, {each.entry.component.name for each in chosen if each is not None})
         sound = [each for each in chosen if each is not None]
-        if not kind.key and len(chosen) > 1:
+        if not kind.key and not kind.named_by and len(chosen) > 1:
             self._one_alone(kind, sound)
         if len(sound) == len(chosen):
             self.chosen[kind.name] = tuple(sound)
@@ -113,7 +113,10 @@ class Reading(Keys):
         return value
 
     def _named_by_others(self, kind: Kind) -> "Sequence[Named] | None":
-        """What other keys of the chosen architecture name. Raises LookupError where what names them is wrong."""
+        """What other keys name: addresses, or keys of the chosen architecture, which raise LookupError if wrong."""
+        if kind.named_by:
+            found: Sequence[Named] = load_path(kind.named_by)(self.fields)
+            return found
         for each in (one for chosen in self.chosen.values() for one in chosen if one.entry.definition.names_others):
             try:
                 planner: ArchitecturePlanner = load_path(each.entry.require_planner())

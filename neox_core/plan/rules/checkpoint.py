@@ -6,6 +6,7 @@ from neox_core.config.problem import Problem
 from neox_core.config.schema.sections.checkpoint import CheckpointSection, CheckpointWritingSection
 from neox_core.config.schema.sections.training import TrainingSection
 from neox_core.config.schema.structure import Config
+from neox_core.config.stores import KEYS, address_fault, split_address
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
 
@@ -20,6 +21,16 @@ def save_has_interval(config: Config, shape: ClusterShape) -> Iterator[Problem]:
         for key in ("save_interval", "keep_last_n_checkpoints"):
             if getattr(checkpoint, key) is not None:
                 yield config.problem("does nothing without save", key, "save: a folder for the checkpoints", "warning")
+
+
+@rule("save", "load")
+def stores_have_an_address(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """The address of a store names a folder in it, and holds no credentials."""
+    for key in KEYS:
+        address = split_address(getattr(config.section(CheckpointSection), key))
+        message, hint = ("", "") if address is None else address_fault(address[1])
+        if message:
+            yield config.problem(message, key, hint)
 
 
 @rule("finetune", "no_load_optim", "no_load_rng", "load")

@@ -42,5 +42,8 @@ def pipeline_makes_one_pass(config: Config, shape: ClusterShape) -> Iterator[Pro
 
 
 def _chooser(config: Config, chosen: Chosen) -> str:
-    switch = f"{chosen.entry.component.name}.enabled"
-    return switch if config.is_set(switch) else chosen.entry.definition.key or switch
+    name, kind = chosen.entry.component.name, chosen.entry.definition
+    if kind.named_by:
+        return str(next(each.key for each in load_path(kind.named_by)(config.fields) if each.name == name))
+    switch = f"{name}.enabled"
+    return switch if config.is_set(switch) else kind.key or switch

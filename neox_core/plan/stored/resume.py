@@ -14,7 +14,8 @@ from neox_core.errors import CheckpointError
 from neox_core.plan.batch import solve_batch
 from neox_core.plan.runfile import RunPlan, to_plain
 from neox_core.plan.stored.changed import changed_numbers
-from neox_core.plan.stored.saved import RUN, STATE, checkpoint_to_load, read_stored, require_checkpoint
+from neox_core.plan.stored.remote import checkpoint_to_load, open_stores
+from neox_core.plan.stored.saved import RUN, STATE, read_stored, require_checkpoint
 from neox_core.plan.stored.schedule import schedule_terms
 from neox_core.untrusted import short
 
@@ -56,7 +57,7 @@ def resume_problems(config: Config, plan: RunPlan) -> Iterator[Problem]:
     """Why the ranks would refuse to resume, and a warning where no steps would be left."""
     key = "load" if config.is_set("load") or not config.is_set("save") else "save"
     try:
-        folder, own = checkpoint_to_load(plan.checkpoint)
+        folder, own = checkpoint_to_load(plan.checkpoint, open_stores(plan.checkpoint))
         require_checkpoint(plan.checkpoint, folder)
         saved = None if folder is None else read_saved(folder)
     except CheckpointError as error:

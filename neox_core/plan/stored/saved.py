@@ -30,18 +30,6 @@ _LONGEST_NAME = 4096
 """Largest number of bytes read of `latest`: a name is far shorter."""
 
 
-def checkpoint_to_load(plan: CheckpointPlan) -> tuple[Path | None, bool]:
-    """The checkpoint that a run starts from, None for a fresh start, and whether the run itself has written it.
-
-    With `--resume auto` the run's own checkpoints win over `load`. Raises CheckpointError as `find_checkpoint`.
-    """
-    apart = plan.save is not None and plan.load is not None and Path(plan.load).resolve() != Path(plan.save).resolve()
-    own = find_checkpoint(Path(plan.save)) if plan.resume == "auto" and plan.save is not None and apart else None
-    if own is not None:
-        return own, True
-    return None if plan.load is None else find_checkpoint(Path(plan.load)), False
-
-
 def require_checkpoint(plan: CheckpointPlan, folder: Path | None) -> None:
     """Raises CheckpointError where a run must start from a checkpoint and `folder` is None."""
     if folder is None and plan.load is not None and plan.resume != "auto":

@@ -8,7 +8,7 @@ import neox_core.testing
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/plugins.md").read_text("utf-8")
 
-NEW = {"check_callback", "check_evaluator"}
+NEW = {"check_callback", "check_evaluator", "check_store"}
 """What `neox_core.testing` never had."""
 
 

@@ -86,13 +86,14 @@ def _end_of_text(folder: Path) -> dict[str, str]:
 
 
 @checkpoint.command("export-hf")
-@click.argument("load", type=click.Path(path_type=Path))
+@click.argument("load")
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="Folder to write; it must not be there yet."
 )
 @click.option("--family", help="Family to write. Default: the first that has such a model.")
-def export_hf(load: Path, out: Path, family: str | None) -> None:
-    """Write the newest checkpoint in LOAD, a run's `save` folder or one checkpoint in it, for transformers to read.
+def export_hf(load: str, out: Path, family: str | None) -> None:
+    """Write the newest checkpoint in LOAD for transformers to read: a run's `save`, a folder or an address, or one
+    checkpoint in it.
 
     What was written is read again before this says that it is done: weights are compared with the checkpoint to the
     bit, logits with those of transformers where it is installed.

@@ -49,7 +49,7 @@ def export_hf(
     if out.exists():
         raise UsageError(f"{out}: exists already", hint="name another folder, or remove it")
     reader = FoldedReader(checkpoint, gpt_plan_in(plan))
-    reader.verify()
+    reader.verify(lambda _, file: ".optimizer." not in file)
     rows = reader.tensor_shape("weight", "embedding.weight")[0]
     dtype = str(reader.tensor("weight", "final_norm.weight").dtype).removeprefix("torch.")
     model = reader.plan

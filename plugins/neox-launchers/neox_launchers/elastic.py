@@ -86,9 +86,9 @@ def main() -> int:
     beats = Heartbeats(host.slots)
     os.environ[VARIABLE] = beats.path
     agent = _agent(plan.cluster, run_file, log_dir, node)
-    save = Path(plan.checkpoint.save) if plan.checkpoint.save else None
+    local, save = plan.checkpoint.save_folder, plan.checkpoint.save
     alone = len(plan.cluster.hosts) == 1
-    stalls = StallWatch(partial(_ranks, agent), beats, run_file.parent, log_dir, save, alone)
+    stalls = StallWatch(partial(_ranks, agent), beats, run_file.parent, log_dir, Path(local) if local else save, alone)
     _pass_signals_on(agent, stalls)
     threading.Thread(target=stalls.follow, daemon=True).start()
     if by and by.isdecimal():

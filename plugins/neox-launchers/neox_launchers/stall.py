@@ -42,14 +42,15 @@ class Rank:
 class StallWatch:
     """Looks at the heartbeats of the ranks of one machine, and ends them when one makes no progress.
 
-    ranks: those that run now. alone: no other machine has ranks. save: where checkpoints lie.
+    ranks: those that run now. alone: no other machine has ranks. save: where checkpoints
+    lie; text: the address of a store.
     """
 
     ranks: Callable[[], Iterable[Rank]]
     beats: Heartbeats
     run_dir: Path
     log_dir: Path
-    save: Path | None
+    save: Path | str | None
     alone: bool
     asked: bool = False
     _silent: dict[int, float] = field(factory=dict)
@@ -135,6 +136,8 @@ class StallWatch:
         """Where a run that could not save can continue."""
         if not self.asked:
             return "raise stall-timeout if a step may take so long; "
+        if isinstance(self.save, str):
+            return f"`--resume auto` continues from the newest checkpoint in {self.save}, if there is one; "
         with suppress(OSError):
             for last in step_folders(self.save) if self.save else ():
                 return f"`--resume auto` continues from {last}; "

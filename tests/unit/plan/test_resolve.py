@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 from neox_reference.origins import find_origins
 
@@ -14,7 +13,7 @@ from neox_core.config.report import ProblemsError
 from neox_core.errors import ConfigError
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import Resolved, prepare_run
-from neox_core.plan.runfile import digest, read_runfile, write_runfile
+from neox_core.plan.runfile import digest, read_runfile, to_plain, write_runfile
 
 Prepare = Callable[..., Resolved]
 
@@ -224,7 +223,7 @@ def test_every_value_of_the_plan_has_an_origin(prepare: Prepare, tmp_path: Path)
         "seed=7", "gradient_clipping=1", "checkpoint_factor=5", "save=out", "optimizer.params.weight_decay=0.5"
     )
     origins = find_origins(resolved)
-    plain = json.loads(json.dumps(attrs.asdict(resolved.plan)))
+    plain = to_plain(resolved.plan)
     for block, values in plain.items():
         if isinstance(values, dict) and "settings_class" not in values:
             for name in values:

@@ -355,6 +355,15 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         CPU,
     ),
     "save_has_interval": (("save=out",), "error: save: needs save-interval", ("save=out", "save-interval=5"), CPU),
+    "stores_have_an_address": (
+        ("save=file://me:secret@host/run", "save-interval=5"),
+        (
+            "error: save: must not hold credentials: a run stores and prints the address (remove what is before @ or"
+            " after ?, and set them in the environment, such as AWS_ACCESS_KEY_ID)"
+        ),
+        ("save=file:///host/run", "save-interval=5"),
+        CPU,
+    ),
     "extra_saves_can_be_made": (
         ("extra-save-iters=[5]",),
         "error: extra-save-iters: does nothing without save",

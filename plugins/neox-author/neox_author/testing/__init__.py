@@ -24,6 +24,7 @@ _HOME = {
     "check_objective": "objectives",
     "check_optimizer": "optimizers",
     "check_scheduler": "schedules",
+    "check_store": "stores",
     "check_tokenizer": "tokenizers",
     "example_plan": "plans",
     "load_only": "plugins",

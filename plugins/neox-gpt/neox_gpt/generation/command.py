@@ -1,7 +1,5 @@
 """`neox generate`: text from a trained model. A process that may import torch does the work."""
 
-from pathlib import Path
-
 import click
 
 from neox_core.cli.process import exec_module
@@ -12,9 +10,7 @@ from neox_gpt.config.plan import GPTPlan
 
 
 @click.command()
-@click.option(
-    "--load", required=True, type=click.Path(path_type=Path), help="A run's `save` folder, or one checkpoint in it."
-)
+@click.option("--load", required=True, help="A run's `save`, a folder or an address, or one checkpoint in it.")
 @click.option("--prompt", required=True, help="Text to continue; empty: start a document.")
 @click.option(
     "--max-new-tokens", default=256, show_default=True, type=click.IntRange(min=1), help="Tokens to generate at most."
@@ -33,7 +29,7 @@ from neox_gpt.config.plan import GPTPlan
 @click.option("--seed", default=0, show_default=True, help="The same seed gives the same text.")
 @click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
 def generate(
-    load: Path,
+    load: str,
     prompt: str,
     max_new_tokens: int,
     temperature: float,
