@@ -106,7 +106,14 @@ def prepare(site: Any) -> None:
     site.install("neox-all", EVERY_KIND, {"neox_all/parts.py": LAUNCH})
     site.install("neox-parts", PARTS)
     site.install_ours(
-        "neox-gpt", "plugin.py", "contracts.py", "ops.py", "config", "attention/__init__.py", "attention/size.py"
+        "neox-gpt",
+        "plugin.py",
+        "contracts.py",
+        "change_contracts.py",
+        "ops.py",
+        "config",
+        "attention/__init__.py",
+        "attention/size.py",
     )
     site.install_ours("neox-plain", "plugin.py", "api.py", "planner.py", "config")
     site.install_ours("neox-deepspeed", "plugin.py", "config")
