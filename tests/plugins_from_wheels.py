@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
 AT_ONCE = 2
 """Plugins that are tested beside each other."""
-WITH_RANKS = ("neox-launchers", "neox-onebit", "neox-plain")
+WITH_RANKS = ("neox-fsspec", "neox-launchers", "neox-onebit", "neox-plain")
 """Whose tests start several ranks: they are tested by themselves."""
 CHECKER = "neox-author"
 """The plugin with the command `neox plugins check` and the kit."""
