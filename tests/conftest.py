@@ -217,7 +217,7 @@ def build_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
 
     def build(page: str, change: tuple[str, str] = ("", "")) -> dict[str, str]:
         files = install_page(page, tmp_path, change)
-        packages.update(path.partition("/")[0] for path in files)
+        packages.update(path.partition("/")[0] for path in files if not path.startswith("tests/"))
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # for processes that a check starts
         return files
