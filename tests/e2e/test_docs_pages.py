@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from neox_core.errors import NeoxError
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
@@ -48,3 +49,20 @@ def test_the_configs_of_a_page_are_valid(page: str, build_page: Any, tmp_path: P
             del base["vocab-file"], base["merge-file"]
         config.write_text(yaml.safe_dump({**base, **changes}))
         prepare_run([config], [], catalog=load_plugins(), machine=Machine(0, 2), start=False)
+
+
+def test_a_pipeline_refuses_an_objective_of_several_passes(build_page: Any, tmp_path: Path) -> None:
+    build_page("objective")
+    config = tmp_path / "c.yml"
+    base = yaml.safe_load((ROOT / "configs/quickstart.yml").read_text("utf-8"))
+    config.write_text(yaml.safe_dump({**base, "num-layers": 4, "data-path": str(tmp_path / "none"), "num-gpus": 2}))
+
+    def resolve(*sets: str) -> Any:
+        return prepare_run([config], sets, catalog=load_plugins(), machine=Machine(0, 4), start=False)
+
+    said = "objective: sampled makes 2 passes over the model for a batch, and a pipeline makes one"
+    with pytest.raises(NeoxError, match=said):
+        resolve("objective=sampled", "pipe-parallel-size=2")
+    assert resolve("objective=sampled", "model-parallel-size=2").plan.objective.name == "sampled"
+    plan = resolve("objective=smooth", "pipe-parallel-size=2", "smoothing=0.3").plan
+    assert plan.objective.settings["smoothing"] == 0.3

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,9 @@ from neox_author.testing import build, check_objective
 from torch.nn import functional as F
 
 from neox_core.contracts.objective import Batch
-from neox_core.errors import NeoxError
 from neox_core.hooks.component import GROUP
 from neox_core.hooks.loader import load_plugins
 from neox_core.parallel.outputs import WholeLogits
-from neox_core.plan.cluster import Machine
-from neox_core.plan.resolve import prepare_run
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/plugins/objective.md").read_text("utf-8")
 FILES = dict(re.findall(r"^`([\w./]+)`:\n\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
@@ -118,37 +114,3 @@ def test_passes_that_the_planner_does_not_tell_are_named(catalog: Any, monkeypat
     monkeypatch.setattr(module, "passes", lambda settings: 3)
     with pytest.raises(AssertionError, match=re.escape("makes 3 passes, as its planner says, not 2")):
         check_objective(catalog, "sampled")
-
-
-CONFIG = """
-num-layers: 2
-hidden-size: 32
-num-attention-heads: 2
-max-position-embeddings: 16
-seq-length: 16
-data-path: none
-data-impl: mmap
-padded-vocab-size: 64
-train-iters: 2
-train_micro_batch_size_per_gpu: 4
-num-gpus: 2
-optimizer: {type: Adam, params: {lr: 1e-2}}
-"""
-
-
-@pytest.fixture
-def resolve(tmp_path: Path, catalog: Any) -> Callable[..., Any]:
-    def _resolve(*sets: str) -> Any:
-        (tmp_path / "c.yml").write_text(CONFIG)
-        return prepare_run([tmp_path / "c.yml"], sets, catalog=catalog, machine=Machine(0, 4), start=False)
-
-    return _resolve
-
-
-def test_a_pipeline_refuses_what_makes_several_passes(resolve: Callable[..., Any]) -> None:
-    said = "objective: sampled makes 2 passes over the model for a batch, and a pipeline makes one"
-    with pytest.raises(NeoxError, match=said):
-        resolve("objective=sampled", "pipe-parallel-size=2")
-    assert resolve("objective=sampled", "model-parallel-size=2").plan.objective.name == "sampled"
-    plan = resolve("objective=smooth", "pipe-parallel-size=2", "smoothing=0.3").plan
-    assert plan.objective.settings["smoothing"] == 0.3

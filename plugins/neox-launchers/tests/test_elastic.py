@@ -81,7 +81,8 @@ def rank_code(tmp_path, monkeypatch):
 def test_a_rank_is_told_who_it_is(tmp_path, rank_code):
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
     rank_code(
-        f"import os, sys; sys.stderr.write(' '.join(os.environ[n] for n in {names!r})); print('of', os.environ['RANK'])"
+        f"import os, sys; sys.stderr.write(' '.join(os.environ[n] for n in {names!r}))"
+        "\nos.write(1, f\"of {os.environ['RANK']}\\n\".encode())"  # at once: both ranks have one stdout
     )
     done = launch(tmp_path / "run", example_plan(tmp_path / "run", ranks=[2]))
     assert done.returncode == 0, done.stderr
