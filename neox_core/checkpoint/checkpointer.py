@@ -151,7 +151,7 @@ class Checkpointer:
     def rewind(self, state: TrainState) -> None:
         """Go back to the checkpoint that this run has saved or loaded last, and make `state` what it was there."""
         if self._saved_step is None:
-            raise CheckpointError("there is no checkpoint of this run to go back to", hint="set save and save-interval")
+            raise CheckpointError("this run has not saved a checkpoint to rewind to", hint="set save and save-interval")
         folder: Path | None = Path(self._plan.checkpoint.save or "", f"step-{self._saved_step:08d}")
         if self._store is not None:
             places: list[Path | None] = []

@@ -132,7 +132,7 @@ def test_what_lies_in_the_store_and_what_is_left_on_the_host(plan: RunPlan, plac
 def test_a_save_that_is_killed_before_any_call_leaves_the_last_checkpoint(
     plan: RunPlan, place: Path, broken: dict[str, Any], until: int
 ) -> None:
-    """Also where it replaces that checkpoint: a run that begins anew and comes to its step again."""
+    """Also where it replaces that checkpoint: a run that starts at step 0 and reaches its step again."""
     first = Run(stored(plan, place, keep_last=1))
     first.steps(2).save()
     before = first.weights()

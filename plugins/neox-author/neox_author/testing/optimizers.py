@@ -56,7 +56,7 @@ class Make:
         return use in self.entry.component.uses
 
     def step(self, optimizer: torch.optim.Optimizer, called: list[int] | None = None) -> None:
-        """One step. Its closure gives the gradients that there are, and what the weights have moved since."""
+        """One step. Its closure adds to each gradient half of what the weight has moved since the step began."""
         if not self.uses("closure"):
             optimizer.step()
             return
