@@ -1,0 +1,115 @@
+"""Folders that are incomplete, damaged or hostile: one error that names the file, and nothing is written."""
+
+import os
+import pickle
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from gpt_neox_files import Run, write_run
+from neox_checkpoints.importing import import_checkpoint
+from neox_checkpoints.neox.format import GPTNeoX
+from neox_checkpoints.pickles import read_pickled
+
+from neox_core.errors import CheckpointError
+from neox_core.hooks.loader import load_plugins
+
+LAYER, RANK = "layer_02-model_01-model_states.pt", "mp_rank_01_model_states.pt"
+ZERO = "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+
+
+def _other_run(step: Path) -> None:
+    other = step.parent.parent / "other"
+    write_run(other, Run("zero", "fp32", tensor=2, data=2), seed=9)
+    for path in (other / "global_step7").glob("*model_01-model_states.pt"):
+        shutil.copy(path, step / path.name)
+
+
+def _another_step(step: Path) -> None:
+    content = torch.load(step / RANK, weights_only=True)
+    torch.save({**content, "iteration": 8}, step / RANK)
+
+
+def _truncate(step: Path) -> None:
+    data = (step / ZERO).read_bytes()
+    (step / ZERO).write_bytes(data[: len(data) // 2])
+
+
+def _rewrite(step: Path, old: str, new: str) -> None:
+    config = step / "configs" / "run.yml"
+    text = config.read_text()
+    assert old in text
+    config.write_text(text.replace(old, new))
+
+
+CASES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a rank's layers are missing": (lambda step: (step / LAYER).unlink(), LAYER),
+    "a data rank is missing": (lambda step: (step / ZERO.replace("rank_1_", "rank_0_")).unlink(), "zero_pp_rank_0_"),
+    "a model rank is missing": (lambda step: (step / "mp_rank_00_model_states.pt").unlink(), "mp_rank_00"),
+    "tensor ranks of two runs": (_other_run, "of different runs"),
+    "a rank of another step": (_another_step, f"{RANK}: is of another run or step"),
+    "half a file": (_truncate, f"{ZERO}: is damaged"),
+    "a wider model": (lambda step: _rewrite(step, "hidden_size: 16", "hidden_size: 32"), "layer_00-model_00"),
+    "more layers": (lambda step: _rewrite(step, "num_layers: 2", "num_layers: 3"), "layer_04-model_00"),
+    "fewer layers": (lambda step: _rewrite(step, "num_layers: 2", "num_layers: 1"), "layer_0"),
+    "experts": (lambda step: _rewrite(step, "num_layers: 2", "num_layers: 2\nuse_mup: true"), "use_mup"),
+    "a norm for each rank's heads": (
+        lambda step: _rewrite(step, "num_kv_heads", "use_qk_layernorm: true\nnum_kv_heads"),
+        "use_qk",
+    ),
+    "labels": (lambda step: _rewrite(step, "num_kv_heads", "train_label_data_paths: [a]\nnum_kv_heads"), "label"),
+    "no config": (lambda step: shutil.rmtree(step / "configs"), "--config FILE"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_error_that_names_the_file(case: str, tmp_path: Path) -> None:
+    write_run(tmp_path / "theirs", Run("zero", "fp32", tensor=2, data=2))
+    spoil, said = CASES[case]
+    spoil(tmp_path / "theirs" / "global_step7")
+    with pytest.raises(CheckpointError) as caught:
+        import_checkpoint(tmp_path / "theirs", tmp_path / "ours", GPTNeoX(), load_plugins())
+    assert said in f"{caught.value}\n{caught.value.hint}"
+    assert not (tmp_path / "ours").exists()
+
+
+class Harm:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch harmed",)
+
+
+def _hostile(path: Path, data: bytes, compression: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("archive/data.pkl", data)
+        archive.writestr("archive/version", "3\n")
+    return path
+
+
+def test_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = _hostile(tmp_path / "a.pt", pickle.dumps(Harm(), protocol=2))
+    with pytest.raises(CheckpointError, match=r"names (posix|nt)\.system"):
+        read_pickled(path)
+    assert not (tmp_path / "harmed").exists()
+
+
+def test_files_that_would_grow(tmp_path: Path) -> None:
+    bomb = _hostile(tmp_path / "a.pt", pickle.dumps(bytes(10**7), protocol=2), zipfile.ZIP_DEFLATED)
+    with pytest.raises(CheckpointError, match="compressed"):
+        read_pickled(bomb)
+    wide = tmp_path / "b.pt"
+    torch.save({"layer": torch.zeros(1).expand(10**12)}, wide)
+    from neox_checkpoints.pickles import require_tensor
+
+    with pytest.raises(CheckpointError, match="not a tensor"):
+        require_tensor(read_pickled(wide)["layer"], wide, "layer")
+
+
+@pytest.mark.parametrize("data", [b"", b"not a zip", b"PK\x03\x04" + bytes(100)])
+def test_other_files(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.pt").write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"a\.pt: is damaged"):
+        read_pickled(tmp_path / "a.pt")
