@@ -1,6 +1,10 @@
-"""Offers the curves of GPT-NeoX and the schedules of DeepSpeed."""
+"""Offers the curves of GPT-NeoX, three that it does not have, and the schedules of DeepSpeed."""
 
-from neox_core.api import Component, hookimpl
+from collections.abc import Iterable
+from typing import Any
+
+from neox_core.api import Component, Problem, hookimpl
+from neox_lr.rules import problems
 
 ONE_CYCLE = "Up, down, and slowly further down (arXiv:1803.09820)"
 
@@ -8,10 +12,20 @@ ONE_CYCLE = "Up, down, and slowly further down (arXiv:1803.09820)"
 @hookimpl
 def neox_lr_schedules() -> list[Component]:
     return [
-        Component("constant", "neox_lr.schedules:constant", summary="The peak, after warm-up"),
-        Component("cosine", "neox_lr.schedules:cosine", summary="Half a cosine from the peak to zero"),
-        Component("exponential", "neox_lr.schedules:exponential", summary="exp(-0.693 t): half of the peak at the end"),
-        Component("linear", "neox_lr.schedules:linear", summary="A straight line from the peak to zero"),
+        _curve("constant", "The peak, after warm-up"),
+        _curve("cosine", "Half a cosine from the peak to min-lr"),
+        _curve("exponential", "exp(-0.693 t): half of the peak at the end"),
+        Component("inverse-sqrt", "neox_lr.staged:inverse_sqrt", summary="The peak x sqrt(warm-up / step)"),
+        _curve("linear", "A straight line from the peak to zero"),
+        Component(
+            "staged", "neox_lr.staged:staged", "neox_lr.curve_settings:StagedSettings", "A list of stages, lr-stages"
+        ),
+        Component(
+            "wsd",
+            "neox_lr.staged:wsd",
+            "neox_lr.curve_settings:WSDSettings",
+            "Warm-up, stable, decay: the peak, and a fall to min-lr at the end (arXiv:2404.06395)",
+        ),
     ]
 
 
@@ -32,6 +46,15 @@ def neox_schedulers() -> list[Component]:
         ),
         _scheduler("WarmupLR", "warmup", "WarmupSettings", "A ramp, then the highest rate (DeepSpeed)"),
     ]
+
+
+@hookimpl
+def neox_check_config(config: Any) -> Iterable[Problem]:
+    return problems(config)
+
+
+def _curve(name: str, summary: str) -> Component:
+    return Component(name, f"neox_lr.schedules:{name}", "neox_lr.curve_settings:CurveSettings", summary)
 
 
 def _scheduler(name: str, target: str, settings: str, summary: str) -> Component:
