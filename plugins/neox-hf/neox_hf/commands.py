@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from neox_gpt.api import saved_run
 
 from neox_core.cli.process import exec_module
 from neox_core.errors import CheckpointError, UsageError
@@ -16,7 +17,6 @@ from neox_core.hooks.install import how_to_install, require_modules
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan
-from neox_core.plan.stored.installed import saved_run
 from neox_core.terminal import one_line
 from neox_core.untrusted import read_object
 from neox_hf.common import special_token

@@ -1,8 +1,8 @@
-"""Families of published checkpoints, and foreign checkpoints of training."""
+"""Families of published checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -73,14 +73,4 @@ class ModelFamily(Protocol):
 
         folder: the published checkpoint. tokens: int64 [batch, seq].
         """
-        ...
-
-
-class CheckpointFormat(Protocol):
-    """`target`: reads a foreign training checkpoint without running anything in it."""
-
-    def recognises(self, folder: Path) -> bool: ...
-
-    def read(self, folder: Path) -> Iterator[tuple[str, Tensor]]:
-        """(our parameter name, tensor) of every weight."""
         ...

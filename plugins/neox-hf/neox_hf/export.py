@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from attrs import evolve
-from neox_gpt.api import FoldedReader, build_model, gpt_plan_in
-from torch import Tensor
+from neox_gpt.api import FoldedReader, build_on_meta, gpt_plan_in
+from torch import Tensor, nn
 
 from neox_core.checkpoint.read import CheckpointReader
 from neox_core.errors import CheckpointError, ConfigError, UsageError, run_main
 from neox_core.hooks.component import load_path
-from neox_core.parallel.context import BuildContext
-from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import receive_plan
 from neox_core.terminal import echo
 from neox_hf.import_checkpoint import read_weights
@@ -103,24 +100,25 @@ def logits_layer_by_layer(reader: CheckpointReader, plan: GPTPlan, rows: int, to
     plan: of a model whose layers are all its own. Memory is taken for the embeddings and one layer.
     """
 
-    def weights(layer: int) -> dict[str, Tensor]:
-        prefix = f"layers.{layer}."
-        names = (name for name in reader.shapes("weight") if name.startswith(prefix))
-        return {name.removeprefix(prefix): reader.tensor("weight", name) for name in names}
+    def fill(module: nn.Module, prefix: str) -> None:
+        module.to_empty(device="cpu")
+        for name, parameter in module.named_parameters():
+            parameter.copy_(reader.tensor("weight", f"{prefix}.{name}"))
 
-    first = {f"layers.0.{name}": weight for name, weight in weights(0).items()}
-    rest = {name: reader.tensor("weight", name) for name in reader.shapes("weight") if not name.startswith("layers.")}
-    context = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=0)
-    model = build_model(evolve(plan, num_unique_layers=1), rows, context, {**first, **rest}, eod=0).eval()
+    model = build_on_meta(plan, rows).eval()
     model.documents = None
-    block, places = model.layers[0], iter(range(plan.num_layers))
-
-    def become_the_next(*_: object) -> None:
-        block.load_state_dict(weights(next(places)))
-
-    block.register_forward_pre_hook(become_the_next)
+    for layer, block in enumerate(model.layers):
+        block.register_forward_pre_hook(lambda block, _, layer=layer: fill(block, f"layers.{layer}"))
+        block.register_forward_hook(lambda block, *_: _leave(block))
     with torch.no_grad():
+        for name, module in model.named_children():
+            if name != "layers":
+                fill(module, name)
         return model.logits(tokens)
+
+
+def _leave(block: nn.Module) -> None:
+    block.to("meta")
 
 
 def choose_family(plan: GPTPlan, families: Mapping[str, ModelFamily]) -> ModelFamily:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neox_core.errors import ConfigError
-from neox_hf.common import demand, needed, plain_layers, rope, settings, their_logits
+from neox_hf.common import demand, needed, plain_layers, settings, their_logits
 from neox_hf.contracts import WeightRule
+from neox_hf.rope import rope_config, rope_keys
+from neox_hf.understood import understood
 
 if TYPE_CHECKING:
     from neox_gpt.api import GPTPlan
@@ -35,8 +37,8 @@ _BUFFER = re.compile(r"\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)$")
 class GPTNeoX:
     """transformers' GPTNeoXForCausalLM. Its fused projection has our order of rows, so every weight fits as it is."""
 
+    @understood
     def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        base, turned = rope(config, 0.25)
         activation = demand(config, "hidden_act", *ACTIVATIONS)
         return {
             "num-layers": needed(config, "num_hidden_layers"),
@@ -47,25 +49,22 @@ class GPTNeoX:
             "padded-vocab-size": needed(config, "vocab_size"),
             "norm": "layernorm",
             "layernorm-epsilon": config.get("layer_norm_eps", 1e-5),
-            "pos-emb": "rotary",
-            "rotary-pct": turned,
-            "rotary-emb-base": base,
             "activation": ACTIVATIONS[activation],
             "gpt-j-residual": demand(config, "use_parallel_residual", True, False),
             "no-weight-tying": not config.get("tie_word_embeddings", False),
             "use-bias-in-attn-linear": config.get("attention_bias", True),
             "hidden-dropout": config.get("hidden_dropout", 0.0),
             "attention-dropout": config.get("attention_dropout", 0.0),
+            **rope_keys(config, 0.25),
         }
 
     def config(self, model: GPTPlan, vocab_size: int) -> dict[str, Any]:
-        plain_layers(model)
+        plain_layers(model, parallel_residual=True)
         norm, position = settings(model.norm, "layernorm"), settings(model.position, "rotary")
         settings(model.activation, "gelu", "openai-gelu", "erf-gelu")
         if not model.mlp_bias:
             raise ConfigError("use-bias-in-mlp: false is something that GPT-NeoX in transformers does not have")
-        if model.num_kv_heads not in (None, model.num_attention_heads):
-            raise ConfigError("num-kv-heads is something that GPT-NeoX in transformers does not have")
+        rope = rope_config(model, position)
         return {
             "model_type": "gpt_neox",
             "architectures": ["GPTNeoXForCausalLM"],
@@ -77,7 +76,7 @@ class GPTNeoX:
             "max_position_embeddings": model.max_position_embeddings,
             "hidden_act": "gelu_new" if model.activation.name == "openai-gelu" else "gelu",
             "rotary_pct": position["rotary_pct"],
-            "rotary_emb_base": position["rotary_emb_base"],
+            "rotary_emb_base": rope.pop("rope_theta"),
             "layer_norm_eps": norm["layernorm_epsilon"],
             "use_parallel_residual": model.parallel_residual,
             "attention_bias": model.attention_bias,
@@ -85,6 +84,7 @@ class GPTNeoX:
             "hidden_dropout": model.hidden_dropout,
             "attention_dropout": model.attention_dropout,
             "initializer_range": model.init_std,
+            **rope,
         }
 
     def weights(self, model: GPTPlan) -> Iterator[WeightRule]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from neox_core.checkpoint.state import StoredState, TrainState, stored_to_plain
 from neox_core.checkpoint.write import RankContents, cannot_write, publish, write_manifest, write_rank
-from neox_core.data.vocabulary import padded_vocab
+from neox_core.data.tokenizer import padded_vocab
 from neox_core.errors import CheckpointError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.plan.runfile import receive_plan, to_json

@@ -1,15 +1,18 @@
-"""LLaMA, and Mistral, which has its shape."""
+"""LLaMA, and what the families of its form have in common; Mistral."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from neox_core.errors import ConfigError
-from neox_hf.common import demand, needed, plain_layers, rope, settings, their_logits
+from neox_hf.common import demand, needed, plain_layers, settings, their_logits
 from neox_hf.contracts import WeightRule
+from neox_hf.rope import rope_config, rope_keys
+from neox_hf.understood import understood
+from neox_hf.windows import FULL, SLIDING, layer_types, width_of, window_keys
 
 if TYPE_CHECKING:
     from neox_gpt.api import GPTPlan
@@ -21,18 +24,34 @@ _BUFFER = re.compile(r"\.rotary_emb\.inv_freq$")
 class Llama:
     """transformers' LlamaForCausalLM. Its projections to queries, keys and values are one of ours, and so are gate and
     up; the rows keep their order within each.
+
+    norms: ours and theirs. qk_norm: `qk-norm` of the family. biases: whether attention and MLP have biases, by the name
+    of a key or as a value; its output projection has those of attention or none. has: as of `plain_layers`.
     """
 
     model_type = "llama"
     architecture = "LlamaForCausalLM"
+    activation = ("hidden_act", "silu", "swiglu")
+    norms: ClassVar[Mapping[str, str]] = {
+        "attention_norm": "input_layernorm",
+        "mlp_norm": "post_attention_layernorm",
+    }
+    norm_epsilon = 1e-6
+    norm_place: str | None = None
+    adds_one = False
+    qk_norm: str | None = None
+    biases: ClassVar[tuple[str | bool, str | bool]] = ("attention_bias", "mlp_bias")
+    output_bias = True
+    tied = False
+    has: ClassVar[tuple[str, ...]] = ("head_dim", "num_kv_heads")
 
+    @understood
     def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        base, turned = rope(config, 1.0)
-        demand(config, "hidden_act", "silu", "swish")
         hidden, heads = needed(config, "hidden_size"), needed(config, "num_attention_heads")
-        if (config.get("head_dim") or hidden // heads) * heads != hidden:
-            raise ConfigError(f"config.json: heads of {config['head_dim']} numbers do not make up {hidden}")
-        return {
+        key, theirs, ours = self.activation
+        demand(config, key, theirs, *(("swish",) if theirs == "silu" else ()))
+        attention, mlp = (config.get(each, False) if isinstance(each, str) else each for each in self.biases)
+        keys = {
             "num-layers": needed(config, "num_hidden_layers"),
             "hidden-size": hidden,
             "num-attention-heads": heads,
@@ -41,31 +60,49 @@ class Llama:
             "max-position-embeddings": needed(config, "max_position_embeddings"),
             "padded-vocab-size": needed(config, "vocab_size"),
             "norm": "rmsnorm",
-            "rms-norm-epsilon": config.get("rms_norm_eps", 1e-6),
+            "rms-norm-epsilon": config.get("rms_norm_eps", self.norm_epsilon),
             "rms-norm-epsilon-in": "mean-square",
-            "pos-emb": "rotary",
-            "rotary-pct": turned,
-            "rotary-emb-base": base,
-            "activation": "swiglu",
+            "activation": ours,
             "gpt-j-residual": False,
-            "no-weight-tying": not config.get("tie_word_embeddings", False),
-            "use-bias-in-attn-linear": config.get("attention_bias", False),
-            "use-bias-in-mlp": config.get("mlp_bias", False),
+            "no-weight-tying": not config.get("tie_word_embeddings", self.tied),
+            "use-bias-in-attn-linear": attention,
+            "use-bias-in-mlp": mlp,
             "hidden-dropout": 0.0,
             "attention-dropout": config.get("attention_dropout", 0.0),
         }
+        if (width := config.get("head_dim")) and width * heads != hidden:
+            keys["head-dim"] = width
+        if attention and not self.output_bias:
+            keys["use-bias-in-attn-output"] = False
+        if self.qk_norm:
+            keys["qk-norm"] = self.qk_norm
+        if self.norm_place:
+            keys["norm-place"] = self.norm_place
+        if self.adds_one:
+            keys["rms-norm-adds-one"] = True
+        return {**keys, **self.positions(config), **self.more_keys(config)}
+
+    def positions(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        return rope_keys(config, 1.0)
+
+    def more_keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """What a family has besides."""
+        return {}
 
     def config(self, model: GPTPlan, vocab_size: int) -> dict[str, Any]:
-        plain_layers(model)
+        plain_layers(model, **dict.fromkeys(self.has, True))
         norm, position = settings(model.norm, "rmsnorm"), settings(model.position, "rotary")
-        settings(model.activation, "swiglu")
+        key, theirs, ours = self.activation
+        settings(model.activation, ours)
         if norm["rms_norm_epsilon_in"] != "mean-square":
             raise ConfigError("rms-norm-epsilon-in: rms is another norm than that of this family")
-        if model.parallel_residual:
-            raise ConfigError("gpt-j-residual is something that this family does not have")
+        if norm.get("rms_norm_adds_one", False) != self.adds_one:
+            raise ConfigError(f"rms-norm-adds-one: {not self.adds_one} is another norm than that of this family")
+        if (model.qk_norm, model.norm_place) != (self.qk_norm, self.norm_place):
+            raise ConfigError("qk-norm and norm-place are others than those of this family")
         if position["rotary_pct"] != 1.0:
             raise ConfigError("rotary-pct below 1 is something that this family does not have")
-        return {
+        config = {
             "model_type": self.model_type,
             "architectures": [self.architecture],
             "vocab_size": vocab_size,
@@ -73,32 +110,55 @@ class Llama:
             "num_hidden_layers": model.num_layers,
             "num_attention_heads": model.num_attention_heads,
             "num_key_value_heads": model.num_kv_heads or model.num_attention_heads,
+            "head_dim": model.head_width,
             "intermediate_size": model.intermediate_size,
             "max_position_embeddings": model.max_position_embeddings,
-            "hidden_act": "silu",
-            "rope_theta": position["rotary_emb_base"],
+            key: theirs,
             "rms_norm_eps": norm["rms_norm_epsilon"],
-            "attention_bias": model.attention_bias,
-            "mlp_bias": model.mlp_bias,
             "tie_word_embeddings": model.tie_embeddings,
             "attention_dropout": model.attention_dropout,
             "initializer_range": model.init_std,
+            **self.biases_out(model),
+            **self.positions_out(model, position),
         }
+        return {**config, **self.more_config(model)}
+
+    def biases_out(self, model: GPTPlan) -> dict[str, Any]:
+        config = {}
+        ends_in_bias = model.attention_bias if model.attention_output_bias is None else model.attention_output_bias
+        if ends_in_bias != (model.attention_bias and self.output_bias):
+            raise ConfigError("use-bias-in-attn-output is not as this family has it")
+        for each, has in zip(self.biases, (model.attention_bias, model.mlp_bias), strict=True):
+            if isinstance(each, str):
+                config[each] = has
+            elif each != has:
+                raise ConfigError("biases are not as this family has them")
+        return config
+
+    def positions_out(self, model: GPTPlan, position: Mapping[str, Any]) -> dict[str, Any]:
+        if position.get("rotary_emb_base_in_windows") is not None:
+            raise ConfigError("rotary-emb-base-in-windows is something that this family does not have")
+        return rope_config(model, position)
+
+    def more_config(self, model: GPTPlan) -> dict[str, Any]:
+        return {}
 
     def weights(self, model: GPTPlan) -> Iterator[WeightRule]:
         heads = model.num_attention_heads
-        kv_heads = model.num_kv_heads or heads
-        width = model.hidden_size // heads
+        kv_heads, width = model.num_kv_heads or heads, model.head_width
         yield WeightRule("embedding.weight", ("model.embed_tokens.weight",))
         for layer in range(model.num_layers):
             ours, theirs = f"layers.{layer}", f"model.layers.{layer}"
-            yield WeightRule(f"{ours}.attention_norm.weight", (f"{theirs}.input_layernorm.weight",))
-            yield WeightRule(f"{ours}.mlp_norm.weight", (f"{theirs}.post_attention_layernorm.weight",))
+            for own, name in self.norms.items():
+                yield WeightRule(f"{ours}.{own}.weight", (f"{theirs}.{name}.weight",))
+            for own, name in (("query", "q"), ("key", "k")) if self.qk_norm else ():
+                yield WeightRule(f"{ours}.attention.qk_norm.{own}.weight", (f"{theirs}.self_attn.{name}_norm.weight",))
             for kind in ("weight", "bias") if model.attention_bias else ("weight",):
                 parts = tuple(f"{theirs}.self_attn.{part}_proj.{kind}" for part in "qkv")
                 join, split = interleave(heads, kv_heads, width)
                 yield WeightRule(f"{ours}.attention.qkv.{kind}", parts, join, split)
-                yield WeightRule(f"{ours}.attention.output.{kind}", (f"{theirs}.self_attn.o_proj.{kind}",))
+                if kind == "weight" or self.output_bias:
+                    yield WeightRule(f"{ours}.attention.output.{kind}", (f"{theirs}.self_attn.o_proj.{kind}",))
             for kind in ("weight", "bias") if model.mlp_bias else ("weight",):
                 both = (f"{theirs}.mlp.up_proj.{kind}", f"{theirs}.mlp.gate_proj.{kind}")
                 yield WeightRule(f"{ours}.mlp.up.{kind}", both, _stack, _halves)
@@ -116,26 +176,21 @@ class Llama:
 
 
 class Mistral(Llama):
-    """transformers' MistralForCausalLM, where no window limits what a token sees."""
+    """transformers' MistralForCausalLM: a window in all layers, or in none."""
 
     model_type = "mistral"
     architecture = "MistralForCausalLM"
+    biases: ClassVar[tuple[str | bool, str | bool]] = (False, False)
+    has: ClassVar[tuple[str, ...]] = (*Llama.has, "windows")
 
-    def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        window = config.get("sliding_window", 4096)
-        if window is not None and window < needed(config, "max_position_embeddings"):
-            raise ConfigError(
-                f"config.json: sliding_window is {window}, and this version of neox has no sliding window",
-                hint="set max_position_embeddings to the window: up to there the model is the same",
-            )
-        return super().keys({**config, "attention_bias": False, "mlp_bias": False})
+    def more_keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        width = config.get("sliding_window", 4096)
+        return window_keys(width, [FULL if width is None else SLIDING])
 
-    def config(self, model: GPTPlan, vocab_size: int) -> dict[str, Any]:
-        if model.attention_bias or model.mlp_bias:
-            raise ConfigError("biases are something that Mistral does not have")
-        config = super().config(model, vocab_size)
-        del config["attention_bias"], config["mlp_bias"]
-        return {**config, "sliding_window": None}
+    def more_config(self, model: GPTPlan) -> dict[str, Any]:
+        if len(set(layer_types(model))) > 1:
+            raise ConfigError("a window in some layers is something that Mistral does not have")
+        return {"sliding_window": width_of(model)}
 
 
 def interleave(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from neox_core.errors import ConfigError
 from neox_hf.common import demand, needed, plain_layers, settings, their_logits
 from neox_hf.contracts import WeightRule
+from neox_hf.understood import understood
 
 if TYPE_CHECKING:
     from neox_gpt.api import GPTPlan
@@ -24,12 +25,15 @@ BACK |= {(True, theirs): ours for ours, theirs in GATED.items()}
 class Neox:
     """A decoder with its own code in `modeling_neox.py`. Weights have our names."""
 
+    @understood
     def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
         hidden, heads = needed(config, "hidden_size"), needed(config, "num_attention_heads")
         act = bool(needed(config, "gated")), needed(config, "hidden_act")
         if act not in BACK:
             raise ConfigError(f"config.json: hidden_act is {act[1]!r}, which this version of neox does not have")
         norm, turned = demand(config, "norm", "layernorm", "rmsnorm"), needed(config, "rotary_dim")
+        base, eps_in = needed(config, "rotary_base"), demand(config, "rms_norm_eps_in", "rms", "mean-square")
+        learned = config.get("learned_positions")
         epsilon = {"layernorm": "layernorm-epsilon", "rmsnorm": "rms-norm-epsilon"}[norm]
         keys = {
             "num-layers": needed(config, "num_hidden_layers"),
@@ -51,17 +55,19 @@ class Neox:
             "attention-dropout": 0.0,
         }
         if norm == "rmsnorm":
-            keys["rms-norm-epsilon-in"] = demand(config, "rms_norm_eps_in", "rms", "mean-square")
+            keys["rms-norm-epsilon-in"] = eps_in
         if turned:
-            share = {"rotary-pct": turned / (hidden // heads), "rotary-emb-base": needed(config, "rotary_base")}
+            share = {"rotary-pct": turned / (hidden // heads), "rotary-emb-base": base}
             return {**keys, "pos-emb": "rotary", **share}
-        return {**keys, "pos-emb": "learned" if config.get("learned_positions") else "none"}
+        return {**keys, "pos-emb": "learned" if learned else "none"}
 
     def config(self, model: GPTPlan, vocab_size: int) -> dict[str, Any]:
-        plain_layers(model, shared_norm=True)
+        plain_layers(model, shared_norm=True, parallel_residual=True, num_kv_heads=True)
         norm = settings(model.norm, "layernorm", "rmsnorm")
         position = settings(model.position, "rotary", "learned", "none")
         settings(model.activation, *PLAIN, *GATED)
+        if position.get("rotary_scaling", "none") != "none" or norm.get("rms_norm_adds_one", False):
+            raise ConfigError("rotary-scaling and rms-norm-adds-one are not in the code that goes with the weights")
         gated = model.activation.name in GATED
         rms = model.norm.name == "rmsnorm"
         head_dim = model.hidden_size // model.num_attention_heads

@@ -1,0 +1,91 @@
+"""Families of today's shapes: the numbers of transformers' own models, and the same bits after a round trip."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from families import MODERN, family_of, imported_to, ours, roughened, tensors
+from neox_author.testing.ranks import run_ranks
+from neox_gpt.attention.cache import DecodingCache
+from neox_gpt.build import build_model
+from neox_hf.export import choose_family, export_hf
+from neox_hf.plugin import neox_model_families
+from torch.nn import functional as F
+
+from neox_core.checkpoint.read import read_weights
+from neox_core.hooks.component import load_path
+from neox_core.parallel.context import BuildContext
+from neox_core.parallel.groups import Groups
+
+TOKENS = torch.randint(96, (3, 40), generator=torch.Generator().manual_seed(7))
+
+
+@pytest.mark.parametrize("name", MODERN)
+def test_in_and_out(name: str, tmp_path: Path) -> None:
+    """Logits, loss and gradients; decoding; the same bits back, from a file that its family alone may write."""
+    torch.manual_seed(5)
+    theirs = roughened(MODERN[name]())
+    theirs.save_pretrained(tmp_path / "theirs")
+    plan = imported_to(tmp_path / "theirs", tmp_path / "ours")
+    model = ours(plan, tmp_path / "ours").eval()
+    expected = theirs(TOKENS).logits
+    assert expected.std() > 0.3
+    got = model.logits(TOKENS)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-4)
+    labels = TOKENS.roll(-1, 1)
+    loss = model.loss(TOKENS, labels)
+    wanted = F.cross_entropy(expected.flatten(0, 1), labels.flatten())
+    torch.testing.assert_close(loss, wanted, rtol=0, atol=1e-5)
+    loss.backward()
+    wanted.backward()
+    family = family_of(theirs)
+    mine, given = dict(model.named_parameters()), {key: each.grad for key, each in theirs.named_parameters()}
+    for rule in family.weights(plan.model):
+        torch.testing.assert_close(
+            mine[rule.ours].grad, rule.join([given[each] for each in rule.theirs]), rtol=0, atol=1e-4
+        )
+    with torch.no_grad():
+        cache = model.new_cache(40)
+        assert isinstance(cache, DecodingCache)
+        parts = [model.logits(part, cache) for part in TOKENS.split([25, 1, 1, 6, 7], 1)]
+        torch.testing.assert_close(torch.cat(parts, 1), got, rtol=0, atol=1e-4)
+    notes = export_hf(tmp_path / "ours/step-00000000", plan, tmp_path / "out", family)
+    assert any("the same logits" in note for note in notes)
+    given, written = tensors(tmp_path / "theirs"), tensors(tmp_path / "out")
+    assert given.keys() == written.keys()
+    assert all(torch.equal(given[each], written[each]) for each in given)
+    again = imported_to(tmp_path / "out", tmp_path / "again")
+    assert again.model == plan.model
+    families = {each.name: load_path(each.target)() for each in neox_model_families()}
+    chosen = choose_family(plan.model, families)
+    assert type(chosen) is type(family)
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "olmo2"])
+def test_two_ranks_have_the_numbers_of_one(name: str, tmp_path: Path) -> None:
+    """The ranks are threads; each has its heads and its rows of the vocabulary."""
+    torch.manual_seed(5)
+    roughened(MODERN[name]()).save_pretrained(tmp_path / "theirs")
+    plan = imported_to(tmp_path / "theirs", tmp_path / "ours")
+    weights, labels = read_weights(tmp_path / "ours/step-00000000"), TOKENS.roll(-1, 1)
+    whole = ours(plan, tmp_path / "ours").eval()
+    whole.loss(TOKENS, labels).backward()
+    wanted = {key: each.grad for key, each in whole.named_parameters()}
+    logits = whole.logits(TOKENS).detach()
+
+    def rank(tensor: Any) -> None:
+        groups = Groups(None, None, 0, 1, tensor=tensor)
+        context = BuildContext(torch.device("cpu"), torch.float32, groups, seed=1)
+        model = build_model(plan.model, 96, context).eval()
+        for key, parameter in model.named_parameters():
+            cut = getattr(parameter, "cut", None)
+            parameter.data.copy_(weights[key] if cut is None else cut.of(weights[key]))
+        torch.testing.assert_close(model.logits(TOKENS), logits, rtol=0, atol=1e-5)
+        model.loss(TOKENS, labels).backward()
+        for key, parameter in model.named_parameters():
+            cut = getattr(parameter, "cut", None)
+            one = wanted[key] if cut is None else cut.of(wanted[key])
+            torch.testing.assert_close(parameter.grad, one, rtol=0, atol=1e-5 * float(1 + one.abs().max()))
+
+    run_ranks(2, rank)
