@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from neox_gpt.change_contracts import ChangeSize, LinearShape, ModelChange
+from neox_gpt.config.mlp_size import mlp_size
 from neox_gpt.config.plan import GPTPlan, gpt_plan_in
 from neox_gpt.contracts import (
     Activation,
@@ -15,49 +16,56 @@ from neox_gpt.contracts import (
     FeedForward,
     FeedForwardShape,
     FeedForwardSize,
-    LayoutShape,
     Mixer,
     MixerShape,
     MixerSize,
     Norm,
     Position,
     PositionShape,
+    PositionSize,
     ScoreBias,
-    SparseKernel,
-    SparseLayout,
-    SparseUse,
 )
+from neox_gpt.sparse_contracts import LayoutShape, SparseKernel, SparseLayout, SparseUse
 
 if TYPE_CHECKING:
     from neox_gpt.attention.flex import TILE, flex_by, tile_lists
     from neox_gpt.attention.scores import Request
     from neox_gpt.attention.sparse import BlockTable
-    from neox_gpt.build import build_model, parameter_shapes
+    from neox_gpt.build import build_model, build_on_meta, parameter_shapes
     from neox_gpt.changes import LinearChange
     from neox_gpt.dropout import site_keys
     from neox_gpt.fold import FoldedReader
     from neox_gpt.linear import ColumnLinear, RowLinear
+    from neox_gpt.loaded import LoadedRun, load_run
     from neox_gpt.matmul import linear
+    from neox_gpt.mlp import MLP
+    from neox_gpt.saved import saved_run
     from neox_gpt.scope import Scope
 
 _HEAVY = {
+    "MLP": "mlp",
     "TILE": "attention.flex",
     "BlockTable": "attention.sparse",
     "ColumnLinear": "linear",
     "FoldedReader": "fold",
     "LinearChange": "changes",
+    "LoadedRun": "loaded",
     "Request": "attention.scores",
     "RowLinear": "linear",
     "Scope": "scope",
     "build_model": "build",
+    "build_on_meta": "build",
     "flex_by": "attention.flex",
     "linear": "matmul",
+    "load_run": "loaded",
     "parameter_shapes": "build",
+    "saved_run": "saved",
     "site_keys": "dropout",
     "tile_lists": "attention.flex",
 }
 
 __all__ = [
+    "MLP",
     "TILE",
     "Activation",
     "BlockTable",
@@ -72,6 +80,7 @@ __all__ = [
     "LayoutShape",
     "LinearChange",
     "LinearShape",
+    "LoadedRun",
     "Mixer",
     "MixerShape",
     "MixerSize",
@@ -79,6 +88,7 @@ __all__ = [
     "Norm",
     "Position",
     "PositionShape",
+    "PositionSize",
     "Request",
     "RowLinear",
     "Scope",
@@ -87,10 +97,14 @@ __all__ = [
     "SparseLayout",
     "SparseUse",
     "build_model",
+    "build_on_meta",
     "flex_by",
     "gpt_plan_in",
     "linear",
+    "load_run",
+    "mlp_size",
     "parameter_shapes",
+    "saved_run",
     "site_keys",
     "tile_lists",
 ]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from attrs import frozen
+from neox_kernels.api import use_kernels
 
 from neox_gpt.attention.scores import stores_scores
 from neox_gpt.build import build_decoder_stage, build_model
-from neox_gpt.contracts import SparseUse
 from neox_gpt.generation.generate import sample
 from neox_gpt.matmul import linear
 from neox_gpt.model_inputs import load_position
 from neox_gpt.ops import BLOCK_SPARSE, SOFTMAXES
+from neox_gpt.sparse_contracts import SparseUse
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -63,13 +65,23 @@ class GPTArchitecture:
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
         return linear(x, weight)
 
+    def use_kernels(
+        self,
+        model: nn.Module,
+        context: BuildContext,
+        dtype: torch.dtype,
+        record: Path | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> Sequence[str]:
+        return use_kernels(model, self, self.plan.kernels, context, dtype, record, optimizer)
+
     def op_shape(self, op: str, context: BuildContext) -> tuple[int, ...]:
         plan, share = self.plan, context.groups.tensor.share
         heads, seq = share(plan.num_attention_heads), plan.seq_length
         if op in SOFTMAXES:
             return (1, heads, seq, seq)
         if op in ("rotary_pair", BLOCK_SPARSE):
-            return (1, heads, seq, plan.hidden_size // plan.num_attention_heads)
+            return (1, heads, seq, plan.head_width)
         if op in ("geglu", "swiglu"):
             return (1, seq, 2 * share(plan.intermediate_size))
         return (1, seq, share(plan.intermediate_size) if op == "bias_gelu" else plan.hidden_size)
@@ -83,7 +95,7 @@ class GPTArchitecture:
     def instead_of(self, op: str, device: torch.device) -> str:
         if op not in SOFTMAXES:
             return ""
-        masked = self.plan.reset_attention_mask or self._is_biased
+        masked = self.plan.reset_attention_mask or self.plan.attention_softcap is not None or self._is_biased
         stored = stores_scores(device, masked=masked, drops=self.plan.attention_dropout > 0)
         return "" if stored else "attention that stores no scores"
 

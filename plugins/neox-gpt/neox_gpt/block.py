@@ -26,6 +26,7 @@ class Block(nn.Module):
     parallel: x = x + attention(norm(x)) + mlp(norm(x))    GPT-NeoX's `gpt-j-residual`, each sublayer with a norm
     shared_norm: the parallel form with one norm for both, as in GPT-J itself.
     residual_post_norm: the serial form with the normalised tensor as residual.
+    norm_place: both: x = x + norm(attention(norm(x))), and so for the MLP; after: x = x + norm(attention(x)).
     With sequence parallelism a rank has some of the positions. mixer, feed_forward: make what keeps `contracts.Mixer`
     and `contracts.FeedForward`; whatever the mixer is, its parameters are those of `attention`.
     """
@@ -44,11 +45,15 @@ class Block(nn.Module):
         self.parallel = shape.parallel_residual
         self.residual_post_norm = shape.residual_post_norm
         self.dropout = shape.hidden_dropout
-        self.attention_norm = norm()
+        before, after = shape.norm_place != "after", shape.norm_place != "before"
+        self.attention_norm = norm() if before else None
         self.attention: Any = mixer()
+        self.attention_post_norm = norm() if after else None
         self.adds_bias_apart = hasattr(self.attention, "last_bias")
-        self.mlp_norm = None if shape.shared_norm else norm()
+        self.shares_norm = shape.shared_norm
+        self.mlp_norm = norm() if before and not shape.shared_norm else None
         self.mlp: Any = feed_forward()
+        self.mlp_post_norm = norm() if after else None
         self.last_bias_apart = hasattr(self.mlp, "last_bias")
         self.auxiliary = shape.auxiliary if names_of(self.mlp) else None
         self.changes: tuple[LinearChange, ...] = ()
@@ -66,30 +71,35 @@ class Block(nn.Module):
         """
         for change in self.changes:
             change.for_samples(scope.keys, layer)
-        apart = "bias_dropout_add" in self.kernels  # the last bias of a sublayer is then added with the residual
-        normed = self.attention_norm(x)
+        # The last bias of a sublayer is added with the residual where a kernel does that and no norm is between.
+        apart = "bias_dropout_add" in self.kernels and self.attention_post_norm is None
+        normed = x if self.attention_norm is None else self.attention_norm(x)
         if self.adds_bias_apart:
             attended, bias = self.attention(normed, position, scope, layer, bias=not apart), self.attention.last_bias
         else:
             attended, bias = self.attention(normed, position, scope, layer), None
+        if self.attention_post_norm is not None:
+            attended, bias = self.attention_post_norm(attended), None
         residual = normed if self.residual_post_norm else x
         site = attended_site(layer)
-        if self.parallel or self.mlp_norm is None:
+        if self.parallel or self.shares_norm:
             residual = self._add(residual, attended, bias, scope.keys, site)
             normed = normed if self.mlp_norm is None else self.mlp_norm(x)
         else:
-            if not apart and getattr(self.mlp_norm, "adds_residual", False):
+            if not apart and self.mlp_norm is not None and getattr(self.mlp_norm, "adds_residual", False):
                 dropped = drop(attended, self.dropout, scope.keys, site, self.tensor.first_position(x.shape[1]))
                 normed, after = self.mlp_norm(dropped, residual)
             else:
                 after = self._add(residual, attended, bias, scope.keys, site)
-                normed = self.mlp_norm(after)
+                normed = after if self.mlp_norm is None else self.mlp_norm(after)
             residual = normed if self.residual_post_norm else after
         fed = self.mlp(normed, bias=not apart) if self.last_bias_apart else self.mlp(normed)
         numbers = None
         if self.auxiliary is not None:
             fed, numbers = fed
         bias = self.mlp.last_bias if self.last_bias_apart else None
+        if self.mlp_post_norm is not None:
+            fed, bias = self.mlp_post_norm(fed), None
         x = self._add(residual, fed, bias, scope.keys, mlp_site(layer))
         if self.auxiliary is None or numbers is None:
             return x

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from neox_core.errors import ConfigError
 from neox_core.parallel.tensor import ALONE
+from neox_gpt.attention.size import attention_flops
 from neox_gpt.auxiliary import LOSSES, METRICS, auxiliary_of, fault_of, names_of
+from neox_gpt.config.plan import SOFTMAX_ATTENTION
 from neox_gpt.scope import Scope
 
 if TYPE_CHECKING:
@@ -114,7 +116,11 @@ def probe_mixers(plan: GPTPlan, shape: ModelShape, places: PositionShape) -> int
         if not taken and position.embed(x, torch.arange(1)) is x:
             what = f"pos-emb {plan.position.name} does nothing: no layer has a mixer that takes positions"
             raise ConfigError(what, hint=f"set pos-emb: {NONE}")
-    return sum(plan.mixer_facts[plan.place_of_mixer(layer)].flops for layer in range(plan.num_layers))
+    flops = [plan.mixer_facts[plan.place_of_mixer(layer)].flops for layer in range(plan.num_layers)]
+    for layer, block in enumerate(shape.layer_order):
+        if plan.mixer(block).identity == SOFTMAX_ATTENTION.identity:  # whose windows are a layer's own
+            flops[layer] = attention_flops(shape.mixer(block), shape.seq_length)
+    return sum(flops)
 
 
 def _probe_mixer(reference: ComponentRef, position: Any, shape: MixerShape) -> None:
@@ -181,7 +187,8 @@ def _module(reference: ComponentRef, context: BuildContext, shape: object) -> An
 def _require_like(reference: ComponentRef, what: str, found: Sequence[object], wanted: Sequence[Tensor]) -> None:
     for got, like in zip(found, wanted, strict=True):
         if not isinstance(got, Tensor) or (got.shape, got.dtype) != (like.shape, like.dtype):
-            raise reference.fault(f"{what} it gives {_shown(got)}, not {_shown(like)}")
+            clause = "its contract says that result and input have one shape, dtype and device"
+            raise reference.fault(f"{what} it gives {_shown(got)}, not {_shown(like)}: {clause}")
 
 
 def _zeros(context: BuildContext, *size: int) -> Tensor:

@@ -1,13 +1,15 @@
-"""Components of a decoder: norms, activations, mixers, feed-forwards, positions, sparse layouts."""
+"""Components of a decoder: norms, activations, mixers, feed-forwards, positions."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from attrs import field, frozen
+from attrs import Factory, field, frozen
+
+from neox_gpt.sparse_contracts import LayoutShape, SparseKernel, SparseLayout, SparseUse  # noqa: F401 as in API 1
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from collections.abc import Set as AbstractSet
 
     import torch
@@ -101,7 +103,8 @@ class FeedForward(Protocol):
     and the residual stream. `activation` is the one that the config chooses; a feed-forward may do without it.
 
     * The result for a token depends on that token alone: not on its neighbours, its place, or the micro-batch. So a
-      feed-forward is causal, and decodes without a state.
+      feed-forward is causal, and decodes without a state. One with `depends_on_batch = True` keeps this in evaluation
+      mode; in training its result may depend on all tokens of the micro-batch.
     * Result and input have one shape, dtype and device. The input is not changed, and two calls give the same bits:
       no random numbers, since activations are computed again in the backward pass. The block adds dropout.
     * Products of half-precision numbers are summed in fp32, as torch's are. The gradient is that of the function.
@@ -121,7 +124,8 @@ class FeedForward(Protocol):
     every rank has, and that only a part of the result goes through, is used as `tensor.copy(parameter)`.
 
     The model draws every parameter of two or more dimensions; `residual_output = True` on a module draws its weights
-    by `output-layer-init-method`. `no_weight_decay` on a module names its parameters that do not decay.
+    by `output-layer-init-method`. `no_weight_decay` on a module names its parameters that do not decay, `stacks` those
+    that are stacks of matrices, [several, ..., inputs], each of which, [outputs, inputs], is drawn by itself.
 
     A feed-forward with the attribute `last_bias`, a parameter or None, also takes `bias=False` and then leaves that
     bias out of its result, for kernels that add it along with the residual.
@@ -140,11 +144,17 @@ class MixerShape:
     """The numbers that a mixer may use.
 
     * hidden_size: width of the residual stream, in elements.
-    * num_heads, num_kv_heads: `num-attention-heads`, `num-kv-heads`; head_dim: hidden_size / num_heads, in elements.
+    * num_heads, num_kv_heads: `num-attention-heads`, `num-kv-heads`.
     * seq_length: length of a training sample, in tokens.
     * bias: `use-bias-in-attn-linear`. dropout: `attention-dropout`, a probability.
     * softmax_in_fp32, query_key_layer_scaling: the keys of softmax attention with these names.
     * layer: index of the block, from 0.
+    * head_dim: width of a head, in elements: `head-dim`, or hidden_size / num_heads.
+    * qk_norm: `qk-norm`, or shared for `use-qk-layernorm`; norm: makes the model's norm of a width in elements, None on
+      the host.
+    * window: a token sees so many tokens before itself; None: all. positions: whether it takes the model's positions.
+    * multiplier: of the scores; None: head_dim^-1/2. softcap: c of `c tanh(score / c)`, which keeps scores within c.
+    * output_bias: `use-bias-in-attn-output`; None: as `bias`.
     """
 
     hidden_size: int
@@ -156,10 +166,24 @@ class MixerShape:
     softmax_in_fp32: bool = False
     query_key_layer_scaling: bool = False
     layer: int = 0
+    head_dim: int = field(default=Factory(lambda self: self.hidden_size // self.num_heads, takes_self=True))
+    qk_norm: Literal["head", "all", "shared"] | None = None
+    norm: Callable[[int], Any] | None = None
+    window: int | None = None
+    positions: bool = True
+    multiplier: float | None = None
+    softcap: float | None = None
+    output_bias: bool | None = None
 
     @property
-    def head_dim(self) -> int:
-        return self.hidden_size // self.num_heads
+    def ends_in_bias(self) -> bool:
+        """Whether the last projection has a bias."""
+        return self.bias if self.output_bias is None else self.output_bias
+
+    @property
+    def width(self) -> int:
+        """Elements of the queries of all heads."""
+        return self.num_heads * self.head_dim
 
     @property
     def qkv_width(self) -> int:
@@ -188,8 +212,10 @@ class MixerSize:
     * causal: no result depends on later tokens. A run that predicts the next token needs it.
     * decodes: it can continue a sequence from the state that it has kept. `neox generate` and `sample-prompt` need it.
     * needs_positions: it calls `position.rotate` and adds `position.score_bias`.
-    * uses: the fields of the shape that it acts on, of `bias`, `dropout`, `num_kv_heads`, `softmax_in_fp32` and
-      `query_key_layer_scaling`. A config that sets the key of one which no layer uses gets a note.
+    * uses: the fields of the shape that it acts on, of `bias`, `dropout`, `head_dim`, `num_kv_heads`, `qk_norm`,
+      `softmax_in_fp32`, `query_key_layer_scaling`, `multiplier`, `softcap` and `output_bias`. A config that sets the
+      key of one that no layer uses gets a note.
+    * norms: the widths, in elements, of norms of the model's kind that it has within, by name.
     * one_rank_only: it cannot be split; a run with model-parallel-size above 1 is refused.
     """
 
@@ -201,6 +227,7 @@ class MixerSize:
     decodes: bool = False
     needs_positions: bool = False
     uses: AbstractSet[str] = frozenset()
+    norms: Mapping[str, int] = field(factory=dict)
     one_rank_only: bool = False
 
 
@@ -254,6 +281,19 @@ class PositionShape:
     max_positions: int
 
 
+@frozen
+class PositionSize:
+    """What the planner of a position may tell before a start, in place of the shapes alone.
+
+    * shapes: of each parameter, by name.
+    * embeds: `embed` changes its input. A run is refused where it does not, and no layer has a mixer that takes
+      positions.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    embeds: bool = True
+
+
 class ScoreBias(Protocol):
     """`bias(head, query, key) -> Tensor`: the bias that a position adds to the scaled score of a query and a key.
 
@@ -281,8 +321,11 @@ class Position(Protocol):
     * It is deterministic: two calls give the same bits. Its gradient is the gradient of the function.
     * The model draws every parameter of two or more dimensions, so `__init__` may leave weight matrices empty.
     * The class attribute `no_weight_decay` names the parameters that weight decay must not change.
+    * It may have a method `rotate_in_window`, which takes the place of `rotate` in layers with a window, and a property
+      `decodes_up_to`, the tokens of a text that decoding can make, where they are fewer than `max_positions`; None: as
+      many.
 
-    Planner: `(shape: PositionShape, settings) -> dict`, the shape of each parameter by name.
+    Planner: `(shape: PositionShape, settings) -> dict`, the shape of each parameter by name, or a `PositionSize`.
     """
 
     no_weight_decay: frozenset[str]
@@ -320,59 +363,4 @@ class Position(Protocol):
 
         prepared: the result of `prepare`.
         """
-        ...
-
-
-@frozen
-class LayoutShape:
-    """The numbers that a layout needs.
-
-    * num_blocks: blocks of a sequence.
-    * num_heads: attention heads of the whole model.
-    * layer: index of the layer, from 0.
-    * seed: seed of the run.
-    * causal: no token attends to later tokens, as in every model that neox trains.
-    """
-
-    num_blocks: int
-    num_heads: int
-    layer: int = 0
-    seed: int = 0
-    causal: bool = True
-
-
-class SparseLayout(Protocol):
-    """`target(shape: LayoutShape, settings) -> bool [heads, query blocks, key blocks]`, on the CPU.
-
-    * True where a block of queries attends to a block of keys. Lower triangular where the shape is causal; the code
-      that computes attention masks within a block on the diagonal.
-    * It is a pure function of its arguments: random blocks follow from (seed, layer, head), and it does not use torch's
-      own generator.
-    * The settings have `block`, the side of a block in tokens.
-    """
-
-    def __call__(self, shape: LayoutShape, settings: Any) -> Tensor: ...
-
-
-@frozen
-class SparseUse:
-    """What a model needs of a kernel of `block_sparse_attention`, besides shape, dtype and device.
-
-    * blocks: sides of the blocks of its layouts, in tokens.
-    * bias: whether its position adds a bias to the scores.
-    * dropout: whether training drops attention probabilities.
-    """
-
-    blocks: tuple[int, ...]
-    bias: bool = False
-    dropout: bool = False
-
-
-class SparseKernel(Protocol):
-    """What a kernel of `block_sparse_attention` has besides; it is called like
-    `neox_gpt.attention.blocked.blocked_attention`.
-    """
-
-    def why_not_for(self, use: SparseUse) -> tuple[str, ...]:
-        """The reasons why the kernel cannot do what a model needs; empty: it can. Called when the model is built."""
         ...

@@ -8,9 +8,10 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
+from attrs import evolve
 from torch import Tensor, nn
 
-from neox_core.parallel.outputs import IGNORED
+from neox_core.contracts.objective import IGNORED
 from neox_core.parallel.sample_keys import mix
 from neox_core.parallel.tensor import ALONE
 from neox_gpt.attention.attention import Attention
@@ -20,7 +21,7 @@ from neox_gpt.block import Block
 from neox_gpt.documents import DocumentRules
 from neox_gpt.embedding import Embedding
 from neox_gpt.linear import ColumnLinear
-from neox_gpt.loss import cross_entropy
+from neox_gpt.loss import cross_entropy, finished
 from neox_gpt.matmul import linear
 from neox_gpt.outputs import DecoderOutputs
 from neox_gpt.recompute import run_layers
@@ -76,7 +77,12 @@ class GPT(nn.Module):
         self.shape = shape
         self.tensor = tensor
         self.embedding = Embedding(
-            shape.vocab_size, shape.hidden_size, shape.hidden_dropout, tensor, sparse_gradients=sparse_gradients
+            shape.vocab_size,
+            shape.hidden_size,
+            shape.hidden_dropout,
+            tensor,
+            sparse_gradients=sparse_gradients,
+            multiplier=shape.embedding_multiplier,
         )
         self.sparse_weights = (self.embedding.weight,) if sparse_gradients else ()
         self.position = position
@@ -86,8 +92,9 @@ class GPT(nn.Module):
             for index in range(shape.num_unique_layers)
         )
         self.final_norm = norm()
-        head = None if shape.tie_embeddings else ColumnLinear(shape.hidden_size, shape.vocab_size, tensor, bias=False)
-        self.head = head
+        untied = not shape.tie_embeddings
+        make_head = partial(ColumnLinear, shape.hidden_size, shape.vocab_size, tensor, bias=shape.head_bias)
+        self.head = make_head() if untied else None
 
     def forward(
         self, compute: Callable[[Run], Tensor], keys: Tensor | None = None, *, routing: Routing | None = None
@@ -126,17 +133,22 @@ class GPT(nn.Module):
         x, total = self._states(tokens, None, keys, routing)
         loss = self.kernels.get("cross_entropy") or partial(cross_entropy, compiled=self.compiled_loss)
         hidden, auxiliary = self.tensor.enter(x), self.shape.auxiliary
-        return DecoderOutputs(hidden, self.output_weight, self.tensor, self.narrow_loss, loss, total, auxiliary)
+        made = DecoderOutputs(hidden, self.output_weight, self.tensor, self.narrow_loss, loss, total, auxiliary)
+        return evolve(made, bias=self.output_bias, cap=self.shape.logit_softcap)
 
     def logits(self, tokens: Tensor, cache: DecodingCache | None = None) -> Tensor:
         """int64 [batch, seq] -> [batch, seq, vocab]. With a cache, `tokens` are those that follow what it holds."""
         hidden = self.tensor.enter(self.hidden(tokens, cache))
-        return self.tensor.gather_last(linear(hidden, self.output_weight))
+        return self._logits(hidden)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        product = linear(hidden, self.output_weight)
+        return self.tensor.gather_last(finished(product, self.output_bias, self.shape.logit_softcap))
 
     def last_logits(self, tokens: Tensor, cache: DecodingCache | None = None) -> Tensor:
         """The logits after the last token of each sequence: int64 [batch, seq] -> [batch, vocab]."""
         hidden = self.tensor.enter(self.hidden(tokens, cache))[:, -1]
-        return self.tensor.gather_last(linear(hidden, self.output_weight))
+        return self._logits(hidden)
 
     def hidden(
         self,
@@ -190,12 +202,18 @@ class GPT(nn.Module):
     @property
     def window(self) -> int:
         """The longest sequence, in tokens: what there are positions for, or layouts."""
-        return self.shape.seq_length if self.tables else self.shape.max_positions
+        longest = self.shape.seq_length if self.tables else self.shape.max_positions
+        return min(longest, getattr(self.position, "decodes_up_to", None) or longest)
 
     @property
     def output_weight(self) -> Tensor:
         """[vocab, hidden], of a tensor-parallel rank its rows: the head's, or the embedding's where they are tied."""
         return self.embedding.weight if self.head is None else self.head.weight
+
+    @property
+    def output_bias(self) -> Tensor | None:
+        """[vocab], of a tensor-parallel rank its rows; None: there is none."""
+        return None if self.head is None else self.head.bias
 
     def new_cache(self, capacity: int) -> DecodingCache:
         """Where the layers keep what they need of sequences of up to `capacity` tokens."""

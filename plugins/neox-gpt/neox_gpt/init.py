@@ -1,7 +1,7 @@
 """Draws initial weights from (seed, parameter name), so that they do not depend on layout, order or device.
 
 A parameter of two or more dimensions is drawn; one of fewer (a bias, a gain), or that its module names in
-`starts_as_made`, stays as its module made it.
+`starts_as_made`, stays as its module made it. One that `stacks` names is a stack of matrices, each drawn by itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ def init_parameters(
                 cut: Cut | None = getattr(module, "cuts", {}).get(own)
                 shape_of_whole = tuple(parameter.shape) if cut is None else cut.whole_shape(tuple(parameter.shape))
                 full = torch.empty(shape_of_whole, dtype=torch.float32)
-                chosen(full, generator(seed, name))
+                random = generator(seed, name)
+                stacked = own in getattr(module, "stacks", ())
+                for matrix in [each.flatten(0, -2) for each in full] if stacked else [full]:
+                    chosen(matrix, random)
                 with torch.no_grad():
                     parameter.copy_(full if cut is None else cut.of(full))
 

@@ -32,6 +32,8 @@ def cross_entropy(
     narrow: bool = False,
     tensor: TensorParallel = ALONE,
     compiled: LossAndGradient | None = None,
+    bias: Tensor | None = None,
+    cap: float | None = None,
 ) -> Tensor:
     """Mean of -log softmax(hidden @ weight.T)[label] in nats over the labels that are not -100.
 
@@ -42,7 +44,7 @@ def cross_entropy(
     dtype of the products, with its few digits, instead of fp32; their sum is always in fp32.
     tensor: the ranks that share the vocabulary, each with its rows of `weight`. Each returns the loss, and the part of
     the gradient of `hidden` that goes through its rows: `TensorParallel.enter` adds them up.
-    compiled: `loss_and_gradient` by a compiler, for one rank.
+    compiled: `loss_and_gradient` by a compiler, for one rank. bias, cap: see `finished`.
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -51,9 +53,28 @@ def cross_entropy(
     with_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     with torch.autocast(device, enabled=False):
         loss: Tensor = _ChunkedCrossEntropy.apply(
-            hidden.flatten(0, -2), weight, labels.flatten(), dtype, chunk, narrow, with_gradient, tensor, compiled
+            hidden.flatten(0, -2),
+            weight,
+            labels.flatten(),
+            dtype,
+            chunk,
+            narrow,
+            with_gradient,
+            tensor,
+            compiled if bias is None and cap is None else None,
+            bias,
+            cap,
         )
     return loss
+
+
+def finished(product: Tensor, bias: Tensor | None, cap: float | None) -> Tensor:
+    """Logits [..., vocab] from the product with the output's weight: with a bias [vocab], then `cap tanh(logit / cap)`.
+
+    A tensor-parallel rank has its rows of them.
+    """
+    logits = product if bias is None else product + bias.to(product.dtype)
+    return logits if cap is None else cap * (logits.to(torch.promote_types(logits.dtype, torch.float32)) / cap).tanh()
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -75,6 +96,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         with_gradient: bool,
         tensor: TensorParallel,
         compiled: LossAndGradient | None,
+        bias: Tensor | None,  # [vocab]
+        cap: float | None,
     ) -> Tensor:
         wide = torch.promote_types(dtype, torch.float32)
         inner = dtype if narrow else wide
@@ -86,9 +109,10 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         losses = torch.empty(labels.shape, dtype=inner, device=labels.device)
         grad_hidden = torch.empty_like(states) if with_gradient else None
         grad_weight = torch.zeros(weight.shape[::-1], dtype=wide, device=weight.device) if with_gradient else None
+        grad_bias = torch.zeros_like(bias, dtype=wide) if with_gradient and bias is not None else None
         for part in (slice(start, start + chunk) for start in range(0, len(labels), chunk)):
             target = targets[part, None]
-            logits = times_transposed(states[part], matrix)  # [chunk, vocab]
+            logits = finished(times_transposed(states[part], matrix), bias, cap)  # [chunk, vocab]
             if compiled is not None and with_gradient and tensor.size == 1:
                 torch._dynamo.maybe_mark_dynamic(logits, 0)  # noqa: SLF001  the last chunk is shorter
                 losses[part], grad = compiled(logits, target, inner)
@@ -96,25 +120,29 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 losses[part], probs = _softmax_loss(logits, target, here[part], inner, tensor)
                 if not with_gradient:
                     continue
-                grad = probs.scatter_add_(1, target, -here[part, None].to(inner)).to(dtype)  # d loss / d logits
+                grad = probs.scatter_add_(1, target, -here[part, None].to(inner))  # d loss / d logits
+                grad = (grad if cap is None else grad * (1 - (logits / cap).square())).to(dtype)
             if grad_hidden is None or grad_weight is None:
                 continue
             kept = counted[part, None]
             grad_hidden[part] = gradient_product(grad, matrix.T) * kept
             grad_weight += gradient_product((states[part] * kept).T, grad.T)
+            if grad_bias is not None:
+                grad_bias += (grad * kept).sum(0, dtype=wide)
         count = counted.sum().clamp(min=1)
-        ctx.save_for_backward(grad_hidden, grad_weight, count)
+        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias, count)
         ctx.dtypes = hidden.dtype, weight.dtype
         unknown = counted & ((labels < 0) | (labels >= weight.shape[0] * tensor.size))
         return losses.masked_fill_(~counted, 0.0).masked_fill_(unknown, torch.nan).sum(dtype=wide) / count
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
-        grad_hidden, grad_weight, count = ctx.saved_tensors
+        grad_hidden, grad_weight, grad_bias, count = ctx.saved_tensors
         hidden_dtype, weight_dtype = ctx.dtypes
         scale = grad_loss / count
         grad_weight = torch.mul(grad_weight.T, scale).contiguous()
-        return (grad_hidden * scale).to(hidden_dtype), grad_weight.to(weight_dtype), *(None,) * 7
+        of_bias = None if grad_bias is None else (grad_bias * scale).to(weight_dtype)
+        return (grad_hidden * scale).to(hidden_dtype), grad_weight.to(weight_dtype), *(None,) * 7, of_bias, None
 
 
 def loss_and_gradient(logits: Tensor, target: Tensor, inner: torch.dtype) -> tuple[Tensor, Tensor]:

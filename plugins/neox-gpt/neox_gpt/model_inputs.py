@@ -113,7 +113,7 @@ def load_position(plan: GPTPlan) -> Any:
 
 def _position_shape(plan: GPTPlan) -> PositionShape:
     heads = plan.num_attention_heads
-    return PositionShape(plan.hidden_size, heads, plan.hidden_size // heads, plan.max_position_embeddings)
+    return PositionShape(plan.hidden_size, heads, plan.head_width, plan.max_position_embeddings)
 
 
 def _recompute(plan: RecomputePlan, tensor: TensorParallel, by: Callable[..., Tensor] | None) -> Recompute:

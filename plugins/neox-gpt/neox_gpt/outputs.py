@@ -1,4 +1,4 @@
-"""What a pass over the decoder gives: see `contracts.objective.Outputs`. Its reference is `parallel.outputs`."""
+"""What a pass over the decoder gives: see `contracts.objective.Outputs`. Its reference is `WholeLogits` of the kit."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from attrs import evolve, field, frozen
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from neox_core.contracts.objective import Scores
-from neox_core.parallel.outputs import IGNORED
+from neox_core.contracts.objective import IGNORED, Scores
 from neox_core.parallel.tensor import ALONE
-from neox_gpt.loss import CHUNK_BYTES, GPU_CHUNK_BYTES, cross_entropy
+from neox_gpt.loss import CHUNK_BYTES, GPU_CHUNK_BYTES, cross_entropy, finished
 from neox_gpt.matmul import linear
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ class DecoderOutputs:
     """hidden: the normalised states of all positions, [batch, seq, hidden], as `tensor.enter` gives them.
 
     weight: [vocab, hidden], of a tensor-parallel rank its rows. loss: as `loss.cross_entropy`. total, auxiliary: the
-    sum of the vectors of all layers, and what is in it; None: nothing.
+    sum of the vectors of all layers, and what is in it; None: nothing. bias, cap: see `loss.finished`.
     """
 
     hidden: Tensor
@@ -37,6 +36,8 @@ class DecoderOutputs:
     total: Tensor | None = None
     auxiliary: Auxiliary | None = None
     chunk: int | None = field(default=None)
+    bias: Tensor | None = None
+    cap: float | None = None
 
     @property
     def auxiliary_losses(self) -> Mapping[str, Tensor]:
@@ -47,7 +48,8 @@ class DecoderOutputs:
         return {} if self.auxiliary is None or self.total is None else self.auxiliary.of_metrics(self.total)
 
     def cross_entropy(self, labels: Tensor) -> Tensor:
-        return self.loss(self.hidden, self.weight, labels, narrow=self.narrow, tensor=self.tensor)
+        more = {} if self.bias is None and self.cap is None else {"bias": self.bias, "cap": self.cap}
+        return self.loss(self.hidden, self.weight, labels, narrow=self.narrow, tensor=self.tensor, **more)
 
     def scores(self, labels: Tensor) -> Scores:
         """A few tokens at a time, whose logits are computed again in the backward pass."""
@@ -58,21 +60,22 @@ class DecoderOutputs:
         return Scores(*(torch.cat(each).view(labels.shape) for each in zip(*parts, strict=True)))
 
     def logits(self) -> Tensor:
-        return self.tensor.restore(linear(self.hidden, self.weight))
+        return self.tensor.restore(finished(linear(self.hidden, self.weight), self.bias, self.cap))
 
     def _part(self, states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        given = states, self.weight, labels, self.tensor, self.bias, self.cap
         if not torch.is_grad_enabled():
-            return _scores(states, self.weight, labels, self.tensor)
-        again: Any = checkpoint(
-            _scores, states, self.weight, labels, self.tensor, use_reentrant=False, preserve_rng_state=False
-        )
+            return _scores(*given)
+        again: Any = checkpoint(_scores, *given, use_reentrant=False, preserve_rng_state=False)
         found: tuple[Tensor, Tensor, Tensor] = again
         return found
 
 
-def _scores(states: Tensor, weight: Tensor, labels: Tensor, tensor: TensorParallel) -> tuple[Tensor, Tensor, Tensor]:
+def _scores(
+    states: Tensor, weight: Tensor, labels: Tensor, tensor: TensorParallel, bias: Tensor | None, cap: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """log_prob, mean_log_prob and log_sum of `Scores`, [tokens] each. states: [tokens, hidden]; labels: [tokens]."""
-    product = linear(states, weight)
+    product = finished(linear(states, weight), bias, cap)
     logits = product.to(torch.promote_types(product.dtype, torch.float32))  # [tokens, vocab of this rank]
     rows = logits.shape[1]
     targets = labels - tensor.rank * rows

@@ -57,8 +57,9 @@ class DecoderRow:
             shape.hidden_dropout,
             parts.tensor,
             sparse_gradients=parts.sparse_gradients,
+            multiplier=shape.embedding_multiplier,
         )
-        output = partial(ColumnLinear, shape.hidden_size, shape.vocab_size, parts.tensor, bias=False)
+        output = partial(ColumnLinear, shape.hidden_size, shape.vocab_size, parts.tensor, bias=shape.head_bias)
         return (
             RowLayer("Embedding", "embedding", table, self._embed),
             *self._blocks(),
@@ -102,7 +103,14 @@ class DecoderRow:
         hidden, total = passed if isinstance(passed, tuple) else (passed, None)
         weight, parts = cast("Tensor", last.weight), self.parts
         return DecoderOutputs(
-            hidden, weight, parts.tensor, parts.narrow_loss, total=total, auxiliary=parts.shape.auxiliary
+            hidden,
+            weight,
+            parts.tensor,
+            parts.narrow_loss,
+            total=total,
+            auxiliary=parts.shape.auxiliary,
+            bias=getattr(last, "bias", None),
+            cap=parts.shape.logit_softcap,
         )
 
     @property

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Literal
 from attrs import Factory, field, frozen
 
 from neox_core.errors import ConfigError
+from neox_gpt.attention.size import attention_flops
 from neox_gpt.contracts import FeedForwardShape, MixerShape
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import nn
 
     from neox_gpt.auxiliary import Auxiliary
@@ -27,7 +30,10 @@ class ModelShape:
     first has as many outputs, or twice as many when the activation is gated. feed_forward_flops: see `flops_per_token`,
     of the feed-forwards of all layers; None: all are the MLP. mixer_flops: the same of the mixers; None: all are
     softmax attention. auxiliary: what feed-forwards give besides their tensors. changes_draw: whether
-    a model change has dropout.
+    a model change has dropout. qk_norm, norm: see `contracts.MixerShape`. windows, positions: its fields by layer;
+    None: no layer has a window, all layers take positions. attention_multiplier, attention_softcap,
+    attention_output_bias: its other fields. norm_place: of each sublayer. embedding_multiplier: of the rows of the
+    embedding. logit_softcap: c of `c tanh(logit / c)`. head_bias: of the output projection.
     """
 
     num_layers: int
@@ -55,10 +61,18 @@ class ModelShape:
     mixer_flops: int | None = None
     auxiliary: Auxiliary | None = None
     changes_draw: bool = False
-
-    @property
-    def head_dim(self) -> int:
-        return self.hidden_size // self.num_heads
+    head_dim: int = field(default=Factory(lambda self: self.hidden_size // self.num_heads, takes_self=True))
+    qk_norm: Literal["head", "all", "shared"] | None = None
+    norm: Callable[[int], nn.Module] | None = None
+    windows: tuple[int | None, ...] | None = None
+    positions: tuple[bool, ...] | None = None
+    attention_multiplier: float | None = None
+    attention_softcap: float | None = None
+    attention_output_bias: bool | None = None
+    norm_place: Literal["before", "after", "both"] = "before"
+    embedding_multiplier: float | None = None
+    logit_softcap: float | None = None
+    head_bias: bool = False
 
     @property
     def layer_order(self) -> tuple[int, ...]:
@@ -74,6 +88,7 @@ class ModelShape:
 
     def mixer(self, layer: int) -> MixerShape:
         """What the mixer of a block is made for."""
+        first = self.layer_order.index(layer)
         return MixerShape(
             self.hidden_size,
             self.num_heads,
@@ -84,6 +99,14 @@ class ModelShape:
             self.softmax_in_fp32,
             self.query_key_layer_scaling,
             layer,
+            self.head_dim,
+            self.qk_norm,
+            self.norm,
+            None if self.windows is None else self.windows[first],
+            self.positions is None or self.positions[first],
+            self.attention_multiplier,
+            self.attention_softcap,
+            self.attention_output_bias,
         )
 
     def feed_forward(self, layer: int) -> FeedForwardShape:
@@ -98,7 +121,7 @@ class ModelShape:
 
 def build_shape(plan: GPTPlan, vocab_size: int, *, gated: bool) -> ModelShape:
     """The shape of a planned model. Raises ConfigError for numbers that make no model."""
-    if plan.hidden_size % plan.num_attention_heads:
+    if plan.head_dim is None and plan.hidden_size % plan.num_attention_heads:
         raise ConfigError(
             f"hidden-size {plan.hidden_size} is not a multiple of num-attention-heads {plan.num_attention_heads}"
         )
@@ -136,6 +159,18 @@ def build_shape(plan: GPTPlan, vocab_size: int, *, gated: bool) -> ModelShape:
         hidden_dropout=plan.hidden_dropout,
         attention_dropout=plan.attention_dropout,
         softmax_in_fp32=plan.attention_softmax_in_fp32,
+        head_dim=plan.head_width,
+        qk_norm=plan.qk_norm,
+        norm=plan.norm.make,
+        windows=plan.windows,
+        positions=plan.positions_of_layer,
+        attention_multiplier=plan.attention_multiplier,
+        attention_softcap=plan.attention_softcap,
+        attention_output_bias=plan.attention_output_bias,
+        norm_place=plan.norm_place or "before",
+        embedding_multiplier=plan.embedding_multiplier,
+        logit_softcap=plan.logit_softcap,
+        head_bias=bool(plan.head_bias),
     )
 
 
@@ -147,13 +182,11 @@ def num_parameters(model: nn.Module) -> int:
 def flops_per_token(shape: ModelShape, seq: int) -> int:
     """Floating-point operations of forward and backward for one token of a sequence of `seq` tokens.
 
-    6 for each weight that is multiplied (the output projection included, the embedding's look-up not), and
-    12 * layers * hidden * seq for attention, its causal half not taken off: PaLM (arXiv:2204.02311), appendix B.
+    6 for each weight that is multiplied (the output projection included, the embedding's look-up not), and attention's.
     """
     mixed = shape.mixer_flops
     if mixed is None:
-        weights = shape.hidden_size * (shape.mixer(0).qkv_width + shape.hidden_size)
-        mixed = shape.num_layers * (6 * weights + 12 * shape.hidden_size * seq)
+        mixed = sum(attention_flops(shape.mixer(block), seq) for block in shape.layer_order)
     fed = shape.feed_forward_flops
     if fed is None:
         fed = 6 * shape.num_layers * shape.hidden_size * (shape.mlp_width + shape.intermediate_size)

@@ -81,6 +81,31 @@ FORMS = {
         attention_bias=False,
         mlp_bias=False,
     ),
+    "windows, no positions, norms by head": evolve(
+        PYTHIA,
+        num_kv_heads=2,
+        head_dim=24,
+        qk_norm="head",
+        windows=(5, None, 17),
+        positions_of_layer=(True, False, True),
+    ),
+    "norms of all heads in windows": evolve(PYTHIA, qk_norm="shared", windows=(7,) * 3, norm=RMSNORM),
+    "norms around, capped, scaled": evolve(
+        PYTHIA,
+        parallel_residual=False,
+        tie_embeddings=True,
+        activation=SWIGLU,
+        norm=RMSNORM,
+        norm_place="both",
+        windows=(5, None, 5),
+        attention_softcap=3.0,
+        attention_multiplier=0.3,
+        embedding_multiplier=8.0,
+        logit_softcap=2.0,
+    ),
+    "norms after, a head with a bias": evolve(
+        PYTHIA, parallel_residual=False, norm_place="after", attention_output_bias=False, head_bias=True
+    ),
     "shared layers": evolve(PYTHIA, num_layers=4, num_unique_layers=2, param_sharing_style="spaced"),
 }
 

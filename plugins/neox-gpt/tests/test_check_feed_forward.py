@@ -236,7 +236,6 @@ def test_it_trains_beside_the_mlp(resolve: Callable[..., Any]) -> None:
         (("mlp-type=[[[regular], 3]]",), "mlp-type: names the feed-forward of 3 layers, and num-layers is 4"),
         (("mlp-type=[[regular, 1]]",), "mlp-type: must be a list of names, or of"),
         (("mlp-type=shared_experts",), "mlp-type: no feed forward 'shared_experts'"),
-        (("mlp-type=llama",), "mlp-type: llama is a name of GPT-NeoX that this version does not have"),
         ((MIXED, "num-unique-layers=2"), "mlp-type: excludes num-unique-layers"),
         (("num-experts=3",), "num-experts"),
         (("mlp-type=shared-experts", "num-experts=two"), "num-experts: must be a whole number"),

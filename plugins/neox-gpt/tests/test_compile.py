@@ -68,3 +68,20 @@ def test_the_same_losses_from_three_graphs() -> None:
             compiled.logits(tokens[:1, length : length + 1], cache)
     assert not ran
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3
+
+
+def test_windows_norms_and_caps_compile() -> None:
+    """By dynamo alone, without a compiler behind it: two kinds of layers in turn."""
+    torch._dynamo.reset()
+    tokens = torch.randint(64, (2, 17), generator=torch.Generator().manual_seed(1))
+    shaped = {
+        "windows": (5, None) * 2,
+        "positions_of_layer": (True, False) * 2,
+        "qk_norm": "head",
+        "norm_place": "both",
+    }
+    plan = evolve(PLAN, **shaped, attention_softcap=5.0, logit_softcap=9.0, embedding_multiplier=3.0)
+    context = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1)
+    plain = build_model(plan, 64, context)
+    compiled = build_model(evolve(plan, compile=True), 64, context, backend="eager")
+    assert losses(compiled, tokens) == pytest.approx(losses(plain, tokens), abs=1e-5)

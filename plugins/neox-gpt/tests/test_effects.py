@@ -17,7 +17,7 @@ from neox_gpt.gpt import GPT
 from neox_gpt.shape import num_parameters
 from torch import Tensor, nn
 
-from neox_core.data.vocabulary import padded_vocab
+from neox_core.data.tokenizer import padded_vocab
 from neox_core.hooks.loader import load_plugins
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups

@@ -4,9 +4,13 @@ import math
 
 import pytest
 import torch
+from neox_author.testing.ranks import run_ranks
 from neox_gpt.loss import cross_entropy, loss_and_gradient
+from neox_gpt.outputs import DecoderOutputs
 from torch import Tensor
 from torch.nn import functional as F
+
+from neox_core.parallel.tensor import TensorParallel
 
 TOKENS, HIDDEN, VOCAB = 37, 24, 211
 
@@ -178,3 +182,37 @@ def test_the_logits_of_the_batch_never_exist() -> None:
     with Watch():
         cross_entropy(hidden, weight, torch.zeros(1024, dtype=torch.int64), 32).backward()
     assert largest == weight.numel()
+
+
+@pytest.mark.parametrize("cap", [None, 1.5])
+def test_a_bias_and_a_cap_of_logits(cap: float | None) -> None:
+    """Loss, gradients and scores as autograd has them, on one rank and on two that share the vocabulary."""
+    random = torch.Generator().manual_seed(0)
+    hidden, weight, bias = (torch.randn(size, generator=random).double() for size in ((10, 6), (8, 6), (8,)))
+    labels = torch.tensor([0, 7, 3, -100, 5, 2, 1, 4, 6, 7])
+
+    def gradients(loss: Tensor, *given: Tensor) -> list[Tensor]:
+        return [loss.detach(), *torch.autograd.grad(loss, given)]
+
+    given = [each.requires_grad_() for each in (hidden, weight, bias)]
+    logits = hidden @ weight.T + bias
+    logits = logits if cap is None else cap * torch.tanh(logits / cap)
+    wanted = gradients(F.cross_entropy(logits, labels), *given)
+    got = gradients(cross_entropy(hidden, weight, labels, 3, bias=bias, cap=cap), *given)
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    outputs = DecoderOutputs(hidden[None], weight, bias=bias, cap=cap, chunk=4)
+    torch.testing.assert_close(outputs.logits()[0], logits)
+    log_prob = logits.log_softmax(-1).gather(1, labels.clamp(min=0)[:, None])[:, 0].masked_fill(labels == -100, 0.0)
+    torch.testing.assert_close(outputs.scores(labels[None]).log_prob[0], log_prob)
+
+    def rank(tensor: TensorParallel) -> None:
+        rows = slice(4 * tensor.rank, 4 * tensor.rank + 4)
+        x, *own = (each.detach().clone().requires_grad_() for each in (hidden, weight[rows], bias[rows]))
+        loss = cross_entropy(tensor.enter(x[None])[0], own[0], labels, 3, tensor=tensor, bias=own[1], cap=cap)
+        found = gradients(loss, x, *own)
+        whole = [wanted[0], wanted[1], wanted[2][rows], wanted[3][rows]]
+        for one, other in zip(found, whole, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+    run_ranks(2, rank)

@@ -220,8 +220,15 @@ def test_a_position_that_nothing_takes_is_refused(resolve: Resolve) -> None:
     build_model(resolve(ONLY, "pos-emb=none").plan.model, 64, ALONE)
     build_model(resolve(ONLY, "pos-emb=learned").plan.model, 64, ALONE)
     build_model(resolve(MIXED, "pos-emb=rotary").plan.model, 64, ALONE)
+    for name in ("rotary", "alibi", "rpe"):
+        with pytest.raises(
+            ConfigError, match=f"pos-emb: {name} does nothing: no layer has a mixer that takes positions"
+        ):
+            resolve(ONLY, f"pos-emb={name}")
+    plan = resolve(MIXED, "pos-emb=rotary").plan.model  # of a position whose planner does not tell
+    facts = tuple(evolve(each, needs_positions=False) for each in plan.mixer_facts or ())
     with pytest.raises(ConfigError, match="pos-emb rotary does nothing: no layer has a mixer that takes positions"):
-        build_model(resolve(ONLY, "pos-emb=rotary").plan.model, 64, ALONE)
+        build_model(evolve(plan, mixer_facts=facts), 64, ALONE)
 
 
 def test_a_key_that_no_mixer_uses_gets_a_note(resolve: Resolve) -> None:

@@ -1,15 +1,15 @@
-"""What a pass over the decoder gives, against the reference of `neox_core.parallel.outputs`, whole and on two ranks."""
+"""What a pass over the decoder gives, against `WholeLogits` of the kit, whole and on two ranks."""
 
 from typing import Any
 
 import pytest
 import torch
+from neox_author.testing.outputs import WholeLogits
+from neox_author.testing.ranks import run_ranks
 from neox_gpt.outputs import DecoderOutputs
-from neox_gpt.testing.ranks import run_ranks
 from torch import Tensor
 
 from neox_core.contracts.objective import Outputs
-from neox_core.parallel.outputs import WholeLogits
 from neox_core.parallel.tensor import TensorParallel
 
 BATCH, SEQ, HIDDEN, VOCAB = 2, 7, 6, 10

@@ -46,6 +46,11 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "gpt-j": {"gpt-j-residual": True, "gpt-j-tied": True, "norm": "scalenorm", "pos-emb": "alibi"},
     "rpe": {"pos-emb": "rpe", "rpe-num-buckets": 10},
+    "heads of another width": {"pos-emb": "rotary", "head-dim": 16, "num-kv-heads": 2, "qk-norm": "head"},
+    "norms of all heads": {"pos-emb": "rotary", "num-kv-heads": 2, "qk-norm": "all", "norm": "rmsnorm"},
+    "GPT-NeoX's norm of queries and keys": {"pos-emb": "rotary", "use-qk-layernorm": True},
+    "norms around": {"norm-place": "both", "pos-emb": "rotary", "use-bias-in-attn-output": False},
+    "norms after": {"norm-place": "after", "no-weight-tying": True, "use-bias-in-head": True},
     "shared layers": {"num-unique-layers": 2, "pos-emb": "sinusoidal", "activation": "geglu"},
 }
 

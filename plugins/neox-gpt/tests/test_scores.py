@@ -23,13 +23,16 @@ def textbook(query: Tensor, key: Tensor, value: Tensor, request: Request) -> Ten
     group = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
     table = request.scale * query @ key.transpose(2, 3)
+    if request.softcap is not None:
+        table = request.softcap * torch.tanh(table / request.softcap)
     batch, heads, new, total = table.shape
     for sample in range(batch):
         for row in range(new):
             at = total - new + row
             for column in range(total):
                 same = request.documents is None or request.documents[sample, at] == request.documents[sample, column]
-                if column > at or not same:
+                far = request.window is not None and at - column > request.window
+                if column > at or not same or far:
                     table[sample, :, row, column] = -math.inf
                 elif request.bias is not None:
                     place = torch.arange(total) if request.positions is None else request.positions[sample]
@@ -55,6 +58,11 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "documents": {"documents": DOCUMENTS},
     "documents and bias": {"documents": DOCUMENTS, "positions": PLACES, "bias_of": lambda _: slope},
     "dropout": {"dropout": 0.4, "keys": sample_keys(3, 5, 2, "cpu"), "site": 7},
+    "window": {"window": 4},
+    "soft cap": {"softcap": 0.7},
+    "soft cap and bias in a window": {"softcap": 0.7, "window": 4, "bias_of": lambda _: slope},
+    "window of one": {"window": 1, "documents": DOCUMENTS, "positions": PLACES, "bias_of": lambda _: slope},
+    "window and dropout": {"window": 7, "dropout": 0.4, "keys": sample_keys(3, 5, 2, "cpu"), "site": 7},
     "all": {
         "documents": DOCUMENTS,
         "positions": PLACES,
@@ -87,7 +95,7 @@ def test_equals_the_textbook(monkeypatch: pytest.MonkeyPatch, name: str, kv_head
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["plain", "bias", "bias of later heads"])
+@pytest.mark.parametrize("name", ["plain", "bias", "bias of later heads", "window"])
 @pytest.mark.parametrize("new", [1, 4])
 def test_later_queries_equal_the_textbook(name: str, new: int) -> None:
     query, key, value = drawn(2, 4, new, 6, seed=0), drawn(2, 2, SEQ, 6, seed=1), drawn(2, 2, SEQ, 6, seed=2)
@@ -127,7 +135,9 @@ def test_the_fused_path_is_taken_where_it_can_be(monkeypatch: pytest.MonkeyPatch
 def test_the_masks_of_flex_attention_are_those_that_torch_makes_from_all_pairs(seq: int) -> None:
     for density in (0.0, 0.002, 0.02, 0.5):
         ends = (torch.rand(3, seq, generator=torch.Generator().manual_seed(seq)) < density).long()
-        for made, batch in ((document_mask(ends.cumsum(1) - ends), 3), (causal_mask(seq, torch.device("cpu")), None)):
+        documents, cpu = ends.cumsum(1) - ends, torch.device("cpu")
+        masks = [(document_mask(documents, window), 3) for window in (None, 100, 300)]
+        for made, batch in (*masks, *((causal_mask(seq, cpu, window), None) for window in (None, 1, 128, 255, 300))):
             wanted = create_block_mask(made.mask_mod, batch, None, seq, seq, device="cpu")
             pairs = zip(made.as_tuple()[:-1], wanted.as_tuple()[:-1], strict=True)
             assert all(torch.equal(*map(torch.as_tensor, pair)) for pair in pairs if pair != (None, None))

@@ -9,7 +9,7 @@ from neox_gpt.shape import ModelShape, build_shape, flops_per_token, num_paramet
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from neox_core.data.vocabulary import padded_vocab
+from neox_core.data.tokenizer import padded_vocab
 from neox_core.errors import ConfigError
 
 PYTHIA_70M = ModelShape(6, 512, 8, 2048, 2048, 2048, 50304, tie_embeddings=False, parallel_residual=True)

@@ -17,7 +17,8 @@ class RMSNorm(nn.Module):
     """`x / (rms(x) + eps) * weight` over the last dimension (Zhang and Sennrich 2019, arXiv:1910.07467).
 
     The epsilon is added to the root mean square itself, as GPT-NeoX does it; with `rms_norm_epsilon_in: mean-square`
-    under the square root, as LLaMA does. An input of zeros gives zeros, and a gradient of its own that is finite.
+    under the square root, as LLaMA does. With `rms_norm_adds_one` it multiplies by 1 + weight.
+    An input of zeros gives zeros, and a gradient of its own that is finite.
     """
 
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"weight"})
@@ -27,7 +28,8 @@ class RMSNorm(nn.Module):
         self.kernels: Mapping[str, Callable[..., Any]] = {}
         self.eps = settings.rms_norm_epsilon
         self.under_the_root = settings.rms_norm_epsilon_in == "mean-square"
-        self.weight = nn.Parameter(torch.ones(dim))
+        self.adds_one = settings.rms_norm_adds_one
+        self.weight = nn.Parameter(torch.zeros(dim) if self.adds_one else torch.ones(dim))
 
     @property
     def adds_residual(self) -> bool:
@@ -37,7 +39,8 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """With a residual: (the norm of `x + residual`, the sum)."""
         compute: Callable[..., Any] = self.kernels.get("rms_norm", rms_norm)
-        return compute(x, self.weight, self.eps, self.under_the_root, residual)
+        weight = 1 + _wide(self.weight) if self.adds_one else self.weight
+        return compute(x, weight, self.eps, self.under_the_root, residual)
 
 
 def rms_norm(
@@ -50,9 +53,13 @@ def rms_norm(
     if residual is not None:
         total = x + residual
         return rms_norm(total, weight, eps, under_the_root), total
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    wide = _wide(x)
     if under_the_root:
         root = (wide.square().mean(dim=-1, keepdim=True) + eps).sqrt()
         return (wide / root * weight).to(x.dtype)
     rms = torch.linalg.vector_norm(wide, dim=-1, keepdim=True) * wide.shape[-1] ** -0.5
     return (wide / (rms + eps) * weight).to(x.dtype)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))

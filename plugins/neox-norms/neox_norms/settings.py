@@ -24,6 +24,9 @@ class RMSNormSettings:
         "rms",
         help="What the constant is added to: the root, as in GPT-NeoX, or the mean square under it, as in LLaMA.",
     )
+    rms_norm_adds_one: bool = setting(
+        False, help="Multiply by 1 + weight, with weights that start at 0, as in Gemma, and not by the weight."
+    )
 
 
 @frozen

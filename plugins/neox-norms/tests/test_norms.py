@@ -11,6 +11,7 @@ from neox_norms.rmsnorm import RMSNorm
 from neox_norms.scalenorm import ScaleNorm
 from neox_norms.settings import LayerNormSettings, RMSNormSettings, ScaleNormSettings
 from torch import Tensor
+from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from neox_core.errors import ConfigError
@@ -30,6 +31,7 @@ def test_listing_is_light() -> None:
         ("rmsnorm", {}),
         ("rmsnorm", {"rms_norm_epsilon": 1e-3}),
         ("rmsnorm", {"rms_norm_epsilon": 1e-3, "rms_norm_epsilon_in": "mean-square"}),
+        ("rmsnorm", {"rms_norm_adds_one": True}),
         ("scalenorm", {}),
         ("scalenorm", {"scalenorm_epsilon": 0.5}),
     ],
@@ -62,6 +64,19 @@ def test_layernorm_is_the_closed_form(x: Tensor, epsilon: float) -> None:
     variance = ((x - mean) ** 2).sum(-1, keepdim=True) / DIM
     expected = (x - mean) / (variance + epsilon) ** 0.5 * norm.weight + norm.bias
     torch.testing.assert_close(norm(x), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_rmsnorm_that_adds_one_is_gemmas() -> None:
+    ours = RMSNorm(
+        DIM, RMSNormSettings(rms_norm_epsilon=1e-3, rms_norm_epsilon_in="mean-square", rms_norm_adds_one=True)
+    )
+    assert torch.equal(ours.weight, torch.zeros(DIM))
+    theirs = Gemma2RMSNorm(DIM, eps=1e-3)
+    ours.weight.data.uniform_(-1, 1)
+    theirs.weight.data = ours.weight.data
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.randn(6, DIM, generator=torch.Generator().manual_seed(0)).to(dtype) * 0.1
+        torch.testing.assert_close(ours(x), theirs(x))
 
 
 @pytest.mark.parametrize("epsilon", [1e-8, 1e-2])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from neox_gpt.api import PositionSize
+
 if TYPE_CHECKING:
     from neox_gpt.api import PositionShape
 
@@ -20,5 +22,9 @@ def learned(shape: PositionShape, settings: None) -> Shapes:
     return {"weight": (shape.max_positions, shape.hidden_size)}
 
 
-def relative(shape: PositionShape, settings: RelativeSettings) -> Shapes:
-    return {"weight": (settings.rpe_num_buckets, shape.num_heads)}
+def in_scores(shape: PositionShape, settings: Any) -> PositionSize:
+    return PositionSize({}, embeds=False)
+
+
+def relative(shape: PositionShape, settings: RelativeSettings) -> PositionSize:
+    return PositionSize({"weight": (settings.rpe_num_buckets, shape.num_heads)}, embeds=False)

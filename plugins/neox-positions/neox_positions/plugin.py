@@ -2,9 +2,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from neox_core.api import Component, Problem, hookimpl
+from neox_positions.rules import scaling_is_whole
 from neox_positions.settings import RelativeSettings, RotarySettings
 
-NOTHING = "neox_positions.plan:nothing"
+NOTHING, IN_SCORES = "neox_positions.plan:nothing", "neox_positions.plan:in_scores"
 
 
 @hookimpl
@@ -28,7 +29,7 @@ def neox_positions() -> list[Component]:
             RotarySettings,
             summary="Queries and keys turned by their position (arXiv:2104.09864)",
             ops=(("rotary_pair", "neox_positions.rotary:rotary_pair"),),
-            planner=NOTHING,
+            planner=IN_SCORES,
         ),
         Component(
             "rpe",
@@ -41,7 +42,7 @@ def neox_positions() -> list[Component]:
             "alibi",
             "neox_positions.alibi:Alibi",
             summary="Scores fall with distance (arXiv:2108.12409)",
-            planner=NOTHING,
+            planner=IN_SCORES,
         ),
         Component(
             "none",
@@ -58,7 +59,7 @@ def neox_check_config(config: Any) -> Iterator[Problem]:
     if position.entry.plugin.id != "neox-positions":
         return
     if position.entry.component.name == "rotary":
-        head_dim = config.value("hidden-size") // config.value("num-attention-heads")
+        head_dim = config.value("head-dim") or config.value("hidden-size") // config.value("num-attention-heads")
         turned = int(head_dim * position.settings.rotary_pct)
         if turned < 2 or turned % 2:
             yield Problem(
@@ -66,6 +67,7 @@ def neox_check_config(config: Any) -> Iterator[Problem]:
                 key="rotary-pct",
                 hint="their number must be even and at least 2",
             )
+        yield from scaling_is_whole(config, position.settings, turned)
     if position.entry.component.name == "rpe":
         exact, farthest = position.settings.rpe_num_buckets // 2, position.settings.rpe_max_distance
         if farthest <= exact:

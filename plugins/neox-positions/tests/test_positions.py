@@ -104,8 +104,8 @@ def test_that_share_is_refused_on_the_host_already(share: float, said: str) -> N
     catalog = load_only("neox-positions")
     entry = catalog.find("position", "rotary")
     chosen = SimpleNamespace(entry=entry, settings=build(entry, rotary_pct=share))
-    values = {"hidden-size": 64, "num-attention-heads": 2}
-    config = SimpleNamespace(components=lambda kind: (chosen,), value=values.__getitem__)
+    values = {"hidden-size": 64, "num-attention-heads": 2, "head-dim": None}
+    config = SimpleNamespace(components=lambda kind: (chosen,), value=values.__getitem__, is_set=lambda key: False)
     (problems,) = catalog.manager.hook.neox_check_config(config=config)
     assert [problem.key for problem in problems] == (["rotary-pct"] if said else [])
     assert all(said in problem.message for problem in neox_check_config(config))

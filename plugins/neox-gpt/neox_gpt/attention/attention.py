@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from neox_core.parallel.tensor import ALONE
 from neox_gpt.attention.cache import extend
+from neox_gpt.attention.qk_norm import QKNorm
 from neox_gpt.attention.scores import Request, attend
 from neox_gpt.dropout import attention_site
 from neox_gpt.linear import ColumnLinear, RowLinear
@@ -33,6 +34,7 @@ class Attention(nn.Module):
     softmax_in_fp32: scores, softmax and their product with the values in fp32 also where q, k and v are not.
     layer_scaling: queries are divided by the number of the layer before they meet the keys, and the scores multiplied
     by it afterwards, in fp32: the same scores, from products that stay in the range of fp16.
+    window: a token sees so many tokens before itself. positions: whether the model's act here, which `nope` leaves out.
     """
 
     def __init__(self, shape: MixerShape, tensor: TensorParallel = ALONE, settings: None = None) -> None:
@@ -45,8 +47,13 @@ class Attention(nn.Module):
         self.kernels: Mapping[str, Callable[..., Any]] = {}
         self.softmax_in_fp32 = shape.softmax_in_fp32
         self.layer_scaling = shape.query_key_layer_scaling
+        self.window = shape.window
+        self.scale = self.head_dim**-0.5 if shape.multiplier is None else shape.multiplier
+        self.softcap = shape.softcap
+        self.positions = shape.positions
         self.qkv = ColumnLinear(shape.hidden_size, shape.qkv_width, tensor, bias=shape.bias)
-        self.output = RowLinear(shape.hidden_size, shape.hidden_size, tensor, bias=shape.bias)
+        self.qk_norm = None if shape.qk_norm is None else QKNorm(shape, tensor)
+        self.output = RowLinear(shape.width, shape.hidden_size, tensor, bias=shape.ends_in_bias)
 
     @property
     def last_bias(self) -> Tensor | None:
@@ -59,10 +66,14 @@ class Attention(nn.Module):
         projected = self.qkv(x)  # with sequence parallelism, of more positions than x
         batch, seq, _ = projected.shape
         query, key, value = self._split(projected)
-        query, key = position.rotate(query, key, scope.prepared)
+        if self.qk_norm is not None:
+            query, key = self.qk_norm(query, key)
+        if self.positions:
+            rotate = position.rotate if self.window is None else getattr(position, "rotate_in_window", position.rotate)
+            query, key = rotate(query, key, scope.prepared)
         if scope.cache is not None:
             key, value = extend(scope.cache, layer, key, value)
-        attended = self._attend(query, key, value, position.score_bias, scope, layer)
+        attended = self._attend(query, key, value, position.score_bias if self.positions else None, scope, layer)
         output = self.output if bias else self.output.product
         return output(attended.transpose(1, 2).reshape(batch, seq, -1))
 
@@ -88,7 +99,8 @@ class Attention(nn.Module):
     ) -> Tensor:
         divisor = layer + 1 if self.layer_scaling else 1
         request = Request(
-            scale=divisor * self.head_dim**-0.5,
+            scale=divisor * self.scale,
+            softcap=self.softcap,
             bias_of=bias_of,
             prepared=scope.prepared,
             first_head=self.first_head,
@@ -97,6 +109,7 @@ class Attention(nn.Module):
             positions=scope.positions,
             dropout=self.dropout,
             keys=scope.keys,
+            window=self.window,
             site=attention_site(layer),
             blocks=scope.tables.get(layer) if scope.tables else None,  # else a compiled layer is bound to its number
             causal_softmax=self.kernels.get("scaled_upper_triang_masked_softmax"),

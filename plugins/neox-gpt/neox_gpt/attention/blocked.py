@@ -98,6 +98,9 @@ class _Blocked(torch.autograd.Function):
                     for total, one in zip(trained_sums, found, strict=True):
                         if one is not None:
                             total.add_(one)
+                if request.softcap is not None:
+                    capped = (_product(own, seen.mT, request.scale).to(back.dtype) / request.softcap).tanh_()
+                    back.mul_(1 - capped.square_())
                 scores = back.to(query.dtype)
                 part.add(sums[0], part.at, _product(scores, seen, request.scale))
                 part.add(sums[1], part.columns, _product(scores.mT, own, request.scale))
@@ -148,6 +151,8 @@ class _Part:
         """fp32 or wider [batch * rows, high, columns * block]; zeros where nothing is seen."""
         scores = _product(query, key.mT, request.scale)
         scores = scores.to(_wide(scores.dtype))
+        if request.softcap is not None:
+            scores = request.softcap * (scores / request.softcap).tanh_()
         if bias is None:
             bias = self.bias(request, trained=False)
         if bias is not None:
@@ -158,6 +163,9 @@ class _Part:
         if some := self.rows.hidden.shape[2]:
             blocks = scores[..., : some * self.block].unflatten(-1, (some, self.block)).unflatten(1, (-1, self.block))
             self.apart(blocks).masked_fill_(self.rows.hidden[:, :, None, :, None], -math.inf)
+        if request.window is not None:
+            _, query_at, key_at = self.places(request)
+            self.apart(scores).masked_fill_(query_at - key_at > request.window, -math.inf)
         if request.documents is None:
             return scores.softmax(-1)
         _, query_at, key_at = self.places(request)

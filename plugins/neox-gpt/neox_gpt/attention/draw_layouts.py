@@ -112,8 +112,14 @@ def main() -> None:
     softmax = [at for at in range(plan.num_layers) if _mixer(plan, at).identity == SOFTMAX_ATTENTION.identity]
     dense = [at for at in softmax if not plan.layout_of_layer or plan.layout_of_layer[at] is None]
     lines = [line for each in found for line in (*in_text(each), "")]
-    if dense:
-        lines.append(f"{_numbers('layer', dense)}: everything before")
+    windows = plan.windows or (None,) * plan.num_layers
+    for width in dict.fromkeys(windows[at] for at in dense):
+        mine = [at for at in dense if windows[at] == width]
+        seen = "everything before" if width is None else f"{width} tokens before"
+        lines.append(f"{_numbers('layer', mine)}: {seen}")
+    nope = [at for at in dense if plan.positions_of_layer and not plan.positions_of_layer[at]]
+    if nope:
+        lines.append(f"{_numbers('layer', nope)}: no positions")
     for other in dict.fromkeys(_mixer(plan, at).name for at in range(plan.num_layers) if at not in softmax):
         mine = [at for at in range(plan.num_layers) if at not in softmax and _mixer(plan, at).name == other]
         lines.append(f"{_numbers('layer', mine)}: the mixer {other}")

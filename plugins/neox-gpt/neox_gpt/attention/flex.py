@@ -41,10 +41,15 @@ def flex_by(mask: Any, query: Tensor, key: Tensor, value: Tensor, request: Reque
 
 def _biased(request: Request) -> Callable[..., Tensor] | None:
     bias, positions, first_head = request.bias, request.positions, request.first_head
-    if bias is None:
+    cap = request.softcap
+    if bias is None and cap is None:
         return None
 
     def biased(score: Tensor, sample: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        if cap is not None:
+            score = cap * torch.tanh(score / cap)
+        if bias is None:
+            return score
         if positions is not None:
             row, column = positions[sample, row], positions[sample, column]
         return score + bias(head + first_head, row, column).to(score.dtype)
@@ -66,28 +71,40 @@ def mask_of_pass(documents: Tensor | None) -> Any:
 
 
 @lru_cache(maxsize=16)
-def causal_mask(seq: int, device: torch.device) -> Any:
+def causal_mask(seq: int, device: torch.device, window: int | None = None) -> Any:
+    """The BlockMask of what is before a token, or of so many tokens before it."""
+
     def seen(sample: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        return column <= row
+        return column <= row if window is None else (column <= row) & (row - column <= window)
 
-    before = torch.ones(1, -(-seq // TILE), -(-seq // TILE), dtype=torch.bool, device=device).tril(-1)
-    return _mask(before, before, seq, seen)
+    return _mask(*_before(seq, window, device), seq, seen)
 
 
-def document_mask(documents: Tensor) -> Any:
-    """The BlockMask of int64 [batch, seq] documents, which never decrease along a sample.
+def _before(seq: int, window: int | None, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Tiles below the diagonal with a pair that is seen, and with no other: bool [1, tiles, tiles] each."""
+    index = torch.arange(-(-seq // TILE), device=device)
+    back = (index[:, None] - index)[None]
+    if window is None:
+        return back > 0, back > 0
+    return (back > 0) & ((back - 1) * TILE < window), (back > 0) & ((back + 1) * TILE - 1 <= window)
+
+
+def document_mask(documents: Tensor, window: int | None = None) -> Any:
+    """The BlockMask of int64 [batch, seq] documents, which never decrease along a sample, and of a window.
 
     So what a tile holds follows from the first and the last of its rows and columns: no pair of tokens is looked at.
     """
 
     def seen(sample: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        return (column <= row) & (documents[sample, row] == documents[sample, column])
+        own = (column <= row) & (documents[sample, row] == documents[sample, column])
+        return own if window is None else own & (row - column <= window)
 
     seq = documents.shape[1]
+    near = _before(seq, window, documents.device)
     first = documents[:, ::TILE]
     last = torch.cat((documents[:, TILE - 1 :: TILE], documents[:, -1:]), 1)[:, : first.shape[1]]
-    some = (first[:, :, None] == last[:, None]).tril(-1)
-    return _mask(some, some & (last[:, :, None] == first[:, None]), seq, seen)
+    some = near[0] & (first[:, :, None] == last[:, None])
+    return _mask(some, some & near[1] & (last[:, :, None] == first[:, None]), seq, seen)
 
 
 def _mask(some: Tensor, whole: Tensor, seq: int, rule: Callable[..., Tensor]) -> Any:

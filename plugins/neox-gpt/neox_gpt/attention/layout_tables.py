@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from neox_gpt.attention.sparse import BlockTable
-from neox_gpt.contracts import LayoutShape
+from neox_gpt.sparse_contracts import LayoutShape
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -2,6 +2,7 @@
 
 * torch's fused attention, where nothing but the causal order decides who sees whom;
 * block-sparse attention, where a layout does;
+* the same in a band of blocks, or FlexAttention on a GPU, where a token sees those in a window;
 * FlexAttention on a GPU, where a position biases the scores or documents part the tokens;
 * a few rows of queries at a time otherwise, recomputed in the backward pass: FlexAttention has none on a CPU.
 """
@@ -13,13 +14,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from attrs import define
+from attrs import define, evolve
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from neox_gpt.attention.blocked import blocked_attention
 from neox_gpt.attention.flex import flex
+from neox_gpt.attention.window import windowed
 from neox_gpt.dropout import drop_probabilities
 
 if TYPE_CHECKING:
@@ -41,7 +43,8 @@ class Request:
     heads begin at `first_head`. documents, positions: int64 [batch, keys] or None, and mask: see `model.scope.Scope`.
     dropout: probability; it acts where `keys`, int64 [batch], is given, at `site` of `model.dropout`. blocks: the keys
     that a query sees; None: all before it. causal_softmax, masked_softmax: kernels for the ops of `model.softmax`.
-    block_sparse: the kernel for attention by `blocks`.
+    block_sparse: the kernel for attention by `blocks`. window: a query sees so many keys before its own; None: all.
+    softcap: c of `c tanh(score / c)`, of scores before the bias.
     """
 
     scale: float
@@ -58,6 +61,8 @@ class Request:
     masked_softmax: Callable[..., Tensor] | None = None
     block_sparse: Callable[..., Tensor] | None = None
     mask: Any = None
+    window: int | None = None
+    softcap: float | None = None
 
     @property
     def by_softmax(self) -> bool:
@@ -88,12 +93,17 @@ def attend(query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tenso
     heads / kv heads consecutive heads.
     """
     new, total = query.shape[2], key.shape[2]
+    if request.window is not None and (new == 1 or total <= request.window + 1):
+        key, value = (each[:, :, -request.window - 1 :] for each in (key, value))
+        return attend(query, key, value, evolve(request, window=None))
     if request.blocks is not None:
         sparse = request.block_sparse or blocked_attention
         return (sparse if new == total else _by_rows)(query, key, value, request)
-    plain = request.bias is None and request.documents is None and not request.drops
     if request.by_softmax and new > 1:
         return _by_rows(query, key, value, request)
+    if request.window is not None:
+        return (windowed if new == total else _by_rows)(query, key, value, request)
+    plain = request.bias is None and request.documents is None and request.softcap is None and not request.drops
     if plain and new in (1, total):
         grouped = query.shape[1] != key.shape[1]
         return F.scaled_dot_product_attention(
@@ -129,19 +139,24 @@ def _rows(query: Tensor, key: Tensor, value: Tensor, request: Request, first: in
     index = torch.arange(seen, device=query.device)
     bias_at = request.bias
     scale = request.scale
-    if bias_at is not None or not request.by_softmax:
+    unmasked = request.documents is None and request.blocks is None and request.window is None
+    if bias_at is not None or request.softcap is not None or not request.by_softmax:
         scores, scale = scores.to(torch.promote_types(scores.dtype, torch.float32)) * scale, 1.0
+    if request.softcap is not None:
+        scores = request.softcap * (scores / request.softcap).tanh()
     if bias_at is not None:
         at = index if request.positions is None else request.positions[:, None, :seen]  # [(batch, 1,) keys]
         head = torch.arange(request.first_head, request.first_head + heads, device=query.device)[:, None, None]
         bias = bias_at(head, at[..., first : first + rows, None], at[..., None, :])
         scores = scores + bias.to(scores.dtype)
-    if request.causal_softmax is not None and request.documents is None and request.blocks is None:
+    if request.causal_softmax is not None and unmasked:
         return _weighted(request.causal_softmax(scores, scale), value, request, first)
     unseen = index > index[first : first + rows, None]
     if request.documents is not None:
         own = request.documents[:, None, :seen]
         unseen = unseen | (own[..., first : first + rows, None] != own[..., None, :])
+    if request.window is not None:
+        unseen = unseen | (index < index[first : first + rows, None] - request.window)
     if request.blocks is not None:
         unseen = unseen | ~request.blocks.seen(first, first + rows)
     if request.masked_softmax is not None:

@@ -7,14 +7,22 @@ from neox_core.config.schema.structure import Chosen, Config
 from neox_core.plan.assemble import reference
 from neox_core.plan.planners import sharding
 from neox_core.plan.runfile import RecomputePlan
-from neox_gpt.config.attention_config import layer_layouts, layouts_used, mixer_of_layer, mode_of
+from neox_gpt.config.attention_config import (
+    NOPE,
+    layer_layouts,
+    layouts_used,
+    mixer_of_layer,
+    mode_of,
+    softmax_names,
+    windows,
+)
 from neox_gpt.config.feed_forwards import feed_forward_of_layer
 from neox_gpt.config.mixers import others_chosen
 from neox_gpt.config.plan import REGULAR, SOFTMAX_ATTENTION, GPTPlan, MixerFacts
 from neox_gpt.config.sections.activation_checkpointing import ActivationCheckpointingSection, option, segments
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.model import DropoutSection, ModelSection
-from neox_gpt.config.size import mixer_sizes
+from neox_gpt.config.size import mixer_sizes, output_bias
 from neox_gpt.contracts import MixerSize
 
 
@@ -26,6 +34,7 @@ def gpt_plan(config: Config) -> GPTPlan:
     (norm,), (activation,), (position,) = (config.components(kind) for kind in ("norm", "activation", "position"))
     fed = tuple(map(reference, config.components("feed forward")))
     mixers = tuple(map(reference, config.components("mixer")))
+    names = softmax_names(model.num_layers, attention.attention_config, attention.sparsity)
     softmax = [each.identity for each in mixers] == [SOFTMAX_ATTENTION.identity]
     return GPTPlan(
         num_layers=model.num_layers,
@@ -69,6 +78,17 @@ def gpt_plan(config: Config) -> GPTPlan:
         changes=tuple(map(reference, config.components("model change"))) or None,
         feed_forward_of_layer=feed_forward_of_layer(model.num_layers, model.mlp_type),
         layout_of_layer=_layout_of_layer(config, layouts, model.num_layers),
+        head_dim=model.head_dim,
+        qk_norm="shared" if attention.use_qk_layernorm else attention.qk_norm,
+        windows=windows(names, attention.sliding_window_width),
+        norm_place=None if model.norm_place == "before" else model.norm_place,
+        attention_output_bias=output_bias(model),
+        attention_multiplier=attention.attention_multiplier,
+        attention_softcap=attention.attention_softcap,
+        embedding_multiplier=model.embedding_multiplier,
+        logit_softcap=model.logit_softcap,
+        head_bias=model.use_bias_in_head or None,
+        positions_of_layer=tuple(name != NOPE for name in names) if NOPE in names else None,
     )
 
 

@@ -14,7 +14,10 @@ SPARSE = "sparse"
 SOFTMAX = "global"
 """Softmax attention, which sees everything before a token, or what a layout says."""
 
-_DENSE = (SOFTMAX, "flash")
+SLIDING, NOPE = "sliding", "nope"
+"""Softmax attention in a window, and without positions."""
+
+_DENSE = (SOFTMAX, "flash", SLIDING, NOPE)
 _OTHER_NAMES = {"sparse_fixed": "fixed", "sparse_variable": "variable"}
 
 
@@ -94,3 +97,23 @@ def _layout(name: str, mode: str, others: Collection[str]) -> str | None:
     if name in _DENSE or name in others:
         return None
     return mode if name == SPARSE else _OTHER_NAMES.get(name, name)
+
+
+def softmax_names(num_layers: int, attention_config: Sequence[Any] | None, sparsity: str) -> tuple[str | None, ...]:
+    """For each layer its name where it has softmax attention without a layout: `global`, `sliding` or `nope`; or None.
+
+    Raises ValueError when attention_config does not make num_layers layers.
+    """
+    if attention_config is None:
+        dense = {"none": (SOFTMAX, SOFTMAX), "all": (None, None), "interspersed": (SOFTMAX, None)}[sparsity]
+        return (dense * (num_layers // 2 + 1))[:num_layers]
+    check_length(num_layers, attention_config, "attention")
+    names = names_of_layers(num_layers, attention_config)
+    return tuple((name if name in (SLIDING, NOPE) else SOFTMAX) if name in _DENSE else None for name in names)
+
+
+def windows(names: Sequence[str | None], width: int | None) -> tuple[int | None, ...] | None:
+    """The window of each layer, of those that `softmax_names` gives; None: no layer has one."""
+    windowed = (SLIDING,) if SLIDING in names else (SOFTMAX, NOPE)
+    found = tuple(width if name in windowed else None for name in names)
+    return found if any(each is not None for each in found) else None

@@ -20,7 +20,7 @@ SPARSE_LAYOUT = Kind(
     key="sparse_attention.mode",
     settings_at="sparse_attention",
     many=True,
-    contracts=_in("SparseLayout", "SparseKernel"),
+    contracts=("neox_gpt.sparse_contracts:SparseLayout", "neox_gpt.sparse_contracts:SparseKernel"),
     kit=_KIT + "sparse_layout",
     help="Which key blocks each query block attends to. A kernel of `block_sparse_attention` follows `SparseKernel`.",
 )

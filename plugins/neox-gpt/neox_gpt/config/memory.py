@@ -4,7 +4,7 @@ from neox_core.plan.runfile import RunPlan
 from neox_gpt.config.plan import GPTPlan
 from neox_gpt.config.size import DecoderSize
 
-TABLES = ("embedding.weight", "head.weight")
+TABLES = ("embedding.weight", "head.weight", "head.bias")
 
 
 def on_fullest_rank(plan: RunPlan, model: GPTPlan, size: DecoderSize) -> dict[str, tuple[int, ...]]:
@@ -54,4 +54,5 @@ def activation_bytes(plan: RunPlan, model: GPTPlan, size: DecoderSize) -> int:
 def _kept(model: GPTPlan, sublayers: int) -> tuple[int, int]:
     """Numbers that a layer keeps of each token: (by every tensor rank, shared by the tensor ranks)."""
     inputs = (1 if model.parallel_residual else 2) + (1 if model.shared_norm else 2)  # of norms, and of projections
+    inputs += 2 if model.norm_place == "both" else 0
     return inputs * model.hidden_size, sublayers

@@ -1,13 +1,13 @@
 """What a rank is told of a decoder."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Literal
 
 from attrs import field, frozen
 
 from neox_core.errors import UsageError
-from neox_core.plan.runfile import MOST_POSITIONS, ComponentRef, ModelPlan, RunPlan
+from neox_core.plan.runfile import ComponentRef, ModelPlan, RunPlan
 from neox_core.plan.source import FIRST, START, of
 from neox_gpt.config.kinds import ACTIVATION, FEED_FORWARD, MIXER, MODEL_CHANGE, NORM, POSITION, SPARSE_LAYOUT
 
@@ -19,6 +19,10 @@ SHAPING = {
     "shared_norm": "gpt-j-tied",
     "attention_bias": "use-bias-in-attn-linear",
     "mlp_bias": "use-bias-in-mlp",
+    "qk_norm": "qk-norm",
+    "attention_output_bias": "use-bias-in-attn-output",
+    "norm_place": "norm-place",
+    "head_bias": "use-bias-in-head",
 }
 """The fields that give weights their shapes, and their names in messages."""
 
@@ -54,6 +58,9 @@ class GPTPlan(ModelPlan):
     mixers, mixer_facts, mixer_of_layer: as those of feed-forwards; None: softmax attention, in all layers.
     feed_forwards None: the MLP, as in plans of earlier versions. feed_forward_of_layer: for each layer its place in
     `feed_forwards`; None: all have the first. changes: model changes in their order; None: there are none.
+    head_dim: None: hidden_size / num_attention_heads. windows: for each layer the tokens before itself that a token
+    sees; None: all, in that layer or in all. positions_of_layer: whether a layer takes positions; None: all do.
+    norm_place None: before each sublayer. attention_output_bias None: as attention_bias. head_bias None: there is none.
     """
 
     hidden_size: int
@@ -99,6 +106,26 @@ class GPTPlan(ModelPlan):
 
     changes: tuple[ComponentRef, ...] | None = field(default=None, metadata=of(kind=MODEL_CHANGE))
 
+    head_dim: int | None = None
+    qk_norm: Literal["head", "all", "shared"] | None = field(default=None, metadata=of("qk_norm", "use_qk_layernorm"))
+    windows: tuple[int | None, ...] | None = field(
+        default=None, metadata=of("sliding_window_width", "attention_config", "sparsity")
+    )
+    positions_of_layer: tuple[bool, ...] | None = field(default=None, metadata=of("attention_config"))
+
+    norm_place: Literal["after", "both"] | None = field(default=None, metadata=of("norm_place"))
+    attention_output_bias: bool | None = field(default=None, metadata=of("use_bias_in_attn_output"))
+    attention_multiplier: float | None = None
+    attention_softcap: float | None = None
+    embedding_multiplier: float | None = None
+    logit_softcap: float | None = None
+    head_bias: bool | None = field(default=None, metadata=of("use_bias_in_head"))
+
+    @property
+    def head_width(self) -> int:
+        """Elements of a head."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
     def place_of_mixer(self, layer: int) -> int:
         """Which of `mixers` a layer has."""
         return self.mixer_of_layer[layer] if self.mixer_of_layer else 0
@@ -143,7 +170,11 @@ class GPTPlan(ModelPlan):
         hidden, heads = model.get("hidden_size"), model.get("num_attention_heads")
         keys = model.get("num_kv_heads") or heads
         if isinstance(hidden, int) and isinstance(heads, int) and isinstance(keys, int) and heads > 0:
-            found["the width of all keys"] = keys * hidden // heads
+            own = model.get("head_dim")
+            width = own if isinstance(own, int) and own > 0 else hidden // heads
+            found |= {"the width of all heads": heads * width, "the width of all keys": keys * width}
+            if model.get("qk_norm"):
+                found["head-dim"] = width
         return found
 
     def adds(self, name: str) -> bool:
@@ -155,16 +186,6 @@ class GPTPlan(ModelPlan):
         from neox_gpt.changes import Changes  # imports torch
 
         return Changes(self).trains
-
-    def bounds(self, longest: int, count: int) -> Iterator[tuple[str, int, int]]:
-        """Each layer has a weight of its own, and each width is a side of a weight."""
-        yield from super().bounds(longest, count)
-        yield "num_unique_layers", self.num_layers if self.num_unique_layers is None else self.num_unique_layers, count
-        for name in ("hidden_size", "intermediate_size", "num_attention_heads"):
-            yield name, getattr(self, name), longest
-        if self.num_kv_heads is not None:
-            yield "num_kv_heads", self.num_kv_heads, longest
-        yield "max_position_embeddings", self.max_position_embeddings, MOST_POSITIONS
 
 
 def _named(model: Mapping[str, Any], components: str, of_layer: str, default: str) -> str | None:

@@ -6,7 +6,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from neox_core.config.schema.choose import Chosen
 from neox_core.config.schema.sections.data import DataSection
@@ -17,7 +17,15 @@ from neox_gpt.change_contracts import ChangeSize, LinearShape
 from neox_gpt.config.plan import ADDED, GPTPlan
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.model import DropoutSection, ModelSection
-from neox_gpt.contracts import ByHead, FeedForwardShape, FeedForwardSize, MixerShape, MixerSize, PositionShape
+from neox_gpt.contracts import (
+    ByHead,
+    FeedForwardShape,
+    FeedForwardSize,
+    MixerShape,
+    MixerSize,
+    PositionShape,
+    PositionSize,
+)
 
 
 @frozen(kw_only=True)
@@ -39,10 +47,11 @@ def model_size(config: Config, model: GPTPlan, *, changed: bool = True) -> Decod
 
     changed: with what model changes add.
     """
-    heads = model.num_attention_heads
-    shape = PositionShape(model.hidden_size, heads, model.hidden_size // heads, model.max_position_embeddings)
+    position = position_size(config)
+    if isinstance(position, Untold):
+        return position
     told: dict[str, Any] = {}
-    asked: dict[str, tuple[Any, ...]] = {"norm": (model.hidden_size,), "activation": (), "position": (shape,)}
+    asked: dict[str, tuple[Any, ...]] = {"norm": (model.hidden_size,), "activation": ()}
     if model.padded_vocab_size is None:
         asked["tokenizer"] = ()
     for kind, arguments in asked.items():
@@ -62,11 +71,14 @@ def model_size(config: Config, model: GPTPlan, *, changed: bool = True) -> Decod
     for mixer in mixer_sizes(config):
         if isinstance(mixer, Untold):
             return mixer
-        mixed.append(mixer)
+        within: dict[str, tuple[int, ...]] = {}
+        for name, width in mixer.norms.items():
+            within |= _within(name, _tell(config.components("norm")[0], (width,)))
+        mixed.append(evolve(mixer, shapes={**mixer.shapes, **within}))
     of_block = [
         (mixed[model.place_of_mixer(layer)], fed[model.place_of_feed_forward(layer)]) for layer in model.first_layers
     ]
-    shapes = dict(_parameters(model, rows, of_block, norm=told["norm"], position=told["position"]))
+    shapes = dict(_parameters(model, rows, of_block, norm=told["norm"], position=position.shapes))
     split = {
         f"layers.{at}.{part}.{name}": dimension(how)
         for at, sizes in enumerate(of_block)
@@ -93,6 +105,15 @@ def dimension(split: int | ByHead) -> int:
     return split.dim if isinstance(split, ByHead) else split
 
 
+def position_size(config: Config) -> PositionSize | Untold:
+    """What the planner of the position tells."""
+    model, (chosen,) = config.section(ModelSection), config.components("position")
+    width = model.head_dim or model.hidden_size // model.num_attention_heads
+    shape = PositionShape(model.hidden_size, model.num_attention_heads, width, model.max_position_embeddings)
+    said = _tell(chosen, (shape,))
+    return said if isinstance(said, PositionSize | Untold) else PositionSize(said)
+
+
 def mixer_sizes(config: Config) -> Iterator[MixerSize | Untold]:
     """What the planner of each mixer in use tells, in their order."""
     model, attention = config.section(ModelSection), config.section(AttentionSection)
@@ -105,11 +126,20 @@ def mixer_sizes(config: Config) -> Iterator[MixerSize | Untold]:
         config.section(DropoutSection).attention_dropout,
         attention.attention_softmax_in_fp32 or model.apply_query_key_layer_scaling,
         model.apply_query_key_layer_scaling,
+        head_dim=model.head_dim or model.hidden_size // model.num_attention_heads,
+        qk_norm="shared" if attention.use_qk_layernorm else attention.qk_norm,
+        output_bias=output_bias(model),
     )
     for chosen in config.components("mixer"):
         told = _tell(chosen, (shape,))
         fits = isinstance(told, MixerSize | Untold)
         yield told if fits else Untold(f"the planner of mixer {chosen.entry.component.name} gives no MixerSize")
+
+
+def output_bias(model: ModelSection) -> bool | None:
+    """`use-bias-in-attn-output` where it differs from `use-bias-in-attn-linear`."""
+    written = model.use_bias_in_attn_output
+    return None if written == model.use_bias_in_attn_linear else written
 
 
 def linears(shapes: Shapes, split: Mapping[str, int]) -> Iterator[LinearShape]:
@@ -166,14 +196,19 @@ def _parameters(
     yield from _within("position", position)
     for layer, (mixer, feed_forward) in enumerate(blocks):
         at = f"layers.{layer}"
-        yield from _within(f"{at}.attention_norm", norm)
+        if model.norm_place != "after":
+            yield from _within(f"{at}.attention_norm", norm)
         yield from _within(f"{at}.attention", mixer.shapes)
-        if not model.shared_norm:
+        if model.norm_place != "after" and not model.shared_norm:
             yield from _within(f"{at}.mlp_norm", norm)
+        for place in ("attention", "mlp") if model.norm_place else ():
+            yield from _within(f"{at}.{place}_post_norm", norm)
         yield from _within(f"{at}.mlp", feed_forward.shapes)
     yield from _within("final_norm", norm)
     if not model.tie_embeddings:
         yield "head.weight", (rows, hidden)
+        if model.head_bias:
+            yield "head.bias", (rows,)
 
 
 def _within(name: str, shapes: Shapes) -> Iterator[tuple[str, tuple[int, ...]]]:

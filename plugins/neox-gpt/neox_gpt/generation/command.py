@@ -4,9 +4,9 @@ import click
 
 from neox_core.cli.process import exec_module
 from neox_core.hooks.loader import load_plugins
-from neox_core.plan.stored.installed import saved_run
 from neox_gpt.config.mixers import require_decoding
 from neox_gpt.config.plan import GPTPlan
+from neox_gpt.saved import saved_run
 
 
 @click.command()

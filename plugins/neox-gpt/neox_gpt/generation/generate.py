@@ -12,7 +12,7 @@ import torch
 
 from neox_core.checkpoint.read import read_weights
 from neox_core.data.batches import build_tokenizer
-from neox_core.data.vocabulary import padded_vocab
+from neox_core.data.tokenizer import padded_vocab
 from neox_core.errors import UsageError, run_main
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from neox_author.testing.clauses import clauses, hold, not_applicable
 from neox_author.testing.plugins import build
+from neox_author.testing.ranks import hold_same, run_ranks
 from torch import Tensor, nn
 from torch.nn import functional as f
 
@@ -23,7 +24,7 @@ from neox_gpt.testing.layer_clauses import (
     check_recomputed,
     random,
 )
-from neox_gpt.testing.ranks import cuts_of, draw, gradients, hold_same, on_rank, run_ranks, tensor_of
+from neox_gpt.testing.ranks import cuts_of, draw, gradients, on_rank, tensor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,8 +53,8 @@ def check_feed_forward(catalog: Catalog, name: str, **settings: Any) -> None:
         if isinstance(size, FeedForwardSize) and not size.one_rank_only:
             for sequence_parallel in (False, True):
                 _check_split(make, size, sequence_parallel=sequence_parallel)
-    wide = FeedForwardShape(512, 512)
-    check_accumulation(_make(target, wide, _Plain(), built), _run, random(2, 8, 512))
+    wide = _make(target, FeedForwardShape(512, 512), _Plain(), built)
+    check_accumulation(wide.train(not _is_batched(wide)), _run, random(2, 8, 512))
 
 
 class _Plain:
@@ -84,6 +85,10 @@ def _run(module: nn.Module, x: Tensor) -> Any:
     fault = fault_of(module, result[1])
     hold(not fault, f"{WHAT} {fault}")
     return result[0], {name: result[1][name].double() for name in getattr(module, LOSSES, ())}
+
+
+def _is_batched(module: nn.Module) -> bool:
+    return bool(getattr(module, "depends_on_batch", False))
 
 
 def _check_auxiliary(module: nn.Module, x: Tensor) -> None:
@@ -120,8 +125,13 @@ def _check_whole(make: Callable[..., Any], size: Any) -> None:
         return tensor_of(_run(module, given))
 
     whole = tensor(x)
+    batched = _is_batched(module)
+    module.train(not batched)
+    together = tensor(x)
     alone = torch.stack([torch.stack([tensor(token[None, None])[0, 0] for token in sample]) for sample in x])
-    hold_same("the result for a token depends on that token alone", {"the result": alone}, {"the result": whole})
+    clause = "the result for a token depends on that token alone" + (", in evaluation mode" if batched else "")
+    hold_same(clause, {"the result": alone}, {"the result": together})
+    module.train()
     last = getattr(module, "last_bias", None)
     if hasattr(module, "last_bias"):
         added = module(x, bias=False)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import torch
 from neox_author.testing.clauses import hold
+from neox_author.testing.ranks import hold_same
 from neox_author.testing.waits import NoWait
 from torch import Tensor, nn
 
-from neox_gpt.testing.ranks import Result, gradients, hold_same, tensor_of, weighted
+from neox_gpt.testing.ranks import Result, gradients, tensor_of, weighted
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 Run = Callable[[nn.Module, Tensor], Result]

@@ -12,7 +12,7 @@ from neox_author.testing.plugins import build
 from torch import Tensor, nn
 
 from neox_core.hooks.component import load_path
-from neox_gpt.contracts import PositionShape
+from neox_gpt.contracts import PositionShape, PositionSize
 
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog
@@ -96,7 +96,8 @@ def check_position(catalog: Catalog, name: str, **settings: Any) -> None:
     batch, seq = 2, 12
     position = _drawn(make(shape))
     _check_module(position, "a position")
-    _check_told(_planner(catalog, "position", name, settings), position, shape)
+    planner = _planner(catalog, "position", name, settings)
+    _check_told(planner, position, shape)
     has(position, "a position", "embed", "prepare", "rotate", "score_bias")
     hidden = _random(batch, seq, shape.hidden_size)
     query, key = (_random(batch, shape.num_heads, seq, shape.head_dim, seed=seed) for seed in (1, 2))
@@ -110,6 +111,7 @@ def check_position(catalog: Catalog, name: str, **settings: Any) -> None:
             hold(got.shape == given.shape, f"`rotate` keeps shapes: {tuple(given.shape)} became {tuple(got.shape)}")
             hold(got.dtype == dtype, f"`rotate` keeps dtypes: {dtype} became {got.dtype}")
     position = position.double()
+    _check_embeds(planner, shape, partial(position.embed, positions=positions), hidden)
 
     def everything(at: Tensor, part: slice = slice(None)) -> tuple[Tensor, ...]:
         return (
@@ -211,8 +213,16 @@ def _planner(catalog: Catalog, kind: str, name: str, settings: dict[str, Any]) -
 def _check_told(planner: Callable[..., Any] | None, module: nn.Module, size: Any) -> None:
     if planner is not None:
         own = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
-        told = planner(size)
+        said = planner(size)
+        told = dict(said.shapes) if isinstance(said, PositionSize) else said
         hold(told == own, f"the planner tells the shape of each parameter: {own}, and not {told}")
+
+
+def _check_embeds(planner: Callable[..., Any] | None, shape: Any, embed: Any, hidden: Tensor) -> None:
+    """What a planner tells of the embeddings, where it tells of them."""
+    told = None if planner is None else planner(shape)
+    if isinstance(told, PositionSize) and not told.embeds:
+        hold(torch.equal(embed(hidden), hidden), "with `embeds` False `embed` returns its input")
 
 
 def _maker(catalog: Catalog, kind: str, name: str, settings: dict[str, Any]) -> Callable[..., Any]:

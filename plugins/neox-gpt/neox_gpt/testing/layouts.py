@@ -8,7 +8,7 @@ import torch
 from neox_author.testing.clauses import clauses, hold
 from neox_author.testing.plugins import build
 
-from neox_gpt.contracts import LayoutShape
+from neox_gpt.sparse_contracts import LayoutShape
 
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from neox_author.testing.clauses import hold
+from neox_author.testing.ranks import hold_same
 from torch import Tensor, nn
 
 from neox_gpt.attention.cache import DecodingCache
 from neox_gpt.testing.layer_clauses import random
-from neox_gpt.testing.ranks import hold_same
 
 Run = Callable[..., Tensor]
 WAYS = ((1,) * 8, (3, 1, 4), (5, 3), (8,))

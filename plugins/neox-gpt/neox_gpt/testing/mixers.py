@@ -9,6 +9,7 @@ import torch
 from attrs import evolve, frozen
 from neox_author.testing.clauses import clauses, hold, not_applicable
 from neox_author.testing.plugins import build
+from neox_author.testing.ranks import hold_same, run_ranks
 from torch import Tensor, nn
 
 from neox_core.hooks.component import load_path
@@ -26,7 +27,7 @@ from neox_gpt.testing.layer_clauses import (
     random,
 )
 from neox_gpt.testing.mixer_clauses import check_causal, check_decoding, check_documents, check_samples, decoded
-from neox_gpt.testing.ranks import cuts_of, draw, gradients, hold_same, on_rank, run_ranks
+from neox_gpt.testing.ranks import cuts_of, draw, gradients, on_rank
 from neox_gpt.testing.turn import Turn
 
 if TYPE_CHECKING:
@@ -106,7 +107,9 @@ def _within(documents: Tensor) -> Tensor:
 def _check_size(module: Any, size: Any, shape: MixerShape) -> None:
     hold(isinstance(size, MixerSize), "the planner gives a MixerSize")
     hold(isinstance(module, nn.Module), f"{WHAT} is a torch.nn.Module")
-    own = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+    norms = tuple(f"{name}." for name in size.norms)
+    told = (each for each in module.named_parameters() if not each[0].startswith(norms))  # theirs the norm tells
+    own = {name: tuple(parameter.shape) for name, parameter in told}
     hold(dict(size.shapes) == own, f"the planner tells the shape of each parameter: {own}, and not {size.shapes}")
     weights = sum(each.numel() for each in module.parameters() if each.dim() == 2)
     hold(size.flops >= 6 * weights, f"`flops` has 6 for each weight, forward and backward: {6 * weights} or more")

@@ -10,6 +10,7 @@ import torch
 from attrs import frozen
 from neox_author.testing.clauses import clauses, has, hold, not_applicable
 from neox_author.testing.plugins import build
+from neox_author.testing.ranks import hold_same, run_ranks
 from torch import Tensor, nn
 
 from neox_core.hooks.component import load_path
@@ -26,7 +27,7 @@ from neox_gpt.testing.layer_clauses import (
     check_recomputed,
     random,
 )
-from neox_gpt.testing.ranks import cuts_of, draw, gradients, hold_same, run_ranks
+from neox_gpt.testing.ranks import cuts_of, draw, gradients
 
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog

@@ -1,34 +1,15 @@
-"""Tensor-parallel ranks in one process: threads, with the collectives of gloo between them."""
+"""The parts of a decoder on tensor-parallel ranks of one process: their weights, and what each has to give."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import torch
-import torch.distributed as dist
-from neox_author.testing.clauses import hold
 from torch import Tensor, nn
 
 from neox_core.parallel.tensor import ALONE, Cut, TensorParallel, mark_parameters
 from neox_gpt.init import generator
-
-T = TypeVar("T")
-TIMEOUT = timedelta(seconds=30)
-
-
-def run_ranks(size: int, run: Callable[[TensorParallel], T], *, sequence_parallel: bool = False) -> list[T]:
-    """What `run` returns on each rank; raises what the first rank that fails raises."""
-    store = dist.HashStore()
-
-    def on(rank: int) -> T:
-        group: Any = dist.ProcessGroupGloo(store, rank, size, TIMEOUT)
-        return run(TensorParallel(group, rank, size, sequence_parallel))
-
-    with ThreadPoolExecutor(size) as pool:
-        return [each.result() for each in [pool.submit(on, rank) for rank in range(size)]]
 
 
 def cuts_of(module: nn.Module) -> dict[str, Cut]:
@@ -85,17 +66,6 @@ def weighted(result: Result, weight: Tensor) -> Tensor:
     for place, loss in enumerate(losses_of(result).values()):
         total = total + (place + 1) * loss
     return total
-
-
-def hold_same(clause: str, got: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float = 1e-9) -> None:
-    """Raise AssertionError with the clause and the first tensor that differs; tolerance 0: the same bits."""
-    for name, value in wanted.items():
-        near = got[name].shape == value.shape and (
-            torch.equal(got[name], value)
-            if tolerance == 0
-            else bool((got[name] - value).abs().amax() <= tolerance * (1 + value.abs().amax()))
-        )
-        hold(near, f"{clause}: {name} differs")
 
 
 def on_rank(whole: dict[str, Tensor], tensor: TensorParallel, cuts: dict[str, Cut], seq: int) -> dict[str, Tensor]:

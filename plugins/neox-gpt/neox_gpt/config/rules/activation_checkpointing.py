@@ -39,9 +39,11 @@ def recomputing_is_on(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     section = config.section(ActivationCheckpointingSection)
     if section.checkpoint_activations:
         return
-    for key in ("deepspeed_activation_checkpointing", "distribute_checkpointed_activations"):
-        if getattr(section, key):
-            yield config.problem("needs checkpoint-activations: true", key)
+    if section.distribute_checkpointed_activations:
+        yield config.problem("needs checkpoint-activations: true", "distribute_checkpointed_activations")
+    if section.deepspeed_activation_checkpointing:
+        said = "does nothing without checkpoint-activations: true"
+        yield config.problem(said, "deepspeed_activation_checkpointing", severity="note")
     if config.is_set("checkpoint_num_layers") and section.checkpoint_num_layers != 1:
         yield config.problem(
             "does nothing without checkpoint-activations: true", "checkpoint_num_layers", severity="warning"
@@ -71,17 +73,20 @@ def segment_fits_model(config: Config, shape: ClusterShape) -> Iterator[Problem]
 
 @rule(*SPELLINGS, "deepspeed_activation_checkpointing", *(f"activation_checkpointing.{k}" for k in SPELLINGS.values()))
 def options_are_deepspeeds(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """The memory and timing options apply only with deepspeed-activation-checkpointing."""
+    """The memory and timing options apply only with deepspeed-activation-checkpointing, where layers are recomputed."""
     section = config.section(ActivationCheckpointingSection)
-    if section.deepspeed_activation_checkpointing:
+    missing = "" if section.checkpoint_activations else "checkpoint-activations"
+    if not section.deepspeed_activation_checkpointing:
+        missing = "deepspeed-activation-checkpointing"
+    if not missing:
         return
+    config.note(*SPELLINGS)
     block = section.activation_checkpointing
     asked = [_spelled(config, key) for key in SPELLINGS if option(section, key)]
     if block is not None and block.number_checkpoints is not None:
         asked.append("activation_checkpointing.number_checkpoints")
     for key in asked:
-        said = "does nothing without deepspeed-activation-checkpointing: true"
-        yield config.problem(said, key, "remove it, or set that", "warning")
+        yield config.problem(f"does nothing without {missing}: true", key, "remove it, or set that", "note")
 
 
 @rule("contiguous_checkpointing", "partition_activations", "activation_checkpointing.number_checkpoints")

@@ -41,8 +41,14 @@ OF_MIXERS = {
     "attention_dropout": "dropout",
     "attention_softmax_in_fp32": "softmax_in_fp32",
     "apply_query_key_layer_scaling": "query_key_layer_scaling",
+    "head_dim": "head_dim",
+    "qk_norm": "qk_norm",
+    "use_qk_layernorm": "qk_norm",
     "num_kv_heads": "num_kv_heads",
     "use_bias_in_attn_linear": "bias",
+    "use_bias_in_attn_output": "output_bias",
+    "attention_multiplier": "multiplier",
+    "attention_softcap": "softcap",
 }
 """The field of `MixerShape` that a key sets."""
 

@@ -13,8 +13,8 @@ from neox_gpt.config.attention_config import mixer_of_layer
 from neox_gpt.config.mixers import others_chosen
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.model import ModelSection
-from neox_gpt.config.size import dimension, mixer_sizes
-from neox_gpt.contracts import ByHead, MixerSize
+from neox_gpt.config.size import dimension, mixer_sizes, position_size
+from neox_gpt.contracts import ByHead, MixerSize, PositionSize
 
 KEY = "attention-config"
 CAUSAL_LM = "causal-lm"
@@ -66,6 +66,16 @@ def mixers_can_decode(config: Config, shape: ClusterShape) -> Iterator[Problem]:
         if isinstance(size, MixerSize) and not size.decodes:
             message = f"needs a state for decoding, which the mixer {name} does not have"
             yield config.problem(message, "sample-prompt", "remove it")
+
+
+@rule("attention_config", "pos_emb")
+def positions_are_taken(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A position that acts in mixers alone needs one that takes positions."""
+    (position,), size = config.components("position"), position_size(config)
+    taken = any(isinstance(mixer, Untold) or mixer.needs_positions for mixer in mixer_sizes(config))
+    if isinstance(size, PositionSize) and not size.embeds and not taken:
+        message = f"{position.entry.component.name} does nothing: no layer has a mixer that takes positions"
+        yield config.problem(message, "pos_emb", "set it to none")
 
 
 @rule("attention_config", "model_parallel_size")

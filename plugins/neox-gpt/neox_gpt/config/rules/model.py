@@ -12,14 +12,13 @@ from neox_gpt.config.sections.fusion import FusionSection
 from neox_gpt.config.sections.model import ModelSection
 
 
-@rule("hidden_size", "num_attention_heads")
+@rule("hidden_size", "num_attention_heads", "head_dim")
 def heads_divide_hidden(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Every head has the same whole width."""
+    """Every head has the same whole width, unless head-dim gives it."""
     model = config.section(ModelSection)
-    if model.hidden_size % model.num_attention_heads:
-        yield config.problem(
-            f"{model.hidden_size} cannot be divided by num-attention-heads {model.num_attention_heads}", "hidden-size"
-        )
+    if model.head_dim is None and model.hidden_size % model.num_attention_heads:
+        message = f"{model.hidden_size} cannot be divided by num-attention-heads {model.num_attention_heads}"
+        yield config.problem(message, "hidden-size", "or set head-dim")
 
 
 @rule("gpt_j_residual", "apply_residual_connection_post_layernorm")
@@ -32,6 +31,23 @@ def one_residual(config: Config, shape: ClusterShape) -> Iterator[Problem]:
             "apply-residual-connection-post-layernorm",
             "it has a norm for each sublayer",
         )
+
+
+@rule("norm_place", "gpt_j_residual", "apply_residual_connection_post_layernorm")
+def norms_after_sublayers(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A norm after a sublayer is for the serial form."""
+    model = config.section(ModelSection)
+    for key in ("gpt_j_residual", "apply_residual_connection_post_layernorm"):
+        if model.norm_place != "before" and getattr(model, key):
+            yield config.problem(f"{model.norm_place} excludes {key.replace('_', '-')}", "norm_place")
+
+
+@rule("use_bias_in_head", "no_weight_tying")
+def a_tied_head_has_no_bias(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """The output projection has a bias where it is a layer of its own."""
+    model = config.section(ModelSection)
+    if model.use_bias_in_head and not model.no_weight_tying:
+        yield config.problem("needs no-weight-tying: true", "use_bias_in_head")
 
 
 @rule("intermediate_size", "hidden_size")

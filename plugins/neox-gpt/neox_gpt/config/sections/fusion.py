@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from attrs import frozen
+from attrs import Factory, frozen
 
 from neox_core.api import setting
 
@@ -36,3 +36,8 @@ class FusionSection:
     layernorm_fusion: bool | None = _switch("A fused LayerNorm", "gpt-neox")
     rmsnorm_fusion: bool | None = _switch("A fused RMSNorm", "gpt-neox")
     rope_fusion: bool | None = _switch("A fused rotary embedding", "gpt-neox")
+    kernels: dict[str, str] = setting(
+        Factory(dict),
+        help="By op: auto, reference or the name of a kernel; `neox kernels list` shows them.",
+        changes="speed",
+    )

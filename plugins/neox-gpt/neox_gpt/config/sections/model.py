@@ -34,6 +34,12 @@ class ModelSection:
         check=above(0),
         origin="gpt-neox",
     )
+    head_dim: int | None = setting(
+        None,
+        help="Width of an attention head. Default: hidden-size / num-attention-heads.",
+        unit="elements",
+        check=above(0),
+    )
     num_unique_layers: int | None = setting(
         None,
         help="Blocks that own weights; the other layers reuse them. Default: num-layers.",
@@ -57,6 +63,11 @@ class ModelSection:
         origin="gpt-neox",
     )
     norm: str = setting("layernorm", help="Norm before attention, before the MLP and at the end.", origin="gpt-neox")
+    norm_place: Literal["before", "after", "both"] = setting(
+        "before",
+        help="Where the norms of attention and MLP are: before each; after each, before its result is added to the "
+        "residual, as in OLMo 2; or both, as in Gemma 2.",
+    )
     pos_emb: str = setting("learned", help="How the positions of the tokens enter the model.", origin="gpt-neox")
     activation: str = setting("gelu", help="Nonlinearity of the MLP.", origin="gpt-neox")
     mlp_type: str | tuple[Any, ...] = setting(
@@ -75,6 +86,16 @@ class ModelSection:
     no_weight_tying: bool = setting(
         False, help="Use a separate matrix for the output projection instead of the input embedding.", origin="gpt-neox"
     )
+    use_bias_in_head: bool = setting(False, help="A bias in the output projection, as in GPT-J.")
+    embedding_multiplier: float | None = setting(
+        None,
+        help="What the rows of the embedding are multiplied by, in the precision of the weights; Gemma has the square "
+        "root of hidden-size. Default: 1.",
+        check=above(0),
+    )
+    logit_softcap: float | None = setting(
+        None, help="c of c tanh(logit / c), which keeps logits within c. Default: none.", check=above(0)
+    )
     gpt_j_residual: bool = setting(
         False, help="Compute attention and MLP of a block side by side from one input.", origin="gpt-neox"
     )
@@ -85,6 +106,9 @@ class ModelSection:
         False, help="Take the residual after the norm instead of before it.", origin="megatron"
     )
     use_bias_in_attn_linear: bool = setting(True, help="Biases in the projections of attention.", origin="gpt-neox")
+    use_bias_in_attn_output: bool | None = setting(
+        None, help="A bias in the last projection of attention. Default: use-bias-in-attn-linear."
+    )
     use_bias_in_mlp: bool = setting(True, help="Biases in the projections of the MLP.")
     apply_query_key_layer_scaling: bool = setting(
         False,
