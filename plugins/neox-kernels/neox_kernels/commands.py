@@ -6,11 +6,12 @@ A process that may import torch does the work.
 from typing import Any, NoReturn
 
 import click
+from neox_author.api import Op, installed_ops
 
 from neox_core.cli.process import exec_module
 from neox_core.hooks.loader import load_plugins
-from neox_core.hooks.ops import Op, installed_ops
-from neox_core.plan.kernels import kernel_plan
+from neox_core.hooks.registry import Registry
+from neox_core.plan.component import offered
 
 _device = click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
 _dtype = click.option(
@@ -73,10 +74,16 @@ def _work(what: str, device: str, names: tuple[str, ...], options: dict[str, Any
     if unknown:
         raise click.UsageError(f"no op {unknown[0]!r}; known are: {', '.join(op.name for op in known)}")
     wanted = [op for op in known if not names or op.name in names]
-    rows = [_row(op, kernel_plan(op.name, registry)) for op in wanted]
+    rows = [_row(op, registry) for op in wanted]
     exec_module("neox_kernels.tools", {"what": what, "device": device, "ops": rows, **options})
 
 
-def _row(op: Op, found: tuple[list[dict[str, Any]], list[dict[str, str]]]) -> dict[str, Any]:
-    ready, missing = found
+def _row(op: Op, registry: Registry) -> dict[str, Any]:
+    offers = [each for each in registry.entries("kernel") if each.component.name.partition(".")[0] == op.name]
+    missing = [
+        {"name": each.qualified, "reason": f"needs {', '.join(each.component.missing())}"}
+        for each in offers
+        if each.component.missing()
+    ]
+    ready = [offered(each).plain() for each in offers if not each.component.missing()]
     return {"op": op.name, "reference": op.reference, "owners": op.owners, "offers": ready, "missing": missing}

@@ -9,7 +9,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from neox_core.kernels.form import Names, Outcome, called, faults
+from neox_kernels.form import Names, Outcome, called, faults
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
 """Largest error of a kernel by the dtype of its tensors, as a share of the largest number of a result."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neox_core.kernels.form import results_of
+from neox_kernels.form import results_of
 
 
 def times_of(compute: Callable[..., Any], arguments: Sequence[Any], repeats: int = 50) -> list[float]:

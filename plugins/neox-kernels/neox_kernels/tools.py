@@ -13,10 +13,10 @@ import torch
 
 from neox_core.errors import ConfigError, run_main
 from neox_core.hooks.component import load_path
-from neox_core.kernels.choose import architecture_of, choose, load_kernel, set_up, why_not
 from neox_core.parallel.context import DTYPES
 from neox_core.plan.runfile import ComponentRef, KernelPlan
 from neox_core.terminal import echo
+from neox_kernels.choose import architecture_of, choose, load_kernel, set_up, why_not
 from neox_kernels.compare import TOLERANCE, Verdict, compare
 from neox_kernels.measure import times_of
 from neox_kernels.roofline import traffic_of

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from neox_core.hooks.component import load_path
-from neox_core.kernels.choose import architecture_of, load_kernel, why_not
 from neox_core.parallel.context import DTYPES
 from neox_core.plan.runfile import ComponentRef
+from neox_kernels.choose import architecture_of, load_kernel, why_not
 from neox_kernels.compare import TOLERANCE, compare
 from neox_kernels.measure import times_of
 from neox_kernels.tiles import Row, Tile, width_of

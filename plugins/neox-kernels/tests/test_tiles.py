@@ -12,10 +12,10 @@ import pytest
 import torch
 from attrs import evolve, field, frozen
 from neox_gpt.architecture import GPTArchitecture
+from neox_kernels.choose import use_kernels
 from neox_kernels.tiles import Row, Tile, Tiled, own_digest, read_table, tiles_for, width_of, write_table
 
 from neox_core.errors import ConfigError
-from neox_core.kernels.choose import use_kernels
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, KernelPlan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from attrs import frozen
@@ -12,17 +12,29 @@ from torch import nn
 
 from neox_core.errors import ConfigError
 from neox_core.hooks.component import load_path
-from neox_core.kernels.form import faults_of
+from neox_kernels.form import faults_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from neox_core.contracts import Kernel
-    from neox_core.contracts.architecture import Architecture
     from neox_core.parallel.context import BuildContext
     from neox_core.plan.runfile import ComponentRef, KernelPlan
 
 AUTO, FUSED, REFERENCE = "auto", "fused", "reference"
+
+
+class Ops(Protocol):
+    """What an architecture says of the ops of its model."""
+
+    def op_shape(self, op: str, context: BuildContext) -> tuple[int, ...]:
+        """The shape of the first tensor of an op, for one sample on this rank."""
+
+    def kernel_use(self, op: str) -> Any:
+        """What a kernel is asked besides shape, dtype and device: the argument of its `why_not_for`. None: nothing."""
+
+    def instead_of(self, op: str, device: torch.device) -> str:
+        """What the model has in place of an op that a switch asks to fuse; "" where it computes the op."""
 
 
 @frozen(eq=False)
@@ -48,8 +60,7 @@ def choose(
     device: torch.device,
     use: Any = None,
 ) -> Choice:
-    """The first kernel that can run and, for `auto`, was tested on the device; else, for `auto` and `fused`, the
-    reference.
+    """The first kernel that can run and, for `auto`, was tested on the device; else the reference.
 
     For `auto` a CPU takes the reference, whatever is offered.
     shape: of the op's first tensor, for one sample. use: what the model needs besides, for `why_not_for`. Raises
@@ -98,9 +109,7 @@ def load_kernel(offer: ComponentRef) -> Kernel:
 
 
 def why_not(offer: ComponentRef, ask: Callable[..., Any], *about: Any) -> tuple[str, ...]:
-    """The kernel's reasons. Raises PluginError for a fault of its code, and for a result that is not a tuple of
-    texts.
-    """
+    """The kernel's reasons. Raises PluginError for a fault of its code, and where they are not a tuple of texts."""
     with offer.blamed():
         reasons = ask(*about)
         if not isinstance(reasons, tuple) or not all(isinstance(each, str) for each in reasons):
@@ -110,7 +119,7 @@ def why_not(offer: ComponentRef, ask: Callable[..., Any], *about: Any) -> tuple[
 
 def use_kernels(
     model: nn.Module,
-    architecture: Architecture,
+    architecture: Ops,
     kernels: Sequence[KernelPlan],
     context: BuildContext,
     dtype: torch.dtype,
@@ -153,7 +162,7 @@ def set_up(offer: ComponentRef, kernel: Any, device: torch.device) -> tuple[str,
         return str(said), dict(kept)
 
 
-def _chosen(kernel: KernelPlan, architecture: Architecture, context: BuildContext, dtype: torch.dtype) -> Choice:
+def _chosen(kernel: KernelPlan, architecture: Ops, context: BuildContext, dtype: torch.dtype) -> Choice:
     """A switch selects what a model has in place of an op; a kernel by name is always taken."""
     instead = architecture.instead_of(kernel.op, context.device) if kernel.asked == FUSED else ""
     if instead:

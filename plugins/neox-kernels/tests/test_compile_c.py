@@ -4,8 +4,7 @@ import ctypes
 from pathlib import Path
 
 import pytest
-
-from neox_core.kernels.compile_c import native
+from neox_kernels.compile_c import native
 
 TWICE = 'extern "C" int twice(int number) { return 2 * number; }'
 
@@ -25,7 +24,7 @@ def test_compiled_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert library.twice(ctypes.c_int(21)) == 42
     (built,) = (folder / "cache/neox").iterdir()
     native.cache_clear()
-    monkeypatch.setattr("neox_core.kernels.compile_c.subprocess.run", pytest.fail)
+    monkeypatch.setattr("neox_kernels.compile_c.subprocess.run", pytest.fail)
     again = native(source)
     assert again is not None
     assert again.twice(ctypes.c_int(4)) == 8

@@ -12,11 +12,11 @@ from attrs import evolve, frozen
 from neox_gpt.api import SparseUse
 from neox_gpt.architecture import GPTArchitecture
 from neox_gpt.testing import example_decoder
+from neox_kernels.choose import Choice, choose, use_kernels
 from neox_kernels.compare import error_of
 from torch import Tensor
 
 from neox_core.errors import ConfigError, PluginError
-from neox_core.kernels.choose import Choice, choose, use_kernels
 from neox_core.ledger import Ledger
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
