@@ -4,14 +4,14 @@ from pathlib import Path
 
 import click
 
-from neox_core.cli.notes import say
+from neox_core.cli.notes import FILES, say
 from neox_core.hooks.loader import load_plugins
 from neox_core.terminal import echo
 from neox_gpt_neox.migrate import migrate as migrated
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@FILES
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write; else to the terminal.")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 when FILE is not in today's spelling.")
 def migrate(files: tuple[Path, ...], out: Path | None, check: bool) -> None:

@@ -5,16 +5,26 @@ from difflib import get_close_matches
 from typing import Any
 
 from neox_core.config.problem import Problem
+from neox_core.config.read.load import Loaded
 from neox_core.config.schema.convert import UNKNOWN_KEY, join, same
 from neox_gpt_neox.known import gpt_neox, known
+from neox_gpt_neox.recipe import mark_of, read_types, translate_recipe
 from neox_gpt_neox.spellings import SPELLINGS
-from neox_gpt_neox.translate import Spellings
+from neox_gpt_neox.translate import Rewriting, Spellings
 
 NOT_YET = "is known, but not available in this version yet"
 
 
 class GPTNeoX(Spellings):
     """Configs of GPT-NeoX and DeepSpeed."""
+
+    def translate(self, loaded: Loaded) -> Loaded:
+        """The config in today's spelling, and what several keys of GPT-NeoX mean together."""
+        work = Rewriting(loaded)
+        read_types(work)
+        work.apply(self.rules, loaded)
+        translate_recipe(work, mark_of(loaded.values))
+        return work.done(loaded)
 
     def explain(self, path: str, value: Any) -> Iterable[Problem] | None:
         """For a block of a later version, one problem for each key in it. `null` sets nothing."""
@@ -62,7 +72,9 @@ def _foreign(key: str, value: Any) -> Iterator[Problem]:
     """A key of GPT-NeoX alone; a value without effect gives a note."""
     what = gpt_neox()[0][key]
     message = f"is a key of GPT-NeoX that this version does not have: {what.part}"
-    if any(same(value, each) for each in what.rests):
+    if value is not None and what.idle:
+        yield Problem(f"does nothing in training: it is for {what.part}", key, what.hint, severity="note")
+    elif any(same(value, each) for each in what.rests):
         yield Problem(f"asks for nothing; it {message}", key, severity="note")
     elif value is not None:
         yield Problem(message, key, what.hint)

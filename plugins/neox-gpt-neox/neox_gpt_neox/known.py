@@ -80,12 +80,13 @@ def known() -> Known:
 class Foreign:
     """A key of later GPT-NeoX that neither this version nor a planned one has.
 
-    part: what it is for. rests: the value at which it has no effect, () where there is none.
+    part: what it is for. rests: the value at which it has no effect, () where there is none. idle: no value has one.
     """
 
     part: str
     hint: str
     rests: tuple[Any, ...] = ()
+    idle: bool = False
 
 
 @cache
@@ -96,6 +97,7 @@ def gpt_neox() -> tuple[Mapping[str, Foreign], Mapping[str, Mapping[str, str]]]:
     for group in table["group"]:
         said = (group["part"], group.get("hint", "remove it"))
         keys |= {key: Foreign(*said) for key in group.get("keys", ())}
+        keys |= {key: Foreign(*said, idle=True) for key in group.get("idle", ())}
         keys |= {key: Foreign(*said, (value,)) for key, value in group.get("at_rest", {}).items()}
     return keys, table["names"]
 

@@ -18,7 +18,9 @@ from neox_core.config.schema.convert import fields_of, same
 from neox_core.config.schema.owners import Owners, find_owners
 from neox_core.config.schema.structure import Config, structure
 from neox_core.hooks.catalog import Catalog
+from neox_gpt_neox.defaults import unset
 from neox_gpt_neox.older import Gone
+from neox_gpt_neox.recipe import NOT_HERE, mark_of
 from neox_gpt_neox.source import Entry, Source, read_source, write
 from neox_gpt_neox.translate import SAYS_NOTHING, rules_of
 
@@ -38,24 +40,35 @@ def migrate(files: Sequence[Path], catalog: Catalog) -> Migrated:
     """Rewrite files as one. Raises ConfigError for files that cannot be read, and for keys that contradict each
     other.
     """
+    written = load(files)
+    files = written.files
     others = [file for file in files if file.suffix.lower() not in YAML_ENDINGS]
     if others:
         raise ProblemsError(
             Problem("is not YAML: only the comments of YAML files can be kept", where=str(each)) for each in others
         )
-    written = load(files)
     gone = frozenset(each.key for _, each in rules_of(catalog.registry) if isinstance(each, Gone))
     today = modernise(written, catalog.registry)
     if any(not _gone(each, gone) for each in errors(today.problems)) or not written.values:
         raise ProblemsError(today.problems)
-    config, found, _ = structure(today, catalog)
+    config, found = structure(today, catalog)
     sources = [read_source(file) for file in files]
     work = _NewFile(written, today, config, found, find_owners(catalog.registry), gone)
     for file, source in zip(files, sources, strict=True):
         if file != files[0] and source.entries:
             source.entries[0].above[:0] = ["", f"# from {file.name}"]
         work.add(source)
+    if mark_of(written.values):
+        work.out.entries += _defaults(today)
     return Migrated(write(work.out), in_order([*today.problems, *found]))
+
+
+def _defaults(today: Loaded) -> list[Entry]:
+    """GPT-NeoX's values of the keys that the files leave to its defaults, where those of neox are others."""
+    entries = [Entry(spell(each.key), "", text=flow(each.there)) for each in unset(today.values)]
+    if entries:
+        entries[0].above = ["", "# GPT-NeoX's defaults, which its files do not write"]
+    return entries
 
 
 class _NewFile:
@@ -160,7 +173,7 @@ class _NewFile:
     def _dropped(self, entry: Entry) -> list[str]:
         """The comment that replaces a key which has no line any more."""
         said = self.said.get(entry.where)
-        gone = said is not None and said.message.startswith(SAYS_NOTHING)
+        gone = said is not None and said.message.startswith((SAYS_NOTHING, NOT_HERE))
         reason = [f"# {entry.key}: {entry.text} {said.message}"] if said is not None and gone else []
         return [*entry.above, *([entry.beside] if entry.beside else []), *reason]
 

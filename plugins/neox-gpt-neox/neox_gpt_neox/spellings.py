@@ -14,7 +14,25 @@ def _switch(key: str, to: str, value: Any, also: tuple[str, ...] = (), *, block:
 
 
 _IDLE = {
-    "GPT-NeoX sets it by itself": ("world_size", "global_num_gpus", "rank", "is_pipe_parallel", "save_iters"),
+    "GPT-NeoX sets it by itself": (
+        "world_size",
+        "global_num_gpus",
+        "rank",
+        "is_pipe_parallel",
+        "save_iters",
+        "config_files",
+        "curriculum_seqlen",
+        "user_script",
+    ),
+    "optimizer.type says it": ("optimizer_type",),
+    "zero_optimization says it": (
+        "zero_stage",
+        "zero_reduce_scatter",
+        "zero_contiguous_gradients",
+        "zero_reduce_bucket_size",
+        "zero_allgather_bucket_size",
+    ),
+    "kernels are built for the machine that they run on": ("fused_kernels_build_path",),
     "train-iters and eval-iters set it": ("do_train", "do_valid", "do_test"),
     "other keys set the types": ("params_dtype", "dynamic_loss_scale"),
     "rotary-pct sets it": ("rotary_ndims", "rotary_save_freqs_buffer"),
@@ -29,6 +47,7 @@ _IDLE = {
     "every log step has the norm of the gradient": ("log_grad_norm",),
     "a host that cannot be reached is named at the start": ("no_ssh_check",),
     "what is installed is written to the folder of the run": ("git_hash",),
+    "GPT-NeoX reads it nowhere: layernorm has biases, rmsnorm has none": ("use_bias_in_norms",),
 }
 """Reason -> keys of later GPT-NeoX that are accepted with every value."""
 
@@ -49,9 +68,14 @@ SPELLINGS: tuple[OlderSpelling, ...] = (
     _switch("zero_optimization.cpu_offload_param", "zero_optimization.offload_param.device", "cpu"),
     _switch("zero_optimization.cpu_offload_params", "zero_optimization.offload_param.device", "cpu"),
     Means("precision", {"fp16": ("fp16.enabled", True), "bfloat16": ("bf16.enabled", True), "fp32": None}),
+    Gone("attention_type", "num-kv-heads says it", ("groupedquery", "multihead", "multiquery")),
     Gone("fp16.type", "chooses another precision than its block", ("fp16",), "bf16: {enabled: true} is bfloat16"),
     Gone("deepspeed_mpi", "the launcher tells the ranks their places", (False,), "launcher: openmpi starts by mpirun"),
     _switch("deepspeed_slurm", "launcher", "slurm", also=("SLURM", "Slurm")),
+    Gone("deepspeed", "engine chooses what trains", (True,)),
+    Gone("deepscale", "it came before the engines of today", (False,)),
+    Gone("deepscale_config", "it came before the engines of today", ()),
+    Moved("peak_theoretical_tflops", "peak_tflops"),
     Gone("lazy_mpu_init", "there is no outside caller that could complete the set-up", (False,)),
     Gone("DDP_impl", "DeepSpeed averages the gradients", ("local", "torch")),
     _switch("onnx_safe", "activation", "erf-gelu", also=("openai-gelu",)),
@@ -80,6 +104,7 @@ SPELLINGS: tuple[OlderSpelling, ...] = (
     Moved("comet_workspace", "comet.workspace"),
     Moved("comet_project", "comet.project"),
     Moved("comet_experiment_name", "comet.experiment_name"),
+    Moved("comet_tags", "comet.tags"),
     *(Gone(key, why, None) for why, keys in _IDLE.items() for key in keys),
     Assumed("tokenizer_type", "GPT2BPETokenizer", beside="vocab_file", by="GPT-NeoX"),
     Assumed("optimizer.type", "Adam", beside="lr", by="GPT-NeoX"),

@@ -50,30 +50,12 @@ def rules_of(registry: Registry) -> Iterator[tuple[str, OlderSpelling]]:
 
 
 def _translated(loaded: Loaded, rules: Iterable[OlderSpelling]) -> Loaded:
-    work = _Rewriting(loaded)
-    for rule in rules:
-        if isinstance(rule, Assumed):
-            work.assume(rule, loaded)
-            continue
-        block, last = work.block_of(rule.key)
-        if last not in block or isinstance(block[last], dict):
-            continue
-        if isinstance(rule, Means) and rule.block and not isinstance(block[last], bool):
-            continue
-        raw = block.pop(last)
-        if isinstance(rule, Means):
-            work.means(rule, raw)
-        elif isinstance(rule, Gone):
-            work.gone(rule, raw)
-        elif isinstance(rule, Moved) and raw is not None:
-            work.move(rule, raw)
-        if not block and "." in rule.key:
-            work.drop_empty(rule.key.rpartition(".")[0])
-    places = {path: place for path, place in work.places.items() if path not in work.taken}
-    return evolve(loaded, values=work.values, places=places, problems=(*loaded.problems, *work.problems))
+    work = Rewriting(loaded)
+    work.apply(rules, loaded)
+    return work.done(loaded)
 
 
-class _Rewriting:
+class Rewriting:
     """Values and positions so far, and the notes on the translated keys."""
 
     def __init__(self, loaded: Loaded) -> None:
@@ -82,6 +64,60 @@ class _Rewriting:
         self.written = frozenset(loaded.places)
         self.taken: set[str] = set()
         self.problems: list[Problem] = []
+
+    def apply(self, rules: Iterable[OlderSpelling], loaded: Loaded) -> None:
+        """Rewrite by each rule, in their order."""
+        for rule in rules:
+            if isinstance(rule, Assumed):
+                self.assume(rule, loaded)
+                continue
+            block, last = self.block_of(rule.key)
+            if last not in block or isinstance(block[last], dict):
+                continue
+            if isinstance(rule, Means) and rule.block and not isinstance(block[last], bool):
+                continue
+            raw = block.pop(last)
+            if isinstance(rule, Means):
+                self.means(rule, raw)
+            elif isinstance(rule, Gone):
+                self.gone(rule, raw)
+            elif isinstance(rule, Moved) and raw is not None:
+                self.move(rule, raw)
+            if not block and "." in rule.key:
+                self.drop_empty(rule.key.rpartition(".")[0])
+
+    def done(self, loaded: Loaded) -> Loaded:
+        """The config as it is now."""
+        places = {path: place for path, place in self.places.items() if path not in self.taken}
+        return evolve(loaded, values=self.values, places=places, problems=(*loaded.problems, *self.problems))
+
+    def value(self, path: str) -> Any:
+        """The value of a dotted key, None where there is none."""
+        block, last = self.block_of(path)
+        return block.get(last)
+
+    def drop(self, path: str, message: str, hint: str = "", severity: str = "note") -> None:
+        """Take a key out of the config, with what is in it, and say why."""
+        self.note(path, message, hint, severity)
+        block, last = self.block_of(path)
+        del block[last]
+        self.taken |= {each for each in self.places if f"{each}.".startswith(f"{path}.")}
+
+    def replace(self, path: str, to: str, value: Any, message: str, severity: str = "note") -> None:
+        """Write another key, or another value of the same, at the position of a key, and say so."""
+        self.note(path, message, "", severity)
+        place = self.places[path]
+        if path != to and self.value(path) is not None:
+            block, last = self.block_of(path)
+            del block[last]
+            self.taken |= {each for each in self.places if f"{each}.".startswith(f"{path}.")}
+        if self.write(to, value, place):
+            self.taken.discard(to)
+
+    def note(self, path: str, message: str, hint: str = "", severity: str = "note") -> None:
+        """Say something of a key at its position."""
+        place = self.places[path]
+        self.problems.append(Problem(message, place.spelled, hint, place.where, severity))
 
     def block_of(self, path: str) -> tuple[dict[str, Any], str]:
         """The block around a key, empty when it is missing, and the key's last part."""
