@@ -7,6 +7,7 @@ import click
 from attrs import frozen
 
 from neox_author.declaration import settings_faults
+from neox_author.ops import installed_ops
 from neox_author.try_imports import import_errors
 from neox_author.try_rules import rule_faults
 from neox_core.cli.main import SUBCOMMANDS
@@ -18,7 +19,6 @@ from neox_core.errors import PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import load_path
 from neox_core.hooks.install import how_to_get
-from neox_core.hooks.ops import installed_ops
 from neox_core.hooks.registry import Entry, Registry
 
 

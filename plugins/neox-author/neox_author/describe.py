@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from textwrap import indent
 
 from neox_author.in_words import type_in_words
+from neox_author.ops import Op, installed_ops
 from neox_author.signature import signature_of
 from neox_core.config.schema.convert import Field, block_of, fields_of, shown
 from neox_core.hooks.catalog import Catalog, Report
 from neox_core.hooks.component import Component, ConfigSection
-from neox_core.hooks.ops import Op, installed_ops
 from neox_core.hooks.registry import Entry, PluginInfo
 
 

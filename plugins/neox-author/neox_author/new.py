@@ -10,12 +10,12 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from neox_author.template import filled, folder_of, kit_of, requirements_of
+from neox_author.template import called_in, filled, folder_of, kit_of, requirements_of
 from neox_core.errors import PluginError, UsageError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.install import first_party_plugins
+from neox_core.hooks.installed import API
 from neox_core.hooks.kinds import Kind
-from neox_core.hooks.loader import API
 from neox_core.hooks.registry import normalise
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
@@ -98,7 +98,7 @@ def _files(catalog: Catalog, kind: Kind, distribution: str, package: str, name: 
     values = {
         "distribution": distribution,
         "package": package,
-        "name": name,
+        "name": called_in(folder, name),
         "key": word.replace("-", "_"),
         "class_name": "".join(part.capitalize() for part in f"{word} {kind.name}".replace("-", " ").split()),
         "a_kind": f"{'An' if kind.name[0] in 'aeiou' else 'A'} {kind.name}",

@@ -11,7 +11,7 @@ from neox_core.hooks.kinds import Kind
 FOLDER = "templates"
 SUFFIX = ".txt"
 _COMMON = Path(__file__).parent / FOLDER
-_REQUIRES = f"requires{SUFFIX}"
+_REQUIRES, _CALLED = f"requires{SUFFIX}", f"called{SUFFIX}"
 
 
 def kit_of(kind: Kind) -> str:
@@ -38,6 +38,12 @@ def requirements_of(folder: Path) -> tuple[str, ...]:
     return tuple(file.read_text(encoding="utf-8").split()) if file.is_file() else ()
 
 
+def called_in(folder: Path, name: str) -> str:
+    """What a component of the name is called, where names of its kind have more than one part."""
+    file = folder / _CALLED
+    return Template(file.read_text(encoding="utf-8").strip()).substitute(name=name) if file.is_file() else name
+
+
 def filled(folder: Path, package: str, values: Mapping[str, str]) -> dict[str, str]:
     """The files of a plugin, by their paths.
 
@@ -46,9 +52,11 @@ def filled(folder: Path, package: str, values: Mapping[str, str]) -> dict[str, s
     values: of the `$name` in templates
     """
     files = {f"{package}/__init__.py": ""}
+    for module in folder.glob("*.py"):  # without names to fill in, so that the kit can import it too
+        files[f"{package}/{module.name}"] = module.read_text(encoding="utf-8")
     for root, prefix in ((_COMMON, ""), (folder, f"{package}/")):
         for file in sorted(root.rglob(f"*{SUFFIX}")):
-            if file.name != _REQUIRES:
+            if file.name not in (_REQUIRES, _CALLED):
                 path = f"{prefix}{file.relative_to(root).as_posix().removesuffix(SUFFIX)}"
                 files[path] = Template(file.read_text(encoding="utf-8")).substitute(values)
     return files

@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import click
-
 from neox_author.apart import Tell, serve
 from neox_author.declaration import settings_faults
 from neox_author.template import kit_of
@@ -76,10 +74,8 @@ def _check_component(catalog: Any, kind: str, name: str) -> None:
     if missing:
         not_applicable("it can be imported", f"it needs {', '.join(missing)}, not installed")
         return
-    target = entry.load()
+    entry.load()
     hold(True, "it can be imported")
-    if kind == "command":
-        hold(isinstance(target, click.Command), f"a command is a click.Command; it is a {type(target).__name__}")
     if entry.component.chooses:
         not_applicable(f"the contract of the kind {kind}", "its name stands for another component")
         return

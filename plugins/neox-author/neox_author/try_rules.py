@@ -36,14 +36,14 @@ def rule_faults(catalog: Catalog) -> Iterator[Problem]:
     plain: dict[str, Any] = {
         kind.key: STAND_IN for kind in whole.registry.kinds.values() if _has_stand_in(kind) and not kind.many
     }
-    for name, ask in rules_of_plugins(catalog):
+    for name, ask in rules_of_plugins(catalog, "neox_check_config"):
         own = [each for each in catalog.registry.entries() if each.plugin.id == name]
         for choices in (plain, *(plain | _choice(each) for each in own if _choice(each))):
             config = _config(choices, whole)
             if config is None:  # a component that needs settings, or keys that clash: nothing to ask about
                 continue
             try:
-                ask(config.seen_by(name), shape)
+                ask(config=config.seen_by(name), cluster=shape)
             except (Exception, SystemExit) as error:  # noqa: BLE001 a plugin may raise anything
                 show_traceback(error)
                 yield fault_of_rules(name, error, catalog)
@@ -72,7 +72,7 @@ def _config(choices: Mapping[str, Any], catalog: Catalog) -> Config | None:
     for key, name in choices.items():
         block, dot, inner = key.partition(".")
         values[block] = {inner: name} if dot else name
-    config, problems, _ = structure(Loaded(values), catalog)
+    config, problems = structure(Loaded(values), catalog)
     return None if errors(problems) else config
 
 
@@ -84,7 +84,7 @@ def _with_stand_ins(registry: Registry) -> Registry:
     for entry in registry.entries():
         whole.add(entry)
     for plugin, section in registry.sections:
-        whole.add_section(plugin, section)
+        whole.add_offer(plugin, section)
     for kind in whole.kinds.values():
         if _has_stand_in(kind):
             settings = MomentSettings if kind.name == "optimizer" else None

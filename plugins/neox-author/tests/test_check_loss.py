@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 from neox_author.testing import build, check_objective
+from neox_author.testing.outputs import WholeLogits
 from torch.nn import functional as F
 
 from neox_core.contracts.objective import Batch
 from neox_core.hooks.component import GROUP
 from neox_core.hooks.loader import load_plugins
-from neox_core.parallel.outputs import WholeLogits
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/plugins/objective.md").read_text("utf-8")
 FILES = dict(re.findall(r"^`([\w./]+)`:\n\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))

@@ -92,12 +92,20 @@ class OverPeak(Sound):
         return super().__call__(step) * (1.02 if step == self.shape.warmup_steps else 1.0)
 
 
-class NeverEnds(Sound):
+class RisesAgain(Sound):
+    """A cosine that is not held at its end."""
+
     def __call__(self, step: int) -> float:
         shape = self.shape
         if step < shape.warmup_steps:
             return super().__call__(step)
-        return max(shape.min_lr, shape.peak_lr * 0.999 ** (step - shape.warmup_steps))
+        t = (step - shape.warmup_steps) / max(1, shape.decay_steps - shape.warmup_steps)
+        return shape.min_lr + (shape.peak_lr - shape.min_lr) * (1 + math.cos(math.pi * t)) / 2
+
+
+class StartsAtStepOne(Sound):
+    def __call__(self, step: int) -> float:
+        return super().__call__(max(1, step) if self.shape.warmup_steps else step)
 
 
 Check = Callable[[str], None]
@@ -121,8 +129,9 @@ def _check(target: str) -> None:
     check_lr_schedule(Catalog(pluggy.PluginManager("neox"), registry, ()), "mutant")
 
 
-def test_a_sound_schedule_passes(check: Callable[[Any], None]) -> None:
-    check(Sound)
+@pytest.mark.parametrize("sound", [Sound, StartsAtStepOne])
+def test_a_sound_schedule_passes(check: Callable[[Any], None], sound: type) -> None:
+    check(sound)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +146,7 @@ def test_a_sound_schedule_passes(check: Callable[[Any], None]) -> None:
         (Jump, "continuous at the end of the warm-up"),
         (NoFloor, "not below min_lr|never negative|continuous"),
         (OverPeak, "never above peak_lr"),
-        (NeverEnds, "the same from decay_steps on"),
+        (RisesAgain, "no higher later, from decay_steps on"),
     ],
 )
 def test_each_fault_is_named(check: Callable[[Any], None], mutant: type, clause: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from neox_author.testing.clauses import check_light, clauses, hold
@@ -69,10 +70,12 @@ def _check_curve(make: Callable[[], LRSchedule], shape: ScheduleShape) -> None:
     rates = _rates(make, shape)
     warmup, peak, slack = shape.warmup_steps, shape.peak_lr, 1e-9 * shape.peak_lr
     hold(all(rate <= peak + slack for rate in rates), "never above peak_lr")
-    ramp = [peak * step / warmup for step in range(warmup)]
+    first = 1 if warmup and rates[0] else 0
+    ramp = [peak * max(first, step) / warmup for step in range(warmup)]
     straight = all(abs(rate - right) <= slack for rate, right in zip(rates, ramp, strict=False))
-    hold(straight, "a straight ramp from 0 over warmup_steps")
+    hold(straight, "a straight ramp over warmup_steps, from 0 or from the rate of step 1")
     hold(abs(rates[warmup] - peak) <= 0.05 * peak, "continuous at the end of the warm-up: it begins at peak_lr")
     after = rates[max(warmup, 1) :]
     hold(all(rate >= shape.min_lr - slack for rate in after), "not below min_lr once the warm-up is over")
-    hold(len(set(rates[max(warmup + 1, shape.decay_steps) :])) == 1, "the same from decay_steps on")
+    ended = rates[max(warmup + 1, shape.decay_steps) :]
+    hold(all(later <= rate + slack for rate, later in pairwise(ended)), "no higher later, from decay_steps on")

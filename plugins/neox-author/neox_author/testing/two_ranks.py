@@ -1,10 +1,11 @@
-"""Two ranks over gloo, forked from the process of a check: what must be the same on all ranks is tried on them."""
+"""Ranks over gloo, forked from the process of a check: what must be the same on all ranks is tried on them."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import sys
 import tempfile
 import time
 import traceback
@@ -13,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from neox_author.testing.clauses import hold
+from neox_author.testing.clauses import heard, hold, not_applicable
 
 LIMIT_S = 60.0
 
@@ -23,44 +24,65 @@ def on_two_ranks(act: Callable[[int, Any], Any], clause: str) -> list[Any]:
 
     clause: what is broken where a rank fails, or waits for the other for ever
     """
+    return on_ranks(2, act, clause)
+
+
+def on_ranks(size: int, act: Callable[[int, Any], Any], clause: str) -> list[Any]:
+    """The same on so many ranks. A clause that a rank finds broken is raised as its own."""
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [_forked(rank, act, Path(folder)) for rank in range(2)]
+        ranks = [_forked(rank, size, act, Path(folder)) for rank in range(size)]
         end = time.monotonic() + LIMIT_S
         left = set(ranks)
         while left and time.monotonic() < end:
             left -= {pid for pid in left if os.waitpid(pid, os.WNOHANG)[0]}
             time.sleep(0.01)
+            if any("fault" in _read(Path(folder, f"{rank}.json"), {}) for rank in range(size)):
+                end = min(end, time.monotonic() + 1.0)  # others may wait for a rank that has failed
         for pid in left:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        found = [_read(Path(folder, f"{rank}.json")) for rank in range(2)]
+        found = [_read(Path(folder, f"{rank}.json"), {"fault": "a rank ended its process"}) for rank in range(size)]
+    for each in found:
+        if "broken" in each:
+            raise AssertionError(each["broken"])
     faults = [each["fault"] for each in found if "fault" in each]
     hold(not faults and not left, f"{clause}; {faults[0] if faults else 'one waits for the other'}")
+    for told, why in found[0]["heard"]:
+        not_applicable(told, why)
     return [each["gave"] for each in found]
 
 
-def _forked(rank: int, act: Callable[[int, Any], Any], folder: Path) -> int:
+def _forked(rank: int, size: int, act: Callable[[int, Any], Any], folder: Path) -> int:
+    sys.stdout.flush()
     child = os.fork()
     if child:
         return child
     said: dict[str, Any] = {"fault": "it ended its process"}
+    told: list[tuple[str, str]] = []
     try:
         import torch
         import torch.distributed as dist
 
         torch.set_num_threads(1)
         limit = timedelta(seconds=LIMIT_S / 3)
-        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=limit)
-        said = {"gave": act(rank, dist.group.WORLD)}
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": "0"}
+        init = f"file://{folder}/store"
+        dist.init_process_group("gloo", init_method=init, rank=rank, world_size=size, timeout=limit)
+        with heard(lambda clause, why: told.append((clause, why))):
+            said = {"gave": act(rank, dist.group.WORLD), "heard": told}
         dist.barrier()
+    except AssertionError as error:
+        said = {"fault": str(error), "broken": str(error)}
     except BaseException as error:  # noqa: BLE001 a component may raise anything
         place = traceback.extract_tb(error.__traceback__)[-1]
         said = {"fault": f"rank {rank}: {type(error).__name__}: {error} ({Path(place.filename).name}, {place.lineno})"}
     finally:
-        (folder / f"{rank}.json").write_text(json.dumps(said))
+        written = folder / f".{rank}.json"
+        written.write_text(json.dumps(said))
+        written.rename(folder / f"{rank}.json")
         os._exit(0)
 
 
-def _read(file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    return found or {"fault": "a rank ended its process"}
+def _read(file: Path, missing: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else missing
+    return found

@@ -1,0 +1,351 @@
+"""Clauses of an engine in a rank, against a loop in plain torch and against one rank alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from attrs import evolve
+from torch import Tensor, nn
+
+from neox_author.testing.clauses import has, hold, not_applicable
+from neox_author.testing.ranks import hold_same
+from neox_author.testing.resolved import SEQ, VOCAB
+from neox_core.checkpoint.checkpointer import Checkpointer
+from neox_core.contracts.engine import Engine
+from neox_core.errors import ConfigError
+from neox_core.parallel.context import BuildContext, build_context
+from neox_core.parallel.groups import build_groups
+from neox_core.parallel.sample_keys import sample_keys
+from neox_core.plan.runfile import RecomputePlan
+from neox_core.run.optimizer import build_optimizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from neox_author.testing.engines import Tried
+    from neox_core.parallel.groups import Groups
+
+LRS = (0.01, 0.02, 0.005, 0.01)
+HALFWAY = 2
+SPOILT = 1
+"""A first token that makes a gradient infinite; no other sample starts with it."""
+METHODS = tuple(
+    name for name, each in {**vars(Engine), **vars(Engine.__mro__[1])}.items() if callable(each) and name[0] != "_"
+)
+
+
+def samples_of(step: int, count: int) -> Tensor:
+    """int64 [count, seq + 1], the same in every layout."""
+    return torch.randint(2, VOCAB, (count, SEQ + 1), generator=torch.Generator().manual_seed(step))
+
+
+def batches(plan: Any, groups: Groups | None, steps: range) -> Iterator[Tensor]:
+    """The micro-batches of a rank."""
+    size, rank = (1, 0) if groups is None else (groups.data_size, groups.data_rank)
+    for step in steps:
+        whole = samples_of(step, plan.batch.train_batch)
+        for micro_step in range(plan.batch.gradient_accumulation):
+            first = (micro_step * size + rank) * plan.batch.micro_batch
+            yield whole[first : first + plan.batch.micro_batch]
+
+
+class Told(nn.Module):
+    """A module of the model that is told the step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[int] = []
+
+    def at_step(self, step: int) -> None:
+        self.steps.append(step)
+
+
+class Made:
+    """An engine over a fresh model, in this rank."""
+
+    def __init__(self, tried: Tried, groups: Groups | None = None, *, draws: bool = False) -> None:
+        self.plan, maker = tried.plan, tried.maker()
+        self.groups = build_groups(self.plan.cluster) if groups is None else groups
+        self.context: BuildContext = build_context(self.plan, self.groups, 0)
+        architecture = self.plan.architecture.load()[0](self.plan.model)
+        if self.groups.pipe_size > 1:
+            self.model = architecture.build_stage(self.plan, VOCAB, self.context, maker.build_stage())
+        else:
+            self.model = architecture.build(VOCAB, self.context)
+            self.model.told = Told()
+            self.seen: list[tuple[bool, bool]] = []
+            self.keys: list[Tensor] = []
+            self.model.register_forward_pre_hook(self._see, with_kwargs=True)
+            self.model.draws = draws
+        steps = self.plan.train.train_iters
+        self.optimizer = build_optimizer(
+            self.plan.optim, self.model, self.groups.data, architecture.tables, total_steps=steps
+        )
+        self.engine = maker.build(self.model, self.optimizer, self.context)
+
+    def _see(self, model: nn.Module, given: tuple[Any, ...], named: Any) -> None:
+        self.seen.append((model.training, torch.is_grad_enabled()))
+        self.keys += [each.clone() for each in given[1:] if isinstance(each, Tensor)]
+
+    def train(self, steps: range) -> tuple[list[float], list[float]]:
+        """The losses, means of all ranks, and the norms."""
+        read: list[Tensor] = []
+
+        def reading(batch: Tensor) -> Tensor:
+            read.append(batch)
+            return batch
+
+        stream = map(reading, batches(self.plan, self.groups, steps))
+        losses, norms = [], []
+        for step in steps:
+            read.clear()
+            loss = self.engine.train_step(stream, LRS[step])
+            right = len(read) == self.plan.batch.gradient_accumulation
+            hold(right, f"train_step() reads the micro-batches of a step, and no others; it reads {len(read)}")
+            hold(isinstance(loss, Tensor) and not loss.dim(), "train_step() gives a scalar")
+            total = loss.detach().clone()
+            dist.all_reduce(total)
+            losses.append(float(total) / dist.get_world_size())
+            norms.append(float(self.engine.grad_norm() or 0))
+        return losses, norms
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: each.detach().float().clone() for name, each in self.engine.whole_weights()}
+
+    def checkpointer(self) -> Checkpointer:
+        return Checkpointer(self.plan, self.engine, self.context)
+
+
+def check_alone(tried: Tried, wide: Tried) -> dict[str, Any]:
+    """On one rank. wide: with other micro-batches. Returns what other layouts have to give, as plain values."""
+    made = Made(tried.saving())
+    engine = made.engine
+    has(engine, "an engine", *METHODS)
+    hold(engine.grad_norm() is None, "grad_norm() is None before the first step")
+    _check_storage(engine, made.model)
+    losses, norms, reference = _reference(tried)
+    state = torch.get_rng_state()
+    first, first_norms = made.train(range(HALFWAY))
+    hold(torch.equal(torch.get_rng_state(), state), "a step draws no numbers from torch's own generator")
+    metric = engine.metrics()
+    checkpointer, at = made.checkpointer(), _state(tried.plan, HALFWAY)
+    checkpointer.save(at)
+    then, then_norms = made.train(range(HALFWAY, len(LRS)))
+    clause = "it trains as a plain loop does"
+    _near(f"{clause}: the losses", [*first, *then], losses)
+    _near(f"{clause}: grad_norm() before clipping", [*first_norms, *then_norms], norms)
+    weights = made.weights()
+    hold_same(clause, weights, reference, 1e-5)
+    _near("metrics() are means since the last call", [float(metric["objective_double"])], [2 * sum(first) / HALFWAY])
+    _near("metrics() are means since the last call", [float(engine.metrics()["objective_double"])], [sum(then)])
+    told = made.model.told.steps
+    hold(told == [0, 1, 2, 3], f"modules with `at_step` are told the step, from 0; {told}")
+    hold(engine.made_update() is True or bool(engine.made_update()), "made_update() is True after a finite gradient")
+    hold(engine.skipped_steps() == 0, "skipped_steps() counts updates that were left out")
+    _check_evaluation(made, weights)
+    engine.close()
+    again = Made(tried.saving(load=""))
+    _resume(again)
+    rest, _ = again.train(range(HALFWAY, len(LRS)))
+    clause = "it resumes to the bit"
+    hold(rest == then, f"{clause}: the losses differ; {rest}, not {then}")
+    hold_same(clause, again.weights(), weights, 0)
+    other, _ = Made(wide).train(range(len(LRS)))
+    _near("a step does not depend on how its samples are divided into micro-batches", other, losses)
+    _check_keys(tried)
+    _check_nonfinite(tried)
+    _check_recomputed(tried)
+    try:
+        tried.maker().build_stage()
+    except ConfigError as error:
+        not_applicable("it cuts a row of layers into stages", error.message)
+    engine.count_skipped(7)
+    hold(engine.skipped_steps() == 7, "count_skipped() is where skipped_steps() starts")
+    plain = {name: each.tolist() for name, each in weights.items()}
+    return {"losses": losses, "norms": norms, "weights": plain}
+
+
+def check_layout(tried: Tried, alone: dict[str, Any]) -> None:
+    """On ranks of a layout, after `check_alone` has left a checkpoint."""
+    whole = {name: torch.tensor(each) for name, each in alone["weights"].items()}
+    clause = f"{tried.layout} trains as one rank"
+    made = Made(tried.saving())
+    groups = made.groups
+    first, first_norms = made.train(range(HALFWAY))
+    made.checkpointer().save(_state(tried.plan, HALFWAY))
+    then, then_norms = made.train(range(HALFWAY, len(LRS)))
+    _near(f"{clause}: the losses", [*first, *then], alone["losses"])
+    _near(f"{clause}: grad_norm()", [*first_norms, *then_norms], alone["norms"], 1e-4)
+    weights = made.weights()
+    hold_same(clause, weights, whole, 1e-5)
+    shapes = {name: tuple(each) for name, each in made.engine.shapes().items()}
+    hold(
+        shapes == {name: tuple(each.shape) for name, each in whole.items()},
+        f"shapes() are those of whole parameters ({tried.layout})",
+    )
+    again = Made(tried.saving(load=tried.layout), groups)
+    _resume(again)
+    rest, _ = again.train(range(HALFWAY, len(LRS)))
+    clause = f"it resumes to the bit ({tried.layout})"
+    hold(rest == then, f"{clause}: the losses differ; {rest}, not {then}")
+    hold_same(clause, again.weights(), weights, 0)
+    other = Made(tried.saving(load=""), groups)
+    _resume(other)
+    clause = f"it loads what one rank has written ({tried.layout})"
+    rest, _ = other.train(range(HALFWAY, len(LRS)))
+    _near(f"{clause}: the losses", rest, alone["losses"][HALFWAY:])
+    hold_same(clause, other.weights(), whole, 1e-5)
+
+
+def _resume(made: Made) -> None:
+    state = made.checkpointer().load().state
+    hold(state.step == HALFWAY, "a checkpoint is at the step that it was written at")
+
+
+def _state(plan: Any, step: int) -> Any:
+    from neox_core.checkpoint.state import TrainState
+
+    state = TrainState()
+    for _ in range(step):
+        state.advance(plan)
+    return state
+
+
+def _near(clause: str, got: list[float], wanted: list[float], tolerance: float = 1e-5) -> None:
+    near = all(abs(one - other) <= tolerance * (1 + abs(other)) for one, other in zip(got, wanted, strict=True))
+    hold(near, clause if near else f"{clause}; {got}, not {wanted}")
+
+
+def _reference(tried: Tried) -> tuple[list[float], list[float], dict[str, Tensor]]:
+    """Losses, norms before clipping, and weights of a loop in plain torch."""
+    plan = tried.plan
+    context = build_context(plan, build_groups(plan.cluster), 0)
+    model: Any = plan.architecture.load()[0](plan.model).build(VOCAB, context)
+    optimizer = build_optimizer(plan.optim, model, None, (), total_steps=plan.train.train_iters)
+    stream, losses, norms = batches(plan, None, range(len(LRS))), [], []
+    for lr in LRS:
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        mean, number = 0.0, plan.batch.gradient_accumulation
+        for _ in range(number):
+            tokens = next(stream)
+            loss = model.outputs(tokens[:, :-1]).cross_entropy(tokens[:, 1:].contiguous())
+            (loss / number).backward()
+            mean += float(loss.detach()) / number
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), plan.optim.gradient_clipping)))
+        losses.append(mean)
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, norms, {name: each.detach().clone() for name, each in model.named_parameters()}
+
+
+def _check_storage(engine: Any, model: nn.Module) -> None:
+    wanted = {name: each.numel() for name, each in model.named_parameters()}
+    for what in ("shards", "weights"):
+        found = dict.fromkeys(wanted, 0)
+        for shard in getattr(engine, what):
+            found[shard.name] += shard.count
+        hold(found == wanted, f"each element of a parameter is in `{what}` once, on one rank")
+    own = {id(each) for group in engine.optimizer.param_groups for each in group["params"]}
+    parameters = dict(model.named_parameters())
+    with engine.at_hand(), engine.filled_groups():
+        own |= {id(each) for group in engine.optimizer.param_groups for each in group["params"]}
+        for shard in engine.shards:
+            hold(id(shard.stepped) in own, f"what `shards` names is in the optimizer's groups; {shard.name} is not")
+            weight = parameters[shard.name].detach().reshape(-1)[shard.first : shard.first + shard.count]
+            hold(shard.stepped.dtype == torch.float32, f"what the optimizer steps is fp32; {shard.name} is not")
+            hold(
+                torch.equal(shard.part_of(shard.stepped), weight.float()), f"masters start as the weights; {shard.name}"
+            )
+    _check_shapes(engine, parameters, "")
+
+
+def _check_shapes(engine: Any, whole: Mapping[str, Tensor], layout: str) -> None:
+    shapes = {name: tuple(each) for name, each in engine.shapes().items()}
+    wanted = {name: tuple(each.shape) for name, each in whole.items()}
+    hold(shapes == wanted, f"shapes() are those of whole parameters{layout}")
+
+
+def _check_evaluation(made: Made, weights: dict[str, Tensor]) -> None:
+    made.seen.clear()
+    state, held_out = torch.get_rng_state(), [samples_of(99, 4), samples_of(98, 4)]
+    losses = made.engine.evaluate(held_out)
+    hold(made.seen == [(False, False)] * 2, "evaluate() runs the model in evaluation, without gradients")
+    hold(made.model.training, "evaluate() leaves the model in training")
+    hold(torch.equal(torch.get_rng_state(), state), "evaluate() draws no numbers from torch's own generator")
+    wanted = []
+    with torch.no_grad():
+        for each in held_out:
+            wanted.append(float(made.model.outputs(each[:, :-1]).cross_entropy(each[:, 1:].contiguous())))
+    _near("evaluate() gives the loss of each batch", [float(each) for each in losses], wanted)
+    hold_same("evaluate() changes no weight", made.weights(), weights, 0)
+
+
+def _check_keys(tried: Tried) -> None:
+    clause = "the keys of a micro-batch follow from the numbers of its samples in the run"
+    made = Made(tried, draws=True)
+    model: Any = made.model
+    model.forward = lambda compute, keys=None, *, routing=None: compute(model.outputs)
+    made.engine.start_at(0)
+    made.train(range(2))
+    wanted = sample_keys(tried.plan.train.seed, 0, 2 * tried.plan.batch.train_batch, torch.device("cpu"))
+    found = torch.cat(made.keys) if made.keys else torch.empty(0)
+    hold(torch.equal(found, wanted), clause)
+    later = Made(tried, draws=True)
+    later_model: Any = later.model
+    later_model.forward = lambda compute, keys=None, *, routing=None: compute(later_model.outputs)
+    later.engine.start_at(tried.plan.batch.train_batch)
+    later.train(range(1, 2))
+    found = torch.cat(later.keys) if later.keys else torch.empty(0)
+    hold(torch.equal(found, wanted[tried.plan.batch.train_batch :]), f"{clause}: start_at() says where they start")
+
+
+def _check_nonfinite(tried: Tried) -> None:
+    made = Made(tried)
+    engine, model, spoilt = made.engine, made.model, [False]
+
+    def look(embedding: nn.Module, given: tuple[Tensor, ...]) -> None:
+        spoilt[0] = bool(given[0][0, 0] == SPOILT)
+
+    def spoil(block: nn.Module, given: Any, out: Tensor) -> None:
+        if spoilt[0]:
+            out.register_hook(lambda gradient: gradient * float("inf"))
+
+    model.embedding.register_forward_pre_hook(look)
+    model.layers[1].register_forward_hook(spoil)
+    good = list(batches(tried.plan, None, range(3)))
+    number = tried.plan.batch.gradient_accumulation
+    engine.train_step(iter(good[:number]), LRS[0])
+    before, bad = made.weights(), [each.clone() for each in good[number : 2 * number]]
+    bad[-1][0, 0] = SPOILT
+    engine.train_step(iter(bad), LRS[1])
+    hold(not bool(engine.made_update()), "made_update() is False after a gradient that is not finite")
+    hold_same("a gradient that is not finite changes no weight", made.weights(), before, 0)
+    hold(engine.skipped_steps() == 1, "skipped_steps() counts updates that were left out")
+    found = engine.find_nonfinite()
+    wanted = {name for name, _ in model.named_parameters() if name.startswith(("embedding", "layers.0.", "layers.1."))}
+    hold(
+        {*found} == wanted,
+        f"find_nonfinite() names the parameters; {sorted({*found} ^ wanted)[:1]} is one too many, or lacks",
+    )
+    hold(found[-1] == "embedding.weight", f"find_nonfinite() names the last layer first; {found[:1]}")
+
+
+def _check_recomputed(tried: Tried) -> None:
+    clause = "what recomputes activations gives the same result and gradient"
+    recompute = RecomputePlan(layers=1, deepspeed=True)
+    plan = evolve(tried.plan, model=evolve(tried.plan.model, recompute=recompute))
+    by = evolve(tried, plan=plan).maker().recompute_by()
+    if by is None:
+        not_applicable(clause, "the engine leaves recomputation to the model")
+        return
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+    found = []
+    for call in (lambda run, given: run(given), by):
+        given = x.clone().requires_grad_()
+        result = call(lambda value: torch.tanh(value) * value, given)
+        result.square().sum().backward()
+        found.append({"the result": result.detach(), "the gradient": given.grad})
+    hold_same(clause, found[1], found[0], 0)
