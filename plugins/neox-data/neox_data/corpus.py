@@ -9,8 +9,8 @@ from pathlib import Path
 
 from attrs import define, frozen
 
-from neox_core.contracts import Corpus
 from neox_core.errors import DataError
+from neox_data.contracts import Corpus
 from neox_data.texts import KINDS, PACKED, Record, kind_of, read_records, texts_of
 
 

@@ -5,8 +5,9 @@ from neox_core.api import Component, Kind, hookimpl
 
 @hookimpl
 def neox_kinds() -> list[Kind]:
-    contract, said = "neox_core.contracts.data:NamedCorpus", "Texts that `neox data prepare` knows by name."
-    return [Kind("corpus", "neox_corpora", contracts=(contract,), help=said)]
+    contract, said = "neox_data.contracts:NamedCorpus", "Texts that `neox data prepare` knows by name."
+    kit = "neox_data.testing:check_corpus"
+    return [Kind("corpus", "neox_corpora", contracts=(contract,), kit=kit, help=said)]
 
 
 @hookimpl

@@ -34,7 +34,8 @@ from neox_data.vocabulary import TRAINED, open_corpus, train_vocabulary
 from neox_data.write_tokens import Journal, Written, write_tokens
 
 if TYPE_CHECKING:
-    from neox_core.contracts import Corpus, DataBackend, Tokenizer
+    from neox_core.contracts import DataBackend, Tokenizer
+    from neox_data.contracts import Corpus
 
 
 @frozen

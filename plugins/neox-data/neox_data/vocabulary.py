@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from neox_core.contracts import Corpus
 from neox_core.data.records import digest_of, hashes_of, read_json
 from neox_core.errors import DataError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.plan.runfile import ComponentRef
 from neox_core.terminal import echo
+from neox_data.contracts import Corpus
 from neox_data.corpus import Tally, fingerprint, num_bytes, read_documents, text_files
 from neox_data.manifest import copy_file, write_json
 from neox_data.progress import Advance, progress
 
 if TYPE_CHECKING:
-    from neox_core.contracts import NamedCorpus
+    from neox_data.contracts import NamedCorpus
 
 SAMPLE_BYTES_PER_TOKEN = 1024
 RECORD = "prepared.json"

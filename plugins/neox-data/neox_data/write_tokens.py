@@ -18,8 +18,9 @@ from neox_data.manifest import write_json
 from neox_data.progress import progress
 
 if TYPE_CHECKING:
-    from neox_core.contracts import Corpus, DataBackend, Tokenizer, TokenWriter
+    from neox_core.contracts import DataBackend, Tokenizer, TokenWriter
     from neox_core.plan.runfile import ComponentRef
+    from neox_data.contracts import Corpus
 
 BATCH_BYTES = 1 << 18
 """Text that is encoded together: as ids it takes some forty times as much memory for a moment."""

@@ -3,9 +3,9 @@ import os
 from pathlib import Path
 
 import pytest
+from neox_data.contracts import Corpus
 from neox_data.corpus import Tally, batches, fingerprint, num_bytes, read_documents, text_files
 
-from neox_core.contracts import Corpus
 from neox_core.errors import DataError
 
 

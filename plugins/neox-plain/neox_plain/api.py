@@ -1,5 +1,5 @@
-"""What other packages may import of this one: its engine, what an engine of another library derives from, and the keys
-and rules of precision.
+"""What other packages may import of this one: its engine, what other engines derive from, and the keys and rules that
+engines share.
 
 Listing an engine imports the keys alone; everything else is imported when it is asked for.
 """
@@ -12,18 +12,26 @@ from neox_plain.config.sections.precision import PrecisionSection
 if TYPE_CHECKING:
     from neox_plain.base_engine import BaseEngine, plain_options
     from neox_plain.clip import copy_marks
-    from neox_plain.config import precision_rules
+    from neox_plain.config import checkpoint_rules, precision_rules
     from neox_plain.config.memory import expected_memory
+    from neox_plain.config.precision_rules import enabled, left_off
     from neox_plain.engine import Engine, build_engine
+    from neox_plain.maker import Plain
     from neox_plain.peak import find_peak
+    from neox_plain.planner import PlainPlanner
 
 _LATER = {
     "BaseEngine": "base_engine:BaseEngine",
     "Engine": "engine:Engine",
+    "Plain": "maker:Plain",
+    "PlainPlanner": "planner:PlainPlanner",
     "build_engine": "engine:build_engine",
+    "checkpoint_rules": "planner:checkpoint_rules",
     "copy_marks": "clip:copy_marks",
+    "enabled": "config.precision_rules:enabled",
     "expected_memory": "config.memory:expected_memory",
     "find_peak": "peak:find_peak",
+    "left_off": "config.precision_rules:left_off",
     "plain_options": "base_engine:plain_options",
     "precision_rules": "planner:precision_rules",
 }
@@ -39,11 +47,16 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "BaseEngine",
     "Engine",
+    "Plain",
+    "PlainPlanner",
     "PrecisionSection",
     "build_engine",
+    "checkpoint_rules",
     "copy_marks",
+    "enabled",
     "expected_memory",
     "find_peak",
+    "left_off",
     "plain_options",
     "precision_rules",
 ]

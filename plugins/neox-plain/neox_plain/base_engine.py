@@ -195,8 +195,11 @@ class BaseEngine(ABC):
         ]
 
     def change_options(self, options: list[dict[str, Any]]) -> None:
-        """Take over what `changed_options` gave. Raises CheckpointError for another number of groups or other types."""
+        """Take over what `changed_options` gave, or nothing: a checkpoint of another program has no options. Raises
+        CheckpointError for another number of groups or other types.
+        """
         groups = self.optimizer.param_groups
+        options = options or [{} for _ in groups]
         if len(options) != len(groups):
             raise CheckpointError(f"{len(options)} parameter groups are stored, the optimizer has {len(groups)}")
         for group, option, first in zip(groups, options, self._options, strict=True):

@@ -88,7 +88,9 @@ class Criterion:
 
     def _mean(self, found: Any) -> Tensor:
         if not isinstance(found, Loss) or not isinstance(found.mean, Tensor) or found.mean.dim():
-            raise self.reference.fault("loss() does not give a Loss whose mean is a scalar")
+            given = type(found).__name__ if not isinstance(found, Loss) else _shown(found.mean)
+            clause = "its contract says that `mean` is a scalar"
+            raise self.reference.fault(f"loss() does not give a Loss whose mean is a scalar, but {given}: {clause}")
         return found.mean
 
     def _total(self, found: Loss, mean: Tensor, share: Tensor | None, seen: Sequence[Outputs]) -> Tensor:
@@ -112,3 +114,7 @@ class Criterion:
             own = value.detach()
             self._sums[name] = self._sums[name] + own if name in self._sums else own
         self._batches += 1
+
+
+def _shown(mean: object) -> str:
+    return f"one of {list(mean.shape)}" if isinstance(mean, Tensor) else f"one of a {type(mean).__name__}"

@@ -31,13 +31,14 @@ def build_engine(
     optimizer: torch.optim.Optimizer,
     context: BuildContext,
     curriculum: Curriculum | None = None,
+    made_as: type[Engine] | None = None,
 ) -> Engine:
-    """The engine over `model` and `optimizer`. curriculum: the one that the plan names.
+    """The engine over `model` and `optimizer`. curriculum: the one that the plan names. made_as: a class of it.
 
     Collective: every rank calls it. Raises ConfigError for an optimizer that does not work with the layout.
     """
     _spread(model, context.groups)
-    return Engine(plan, model, optimizer, context, curriculum)
+    return (made_as or Engine)(plan, model, optimizer, context, curriculum)
 
 
 def _spread(model: nn.Module, groups: Groups) -> None:

@@ -17,6 +17,11 @@ def neox_engines() -> list[Component]:
                     "neox_plain.config.sections.precision:PrecisionSection",
                     "Precision of weights and matmuls.",
                 ),
+                ConfigSection(
+                    "checkpoint block",
+                    "neox_plain.config.sections.checkpoint:CheckpointBlockSection",
+                    "How checkpoints are written.",
+                ),
             ),
         )
     ]

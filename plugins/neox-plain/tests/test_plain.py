@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from attrs import evolve
+from neox_author.testing.outputs import WholeLogits
 from neox_author.testing.plans import example_plan
 from neox_plain import average
 from neox_plain.api import Engine, build_engine
@@ -21,7 +22,6 @@ from torch import Tensor, nn
 from neox_core.errors import PluginError
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
-from neox_core.parallel.outputs import WholeLogits
 from neox_core.plan.runfile import ComponentRef, RunPlan
 from neox_core.run.optimizer import build_optimizer
 

@@ -8,10 +8,10 @@ import click
 
 from neox_core.config.report import spell
 from neox_core.hooks.loader import load_plugins
-from neox_core.plan.rules import rules_about
 from neox_core.terminal import echo, echo_json, paint
 from neox_reference.explain import find_keys, older_names
 from neox_reference.keys import Key, all_keys, keys_in_blocks
+from neox_reference.rule_index import rules_about
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 

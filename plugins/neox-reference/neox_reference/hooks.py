@@ -18,6 +18,7 @@ from neox_core.hooks import specs
 from neox_core.hooks.kinds import Kind
 from neox_core.hooks.loader import load_plugins
 from neox_core.hooks.registry import Registry
+from neox_reference.core_kinds import CONTRACTS, HELP
 from neox_reference.packages import first_party as of_neox
 
 CORE = Path(specs.__file__).parents[1]
@@ -108,7 +109,7 @@ def _definer(kind: Kind, registry: Registry) -> str:
 def _sections(registry: Registry) -> Iterator[str]:
     """What an offer is, and then the hooks."""
     classes = _classes(registry)
-    shown = {_name(contract): "" for kind in registry.kinds.values() for contract in kind.contracts}
+    shown = {contract: "" for kind in registry.kinds.values() for contract in contracts_of(kind)}
     """Classes that are not shown again: contract -> its hook, "" before it is shown."""
     yield "## Component\n"
     shown["Component"] = "With"
@@ -124,9 +125,9 @@ def _sections(registry: Registry) -> Iterator[str]:
     for kind in registry.kinds.values():
         yield f"## {kind.hook}\n"
         yield f"`{kind.hook}()` returns a list of `Component`."
-        yield f"{inspect.cleandoc(kind.help)}\n" if kind.help else ""
+        yield f"{help_of(kind)}\n" if help_of(kind) else ""
         yield from _kind(kind, _definer(kind, registry))
-        for contract in map(_name, kind.contracts):
+        for contract in contracts_of(kind):
             if shown[contract]:
                 yield f"Contract `{contract}`: as that of [`{shown[contract]}`](#{shown[contract]}).\n"
                 continue
@@ -134,8 +135,13 @@ def _sections(registry: Registry) -> Iterator[str]:
             yield from _class(contract, classes, "Contract", shown)
 
 
-def _name(contract: str) -> str:
-    return contract.partition(":")[2]
+def contracts_of(kind: Kind) -> tuple[str, ...]:
+    """The names of the Protocols of its target."""
+    return CONTRACTS.get(kind.name, tuple(contract.partition(":")[2] for contract in kind.contracts))
+
+
+def help_of(kind: Kind) -> str:
+    return HELP.get(kind.name, inspect.cleandoc(kind.help))
 
 
 def _kind(kind: Kind, definer: str) -> Iterator[str]:

@@ -29,7 +29,8 @@ def document(registry: Registry) -> str:
             keys[entry.plugin.id].update(by_key(section.settings))
     for entry in registry.entries():
         if first_party(entry.plugin.id):
-            names[entry.kind][entry.plugin.id].append(entry.component.name)
+            if entry.kind != "dialect" or entry.load().names_in(""):  # others know older keys alone, which `keys` has
+                names[entry.kind][entry.plugin.id].append(entry.component.name)
             if entry.component.settings is not None and not entry.definition.settings_at:
                 keys[entry.plugin.id].update(by_key(entry.component.settings))
     for name, plugin in registry.definers.items():

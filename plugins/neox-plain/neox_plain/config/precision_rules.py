@@ -1,13 +1,14 @@
 """Rules of fp16, bf16 and autocast, and their part of the plan, for every engine that has their keys."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from neox_core.config.problem import Problem
 from neox_core.config.schema.sections.training import TrainingSection
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.idle import Idle, idle_rule
-from neox_core.plan.rules.rule import enabled, left_off, rule
+from neox_core.plan.rules.rule import rule
 from neox_core.plan.runfile import PrecisionPlan
 from neox_plain.config.sections.precision import PrecisionSection
 
@@ -19,6 +20,20 @@ def precision_plan(config: Config) -> PrecisionPlan:
 
 
 BLOCKS = ("fp16", "bf16", "amp", "torch_autocast")
+
+
+def enabled(block: Any) -> bool:
+    """Whether a block is written and switched on."""
+    return block is not None and bool(block.enabled)
+
+
+def left_off(config: Config, keys: Iterable[str]) -> Iterator[Problem]:
+    """Warnings for blocks, by their keys, that are written without the `enabled` that switches them on."""
+    for key in keys:
+        if config.loaded.values.get(key) is not None and not config.is_set(f"{key}.enabled"):
+            written = [path for path in config.loaded.places if path.startswith(f"{key}.")]
+            hint = f"{key}: {{enabled: true}}, or remove it"
+            yield config.problem(f"does nothing without {key}.enabled", min(written, default=key), hint, "warning")
 
 
 @rule(*(f"{key}.enabled" for key in BLOCKS))

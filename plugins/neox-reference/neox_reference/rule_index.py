@@ -1,0 +1,23 @@
+"""The rules between keys, and those about one key."""
+
+from neox_core.hooks.registry import Registry
+from neox_core.plan.planners import planner_of
+from neox_core.plan.rules import RULES, components
+from neox_core.plan.rules.rule import Rule, keys_of
+
+
+def all_rules(registry: Registry) -> tuple[Rule, ...]:
+    """The rules of the core, then those of every architecture and engine."""
+    entries = (each for each in registry.entries() if each.definition.plans)
+    return tuple(dict.fromkeys((*RULES, *(rule for each in entries for rule in planner_of(each).rules))))
+
+
+def rules_about(key: str, registry: Registry) -> tuple[tuple[str, str], ...]:
+    """(name, what it says) of each rule that concerns a dotted key written with `_`, or keys of its block."""
+    choosing = tuple(kind.key for kind in registry.kinds_of_plugins() if kind.key and kind.used)
+    more = {components.components_have_libraries: choosing}
+    return tuple(
+        (each.__name__, (each.__doc__ or "").strip())
+        for each in all_rules(registry)
+        if any(mine == key or mine.startswith(f"{key}.") for mine in (*keys_of(each), *more.get(each, ())))
+    )
