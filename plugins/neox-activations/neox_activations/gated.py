@@ -32,6 +32,14 @@ class GeGLU(Gated):
         return compute(x)
 
 
+class TanhGeGLU(Gated):
+    """`value * GELU(gate)`, GELU by tanh, as in Gemma."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        value, gate = x.chunk(2, dim=-1)
+        return value * F.gelu(gate, approximate="tanh")
+
+
 class SwiGLU(Gated):
     """`value * SiLU(gate)`, SiLU(x) = x * sigmoid(x)."""
 

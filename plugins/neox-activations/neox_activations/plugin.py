@@ -33,6 +33,12 @@ def neox_activations() -> list[Component]:
             planner=GATED,
         ),
         Component(
+            "tanh-geglu",
+            "neox_activations.gated:TanhGeGLU",
+            summary="value * GELU(gate) by tanh, as in Gemma",
+            planner=GATED,
+        ),
+        Component(
             "swiglu",
             "neox_activations.gated:SwiGLU",
             summary="value * SiLU(gate) (arXiv:2002.05202)",

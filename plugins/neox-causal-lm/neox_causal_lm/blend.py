@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import frozen
-
-from neox_core.kernels.compile_c import native
+from neox_kernels.api import native
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from neox_causal_lm.samples import Samples, open_samples
 from neox_causal_lm.streams import Streams, open_streams
 from neox_core.contracts.objective import Loss
@@ -12,6 +14,7 @@ from neox_core.contracts.objective import Loss
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from neox_causal_lm.plugin import CausalLMSettings
     from neox_core.contracts.objective import Batch, Datasets, Run, Split
     from neox_core.plan.runfile import RunPlan
 
@@ -41,8 +44,19 @@ class NextToken:
 class CausalLM(NextToken):
     """Documents are laid end to end and cut into samples, in the order of GPT-NeoX."""
 
-    def __init__(self, plan: RunPlan, settings: None = None) -> None:
-        self._plan = plan
+    def __init__(self, plan: RunPlan, settings: CausalLMSettings | None = None) -> None:
+        self._plan, self._z_loss = plan, 0.0 if settings is None else settings.z_loss
+
+    def loss(self, run: Run, batch: Batch) -> Loss:
+        """The cross-entropy, and in training z-loss times the mean square of the logarithm of softmax's denominator."""
+        if not self._z_loss or not torch.is_grad_enabled():
+            return super().loss(run, batch)
+        labels = self.labels(batch)
+        scores, counts = run(self.inputs(batch)).scores(labels), labels != IGNORED
+        number = counts.sum().clamp(min=1)
+        cross_entropy = -scores.log_prob.sum() / number
+        z = (scores.log_sum.square() * counts).sum() / number
+        return Loss(cross_entropy + self._z_loss * z, {"cross_entropy": cross_entropy.detach(), "z": z.detach()})
 
     def samples(self, split: Split, datasets: Datasets, vocab_size: int, rounds: Sequence[int]) -> Samples | Streams:
         if datasets.streamed:

@@ -1,6 +1,19 @@
 """Offers the objective of a causal language model."""
 
-from neox_core.api import Component, hookimpl
+from attrs import frozen
+from attrs import validators as v
+
+from neox_core.api import Component, hookimpl, setting
+
+
+@frozen
+class CausalLMSettings:
+    z_loss: float = setting(
+        0.0,
+        help="In training, add this many times the mean square of the logarithm of the softmax's denominator, which "
+        "keeps logits small (1e-4 in PaLM, arXiv:2204.02311, section 5); 0: do not.",
+        check=v.ge(0),
+    )
 
 
 @hookimpl
@@ -9,6 +22,7 @@ def neox_objectives() -> list[Component]:
         Component(
             name="causal-lm",
             target="neox_causal_lm.objective:CausalLM",
+            settings=CausalLMSettings,
             summary="predict the next token; documents are packed into samples as GPT-NeoX does.",
         )
     ]

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neox_causal_lm.blend import SOURCE, build_blend, normalise, samples_of_each, weights_by_documents
-
-from neox_core.kernels.compile_c import COMPILERS, native
+from neox_kernels.compile_c import COMPILERS, native
 
 WEIGHTS = st.lists(st.floats(0.01, 10), min_size=1, max_size=6)
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attrs import frozen
+from neox_data.api import Corpus
 
-from neox_core.contracts import Corpus
 from neox_core.errors import DataError
 from neox_corpora.download import download
 

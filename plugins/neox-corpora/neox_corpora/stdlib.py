@@ -6,7 +6,8 @@ import hashlib
 import sysconfig
 from pathlib import Path
 
-from neox_core.contracts import Corpus
+from neox_data.api import Corpus
+
 from neox_core.errors import DataError
 
 NOT_OURS = frozenset({"site-packages", "dist-packages", "__pycache__"})

@@ -230,3 +230,5 @@ def _whole_sequences(config: Any, path: str) -> Iterator[Problem]:
         yield Problem("is not available with sequence-parallel, whose ranks have parts of a sequence", path)
     if config.components("sparse layout"):
         yield Problem("is not available with sparse attention, whose layouts are of seq-length tokens", path)
+    if path.startswith(LTD) and config.value("sliding_window_width") is not None:
+        yield Problem("is not available with sliding windows, which count all tokens of a sample", path)

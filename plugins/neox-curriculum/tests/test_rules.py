@@ -47,7 +47,7 @@ OLDER = SeqlenBlock(
     schedule_type="fixed_linear",
     schedule_config=LINEAR,
 )
-PLAIN = {"seq_length": 32, "num_layers": 4, "num_workers": 2, "sequence_parallel": False}
+PLAIN = {"seq_length": 32, "num_layers": 4, "num_workers": 2, "sequence_parallel": False, "sliding_window_width": None}
 
 
 def metrics(**metrics: Metric) -> DataEfficiencyBlock:
@@ -187,3 +187,9 @@ def test_a_switch_counts_where_those_around_it_are_on() -> None:
     )
     (warning,) = said(alone)
     assert warning.startswith("warning data_efficiency.enabled: does nothing while")
+
+
+def test_windows_count_tokens_that_are_not_there() -> None:
+    assert said(routed(), sliding_window_width=8) == [
+        f"{LTD}.enabled: is not available with sliding windows, which count all tokens of a sample"
+    ]

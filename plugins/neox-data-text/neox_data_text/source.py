@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
-from neox_data.api import Tally, fingerprint, kind_of, read_documents, text_files
+from neox_data.api import Corpus, Tally, fingerprint, kind_of, read_documents, text_files
 
-from neox_core.contracts import Corpus
 from neox_core.errors import DataError
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from neox_author.testing.outputs import WholeLogits
 from neox_author.testing.plans import example_plan
 from neox_deepspeed.api import build_engine
 from neox_deepspeed.start import engine_config
@@ -16,7 +17,6 @@ from torch import Tensor, nn
 
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
-from neox_core.parallel.outputs import WholeLogits
 from neox_core.plan.runfile import ComponentRef, PrecisionPlan, RunPlan
 from neox_core.run.optimizer import build_optimizer, spared_from_decay
 

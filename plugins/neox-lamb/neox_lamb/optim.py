@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from attrs import asdict
+from neox_kernels.api import native_for
 from torch import Tensor
 
-from neox_core.kernels.compile_c import native_for
 from neox_lamb.plugin import LambSettings
 
 SOURCE = Path(__file__).with_name("step.cpp")

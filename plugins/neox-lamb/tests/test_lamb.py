@@ -3,11 +3,11 @@ from math import sqrt
 import pytest
 import torch
 from neox_author.testing import assert_light, build, check_optimizer, load_only
+from neox_kernels.compile_c import native
 from neox_lamb.optim import SOURCE
 
 from neox_core.errors import ConfigError
 from neox_core.hooks.registry import Entry
-from neox_core.kernels.compile_c import native
 
 BETAS, EPS, LR, DECAY = (0.8, 0.95), 1e-6, 0.05, 0.1
 

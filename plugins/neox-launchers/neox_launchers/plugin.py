@@ -1,11 +1,11 @@
 """What neox-launchers offers."""
 
 from neox_core.api import Component, hookimpl
-from neox_launchers.settings import LauncherSettings
+from neox_launchers.settings import LauncherSettings, SlurmSettings
 
 
-def _offer(name: str, target: str, summary: str) -> Component:
-    return Component(name, f"neox_launchers.{target}", LauncherSettings, summary=summary, needs=("torch",))
+def _offer(name: str, target: str, summary: str, settings: type = LauncherSettings) -> Component:
+    return Component(name, f"neox_launchers.{target}", settings, summary=summary, needs=("torch",))
 
 
 @hookimpl
@@ -17,5 +17,5 @@ def neox_launchers() -> list[Component]:
         _offer("mvapich", "mpi:hydra", "The same by the mpirun of MVAPICH"),
         _offer("mpich", "mpi:hydra", "The same by the mpirun of MPICH"),
         _offer("impi", "mpi:hydra", "The same by the mpirun of Intel MPI"),
-        _offer("slurm", "slurm:slurm", "The same on each host of a Slurm allocation, by srun"),
+        _offer("slurm", "slurm:slurm", "The same on each host of a Slurm allocation, by srun", SlurmSettings),
     ]

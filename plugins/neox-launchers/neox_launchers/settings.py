@@ -1,8 +1,15 @@
 """Settings of the launchers: top-level keys of a config."""
 
+from typing import Any
+
 from attrs import frozen
 
 from neox_core.api import setting
+
+
+def _no_option(instance: Any, field: Any, value: str | None) -> None:
+    if value is not None and (not value or value.startswith("-")):
+        raise ValueError("must be a text that does not begin with -")
 
 
 @frozen
@@ -13,3 +20,13 @@ class LauncherSettings:
         changes="output",
         origin="gpt-neox",
     )
+
+
+def _srun(help: str) -> Any:
+    return setting(None, help=help, check=_no_option, changes="output", origin="gpt-neox")
+
+
+@frozen
+class SlurmSettings(LauncherSettings):
+    comment: str | None = _srun("Comment on the job step, given to srun.")
+    account: str | None = _srun("Account that the job step is charged to, given to srun.")

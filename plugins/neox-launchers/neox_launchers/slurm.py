@@ -11,10 +11,10 @@ from neox_core.contracts.host import LaunchCommand
 from neox_core.plan.runfile import RunPlan
 from neox_launchers.agents import Words, names, one_each
 from neox_launchers.environment import environment
-from neox_launchers.settings import LauncherSettings
+from neox_launchers.settings import SlurmSettings
 
 
-def slurm(plan: RunPlan, run_file: Path, settings: LauncherSettings) -> LaunchCommand:
+def slurm(plan: RunPlan, run_file: Path, settings: SlurmSettings) -> LaunchCommand:
     """The plan's ranks on its hosts by srun; on a single host that is this machine, as `local` does it.
 
     srun uses the allocation it finds itself in. A host that fails does not make it kill the others: they are asked, by
@@ -25,7 +25,11 @@ def slurm(plan: RunPlan, run_file: Path, settings: LauncherSettings) -> LaunchCo
     places = ("--nodes", count, "--ntasks", count, "--ntasks-per-node", "1", "--nodelist", ",".join(hosts))
     no_guesses = ("--mpi", "none", "--cpu-bind", "none", "--kill-on-bad-exit=0", "--wait", "0", "--export", "ALL")
 
+    said = {"--comment": settings.comment, "--account": settings.account}
+    more = (word for option, value in said.items() if value is not None for word in (option, value))
+    options = (*places, *no_guesses, *more)
+
     def srun(agent: Words) -> Words:
-        return ("srun", *places, *no_guesses, "--chdir", str(Path.cwd()), *agent, "slurm")
+        return ("srun", *options, "--chdir", str(Path.cwd()), *agent, "slurm")
 
     return one_each(plan, run_file, settings, srun, environment(plan))

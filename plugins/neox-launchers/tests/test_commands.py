@@ -58,6 +58,11 @@ def test_srun_starts_one_agent_a_host_and_lets_the_others_save(tmp_path):
     assert "--kill-on-bad-exit=0" in srun
     assert srun[-1] == "slurm"
     assert command.env["DS_ACCELERATOR"] == "cpu"
+    charged = check_launcher(
+        load_only("neox-launchers"), "slurm", example_plan(tmp_path, ranks=[2, 2]), account="lab", comment="a run"
+    )
+    assert dict(pairwise(charged.argv)).items() >= {"--account": "lab", "--comment": "a run"}.items()
+    assert "--account" not in srun
     alone = check_launcher(load_only("neox-launchers"), "slurm", example_plan(tmp_path, ranks=[2]))
     assert "srun" not in alone.argv
 

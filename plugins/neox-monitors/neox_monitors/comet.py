@@ -40,6 +40,10 @@ class Comet:
             raise PluginError(f"Comet: {error}", hint=hint) from error
         if block.experiment_name is not None:
             self._experiment.set_name(block.experiment_name)
+        if block.tags:
+            self._experiment.add_tags(list(block.tags))
+        if block.others:
+            self._experiment.log_others(dict(block.others))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         sample = step * self._samples_per_step

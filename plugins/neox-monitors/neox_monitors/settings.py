@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from attrs import frozen
+from attrs import Factory, frozen
 from attrs import validators as v
 
 from neox_core.api import setting
@@ -85,6 +85,8 @@ class CometBlock:
         check=v.gt(0),
     )
     experiment_name: str | None = _output(None, help="Name of the experiment. Default: one of Comet's.")
+    tags: tuple[str, ...] = _output((), help="Tags of the experiment.")
+    others: dict[str, Any] = _output(Factory(dict), help="Further values that describe the experiment, by name.")
     api_key: str | None = _output(
         None, help="Refused in a config, which is copied and shared: set COMET_API_KEY in the environment.", secret=True
     )

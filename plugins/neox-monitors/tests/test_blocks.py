@@ -171,6 +171,7 @@ def test_comet_gets_an_experiment_with_a_value_of_each_name_every_so_many_sample
     monkeypatch.setenv("COMET_LOGGING_CONSOLE", "ERROR")
     key = "0123456789abcdef0123456789abcdef"
     comet = {"online": False, "experiment_key": key, "experiment_name": "named", "project": "p", "workspace": "w"}
+    comet |= {"tags": ("first", "second"), "others": {"note": "kept"}}
     monitor = start("comet", evolve(run, samples_per_step=50), comet={**comet, "samples_log_interval": 100})
     for step in range(1, 6):
         monitor.log(step, {"lr": step / 10})
@@ -188,6 +189,8 @@ def test_comet_gets_an_experiment_with_a_value_of_each_name_every_so_many_sample
         ("Train/Samples/lr", 250, 0.5),
     ]
     assert "named" in json.dumps(messages)
+    assert "kept" in json.dumps(messages)
+    assert all(tag in json.dumps([about, messages]) for tag in comet["tags"])
 
 
 @pytest.mark.parametrize("name", ["csv_monitor", "tensorboard"])

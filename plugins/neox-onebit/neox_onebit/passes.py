@@ -14,9 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from neox_kernels.api import native_for
 from torch import Tensor
-
-from neox_core.kernels.compile_c import native_for
 
 _SCALE = 4
 """Bytes of the scale, which follows the signs."""

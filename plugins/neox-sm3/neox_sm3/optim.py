@@ -2,6 +2,8 @@
 
 Of the squared gradients of a matrix it keeps one number for each row and each column: `bounds`, each at least the sum
 of every element in it. The estimate of an element is the least of the bounds that it is under, plus its new square.
+The paper has no `beta`. With one the estimates are means that forget, and a bound keeps its largest so far, as that of
+GPT-NeoX does.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from typing import Any
 
 import torch
 from attrs import asdict
+from neox_kernels.api import native_for
 from torch import Tensor
 
-from neox_core.kernels.compile_c import native_for
 from neox_sm3.plugin import SM3Settings
 
 SOURCE = Path(__file__).with_name("step.cpp")
@@ -97,7 +99,8 @@ def _step(weight: Tensor, grad: Tensor, group: dict[str, Any], state: dict[str, 
     squares.addcmul_(grad, grad, value=1 - beta)
     for dim, bound in enumerate(bounds):
         others = [each for each in axes if each != dim]
-        bound.copy_(squares.amax(others, keepdim=True) if others else squares)
+        reduced = squares.amax(others, keepdim=True) if others else squares
+        bound.copy_(torch.maximum(bound, reduced) if beta else reduced)
     step = squares.add_(group["eps"]).sqrt_().reciprocal_().mul_(grad)
     if "momentum" in state:
         step = state["momentum"].lerp_(step, 1 - group["momentum"])
@@ -114,6 +117,8 @@ def _one_pass(weight: Tensor, grad: Tensor, group: dict[str, Any], state: dict[s
     (height, width), threads = weight.shape, min(torch.get_num_threads(), len(weight))
     rows, columns = state["bound_0"], state["bound_1"]
     grown = columns.new_zeros(threads, width)
+    if group["beta"]:
+        grown[0] = columns[0]
     places = [weight, grad, rows, columns, grown, momentum]
     kept = 1 - group["lr"] * group["weight_decay"]
     numbers = [group["lr"], kept, group["beta"], group["eps"], group["momentum"]]

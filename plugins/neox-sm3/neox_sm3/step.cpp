@@ -1,13 +1,14 @@
 // SM3 over the rows of a matrix, one pass: reads weight and gradient, writes weight; momentum may be null.
 //
 // rows: bound of each row, read and written. columns: bound of each column. grown: [threads, width], the new bounds of
-// the columns as each thread saw them; zero at the start.
+// the columns as each thread saw them; zero at the start, or with beta the old bounds in those of one thread: then
+// fresh is below 1, and a bound keeps its largest so far.
 
 static void move(float *__restrict__ weight, const float *__restrict__ grad, const float *__restrict__ columns,
                  float *__restrict__ grown, float *__restrict__ row, long width, float lr, float kept, float old,
                  float fresh, float eps) {
     const float bound = *row;
-    float highest = 0.0f;
+    float highest = fresh < 1.0f ? bound : 0.0f;
 #pragma omp simd reduction(max : highest)
     for (long j = 0; j < width; ++j) {
         const float slope = grad[j];
@@ -23,7 +24,7 @@ static void move_on(float *__restrict__ weight, const float *__restrict__ grad, 
                     float *__restrict__ grown, float *__restrict__ row, float *__restrict__ momentum, long width,
                     float lr, float kept, float old, float fresh, float eps, float again) {
     const float bound = *row;
-    float highest = 0.0f;
+    float highest = fresh < 1.0f ? bound : 0.0f;
 #pragma omp simd reduction(max : highest)
     for (long j = 0; j < width; ++j) {
         const float slope = grad[j];

@@ -44,7 +44,7 @@ class GPT2BPETokenizer(LibraryTokenizer):
 
     @classmethod
     def train(cls, texts: Iterator[str], vocab_size: int, folder: Path) -> dict[str, str]:
-        """Learn `vocab_size` tokens, fewer where the texts hold fewer pairs; see contracts.TrainableTokenizer."""
+        """Learn `vocab_size` tokens, fewer where the texts hold fewer pairs; see neox_data.api.TrainableTokenizer."""
         if vocab_size < SMALLEST:
             raise DataError(f"a byte-level vocabulary has at least {SMALLEST} tokens, not {vocab_size}")
         tokenizer = _byte_level(models.BPE())

@@ -39,7 +39,7 @@ class SPMTokenizer:
 
     @classmethod
     def train(cls, texts: Iterator[str], vocab_size: int, folder: Path) -> dict[str, str]:
-        """Learn a unigram model with a fallback to bytes, which changes no text; see contracts.TrainableTokenizer."""
+        """Learn a unigram model with a fallback to bytes, which changes no text: neox_data.api.TrainableTokenizer."""
         spm = library("sentencepiece", "SPMTokenizer")
         model = io.BytesIO()
         try:

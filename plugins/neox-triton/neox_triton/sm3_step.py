@@ -1,6 +1,7 @@
 """A step of SM3-II for a matrix (Anil et al. 2019, arXiv:1901.11150): one pass over weight and gradient.
 
-The new bounds are maxima, whose order changes no bit, so programs may meet in them by atomic operations.
+The new bounds are maxima, whose order changes no bit, so programs may meet in them by atomic operations. With beta they
+start from the old ones, of which they keep the larger.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def sm3_step(
     height, width = weight.shape
     tile = SM3_STEP.of(weight)
     bounds = [each.float() for each in (rows, columns)]  # atomic operations have no narrow maxima
-    grown = [torch.zeros_like(each) for each in bounds]
+    grown = [each.clone() if beta > 0 else torch.zeros_like(each) for each in bounds]
     launch(
         _step,
         (triton.cdiv(height, TILE_ROWS), triton.cdiv(width, tile.block)),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from neox_plain.api import expected_memory, precision_rules
+from neox_plain.api import checkpoint_rules, expected_memory, precision_rules
 
 from neox_core.config.schema.convert import Field, block_of, by_key
 from neox_core.config.schema.structure import Config
@@ -36,7 +36,18 @@ class DeepSpeedPlanner:
 
     rules: Sequence[Rule] = tuple(
         each
-        for area in (precision_rules, parallelism, optimizer, precision, zero, offload, engine, profiling, idle)
+        for area in (
+            precision_rules,
+            checkpoint_rules,
+            parallelism,
+            optimizer,
+            precision,
+            zero,
+            offload,
+            engine,
+            profiling,
+            idle,
+        )
         for each in rules_in(area)
     )
     recomputes = True

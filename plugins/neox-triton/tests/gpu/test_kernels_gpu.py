@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from neox_author.api import installed_ops
 from neox_kernels.api import TOLERANCE, error_of
 from neox_triton.plugin import KERNELS, target_of
 
 from neox_core.hooks.component import load_path
 from neox_core.hooks.loader import load_plugins
-from neox_core.hooks.ops import installed_ops
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 GPU = torch.device("cuda")

@@ -8,10 +8,10 @@ from attrs import evolve
 from neox_gpt.architecture import GPTArchitecture
 from neox_gpt.build import build_model
 from neox_gpt.config.plan import GPTPlan
+from neox_kernels.api import use_kernels
 from neox_triton.plugin import KERNELS, target_of
 
 from neox_core.hooks.component import load_path
-from neox_core.kernels.choose import use_kernels
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.parallel.sample_keys import sample_keys

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from neox_author.api import installed_ops
 from neox_kernels.api import TOLERANCE, Row, Tile, compare, tiles_for, width_of, write_table
 from neox_triton.launch import Launch
 from neox_triton.plugin import KERNELS, target_of
 
 from neox_core.hooks.component import load_path
 from neox_core.hooks.loader import load_plugins
-from neox_core.hooks.ops import installed_ops
 
 CPU = torch.device("cpu")
 REFERENCES = {op.name: op.reference for op in installed_ops(load_plugins().registry)}

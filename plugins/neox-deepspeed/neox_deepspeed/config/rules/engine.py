@@ -4,11 +4,13 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from neox_plain.api import left_off
+
 from neox_core.api import Problem
 from neox_core.config.schema.convert import Field, block_of, by_key
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import left_off, rule
+from neox_core.plan.rules.rule import rule
 from neox_deepspeed.config.sections.engine import EngineSection
 
 EXTRA = "deepspeed_extra_args"

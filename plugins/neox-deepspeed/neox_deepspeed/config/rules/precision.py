@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from neox_plain.api import PrecisionSection
+from neox_plain.api import PrecisionSection, enabled
 
 from neox_core.api import Problem
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.rules.rule import enabled, rule
+from neox_core.plan.rules.rule import rule
 from neox_deepspeed.config.owners import owns_parameters
 from neox_deepspeed.config.sections.zero import ZeroSection
 
@@ -20,9 +20,8 @@ def hysteresis_needs_zero(config: Config, shape: ClusterShape) -> Iterator[Probl
         return
     for key in ("fp16.hysteresis", "fp16.consecutive_hysteresis"):
         if config.is_set(key):
-            yield config.problem(
-                "DeepSpeed ignores it at ZeRO stage 0", key, "zero_optimization: {stage: 1}, or remove it"
-            )
+            said = "does nothing: at ZeRO stage 0 DeepSpeed lowers the loss scale at every overflow"
+            yield config.problem(said, key, "zero_optimization: {stage: 1}", "note")
 
 
 @rule("amp.enabled", "zero_optimization.stage")

@@ -168,7 +168,8 @@ def rows_of_a_whole_table(config: Config, shape: ClusterShape) -> Iterator[Probl
 def no_overlap_in_a_pipeline(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """The pipeline engine reduces only after the backward pass."""
     if _zero(config).overlap_comm and config.section(ParallelismSection).pipe_parallel_size > 1:
-        yield config.problem("is not done in a pipeline", f"{BLOCK}.overlap_comm", "overlap_comm: false")
+        said = "does nothing: a pipeline reduces the gradients after the backward pass"
+        yield config.problem(said, f"{BLOCK}.overlap_comm", severity="note")
 
 
 @rule(f"{BLOCK}.elastic_checkpoint")
