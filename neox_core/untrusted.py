@@ -64,9 +64,7 @@ def read_object(path: Path, error: type[NeoxError], most: int = MOST_BYTES) -> d
 
 
 def strict_converter() -> Converter:
-    """A converter that does not convert: it refuses a number for a text, a text for a number, 3.0 for 3, and unknown
-    keys.
-    """
+    """A converter that does not convert: it refuses a number for a text, 3.0 for 3, and unknown keys."""
     converter = make_converter(forbid_extra_keys=True)
     converter.register_structure_hook(bool, lambda value, _: _only(value, bool))
     converter.register_structure_hook(int, lambda value, _: _only(value, int))

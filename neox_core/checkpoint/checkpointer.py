@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed as dist
 from attrs import evolve, fields, frozen
@@ -39,6 +39,7 @@ from neox_core.checkpoint.write import (
 from neox_core.contracts.optim import planned_schedule
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import optim_of, to_json, unknown
+from neox_core.plan.stored.earlier import terms_today
 from neox_core.plan.stored.remote import Remote, checkpoint_to_load, find_at, open_stores
 from neox_core.plan.stored.saved import RUN, STATE, find_checkpoint, require_checkpoint, step_of
 from neox_core.plan.stored.schedule import schedule_terms
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpointer", "Resumed", "find_checkpoint", "read_weights"]
 
+T = TypeVar("T")
 _ANOTHER = "load another checkpoint"
 _SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
@@ -126,9 +128,7 @@ class Checkpointer:
             self._own(self._store)
         if self._rank == 0 and plan.save is not None:
             remove_leftovers(Path(plan.save) if self._store is None else self._store.folder)
-        places: list[tuple[Path | None, bool]] = []
-        self._on_all_ranks(lambda: places.append(checkpoint_to_load(plan, self._stores)))
-        ((folder, own),) = places
+        folder, own = self._on_all_ranks(lambda: checkpoint_to_load(plan, self._stores))
         agree_on_step(-1 if folder is None else step_of(folder), self._groups, self._device)
         require_checkpoint(plan, folder)
         if folder is None:
@@ -137,16 +137,13 @@ class Checkpointer:
 
     def _resume(self, folder: Path, *, own: bool) -> Resumed:
         """Load the checkpoint in a folder, or that of a store which `Remote.find` has found."""
-        found: list[Resumed] = []
         store = next((each for each in self._stores.values() if each.folder in (folder, folder.parent)), None)
         if store is None:
-            self._on_all_ranks(lambda: found.append(self._read(folder, CheckpointReader(folder), own=own)))
-            return found[0]
-        reader = CheckpointReader(folder, store.fetch)
+            return self._on_all_ranks(lambda: self._read(folder, CheckpointReader(folder), own=own))
         with store.naming():
-            self._on_all_ranks(lambda: found.append(self._read(folder, reader, own=own)))
+            found = self._on_all_ranks(lambda: self._read(folder, CheckpointReader(folder, store.fetch), own=own))
         shutil.rmtree(folder, ignore_errors=True)  # other ranks of this host do the same
-        return evolve(found[0], path=store.shown(folder))
+        return evolve(found, path=store.shown(folder))
 
     def rewind(self, state: TrainState) -> None:
         """Go back to the checkpoint that this run has saved or loaded last, and make `state` what it was there."""
@@ -154,9 +151,7 @@ class Checkpointer:
             raise CheckpointError("this run has not saved a checkpoint to rewind to", hint="set save and save-interval")
         folder: Path | None = Path(self._plan.checkpoint.save or "", f"step-{self._saved_step:08d}")
         if self._store is not None:
-            places: list[Path | None] = []
-            self._on_all_ranks(lambda: places.append(find_at(self._plan.checkpoint.save, self._stores)))
-            folder = places[0]
+            folder = self._on_all_ranks(lambda: find_at(self._plan.checkpoint.save, self._stores))
             if folder is None or step_of(folder) != self._saved_step:
                 raise CheckpointError(f"{self._store.url}: the checkpoint of step {self._saved_step} is gone")
         resumed = self._resume(Path(folder or ""), own=True)
@@ -304,7 +299,7 @@ class Checkpointer:
             ranks = f"{reader.manifest.world_size} ranks, not {self._world_size}"
             return [f"written by {ranks}: the random generators are seeded again"]
         try:
-            write_rng(reader.rng(self._rank), self._device)
+            write_rng(reader.of_rank("rng", self._rank), self._device)
         except (KeyError, ValueError, TypeError, RuntimeError, OverflowError) as error:
             raise CheckpointError(f"{reader.folder}: not a state of a random generator: {error}") from error
         return []
@@ -317,6 +312,7 @@ class Checkpointer:
             self._plan.optim.schedule.load()  # the config replaces it, so it counts as read
             here = (self._plan.checkpoint.schedules or {}).get(optim.schedule.identity, unknown(optim.schedule))
             return evolve(optim, schedule=evolve(here, settings=optim.schedule.settings))
+        stored = terms_today(stored, mine)
         if source == "must-match" and mine != stored:
             keys = sorted(key for key in {*mine, *stored} if mine.get(key) != stored.get(key))
             changes = "; ".join(f"{short(key)}: {short(stored.get(key))} there, {mine.get(key)} here" for key in keys)
@@ -352,14 +348,17 @@ class Checkpointer:
     def _schedule(self, optim: OptimPlan) -> LRSchedule:
         return planned_schedule(optim, self._plan.train.train_iters)
 
-    def _on_all_ranks(self, act: Callable[[], object]) -> None:
+    def _on_all_ranks(self, act: Callable[[], T]) -> T:
         """Do it on this rank, then check that every rank could."""
         failure: CheckpointError | None = None
+        found: Any = None
         try:
-            act()
+            found = act()
         except CheckpointError as error:
             failure = error
         agree(failure, self._groups, self._device)
+        done: T = found
+        return done
 
 
 def _empty_folder(folder: Path) -> None:

@@ -50,9 +50,7 @@ def _content(backend: DataBackend, prefix: str) -> str:
 
 
 def _differ(before: str | None, after: str) -> bool:
-    """Compare the hashes of whole files where both sides have them, since a manifest may be left from another
-    dataset.
-    """
+    """Compare hashes of whole files where both sides have them: a manifest may be left from another dataset."""
     if before is None:
         return True
     return any(then != now for then, now in zip(before.split(), after.split(), strict=False))

@@ -45,9 +45,7 @@ class CheckpointReader:
                 self._states[name].append(str(state))
 
     def verify(self, choose: Callable[[int, str], bool] = lambda index, file: True) -> None:
-        """Compare files with the manifest's checksums. choose(index, file): whether to compare one. Raises
-        CheckpointError.
-        """
+        """Compare files with the manifest's checksums, those that `choose(index, file)`. Raises CheckpointError."""
         for index, (file, seal) in enumerate(sorted(self.manifest.files.items())):
             if choose(index, file):
                 if self._fetch is None:
@@ -142,15 +140,8 @@ class CheckpointReader:
                 parts.append(found if part is not None else found.reshape(-1)[low:high])
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def rng(self, rank: int) -> dict[str, Tensor]:
-        """States of the generators of one rank, by generator."""
-        return self._of_rank("rng", rank)
-
-    def own(self, rank: int) -> dict[str, Tensor]:
-        """The state that only one rank's optimizer had, by name."""
-        return self._of_rank("own", rank)
-
-    def _of_rank(self, kind: Kind, rank: int) -> dict[str, Tensor]:
+    def of_rank(self, kind: Kind, rank: int) -> dict[str, Tensor]:
+        """What only one rank stored of a kind, by name: states of its generators, or of its optimizer."""
         pieces = [piece for piece in self.manifest.pieces if piece.kind == kind and piece.rank == rank]
         return {
             piece.name.partition("/")[2]: read_part(self._path(piece.file), piece.key, piece.shape, piece.dtype)
@@ -213,7 +204,7 @@ def restore_own(engine: Storage, reader: CheckpointReader, rank: int, world_size
     if not isinstance(engine.optimizer, AveragingOptimizer):
         return []
     then = reader.manifest.world_size
-    stored = [reader.own(each) if then != world_size or each == rank else {} for each in range(then)]
+    stored = [reader.of_rank("own", each) if then != world_size or each == rank else {} for each in range(then)]
     engine.optimizer.load_own_state(stored)
     engine.copy_masters_to_weights()
     if then == world_size or not any(stored):

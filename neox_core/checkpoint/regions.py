@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from math import prod
 
 from attrs import frozen
@@ -27,11 +27,12 @@ class Region:
 def regions(cut: Cut, part_shape: tuple[int, ...]) -> Iterator[Region]:
     """The regions of the whole in a part, in the order of the part's elements.
 
-    A split in several sections is along dimension 0, so that each is contiguous.
+    Each section is contiguous: of several, those of each index of the dimensions before come one after the other.
     """
-    whole, start = cut.whole_shape(part_shape), 0
-    for first, last in cut.ranges():
-        place = tuple((first, last) if dim == cut.dim else (0, length) for dim, length in enumerate(whole))
+    start, several = 0, len(cut.sections) > 1
+    before = [[(at, at + 1) for at in range(n)] if several else [(0, n)] for n in part_shape[: cut.dim]]
+    after = tuple((0, length) for length in part_shape[cut.dim + 1 :])
+    for place in ((*first, section, *after) for *first, section in product(*before, cut.ranges())):
         count = prod(high - low for low, high in place)
         yield Region(place, start, start + count)
         start += count

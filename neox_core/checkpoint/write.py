@@ -34,9 +34,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 @define
 class RankContents:
-    """What one rank stores: the tensors of each of its files by key, their pieces, and numbers of the optimizer's
-    state.
-    """
+    """What one rank stores: the tensors of its files by key, their pieces, numbers of the optimizer's state."""
 
     rank: int
     tensors: dict[str, dict[str, Tensor]] = field(factory=dict)
@@ -44,11 +42,10 @@ class RankContents:
     values: dict[str, dict[str, Any]] = field(factory=dict)
 
     def add(self, part: str, kind: Kind, name: str, tensor: Tensor, **place: Any) -> None:
-        """Add a tensor. part: one of the rank's files. place: fields of the Piece; its shape is the tensor's unless
-        given.
+        """Add a tensor. part: one of the rank's files. place: fields of the Piece; its shape: by default the tensor's.
 
-        Raises CheckpointError for weights that are not finite: the loss is computed before the
-        update, so it may still be finite, and this checkpoint could replace the last good one.
+        Raises CheckpointError for weights that are not finite: the loss is computed before the update, so it may still
+        be finite, and this checkpoint could replace the last good one.
         """
         if kind in ("weight", "master") and not _finite(tensor):
             raise CheckpointError(f"{name} holds nan or inf: nothing is saved", hint=_DIVERGED)

@@ -28,7 +28,9 @@ def config() -> None:
 @ON
 @RESUME
 @click.option("--json", "as_json", is_flag=True, help="The problems as a JSON list, for editors.")
-def check(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None, resume: str, as_json: bool) -> None:
+def check(
+    files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None, resume: str | None, as_json: bool
+) -> None:
     """Report every problem of FILE... at once, each with its position; exit as `neox train` would when there is an
     error.
 
@@ -45,7 +47,7 @@ def check(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None, r
         echo(line)
 
 
-def _check_as_json(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None, resume: str) -> int:
+def _check_as_json(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None, resume: str | None) -> int:
     """Print the list of problems, which may be empty, and return the exit code."""
     problems: tuple[Problem, ...]
     code = 0

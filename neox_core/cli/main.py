@@ -125,9 +125,7 @@ class NeoxGroup(click.Group):
 
 
 def _require_text(arguments: Sequence[str]) -> None:
-    """Refuse arguments that are not UTF-8: Python passes their bytes as lone surrogates, which cannot be written
-    again.
-    """
+    """Refuse arguments that are not UTF-8: Python passes their bytes as lone surrogates, which cannot be written."""
     for number, argument in enumerate(arguments, 1):
         if any("\ud800" <= letter <= "\udfff" for letter in argument):
             raise UsageError(

@@ -19,7 +19,7 @@ import click
 from neox_core.errors import UsageError
 from neox_core.files import cache_folder, read_bytes, replacing
 from neox_core.hooks.component import GROUP
-from neox_core.hooks.loader import API
+from neox_core.hooks.installed import API
 
 MAX_BYTES, MAX_FILES = 1 << 20, 100
 PLACES = "neox_core.plugins_dir"

@@ -103,9 +103,7 @@ class Supervisor:
 
 @contextmanager
 def _terminal() -> Iterator[None]:
-    """Show what is done in a terminal until rank 0 writes there. At the end, show the cursor again, which a bar
-    hides.
-    """
+    """Show what is done in a terminal until rank 0 writes there; at the end the cursor again, which a bar hides."""
     shown = sys.stdout.isatty()
     if shown:
         echo(Own("  starting the ranks\r"), end="")
@@ -124,9 +122,7 @@ def _ended(code: int) -> str:
 
 
 def read_failure(run_dir: Path) -> dict[str, Any] | None:
-    """Read failure.json of this run; without one, the report of the rank that failed first and not because of another
-    rank.
-    """
+    """Read failure.json of this run; without one, the report of the rank that failed first, by itself."""
     failure = _read(run_dir / "failure.json")
     if failure is not None:
         return failure
@@ -163,9 +159,7 @@ def failed(failure: dict[str, Any]) -> NeoxError:
 
 
 def last_lines(log: Path) -> list[str]:
-    """The last lines of a log; of a stack in it the first lines, which name the position. Reads only the end of the
-    file.
-    """
+    """The last lines of a log; of a stack in it the first lines, which name the position. Reads only its end."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 16_384))

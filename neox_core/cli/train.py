@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from neox_core.cli.config import size_in_words
-from neox_core.cli.notes import RESUME, say
+from neox_core.cli.notes import FILES, RESUME, SETS, say
 from neox_core.cli.supervise import Supervisor, show
 from neox_core.errors import UsageError
 from neox_core.files import lock
@@ -19,8 +19,8 @@ from neox_core.terminal import echo
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a key on top of the files.")
+@FILES
+@SETS
 @click.option("--dry-run", is_flag=True, help="Show what would run, and run nothing.")
 @RESUME
 @click.option(
@@ -30,7 +30,7 @@ from neox_core.terminal import echo
 )
 @click.option("--debug", is_flag=True, help="Show the engine's own messages, and tracebacks.")
 def train(
-    files: tuple[Path, ...], sets: tuple[str, ...], dry_run: bool, resume: str, run_dir: Path | None, debug: bool
+    files: tuple[Path, ...], sets: tuple[str, ...], dry_run: bool, resume: str | None, run_dir: Path | None, debug: bool
 ) -> None:
     """Train the model that FILES describe. Ctrl-C stops after a step and saves; a second one kills."""
     if debug:

@@ -15,6 +15,7 @@ class Problem:
     severity: "error" stops the run; "start" stops it too, and is a warning where a config is only looked at
         (`neox config check`); "warning" and "note" are said once.
     value: what the key was given, as a config writes it; "" when nothing was; the core fills it in.
+    exit_code: of a run that the problem stops, where all of its errors have the same one; else it is that of a config.
     """
 
     message: str
@@ -23,6 +24,7 @@ class Problem:
     where: str = ""
     severity: str = field(default="error", validator=v.in_(("error", "start", "warning", "note")))
     value: str = ""
+    exit_code: int = 2
 
 
 class MisfitError(ValueError):

@@ -8,7 +8,7 @@ from typing import Any
 from attrs import evolve
 
 from neox_core.config.problem import COMMAND_LINE, Problem
-from neox_core.errors import ConfigError, PluginError
+from neox_core.errors import ConfigError
 from neox_core.terminal import Own, cut, one_line, wants_colour
 
 _COLOURS = {"error": "\x1b[31m", "warning": "\x1b[33m", "note": "\x1b[36m"}
@@ -21,15 +21,14 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 class ProblemsError(ConfigError):
     """A config with problems; `problems` holds them in the order of the report.
 
-    The exit code is a plugin's (3) when `plugin_fault` says that plugins are to blame for every error, or `exit_code`.
+    The exit code is that of all errors where they have the same one, else a config's.
     """
 
-    def __init__(
-        self, problems: Iterable[Problem], *, plugin_fault: bool = False, exit_code: int = ConfigError.exit_code
-    ) -> None:
+    def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = in_order(problems)
         super().__init__(summary(self.problems) + "\n" + render(self.problems[:MAX_LINES]) + self._rest())
-        self.exit_code = PluginError.exit_code if plugin_fault else exit_code
+        codes = {problem.exit_code for problem in errors(self.problems)}
+        self.exit_code = codes.pop() if len(codes) == 1 else ConfigError.exit_code
 
     def shown(self) -> str:
         lines = render(self.problems[:MAX_LINES], colour=wants_colour(sys.stderr))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
@@ -12,13 +13,14 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from neox_core.config.problem import Problem
     from neox_core.config.schema.structure import Config
     from neox_core.contracts.data import Tokenizer
     from neox_core.hooks.registry import Registry
     from neox_core.parallel.context import BuildContext
     from neox_core.parallel.row import BuildStage, Model
     from neox_core.plan.rules.rule import Rule
-    from neox_core.plan.runfile import ModelPlan, RunPlan
+    from neox_core.plan.runfile import KernelPlan, ModelPlan, RunPlan
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -27,9 +29,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 class ModelSize:
     """The parameters of a planned model.
 
-    shapes: of every parameter, by name; a layer that is passed through twice counts once.
-    rows: of the embedding. gated: whether the first projection of the MLP is twice as wide. untold: why `rows` is 0,
-    not known before a start.
+    shapes: of every parameter, by name; a layer that is passed through twice counts once. rows: of the embedding.
+    gated: whether the first projection of the MLP is twice as wide. untold: why `rows` is 0, not known before a start.
     """
 
     shapes: Shapes
@@ -68,57 +69,50 @@ class ArchitecturePlanner(Protocol):
     """The planner of an architecture: an object, light, that the host asks before anything starts.
 
     plan_class: of `plan.model`, a subclass of `ModelPlan`. rules: asked where the architecture is chosen.
-    switches: keys of its sections that ask for a kernel of an op, true, or for its reference, false.
-    switch_notes: op -> what is said where a switch asks for a kernel of it.
     picture: the module that `neox config show --attention` runs, with `model`, `seed` and `out`; "": there is none.
+    A class of it may leave out what has a default here.
     """
 
     plan_class: type[ModelPlan]
-    rules: Sequence[Rule]
-    switches: Mapping[str, str]
-    switch_notes: Mapping[str, str]
-    picture: str
+    rules: Sequence[Rule] = ()
+    picture: str = ""
 
     def components(self, kind: str, fields: Mapping[str, Any], registry: Registry) -> Sequence[Named] | None:
         """The components of a kind that other keys than the kind's own choose; None: the kind's key does.
 
-        fields: the values of the top-level keys. registry: what is offered. Raises `config.problem.MisfitError` for a
-        value that names none.
+        fields: the values of the top-level keys. Raises `config.problem.MisfitError` for a value that names none.
         """
-        ...
+        return None
 
     def plan(self, config: Config) -> ModelPlan:
         """The plan of a valid config, without kernels."""
-        ...
 
-    def ops(self, config: Config) -> Iterable[str]:
-        """The ops that the model itself computes, beside those of its components."""
-        ...
-
-    def why_no_kernel(self, config: Config, op: str, asked: str) -> tuple[str, str] | None:
-        """(message, hint) where this model has no use for a kernel of an op; None where it may have."""
-        ...
+    def kernels(self, config: Config, registry: Registry, device: str) -> tuple[tuple[KernelPlan, ...], list[Problem]]:
+        """The kernels that the model and the optimizer of a valid config may use on a device, "cpu" or "cuda", and the
+        problems and notes about what its keys ask for.
+        """
+        return (), []
 
     def size(self, config: Config, plan: ModelPlan) -> ModelSize | Untold:
         """The parameters of the model of a valid config; Untold where one of its parts has no planner."""
-        ...
 
     def on_fullest_rank(self, plan: RunPlan, size: ModelSize) -> Shapes:
         """The shapes on the fullest rank: the layers of its stage, and its part of split parameters."""
-        ...
 
     def activation_bytes(self, plan: RunPlan, size: ModelSize) -> int:
         """Bytes that the backward pass needs of the micro-batches that the fullest rank has in flight."""
-        ...
 
 
 class Architecture(Protocol):
     """`target(plan: ModelPlan) -> Architecture`.
 
     tables: the first parts of the names of parameters that are looked up by token or position, or score tokens.
+    causal: no result depends on later tokens; False is said by a model of which that is not so.
+    A class of it may leave out what has a default here.
     """
 
     tables: tuple[str, ...]
+    causal: bool = True
 
     def build(
         self,
@@ -136,7 +130,6 @@ class Architecture(Protocol):
         component that cannot be loaded, ConfigError for numbers that make no model, CheckpointError for weights of
         another model.
         """
-        ...
 
     def build_stage(
         self,
@@ -149,26 +142,25 @@ class Architecture(Protocol):
         recompute_by: Callable[..., Tensor] | None = None,
     ) -> nn.Module:
         """This rank's stage, as `build` cuts it from the row of layers. The others as of `build`. Collective."""
-        ...
 
     def sample(self, model: Any, tokenizer: Tokenizer, prompt: str) -> str:
         """`prompt` and a continuation of it. model: a whole one, as `build` returns it."""
-        ...
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
         """`x @ weight.T` as the layers of the model compute it, with which the peak FLOP/s of a CPU are measured."""
-        ...
+        return x @ weight.T
 
-    def op_shape(self, op: str, context: BuildContext) -> tuple[int, ...]:
-        """The shape of the first tensor of an op of the model, for one sample on this rank."""
-        ...
+    def use_kernels(
+        self,
+        model: nn.Module,
+        context: BuildContext,
+        dtype: torch.dtype,
+        record: Path | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> Sequence[str]:
+        """Give `model`, a whole one or a stage, and the optimizer the planned kernels. Returns lines for people.
 
-    def kernel_use(self, op: str) -> Any:
-        """What the model needs of a kernel of an op besides shape, dtype and device: the argument of the kernel's
-        `why_not_for`. None: nothing.
+        dtype: of matmuls. record: a JSON file for the choices. Raises ConfigError for a kernel that is asked for by
+        name and cannot run, PluginError for a fault of one. Called where the plan has kernels.
         """
-        ...
-
-    def instead_of(self, op: str, device: torch.device) -> str:
-        """What the model has in place of an op that a switch asks to fuse; "" where it computes the op."""
-        ...
+        return ()

@@ -48,15 +48,12 @@ class Curriculum(Protocol):
 
     def sequence_length(self, step: int) -> int:
         """Tokens that a step reads of each sample, from its first on; at most seq_length."""
-        ...
 
     def kept_tokens(self, step: int) -> int:
         """Tokens of a sample that the routed layers process; seq_length or more: all."""
-        ...
 
     def samples(self, step: int, pool: int) -> NDArray[np.int64]:
         """The samples of a step, int64 [train_batch], each below `pool`. Called where `chooses` is True.
 
         pool: number of samples in one pass over the data. Raises DataError for a pool that it cannot choose from.
         """
-        ...

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-
-from attrs import field, frozen
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,8 +12,7 @@ if TYPE_CHECKING:
 
 
 class TokenSource(Protocol):
-    """Read-only documents of token ids. A document is the unit that is split over training, validation and test, and
-    shuffled.
+    """Read-only documents of token ids, the units that are shuffled and split over training, validation and test.
 
     * Reading changes nothing on disk, and forked workers may read at the same time.
     """
@@ -34,7 +31,6 @@ class TokenSource(Protocol):
         length: tokens to read; None: to the end of the document.
         When a caller writes into the result, later reads do not change.
         """
-        ...
 
 
 class TokenWriter(Protocol):
@@ -45,31 +41,15 @@ class TokenWriter(Protocol):
 
         tokens: ids, a list or an array.
         """
-        ...
 
     def close(self) -> None:
-        """Finish the dataset and move its files into place atomically, over the files of an earlier dataset of that
-        name.
+        """Finish the dataset and move its files into place atomically, over those of an earlier dataset of that name.
 
         No other files remain. Raises DataError; the files written so far then stay.
         """
-        ...
 
     def abort(self) -> None:
         """Remove the files written so far. An earlier dataset of that name stays."""
-        ...
-
-
-class ResumableWriter(TokenWriter, Protocol):
-    """A writer whose work another one can continue, also after a kill: `DataBackend.resume` builds the other."""
-
-    def checkpoint(self) -> dict[str, int]:
-        """Flush everything written so far to disk. Returns the position for `resume`."""
-        ...
-
-    def leave(self) -> None:
-        """Close the files and keep them for `resume`."""
-        ...
 
 
 class DataBackend(Protocol):
@@ -77,18 +57,15 @@ class DataBackend(Protocol):
 
     A format of datasets. A prefix names one dataset; the backend knows its files and creates missing folders.
 
-    * Raises DataError that names the file for a file that is missing, truncated or in another format, at the latest
-      when all of it is read.
+    * Raises DataError that names a missing or truncated file, or one in another format, at the latest when it is read.
     * `data-impl: infer` builds the backend with the defaults of its settings and calls `recognises`.
     """
 
     def recognises(self, prefix: Path) -> bool:
         """Whether the files of `prefix` are a complete dataset of this backend. Reads only names and magic bytes."""
-        ...
 
     def files(self, prefix: Path) -> tuple[Path, ...]:
         """The files of the dataset, whether they exist or not. Without the last one there is no dataset."""
-        ...
 
     def open(self, prefix: Path) -> TokenSource: ...
 
@@ -97,19 +74,6 @@ class DataBackend(Protocol):
 
         vocab_size: the writer's integer type holds every id below it.
         """
-        ...
-
-
-class ResumableBackend(DataBackend, Protocol):
-    """A backend whose writers are ResumableWriters. `neox data prepare` recognises it by this method."""
-
-    def resume(self, prefix: Path, vocab_size: int, position: Mapping[str, int]) -> ResumableWriter:
-        """A writer that continues at a checkpoint and drops what was written after it. Raises DataError.
-
-        vocab_size: as of `create`.
-        position: the result of `ResumableWriter.checkpoint`.
-        """
-        ...
 
 
 class TokenizingBackend(DataBackend, Protocol):
@@ -120,7 +84,6 @@ class TokenizingBackend(DataBackend, Protocol):
 
         identity: a text that changes when the tokenizer's ids change.
         """
-        ...
 
 
 class TokenStream(Protocol):
@@ -132,14 +95,12 @@ class TokenStream(Protocol):
     def documents(
         self, first: tuple[int, int], number: int, wanted: Callable[[int], bool]
     ) -> Iterator[tuple[int, int, int, NDArray[np.int32]]]:
-        """Read (file, record, number, ids) of each document from `first` to the last. Raises DataError for unreadable
-        text.
+        """(file, record, number, ids) of each document from `first` on. Raises DataError for unreadable text.
 
         first: (file, record) of the first document to read; the very first document is at (0, 1).
         number: the number of that document, counted from 0 at the very first.
         wanted: whether a document is read, by its number; others are left out.
         """
-        ...
 
 
 class StreamingBackend(DataBackend, Protocol):
@@ -168,48 +129,5 @@ class Tokenizer(Protocol):
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The result of `encode` for each text."""
-        ...
 
     def decode(self, ids: Iterable[int]) -> str: ...
-
-
-class TrainableTokenizer(Protocol):
-    """The target of a tokenizer that can be trained on text: besides being called, it has this class method."""
-
-    def train(self, texts: Iterator[str], vocab_size: int, folder: Path) -> dict[str, str]:
-        """Train on texts and write the files of the tokenizer. The same texts give the same files.
-
-        texts: read once.
-        vocab_size: largest number of ids.
-        folder: an empty folder for the files.
-        Returns the name of each file by its settings field: {"vocab_file": "vocab.json"}.
-        """
-        ...
-
-
-@frozen
-class Corpus:
-    """Text files, in the order in which their documents are written.
-
-    * root: the folder that `files` are relative to.
-    * json_keys: members of each line of a .jsonl file, or columns of a .parquet file, that hold text.
-    * skip_undecodable: leave out files that are not UTF-8, instead of stopping at the first.
-    * skip_bad: leave out records without text, and count them.
-    """
-
-    files: tuple[Path, ...]
-    root: Path = field(factory=Path)
-    json_keys: tuple[str, ...] = ("text",)
-    skip_undecodable: bool = False
-    skip_bad: bool = False
-
-
-class NamedCorpus(Protocol):
-    """`target(settings) -> NamedCorpus`: text that a user names instead of files."""
-
-    def open(self, folder: Path) -> Corpus:
-        """The files of the corpus, in the order of their documents. Raises DataError when they cannot be obtained.
-
-        folder: where to keep downloaded or unpacked files, so that this is done once; `open` creates it.
-        """
-        ...

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
 
+from neox_core.errors import ConfigError
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
@@ -73,7 +75,6 @@ class Memory(Protocol):
 
     def in_words(self) -> str:
         """The sum and its parts."""
-        ...
 
 
 class EnginePlanner(Protocol):
@@ -81,24 +82,23 @@ class EnginePlanner(Protocol):
 
     rules: asked where the engine is chosen. recomputes: whether the engine has a function of its own that recomputes
     activations. One that does what an optimizer's `Component.uses` asks for says so in `optimizer_uses`, a tuple.
+    A class of it may leave out what has a default here.
     """
 
-    rules: Sequence[Rule]
-    recomputes: bool
+    rules: Sequence[Rule] = ()
+    recomputes: bool = False
 
     def sharding(self, config: Config) -> Sharding:
         """What a valid config asks for."""
-        ...
+        return Sharding()
 
     def precision(self, config: Config) -> PrecisionPlan:
         """The types that a valid config asks for. The keys of precision are the engine's: most of them set it up."""
-        ...
 
     def plan(
         self, config: Config, batch: BatchPlan, precision: PrecisionPlan, *, gradient_clipping: float
     ) -> dict[str, Any]:
         """`plan.engine`: plain values for the engine of the ranks."""
-        ...
 
     def memory(
         self,
@@ -113,7 +113,6 @@ class EnginePlanner(Protocol):
         held: the shapes of its parameters. activations: bytes that its backward pass needs.
         state_numbers: of the optimizer's component; None where it declares none.
         """
-        ...
 
     def key_of(self, config: Config, path: str) -> str | None:
         """The config key that makes a value of `plan.engine`, for a run that resumes with another value.
@@ -121,7 +120,7 @@ class EnginePlanner(Protocol):
         path: of the value, its keys joined by dots. It is the config key itself, or one key makes values of many paths.
         None: another field of the plan has the value too.
         """
-        ...
+        return None
 
 
 class Storage(Protocol):
@@ -141,66 +140,51 @@ class Storage(Protocol):
 
     def skipped_steps(self) -> int:
         """Updates left out so far, those before a resume included."""
-        ...
 
     def count_skipped(self, steps: int) -> None:
         """Start counting from `steps`: those of the run that this one resumes."""
-        ...
 
     def start_at(self, samples: int) -> None:
         """`samples` of the run are consumed: dropout's masks follow from the number of the sample."""
-        ...
 
     def loss_scaler(self) -> Any:
         """The object whose plain attributes are the state of fp16's loss scale; None in other types."""
-        ...
 
     def changed_options(self) -> list[dict[str, Any]]:
         """Of each parameter group, the options that are no longer what they were at the start, but for the lr."""
-        ...
 
     def change_options(self, options: list[dict[str, Any]]) -> None:
         """Take over what `changed_options` gave. Raises CheckpointError for another number of groups or other types."""
-        ...
 
     def copy_weights_to_masters(self) -> None:
         """Make the fp32 copies equal to the weights of the model."""
-        ...
 
     def copy_masters_to_weights(self) -> None:
         """Make the weights of the model the fp32 copies, rounded; where each rank has whole copies."""
-        ...
 
     def filled_groups(self) -> AbstractContextManager[None]:
         """The optimizer's groups with all that it steps in them."""
-        ...
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The whole shape of every parameter: of those that are cut, with the parts on other ranks."""
-        ...
 
     def stores(self, name: str) -> bool:
         """Whether this rank speaks for a parameter, or for its part of one, among those of one copy of the model."""
-        ...
 
     def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight by name, one after the other; each is whole until the next is asked for. Collective."""
-        ...
 
     def at_hand(self) -> AbstractContextManager[None]:
         """Around reading or writing `shards`, `weights` and the optimizer's state: some of it may be in files.
 
         An optimizer with modes is in that of evaluation meanwhile.
         """
-        ...
 
     def new_state(self, shard: Shard, state: str, dtype: torch.dtype) -> Tensor:
         """Zeros for a state of the optimizer, laid out as `shard.stepped` is, and in a file where that is."""
-        ...
 
     def weights_changed(self) -> None:
         """To be called after writing into `weights`. Collective."""
-        ...
 
 
 class Engine(Storage, Protocol):
@@ -212,14 +196,12 @@ class Engine(Storage, Protocol):
         First `at_step(step)`, counted from 0, of the modules of the model that have it. batches: int64 [micro_batch,
         seq + 1] each. Returns this rank's mean loss, a scalar on the device, without waiting for it. Collective.
         """
-        ...
 
     def made_update(self) -> bool | Tensor:
         """Whether the last step's gradient was finite, so that its update was made.
 
         A scalar on the device where the host does not look at it; the weights are spoilt then if it is False.
         """
-        ...
 
     def find_nonfinite(self) -> list[str]:
         """The parameters whose gradient was not finite, this rank's own before any average, last layer first.
@@ -227,31 +209,24 @@ class Engine(Storage, Protocol):
         Of the first in the row of steps that ends with the last one, none of which made an update. Repeats that step,
         so nothing can be trained or saved afterwards. Collective.
         """
-        ...
 
     def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
         """This rank's loss of each batch, without dropout and auxiliary losses: scalars on the device. Collective."""
-        ...
 
     def grad_norm(self) -> float | None:
         """Norm of the whole gradient of the last step, before clipping; None before the first. Waits for the device."""
-        ...
 
     def loss_scale(self) -> float | None:
         """None unless training in fp16."""
-        ...
 
     def metrics(self) -> Mapping[str, Tensor]:
         """The means of what objective and model measured since the last call: scalars on the device by name."""
-        ...
 
     def timings(self) -> dict[str, float]:
         """Milliseconds of the parts of the last step, where the engine times them, else empty."""
-        ...
 
     def close(self) -> None:
         """Let go of what the engine hooked into the model."""
-        ...
 
 
 class EngineMaker(Protocol):
@@ -263,15 +238,15 @@ class EngineMaker(Protocol):
     @property
     def libraries(self) -> Sequence[str]:
         """Distributions that it computes with besides torch: ranks with other versions of them do not start."""
-        ...
+        return ()
 
     def recompute_by(self) -> Callable[..., Tensor] | None:
         """What recomputes activations where the plan leaves that to the engine; None where it does not."""
-        ...
+        return None
 
     def build_stage(self) -> BuildStage:
         """What cuts a row of layers into stages. Raises ConfigError where the engine has no pipeline."""
-        ...
+        raise ConfigError("the engine has no pipeline", hint="pipe-parallel-size: 1, or another engine")
 
     def build(
         self,
@@ -281,15 +256,13 @@ class EngineMaker(Protocol):
         curriculum: Curriculum | None = None,
     ) -> Engine:
         """The engine over model and optimizer. curriculum: the one that the plan names. Collective."""
-        ...
 
     def find_peak(self, device: torch.device, product: Callable[[Tensor, Tensor], Tensor]) -> Peak:
         """What the MFU of a rank is measured against, where the config gives no peak.
 
         device: of the rank. product: (x, weight) -> x @ weight.T, as the model computes it.
         """
-        ...
 
     def finish(self, rank: int) -> None:
         """After the last step: print what was measured, remove what was only of use while the run went on."""
-        ...
+        return

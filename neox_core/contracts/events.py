@@ -25,8 +25,7 @@ class Ask:
     * do: "stop" after this step, with a checkpoint; "save" a checkpoint now; "rewind" to the last checkpoint of this
       run and train from there without the samples of some steps.
     * why: one line for people and for the checkpoint.
-    * first, last: for "rewind": the steps whose samples are skipped, both included. Steps at or before the checkpoint
-      keep theirs.
+    * first, last: for "rewind": the steps whose samples are skipped, both included. Those up to the checkpoint stay.
     """
 
     do: Literal["stop", "save", "rewind"] = field(validator=v.in_(("stop", "save", "rewind")))
@@ -63,46 +62,36 @@ class Callback(Protocol):
 
     def start(self, step: int) -> Ask | None:
         """Before the first step of this process, after `restore`. Asks nothing but "save"."""
-        ...
 
     def step(self, step: int) -> None:
         """After each step."""
-        ...
 
     def log(self, step: int, values: Mapping[str, float], losses: Sequence[tuple[int, float]]) -> Ask | None:
         """At a log step. values: as a monitor gets them; callbacks share the mapping and do not change it.
 
         losses: (step, mean loss of that step over all ranks) of each step since the last call with losses.
         """
-        ...
 
     def evaluated(self, step: int, values: Mapping[str, float]) -> Ask | None:
         """After an evaluation of the validation split. values: the validation loss and the evaluators' numbers."""
-        ...
 
     def save(self, step: int, losses: Sequence[tuple[int, float]]) -> Ask | None:
         """Before a checkpoint is written, which "rewind" prevents. losses: as for `log`."""
-        ...
 
     def saved(self, step: int, folder: Path | str) -> None:
         """After a checkpoint is written. folder: its address where that is in a store."""
-        ...
 
     def state(self) -> Any:
         """What JSON holds without a change, for the checkpoint; None: nothing. Of rank 0; all ranks have the same."""
-        ...
 
     def restore(self, state: Any) -> None:
         """Continue from what `state` gave at the checkpoint from which the run resumes, or to which it rewinds."""
-        ...
 
     def rewound(self, step: int, ask: Ask) -> None:
         """After the run has gone back to `step` because this callback asked, and after `restore`."""
-        ...
 
     def end(self, step: int) -> None:
         """After the last step, evaluation and save of this process; not after an error."""
-        ...
 
 
 class EvaluationRun(Protocol):
@@ -123,14 +112,12 @@ class EvaluationRun(Protocol):
 
         sources: some of plan.data.valid; () for the validation part of plan.data.prefix. Raises DataError.
         """
-        ...
 
     def loss(self, samples: Samples | SampleStream) -> float:
         """Mean loss of `eval-iters` batches of samples, in nats a token, without dropout; equal on all ranks.
 
         Collective. Waits for the device.
         """
-        ...
 
 
 class Evaluator(Protocol):
@@ -147,4 +134,3 @@ class Evaluator(Protocol):
 
     def evaluate(self, step: int) -> Mapping[str, float]:
         """Numbers by name, after `step` finished steps. Collective. The same weights give the same numbers."""
-        ...

@@ -53,8 +53,7 @@ class Launcher(Protocol):
       it may be secret;
     * runs in a session of its own. The core sends it SIGTERM to stop the ranks; it passes the signal on, once, to each
       rank and not to the rank's workers. A second Ctrl-C kills it;
-    * runs until every rank has ended. Exit code 0 means that all ranks succeeded; 0 before the first rank has finished
-      is an error;
+    * runs until every rank has ended. Exit code 0 means that all succeeded; before one has finished it is an error;
     * stops the other ranks within 30 s when one fails;
     * may write `failure.json` beside run.json about a rank that could not report its failure (killed when memory ran
       out, for example): {"rank": int, "exit_code": int, "message": str, "hint": str, "users_mistake": bool, "log": path
@@ -138,11 +137,9 @@ class Monitor(Protocol):
         step: finished optimizer steps.
         values: scalars by name; docs/monitors.md lists the names.
         """
-        ...
 
     def say(self, message: str) -> None:
         """Show a message to people, usually one line: a checkpoint written, a warning, a sample of text."""
-        ...
 
     def close(self) -> None: ...
 
@@ -159,4 +156,3 @@ class Measured(Protocol):
 
         Called on every rank at log steps alone, and may wait for the device then. Not collective.
         """
-        ...

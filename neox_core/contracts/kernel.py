@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 class Kernel(Protocol):
     """`target`: an object that has `why_not` and the call signature of its op's reference. Offered as `<op>.<name>`.
 
-    `Component.ops` of the component that owns the op names the op and its reference, or `hooks.ops.CORE_OPS` does.
+    `Component.ops` of the component that owns the op names the op and its reference.
 
     * It equals the reference, forward and backward, to the tolerance that its documentation states.
     * It is deterministic: the same arguments on the same device give the same bits, so nothing is tuned while it runs.
@@ -42,7 +42,6 @@ class Kernel(Protocol):
         shape, dtype: of the first tensor, for one sample.
         device: where it would run.
         """
-        ...
 
     def __call__(self, *args: Any) -> Any: ...
 
@@ -51,17 +50,14 @@ class Kernel(Protocol):
 
         dtype, device: of the tensors; the device may be meta.
         large: whether to give arguments on which to measure it.
-        `neox kernels check` compares every gradient that the reference has; `neox kernels bench` computes those of
-        arguments that require one.
+        `neox kernels check` compares every gradient of the reference, `bench` computes those that are required.
         """
-        ...
 
 
 class KernelUser(Protocol):
     """A component that computes an op by a kernel where there is one, else by the reference.
 
-    A module, activation or optimizer with this attribute is a KernelUser. The mapping is empty until the model is
-    built.
+    A module, activation or optimizer with this attribute is one. The mapping is empty until the model is built.
     """
 
     kernels: Mapping[str, Callable[..., Any]]

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+IGNORED = -100
+"""The label of a token that does not count."""
 
 
 class Datasets(Protocol):
@@ -25,7 +27,6 @@ class Datasets(Protocol):
     @property
     def streamed(self) -> bool:
         """Whether documents are read in their own order, with `stream`; else with `source`."""
-        ...
 
     def source(self, prefix: str) -> TokenSource: ...
 
@@ -46,25 +47,21 @@ class Samples(Protocol):
 
     def __len__(self) -> int:
         """How many samples there are; at least as many as were wanted."""
-        ...
 
     def read(self, index: int, into: NDArray[np.int64]) -> None:
         """Copy sample `index` to `into`, int64 [seq_length + 1]. Raises DataError for an id outside of the vocabulary.
 
         An index is read when it is needed, without those before it.
         """
-        ...
 
     def identify(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """What each sample is made of, int64 [indices, any width]: rows are equal where samples are.
 
         The hash of what a run has read is made of these rows; called for up to 2^18 samples at once.
         """
-        ...
 
     def in_words(self) -> Sequence[str]:
         """A line for each dataset, for `neox data index`."""
-        ...
 
 
 class SampleReader(Protocol):
@@ -72,11 +69,9 @@ class SampleReader(Protocol):
 
     def next_sample(self) -> tuple[tuple[int, ...], NDArray[np.int32]]:
         """(whole numbers that identify the next sample, its ids [seq_length + 1]). Raises DataError."""
-        ...
 
     def place(self) -> dict[str, Any]:
         """Where the next sample starts, as plain values that JSON holds; a checkpoint stores them. May read ahead."""
-        ...
 
 
 class SampleStream(Protocol):
@@ -89,14 +84,12 @@ class SampleStream(Protocol):
     @property
     def identity(self) -> str:
         """A text that changes when the samples change."""
-        ...
 
     def read_from(self, place: Mapping[str, Any] | None) -> SampleReader:
         """The samples from a `SampleReader.place` on; None: from the first. Reads no document yet.
 
         Raises CheckpointError for a place that is not one of this stream.
         """
-        ...
 
 
 @frozen(eq=False)
@@ -142,15 +135,12 @@ class Outputs(Protocol):
 
     def cross_entropy(self, labels: Tensor) -> Tensor:
         """The mean of -log softmax of the labels that count, a scalar; 0 where none does. The model's fastest op."""
-        ...
 
     def scores(self, labels: Tensor) -> Scores:
         """What the model says of each label, without logits of the whole batch. Slower than `cross_entropy`."""
-        ...
 
     def logits(self) -> Tensor:
         """[batch, seq, vocab], with gradients. They take much memory."""
-        ...
 
 
 Run = Callable[["Tensor"], Outputs]
@@ -162,8 +152,7 @@ class Loss:
     """What an objective says of a micro-batch.
 
     * mean: a scalar in fp32 or wider, the mean over what counts.
-    * metrics: scalars by name, without gradients, the same names each time, also means over what counts. The log has
-      their means as `objective_<name>`.
+    * metrics: scalars by name, means without gradients, the same names each time, in the log as `objective_<name>`.
     """
 
     mean: Tensor
@@ -195,11 +184,9 @@ class Objective(Protocol):
         What takes long to compute is stored beside the dataset. Raises DataError for a dataset that cannot be read or
         has no documents for the split, and where streamed documents make no samples of this objective.
         """
-        ...
 
     def inputs(self, batch: Batch) -> Tensor:
         """The tokens of the first pass, int64 [batch, seq]: a pipeline starts it before `loss` is called."""
-        ...
 
     def weights(self, batch: Batch) -> Tensor | None:
         """What each label counts for, [batch, seq], not negative; None, for every batch: all micro-batches alike.
@@ -207,11 +194,10 @@ class Objective(Protocol):
         The mean loss of each micro-batch is multiplied by its share of the weights of the step, all data-parallel
         ranks together, so that the loss of the step is the mean over what counts.
         """
-        ...
 
     def loss(self, run: Run, batch: Batch) -> Loss:
         """The loss of a micro-batch. The first call of `run` is with `inputs(batch)`.
 
-        In an evaluation, gradients and dropout are off. A pass without gradients is made under `torch.no_grad()`.
+        In an evaluation, gradients and dropout are off; the mean is then the same, or one of the metrics of training,
+        without what is only added there. A pass without gradients is made under `torch.no_grad()`.
         """
-        ...

@@ -19,8 +19,7 @@ class Optimizer(Protocol):
 
     * params: groups `{"params": [...], "weight_decay": float}`. An option in a group wins over the settings, which
       count for a group without it.
-    * It reads `lr` from its groups at each step, since the schedule writes it there. `lr` starts above 0; at 0 the
-      weights do not change.
+    * It reads `lr` from its groups at each step: the schedule writes it. It starts above 0; at 0 no weight changes.
     * An optimizer that decays weights has a setting `weight_decay`. Without it, neox refuses `weight-decay` in a
       config, and groups have 0.
     * Its whole state is in `state_dict()`, as tensors and plain numbers: to save the state, build the optimizer again
@@ -73,8 +72,7 @@ class ModalOptimizer(Protocol):
 
 @runtime_checkable
 class AveragingOptimizer(Protocol):
-    """An optimizer that communicates between the data-parallel ranks by itself, at ZeRO stage 0 without other
-    parallelism.
+    """An optimizer that communicates between data-parallel ranks by itself, at ZeRO 0 without other parallelism.
 
     * Its target takes a third argument named `group`: the process group of the data-parallel ranks, None for one rank.
     * Parameters and state are the same on all ranks, except for `own_state`. All ranks step together, and a parameter
@@ -84,14 +82,10 @@ class AveragingOptimizer(Protocol):
     """
 
     def needs_average(self) -> bool:
-        """Whether the next `step()` needs gradients averaged over the ranks; if False, it gets the rank's own
-        gradients.
-        """
-        ...
+        """Whether the next `step()` needs gradients averaged over the ranks; False: it gets the rank's own."""
 
     def own_state(self) -> Mapping[str, Tensor]:
         """The tensors that only this rank has, by name; empty where all ranks have the same state."""
-        ...
 
     def load_own_state(self, stored: Sequence[Mapping[str, Tensor]]) -> None:
         """Load the `own_state` of all ranks of a run; called after the parameters and `state_dict()` are loaded.
@@ -99,7 +93,6 @@ class AveragingOptimizer(Protocol):
         stored: one mapping per rank of the earlier run, in order. With the same number of ranks, the run continues bit
         for bit; the number may also differ.
         """
-        ...
 
 
 @frozen
@@ -137,8 +130,9 @@ class LRSchedule(Protocol):
     * `schedule(step)` is the learning rate of the update after `step` finished steps: a float, finite and 0 or more,
       also for steps after the end of the run.
     * It is a pure function of the step, so that resuming replays nothing.
-    * A schedule for `lr-decay-style` rises linearly from 0 to `peak_lr` in `warmup_steps` and is never above it. The
-      decay starts within 5 % of the peak, is never below `min_lr`, and is constant from `decay_steps` on.
+    * A schedule for `lr-decay-style` rises linearly from 0 to `peak_lr` in `warmup_steps` and is never above it; at
+      step 0 it may have the rate of step 1. The decay starts within 5 % of the peak, is never below `min_lr`, and does
+      not rise from `decay_steps` on.
     """
 
     def __call__(self, step: int) -> float: ...

@@ -27,16 +27,12 @@ class Store(Protocol):
 
     def list(self) -> Iterable[str]:
         """The keys of all objects below the place, in any order; none where there are none yet."""
-        ...
 
     def read(self, key: str, first: int, last: int) -> bytes:
         """The bytes [first, last) of an object, fewer where it ends before. Raises FileNotFoundError."""
-        ...
 
     def write(self, key: str, file: Path) -> None:
         """Store the content of a local file, in place of an object of that key. Returns when every reader sees it."""
-        ...
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects. One that is not there is no error."""
-        ...

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from neox_core.data.curriculum import ChosenSamples
+import numpy as np
+
 from neox_core.data.sources import Datasets, build_tokenizer
-from neox_core.data.vocabulary import padded_vocab
+from neox_core.data.tokenizer import padded_vocab
 from neox_core.errors import DataError
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
     from typing_extensions import TypeIs
 
     from neox_core.contracts import Curriculum
     from neox_core.contracts.objective import Objective, Samples, SampleStream, Split
-    from neox_core.plan.runfile import RunPlan
+    from neox_core.plan.runfile import ComponentRef, RunPlan
 
 
 def open_split(
@@ -62,24 +62,72 @@ def open_counted(plan: RunPlan, split: Split, *, rounds: Sequence[int] = ()) -> 
     return samples
 
 
-class Remaining:
+class OtherOrder:
+    """The samples of a split by other indices; itself `Samples`."""
+
+    def __init__(self, samples: Samples) -> None:
+        self._all = samples
+        self.notes = samples.notes
+
+    def which(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The samples that these indices are of: int64 [n] -> int64 [n]."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def read(self, index: int, into: NDArray[np.int64]) -> None:
+        self._all.read(int(self.which(np.array([index]))[0]), into)
+
+    def identify(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._all.identify(self.which(indices))
+
+    def in_words(self) -> Sequence[str]:
+        return self._all.in_words()
+
+
+class ChosenSamples(OtherOrder):
+    """Of the samples of one pass, those that a curriculum chooses, by the index of the run."""
+
+    def __init__(self, samples: Samples, curriculum: Curriculum, per_step: int, reference: ComponentRef | None) -> None:
+        super().__init__(samples)
+        self._curriculum, self._per_step, self._reference = curriculum, per_step, reference
+        self._last: tuple[int, NDArray[np.int64]] | None = None
+
+    def which(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        chosen = np.empty_like(indices)
+        steps = indices // self._per_step
+        for step in np.unique(steps).tolist():
+            mine = steps == step
+            chosen[mine] = self._of_step(step)[indices[mine] % self._per_step]
+        return chosen
+
+    def _of_step(self, step: int) -> NDArray[np.int64]:
+        if self._last is None or self._last[0] != step:
+            pool = len(self._all)
+            chosen = self._curriculum.samples(step, pool)
+            whole = isinstance(chosen, np.ndarray) and chosen.shape == (self._per_step,) and chosen.dtype.kind in "iu"
+            if self._reference is not None and not (whole and chosen.min() >= 0 and chosen.max() < pool):
+                raise self._reference.fault(
+                    f"its samples of step {step} are not {self._per_step} whole numbers below {pool}"
+                )
+            self._last = step, chosen
+        return self._last[1]
+
+
+class Remaining(OtherOrder):
     """`samples` without some ranges of indices, each [first, last), rising and apart."""
 
     def __init__(self, samples: Samples, skipped: Sequence[tuple[int, int]]) -> None:
-        self._samples, self._skipped = samples, skipped
-        self.notes = samples.notes
+        super().__init__(samples)
+        self._skipped = skipped
 
     def __len__(self) -> int:
-        return len(self._samples) - sum(last - first for first, last in self._skipped)
+        return super().__len__() - sum(last - first for first, last in self._skipped)
 
-    def read(self, index: int, into: NDArray[np.int64]) -> None:
-        self._samples.read(without(index, self._skipped), into)
-
-    def identify(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._samples.identify(without(indices, self._skipped))
-
-    def in_words(self) -> Sequence[str]:
-        return self._samples.in_words()
+    def which(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = without(indices, self._skipped)
+        return found
 
 
 def without(index: Any, skipped: Sequence[tuple[int, int]]) -> Any:

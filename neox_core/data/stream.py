@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 @frozen
 class Mark:
-    """The progress of a run after `step` steps: the hash of its samples, and the place of the next one, see
-    `contracts.objective.SampleReader.place`.
-    """
+    """A run after `step` steps: the hash of its samples, and the `contracts.SampleReader.place` of the next one."""
 
     step: int
     trail: int

@@ -1,4 +1,4 @@
-"""Loads the tokenizer of a run and checks its contract."""
+"""Loads the tokenizer of a run, checks its contract, and says how many rows a table of its tokens has."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from neox_core.errors import ConfigError
+
 if TYPE_CHECKING:
     from neox_core.contracts import Tokenizer
-    from neox_core.plan.runfile import ComponentRef
+    from neox_core.plan.runfile import ComponentRef, ModelPlan
 
 
 def load_tokenizer(reference: ComponentRef) -> Tokenizer:
-    """Load a tokenizer. Raises DataError for unreadable files, PluginError for one that breaks
-    `contracts.Tokenizer`.
-    """
+    """Load a tokenizer. Raises DataError for unreadable files, PluginError for a breach of `contracts.Tokenizer`."""
     tokenizer: Tokenizer = reference.make()
     size = getattr(tokenizer, "vocab_size", None)
     if not isinstance(size, int) or size < 1:
@@ -38,3 +38,21 @@ def encode_batch(reference: ComponentRef, tokenizer: Tokenizer, texts: Sequence[
     if len(encoded) != len(texts) or not isinstance(first, int | np.integer):
         raise reference.fault("encode_batch() does not give a list of whole numbers for each text")
     return encoded
+
+
+def padded_vocab(plan: ModelPlan, tokenizer_vocab_size: int | None) -> int:
+    """Rows of the embedding: `padded-vocab-size`, or the tokenizer's vocabulary rounded up to a multiple of
+    `make-vocab-size-divisible-by` (50257 with 128 gives 50304).
+
+    Raises ConfigError when neither is known, or when the tokenizer has more ids than rows were asked for.
+    """
+    if plan.padded_vocab_size is not None:
+        if tokenizer_vocab_size is not None and tokenizer_vocab_size > plan.padded_vocab_size:
+            raise ConfigError(
+                f"padded-vocab-size {plan.padded_vocab_size} is smaller than the tokenizer's {tokenizer_vocab_size} ids"
+            )
+        return plan.padded_vocab_size
+    if tokenizer_vocab_size is None:
+        raise ConfigError("the size of the vocabulary is not known", hint="set tokenizer-type or padded-vocab-size")
+    multiple = plan.make_vocab_size_divisible_by
+    return -(-tokenizer_vocab_size // multiple) * multiple

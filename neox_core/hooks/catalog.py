@@ -55,16 +55,7 @@ class Report:
 
 @frozen
 class Catalog:
-    """All plugins of this environment: the manager, their offers, and the status of each.
-
-    For code that reads a config:
-
-    * `find(kind, name)` for each component that it names: the error lists failed plugins that may offer it;
-    * `require(ids)` for `plugins: {require: [...]}`;
-    * `warnings()` once no failed plugin is needed: one line for each of them, for stderr.
-
-    off: plugin id, installed or not -> what switches it off.
-    """
+    """All plugins of this environment: their offers, and the status of each. off: plugin id -> what switches it off."""
 
     manager: pluggy.PluginManager
     registry: Registry

@@ -171,8 +171,7 @@ class Component:
       without asking: (".idx", b"MMIDIDX").
     * chooses: the name stands for another component of its kind: the target is a light function of the values of the
       top-level keys and the registry that returns the other's name, and raises ConfigError where it finds none.
-    * planner: import path of a light function or object that the host asks before a run starts; the contract of each
-      kind says what for.
+    * planner: import path of a light function or object that the host asks before a run; its kind says what for.
     * sections: config keys that are read where the component is chosen, grouped by subject; for a component with more
       keys than one class of settings should hold, such as an architecture or an engine.
     """

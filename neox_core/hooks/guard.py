@@ -84,7 +84,7 @@ _FORBIDDEN: tuple[tuple[Any, str, str], ...] = (
 def no_lasting_effects(culprit: str) -> Iterator[None]:
     """Refuse inside the block, for this thread, what would hang or end the process.
 
-    What happens outside Python (a signal, a crash in C) cannot be refused: see `suspects`.
+    What happens outside Python (a signal, a crash in C) cannot be refused: see `installed.Watch`.
     """
     refused: list[RefusedError] = []
     mine = threading.get_ident()

@@ -29,20 +29,17 @@ class Kind:
     * settings_at: config path of the settings block; "" when each setting is a top-level key.
     * many: whether the key takes a list of names. Components of such a kind can also be switched on by `enabled` of
       their settings; without a key, that is the only way.
-    * used: whether anything uses components of this kind. Others can be offered and listed; a config that asks for one
-      is refused.
+    * used: whether anything uses components of this kind. Others can be listed; a config that asks for one is refused.
     * light: whether the target is also imported on the host, where heavy libraries are refused.
     * any_case: whether the name may be written in capitals, as GPT-NeoX's documents do.
     * exports: whether `neox config check` says of each component whether a planned model can be exported as it: the
       target's `config(model, vocab_size)` raises ConfigError with the reason where not. With `light`.
-    * named_by: import path of the function that names its components, each with its key, by the keys of the config;
-      with `many`.
-    * contracts: import paths of the Protocols of the target, the first that of every component. They are read for
-      docs/hooks.md and not imported.
+    * named_by: import path of the function that names its components, each with its key, from a config; with `many`.
+    * contracts: kinds of plugins: import paths of the Protocols of the target, the first that of every component. They
+      are read for docs/hooks.md and not imported.
     * kit: kinds of plugins: import path of the check that the contract holds, `check(catalog, name, **settings)`.
-    * help: what docs/hooks.md says of the hook.
-    * plans: kinds of the core only: whether its planner makes a part of the plan, so that a component of this kind must
-      have one.
+    * help: kinds of plugins: what docs/hooks.md says of the hook.
+    * plans: kinds of the core only: whether its planner makes a part of the plan, so that every component has one.
     * names_others: kinds of the core only: whether its planner names components of other kinds by keys of the config.
     * comes_with: kinds of the core only: the kind whose chosen component names one of this kind where no key does.
     """
@@ -65,45 +62,12 @@ class Kind:
     comes_with: str = field(default="", validator=v.instance_of(str))
 
 
-def _in(module: str, *names: str) -> tuple[str, ...]:
-    return tuple(f"neox_core.contracts.{module}:{name}" for name in names)
-
-
 KINDS: tuple[Kind, ...] = (
-    Kind(
-        "architecture",
-        "neox_architectures",
-        key="architecture",
-        plans=True,
-        names_others=True,
-        contracts=_in("architecture", "Architecture", "ArchitecturePlanner"),
-        help="Its planner is an `ArchitecturePlanner`. The keys of its shape are its `sections`.",
-    ),
-    Kind(
-        "objective",
-        "neox_objectives",
-        key="objective",
-        contracts=_in("objective", "Objective", "Batch", "Outputs", "Scores", "Loss"),
-        help="Which samples are made of documents, and the loss of a batch of them.",
-    ),
-    Kind(
-        "engine",
-        "neox_engines",
-        key="engine",
-        plans=True,
-        contracts=_in("engine", "EngineMaker", "EnginePlanner"),
-        help="Its planner is an `EnginePlanner`. The keys of sharding, offload and profiling are its `sections`.",
-    ),
-    Kind(
-        "optimizer",
-        "neox_optimizers",
-        key="optimizer.type",
-        settings_at="optimizer.params",
-        contracts=_in("optim", "Optimizer", "ModalOptimizer", "AveragingOptimizer"),
-        help="""An optimizer with other weights for evaluation also follows `ModalOptimizer`, one that communicates
-        between the data-parallel ranks by itself `AveragingOptimizer`.""",
-    ),
-    Kind("lr schedule", "neox_lr_schedules", key="lr_decay_style", light=True, contracts=_in("optim", "LRSchedule")),
+    Kind("architecture", "neox_architectures", key="architecture", plans=True, names_others=True),
+    Kind("objective", "neox_objectives", key="objective"),
+    Kind("engine", "neox_engines", key="engine", plans=True),
+    Kind("optimizer", "neox_optimizers", key="optimizer.type", settings_at="optimizer.params"),
+    Kind("lr schedule", "neox_lr_schedules", key="lr_decay_style", light=True),
     Kind(
         "scheduler",
         "neox_schedulers",
@@ -111,90 +75,19 @@ KINDS: tuple[Kind, ...] = (
         settings_at="scheduler.params",
         light=True,
         comes_with="optimizer",
-        contracts=_in("optim", "LRSchedule"),
-        help="A scheduler replaces `lr-decay-style`, and may ignore the warm-up, peak and floor of the shape.",
     ),
-    Kind(
-        "kernel",
-        "neox_kernels",
-        contracts=_in("kernel", "Kernel", "KernelUser"),
-        help="""Named `<op>.<implementation>`, chosen by `kernels` and the fusion switches. `neox plugins info OP` shows
-        the call signature of the reference of an op such as `cross_entropy`. The component that computes an op follows
-        `KernelUser` and declares the op. A kernel that a model may need more of also
-        has `why_not_for`, with an argument of the architecture (`Architecture.kernel_use`).""",
-    ),
-    Kind("launcher", "neox_launchers", key="launcher", light=True, any_case=True, contracts=_in("host", "Launcher")),
-    Kind(
-        "data backend",
-        "neox_data_backends",
-        key="data_impl",
-        contracts=_in("data", "DataBackend", "ResumableBackend", "TokenizingBackend", "StreamingBackend"),
-        help="""A backend that can continue an unfinished dataset also follows `ResumableBackend`, one that reads text
-        `TokenizingBackend`, one that does not count its documents beforehand `StreamingBackend`.""",
-    ),
-    Kind(
-        "tokenizer",
-        "neox_tokenizers",
-        key="tokenizer_type",
-        contracts=_in("data", "Tokenizer", "TrainableTokenizer"),
-        help="A tokenizer that can be trained on text also follows `TrainableTokenizer`.",
-    ),
-    Kind(
-        "curriculum",
-        "neox_curricula",
-        many=True,
-        contracts=_in("curriculum", "Curriculum"),
-        help="Chosen by `enabled` of their own settings, one at a time.",
-    ),
-    Kind(
-        "monitor",
-        "neox_monitors",
-        key="monitors",
-        many=True,
-        contracts=_in("host", "Monitor", "Measured"),
-        help="Chosen by `monitors`, a list, or by `enabled` of their own settings.",
-    ),
-    Kind(
-        "callback",
-        "neox_callbacks",
-        key="callbacks",
-        many=True,
-        contracts=_in("events", "Callback", "Ask"),
-        help="""Acts at events of a run, in its ranks. Chosen by `callbacks`, a list, or by `enabled` of their own
-        settings.""",
-    ),
-    Kind(
-        "evaluator",
-        "neox_evaluators",
-        key="evaluators",
-        many=True,
-        contracts=_in("events", "Evaluator", "EvaluationRun"),
-        help="""Numbers of the model at evaluations. Chosen by `evaluators`, a list, or by `enabled` of their own
-        settings.""",
-    ),
-    Kind(
-        "store",
-        "neox_stores",
-        many=True,
-        named_by="neox_core.config.stores:named_stores",
-        light=True,
-        contracts=_in("store", "Store"),
-        help="Named by its protocol, and chosen by addresses in `save` and `load`, such as `s3://bucket/run`.",
-    ),
-    Kind(
-        "dialect",
-        "neox_dialects",
-        light=True,
-        contracts=_in("dialect", "Dialect"),
-        help="""Configs in the keys of another program, or of an older version: what they mean here. Every installed
-        dialect translates a config before anything else reads it.""",
-    ),
-    Kind(
-        "command",
-        "neox_commands",
-        help="""Subcommands of `neox`, by name; `config.x` is `neox config x`, and `data.x` is `neox data x`, whichever
-        plugin offers the group. The target is a `click.Command`, imported when the command is called.""",
-    ),
+    Kind("kernel", "neox_kernels"),
+    Kind("launcher", "neox_launchers", key="launcher", light=True, any_case=True),
+    Kind("data backend", "neox_data_backends", key="data_impl"),
+    Kind("tokenizer", "neox_tokenizers", key="tokenizer_type"),
+    Kind("curriculum", "neox_curricula", many=True),
+    Kind("monitor", "neox_monitors", key="monitors", many=True),
+    Kind("callback", "neox_callbacks", key="callbacks", many=True),
+    Kind("evaluator", "neox_evaluators", key="evaluators", many=True),
+    Kind("store", "neox_stores", many=True, light=True, named_by="neox_core.config.stores:named_stores"),
+    Kind("dialect", "neox_dialects", light=True),
+    Kind("command", "neox_commands"),
 )
+"""Those of the core, in the order in which they are listed."""
 
 KIND_BY_NAME = {kind.name: kind for kind in KINDS}

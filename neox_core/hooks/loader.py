@@ -7,31 +7,25 @@ point of the same name, so this module does the loading.
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
-from importlib.metadata import Distribution, EntryPoint, entry_points
-from importlib.util import find_spec
-from itertools import islice
-from pathlib import Path
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
 
 import pluggy
-from attrs import define, field, frozen
+from attrs import define, field
 
 from neox_core.errors import PluginError
 from neox_core.hooks.catalog import Catalog, Report
 from neox_core.hooks.component import GROUP, Component, ConfigSection, show_traceback
 from neox_core.hooks.definitions import Defined, check_kinds, clashes, manager_of, unknown_hook
 from neox_core.hooks.guard import SlowListingError, only_listing
+from neox_core.hooks.installed import WATCH, Plugin, Watch, plugins_of, watch_of, wrong_api
 from neox_core.hooks.kinds import Kind
 from neox_core.hooks.markers import PROJECT
-from neox_core.hooks.registry import Entry, Offer, PluginInfo, Registry, normalise
-from neox_core.hooks.suspects import Watch, watch
+from neox_core.hooks.registry import Entry, Offer, PluginInfo, Registry
 from neox_core.hooks.switches import disabled_plugins
-
-API = "1"
-MOST_FILES = 2000
 
 
 def load_plugins(
@@ -42,33 +36,28 @@ def load_plugins(
     disabled: plugin id -> what switches it off; None: as the environment and pyproject.toml set it.
     again: also try plugins that are remembered to hang or end the process that lists them.
     """
+    off = disabled_plugins() if disabled is None else disabled
     if points is not None:
-        return _load_all(points, disabled, Watch(), again=again)
-    with watch() as watching:
-        return _load_all(entry_points(group=GROUP), disabled, watching, again=again)
+        return _load_all(points, off, Watch(), again=again)
+    every = entry_points()
+    with watch_of(every.select(group=WATCH), off) as watching:
+        return _load_all(every.select(group=GROUP), off, watching, again=again)
 
 
-def _load_all(
-    points: Iterable[EntryPoint], disabled: Mapping[str, str] | None, watching: Watch, *, again: bool
-) -> Catalog:
-    """In two passes: first every plugin is imported and asked for the kinds that it defines, then for its offers. So it
-    does not matter in which order those come that define a kind and those that offer components of it.
-    """
+def _load_all(points: Iterable[EntryPoint], off: Mapping[str, str], watching: Watch, *, again: bool) -> Catalog:
+    """In two passes, for kinds and then for offers: so those that define a kind may come after those that offer it."""
     reports: dict[str, Report] = {}
     listings: list[_Listing] = []
     core = manager_of(())
-    off = disabled_plugins() if disabled is None else disabled
-    for plugin in _plugins(points):
+    for plugin in plugins_of(points):
         info = plugin.info(plugin.points[0])
         if info.id in off:
             reports[info.id] = Report(info, "disabled", PluginError(f"switched off by {off[info.id]}"))
             continue
-        wrong_api = _wrong_api(plugin)
-        if wrong_api:
-            reports[info.id] = Report(info, "incompatible", PluginError(wrong_api))
+        if wrong := wrong_api(plugin):
+            reports[info.id] = Report(info, "incompatible", PluginError(wrong))
             continue
-        fault = watching.fault(plugin.id, plugin.state, again=again)
-        if fault:
+        if fault := watching.fault(plugin, again=again):
             reports[info.id] = Report(info, "broken", fault)
             continue
         listing = _Listing(plugin, info)
@@ -111,7 +100,7 @@ def _offered(
 class _Listing:
     """A plugin while it is being listed."""
 
-    plugin: "_Plugin"
+    plugin: Plugin
     info: PluginInfo
     modules: list[tuple[str, PluginInfo, ModuleType]] = field(factory=list)
     kinds: list[Kind] = field(factory=list)
@@ -123,9 +112,8 @@ class _Listing:
 
     def forget(self) -> None:
         """A module that caught an error would pass when it is loaded again."""
-        packages = {self.plugin.info(point).module.partition(".")[0] for point in self.plugin.points}
         for name in self.imported:
-            if name.partition(".")[0] in packages:
+            if name.partition(".")[0] in self.plugin.packages():
                 sys.modules.pop(name, None)
 
 
@@ -133,7 +121,7 @@ class _Listing:
 def _alone(listing: _Listing, reports: dict[str, Report], watching: Watch) -> Iterator[None]:
     """Run a part of listing one plugin: whatever it raises becomes its report, and the others still load."""
     plugin, info = listing.plugin, listing.info
-    watching.begin(plugin.id)
+    watching.begin(plugin)
     before = set(sys.modules)
     try:
         # What a plugin prints must not end up in the output of `--json`.
@@ -144,72 +132,12 @@ def _alone(listing: _Listing, reports: dict[str, Report], watching: Watch) -> It
     except BaseException as error:  # noqa: BLE001 - whatever a plugin raises, also sys.exit, the others must load
         show_traceback(error)
         if isinstance(error, SlowListingError):
-            watching.remember(plugin.id, plugin.state(), "slow")
+            watching.slow(plugin)
         reports[info.id] = Report(info, "broken", error)
     finally:
         listing.imported |= set(sys.modules) - before
         if info.id in reports:
             listing.forget()
-
-
-@frozen
-class _Plugin:
-    """One distribution and its entry points of our group, sorted."""
-
-    id: str
-    version: str
-    keywords: str | None
-    points: list[EntryPoint] = field(factory=list)
-
-    def info(self, point: EntryPoint) -> PluginInfo:
-        return PluginInfo(self.id, self.version, point.value.partition(":")[0].strip())
-
-    def state(self) -> str:
-        """A digest that changes with the version of the plugin and with the files of its packages."""
-        import hashlib  # 10 ms, for a suspect only
-
-        known = hashlib.sha256(f"{self.id} {self.version}".encode("utf-8", "replace"))
-        for package in sorted({self.info(point).module.partition(".")[0] for point in self.points}):
-            spec = find_spec(package) if package.isidentifier() else None
-            folders = [*map(Path, (spec.submodule_search_locations if spec else None) or ())]
-            module = [Path(spec.origin)] if spec and spec.origin and not folders else []
-            for file in islice((*module, *(each for folder in folders for each in folder.rglob("*.py"))), MOST_FILES):
-                with suppress(OSError):
-                    known.update(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}".encode("utf-8", "replace"))
-        return known.hexdigest()
-
-
-def _plugins(points: Iterable[EntryPoint]) -> list[_Plugin]:
-    plugins: dict[str, _Plugin] = {}
-    read: dict[Distribution, _Plugin] = {}  # each access parses the metadata of a distribution
-    for point in sorted(points, key=lambda point: (point.name, point.value)):
-        plugin = read.get(point.dist) if point.dist else None
-        if plugin is None:
-            plugin = _identify(point)
-            if point.dist:
-                read[point.dist] = plugin
-        plugin = plugins.setdefault(plugin.id, plugin)
-        if not any((point.name, point.value) == (known.name, known.value) for known in plugin.points):
-            plugin.points.append(point)  # a folder that is twice on sys.path lists its distributions twice
-    return [plugin for _, plugin in sorted(plugins.items())]
-
-
-def _identify(point: EntryPoint) -> _Plugin:
-    """An entry point without a distribution comes from a test: its name is the id, and it has this core's API."""
-    if point.dist is None:
-        return _Plugin(normalise(point.name), "unknown", f"neox-api-{API}")
-    metadata = point.dist.metadata
-    return _Plugin(normalise(metadata["Name"] or point.name), metadata["Version"] or "unknown", metadata["Keywords"])
-
-
-def _wrong_api(plugin: _Plugin) -> str:
-    keywords = (plugin.keywords or "").replace(",", " ").split()
-    declared = [word.removeprefix("neox-api-") for word in keywords if word.startswith("neox-api-")]
-    if API in declared:
-        return ""
-    if not declared:
-        return f'declares no plugin api; add keywords = ["neox-api-{API}"] to [project] in its pyproject.toml'
-    return f"is made for plugin api {', '.join(declared)}; this core has api {API}"
 
 
 def _import(manager: pluggy.PluginManager, listing: _Listing) -> None:

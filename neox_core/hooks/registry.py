@@ -97,7 +97,7 @@ class Registry:
         if isinstance(offer, Entry):
             self.add(offer)
         else:
-            self.add_section(plugin, offer)
+            self.sections.append((plugin, offer))
 
     def offered(self) -> Iterator[tuple[PluginInfo, Offer]]:
         """Every offer, with its plugin, as `add_offer` takes it."""
@@ -106,9 +106,6 @@ class Registry:
 
     def add(self, entry: Entry) -> None:
         self._offers[entry.kind, entry.component.name].append(entry)
-
-    def add_section(self, plugin: PluginInfo, section: ConfigSection) -> None:
-        self.sections.append((plugin, section))
 
     def entries(self, kind: str | None = None) -> Iterator[Entry]:
         """All offers, of one kind or of all, sorted by kind, name and plugin."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from neox_core.hooks.component import ConfigSection
     from neox_core.hooks.kinds import Kind
     from neox_core.plan.cluster import ClusterShape
+    from neox_core.plan.runfile import RunPlan
 
 
 @hookspec
@@ -48,4 +49,15 @@ def neox_check_config(config: Config, cluster: ClusterShape) -> Iterable[Problem
     A rule may leave out an argument that it does not need. It returns a list of problems, which is empty where all is
     well. neox calls the rules of a plugin where the config chooses one of its components, writes one of its keys, or
     requires it, and always where the plugin offers nothing else.
+    """
+
+
+@hookspec
+def neox_check_plan(config: Config, plan: RunPlan) -> Iterable[Problem]:
+    """Rules of a whole plan: called once on the host, by `neox config check` and before `neox train` starts ranks.
+
+    * plan: the run, as run.json will hold it.
+
+    Otherwise as `neox_check_config`. A problem outside of the config, such as a checkpoint that does not fit, has the
+    `exit_code` of its kind.
     """

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 @frozen
 class Groups:
-    """This rank's position and groups. A group is None where it has one process and torch.distributed is not
-    initialised.
+    """This rank's position and groups. A group is None in a single process without torch.distributed.
 
     world: every rank. data: the ranks that hold the same weights and see different samples. tensor: those that
     share each layer. pipe: those with the stages that one sample passes through. model: those that together hold one

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 @frozen
 class Routing:
-    """The layers, counted from 0, that process `kept` tokens of each sample in a step; seed: for choosing these
-    tokens.
-    """
+    """The layers, from 0, that process `kept` tokens of each sample in a step; seed: for choosing these tokens."""
 
     layers: frozenset[int]
     seed: int
@@ -52,8 +50,7 @@ class RowLayer:
     module: the name of its module in the whole model, such as "layers.3". Positions with the same name share a module:
         each stage with one of them holds it, and its gradient is the sum over all positions.
     make: builds the module, whose weights are drawn later, by their names in the whole model.
-    run: (module, passed, routing) -> the input of the next position. routing: of this step; None: all layers process
-    all tokens.
+    run: (module, passed, routing) -> the input of the next position. routing: of this step; None: all tokens.
     recomputed: whether activation checkpointing may recompute it: its input and output are then a tuple whose
         first tensor is the residual stream, and it passes on unchanged what is not floating point.
     """
@@ -70,7 +67,6 @@ class Documents(Protocol):
 
     def counts(self, tokens: Tensor) -> Tensor | None:
         """int64 [batch, seq] -> whether the label of each token counts, bool [batch, seq]; None, always: all do."""
-        ...
 
 
 class Model(Protocol):
@@ -94,7 +90,6 @@ class Model(Protocol):
         It is called within the module, so that an engine which gathers weights sees one call, however many passes it
         makes. keys: int64 [batch], of the samples, for random numbers.
         """
-        ...
 
 
 class Row(Protocol):
@@ -120,7 +115,6 @@ class Row(Protocol):
 
     def outputs(self, last: nn.Module, passed: Any) -> Outputs:
         """What the pass gives. last: the module of the last layer; passed: its output."""
-        ...
 
 
 class BuildStage(Protocol):
@@ -138,4 +132,3 @@ class BuildStage(Protocol):
 
         draw: draws the initial weights of a module, by their names. recompute: None: keep activations.
         """
-        ...

@@ -8,6 +8,7 @@ sequence parallelism each rank keeps some positions of the residual stream, so t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,12 +17,14 @@ from attrs import frozen
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch.distributed import ProcessGroup
 
 SEQ = 1
 """The dimension of [batch, seq, hidden] that sequence parallelism splits."""
+
+Move = Callable[[Tensor, "TensorParallel"], Tensor]
+Collective = tuple[Move, Move]
+"""What is computed, and what is computed of its gradient."""
 
 
 @frozen(eq=False)
@@ -51,32 +54,32 @@ class TensorParallel:
         """From the residual stream to a column-parallel layer: every rank gets all positions [batch, seq, ...]."""
         if self.size == 1:
             return x
-        return _apply(_GatherSequence if self.sequence_parallel else _Copy, x, self)
+        return _apply(_GATHER_SEQUENCE if self.sequence_parallel else _COPY, x, self)
 
     def copy(self, x: Tensor) -> Tensor:
         """From a tensor that every rank has to the parts of a layer: adds up the gradients of the parts.
 
         With sequence parallelism `mark_parameters` does this, for all parameters that are not split.
         """
-        return x if self.size == 1 or self.sequence_parallel else _apply(_Copy, x, self)
+        return x if self.size == 1 or self.sequence_parallel else _apply(_COPY, x, self)
 
     def leave(self, x: Tensor) -> Tensor:
         """From the partial results of a row-parallel layer to the residual stream: their sum [batch, seq, ...]."""
         if self.size == 1:
             return x
-        return _apply(_ScatterSum if self.sequence_parallel else _Sum, x, self)
+        return _apply(_SCATTER_SUM if self.sequence_parallel else _SUM, x, self)
 
     def gather_last(self, x: Tensor) -> Tensor:
         """Concatenate the parts of the last dimension, without a gradient."""
-        return x if self.size == 1 else _gather(x.detach(), self, x.dim() - 1)
+        return x if self.size == 1 else _gather(x.detach(), self)
 
     def keep(self, x: Tensor) -> Tensor:
         """This rank's part of the last dimension of a tensor that every rank has; `restore` is the inverse."""
-        return x if self.size == 1 else _apply(_Keep, x, self)
+        return x if self.size == 1 else _apply(_KEEP, x, self)
 
     def restore(self, part: Tensor) -> Tensor:
         """Concatenate the parts that `keep` left on each rank."""
-        return part if self.size == 1 else _apply(_Restore, part, self)
+        return part if self.size == 1 else _apply(_RESTORE, part, self)
 
     def whole(self, parameter: Tensor, part: Tensor) -> Tensor:
         """`part`, this rank's of a parameter, joined with the other ranks' where the parameter is split. Collective."""
@@ -115,8 +118,7 @@ ALONE = TensorParallel()
 
 @frozen
 class Cut:
-    """The position of one rank's part in a whole parameter: of each section along `dim`, part `rank` of `size` equal
-    ones.
+    """One rank's part of a whole parameter: of each section along `dim`, part `rank` of `size` equal ones.
 
     sections: lengths in the whole parameter. A gated MLP has two, value and gate; most parameters have one.
     """
@@ -175,81 +177,31 @@ def cut_of(parameter: Tensor) -> Cut | None:
     return cut
 
 
-def _apply(function: type[torch.autograd.Function], x: Tensor, tensor: TensorParallel) -> Tensor:
+def _apply(collective: Collective, x: Tensor, tensor: TensorParallel) -> Tensor:
     """Apply a collective. A compiled layer has a graph break here: the compiler does not know its gradient."""
-    result: Tensor = _uncompiled(function, x, tensor) if torch.compiler.is_compiling() else function.apply(x, tensor)
+    apply = _uncompiled if torch.compiler.is_compiling() else _WithItsGradient.apply
+    result: Tensor = apply(x, tensor, *collective)
     return result
 
 
 @torch._disable_dynamo  # noqa: SLF001  torch.compiler.disable would import the compiler, a second, in every process
-def _uncompiled(function: type[torch.autograd.Function], x: Tensor, tensor: TensorParallel) -> Tensor:
-    result: Tensor = function.apply(x, tensor)
-    return result
+def _uncompiled(x: Tensor, tensor: TensorParallel, *collective: Any) -> Any:
+    return _WithItsGradient.apply(x, tensor, *collective)
 
 
-class _Copy(torch.autograd.Function):
+class _WithItsGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, tensor: TensorParallel) -> Tensor:
-        ctx.tensor = tensor
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _sum(grad, ctx.tensor), None
-
-
-class _Sum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, tensor: TensorParallel) -> Tensor:
-        return _sum(x, tensor)
+    def forward(ctx: Any, x: Tensor, tensor: TensorParallel, forward: Move, backward: Move) -> Tensor:
+        ctx.tensor, ctx.move = tensor, backward
+        return forward(x, tensor)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return ctx.move(grad, ctx.tensor), None, None, None
 
 
-class _GatherSequence(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, tensor: TensorParallel) -> Tensor:
-        ctx.tensor = tensor
-        return _gather(x, tensor, SEQ)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _scatter_sum(grad, ctx.tensor), None
-
-
-class _ScatterSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, tensor: TensorParallel) -> Tensor:
-        ctx.tensor = tensor
-        return _scatter_sum(x, tensor)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _gather(grad, ctx.tensor, SEQ), None
-
-
-class _Keep(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, tensor: TensorParallel) -> Tensor:
-        ctx.tensor = tensor
-        return _part(x, tensor)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _gather(grad, ctx.tensor, grad.dim() - 1), None
-
-
-class _Restore(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, tensor: TensorParallel) -> Tensor:
-        ctx.tensor = tensor
-        return _gather(x, tensor, x.dim() - 1)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _part(grad, ctx.tensor), None  # the gradient is whole on every rank, too
+def _same(x: Tensor, tensor: TensorParallel) -> Tensor:
+    return x.view_as(x)
 
 
 def _part(x: Tensor, tensor: TensorParallel) -> Tensor:
@@ -263,10 +215,14 @@ def _sum(x: Tensor, tensor: TensorParallel) -> Tensor:
     return total
 
 
-def _gather(x: Tensor, tensor: TensorParallel, dim: int) -> Tensor:
+def _gather(x: Tensor, tensor: TensorParallel, dim: int = -1) -> Tensor:
     parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(tensor.size)]
     dist.all_gather(parts, x.contiguous(), group=tensor.group)
     return torch.cat(parts, dim)
+
+
+def _gather_sequence(x: Tensor, tensor: TensorParallel) -> Tensor:
+    return _gather(x, tensor, SEQ)
 
 
 def _scatter_sum(x: Tensor, tensor: TensorParallel) -> Tensor:
@@ -274,3 +230,11 @@ def _scatter_sum(x: Tensor, tensor: TensorParallel) -> Tensor:
     mine = torch.empty_like(parts[0])
     dist.reduce_scatter(mine, parts, group=tensor.group)
     return mine
+
+
+_COPY: Collective = _same, _sum
+_SUM: Collective = _sum, _same
+_GATHER_SEQUENCE: Collective = _gather_sequence, _scatter_sum
+_SCATTER_SUM: Collective = _scatter_sum, _gather_sequence
+_KEEP: Collective = _part, _gather
+_RESTORE: Collective = _gather, _part  # the gradient is whole on every rank, too

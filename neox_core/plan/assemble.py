@@ -9,7 +9,7 @@ from typing import Any, Literal
 from attrs import asdict, evolve
 
 from neox_core.config.schema.convert import fields_of
-from neox_core.config.schema.sections.checkpoint import CheckpointSection, CheckpointWritingSection
+from neox_core.config.schema.sections.checkpoint import CheckpointSection
 from neox_core.config.schema.sections.data import BlendSection, DataSection
 from neox_core.config.schema.sections.host import LaunchSection
 from neox_core.config.schema.sections.optimizer import RegularizationSection
@@ -17,8 +17,8 @@ from neox_core.config.schema.sections.schedule import LearningRateSection
 from neox_core.config.schema.sections.training import TrainingSection
 from neox_core.config.schema.structure import Chosen, Config
 from neox_core.config.stores import split_address
-from neox_core.hooks.component import path_of
 from neox_core.plan.cluster import ClusterShape, cluster_plan
+from neox_core.plan.component import offered
 from neox_core.plan.lr_schedule import chosen_schedule, schedule_shape
 from neox_core.plan.planners import architecture_planner, engine_planner, sharding
 from neox_core.plan.runfile import (
@@ -76,20 +76,8 @@ def assemble(
 
 def reference(chosen: Chosen, **changed: Any) -> ComponentRef:
     """A chosen component as run.json holds it: plain values, no secrets."""
-    entry, component = chosen.entry, chosen.entry.component
-    settings: dict[str, Any] = {}
-    if component.settings is not None:
-        settings = plain_settings(chosen.settings)
-    return ComponentRef(
-        kind=entry.kind,
-        name=component.name,
-        plugin=entry.plugin.id,
-        version=entry.plugin.version,
-        target=component.target,
-        settings_class=path_of(component.settings) if component.settings is not None else None,
-        settings=settings | changed,
-        planner=component.planner if entry.definition.plans else None,
-    )
+    settings = {} if chosen.entry.component.settings is None else plain_settings(chosen.settings)
+    return evolve(offered(chosen.entry), settings=settings | changed)
 
 
 def plain_settings(settings: Any) -> dict[str, Any]:
@@ -179,7 +167,6 @@ def _stores(config: Config, folder: str) -> Iterator[StorePlan]:
 def _checkpoint(config: Config, resume: Resume, folder: str) -> CheckpointPlan:
     checkpoint, rate = config.section(CheckpointSection), config.section(LearningRateSection)
     sharded = sharding(config)
-    extra = config.section(CheckpointWritingSection)
     schedule_from: Literal["must-match", "config", "checkpoint"] = "must-match"
     if rate.override_lr_scheduler:
         schedule_from = "config"
@@ -199,6 +186,6 @@ def _checkpoint(config: Config, resume: Resume, folder: str) -> CheckpointPlan:
         schedule_from=schedule_from,
         whole_weights=sharded.whole_weights,
         load_masters=sharded.load_masters,
-        extra_save=extra.extra_save_iters,
+        extra_save=checkpoint.extra_save_iters,
         stores=tuple(_stores(config, folder)),
     )

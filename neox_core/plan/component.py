@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from attrs import evolve, field, frozen
 
 from neox_core.errors import NeoxError, PluginError
-from neox_core.hooks.component import cause_of, load_path
+from neox_core.hooks.component import cause_of, load_path, path_of
 from neox_core.ledger import Ledger
 from neox_core.untrusted import short, strict_converter, why
+
+if TYPE_CHECKING:
+    from neox_core.hooks.registry import Entry
 
 _converter = strict_converter()
 
@@ -91,6 +94,16 @@ class ComponentRef:
         except Exception as error:
             hint = f"tell the author of {self.plugin}; `neox --debug` shows the traceback"
             raise PluginError(f"{self.owner} failed: {cause_of(error, self.target)}", hint=hint) from error
+
+
+def offered(entry: "Entry") -> ComponentRef:
+    """An offer as a plan names it, without settings."""
+    component, plugin = entry.component, entry.plugin
+    settings = path_of(component.settings) if component.settings is not None else None
+    planner = component.planner if entry.definition.plans else None
+    return ComponentRef(
+        entry.kind, component.name, plugin.id, plugin.version, component.target, settings, planner=planner
+    )
 
 
 @frozen

@@ -62,9 +62,7 @@ def include(pool: Pool, text: str) -> Pool:
 
 
 def exclude(pool: Pool, text: str) -> Pool:
-    """The pool without what a filter names. Raises MisfitError for hosts or slots that are not in it, and if nothing is
-    left.
-    """
+    """The pool without what a filter names. Raises MisfitError as `include`, and if nothing is left."""
     named = _named(pool, text, "exclude")
     rest = {host: tuple(each for each in slots if each not in named.get(host, ())) for host, slots in pool.items()}
     left = {host: slots for host, slots in rest.items() if slots}

@@ -3,7 +3,7 @@
 Every class is frozen and holds plain values, so a plan compares, hashes to a digest, and reads the same on every rank.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from attrs import field, frozen
@@ -12,10 +12,6 @@ from neox_core.plan.component import ComponentRef
 from neox_core.plan.source import CONTENTS, SAMPLES, SCHEDULE, SETTING, SHAPES, START, of
 
 FORMAT = 1
-MOST_PASSES = 1000
-"""Through layers, for each stored weight."""
-MOST_POSITIONS = 2**24
-"""Of a sequence, which needs no weight of its length."""
 
 
 @frozen
@@ -97,18 +93,6 @@ class ModelPlan:
     def trained(self) -> Callable[[str], bool]:
         """Whether a parameter is trained, by its name. Of a rank: it may load components."""
         return lambda name: True
-
-    def bounds(self, longest: int, count: int) -> Iterator[tuple[str, int, int]]:
-        """(name, value, the most that it can be) of each size, for a plan that was read beside its weights.
-
-        longest: the longest side of a weight. count: of weights. A size is 1 at least.
-        """
-        yield "num_layers", self.num_layers, MOST_PASSES * count
-        yield "seq_length", self.seq_length, MOST_POSITIONS
-        if self.padded_vocab_size is None:
-            yield "make_vocab_size_divisible_by", self.make_vocab_size_divisible_by, longest
-        else:
-            yield "padded_vocab_size", self.padded_vocab_size, longest
 
 
 @frozen

@@ -24,12 +24,11 @@ from neox_core.plan.assemble import Resume, assemble, run_dir
 from neox_core.plan.cluster import ClusterShape, Machine, cluster_shape, detect, imagined
 from neox_core.plan.exports import exports
 from neox_core.plan.hosts import Pool
-from neox_core.plan.kernels import plan_kernels
 from neox_core.plan.planners import architecture_planner, engine_planner
 from neox_core.plan.rules import check_rules, unread_keys
 from neox_core.plan.rules.plugins import plugin_rules
 from neox_core.plan.runfile import KernelPlan, RunPlan
-from neox_core.plan.start import exit_code_of, hindrances
+from neox_core.plan.start import hindrances
 from neox_core.plan.stored.installed import schedules
 from neox_core.plan.stored.saved import read_run
 from neox_core.untrusted import short
@@ -56,7 +55,7 @@ def prepare_run(
     files: Sequence[Path],
     sets: Sequence[str] = (),
     *,
-    resume: str = "must",
+    resume: str | None = "must",
     debug: bool = False,
     catalog: Catalog | None = None,
     machine: Machine | None = None,
@@ -69,6 +68,7 @@ def prepare_run(
 
     start: False when the run is only looked at; a dataset that is not there yet is then a warning.
     cluster: resolve as if on so many hosts of so many GPUs, "12x8", instead of on this machine or the hostfile's.
+    resume: must, auto, or None: must, unless `load` is `save`, which a first start fills.
     folder: of the run; None: `save`, else runs/<name of the first file>.
     checked: also ask the launcher, and look at the checkpoint that the run would load.
     """
@@ -78,28 +78,26 @@ def prepare_run(
     loaded = modernise(written, catalog.registry)
     if not written.values:
         raise ProblemsError(loaded.problems or [Problem("no config file is given")])
-    plain, ill, faults = structure(loaded, catalog)
+    plain, ill = structure(loaded, catalog)
     ledger = Ledger()
     config = evolve(plain, ledger=ledger)
-    required = _requirements(config, catalog)
-    problems = [*loaded.problems, *ill, *required]
+    problems = [*loaded.problems, *ill, *_requirements(config, catalog)]
     valid = not errors(problems)
     shape, against_rules = _rules(config, machine, pool)
     problems = [_settled(each, start) for each in (*problems, *against_rules)]
     kernels: tuple[KernelPlan, ...] = ()
     if not errors(problems):
-        kernels, refused = plan_kernels(config, catalog.registry, shape.device)
+        kernels, refused = architecture_planner(config).kernels(config, catalog.registry, shape.device)
         problems += refused
-    failed = 0
     if valid:
-        of_plugins, failed = plugin_rules(config, shape, catalog, kernels)
+        of_plugins = plugin_rules("neox_check_config", config, catalog, kernels, cluster=shape)
         problems += [_settled(each, start) for each in of_plugins]
     if written.unreadable:  # it may have what is missing elsewhere
         problems = [each for each in problems if not each.message.startswith(REQUIRED)]
     if errors(problems):
-        at_plugins = len(errors(problems)) == faults + len(required) + failed
-        problems += _gone(config, catalog) if faults else []
-        raise ProblemsError(written.with_values(problems), plugin_fault=at_plugins)
+        if any(each.exit_code == PluginError.exit_code for each in ill):
+            problems += _gone(config, catalog)
+        raise ProblemsError(written.with_values(problems))
     problems += [Problem(line, severity="warning") for line in catalog.warnings()]
     folder = Path(run_dir(config)) if folder is None else folder
     plan = assemble(config, shape, _resume(resume, config), str(folder), debug, kernels)
@@ -107,10 +105,10 @@ def prepare_run(
         plan = evolve(plan, checkpoint=evolve(plan.checkpoint, schedules=schedules(catalog)))
     _refuse_unread(config, ledger, catalog, written, problems)
     if checked:
-        found = list(hindrances(config, plan, imagined=cluster is not None))
-        problems += [each.problem for each in found]
-        if exit_code_of(found):
-            raise ProblemsError(written.with_values(problems), exit_code=exit_code_of(found))
+        found = hindrances(config, plan, catalog, imagined=cluster is not None)
+        problems += [_settled(each, start) for each in found]
+        if errors(problems):
+            raise ProblemsError(written.with_values(problems))
     size = architecture_planner(config).size(config, plan.model)
     return Resolved(
         plan,
@@ -148,22 +146,20 @@ def _refuse_unread(
 ) -> None:
     """Raises ProblemsError for keys that nothing has read, unless a warning or note on them or their block says why."""
     warned = {each.key for each in problems if each.severity in ("warning", "note")}
-    pairs = [
-        (problem, owner)
-        for problem, owner in unread_keys(config, ledger, catalog)
-        if not {problem.key, problem.key.partition(".")[0]} & warned
-    ]
-    if pairs:
-        unread, owners = zip(*pairs, strict=True)
-        raise ProblemsError(written.with_values([*problems, *unread]), plugin_fault=None not in owners)
+    found = unread_keys(config, ledger, catalog)
+    unread = [each for each in found if not {each.key, each.key.partition(".")[0]} & warned]
+    if unread:
+        raise ProblemsError(written.with_values([*problems, *unread]))
 
 
-def _resume(resume: str, config: Config) -> Resume:
-    if resume == "must":
+def _resume(resume: str | None, config: Config) -> Resume:
+    checkpoint = config.section(CheckpointSection)
+    if resume is None and checkpoint.load == checkpoint.save is not None and not checkpoint.finetune:
+        return "auto"
+    if resume in (None, "must"):
         return "must"
     if resume != "auto":
         raise ProblemsError([Problem(f"must be must or auto, not {resume!r}", "--resume")])
-    checkpoint = config.section(CheckpointSection)
     if checkpoint.load is None and checkpoint.save is None:
         raise ProblemsError([Problem("auto has no folder to resume from", "--resume", "set save and save-interval")])
     return "auto"
@@ -180,7 +176,8 @@ def _requirements(config: Config, catalog: Catalog) -> list[Problem]:
         try:
             catalog.require([name])
         except PluginError as error:
-            found.append(config.problem(error.message, "plugins.require", error.hint))
+            problem = config.problem(error.message, "plugins.require", error.hint)
+            found.append(evolve(problem, exit_code=error.exit_code))
     return found
 
 

@@ -18,8 +18,6 @@ from neox_core.hooks.component import load_path
 from neox_core.plan.component import ComponentRef, components_of, noting, unknown, with_components
 from neox_core.plan.plans import (
     FORMAT,
-    MOST_PASSES,
-    MOST_POSITIONS,
     BatchPlan,
     CheckpointPlan,
     ClusterPlan,
@@ -40,8 +38,6 @@ from neox_core.untrusted import parse_object, read_file, strict_converter, struc
 __all__ = [
     "DIGEST",
     "FORMAT",
-    "MOST_PASSES",
-    "MOST_POSITIONS",
     "UNFINISHED",
     "BatchPlan",
     "CheckpointPlan",

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
     from neox_core.checkpoint.checkpointer import Checkpointer
     from neox_core.checkpoint.state import TrainState
+    from neox_core.contracts.engine import Engine
     from neox_core.contracts.objective import Split
     from neox_core.parallel.context import BuildContext
     from neox_core.plan.component import ComponentRef
     from neox_core.plan.runfile import RunPlan
     from neox_core.run.evaluation import Evaluation
     from neox_core.run.loop import Reporter, Saver, Stop
-    from neox_core.run.report import EngineState, Report
+    from neox_core.run.report import Report
     from neox_core.run.samples import TrainingSamples
     from neox_core.run.stop import StopSignal
 
@@ -153,7 +154,7 @@ class Events:
             except _Rewind as rewind:
                 self._rewind(rewind.by, rewind.ask, checkpointer, samples)
 
-    def step(self, step: int, loss: Tensor, lr: float, engine: EngineState) -> None:
+    def step(self, step: int, loss: Tensor, lr: float, engine: Engine) -> None:
         self.report.step(step, loss, lr, engine)
         for each in self._callbacks:
             each.call("step", step)

@@ -60,9 +60,7 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def explain(error: BaseException, debug: bool) -> None:
-    """Write the error to this rank's log, with a traceback unless it is a user's mistake; a plugin's fault is not
-    one.
-    """
+    """Write the error to this rank's log, with a traceback unless it is a user's mistake, not a plugin's."""
     if isinstance(error, NeoxError) and not isinstance(error, PluginError) and not debug:
         report(error)
     else:

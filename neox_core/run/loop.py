@@ -24,16 +24,12 @@ class Reporter(Protocol):
     """The loop's report of its progress; `neox_core.run.report.Report` is one."""
 
     def step(self, step: int, loss: Tensor, lr: float, engine: Engine) -> None:
-        """Called after every update; reads numbers from the device at log steps. Raises RankError for non-finite
-        numbers.
-        """
-        ...
+        """Called after every update; reads the device at log steps. Raises RankError for non-finite numbers."""
 
     def validation(self, step: int, losses: Sequence[Tensor]) -> float: ...
 
     def check(self) -> None:
         """Called before a save. Raises RankError when a loss since the last check was not finite."""
-        ...
 
     def say(self, message: str) -> None: ...
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -24,33 +24,12 @@ from neox_core.terminal import echo
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from neox_core.contracts.engine import Engine
     from neox_core.parallel.groups import Groups
     from neox_core.run.metrics import Metrics
     from neox_core.run.startup import Startup
 
 GIB = 2**30
-
-
-class EngineState(Protocol):
-    """What the report reads from the engine, at log steps only."""
-
-    def grad_norm(self) -> float | None:
-        """Gradient norm of the last update, before clipping; None when it was not computed."""
-        ...
-
-    def skipped_steps(self) -> int: ...
-
-    def loss_scale(self) -> float | None:
-        """The loss scale; None without loss scaling."""
-        ...
-
-    def timings(self) -> dict[str, float]:
-        """`elapsed_time_ms_<part>` of the last step; empty when the engine does not time it."""
-        ...
-
-    def made_update(self) -> bool | Tensor:
-        """Whether the last step's gradient was finite; a scalar on the device where the host does not know."""
-        ...
 
 
 def mean_of_ranks(losses: Sequence[Tensor], groups: Groups) -> float:
@@ -142,10 +121,8 @@ class Report:
             self._wait_s += time.perf_counter() - asked
             yield batch
 
-    def step(self, step: int, loss: Tensor, lr: float, engine: EngineState) -> None:
-        """Called after an update. step: finished steps, including this one. loss: this rank's mean of the step, a
-        scalar.
-        """
+    def step(self, step: int, loss: Tensor, lr: float, engine: Engine) -> None:
+        """Called after an update. step: finished steps, with this one. loss: this rank's mean of the step, a scalar."""
         self.run.progress.reached(step)
         made = engine.made_update()
         self._unread.append((step, loss.detach(), made))
@@ -176,9 +153,7 @@ class Report:
         self._read_losses()
 
     def validation(self, step: int, losses: Sequence[Tensor], split: str = "valid") -> float:
-        """Log the mean of the losses over all ranks as `<split>_loss`, and return it. losses: of this rank's
-        batches.
-        """
+        """Log the mean of the losses over all ranks as `<split>_loss`, and return it. losses: of this rank."""
         value = mean_of_ranks(losses, self.groups)
         perplexity = math.exp(value) if value < 700 else math.inf
         self.log(step, {f"{split}_loss": value, f"{split}_perplexity": perplexity})
@@ -228,7 +203,7 @@ class Report:
             if self.kept is not None:
                 self.kept.losses.append((step, sum(losses) / len(losses)))
 
-    def _values(self, lr: float, engine: EngineState) -> dict[str, float]:
+    def _values(self, lr: float, engine: Engine) -> dict[str, float]:
         step_s = self._train_s / self._steps
         tokens_per_s = self._tokens / self._train_s
         values = {

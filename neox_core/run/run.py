@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
@@ -16,16 +16,15 @@ import torch.distributed as dist
 from attrs import frozen
 from torch.distributed.rendezvous import rendezvous
 
-from neox_core.checkpoint.checkpointer import Checkpointer, Resumed
+from neox_core.checkpoint.checkpointer import Checkpointer
 from neox_core.checkpoint.lock import claim
 from neox_core.checkpoint.rng import seed_rank, undisturbed
 from neox_core.contracts.engine import Peak
 from neox_core.contracts.host import Monitor, Progress, RunInfo
 from neox_core.data.batches import build_tokenizer
 from neox_core.data.curriculum import build_curriculum, tokens_of_steps
-from neox_core.data.vocabulary import padded_vocab
+from neox_core.data.tokenizer import padded_vocab
 from neox_core.heartbeat import Heartbeat
-from neox_core.kernels.choose import use_kernels
 from neox_core.parallel.context import BuildContext, build_context
 from neox_core.parallel.groups import Groups, build_groups
 from neox_core.run.consumed import require_consumed
@@ -90,25 +89,18 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: Ledger) -> 
     startup.mark("engine")
     checkpointer = Checkpointer(plan, engine, context)
     resumed = checkpointer.load()
-    state, schedule = resumed.state, resumed.schedule
+    state = resumed.state
     samples.resume(state, resumed.path)
     tokens_of = tokens_of_steps(plan, curriculum)
-    report = _build_report(
-        plan,
-        _peak(plan.train.peak_tflops, maker, architecture, context.device),
-        model,
-        context,
-        state,
-        startup,
-        samples.trail,
-        tokens_of,
-        engine,
-        Metrics(engine, {"optimizer": optimizer, "curriculum": curriculum}, model, context),
-    )
-    events = _build_events(plan, context, report, state, samples, Evaluation(plan, context, vocab_size, engine))
+    built = _Built(plan, context, architecture, model, engine, tokenizer, vocab_size, samples, state, tokens_of)
+    metrics = Metrics(engine, {"optimizer": optimizer, "curriculum": curriculum}, model, context)
+    report = built.report(maker, startup, metrics)
+    events = built.events(report)
     heartbeat = Heartbeat(local_rank)
     unwatched = () if heartbeat.watched or not plan.train.stall_timeout_s else (UNWATCHED,)
-    _say_where_it_begins(report, resumed, (*kernels, *samples.notes, *unwatched))
+    begins = () if resumed.path is None else (f"resumed from {resumed.path}, at step {state.step}",)
+    for note in (*begins, *resumed.notes, *kernels, *samples.notes, *unwatched):
+        report.say(note)
     if rank == 0:
         require_consumed(plan, ledger)
     startup.mark("load")
@@ -122,13 +114,14 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: Ledger) -> 
             report=partial(write_failure, Path(plan.run_dir), rank, waits=True),
         )
         with stop_signal as stop:
-            finished = _train(plan, engine, schedule, report, events, checkpointer, state, samples, stop, tokens_of)
+            finished = built.train(resumed.schedule, report, events, checkpointer, stop)
         if finished and plan.train.sample_prompt is not None and tokenizer is not None:
-            _show_sample(plan, architecture, model, engine, context, tokenizer, vocab_size, report)
+            built.show_sample(tokenizer, plan.train.sample_prompt, report)
     finally:
         report.close()
     maker.finish(rank)
-    _part()
+    dist.barrier()  # or a rank that is quicker takes the connections of the others with it
+    dist.destroy_process_group()
 
 
 def _join(plan: RunPlan, maker: EngineMaker) -> None:
@@ -168,113 +161,132 @@ def _build_optimizer(
     optimizer = build_optimizer(plan.optim, model, data, architecture.tables, total_steps=steps)
     dtype = torch.bfloat16 if plan.precision.autocast else context.dtype
     record = Path(plan.run_dir) / "kernels.json" if dist.get_rank() == 0 else None
-    return optimizer, tuple(use_kernels(model, architecture, plan.model.kernels, context, dtype, record, optimizer))
+    said = architecture.use_kernels(model, context, dtype, record, optimizer) if plan.model.kernels else ()
+    return optimizer, tuple(said)
 
 
-def _train(
-    plan: RunPlan,
-    engine: Engine,
-    schedule: LRSchedule,
-    report: Report,
-    events: Events | None,
-    checkpointer: Checkpointer,
-    state: TrainState,
-    samples: TrainingSamples,
-    stop: StopSignal,
-    tokens_of: Callable[[int], int],
-) -> bool:
-    """Train, and evaluate after the last step. Returns whether the run came to its last step."""
-    progress = report.run.progress
-    valid = partial(_alive, partial(samples.valid, "valid"), stop, progress)
-    saver = _Patient(checkpointer, stop, samples, progress)
+@frozen
+class _Built:
+    """What a rank has built. vocab_size: rows of the embedding."""
 
-    def loop(reporter: Reporter, saver: Saver, stopping: Stop) -> bool:
-        batches = report.timed(samples.batches(state.step), stop.alive)
-        return train(engine, batches, valid, schedule, reporter, saver, stopping, state, plan, tokens_of)
+    plan: RunPlan
+    context: BuildContext
+    architecture: Architecture
+    model: Any
+    engine: Engine
+    tokenizer: Tokenizer | None
+    vocab_size: int
+    samples: TrainingSamples
+    state: TrainState
+    tokens_of: Callable[[int], int]
 
-    finished = events.train(loop, checkpointer, samples, saver, stop) if events else loop(report, saver, stop)
-    if finished:
-        _evaluate(plan, engine, events or report, state, samples, stop, progress)
-    else:
-        _say_where_it_stops(plan, report, state)
-    if events:
-        events.end()
-    return finished
-
-
-def _say_where_it_begins(report: Report, resumed: Resumed, notes: Sequence[str]) -> None:
-    if resumed.path is not None:
-        report.say(f"resumed from {resumed.path}, at step {resumed.state.step}")
-    for note in (*resumed.notes, *notes):
-        report.say(note)
-
-
-def _peak(given: float | None, maker: EngineMaker, architecture: Architecture, device: torch.device) -> Peak:
-    return maker.find_peak(device, architecture.product) if given is None else Peak.given(given)
-
-
-def _build_report(
-    plan: RunPlan,
-    peak: Peak,
-    model: Any,
-    context: BuildContext,
-    state: TrainState,
-    startup: Startup,
-    data_hash: Callable[[int], int],
-    tokens_of: Callable[[int], int],
-    engine: Engine,
-    metrics: Metrics,
-) -> Report:
-    info = RunInfo(
-        run_dir=Path(plan.run_dir),
-        first_step=state.step,
-        last_step=plan.train.train_iters,
-        num_parameters=sum(map(prod, engine.shapes().values())),
-        num_ranks=plan.cluster.world_size,
-        tokens_per_step=plan.batch.train_batch * plan.model.seq_length,
-        device=plan.cluster.device,
-        samples_per_step=plan.batch.train_batch,
-        progress=startup.progress,
-    )
-    startup.progress.reached(state.step)
-    startup.hide()
-    monitors: list[Monitor] = []
-    if dist.get_rank() == 0:
-        for reference in plan.monitors:
+    def report(self, maker: EngineMaker, startup: Startup, metrics: Metrics) -> Report:
+        plan, context, progress = self.plan, self.context, startup.progress
+        given = plan.train.peak_tflops
+        peak = maker.find_peak(context.device, self.architecture.product) if given is None else Peak.given(given)
+        info = RunInfo(
+            run_dir=Path(plan.run_dir),
+            first_step=self.state.step,
+            last_step=plan.train.train_iters,
+            num_parameters=sum(map(prod, self.engine.shapes().values())),
+            num_ranks=plan.cluster.world_size,
+            tokens_per_step=plan.batch.train_batch * plan.model.seq_length,
+            device=plan.cluster.device,
+            samples_per_step=plan.batch.train_batch,
+            progress=progress,
+        )
+        progress.reached(self.state.step)
+        startup.hide()
+        monitors: list[Monitor] = []
+        for reference in plan.monitors if dist.get_rank() == 0 else ():
             with undisturbed():
                 monitors.append(reference.make(info))
-    report = Report(
-        info,
-        monitors,
-        context.groups,
-        context.device,
-        log_interval=plan.train.log_interval,
-        flops_per_token=model.flops_per_token,
-        peak=peak,
-        stop_on_nonfinite=plan.train.on_nonfinite_loss == "stop",
-        skipped=SkippedSteps(most_skipped(plan), engine.find_nonfinite, context.groups),
-        startup=startup,
-        data_hash=data_hash,
-        tokens_of=tokens_of,
-        metrics=metrics,
-    )
-    report.say(str(peak))
-    return report
+        report = Report(
+            info,
+            monitors,
+            context.groups,
+            context.device,
+            log_interval=plan.train.log_interval,
+            flops_per_token=self.model.flops_per_token,
+            peak=peak,
+            stop_on_nonfinite=plan.train.on_nonfinite_loss == "stop",
+            skipped=SkippedSteps(most_skipped(plan), self.engine.find_nonfinite, context.groups),
+            startup=startup,
+            data_hash=self.samples.trail,
+            tokens_of=self.tokens_of,
+            metrics=metrics,
+        )
+        report.say(str(peak))
+        return report
 
+    def events(self, report: Report) -> Events | None:
+        if not self.plan.callbacks and not self.plan.evaluators:
+            return None
+        door = Evaluation(self.plan, self.context, self.vocab_size, self.engine)
+        events = Events(self.plan, self.context, report, self.state, door)
+        events.build(self.samples)
+        return events
 
-def _build_events(
-    plan: RunPlan,
-    context: BuildContext,
-    report: Report,
-    state: TrainState,
-    samples: TrainingSamples,
-    door: Evaluation,
-) -> Events | None:
-    if not plan.callbacks and not plan.evaluators:
-        return None
-    events = Events(plan, context, report, state, door)
-    events.build(samples)
-    return events
+    def train(
+        self,
+        schedule: LRSchedule,
+        report: Report,
+        events: Events | None,
+        checkpointer: Checkpointer,
+        stop: StopSignal,
+    ) -> bool:
+        """Train, and evaluate after the last step. Returns whether the run came to its last step."""
+        plan, state, samples, progress = self.plan, self.state, self.samples, report.run.progress
+
+        def valid(split: Split = "valid") -> Iterator[Tensor]:
+            with progress.during("evaluating"):
+                stop.evaluating()
+                for batch in samples.valid(split):
+                    stop.alive()
+                    yield batch
+
+        def loop(reporter: Reporter, saver: Saver, stopping: Stop) -> bool:
+            batches = report.timed(samples.batches(state.step), stop.alive)
+            return train(self.engine, batches, valid, schedule, reporter, saver, stopping, state, plan, self.tokens_of)
+
+        saver = _Patient(checkpointer, stop, samples, progress)
+        finished = events.train(loop, checkpointer, samples, saver, stop) if events else loop(report, saver, stop)
+        if finished:
+            for split in self._unevaluated():
+                (events or report).validation(state.step, self.engine.evaluate(valid(split)), split)
+        else:
+            resumes = "`--resume auto` continues from there"
+            then = resumes if plan.checkpoint.save else "nothing is saved, since `save` is not set"
+            report.say(f"stopped after step {state.step}; {then}")
+        if events:
+            events.end()
+        return finished
+
+    def _unevaluated(self) -> Iterator[Split]:
+        """After the last step: validation unless it was evaluated there, and the test split if there is one."""
+        train = self.plan.train
+        if train.eval_iters and train.eval_interval and self.state.step % train.eval_interval:
+            yield "valid"
+        if train.eval_iters and self.plan.data.has_test:
+            yield "test"
+
+    def show_sample(self, tokenizer: Tokenizer, prompt: str, report: Report) -> None:
+        """What rank 0 generates with the weights of evaluation. Collective."""
+        with self.engine.at_hand() if "modes" in self.plan.optim.uses else nullcontext():
+            whole = self._whole_model(tokenizer)
+            if dist.get_rank() == 0:
+                report.say(f"sample:\n{self.architecture.sample(whole, tokenizer, prompt)}")
+
+    def _whole_model(self, tokenizer: Tokenizer) -> Any:
+        """A model that rank 0 can run alone: the trained one, or one in host memory where it is split. Collective."""
+        if not self.engine.partitioned and self.context.groups.model is None:
+            return self.model
+        keeps = dist.get_rank() == 0
+        weights = {name: weight.float().cpu().clone() for name, weight in self.engine.whole_weights() if keeps}
+        if not keeps:
+            return self.model
+        alone = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), self.context.seed)
+        return self.architecture.build(self.vocab_size, alone, weights, eod=tokenizer.eod)
 
 
 @frozen
@@ -290,81 +302,3 @@ class _Patient:
         self.samples.note(state)
         with self.stop.busy(), self.progress.during("saving"):
             return self.checkpointer.save(state)
-
-
-def _alive(batches: Callable[[], Iterator[Tensor]], stop: StopSignal, progress: Progress) -> Iterator[Tensor]:
-    with progress.during("evaluating"):
-        stop.evaluating()
-        for batch in batches():
-            stop.alive()
-            yield batch
-
-
-def _evaluate(
-    plan: RunPlan,
-    engine: Engine,
-    report: Report | Events,
-    state: TrainState,
-    samples: TrainingSamples,
-    stop: StopSignal,
-    progress: Progress,
-) -> None:
-    """After the last step: the validation split unless it was evaluated there, and the test split if there is one."""
-    if not plan.train.eval_iters:
-        return
-    wanted: list[Split] = []
-    if plan.train.eval_interval and state.step % plan.train.eval_interval:
-        wanted.append("valid")
-    if plan.data.has_test:
-        wanted.append("test")
-    for split in wanted:
-        report.validation(state.step, engine.evaluate(_alive(partial(samples.valid, split), stop, progress)), split)
-
-
-def _whole_model(
-    architecture: Architecture,
-    model: Any,
-    engine: Engine,
-    context: BuildContext,
-    tokenizer: Tokenizer,
-    vocab_size: int,
-) -> Any:
-    """A model that rank 0 can run alone: the trained one, or where that is in parts one in host memory. Collective."""
-    if not engine.partitioned and context.groups.model is None:
-        return model
-    keeps = dist.get_rank() == 0
-    weights = {name: weight.float().cpu().clone() for name, weight in engine.whole_weights() if keeps}
-    if not keeps:
-        return model
-    alone = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), context.seed)
-    return architecture.build(vocab_size, alone, weights, eod=tokenizer.eod)
-
-
-def _show_sample(
-    plan: RunPlan,
-    architecture: Architecture,
-    model: Any,
-    engine: Engine,
-    context: BuildContext,
-    tokenizer: Tokenizer,
-    vocab_size: int,
-    report: Report,
-) -> None:
-    """What rank 0 generates with the weights of evaluation. Collective."""
-    with engine.at_hand() if "modes" in plan.optim.uses else nullcontext():
-        whole = _whole_model(architecture, model, engine, context, tokenizer, vocab_size)
-        if dist.get_rank() == 0:
-            report.say(f"sample:\n{architecture.sample(whole, tokenizer, plan.train.sample_prompt or '')}")
-
-
-def _say_where_it_stops(plan: RunPlan, report: Report, state: TrainState) -> None:
-    then = (
-        "`--resume auto` continues from there" if plan.checkpoint.save else "nothing is saved, since `save` is not set"
-    )
-    report.say(f"stopped after step {state.step}; {then}")
-
-
-def _part() -> None:
-    """Together, or a rank that is quicker takes the connections of the others with it."""
-    dist.barrier()
-    dist.destroy_process_group()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from neox_core.checkpoint.contents import contents_of, other_contents
 from neox_core.data.batches import Reader, build_batches
@@ -22,35 +23,51 @@ if TYPE_CHECKING:
     from neox_core.plan.runfile import RunPlan
 
 
-class TrainingSamples(Protocol):
-    notes: list[str]
-    """Lines for people."""
-    skippable: bool
-    """Whether the run can leave samples out."""
+class TrainingSamples(ABC):
+    """notes: lines for people. skippable: whether the run can leave samples out."""
 
+    skippable = False
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        read: partial[Reader],
+        opened: partial[Any],
+        backend: DataBackend,
+        curriculum: Curriculum | None,
+    ) -> None:
+        self._plan, self._read, self._open, self._curriculum = plan, read, opened, curriculum
+        self._evaluated: dict[Split, Any] = {split: opened(split) for split in _evaluated(plan)}
+        self.notes: list[str] = []
+        self._open_training()
+        self._contents = contents_of(plan.data, backend)
+
+    @abstractmethod
+    def _open_training(self) -> None: ...
+
+    @abstractmethod
     def resume(self, state: TrainState, path: Path | str | None) -> None:
         """Continue from `state`, and update its fields about samples. Raises CheckpointError for other samples."""
-        ...
 
+    @abstractmethod
     def batches(self, step: int) -> Reader:
         """This rank's micro-batches from `step` on, the step of the state after `resume`."""
-        ...
 
     def valid(self, split: Split) -> Reader:
         """This rank's micro-batches of one pass over an evaluation split."""
-        ...
+        return self._read(split, first_step=0, opened=self._evaluated[split])
 
+    @abstractmethod
     def trail(self, step: int) -> int:
         """A hash of the samples of all of the `step` finished steps."""
-        ...
 
     def where(self, index: int) -> int:
         """Which sample of the order without interventions the run reads as its sample `index`."""
-        ...
+        return index
 
+    @abstractmethod
     def note(self, state: TrainState) -> None:
         """Store in `state`, before it is saved, what `resume` needs."""
-        ...
 
 
 def open_samples(
@@ -64,23 +81,13 @@ def open_samples(
     return kind(plan, read, opened, datasets.backend, curriculum)
 
 
-class _Ordered:
+class _Ordered(TrainingSamples):
     """Samples by index, of datasets whose documents are counted."""
 
-    def __init__(
-        self,
-        plan: RunPlan,
-        read: partial[Reader],
-        opened: partial[Any],
-        backend: DataBackend,
-        curriculum: Curriculum | None,
-    ) -> None:
-        self._plan, self._read, self._open, self._curriculum = plan, read, opened, curriculum
-        self._evaluated: dict[Split, Samples] = {split: opened(split) for split in _evaluated(plan)}
+    def _open_training(self) -> None:
         self.notes = [note for samples in self._evaluated.values() for note in samples.notes]
-        self.skippable = curriculum is None or not curriculum.chooses
-        self._follow(rounds_of((), plan), ())
-        self._contents = contents_of(plan.data, backend)
+        self.skippable = self._curriculum is None or not self._curriculum.chooses
+        self._follow(rounds_of((), self._plan), ())
 
     def _follow(self, rounds: tuple[int, ...], skipped: tuple[tuple[int, int], ...]) -> None:
         self._rounds, self._skipped = rounds, skipped
@@ -109,9 +116,6 @@ class _Ordered:
     def batches(self, step: int) -> Reader:
         return self._read("train", first_step=step, curriculum=self._curriculum, opened=self._samples)
 
-    def valid(self, split: Split) -> Reader:
-        return self._read(split, first_step=0, opened=self._evaluated[split])
-
     def trail(self, step: int) -> int:
         return self._trail.at(step)
 
@@ -123,28 +127,16 @@ class _Ordered:
         state.data_contents = self._contents
 
 
-class _Streamed:
+class _Streamed(TrainingSamples):
     """Samples that are read in order."""
 
-    def __init__(
-        self,
-        plan: RunPlan,
-        read: partial[Reader],
-        opened: partial[Any],
-        backend: DataBackend,
-        curriculum: Curriculum | None,
-    ) -> None:
-        self._evaluated: dict[Split, SampleStream] = {split: opened(split) for split in _evaluated(plan)}
+    def _open_training(self) -> None:
         for each in self._evaluated.values():
             each.read_from(None).place()  # reads the first documents
-        self._stream: SampleStream = opened("train")
+        self._stream: SampleStream = self._open("train")
         self._identity = self._stream.identity
-        self._contents, self._plan = contents_of(plan.data, backend), plan
-        self._curriculum, self._read = curriculum, read
-        self.skippable = False
         self._start: Mark | None = None
         self._reader: Reader | None = None
-        self.notes: list[str] = []
 
     def resume(self, state: TrainState, path: Path | str | None) -> None:
         if state.interventions:
@@ -172,9 +164,6 @@ class _Streamed:
         )
         return self._reader
 
-    def valid(self, split: Split) -> Reader:
-        return self._read(split, first_step=0, opened=self._evaluated[split])
-
     def trail(self, step: int) -> int:
         mark = self._mark()
         return mark.trail if mark is not None and mark.step == step else 0
@@ -184,9 +173,6 @@ class _Streamed:
         if mark is not None and mark.step == state.step:
             state.data_hash, state.data_contents = mark.trail, self._contents
             state.data_position = {"identity": self._identity, **mark.plain()}
-
-    def where(self, index: int) -> int:
-        return index
 
     def _mark(self) -> Mark | None:
         return self._start if self._reader is None or self._reader.mark is None else self._reader.mark

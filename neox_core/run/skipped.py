@@ -17,9 +17,7 @@ _ALONE = Groups(world=None, data=None, data_rank=0, data_size=1)
 
 
 def most_skipped(plan: RunPlan) -> int:
-    """The number of steps in a row that may be skipped: 0, unless fp16 searches its loss scale or the config allows
-    it.
-    """
+    """Steps in a row that may be skipped: 0, unless fp16 searches its loss scale or the config allows it."""
     allowed = plan.precision.dtype == "fp16" or plan.train.on_nonfinite_loss == "skip"
     return plan.train.max_skipped_steps if allowed else 0
 

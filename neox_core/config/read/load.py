@@ -1,8 +1,7 @@
 """Config files and `--set` to one mapping, where each value knows the place it was written.
 
-YAML 1.2, TOML and JSON read to the same thing: keys with `_` for `-` at every depth, plain values. The files are
-merged; a key with two different values is an error that names both places. `--set` wins over the files. All problems
-of all files are collected.
+YAML 1.2, TOML and JSON read to the same thing: keys with `_` for `-` at every depth, plain values. Files are merged; a
+key with two different values is an error that names both places, unless the last file is to win. `--set` wins.
 """
 
 import json
@@ -83,12 +82,17 @@ class Loaded:
         return None
 
 
+class LastWins(tuple[Path, ...]):
+    """Files of which a later one replaces what an earlier one says, with a note."""
+
+
 def load(files: Sequence[Path], sets: Sequence[str] = ()) -> Loaded:
-    """Read and merge. Never raises for what a file holds: see `Loaded.problems`."""
-    merged, unreadable = _Merge(), False
+    """Read and merge files, whose names need no `.yml`. Never raises for what they hold: see `Loaded.problems`."""
+    merged, unreadable = _Merge(isinstance(files, LastWins)), False
+    files = [_with_ending(Path(file)) for file in files]
     for file in files:
         try:
-            merged.add(_read(Path(file)))
+            merged.add(_read(file))
         except UnreadableError as error:
             merged.problems.append(error.problem)
             unreadable = True
@@ -98,8 +102,7 @@ def load(files: Sequence[Path], sets: Sequence[str] = ()) -> Loaded:
             merged.override(*_override(text), overridden)
         except UnreadableError as error:
             merged.problems.append(error.problem)
-    read = tuple(Path(file) for file in files)
-    return Loaded(merged.values, merged.places, tuple(merged.problems), read, unreadable)
+    return Loaded(merged.values, merged.places, tuple(merged.problems), tuple(files), unreadable)
 
 
 def value_at(values: Any, path: str) -> Any:
@@ -112,7 +115,8 @@ def value_at(values: Any, path: str) -> Any:
 class _Merge:
     """Values and places so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, last_wins: bool = False) -> None:
+        self.last_wins = last_wins
         self.values: dict[str, Any] = {}
         self.places: dict[str, Place] = {}
         self.problems: list[Problem] = []
@@ -158,9 +162,22 @@ class _Merge:
                 self._merge(node, into[key], here, shown)
             elif node.is_block or not same(into[key], node.value):
                 first = self.places[here]
+                if self.last_wins and first.where.rsplit(":", 2)[0] != node.where.rsplit(":", 2)[0]:
+                    self.problems.append(Problem(f"wins over {first.where}", shown, "", node.where, "note"))
+                    for each in [each for each in self.places if f"{each}.".startswith(f"{here}.")]:
+                        del self.places[each]
+                    del into[key]
+                    self._merge(Node(node.where, items=((written, node),), is_block=True), into, path, spelled)
+                    continue
                 other = "" if first.spelled == shown else f" as {first.spelled}"
                 message = f"is given twice with different values; first at {first.where}{other}"
                 self.problems.append(Problem(message, shown, "keep one of the two", node.where))
+
+
+def _with_ending(file: Path) -> Path:
+    """A name without a known ending is a YAML file's, where there is one."""
+    named = file.with_name(f"{file.name}.yml") if file.name else file
+    return named if file.suffix.lower() not in _PARSERS and named.is_file() else file
 
 
 def _read(file: Path) -> Node:

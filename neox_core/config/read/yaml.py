@@ -39,9 +39,7 @@ class _SmallComposer(Composer):
 
 
 def parse_yaml(text: str, name: str, *, any_value: bool = False) -> Node:
-    """YAML 1.2, one document. Raises UnreadableError for broken syntax and for a top level that is not a block of
-    keys.
-    """
+    """YAML 1.2, one document. Raises UnreadableError for broken syntax, and for anything but keys at the top level."""
     older = re.search(r"^%YAML[ \t]+1\.[01]\b", text, re.MULTILINE)
     if older:
         where = f"{name}:{text.count(chr(10), 0, older.start()) + 1}"

@@ -1,7 +1,6 @@
 """Validators that settings share. Each raises ValueError with what the value must be; the caller adds the position.
 
-Validators of a range or of a choice of values have them as attributes, from which the reference and the JSON Schema
-are made.
+Validators of a range or a choice have it as attributes, from which the reference and the JSON Schema are made.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,19 +52,17 @@ class Limits:
 class Only:
     """The values of a key that this version supports, where others are refused.
 
-    why: the reason, where no version will support more. by: the distribution that will support more.
+    why: the reason, where no version will support more.
     """
 
     values: tuple[Any, ...]
     why: str = ""
-    by: str = ""
 
     def __call__(self, instance: Any, field: Any, value: Any) -> None:
         if value not in self.values or isinstance(value, bool) != isinstance(self.values[0], bool):
             listed = " or ".join(shown(each) for each in self.values)
             status = self.why or "not available in this version yet"
-            more = f"; more will come with {self.by}" if self.by else ""
-            raise ValueError(f"{shown(value)} is {status}, only {listed}{more}")
+            raise ValueError(f"{shown(value)} is {status}, only {listed}")
 
 
 def at_rest(check: Any) -> bool:
@@ -91,9 +88,9 @@ def between(low: float, high: float) -> Limits:
 probability = Limits(at_least=0, below=1)
 
 
-def only(*values: Any, why: str = "", by: str = "") -> Only:
+def only(*values: Any, why: str = "") -> Only:
     """One of `values`; any other is refused as for a later version, or for the reason `why`."""
-    return Only(values, why, by)
+    return Only(values, why)
 
 
 def distinct(instance: Any, field: Any, value: Sequence[Any]) -> None:

@@ -125,8 +125,8 @@ class Reading(Keys):
                 self.report(Problem(error.message, error.key, error.hint))
                 raise LookupError(error.key) from error
             except PluginError as error:
-                self.report(Problem(error.message, each.entry.definition.key, error.hint))
-                self.plugin_faults += 1
+                key = each.entry.definition.key
+                self.report(Problem(error.message, key, error.hint, exit_code=error.exit_code))
                 raise LookupError(kind.name) from error
         return None
 
@@ -253,8 +253,8 @@ class Reading(Keys):
                 return
             self.absent |= {package_of(kind.name, name)} - {""}
             hint = missing_package(kind, name, self.catalog) or hint
-        self.report(Problem("; ".join(error.message.split("\n  ")), self._chooser(kind, name), hint))
-        self.plugin_faults += 1
+        message = "; ".join(error.message.split("\n  "))
+        self.report(Problem(message, self._chooser(kind, name), hint, exit_code=error.exit_code))
 
     def _chooser(self, kind: Kind, name: str) -> str:
         """The key that has named a component."""
@@ -282,8 +282,7 @@ class Reading(Keys):
             ways = [f"{block}: {{{key}: ...}}" for block in takers.values() if block in self.owners.blocks]
             way_out = "uninstall one of the two, or switch it off with NEOX_PLUGINS_DISABLE"
             hint = f"write {' or '.join(ways)}" if ways else way_out
-            self.report(Problem(two_owners(list(takers)), key, hint))
-            self.plugin_faults += 1
+            self.report(Problem(two_owners(list(takers)), key, hint, exit_code=PluginError.exit_code))
 
     def _flat(self) -> Iterator[Entry]:
         """The chosen components whose settings are keys of the config, or in the block of their name."""

@@ -34,7 +34,6 @@ class Keys:
         self.read_before: list[ConfigSection] = []
         self.takers: dict[str, dict[str, str]] = {}
         self.components: dict[str, list[Entry]] = defaultdict(list)
-        self.plugin_faults = 0
 
     def report(self, problem: Problem) -> None:
         """Add a problem whose key is a normalised path, with its position and the user's spelling."""
@@ -49,9 +48,7 @@ class Keys:
         self.problems.append(evolve(problem, key=key, where=self.loaded.where(problem.key)))
 
     def without_secrets(self, cls: type, values: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """The values without secrets, which are refused: configs, and messages that show values, are copied and
-        shared.
-        """
+        """The values without secrets, which are refused: configs and messages with values are copied and shared."""
         kept: dict[str, Any] = {}
         for key, value in values.items():
             field = by_key(cls).get(key)
@@ -127,9 +124,7 @@ class Keys:
         self.fields = {**found, **self.fields}
 
     def take(self, keys: Iterable[str], by: Entry | str) -> dict[str, Any]:
-        """The top-level values of keys, which are marked as read. by: the component or section that reads them, in
-        words.
-        """
+        """The top-level values of keys, which are marked as read. by: the component, or the section in words."""
         mine = {key: self.loaded.values[key] for key in keys if key in self.loaded.values}
         self.read.update(mine)
         for key in mine:

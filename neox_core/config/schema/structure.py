@@ -59,8 +59,7 @@ class Config:
             raise SectionInvalidError(cls.__name__) from None
 
     def value(self, key: str) -> Any:
-        """A value by its dotted key, `-` or `_`; for a component that is not chosen the default, or None where it has
-        none.
+        """A value by its dotted key, `-` or `_`; of a component that is not chosen the default, None without one.
 
         Raises KeyError for a key that nothing installed has.
         """
@@ -153,8 +152,8 @@ def _normal(value: Any) -> Any:
     return value
 
 
-def structure(loaded: Loaded, catalog: Catalog) -> tuple[Config, tuple[Problem, ...], int]:
-    """Structure a loaded config: (config, problems, how many of them are faults of plugins)."""
+def structure(loaded: Loaded, catalog: Catalog) -> tuple[Config, tuple[Problem, ...]]:
+    """Structure a loaded config: (config, problems)."""
     work = Reading(loaded, catalog, find_owners(catalog.registry))
     work.read_core_sections()
     work.read_choosing_sections()
@@ -176,4 +175,4 @@ def structure(loaded: Loaded, catalog: Catalog) -> tuple[Config, tuple[Problem, 
         in_use=frozenset(work.in_use),
         kinds=catalog.registry.kinds,
     )
-    return config, tuple(work.problems), work.plugin_faults
+    return config, tuple(work.problems)

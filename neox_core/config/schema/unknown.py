@@ -17,8 +17,7 @@ from neox_core.hooks.kinds import Kind
 def explain_unknown(
     key: str, value: Any, spelled: str, owners: Owners, catalog: Catalog, fields: Mapping[str, Any]
 ) -> Iterator[Problem]:
-    """A top-level key that nothing has read: it belongs to a component that is not chosen, to a missing package, to
-    another program, or to nothing.
+    """A top-level key that nothing has read: of a component not chosen, a missing package, another program, or nothing.
 
     `null` sets nothing of a component that is not chosen.
     """

@@ -1,10 +1,11 @@
-"""Rules of chosen components, whatever their kind."""
+"""Rules of chosen components: of any kind, and of those that take part in a run by name."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
 
 from neox_core.config.problem import Problem
 from neox_core.config.schema.sections.parallelism import ParallelismSection
+from neox_core.config.schema.sections.training import TrainingSection
 from neox_core.config.schema.structure import Chosen, Config
 from neox_core.hooks.component import load_path
 from neox_core.hooks.install import how_to_get
@@ -39,6 +40,25 @@ def pipeline_makes_one_pass(config: Config, shape: ClusterShape) -> Iterator[Pro
     if passes > 1:
         message = f"{component.name} makes {passes} passes over the model for a batch, and a pipeline makes one"
         yield config.problem(message, "objective", "set pipe-parallel-size: 1, or choose another objective")
+
+
+@rule("monitors", "callbacks", "evaluators")
+def named_ones_not_switched_off(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A monitor, callback or evaluator that is named is not switched off by its own block."""
+    for kind in ("monitor", "callback", "evaluator"):
+        for chosen in config.components(kind):
+            key = f"{chosen.entry.component.name}.enabled"
+            if config.is_set(key) and not chosen.settings.enabled:
+                yield config.problem(f"false contradicts {kind}s, which names {chosen.entry.component.name}", key)
+
+
+@rule("evaluators", "eval_interval", "eval_iters")
+def evaluators_have_evaluations(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A run with evaluators has evaluations."""
+    train = config.section(TrainingSection)
+    if config.components("evaluator") and not (train.eval_interval and train.eval_iters):
+        key = "eval_iters" if not train.eval_iters else "eval_interval"
+        yield config.problem("is 0, so no evaluator measures anything", key, "set it, or remove the evaluators")
 
 
 def _chooser(config: Config, chosen: Chosen) -> str:

@@ -80,7 +80,7 @@ def weights_from_one_place(config: Config, shape: ClusterShape) -> Iterator[Prob
         if not _named(config):
             yield config.problem("does nothing without train-data-paths", "weight-by-num-documents")
     elif config.is_set("weighted_sampler_alpha"):
-        yield config.problem("does nothing without weight-by-num-documents", "weighted-sampler-alpha", "remove it")
+        yield config.problem("does nothing without weight-by-num-documents", "weighted-sampler-alpha", "", "note")
 
 
 @rule("data_path", "train_data_paths", "valid_data_paths", "test_data_paths")

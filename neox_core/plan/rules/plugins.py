@@ -4,61 +4,61 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
+from attrs import evolve
+
 from neox_core.config.problem import MisfitError, Problem
 from neox_core.config.schema.sections.host import PluginsSection
 from neox_core.config.schema.structure import Config, SectionInvalidError
+from neox_core.errors import PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.component import cause_of, show_traceback
 from neox_core.hooks.registry import normalise
-from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.runfile import KernelPlan
 
 
 def plugin_rules(
-    config: Config, shape: ClusterShape, catalog: Catalog, kernels: Iterable[KernelPlan] = ()
-) -> tuple[list[Problem], int]:
-    """(problems found by the `neox_check_config` of the plugins in use, how many of them are faults of plugins).
+    hook: str, config: Config, catalog: Catalog, kernels: Iterable[KernelPlan] = (), **about: Any
+) -> Iterator[Problem]:
+    """What the rules of the plugins in use find. about: what the hook takes beside the config.
 
     Called once every section is valid. A rule that raises, or does not return a list of problems, is an error.
     """
-    found: list[Problem] = []
-    faults = 0
     used = used_plugins(config, catalog, kernels)
-    for name, ask in rules_of_plugins(catalog):
+    for name, ask in rules_of_plugins(catalog, hook):
         if name not in used:
             continue
         try:
-            said = ask(config.seen_by(name), shape)
+            said = ask(config=config.seen_by(name), **about)
         # it read values that do not fit together, which the core has reported
         except (SectionInvalidError, MisfitError):
             continue
         except (Exception, SystemExit) as error:  # noqa: BLE001 a plugin may raise anything
             show_traceback(error)
-            found.append(fault_of_rules(name, error, catalog))
-            faults += 1
+            yield fault_of_rules(name, error, catalog)
         else:
-            found += [config.problem(each.message, each.key, each.hint, each.severity) for each in said]
-    return found, faults
+            for each in said:
+                placed = config.problem(each.message, each.key, each.hint, each.severity)
+                yield evolve(placed, exit_code=each.exit_code)
 
 
-def rules_of_plugins(catalog: Catalog) -> Iterator[tuple[str, Callable[[Config, ClusterShape], list[Problem]]]]:
-    """(id of a plugin, its rules), in the order of the ids; calling them may raise anything."""
+def rules_of_plugins(catalog: Catalog, hook: str) -> Iterator[tuple[str, Callable[..., list[Problem]]]]:
+    """(id of a plugin, its rules of a hook), in the order of the ids; calling them may raise anything."""
     plugins = catalog.manager.get_plugins()
     for plugin in sorted(plugins, key=lambda each: str(catalog.manager.get_name(each))):
-        hook = catalog.manager.subset_hook_caller("neox_check_config", [each for each in plugins if each is not plugin])
-        if any(impl.plugin is plugin for impl in hook.get_hookimpls()):
-            yield str(catalog.manager.get_name(plugin)).partition("/")[0], partial(_ask, hook)
+        caller = catalog.manager.subset_hook_caller(hook, [each for each in plugins if each is not plugin])
+        if any(impl.plugin is plugin for impl in caller.get_hookimpls()):
+            yield str(catalog.manager.get_name(plugin)).partition("/")[0], partial(_ask, caller)
 
 
-def _ask(hook: Any, config: Config, shape: ClusterShape) -> list[Problem]:
-    answers = hook(config=config, cluster=shape)
+def _ask(hook: Any, **about: Any) -> list[Problem]:
+    answers = hook(**about)
     if not answers:  # pluggy drops None
-        raise TypeError("neox_check_config returned None; it returns a list of problems, [] where all is well")
+        raise TypeError(f"{hook.name} returned None; it returns a list of problems, [] where all is well")
     said = [problem for problems in answers for problem in problems]
     for each in said:
         texts = isinstance(each, Problem) and (each.message, each.key, each.hint)
         if not texts or not all(isinstance(text, str) for text in texts):
-            raise TypeError(f"neox_check_config returned {each!r} in place of a Problem")
+            raise TypeError(f"{hook.name} returned {each!r} in place of a Problem")
     return said
 
 
@@ -67,7 +67,7 @@ def fault_of_rules(name: str, error: BaseException, catalog: Catalog) -> Problem
     report = catalog.report(name)
     cause = cause_of(error, report.plugin.module if report else "")
     hint = f"tell the author of {name}; NEOX_PLUGINS_DISABLE={name} switches it off"
-    return Problem(f"the rules of plugin {name} failed: {cause}", hint=hint)
+    return Problem(f"the rules of plugin {name} failed: {cause}", hint=hint, exit_code=PluginError.exit_code)
 
 
 def used_plugins(config: Config, catalog: Catalog, kernels: Iterable[KernelPlan] = ()) -> set[str]:

@@ -1,6 +1,6 @@
 """The marker of rules, and helpers that several rules share."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from inspect import isfunction
 from types import ModuleType
 from typing import Any
@@ -13,9 +13,7 @@ Rule = Callable[[Config, ClusterShape], Iterator[Problem]]
 
 
 def rule(*keys: str) -> Callable[[Rule], Rule]:
-    """Mark a rule with the dotted keys (written with `_`) that it is about. Its docstring states the rule in one
-    line.
-    """
+    """Mark a rule with the dotted keys (written with `_`) that it is about. Its docstring is the rule in one line."""
 
     def mark(each: Rule) -> Rule:
         each.__dict__["keys"] = keys
@@ -32,20 +30,6 @@ def rules_in(module: ModuleType) -> Iterator[Rule]:
 def keys_of(each: Rule) -> tuple[str, ...]:
     """The dotted keys that a rule is about; `neox config explain` shows the rule with each of them."""
     return tuple(each.__dict__["keys"])
-
-
-def enabled(block: Any) -> bool:
-    """Whether a block is written and switched on."""
-    return block is not None and bool(block.enabled)
-
-
-def left_off(config: Config, keys: Iterable[str]) -> Iterator[Problem]:
-    """Warnings for blocks, by their keys, that are written without the `enabled` that switches them on."""
-    for key in keys:
-        if config.loaded.values.get(key) is not None and not config.is_set(f"{key}.enabled"):
-            written = [path for path in config.loaded.places if path.startswith(f"{key}.")]
-            hint = f"{key}: {{enabled: true}}, or remove it"
-            yield config.problem(f"does nothing without {key}.enabled", min(written, default=key), hint, "warning")
 
 
 def number_is(value: Any, other: float) -> bool:

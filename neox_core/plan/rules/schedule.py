@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from attrs import evolve
 
 from neox_core.config.problem import Problem
+from neox_core.config.schema.owners import settings_by_key
 from neox_core.config.schema.sections.schedule import LearningRateSection
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
@@ -19,7 +20,7 @@ CURVE_KEYS = ("lr_decay_style", "lr_decay_iters", "min_lr", "warmup")
 def one_schedule(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """Next to `scheduler`, keys of the other kind of schedule must give the same learning rates."""
     schedulers, (curve,) = config.components("scheduler"), config.components("lr schedule")
-    written = [key for key in CURVE_KEYS if config.is_set(key)]
+    written = [key for key in (*CURVE_KEYS, *settings_by_key(curve.entry)) if config.is_set(key)]
     if not schedulers or not written or comes_with_optimizer(config):
         return
     terms = schedule_shape(config)

@@ -1,6 +1,5 @@
-"""What is stored of a plan: reading it from a run's folder or a checkpoint, and comparing it when a run resumes.
+"""What is stored of a plan: reading it from a run's folder, a checkpoint or a store.
 
 * saved: the folders and files of a run; earlier: their older forms; installed: a stored plan with today's components
-* sizes: those of a stored model against its weights
-* schedule, changed, resume: what a run that resumes has to keep
+* remote: checkpoints in a store; schedule: what a run keeps of its learning rate
 """

@@ -153,9 +153,8 @@ def refuse_foreign(folder: Path) -> None:
     files = any(next(each.glob(files), None) for each in (folder, *steps) for files in _NEOX_FILES)
     if files or _NEOX_STEP.fullmatch((_latest(folder) or "").strip()):
         raise CheckpointError(
-            f"{folder}: holds checkpoints of GPT-NeoX, which are pickles and cannot be loaded",
-            hint="convert one with GPT-NeoX's tools/ckpts/convert_neox_to_hf.py, then run"
-            " `neox checkpoint import-hf CONVERTED --out NEW` and load NEW with finetune: true",
+            f"{folder}: holds checkpoints of GPT-NeoX, which a run cannot load as they are",
+            hint=f"run `neox checkpoint import-neox {folder} --out NEW`, then train NEW/config.yml with load: NEW",
         )
     weights = ("*.safetensors", "pytorch_model*.bin")
     if (folder / "config.json").is_file() and any(next(folder.glob(files), None) for files in weights):

@@ -1,10 +1,9 @@
 """The core's own sections: one attrs class per area of keys."""
 
-from neox_core.config.schema.sections.checkpoint import CheckpointSection, CheckpointWritingSection
+from neox_core.config.schema.sections.checkpoint import CheckpointSection
 from neox_core.config.schema.sections.choices import ChoicesSection
 from neox_core.config.schema.sections.data import BlendSection, DataSection
 from neox_core.config.schema.sections.host import LaunchSection, PluginsSection, ReportSection
-from neox_core.config.schema.sections.kernels import KernelsSection
 from neox_core.config.schema.sections.optimizer import OptimizerSection, RegularizationSection
 from neox_core.config.schema.sections.parallelism import ParallelismSection
 from neox_core.config.schema.sections.schedule import LearningRateSection, SchedulerSection
@@ -24,9 +23,7 @@ CORE_SECTIONS: tuple[ConfigSection, ...] = tuple(
         ("learning rate", LearningRateSection),
         ("scheduler", SchedulerSection),
         ("regularization", RegularizationSection),
-        ("kernels", KernelsSection),
         ("checkpoint", CheckpointSection),
-        ("checkpoint writing", CheckpointWritingSection),
         ("launch", LaunchSection),
         ("report", ReportSection),
         ("plugins", PluginsSection),

@@ -23,38 +23,31 @@ def _partition(instance: Any, field: Any, value: str) -> None:
         raise ValueError(f"{shown(pattern)} is not a regular expression: {error}") from error
 
 
+def _split(default: Any, *, help: str, **more: Any) -> Any:
+    """A setting of which no number of a run depends."""
+    return setting(default, help=help, changes="speed", **more)
+
+
 @frozen
 class ParallelismSection:
     """How a model is split over ranks; the remaining factor is data parallelism."""
 
-    pipe_parallel_size: int = setting(
-        0,
-        help="Pipeline stages; 0 and 1: no pipeline.",
-        check=at_least(0),
-        unit="ranks",
-        changes="speed",
-        origin="megatron",
+    pipe_parallel_size: int = _split(
+        0, help="Pipeline stages; 0 and 1: no pipeline.", check=at_least(0), unit="ranks", origin="megatron"
     )
-    model_parallel_size: int = setting(
-        1,
-        help="Ranks that share each layer (tensor parallelism).",
-        check=above(0),
-        unit="ranks",
-        changes="speed",
-        origin="megatron",
+    model_parallel_size: int = _split(
+        1, help="Ranks that share each layer (tensor parallelism).", check=above(0), unit="ranks", origin="megatron"
     )
-    pipe_partition_method: str = setting(
+    pipe_partition_method: str = _split(
         "type:transformer",
         help="What is divided equally over pipeline stages: parameters, layers "
         "(uniform), or the layers of type:<regex>.",
         check=_partition,
-        changes="speed",
         origin="gpt-neox",
     )
-    sequence_parallel: bool = setting(
+    sequence_parallel: bool = _split(
         False,
         help="Split norms and dropout by positions too, over the ranks of model-parallel-size.",
-        changes="speed",
         origin="gpt-neox",
     )
 

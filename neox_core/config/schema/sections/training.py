@@ -1,11 +1,19 @@
 """How long a run is, how large its batch, and how often it validates and logs."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from attrs import frozen
 
 from neox_core.config.schema.checks import above, at_least, between
 from neox_core.config.schema.setting import setting
+
+
+def _size(*, help: str, **more: Any) -> Any:
+    return setting(None, help=help, check=above(0), origin="deepspeed", **more)
+
+
+def _interval(default: int | None, *, help: str) -> Any:
+    return setting(default, help=help, unit="steps", check=above(0), changes="output", origin="megatron")
 
 
 @frozen
@@ -15,22 +23,14 @@ class BatchSection:
     One or two of the three are enough; the rest follows.
     """
 
-    train_batch_size: int | None = setting(
-        None, help="Samples of one optimizer step, all ranks.", unit="samples", check=above(0), origin="deepspeed"
-    )
-    train_micro_batch_size_per_gpu: int | None = setting(
-        None,
+    train_batch_size: int | None = _size(help="Samples of one optimizer step, all ranks.", unit="samples")
+    train_micro_batch_size_per_gpu: int | None = _size(
         help="Samples of one forward and backward pass of one rank.",
         unit="samples",
-        check=above(0),
         aliases=("train_step_batch_size",),
-        origin="deepspeed",
     )
-    gradient_accumulation_steps: int | None = setting(
-        None,
-        help="Passes whose gradients make one step. Default: derived from the other two, else 1.",
-        check=above(0),
-        origin="deepspeed",
+    gradient_accumulation_steps: int | None = _size(
+        help="Passes whose gradients make one step. Default: derived from the other two, else 1."
     )
 
 
@@ -41,17 +41,8 @@ class TrainingSection:
     train_iters: int = setting(
         help="Steps of the whole training, earlier runs included.", unit="steps", check=above(0), origin="megatron"
     )
-    exit_interval: int | None = setting(
-        None,
-        help="Save and exit when the step is a multiple of this.",
-        unit="steps",
-        check=above(0),
-        changes="output",
-        origin="megatron",
-    )
-    eval_interval: int = setting(
-        1000, help="Steps between validations.", unit="steps", check=above(0), changes="output", origin="megatron"
-    )
+    exit_interval: int | None = _interval(None, help="Save and exit when the step is a multiple of this.")
+    eval_interval: int = _interval(1000, help="Steps between validations.")
     eval_iters: int = setting(
         100,
         help="Batches of a validation; 0 switches validation off.",
@@ -60,9 +51,7 @@ class TrainingSection:
         changes="output",
         origin="megatron",
     )
-    log_interval: int = setting(
-        100, help="Steps between log lines.", unit="steps", check=above(0), changes="output", origin="megatron"
-    )
+    log_interval: int = _interval(100, help="Steps between log lines.")
     seed: int = setting(
         1234,
         help="Seed of the initial weights, dropout and the order of the data.",
