@@ -17,6 +17,9 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+import tomli
+
+from neox_core.hooks import component
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a script that started this in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # else all that tests start would ignore Ctrl-C, too
@@ -84,8 +87,12 @@ class Site:
         version: str = "1.0",
         keywords: str | None = "neox-api-1",
         entry_points: Mapping[str, str] | None = None,
+        watch: str = "",
     ) -> Path:
-        """A wheel of `files` (path -> text); its entry points of our group default to `<package>.plugin`."""
+        """A wheel of `files` (path -> text); its entry points of our group default to `<package>.plugin`.
+
+        watch: the entry point of what watches over the listing of plugins.
+        """
         package = name.replace("-", "_")
         metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         metadata += f"Keywords: {keywords}\n" if keywords else ""
@@ -95,6 +102,7 @@ class Site:
         contents[f"{info}/METADATA"] = metadata
         contents[f"{info}/WHEEL"] = "Wheel-Version: 1.0\nGenerator: by hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         lines = "".join(f"{point} = {value}\n" for point, value in points.items())
+        lines += f"[neox.watch]\nwatch = {watch}\n" if watch else ""
         contents[f"{info}/entry_points.txt"] = f"[neox.plugins]\n{lines}"
         record = "".join(f"{path},{_hash(text)},{len(text.encode())}\n" for path, text in contents.items())
         contents[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n"
@@ -117,7 +125,9 @@ class Site:
         parts = parts or (".",)
         paths = [path for part in parts for path in (source / part, *(source / part).rglob("*.py")) if path.is_file()]
         files = {path.relative_to(source.parent).as_posix(): path.read_text(encoding="utf-8") for path in paths}
-        self.install(name, files.pop(f"{source.name}/plugin.py"), files)
+        points = tomli.loads((source.parent / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
+        watch = next(iter(points.get("neox.watch", {}).values()), "")
+        self.install(name, files.pop(f"{source.name}/plugin.py"), files, watch=watch)
 
     def python(self, *argv: str, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
         """Run Python in the work folder, without site-packages."""
@@ -225,3 +235,4 @@ def build_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
     yield build
     for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
         del sys.modules[name]
+    component._class_at.cache_clear()  # its classes are those of the modules that are gone

@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
 AT_ONCE = 2
 """Plugins that are tested beside each other."""
-WITH_RANKS = ("neox-fsspec", "neox-launchers", "neox-onebit", "neox-plain")
-"""Whose tests start several ranks: they are tested by themselves."""
+WITH_DEADLINES = ("neox-fsspec", "neox-launchers")
+"""Whose tests expect something within a time: they are tested by themselves."""
 CHECKER = "neox-author"
 """The plugin with the command `neox plugins check` and the kit."""
 FIRST = ("neox-triton", "neox-gpt", "neox-deepspeed", "neox-autotuning", "neox-hf")
@@ -114,8 +114,8 @@ def main() -> None:
     def test(name: str) -> None:
         try_alone(name, built, outside)
 
-    alone = sorted((name for name in names if name not in WITH_RANKS), key=lambda name: name not in FIRST)
-    failed = failing(alone, test, AT_ONCE) + failing((name for name in names if name in WITH_RANKS), test, 1)
+    alone = sorted((name for name in names if name not in WITH_DEADLINES), key=lambda name: name not in FIRST)
+    failed = failing(alone, test, AT_ONCE) + failing((name for name in names if name in WITH_DEADLINES), test, 1)
     run(*PIP, "install", "--no-deps", *(next(folder.glob("*.whl")) for folder in built.values()))
     run(sys.executable, "-m", "pip", "check")
     run_tests(ROOT / "tests" / "installed", outside)

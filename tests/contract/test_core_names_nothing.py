@@ -20,14 +20,14 @@ NAMES = {
     for entry in load_plugins().registry.entries()
     if entry.plugin.id in PLUGINS and entry.definition.used
 } - WORDS
-SETTING = {"setting", "_speed"}
+SETTING = {"setting", "_speed", "_split"}
 """What makes a key: a default may name the component that a config without it has."""
 KNOWN = {
     "hooks/guard.py": {"deepspeed"},  # the library, which is heavy
-    "old_paths.py": {"neox_author", "neox_gpt", "neox_hf"},  # where API 1's modules are today
     "plan/stored/earlier.py": {  # what every run had before there was a choice
         *("causal-lm", "deepspeed", "gpt"),
         *("neox-causal-lm", "neox-deepspeed", "neox-gpt"),
+        *("neox-lr", "constant", "cosine", "exponential", "linear"),  # that have a setting now, and had none
     },
     "plan/rules/components.py": {"deepspeed"},  # the library, which a host need not have
     "plan/rules/schedule.py": {"linear"},  # the default of lr-decay-style

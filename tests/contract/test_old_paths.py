@@ -4,7 +4,9 @@ from importlib import import_module, util
 
 import pytest
 
-from neox_core.old_paths import MOVED, NAMES
+from neox_core.old_paths import tables
+
+MOVED, NAMES = tables()["modules"], tables()["names"]
 
 
 @pytest.mark.parametrize("old", MOVED)

@@ -25,7 +25,7 @@ from neox_core.checkpoint.checkpointer import Checkpointer
 from neox_core.checkpoint.rng import seed_rank
 from neox_core.contracts.engine import Engine
 from neox_core.data.batches import build_batches
-from neox_core.data.vocabulary import padded_vocab
+from neox_core.data.tokenizer import padded_vocab
 from neox_core.parallel.context import build_context
 from neox_core.parallel.groups import build_groups
 from neox_core.plan.runfile import RunPlan, read_runfile

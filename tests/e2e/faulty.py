@@ -1,4 +1,4 @@
-"""Callbacks with faults, for runs of `guarded.py`: each is the target of a component."""
+"""Callbacks and an evaluator with faults, for runs of `guarded.py`: each is the target of a component."""
 
 import os
 from typing import Any, ClassVar
@@ -47,6 +47,19 @@ class RewindsUnasked(_Faulty):
 
 class Nowhere(_Faulty):
     where = "somewhere"
+
+
+class EvaluatesOnOneRank:
+    """An evaluator whose other rank waits in a collective call."""
+
+    def __init__(self, run: Any, settings: Any) -> None:
+        self.run = run
+
+    def evaluate(self, step: int) -> Any:
+        if dist.get_rank() == 1:
+            raise ZeroDivisionError("no such number")
+        dist.barrier()
+        return {}
 
 
 class Watches(_Faulty):

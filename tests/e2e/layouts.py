@@ -216,8 +216,8 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
         plan = evolve(plan, objective=ComponentRef("objective", "test", "neox-test", "0", case.pop("objective")))
     if "feed_forwards" in case:
         case["feed_forwards"] = tuple(
-            ComponentRef("feed forward", f"test{place}", "neox-test", "0", target)
-            for place, target in enumerate(case["feed_forwards"])
+            ComponentRef("feed forward", f"test{place}", "neox-test", "0", *([told] if isinstance(told, str) else told))
+            for place, told in enumerate(case["feed_forwards"])
         )
     engine: dict[str, Any] = {
         "train_batch_size": SAMPLES,

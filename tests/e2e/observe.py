@@ -44,7 +44,7 @@ from neox_gpt.build import build_model  # noqa: E402
 
 from neox_core.checkpoint.rng import seed_rank  # noqa: E402
 from neox_core.data.batches import build_batches  # noqa: E402
-from neox_core.data.vocabulary import padded_vocab  # noqa: E402
+from neox_core.data.tokenizer import padded_vocab  # noqa: E402
 from neox_core.parallel.context import build_context  # noqa: E402
 from neox_core.parallel.groups import build_groups  # noqa: E402
 from neox_core.plan.runfile import RunPlan, read_runfile  # noqa: E402

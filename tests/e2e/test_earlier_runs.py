@@ -28,6 +28,10 @@ def name(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return str(request.param)
 
 
+OLDER = ("--set", "lr-decay-version=1")
+"""What continues a run of then along its own curve."""
+
+
 def neox(*argv: str, codes: tuple[int, ...] = (0,)) -> str:
     """What the command prints."""
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -54,8 +58,12 @@ def tensors_digest(file: Path) -> str:
 def test_a_run_of_an_earlier_version_has_the_plan_of_its_config(name: str) -> None:
     both = f"configs/base.yml,configs/{name}.yml"
     rows: list[dict[str, Any]] = json.loads(neox("config", "diff", f"runs/{name}", both, "--json", codes=(0, 1)))
+    curve = {"path": "optim.schedule.settings.lr_decay_version"}
+    rows = [row for row in rows if not curve.items() <= row.items()]
     here = ("cluster.", "plugins.", "neox_version")  # what depends on the machine and the installation
-    assert [row["path"] for row in rows if not row["path"].startswith(here)] == []
+    new = [row for row in rows if ".settings." in row["path"] and "not there" in (row["a_origin"], row["b_origin"])]
+    assert {row["path"].split(".settings.")[0] for row in new} <= {"objective", "model.position", "model.norm"}
+    assert [row["path"] for row in rows if not row["path"].startswith(here) and row not in new] == []
 
 
 @pytest.mark.parametrize("name", ["plain"], indirect=True)
@@ -76,8 +84,18 @@ def test_a_run_of_an_earlier_version_resumes_with_its_losses(name: str) -> None:
     uninterrupted = losses(folder)
     (folder / "metrics.jsonl").unlink()
     configs = ("configs/base.yml", f"configs/{name}.yml", "--set", "device=cpu", "--set", f"num_gpus={ranks}")
-    neox("train", *configs, "--resume", "auto")
+    neox("train", *configs, *OLDER, "--resume", "auto")
     resumed = losses(folder)
     assert list(resumed) == [5, 6, 7, 8]
     assert resumed == pytest.approx({step: uninterrupted[step] for step in resumed}, rel=close)
     assert (folder / "latest").read_text().startswith("step-00000008\n")
+
+
+@pytest.mark.parametrize("name", ["plain"], indirect=True)
+def test_a_checkpoint_says_that_it_was_written_under_the_older_curve(name: str) -> None:
+    configs = ("configs/base.yml", f"configs/{name}.yml", "--set", "device=cpu", "--set", f"load=runs/{name}")
+    rest = subprocess.run(
+        [sys.executable, "-m", "neox_core", "config", "check", *configs], capture_output=True, text=True, check=False
+    )
+    assert rest.returncode == 5
+    assert "another learning-rate schedule: lr-decay-version: 1 there, 2 here" in rest.stderr + rest.stdout

@@ -73,9 +73,11 @@ FAULTS: dict[str, tuple[list[int], str]] = {
     "StateOfTensors": ([1, 1], r"state\(\) is not what JSON holds.*\(at the event `state`\)"),
     "LeavesACollective": ([1, 1], "LeavesACollective"),
     "RewindsUnasked": ([1, 1], r"save\(\) asks to rewind, which it may not"),
+    "EvaluatesOnOneRank": ([1, 1], "evaluator faulty:EvaluatesOnOneRank 1 failed: ZeroDivisionError: no such number"),
     "Nowhere": ([1, 1], "`where` is one of rank 0, every rank, collective, not 'somewhere'"),
 }
 """By callback of faulty.py: how the two ranks end, and what one of them says."""
+LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting")
 
 
 class Lab:
@@ -110,7 +112,9 @@ class Lab:
         """callback: of faulty.py, in place of the guard."""
         plan = self.plan(name, keys)
         if callback:
-            plan = evolve(plan, callbacks=(ComponentRef("callback", callback, "faulty", "1", f"faulty:{callback}"),))
+            kind = "evaluator" if callback.startswith("Evaluates") else "callback"
+            made = (ComponentRef(kind, callback, "faulty", "1", f"faulty:{callback}"),)
+            plan = evolve(plan, callbacks=(), evaluators=made) if kind == "evaluator" else evolve(plan, callbacks=made)
             write_runfile(plan, Path(plan.run_dir, "run.json"))
         self.cases.append({"file": f"{plan.run_dir}/run.json", "ranks": plan.cluster.world_size, **case})
 
@@ -227,6 +231,8 @@ def test_perplexity_of_the_one_dataset_is_that_of_validation_in_every_layout(lab
 def test_a_fault_of_a_callback_ends_all_ranks_and_names_it(lab: Lab, name: str) -> None:
     said = [(lab.folder / name / f"said-{rank}.txt").read_text() for rank in range(2)]
     assert re.search(FAULTS[name][1], "".join(said)), said
+    if name == "EvaluatesOnOneRank":  # so the launcher reports the error of the other rank
+        assert any(words in said[0] for words in LOST_PEER), said[0]
     if name == "RaisesOnOneRank":
         assert re.search("ZeroDivisionError: no such step.*at the event `step`", said[1], re.DOTALL)
         assert "failed on rank 1 (see the log of that rank" in said[0] or "failed on rank 1" in said[0]

@@ -88,6 +88,9 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "data train-tokenizer": (f"{{folder}}/{EVIL}.txt", "--out", f"{{folder}}/{EVIL}/learnt"),
     "data verify": ("{data}",),
     "kernels list": (),
+    "checkpoint inspect": ("{neox}",),
+    "checkpoint import": ("{neox}", "--out", "{folder}/continued"),
+    "checkpoint import-neox": ("{neox}", "--out", "{folder}/continued"),
 }
 
 
@@ -124,6 +127,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (checkpoint.parent / "latest").write_text(checkpoint.name)
     (checkpoint / "run.json").write_text(json.dumps({"plugins": {EVIL: EVIL}, EVIL: EVIL}))
     (checkpoint / "manifest.json").write_text(json.dumps({"format": 1, EVIL: [EVIL], "files": {EVIL: EVIL}}))
+    neox_run = evil / "neox"
+    (neox_run / f"global_step{EVIL}").mkdir(parents=True)
+    (neox_run / "latest").write_text(f"global_step{EVIL}")
+    (neox_run / f"global_step{EVIL}/mp_rank_00_model_states.pt").write_text(EVIL)
     hf = evil / "hf"
     hf.mkdir()
     config = {"model_type": EVIL, "architectures": [EVIL], "hidden_size": 8, "num_hidden_layers": 1, EVIL: 1}
@@ -139,6 +146,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "checkpoints": str(checkpoint.parent),
         "run": str(checkpoint),
         "hf": str(hf),
+        "neox": str(neox_run),
     }
 
 

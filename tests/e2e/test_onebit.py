@@ -68,7 +68,7 @@ def stored(folder: Path) -> dict[tuple[Any, ...], Tensor]:
     keys = {(each.kind, each.name, each.state) for each in reader.manifest.pieces if each.kind not in ("rng", "own")}
     found: dict[tuple[Any, ...], Tensor] = {key: reader.tensor(*key) for key in keys}
     for rank in range(reader.manifest.world_size):
-        found |= {("own", rank, name): value for name, value in reader.own(rank).items()}
+        found |= {("own", rank, name): value for name, value in reader.of_rank("own", rank).items()}
     return found
 
 

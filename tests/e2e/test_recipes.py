@@ -18,7 +18,7 @@ from neox_gpt.mlp import MLP
 from neox_gpt.shape import build_shape, num_parameters
 from ruamel.yaml import YAML
 
-from neox_core.data.vocabulary import padded_vocab
+from neox_core.data.tokenizer import padded_vocab
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run

@@ -17,7 +17,7 @@ from toy_runs import LONG, NEOX, VOCAB, Run, make_toy
 from neox_core.plan.runfile import write_runfile
 from neox_core.plan.stored.installed import stored_plan
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.deadline]
 
 
 @pytest.fixture(scope="module")

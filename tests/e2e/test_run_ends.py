@@ -11,7 +11,7 @@ import psutil
 import pytest
 from toy_runs import LONG, PLAIN, Run, make_toy
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.deadline]
 
 
 @pytest.fixture(scope="module")

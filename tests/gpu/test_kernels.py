@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from neox_author.api import installed_ops
+from neox_kernels.api import architecture_of, choose
+from neox_kernels.commands import _row
 
 from neox_core.hooks.loader import load_plugins
-from neox_core.hooks.ops import installed_ops
-from neox_core.kernels.choose import architecture_of, choose
-from neox_core.plan.kernels import kernel_plan
 from neox_core.plan.runfile import ComponentRef, KernelPlan
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 def test_every_op_has_a_choice_and_a_kernel_that_was_asked_for_is_taken() -> None:
     registry, device = load_plugins().registry, torch.device("cuda")
     for op in installed_ops(registry):
-        offers = tuple(ComponentRef(**each) for each in kernel_plan(op.name, registry)[0])
+        offers = tuple(ComponentRef(**each) for each in _row(op, registry)["offers"])
         for offer in offers:
             kernel = offer.load()[0]
             shape = tuple(next(iter(kernel.examples(torch.bfloat16, torch.device("meta"), large=True)))[0].shape)

@@ -12,6 +12,7 @@ import neox_deepspeed.plugin
 import neox_gpt.plugin
 import neox_gpt_neox.plugin
 import neox_plain.plugin
+import neox_resume.plugin
 import pytest
 from attrs import frozen
 from attrs import validators as v
@@ -223,6 +224,10 @@ class Everything:
         if config.section(ExtraSection).extra_level > 9:
             return [Problem("is more than the plugin can do", "extra-level", "9 or less")]
         return []
+
+    @hookimpl
+    def neox_check_plan(self, config: Any, plan: Any) -> list[Problem]:
+        return neox_resume.plugin.neox_check_plan(config, plan)
 
 
 class Plugins:

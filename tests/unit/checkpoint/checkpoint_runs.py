@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from attrs import evolve
+from neox_author.testing.outputs import WholeLogits
 from neox_deepspeed import api as deepspeed
 from neox_plain import api as plain
 from torch import Tensor, nn
@@ -17,7 +18,6 @@ from neox_core.checkpoint.rng import seed_rank
 from neox_core.checkpoint.state import TrainState
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
-from neox_core.parallel.outputs import WholeLogits
 from neox_core.plan.runfile import CheckpointPlan, ComponentRef, RunPlan
 from neox_core.plan.stored.saved import latest_text, read_sealed, sealed
 from neox_core.run.optimizer import build_optimizer
@@ -26,7 +26,10 @@ ADAM = ComponentRef(
     "optimizer", "Adam", "neox-adam", "0.1.0", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings"
 )
 CAUSAL_LM = ComponentRef("objective", "causal-lm", "neox-causal-lm", "0.1.0", "neox_causal_lm.objective:CausalLM")
-LINEAR = ComponentRef("lr schedule", "linear", "neox-lr", "0.1.0", "neox_lr.schedules:linear")
+LINEAR = ComponentRef(
+    *("lr schedule", "linear", "neox-lr", "0.1.0", "neox_lr.schedules:linear", "neox_lr.curve_settings:CurveSettings"),
+    {"lr_decay_version": 2},
+)
 ENGINES = {"deepspeed": deepspeed.build_engine, "plain": plain.build_engine}
 CONTEXT = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1)
 

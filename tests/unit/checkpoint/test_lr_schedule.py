@@ -18,7 +18,9 @@ from neox_core.plan.stored.schedule import schedule_terms
 WARMUP = ComponentRef(
     "scheduler", "WarmupLR", "neox-lr", "0.1.0", "neox_lr.schedulers:warmup", "neox_lr.settings:WarmupSettings"
 )
-LINEAR = ComponentRef("lr schedule", "linear", "neox-lr", "0.1.0", "neox_lr.schedules:linear")
+LINEAR = ComponentRef(
+    "lr schedule", "linear", "neox-lr", "0.1.0", "neox_lr.schedules:linear", "neox_lr.curve_settings:CurveSettings"
+)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import torch
 from attrs import evolve
 from checkpoint_runs import CAUSAL_LM, CONTEXT, ENGINES, LINEAR, Run, Tiny, resuming, with_checkpoint
 from neox_author.testing import check_optimizer, load_only
+from neox_author.testing.outputs import WholeLogits
 from neox_author.testing.plans import example_plan
 from neox_deepspeed.testing import process_group_of_one
 from torch import Tensor, nn
@@ -17,7 +18,6 @@ from torch import Tensor, nn
 from neox_core.checkpoint.read import CheckpointReader
 from neox_core.errors import ConfigError, PluginError
 from neox_core.hooks.loader import load_plugins
-from neox_core.parallel.outputs import WholeLogits
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import ComponentRef, RunPlan

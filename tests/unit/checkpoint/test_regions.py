@@ -17,7 +17,10 @@ def piece(shape: tuple[int, ...], **place: Any) -> Piece:
     return Piece(file=FILE, key="k", kind="weight", name="w", dtype="F32", shape=shape, **place)
 
 
-@pytest.mark.parametrize(("dim", "sections", "shape"), [(0, (6,), (6, 4)), (1, (4,), (6, 4)), (0, (4, 4), (8, 3))])
+@pytest.mark.parametrize(
+    ("dim", "sections", "shape"),
+    [(0, (6,), (6, 4)), (1, (4,), (6, 4)), (0, (4, 4), (8, 3)), (2, (4,), (3, 2, 4, 5)), (1, (4, 6), (3, 10, 2))],
+)
 def test_flat_elements_of_a_part_are_the_slices_of_the_whole(
     dim: int, sections: tuple[int, ...], shape: tuple[int, ...]
 ) -> None:

@@ -110,6 +110,7 @@ def prepare(site: Any) -> None:
         "plugin.py",
         "contracts.py",
         "change_contracts.py",
+        "sparse_contracts.py",
         "ops.py",
         "config",
         "attention/__init__.py",

@@ -126,3 +126,13 @@ def test_what_is_no_run(run: Run, name: str, content: str | None, said: str) -> 
     result = run("diff", "c.yml", name)
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_files_of_a_folder(run: Run) -> None:
+    Path("more").mkdir()
+    Path("c.yml").rename("more/c.yml")
+    Path("more/d.yml").write_text("seq-length: 4\n")
+    assert run("check", "-d", "more", "c").exit_code == 0
+    assert run("check", "-d", "more", "c", "d").exit_code == 2
+    result = run("check", "-d", "more", "c", "d", "--last-wins")
+    assert (result.exit_code, "note: seq-length: wins over more/c.yml:" in result.stderr) == (0, True)

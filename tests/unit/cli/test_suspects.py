@@ -7,18 +7,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neox_author import suspects
+from neox_author.suspects import watch
 
-from neox_core.hooks import suspects
-from neox_core.hooks.suspects import watch
+from neox_core.hooks.installed import Plugin
 
 DIES = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 HANGS = "import signal, time; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM}); time.sleep(1e6)"
 
 
+@pytest.fixture
+def good(good: Any) -> Any:
+    """With the plugin that watches over the listing."""
+    good.install_ours("neox-author")
+    return good
+
+
 def listed(site: Any, **env: str) -> dict[str, str]:
+    """What is listed of the other plugins."""
     done = site.neox("plugins", "list", env=env)
     assert done.returncode == 0, done.stderr
-    return {row[2]: f"{row[4]}: {row[5]}" for row in (line.split("\t") for line in done.stdout.splitlines())}
+    rows = (line.split("\t") for line in done.stdout.splitlines())
+    return {row[2]: f"{row[4]}: {row[5]}" for row in rows if row[2] != "neox-author"}
+
+
+def plugin(name: str) -> Plugin:
+    return Plugin(name, "1.0", None)
 
 
 def notes(site: Any) -> list[str]:
@@ -26,7 +40,6 @@ def notes(site: Any) -> list[str]:
 
 
 def test_one_that_dies_is_named_from_then_on_until_it_is_mended(good: Any, install: Any) -> None:
-    good.install_ours("neox-author")
     install(good, "neox-bad", "Bad", f"open('tried', 'a').write('.'); {DIES}")
     tried = good.work / "tried"
     first = good.neox("plugins", "list")
@@ -69,7 +82,7 @@ def test_a_crash_in_c_is_one_error_that_names_the_plugin(good: Any, install: Any
 
 def test_a_command_leaves_no_process_of_its_own(folder: Path) -> None:
     with watch() as one:
-        one.begin("neox-a")
+        one.begin(plugin("neox-a"))
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
 
@@ -104,16 +117,16 @@ def test_a_process_that_hangs_is_noticed_while_it_does(folder: Path, monkeypatch
     verdicts = iter(["hung"])
     monkeypatch.setattr(suspects, "_try", lambda plugin: next(verdicts))
     with watch() as one:
-        one.begin("neox-a")
+        one.begin(plugin("neox-a"))
         with watch() as other:
-            assert other.fault("neox-a", str, again=False) is None, "it has only begun"
+            assert other.fault(plugin("neox-a"), again=False) is None, "it has only begun"
         (note,) = folder.glob("process-*")
         os.utime(note, (0, time.time() - 60))
         with watch() as other:
-            assert other.fault("neox-b", str, again=False) is None
-            assert "hangs" in str(other.fault("neox-a", str, again=False))
+            assert other.fault(plugin("neox-b"), again=False) is None
+            assert "hangs" in str(other.fault(plugin("neox-a"), again=False))
         with watch() as other:
-            assert "hangs" in str(other.fault("neox-a", str, again=False))
+            assert "hangs" in str(other.fault(plugin("neox-a"), again=False))
 
 
 def test_a_plugin_that_hangs_past_all_limits_is_given_up(
@@ -152,7 +165,15 @@ def test_a_file_system_without_locks_is_enough(folder: Path, monkeypatch: pytest
 
     monkeypatch.setattr(fcntl, "flock", flock)
     with watch() as one:
-        one.begin("neox-a")
+        one.begin(plugin("neox-a"))
         with watch() as other:
-            assert other.fault("neox-a", str, again=False) is None
+            assert other.fault(plugin("neox-a"), again=False) is None
     assert list(folder.iterdir()) == []
+
+
+def test_a_watch_that_is_switched_off_or_cannot_be_loaded_is_done_without(site: Any, install: Any) -> None:
+    install(site, "neox-good", "Good", watch="neox_good.nowhere:watch")
+    assert listed(site) == {"neox-good": "ok: made for a test"}
+    site.install_ours("neox-author")
+    assert listed(site, NEOX_PLUGINS_DISABLE="neox-author") == {"neox-good": "ok: made for a test"}
+    assert not site.cache.exists()

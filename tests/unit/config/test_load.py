@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from neox_core.config.read.load import load
+from neox_core.config.read.load import LastWins, load
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -306,3 +306,24 @@ def test_a_byte_order_mark_and_windows_lines_are_read(tmp_path: Path) -> None:
     for name in ("a.yml", "a.json", "a.toml"):
         text = {"a.yml": "seed: 1\r\n", "a.json": '{"seed": 1}\r\n', "a.toml": "seed = 1\r\n"}[name]
         assert load([write(tmp_path / name, b"\xef\xbb\xbf" + text.encode())]).values == {"seed": 1}
+
+
+def test_a_name_needs_no_yml(tmp_path: Path) -> None:
+    write(tmp_path / "1.3B.yml", "a: 1\n")
+    write(tmp_path / "plain", "a: 2\n")
+    assert load([tmp_path / "1.3B"]).values == {"a": 1}
+    assert load([tmp_path / "1.3B"]).files == (tmp_path / "1.3B.yml",)
+    assert messages(tmp_path / "plain") == [f"{tmp_path}/plain: : is not a config file"]
+
+
+def test_the_last_file_wins_where_it_may(tmp_path: Path) -> None:
+    one = write(tmp_path / "one.yml", "a: 1\nb: {c: 1, d: 1}\ne: {f: 1}\n")
+    two = write(tmp_path / "two.yml", "a: 2\nb: {c: 2}\ne: 3\n")
+    loaded = load(LastWins([one, two]))
+    assert loaded.values == {"a": 2, "b": {"c": 2, "d": 1}, "e": 3}
+    assert [(each.key, each.severity) for each in loaded.problems] == [("a", "note"), ("b.c", "note"), ("e", "note")]
+    assert loaded.where("b.c") == f"{two}:2:5"
+    assert "e.f" not in loaded.places
+    assert len([each for each in load([one, two]).problems if each.severity == "error"]) == 3
+    twice = write(tmp_path / "twice.yml", "a-b: 1\na_b: 2\n")
+    assert [each.severity for each in load(LastWins([twice])).problems] == ["error"]

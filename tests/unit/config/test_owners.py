@@ -73,7 +73,7 @@ def read(tmp_path: Path, text: str, plugins: Any, everything: Any) -> Read:
     def read(more: str = "") -> tuple[Config, list[str]]:
         file = tmp_path / "c.yml"
         file.write_text(text + more)
-        config, problems, _ = structure(modernise(load([file]), catalog.registry), catalog)
+        config, problems = structure(modernise(load([file]), catalog.registry), catalog)
         return config, render(in_order(problems)).splitlines()
 
     return read

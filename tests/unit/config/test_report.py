@@ -34,7 +34,7 @@ def test_a_config_cannot_steer_the_terminal() -> None:
 
 
 def test_one_error_is_singular_and_a_plugins_fault_has_its_exit_code() -> None:
-    error = ProblemsError([Problem("x")], plugin_fault=True)
+    error = ProblemsError([Problem("x", exit_code=3)])
     assert str(error).startswith("the configuration has 1 error:")
     assert error.exit_code == 3
 

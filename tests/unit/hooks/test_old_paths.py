@@ -7,7 +7,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from neox_core.old_paths import FOLDERS, MOVED, NAMES
+from neox_core.old_paths import FOLDERS, tables
+
+MOVED, NAMES = tables()["modules"], tables()["names"]
 
 
 @pytest.mark.parametrize(("old", "new"), MOVED.items())

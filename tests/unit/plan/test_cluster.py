@@ -48,7 +48,7 @@ def test_visible_devices_limit(tmp_path: Path, visible: str, count: int) -> None
 def ranks(tmp_path: Path, text: str, catalog: Any) -> Any:
     def _ranks(more: str, num_cuda: int, num_cores: int = 8) -> tuple[ClusterShape, list[str], Any]:
         (tmp_path / "c.yml").write_text(text + more)
-        config, found, _ = structure(modernise(load([tmp_path / "c.yml"]), catalog.registry), catalog)
+        config, found = structure(modernise(load([tmp_path / "c.yml"]), catalog.registry), catalog)
         assert not errors(found)
         problems: list[Problem] = []
         shape = cluster_shape(config, Machine(num_cuda, num_cores), problems)

@@ -129,7 +129,7 @@ def test_noted_settings_are_the_settings() -> None:
 
 def test_a_config_does_not_change_when_it_is_read(tmp_path: Path, text: str, catalog: Any) -> None:
     (tmp_path / "c.yml").write_text(text)
-    config, _, _ = structure(load([tmp_path / "c.yml"]), catalog)
+    config, _ = structure(load([tmp_path / "c.yml"]), catalog)
     before = {each.name: repr(getattr(config, each.name)) for each in attrs.fields(Config)}
     ledger = Ledger()
     for reader in (config, attrs.evolve(config, ledger=ledger).seen_by("neox-pace")):

@@ -64,6 +64,7 @@ VALUES = {
     "lr_decay_style": "cosine",
     "scheduler.type": "WarmupLR",
     "scheduler.params": "{warmup_num_steps: 7}",
+    "lr_stages": "[{style: cosine, share: 1.0}]",
     "min_lr": "1e-4",
     "pipe_parallel_size": "2",
     "pipe_partition_method": "uniform",
@@ -78,6 +79,7 @@ VALUES = {
     "zero_optimization.offload_param.device": "nvme",
     "zero_optimization.offload_optimizer.device": "nvme",
     "zero_optimization.sub_group_size": "7",
+    "comet.others": "{a: 1}",
     "deepspeed_extra_args": "{log_level: info}",
     "launcher": "pdsh",
     "include": "a:0",
@@ -102,6 +104,16 @@ VALUES = {
     "distributed_backend": "gloo",
     **{f"scheduler.params.{key}": "0.5" for key in MOMENTA},
     "autotuning.arg_mappings": "{}",
+    "use_bias_in_attn_output": "false",
+    "rotary_emb_base_in_windows": "500.0",
+    "rotary_scaling": "llama3",
+    "rotary_scaling_factor": "3.0",
+    "rotary_original_positions": "9",
+    "rotary_low_freq_factor": "2.0",
+    "rotary_high_freq_factor": "5.0",
+    "rotary_beta_fast": "30.0",
+    "rotary_beta_slow": "2.0",
+    **dict.fromkeys(("rotary_attention_factor", "rotary_mscale", "rotary_mscale_all_dim"), "0.7"),
 }
 
 RECOMPUTED = ("checkpoint-activations=true", "deepspeed-activation-checkpointing=true", "num_gpus=2")
@@ -117,10 +129,23 @@ ONE_BITS = ("OneBitAdam", "ZeroOneAdam", "OneBitLamb")
 CYCLE = "cycle_min_lr: 1e-4, cycle_max_lr: 1e-3, cycle_momentum: false"
 LENGTHS = "total_curriculum_step: 10, difficulty_step: 8"
 EASY = f"min_difficulty: 8, max_difficulty: 32, schedule_type: fixed_linear, schedule_config: {{{LENGTHS}}}"
+STAGES = "lr_stages=[{style: linear, share: 1.0}]"
+
+LONGER = ("rotary_scaling_factor=2", "rotary_original_positions=8")
+LLAMA_3, YARN = ("rotary_scaling=llama3", *LONGER), ("rotary_scaling=yarn", *LONGER)
 
 # path of a key, or of a block around it -> what it needs to act; the longest counts
 BESIDE: dict[str, Sets] = {
     "gpt_j_tied": ("gpt_j_residual=true",),
+    "use_bias_in_head": ("no_weight_tying=true",),
+    "rotary_emb_base_in_windows": ("sliding_window_width=4",),
+    **dict.fromkeys(("rotary_scaling", "rotary_scaling_factor"), YARN),
+    **dict.fromkeys(("rotary_low_freq_factor", "rotary_high_freq_factor"), LLAMA_3),
+    **dict.fromkeys((f"rotary_{key}" for key in ("beta_fast", "beta_slow", "truncate", "attention_factor")), YARN),
+    "rotary_original_positions": YARN,
+    **dict.fromkeys(
+        ("rotary_mscale", "rotary_mscale_all_dim"), (*YARN, "rotary_mscale=0.5", "rotary_mscale_all_dim=0.6")
+    ),
     "param_sharing_style": ("num_unique_layers=2",),
     "reset_position_ids": TEXT,
     "reset_attention_mask": TEXT,
@@ -198,6 +223,7 @@ BESIDE: dict[str, Sets] = {
     "autotuning.tuner_type": ("autotuning.fast=false",),
     "curriculum_learning": (f"curriculum_learning={{enabled: true, curriculum_type: seqlen, {EASY}}}",),
     "curriculum_learning.enabled": (f"curriculum_learning={{curriculum_type: seqlen, {EASY}}}",),
+    "moe_normalize_expert_weights": ("moe_top_k=2",),
     "optimizer.params.nesterov": ("optimizer.params.momentum=0.5",),
     "sparse_attention.num_different_global_patterns": ("sparse_attention.different_layout_per_head=true",),
 }
@@ -208,7 +234,9 @@ COMPONENT: dict[str, Callable[[str], Sets]] = {
         *(("optimizer.params.freeze_step=20",) if name in ("OneBitAdam", "OneBitLamb") else ()),
     ),
     "scheduler": lambda name: (f"scheduler={{type: {name}, params: {{{CYCLE if 'Cycle' in name else ''}}}}}",),
+    "lr schedule": lambda name: (f"lr_decay_style={name}", *((STAGES,) if name == "staged" else ())),
     "norm": lambda name: (f"norm={name}",),
+    "feed forward": lambda name: (f"mlp_type={name}", "moe_num_experts=4"),
     "position": lambda name: (f"pos_emb={name}",),
     "sparse layout": lambda name: ("sparsity=all", f"sparse_attention={{mode: {name}, block: 4}}"),
     "launcher": lambda name: (f"launcher={name}",),

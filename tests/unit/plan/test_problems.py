@@ -75,7 +75,7 @@ def test_a_missing_setting_says_who_needs_it(check: Check) -> None:
         ),
         (
             ("checkpoint-activations=true", "activation_checkpointing.number_checkpoints=2"),
-            "warning: activation_checkpointing.number_checkpoints: does nothing without deepspeed-activation-checkp",
+            "note: activation_checkpointing.number_checkpoints: does nothing without deepspeed-activation-checkp",
         ),
         (
             ("zero_optimization.stage=1", "prescale_gradients=true"),

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from attrs import frozen
+from neox_reference.rule_index import all_rules
 
 from neox_core.config.report import ProblemsError, errors, render
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
-from neox_core.plan.rules import all_rules
 
 CPU, GPU = Machine(0, 4), Machine(4, 4)
 NOT_YET = "is known, but not available in this version yet"

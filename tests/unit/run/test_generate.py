@@ -12,6 +12,7 @@ from neox_gpt.generation.sampling import Sampling
 from neox_gpt.gpt import GPT
 from neox_gpt.init import init_parameters
 from neox_gpt.mlp import MLP
+from neox_gpt.saved import saved_run
 from neox_gpt.shape import ModelShape
 from neox_norms.layernorm import LayerNorm
 from neox_norms.settings import LayerNormSettings
@@ -21,7 +22,6 @@ from torch import nn
 
 from neox_core.errors import CheckpointError
 from neox_core.hooks.loader import load_plugins
-from neox_core.plan.stored.installed import saved_run
 
 GREEDY = Sampling(temperature=0)
 

@@ -12,7 +12,7 @@ import pytest
 from neox_core.parallel.groups import Groups
 from neox_core.run.stop import StopSignal
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.deadline]
 
 ALONE = Groups(world=None, data=None, data_rank=0, data_size=1)
 

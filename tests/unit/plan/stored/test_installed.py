@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neox_gpt.api import saved_run
 
 from neox_core.errors import CheckpointError, ConfigError, PluginError
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan, components_of, digest, read_runfile, to_json, write_runfile
-from neox_core.plan.stored.installed import saved_run, stored_plan
+from neox_core.plan.stored.installed import stored_plan
 from neox_core.plan.stored.saved import sealed
 
 Write = Callable[..., Path]

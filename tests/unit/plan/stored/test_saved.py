@@ -27,7 +27,7 @@ def test_a_checkpoint_of_gpt_neox_is_recognised(tmp_path: Path, part: str) -> No
         (folder / "global_step10").rename(tmp_path / "elsewhere")
     with pytest.raises(CheckpointError, match="checkpoints of GPT-NeoX") as caught:
         find_checkpoint(folder / "global_step10" if part == "global_step10" else folder)
-    assert "import-hf" in caught.value.hint
+    assert "import-neox" in caught.value.hint
     assert "delete" not in str(caught.value)
 
 
