@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from neox_author.api import installed_ops
 from neox_kernels.api import times_of
 from neox_triton.plugin import target_of
 from results import append_row
@@ -20,7 +21,6 @@ from torch import Tensor
 
 from neox_core.hooks.component import load_path
 from neox_core.hooks.loader import load_plugins
-from neox_core.hooks.ops import installed_ops
 
 OPS = ("rms_norm", "layer_norm", "scale_norm", "rotary_pair", "geglu", "swiglu", "bias_gelu", "bias_dropout_add")
 DTYPE = torch.bfloat16
