@@ -6,22 +6,25 @@ import json
 import os
 import signal
 import threading
+import traceback
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from functools import cache
-from multiprocessing import active_children, get_context, parent_process
+from contextlib import suppress
+from itertools import cycle
+from multiprocessing import get_context
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from attrs import define
 
 from neox_core.data.tokenizer import encode_batch, load_tokenizer
-from neox_core.errors import DataError
+from neox_core.errors import DataError, in_words
 from neox_core.plan.runfile import ComponentRef
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from numpy.typing import NDArray
 
 
@@ -52,23 +55,56 @@ class Encoder:
             for label, texts in batches:
                 yield label, encode(texts)
             return
-        reference = json.dumps(self.tokenizer.plain())
-        pool = ProcessPoolExecutor(self.workers, get_context("spawn"), initializer=_start)
-        others = set(active_children())
-        waiting: deque[tuple[T, Future[list[NDArray[Any]]]]] = deque()
+        others = [_Other(self.tokenizer, self.ftfy) for _ in range(self.workers)]
+        waiting: deque[tuple[T, _Other]] = deque()
         try:
-            for label, texts in batches:
-                waiting.append((label, pool.submit(_encode, reference, self.ftfy, texts)))
+            for other, (label, texts) in zip(cycle(others), batches, strict=False):
+                other.send(texts)
+                waiting.append((label, other))
                 if len(waiting) >= AHEAD * self.workers:
-                    yield _taken(*waiting.popleft())
-            while waiting:
-                yield _taken(*waiting.popleft())
-        except BaseException:  # Ctrl-C as well, and leaving: what they work on is not wanted any more
-            for process in set(active_children()) - others:
-                process.kill()
-            raise
-        finally:
-            pool.shutdown(cancel_futures=True)
+                    done, first = waiting.popleft()
+                    yield done, first.receive()
+            for done, first in waiting:
+                yield done, first.receive()
+        finally:  # Ctrl-C as well, and leaving: what they work on is not wanted any more
+            for other in others:
+                other.end()
+
+
+class _Other:
+    """A process that encodes, and the only pipe to it: the end of one is the end of the other, on both sides.
+
+    A pool's processes share a pipe, of which this process holds both ends: one that is killed while it writes there
+    leaves the pool waiting for ever.
+    """
+
+    def __init__(self, tokenizer: ComponentRef, ftfy: bool) -> None:
+        spawn = get_context("spawn")
+        self._connection, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_serve, args=(theirs, json.dumps(tokenizer.plain()), ftfy))
+        self._process.start()
+        theirs.close()
+
+    def send(self, texts: Sequence[str]) -> None:
+        with suppress(OSError):  # it died: `receive` says so, after what it had finished
+            self._connection.send(texts)
+
+    def receive(self) -> list[NDArray[Any]]:
+        """The ids of the texts that were sent first of those left. Raises what encoding them raised."""
+        try:
+            answer: list[NDArray[Any]] | Exception = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise DataError(
+                "a process that encodes text died", hint="check whether memory ran out; use fewer --workers"
+            ) from error
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def end(self) -> None:
+        self._connection.close()
+        self._process.kill()
+        self._process.join()
 
 
 class _Work:
@@ -84,36 +120,30 @@ class _Work:
         return [np.asarray(ids, dtype=np.int32) for ids in encoded]
 
 
-def _start() -> None:
-    """In each process of a pool."""
+def _serve(connection: Connection, reference: str, ftfy: bool) -> None:
+    """Encode what comes, until the other process closes the pipe or ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process ends the others
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core each
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    received: SimpleQueue[Sequence[str]] = SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, received), daemon=True).start()
+    work: _Work | None = None
+    while True:
+        texts = received.get()
+        answer: list[NDArray[Any]] | Exception
+        try:
+            work = work or _Work(ComponentRef(**json.loads(reference)), ftfy)
+            answer = work(texts)
+        except Exception as error:  # noqa: BLE001, for the other process to raise; its traceback cannot be sent
+            answer = in_words(error) or RuntimeError("".join(traceback.format_exception(error)))
+        connection.send(answer)
 
 
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-@cache
-def _work_of(reference: str, ftfy: bool) -> _Work:
-    return _Work(ComponentRef(**json.loads(reference)), ftfy)
-
-
-def _encode(reference: str, ftfy: bool, texts: Sequence[str]) -> list[NDArray[Any]]:
-    return _work_of(reference, ftfy)(texts)
-
-
-def _taken(label: T, future: Future[list[NDArray[Any]]]) -> tuple[T, list[NDArray[Any]]]:
-    try:
-        return label, future.result()
-    except BrokenProcessPool as error:
-        raise DataError(
-            "a process that encodes text died", hint="check whether memory ran out; use fewer --workers"
-        ) from error
+def _receive(connection: Connection, received: SimpleQueue[Sequence[str]]) -> None:
+    """In a thread of its own, so that neither process waits for the other to read while both write."""
+    with suppress(EOFError, OSError):
+        while True:
+            received.put(connection.recv())
+    os._exit(0)
 
 
 def _mender() -> Any:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from multiprocessing.connection import Connection
 
 
 class Letters:
@@ -20,7 +21,17 @@ class Letters:
     def encode_batch(self, texts):
         if "die" in texts:
             os.kill(os.getpid(), signal.SIGKILL)
+        if "halt" in texts:
+            Connection._send = begin_and_die
+        if "fail" in texts:
+            raise KeyError("what letters do not know")
         return [[ord(letter) - 97 for letter in text] for text in texts]
+
+
+def begin_and_die(connection, data):
+    """As memory that runs out in the middle of a long answer."""
+    os.write(connection.fileno(), data[:3])
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Halves(Letters):

@@ -196,11 +196,34 @@ def test_samples_are_shown_by_their_documents_and_mask(tmp_path):
     assert ends == [f"what follows token {lengths[0] - 1}, {lengths[0] + lengths[1] - 1}"]
 
 
-def test_a_process_that_dies_while_encoding_is_one_clear_error():
-    batches = [("a", ["abc", "z"]), ("b", ["b"]), ("c", ["die"]), ("d", ["d"])]
+@pytest.mark.parametrize("text", ["die", "halt"])
+def test_a_process_that_dies_while_encoding_is_one_clear_error(text):
+    batches = [("a", ["abc", "z"]), ("b", ["b"]), ("c", [text]), ("d", ["d"])]
     with pytest.raises(DataError, match="a process that encodes text died") as raised:
         list(Encoder(LETTERS, workers=2).batches(batches))
     assert "--workers" in raised.value.hint
+    assert not multiprocessing.active_children()
+
+
+def test_what_a_tokenizer_raises_comes_back_and_ends_the_processes():
+    for batches in ([("a", ["abc"]), ("b", ["fail"])], [("a", ["fail"])]):
+        with pytest.raises(PluginError, match="tokenizer x:letters 0 failed: KeyError: 'what letters do not know'"):
+            list(Encoder(LETTERS, workers=2).batches(batches))
+        assert not multiprocessing.active_children()
+
+
+def test_long_texts_and_answers_are_written_by_both_sides_at_once():
+    """Each is more than a pipe holds, and more are under way than are read."""
+    batches = [(number, ["abc" * 1_000_000]) for number in range(12)]
+    encoded = Encoder(LETTERS, workers=2).batches(batches)
+    assert [ids[0].size for _, ids in encoded] == [3_000_000] * 12
+
+
+def test_processes_that_are_writing_end_when_their_reader_leaves():
+    """As on a full disk."""
+    encoded = Encoder(LETTERS, workers=2).batches((number, ["abc" * 300_000]) for number in range(12))
+    next(encoded)
+    encoded.close()
     assert not multiprocessing.active_children()
 
 
