@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -62,16 +63,16 @@ def open_counted(plan: RunPlan, split: Split, *, rounds: Sequence[int] = ()) -> 
     return samples
 
 
-class OtherOrder:
+class OtherOrder(ABC):
     """The samples of a split by other indices; itself `Samples`."""
 
     def __init__(self, samples: Samples) -> None:
         self._all = samples
         self.notes = samples.notes
 
+    @abstractmethod
     def which(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The samples that these indices are of: int64 [n] -> int64 [n]."""
-        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self._all)

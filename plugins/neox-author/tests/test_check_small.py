@@ -18,6 +18,7 @@ from neox_core.hooks.component import GROUP
 from neox_core.hooks.loader import load_plugins
 
 torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
 Tried = tuple[Catalog, Any]
 
 
@@ -61,6 +62,16 @@ def counts(self: Any, step: int) -> int:
     return min(self.calls, 9)
 
 
+def choosing(samples: Callable[[int, int], Any]) -> Callable[[Any], None]:
+    """A curriculum that chooses samples so."""
+
+    def plant(module: Any) -> None:
+        of("chooses", True)(module)
+        of("samples", lambda self, step, pool: samples(step, pool))(module)
+
+    return plant
+
+
 FAULTS: list[tuple[str, str, Callable[[Any], None], str]] = [
     ("dialect", "small-dialect", of("translate", drops_all), "leaves a config without its keys as it is"),
     ("dialect", "small-dialect", of("translate", changes_its_argument), "leaves what it is given as it is"),
@@ -75,7 +86,14 @@ FAULTS: list[tuple[str, str, Callable[[Any], None], str]] = [
     ("curriculum", "small-curriculum", of("sequence_length", lambda self, step: 65), "is from 1 to seq_length"),
     ("curriculum", "small-curriculum", of("sequence_length", counts), "each method is a function of the step"),
     ("curriculum", "small-curriculum", of("routed_layers", frozenset({9})), "`routed_layers` are layers, from 0"),
-    ("curriculum", "small-curriculum", of("chooses", True), "samples|NotImplementedError"),
+    ("curriculum", "small-curriculum", choosing(lambda step, pool: np.full(8, pool)), "below `pool`; not so at step 0"),
+    ("curriculum", "small-curriculum", choosing(lambda step, pool: np.arange(7)), "below `pool`; not so at step 0"),
+    (
+        "curriculum",
+        "small-curriculum",
+        choosing(lambda step, pool: np.random.randint(0, pool, 8)),
+        "each method is a function of the step.* not samples",
+    ),
     ("kernel", "swiglu.small-kernel", of("why_not", lambda *args: "no"), "gives a tuple of reasons"),
     (
         "kernel",

@@ -56,5 +56,5 @@ def _others(folder: Path) -> Iterator[str]:
         yield f"{folder}: a model of transformers, {kind}"
         yield f"`neox checkpoint import-hf {folder} --out NEW` imports its weights"
     elif next(folder.glob(UNIVERSAL), None) is not None:
-        yield f"{folder}: DeepSpeed's universal form, which names no layers of GPT-NeoX"
+        yield f"{folder}: a universal checkpoint of DeepSpeed, which does not name GPT-NeoX's layers"
         yield "import the checkpoint that `ds_to_universal` made it from"
