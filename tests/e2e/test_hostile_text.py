@@ -69,6 +69,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "plugins new": (EVIL, "evil"),
     "plugins test": (EVIL,),
     "plugins list": (),
+    "doctor": (),
     "tune": ("{config}", "--set", f"{EVIL}=1"),
     "evil": (),
     "data index": ("{config}",),
