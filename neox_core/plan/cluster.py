@@ -14,6 +14,7 @@ from neox_core.config.schema.sections.parallelism import ParallelismSection
 from neox_core.config.schema.sections.training import BatchSection
 from neox_core.config.schema.structure import Config
 from neox_core.errors import UsageError
+from neox_core.hooks.component import load_path
 from neox_core.plan.batch import solve_batch
 from neox_core.plan.hosts import DEFAULT_HOSTFILE, Pool, exclude, first, include, read_hostfile
 from neox_core.plan.runfile import BatchPlan, ClusterPlan, Host
@@ -44,13 +45,18 @@ class ClusterShape:
         return data_parallel(config, self)
 
     def batch(self, config: Config) -> BatchPlan:
-        """The batch sizes that follow from those that the config writes, in samples."""
+        """The batch sizes, in samples: of a callback's planner, else those that follow from the config's.
+
+        Raises MisfitError.
+        """
+        copies = self.data_parallel(config)
+        for chosen in config.components("callback"):
+            if chosen.entry.component.planner is not None:
+                plan: BatchPlan = load_path(chosen.entry.component.planner)(chosen.settings, self.num_ranks, copies)
+                return plan
         sizes = config.section(BatchSection)
         return solve_batch(
-            sizes.train_batch_size,
-            sizes.train_micro_batch_size_per_gpu,
-            sizes.gradient_accumulation_steps,
-            self.data_parallel(config),
+            sizes.train_batch_size, sizes.train_micro_batch_size_per_gpu, sizes.gradient_accumulation_steps, copies
         )
 
 

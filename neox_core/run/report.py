@@ -214,6 +214,7 @@ class Report:
             "data_wait_s": self._wait_s / self._steps,
             "memory_gib": self._memory(),
             "skipped_steps": float(engine.skipped_steps()),
+            "world_size": float(self.run.num_ranks),
         }
         grad_norm, loss_scale = engine.grad_norm(), engine.loss_scale()
         if grad_norm is not None:

@@ -60,7 +60,7 @@ def test_explain_says_of_other_owners_what_differs() -> None:
         (
             "elasticity.prefer_larger_batch",
             "elasticity.prefer_large_batch",
-            "neox-elasticity (not available in this version)",
+            "neox-elasticity (callback elasticity)",
         ),
     ],
 )

@@ -26,8 +26,8 @@ KEYS = all_keys(REGISTRY)
 STATES = states(KEYS)
 
 # Parameters and named features of the documents that this version does not have. Both may only go down.
-PARAMETERS_KNOWN_ONLY = 118
-FEATURES_KNOWN_ONLY = 25
+PARAMETERS_KNOWN_ONLY = 106
+FEATURES_KNOWN_ONLY = 23
 
 # Where a name, a type or a default is not the documents', and why.
 DEVIATIONS = {
@@ -41,7 +41,6 @@ DEVIATIONS = {
     "steps_per_print": "none: log-interval's line says more",
     "split": "a list of shares is taken beside the text of one",
     "comms_logger.prof_ops": "a list of text, of which only the engine's collectives are let pass",
-    "elasticity.version": "a choice of two numbers",
     "scaled_upper_triang_masked_softmax_fusion": "unset: the machine decides",
     "scaled_masked_softmax_fusion": "unset: the machine decides",
     "bias_gelu_fusion": "unset: the machine decides",
@@ -101,7 +100,15 @@ VALUES = {
     "rounding": f"{COMPRESSION}.weight_quantization.shared_parameters.rounding",
     "range-calibration": f"{COMPRESSION}.activation_quantization.shared_parameters.range_calibration",
 }
-WRITTEN = {"stage 0": 0, "stage 1": 1, "stage 2": 2, "stage 3": 3, "type:[regex]": "type:transformer"}
+WRITTEN = {
+    "0.1": 0.1,
+    "0.2": 0.2,
+    "stage 0": 0,
+    "stage 1": 1,
+    "stage 2": 2,
+    "stage 3": 3,
+    "type:[regex]": "type:transformer",
+}
 # Features that a key switches on.
 SWITCHES = {
     "hostfile": "hostfile",

@@ -99,6 +99,9 @@ VALUES = {
     "device": "cpu",
     "hostfile": "HOSTS",
     "autotuning.start_profile_step": "4",
+    "elasticity.micro_batch_sizes": "[2, 4]",
+    "elasticity.min_time": "5",
+    "elasticity.version": "0.1",
     "curriculum_learning.min_difficulty": "16",
     "curriculum_learning.schedule_type": "fixed_root",
     "distributed_backend": "gloo",
@@ -129,6 +132,7 @@ ONE_BITS = ("OneBitAdam", "ZeroOneAdam", "OneBitLamb")
 CYCLE = "cycle_min_lr: 1e-4, cycle_max_lr: 1e-3, cycle_momentum: false"
 LENGTHS = "total_curriculum_step: 10, difficulty_step: 8"
 EASY = f"min_difficulty: 8, max_difficulty: 32, schedule_type: fixed_linear, schedule_config: {{{LENGTHS}}}"
+ELASTIC = "max_train_batch_size: 8, micro_batch_sizes: [1, 2]"
 STAGES = "lr_stages=[{style: linear, share: 1.0}]"
 
 LONGER = ("rotary_scaling_factor=2", "rotary_original_positions=8")
@@ -210,6 +214,7 @@ BESIDE: dict[str, Sets] = {
     **dict.fromkeys(("save_interval", "keep_last_n_checkpoints"), ("save=out", "save_interval=5")),
     **dict.fromkeys(("finetune", "no_load_optim", "no_load_rng"), ("load=in",)),
     **dict.fromkeys(("callbacks", "spike_guard.enabled"), ("save=out", "save_interval=5")),
+    "elasticity.enabled": (f"elasticity={{{ELASTIC}, ignore_non_elastic_batch_info: true}}",),
     "evaluators": ("eval_iters=1", "eval_interval=1"),
     "hostfile": ("launcher=pdsh",),
     **dict.fromkeys(("include", "exclude", "num_nodes"), ("hostfile=HOSTS", "launcher=pdsh")),
@@ -247,7 +252,11 @@ COMPONENT: dict[str, Callable[[str], Sets]] = {
         *(("merge_file=b",) if name[:4] == "GPT2" else ()),
     ),
     "monitor": lambda name: (f"{name}.enabled=true",),
-    "callback": lambda name: (f"{name}.enabled=true", "save=out", "save_interval=5"),
+    "callback": lambda name: (
+        ("num_gpus=2", "train_micro_batch_size_per_gpu=null", f"elasticity={{enabled: true, {ELASTIC}}}")
+        if name == "elasticity"
+        else (f"{name}.enabled=true", "save=out", "save_interval=5")
+    ),
 }
 # keys of which no run takes another value than the default, or not without another key
 REFUSED = {
@@ -257,6 +266,8 @@ REFUSED = {
     "autotuning.enabled",
     "autotuning.mp_size",
     "comms_logger.prof_all",
+    "elasticity.min_time",
+    "elasticity.model_parallel_size",
     *(f"scheduler.params.{key}" for key in (*MOMENTA, "cycle_momentum")),
     "curriculum_learning.schedule_type",
     "curriculum_learning.max_difficulty",

@@ -43,6 +43,13 @@ def compression(*inner: str) -> Refused:
     return Refused(tuple(f"compression_training.{each}" for each in inner))
 
 
+def elastic(*more: str, **changed: object) -> tuple[str, ...]:
+    """Batches of up to 8 samples, with keys changed; None: left out."""
+    block = {"enabled": "true", "max_train_batch_size": 8, "micro_batch_sizes": [1, 2], **changed}
+    inner = ", ".join(f"{key}: {value}" for key, value in block.items() if value is not None)
+    return ("train_micro_batch_size_per_gpu=null", f"elasticity={{{inner}}}", *more)
+
+
 def sparse(settings: str) -> tuple[str, ...]:
     """All layers sparse, in blocks of 4 positions of 32."""
     return ("sparsity=all", f"sparse_attention={{block: 4, {settings}}}")
@@ -344,10 +351,28 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
         ),
     ),
     60: (
-        Refused(("elasticity.enabled=true", "elasticity.max_train_batch_size=8", "elasticity.micro_batch_sizes=[2]")),
+        Said(elastic(max_train_batch_size=None), "elasticity.max_train_batch_size: is required", elastic()),
+        Said(elastic(micro_batch_sizes=None), "elasticity.micro_batch_sizes: is required", elastic()),
+        Said(elastic(micro_batch_sizes=[9]), "9 is more than max_train_batch_size, 8", elastic(micro_batch_sizes=[8])),
+        Said(elastic(micro_batch_sizes=[0]), "micro_batch_sizes: must be 1 to 64 numbers above 0", elastic()),
     ),
-    61: (Refused(("elasticity.min_gpus=1", "elasticity.max_gpus=2", "elasticity.model_parallel_size=1")),),
-    62: (Refused(("elasticity.ignore_non_elastic_batch_info=true",)),),
+    61: (
+        Said(elastic(min_gpus=0), "elasticity.min_gpus: must be", elastic(min_gpus=1)),
+        Said(elastic(min_gpus=3, max_gpus=2), "elasticity.min_gpus: 3 is more than max_gpus, 2", elastic(max_gpus=2)),
+        Said(elastic(min_time=-1), "elasticity.min_time:", elastic(min_time=0)),
+        Said(
+            elastic("num_gpus=2", "model-parallel-size=2", num_gpus_per_node=3, model_parallel_size=2),
+            "elasticity.num_gpus_per_node: 3 cannot be divided by",
+            elastic("num_gpus=2", "model-parallel-size=2", num_gpus_per_node=2, model_parallel_size=2),
+        ),
+    ),
+    62: (
+        Said(
+            elastic("train_batch_size=8"),
+            "train_batch_size: contradicts elasticity",
+            elastic("train_batch_size=8", ignore_non_elastic_batch_info="true"),
+        ),
+    ),
     63: (compression("weight_quantization.shared_parameters.enabled=true"),),
     64: (compression("sparse_pruning.shared_parameters.method=snip_momentum"),),
     65: (compression("head_pruning.shared_parameters.num_heads=4"),),

@@ -1,0 +1,33 @@
+"""The callback: on how many ranks the steps of a run were made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from neox_core.contracts.events import Where
+
+if TYPE_CHECKING:
+    from neox_core.contracts.host import RunInfo
+    from neox_core.parallel.context import BuildContext
+    from neox_elasticity.settings import ElasticitySettings
+
+
+class History:
+    """Keeps each change in the checkpoints, as `{"from_step": step, "world_size": ranks}`: later steps had so many."""
+
+    where: ClassVar[Where] = "rank 0"
+
+    def __init__(self, run: RunInfo, context: BuildContext, settings: ElasticitySettings) -> None:
+        self.world_size = run.num_ranks
+        self.sizes: list[dict[str, int]] = []
+
+    def start(self, step: int) -> None:
+        self.sizes = [each for each in self.sizes if each["from_step"] < step]
+        if not self.sizes or self.sizes[-1]["world_size"] != self.world_size:
+            self.sizes.append({"from_step": step, "world_size": self.world_size})
+
+    def state(self) -> dict[str, Any]:
+        return {"world_sizes": self.sizes}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.sizes = list(state["world_sizes"])

@@ -1,0 +1,27 @@
+"""What neox-elasticity offers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from neox_core.api import Component, Problem, hookimpl
+from neox_elasticity.settings import ElasticitySettings
+
+
+@hookimpl
+def neox_callbacks() -> list[Component]:
+    return [
+        Component(
+            "elasticity",
+            "neox_elasticity.history:History",
+            ElasticitySettings,
+            summary="One batch for many numbers of ranks; keeps in checkpoints on how many the steps were made",
+            planner="neox_elasticity.batch:plan_batch",
+        )
+    ]
+
+
+@hookimpl
+def neox_check_config(config: Any, cluster: Any) -> Iterator[Problem]:
+    from neox_elasticity.checks import problems  # listing plugins needs none of it
+
+    return problems(config, cluster)
