@@ -22,13 +22,15 @@ class Contender:
     output is taken.
     """
 
-    def __init__(self, argv: list[str], folder: Path, env: Mapping[str, str], lines: Path | None = None) -> None:
+    def __init__(
+        self, argv: list[str], folder: Path, env: Mapping[str, str], lines: Path | None = None, cwd: Path | None = None
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._output = folder / "output"
         self._lines = lines or self._output
         self._argv = argv
         with self._output.open("wb") as output:
-            self._process = psutil.Popen(argv, stdout=output, stderr=subprocess.STDOUT, env=os.environ | env)
+            self._process = psutil.Popen(argv, stdout=output, stderr=subprocess.STDOUT, env=os.environ | env, cwd=cwd)
         self._stopped: list[psutil.Process] = []
         self._read = 0
         self._rest = b""
@@ -83,6 +85,11 @@ class Contender:
         return time.perf_counter()
 
     @property
+    def processor_s(self) -> float:
+        """Seconds of the processor that its processes have used."""
+        return sum(sum(process.cpu_times()[:2]) for process in self._tree())
+
+    @property
     def memory_gib(self) -> float:
         return max(step["memory_gib"] for step in self.steps)
 
@@ -102,13 +109,15 @@ class Contender:
         self.steps += [json.loads(line) for line in whole if b'"tokens_per_s"' in line]
 
 
-def neox_train(config: Mapping[str, Any], folder: Path, env: Mapping[str, str]) -> Contender:
-    """`neox train` with `config`, in which `save` is set to a place in `folder`."""
+def neox_train(
+    config: Mapping[str, Any], folder: Path, env: Mapping[str, str], python: str = sys.executable
+) -> Contender:
+    """`neox train` with `config`, in which `save` is set to a place in `folder`. python: what runs it."""
     folder.mkdir(parents=True)
     file = folder / "config.json"
     file.write_text(json.dumps({**config, "save": str(folder / "save")}))
-    argv = [sys.executable, "-m", "neox_core", "train", str(file)]
-    return Contender(argv, folder, env, folder / "save" / "metrics.jsonl")
+    argv = [python, "-m", "neox_core", "train", str(file)]
+    return Contender(argv, folder, env, folder / "save" / "metrics.jsonl", cwd=folder)
 
 
 def take_turns(
@@ -120,7 +129,7 @@ def take_turns(
     """
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     try:
-        _warm_up(list(contenders.values()), warm_up)
+        warm_up(list(contenders.values()), warm_up)
         for index in range(rounds):
             for name in _from(index, list(contenders)):
                 rates[name].append(steps * tokens / contenders[name].turn(steps))
@@ -130,7 +139,7 @@ def take_turns(
     return rates
 
 
-def _warm_up(contenders: list[Contender], steps: int) -> None:
+def warm_up(contenders: list[Contender], steps: int) -> None:
     """All at once, since compiling leaves processors idle; each is held when it has done its steps."""
     began = time.monotonic()
     while contenders:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any, TypeVar
-
-from cattrs import Converter, transform_error
-from cattrs.errors import BaseValidationError
-from cattrs.preconf.json import make_converter
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from neox_core.errors import NeoxError
 from neox_core.files import read_bytes
 from neox_core.terminal import cut, one_line
+
+if TYPE_CHECKING:
+    from cattrs import Converter
 
 MOST_BYTES = 64 << 20
 """Largest size in bytes of a file of settings or state, which has some kilobytes."""
@@ -65,6 +64,8 @@ def read_object(path: Path, error: type[NeoxError], most: int = MOST_BYTES) -> d
 
 def strict_converter() -> Converter:
     """A converter that does not convert: it refuses a number for a text, 3.0 for 3, and unknown keys."""
+    from cattrs.preconf.json import make_converter  # 15 ms that a look at a config need not pay
+
     converter = make_converter(forbid_extra_keys=True)
     converter.register_structure_hook(bool, lambda value, _: _only(value, bool))
     converter.register_structure_hook(int, lambda value, _: _only(value, int))
@@ -83,6 +84,9 @@ def structured(converter: Converter, raw: Any, cls: type[T], what: str, error: t
 
 def why(reason: Exception) -> str:
     """The first reason of a conversion that failed, and its position."""
+    from cattrs import transform_error
+    from cattrs.errors import BaseValidationError
+
     if isinstance(reason, BaseValidationError):
         return short(transform_error(reason)[0])
     return short(f"{type(reason).__name__}: {reason}")

@@ -149,7 +149,7 @@ def _import(manager: pluggy.PluginManager, listing: _Listing) -> None:
         if hasattr(module, "neox_kinds"):
             manager.register(module)
             listing.kinds += _call(manager, module, "neox_kinds", Kind)
-    check_kinds(listing.kinds)
+            check_kinds(listing.kinds)
 
 
 def _register(

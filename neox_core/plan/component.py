@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -15,7 +16,7 @@ from neox_core.untrusted import short, strict_converter, why
 if TYPE_CHECKING:
     from neox_core.hooks.registry import Entry
 
-_converter = strict_converter()
+_converter = cache(strict_converter)
 
 
 @frozen
@@ -50,8 +51,11 @@ class ComponentRef:
         """What it was made of, for a process that makes it again."""
         return {each.name: getattr(self, each.name) for each in attrs.fields(ComponentRef)}
 
-    def load(self) -> tuple[Any, Any]:
-        """(target, settings instance or None). Raises PluginError when one cannot be imported, or they do not fit."""
+    def load(self, settings: Any = None) -> tuple[Any, Any]:
+        """(target, settings instance or None). Raises PluginError when one cannot be imported, or they do not fit.
+
+        settings: the instance, where the caller has it.
+        """
         if not self.target:
             raise PluginError(f"{self.owner}: is not installed here", hint=f"install {self.plugin} {self.version}")
         try:
@@ -61,7 +65,7 @@ class ComponentRef:
             gone = getattr(error.__cause__, "name", None) == self.target.partition(":")[0].partition(".")[0]
             hint = f"install {self.plugin} {self.version}" if gone else "`neox plugins check` tries all imports"
             raise PluginError(f"{self.owner}: {error.message}", hint=hint) from error
-        return target, self._settings(settings_class)
+        return target, self._settings(settings_class) if settings is None else settings
 
     def _settings(self, settings_class: type | None) -> Any:
         if settings_class is None and not self.settings:
@@ -69,14 +73,14 @@ class ComponentRef:
         try:
             if settings_class is None:
                 raise ValueError(f"it has none, and is given {', '.join(self.settings)}")
-            return _converter.structure(self.settings, settings_class)
+            return _converter().structure(self.settings, settings_class)
         except Exception as error:  # a check of the class may raise anything
             hint = f"another version of {self.plugin} may have written them"
             raise PluginError(f"{self.owner}: not its settings: {why(error)}", hint=hint) from error
 
-    def make(self, *args: Any, **named: Any) -> Any:
-        """What the target makes of `args` and the settings. Raises PluginError for a fault of either."""
-        target, settings = self.load()
+    def make(self, *args: Any, settings: Any = None, **named: Any) -> Any:
+        """What the target makes of `args` and the settings, as `load`. Raises PluginError for a fault of either."""
+        target, settings = self.load(settings)
         with self.blamed():
             return target(*args, settings, **named)
 
@@ -112,9 +116,9 @@ class _Noted(ComponentRef):
 
     ledger: Ledger = field(kw_only=True, eq=False, repr=False)
 
-    def load(self) -> tuple[Any, Any]:
+    def load(self, settings: Any = None) -> tuple[Any, Any]:
         self.ledger.note(self.identity)
-        return ComponentRef.load(self)
+        return ComponentRef.load(self, settings)
 
 
 def noting(plan: Any, ledger: Ledger) -> Any:

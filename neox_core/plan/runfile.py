@@ -7,77 +7,46 @@ import hashlib
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import asdict
-from cattrs import Converter
 
 from neox_core.errors import CheckpointError, ConfigError, NeoxError
 from neox_core.files import replacing
 from neox_core.hooks.component import load_path
-from neox_core.plan.component import ComponentRef, components_of, noting, unknown, with_components
-from neox_core.plan.plans import (
-    FORMAT,
-    BatchPlan,
-    CheckpointPlan,
-    ClusterPlan,
-    DataPlan,
-    DataSource,
-    Host,
-    KernelPlan,
-    ModelPlan,
-    OptimPlan,
-    PrecisionPlan,
-    RecomputePlan,
-    RunPlan,
-    StorePlan,
-    TrainPlan,
-)
+from neox_core.plan.component import ComponentRef as ComponentRef
+from neox_core.plan.component import components_of as components_of
+from neox_core.plan.component import noting as noting
+from neox_core.plan.component import unknown as unknown
+from neox_core.plan.component import with_components as with_components
+from neox_core.plan.plans import FORMAT as FORMAT
+from neox_core.plan.plans import BatchPlan as BatchPlan
+from neox_core.plan.plans import CheckpointPlan as CheckpointPlan
+from neox_core.plan.plans import ClusterPlan as ClusterPlan
+from neox_core.plan.plans import DataPlan as DataPlan
+from neox_core.plan.plans import DataSource as DataSource
+from neox_core.plan.plans import Host as Host
+from neox_core.plan.plans import KernelPlan as KernelPlan
+from neox_core.plan.plans import ModelPlan as ModelPlan
+from neox_core.plan.plans import OptimPlan as OptimPlan
+from neox_core.plan.plans import PrecisionPlan as PrecisionPlan
+from neox_core.plan.plans import RecomputePlan as RecomputePlan
+from neox_core.plan.plans import RunPlan as RunPlan
+from neox_core.plan.plans import StorePlan as StorePlan
+from neox_core.plan.plans import TrainPlan as TrainPlan
 from neox_core.untrusted import parse_object, read_file, strict_converter, structured
 
-__all__ = [
-    "DIGEST",
-    "FORMAT",
-    "UNFINISHED",
-    "BatchPlan",
-    "CheckpointPlan",
-    "ClusterPlan",
-    "ComponentRef",
-    "DataPlan",
-    "DataSource",
-    "Host",
-    "KernelPlan",
-    "ModelPlan",
-    "OptimPlan",
-    "PrecisionPlan",
-    "RecomputePlan",
-    "RunPlan",
-    "StorePlan",
-    "TrainPlan",
-    "components_of",
-    "digest",
-    "noting",
-    "optim_of",
-    "plan_of",
-    "read_runfile",
-    "receive_plan",
-    "to_json",
-    "to_plain",
-    "unknown",
-    "with_components",
-    "write_runfile",
-]
+if TYPE_CHECKING:
+    from cattrs import Converter
 
 DIGEST = "NEOX_RUN_SHA256"
 """In the environment of a rank: the SHA-256 of the run file, from the process that wrote it."""
 UNFINISHED = ".unfinished"
 """Next to run.json during a run: the first rank removes it at its end, which also works on a full disk."""
 
-_converter = strict_converter()
-
 
 @cache
-def _reader(planner: str | None) -> Converter:
+def _reader(planner: str | None) -> "Converter":
     """Reads a plan whose model is of the class that a planner names; None: of the class that all have in common."""
     converter = strict_converter()
     if planner is not None:
@@ -170,7 +139,7 @@ def require_format(raw: dict[str, Any], path: Path, error: type[NeoxError]) -> N
 
 def optim_of(raw: dict[str, Any], path: Path) -> OptimPlan:
     """The part of a stored plan that is about the optimizer. Raises CheckpointError for what is none."""
-    return structured(_converter, raw.get("optim"), OptimPlan, f"{path}: not a run file: optim", CheckpointError)
+    return structured(_reader(None), raw.get("optim"), OptimPlan, f"{path}: not a run file: optim", CheckpointError)
 
 
 def _planner_in(raw: dict[str, Any]) -> str | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from attrs import evolve
 
@@ -21,9 +22,12 @@ def hindrances(config: Config, plan: RunPlan, catalog: Catalog, *, imagined: boo
         yield evolve(each, severity="warning") if imagined and each.severity == "error" else each
 
 
-def launch_command(plan: RunPlan) -> LaunchCommand:
-    """What starts the ranks. Raises NeoxError for hosts out of reach, PluginError for a fault of the launcher."""
-    command: LaunchCommand = plan.launcher.make(plan, Path(plan.run_dir) / "run.json")
+def launch_command(plan: RunPlan, settings: Any = None) -> LaunchCommand:
+    """What starts the ranks. Raises NeoxError for hosts out of reach, PluginError for a fault of the launcher.
+
+    settings: of the launcher, where they are at hand.
+    """
+    command: LaunchCommand = plan.launcher.make(plan, Path(plan.run_dir) / "run.json", settings=settings)
     fault = launch_fault(command)
     if fault:
         raise plan.launcher.fault(fault)
@@ -35,6 +39,6 @@ def _of_launcher(config: Config, plan: RunPlan, imagined: bool) -> Iterator[Prob
         here = Host("localhost", plan.cluster.hosts[0].slots)
         plan = evolve(plan, cluster=evolve(plan.cluster, hosts=(here,)))
     try:
-        launch_command(plan)
+        launch_command(plan, config.components("launcher")[0].settings)
     except NeoxError as error:
         yield evolve(config.problem(error.message, "launcher", error.hint), exit_code=error.exit_code)

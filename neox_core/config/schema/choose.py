@@ -70,7 +70,7 @@ class Reading(Keys):
             return  # the key that chooses is itself wrong, and reported
         names = named if kind.many else (named,) if named is not None else ()
         chosen = [self._chosen(kind, name, names) for name in names]
-        if kind.many:
+        if kind.many and not kind.settings_at:
             chosen += self._switched_on(kind, {each.entry.component.name for each in chosen if each is not None})
         sound = [each for each in chosen if each is not None]
         if not kind.key and not kind.named_by and len(chosen) > 1:

@@ -46,7 +46,7 @@ def find_owners(registry: Registry) -> Owners:
         for key in by_key(section.settings):
             if key not in section_of or key in older:
                 section_of[key] = named_section(owner, section)
-    flat = [each for each in registry.entries() if each.component.settings and not each.definition.settings_at]
+    flat = [each for each in registry.entries() if not each.definition.settings_at and each.component.settings]
     components_of: dict[str, tuple[Entry, ...]] = {}
     for entry in flat:
         for key in by_key(entry.component.settings):

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from neox_autotuning.rules import problems
-from neox_autotuning.settings import AutotuningSettings
 from neox_core.api import Component, ConfigSection, Problem, hookimpl
 
 
 @hookimpl
 def neox_config_sections() -> list[ConfigSection]:
-    return [ConfigSection("autotuning", AutotuningSettings, "The search that `neox tune` does.")]
+    return [
+        ConfigSection("autotuning", "neox_autotuning.settings:AutotuningSettings", "The search that `neox tune` does.")
+    ]
 
 
 @hookimpl

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-from neox_autotuning.settings import AutotuningSettings
 from neox_core.api import Component, Problem
 
 BLOCK = "autotuning"
@@ -14,6 +13,8 @@ def problems(config: Any) -> Iterator[Problem]:
     """All problems that the rules find."""
     if not config.is_set(BLOCK):
         return
+    from neox_autotuning.settings import AutotuningSettings  # most configs have no such block
+
     block = config.section(AutotuningSettings).autotuning
     if block.enabled:
         yield Problem(

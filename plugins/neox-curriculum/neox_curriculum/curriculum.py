@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from neox_curriculum.choice import Choice
+from neox_curriculum.rules import SEQLEN
 from neox_curriculum.schedule import difficulty, kept
-from neox_curriculum.settings import SEQLEN
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

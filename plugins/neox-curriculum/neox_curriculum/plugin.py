@@ -5,7 +5,6 @@ from typing import Any
 
 from neox_core.api import Component, Problem, hookimpl
 from neox_curriculum.rules import problems
-from neox_curriculum.settings import DataEfficiencySettings, SeqlenSettings
 
 
 @hookimpl
@@ -14,13 +13,13 @@ def neox_curricula() -> list[Component]:
         Component(
             "data_efficiency",
             "neox_curriculum.curriculum:DataEfficiency",
-            DataEfficiencySettings,
+            "neox_curriculum.settings:DataEfficiencySettings",
             summary="Samples by difficulty, and layers that skip tokens (arXiv:2212.03597, arXiv:2211.11586)",
         ),
         Component(
             "curriculum_learning",
             "neox_curriculum.curriculum:SequenceLength",
-            SeqlenSettings,
+            "neox_curriculum.settings:SeqlenSettings",
             summary="Sequences that grow longer (arXiv:2108.06084)",
         ),
     ]

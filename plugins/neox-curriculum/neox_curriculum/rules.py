@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from neox_core.api import Problem
-from neox_curriculum.settings import SEQLEN
 
 BLOCK = "data_efficiency"
 SAMPLING = f"{BLOCK}.data_sampling"
@@ -12,6 +11,8 @@ CURRICULUM = f"{SAMPLING}.curriculum_learning"
 METRICS = f"{CURRICULUM}.curriculum_metrics"
 LTD = f"{BLOCK}.data_routing.random_ltd"
 OLDER = "curriculum_learning"
+SEQLEN = "seqlen"
+"""The metric that shortens samples instead of choosing among them."""
 READ = {
     "fixed_linear": ("total_curriculum_step", "difficulty_step"),
     "fixed_root": ("total_curriculum_step", "difficulty_step", "root_degree"),

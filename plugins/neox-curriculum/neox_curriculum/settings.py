@@ -7,9 +7,6 @@ from attrs import validators as v
 
 from neox_core.api import setting
 
-SEQLEN = "seqlen"
-"""The metric that shortens samples instead of choosing among them."""
-
 
 def _optional(*, help: str, unit: str = "", check: Any = None) -> Any:
     return setting(None, help=help, unit=unit, check=None if check is None else v.optional(check), origin="deepspeed")

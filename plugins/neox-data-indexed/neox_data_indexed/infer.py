@@ -1,7 +1,6 @@
 """`data-impl: infer`: the format of a dataset, by first bytes of a file, or the backend that recognises it."""
 
 import json
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -67,6 +66,8 @@ def _recognising(prefix: str, registry: Registry) -> list[str]:
     backends = list(_askable(registry))
     if not backends:
         return []
+    import subprocess  # for the few datasets whose first bytes do not tell
+
     asked = json.dumps({"backends": backends, "prefix": prefix})
     try:
         done = subprocess.run(

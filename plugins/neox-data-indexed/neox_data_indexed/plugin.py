@@ -1,7 +1,6 @@
 """What this distribution offers."""
 
 from neox_core.api import Component, hookimpl
-from neox_data_indexed.settings import IndexedSettings
 
 
 @hookimpl
@@ -10,21 +9,21 @@ def neox_data_backends() -> list[Component]:
         Component(
             "mmap",
             "neox_data_indexed.mmap:MmapBackend",
-            IndexedSettings,
+            "neox_data_indexed.settings:IndexedSettings",
             summary="Memory-mapped .bin/.idx of Megatron and GPT-NeoX",
             magic=(".idx", b"MMIDIDX\x00\x00"),
         ),
         Component(
             "lazy",
             "neox_data_indexed.legacy:LegacyBackend",
-            IndexedSettings,
+            "neox_data_indexed.settings:IndexedSettings",
             summary="The older .bin/.idx of fairseq, read from the file as needed",
             magic=(".idx", b"TNTIDX\x00\x00"),
         ),
         Component(
             "cached",
             "neox_data_indexed.legacy:CachedBackend",
-            IndexedSettings,
+            "neox_data_indexed.settings:IndexedSettings",
             summary="The older .bin/.idx of fairseq, held in memory",
         ),
         Component(

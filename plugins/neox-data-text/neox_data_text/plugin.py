@@ -1,7 +1,6 @@
 """What this distribution offers."""
 
 from neox_core.api import Component, hookimpl
-from neox_data_text.settings import TextSettings
 
 
 @hookimpl
@@ -10,7 +9,7 @@ def neox_data_backends() -> list[Component]:
         Component(
             "text",
             "neox_data_text.source:TextBackend",
-            TextSettings,
+            "neox_data_text.settings:TextSettings",
             summary="Text files, tokenized when they are read",
         ),
     ]

@@ -1,7 +1,6 @@
 """Offers low-rank adapters."""
 
 from neox_core.api import Component, hookimpl
-from neox_lora.settings import LoraSettings
 
 
 @hookimpl
@@ -10,7 +9,7 @@ def neox_model_changes() -> list[Component]:
         Component(
             name="lora",
             target="neox_lora.lora:Lora",
-            settings=LoraSettings,
+            settings="neox_lora.settings:LoraSettings",
             planner="neox_lora.plan:adapter_size",
             summary="Low-rank adapters; all other weights are frozen (arXiv:2106.09685).",
         )

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from neox_core.api import Component, Problem, hookimpl
-from neox_monitors.settings import CometSettings, CsvSettings, TensorBoardSettings, WandbSettings
 
 
 @hookimpl
@@ -13,7 +12,7 @@ def neox_monitors() -> list[Component]:
         Component(
             "comet",
             "neox_monitors.comet:Comet",
-            CometSettings,
+            "neox_monitors.settings:CometSettings",
             summary="An experiment at Comet (comet.com)",
             needs=("comet_ml",),
         ),
@@ -26,7 +25,7 @@ def neox_monitors() -> list[Component]:
         Component(
             "csv_monitor",
             "neox_monitors.csvfiles:CsvFiles",
-            CsvSettings,
+            "neox_monitors.settings:CsvSettings",
             summary="A CSV file for each value, as DeepSpeed writes them",
         ),
         Component(
@@ -35,14 +34,14 @@ def neox_monitors() -> list[Component]:
         Component(
             "tensorboard",
             "neox_monitors.tensorboard:TensorBoard",
-            TensorBoardSettings,
+            "neox_monitors.settings:TensorBoardSettings",
             summary="Event files for TensorBoard",
             needs=("tensorboard",),
         ),
         Component(
             "wandb",
             "neox_monitors.weightsandbiases:WeightsAndBiases",
-            WandbSettings,
+            "neox_monitors.settings:WandbSettings",
             summary="A run at Weights & Biases (wandb.ai)",
             needs=("wandb",),
         ),

@@ -1,5 +1,4 @@
 from neox_core.api import Component, hookimpl
-from neox_norms.settings import LayerNormSettings, RMSNormSettings, ScaleNormSettings
 
 
 @hookimpl
@@ -8,7 +7,7 @@ def neox_norms() -> list[Component]:
         Component(
             "layernorm",
             "neox_norms.layernorm:LayerNorm",
-            LayerNormSettings,
+            "neox_norms.settings:LayerNormSettings",
             summary="Mean and variance, gain and bias (arXiv:1607.06450)",
             ops=(("layer_norm", "neox_norms.layernorm:layer_norm"),),
             planner="neox_norms.plan:layernorm",
@@ -16,7 +15,7 @@ def neox_norms() -> list[Component]:
         Component(
             "rmsnorm",
             "neox_norms.rmsnorm:RMSNorm",
-            RMSNormSettings,
+            "neox_norms.settings:RMSNormSettings",
             summary="Root mean square and gain, no centring (arXiv:1910.07467)",
             ops=(("rms_norm", "neox_norms.rmsnorm:rms_norm"),),
             planner="neox_norms.plan:rmsnorm",
@@ -24,7 +23,7 @@ def neox_norms() -> list[Component]:
         Component(
             "scalenorm",
             "neox_norms.scalenorm:ScaleNorm",
-            ScaleNormSettings,
+            "neox_norms.settings:ScaleNormSettings",
             summary="L2 norm and one learned scalar (arXiv:1910.05895)",
             ops=(("scale_norm", "neox_norms.scalenorm:scale_norm"),),
             planner="neox_norms.plan:scalenorm",

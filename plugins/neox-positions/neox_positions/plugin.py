@@ -3,7 +3,6 @@ from typing import Any
 
 from neox_core.api import Component, Problem, hookimpl
 from neox_positions.rules import scaling_is_whole
-from neox_positions.settings import RelativeSettings, RotarySettings
 
 NOTHING, IN_SCORES = "neox_positions.plan:nothing", "neox_positions.plan:in_scores"
 
@@ -26,7 +25,7 @@ def neox_positions() -> list[Component]:
         Component(
             "rotary",
             "neox_positions.rotary:Rotary",
-            RotarySettings,
+            "neox_positions.settings:RotarySettings",
             summary="Queries and keys turned by their position (arXiv:2104.09864)",
             ops=(("rotary_pair", "neox_positions.rotary:rotary_pair"),),
             planner=IN_SCORES,
@@ -34,7 +33,7 @@ def neox_positions() -> list[Component]:
         Component(
             "rpe",
             "neox_positions.rpe:RelativeBias",
-            RelativeSettings,
+            "neox_positions.settings:RelativeSettings",
             summary="A trained bias of the scores by distance, T5's (arXiv:1910.10683)",
             planner="neox_positions.plan:relative",
         ),

@@ -3,45 +3,47 @@ from typing import Any
 
 from neox_core.api import Component, Problem, hookimpl
 from neox_sparse_attention.rules import RULES
-from neox_sparse_attention.settings import (
-    BigBirdSettings,
-    BSLongformerSettings,
-    DenseSettings,
-    FixedSettings,
-    LocalSettings,
-    VariableSettings,
-)
 
 
 @hookimpl
 def neox_sparse_layouts() -> list[Component]:
     return [
-        Component("dense", "neox_sparse_attention.dense:dense", DenseSettings, summary="Every block: the baseline"),
+        Component(
+            "dense",
+            "neox_sparse_attention.dense:dense",
+            "neox_sparse_attention.settings:DenseSettings",
+            summary="Every block: the baseline",
+        ),
         Component(
             "fixed",
             "neox_sparse_attention.fixed:fixed",
-            FixedSettings,
+            "neox_sparse_attention.settings:FixedSettings",
             summary="Windows, and blocks that speak for each (arXiv:1904.10509)",
         ),
         Component(
             "variable",
             "neox_sparse_attention.variable:variable",
-            VariableSettings,
+            "neox_sparse_attention.settings:VariableSettings",
             summary="Windows of chosen sizes, chosen global blocks, random blocks",
         ),
         Component(
             "bigbird",
             "neox_sparse_attention.bigbird:bigbird",
-            BigBirdSettings,
+            "neox_sparse_attention.settings:BigBirdSettings",
             summary="Random, sliding and global blocks (arXiv:2007.14062)",
         ),
         Component(
             "bslongformer",
             "neox_sparse_attention.bslongformer:bslongformer",
-            BSLongformerSettings,
+            "neox_sparse_attention.settings:BSLongformerSettings",
             summary="Sliding and global blocks (arXiv:2004.05150)",
         ),
-        Component("local", "neox_sparse_attention.local:local", LocalSettings, summary="A sliding window alone"),
+        Component(
+            "local",
+            "neox_sparse_attention.local:local",
+            "neox_sparse_attention.settings:LocalSettings",
+            summary="A sliding window alone",
+        ),
     ]
 
 

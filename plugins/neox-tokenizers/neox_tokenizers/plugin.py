@@ -1,7 +1,6 @@
 """What this distribution offers."""
 
 from neox_core.api import Component, hookimpl
-from neox_tokenizers.settings import BPESettings, HFSettings, SentencePieceSettings, TiktokenSettings
 
 _BPE = "neox_tokenizers.bpe:GPT2BPETokenizer"
 _HF = "neox_tokenizers.hf:HFTokenizer"
@@ -13,35 +12,41 @@ def neox_tokenizers() -> list[Component]:
         Component(
             "GPT2BPETokenizer",
             _BPE,
-            BPESettings,
+            "neox_tokenizers.settings:BPESettings",
             summary="Byte-level BPE of GPT-2 (Radford et al. 2019)",
             planner="neox_tokenizers.plan:bpe",
         ),
         Component(
             "GPT2Tokenizer",
             _BPE,
-            BPESettings,
+            "neox_tokenizers.settings:BPESettings",
             summary="GPT2BPETokenizer under its older name",
             planner="neox_tokenizers.plan:bpe",
         ),
-        Component("HFTokenizer", _HF, HFSettings, summary="Any tokenizer.json", planner="neox_tokenizers.plan:hf"),
+        Component(
+            "HFTokenizer",
+            _HF,
+            "neox_tokenizers.settings:HFSettings",
+            summary="Any tokenizer.json",
+            planner="neox_tokenizers.plan:hf",
+        ),
         Component(
             "HFGPT2Tokenizer",
             _HF,
-            HFSettings,
+            "neox_tokenizers.settings:HFSettings",
             summary="HFTokenizer under GPT-NeoX's name for GPT-2's",
             planner="neox_tokenizers.plan:hf",
         ),
         Component(
             "SPMTokenizer",
             "neox_tokenizers.sentencepiece:SPMTokenizer",
-            SentencePieceSettings,
+            "neox_tokenizers.settings:SentencePieceSettings",
             summary="A SentencePiece model (Kudo & Richardson 2018)",
         ),
         Component(
             "TiktokenTokenizer",
             "neox_tokenizers.tiktoken:TiktokenTokenizer",
-            TiktokenSettings,
+            "neox_tokenizers.settings:TiktokenSettings",
             summary="An encoding of tiktoken, by name or file",
         ),
         Component(
