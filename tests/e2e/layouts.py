@@ -142,6 +142,14 @@ CURRICULUM = ComponentRef(
     },
 )
 LORA = ComponentRef("model change", "lora", "neox-lora", "0", "neox_lora.lora:Lora", "neox_lora.settings:LoraSettings")
+COMPRESSION = ComponentRef(
+    "model change",
+    "compression",
+    "neox-compression",
+    "0",
+    "neox_compression.change:Compression",
+    "neox_compression.settings:CompressionSettings",
+)
 OPTIMIZERS = {
     "Adam": (ADAM.target, ADAM.settings_class),
     "AdamW": ("neox_adam.optim:adamw", "neox_adam.settings:AdamWSettings"),
@@ -206,6 +214,8 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
     name, load, finetune = case.pop("name"), case.pop("load", None), case.pop("finetune", False)
     if "lora" in case:
         case["changes"] = (evolve(LORA, settings={"lora": {"enabled": True, **case.pop("lora")}}),)
+    if "compression" in case:
+        case["changes"] = (evolve(COMPRESSION, settings={"compression_training": case.pop("compression")}),)
     optimizer = chosen_optimizer(case.pop("optimizer", None), case.pop("optimizer_settings", {}))
     lr = case.pop("lr", LR)
     curriculum = CURRICULUM if case.pop("curriculum", False) else None

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from neox_gpt.attention.sparse import BlockTable
     from neox_gpt.build import build_model, build_on_meta, parameter_shapes
     from neox_gpt.changes import LinearChange
+    from neox_gpt.config.assemble import linear_layers, weight_type
     from neox_gpt.dropout import site_keys
     from neox_gpt.fold import FoldedReader
     from neox_gpt.linear import ColumnLinear, RowLinear
@@ -57,6 +58,8 @@ _HEAVY = {
     "build_on_meta": "build",
     "flex_by": "attention.flex",
     "linear": "matmul",
+    "linear_layers": "config.assemble",
+    "weight_type": "config.assemble",
     "load_run": "loaded",
     "parameter_shapes": "build",
     "saved_run": "saved",
@@ -101,12 +104,14 @@ __all__ = [
     "flex_by",
     "gpt_plan_in",
     "linear",
+    "linear_layers",
     "load_run",
     "mlp_size",
     "parameter_shapes",
     "saved_run",
     "site_keys",
     "tile_lists",
+    "weight_type",
 ]
 
 

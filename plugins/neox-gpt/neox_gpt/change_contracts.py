@@ -49,6 +49,8 @@ class ModelChange(Protocol):
       every ColumnLinear and RowLinear of every block: attention has `qkv` and `output`, the MLP `up` and `down`.
     * `freezes` says whether a parameter of the model is not trained, by its name. A parameter that one change freezes
       is frozen; parameters that changes add are trained. A frozen parameter has no gradient and no optimizer state.
+    * `state`, a frozenset that may be left out: names of parameters that its layers write themselves, such as masks. A
+      checkpoint has them; they are not trained.
     * `draws`: whether `LinearChange.drop` is used.
     * All three depend on the arguments and the settings alone: every rank, and every run that resumes, has the same.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from zlib import crc32
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from neox_core.errors import ConfigError
@@ -16,6 +17,9 @@ from neox_gpt.dropout import drop
 from neox_gpt.linear import ColumnLinear, RowLinear
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from neox_core.parallel.groups import Groups
     from neox_core.parallel.tensor import TensorParallel
     from neox_core.plan.runfile import ComponentRef
     from neox_gpt.block import Block
@@ -50,10 +54,19 @@ class LinearChange(nn.Module):
         self.linear, self.tensor = linear, tensor
         self.cuts = {}
         self._samples: tuple[Tensor | None, int] = (None, 0)
+        self._others: ProcessGroup | None = None
 
     def change_weight(self, weight: Tensor) -> Tensor:
         """What the layer multiplies by in place of `weight`, [outputs, inputs]."""
         return weight
+
+    def change_input(self, x: Tensor) -> Tensor:
+        """What the layer multiplies in place of `x`, [batch, seq, inputs]; `forward` gets that too."""
+        return x
+
+    def change_bias(self, bias: Tensor) -> Tensor:
+        """What the layer adds in place of `bias`, [outputs], where it has one."""
+        return bias
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """What the layer gives in place of `y`, its product with `x`, before the bias: [batch, seq, outputs]."""
@@ -81,15 +94,34 @@ class LinearChange(nn.Module):
         place = self.linear.name.partition(".")[2].partition(".")[2]
         return drop(x, p, keys, _SITE + crc32(f"{layer}/{place}".encode()), first_column=first)
 
+    def highest(self, x: Tensor) -> Tensor:
+        """The maximum of `x`, element by element, over the ranks that see other samples, outside of autograd.
+
+        A collective: in every pass of training, or in none.
+        """
+        if self._others is not None:
+            x = x.contiguous()
+            dist.all_reduce(x, dist.ReduceOp.MAX, group=self._others)
+        return x
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this rank is the one to tell people of this layer."""
+        return self.tensor.rank == 0 and (self._others is None or self._others.rank() == 0)
+
     def for_samples(self, keys: Tensor | None, layer: int) -> None:
         """What `drop` needs of the pass that starts. keys: of the samples, None outside of training."""
         self._samples = (keys, layer)
 
 
 class Changes:
-    """The model changes of a plan, in their order. Raises PluginError for one that breaks its contract."""
+    """The model changes of a plan, in their order. Raises PluginError for one that breaks its contract.
 
-    def __init__(self, plan: GPTPlan) -> None:
+    groups: those of a rank; None: it is alone.
+    """
+
+    def __init__(self, plan: GPTPlan, groups: Groups | None = None) -> None:
+        self._others = groups.data if groups is not None and groups.data_size > 1 else None
         self._tried: set[str] = set()
         self._made: list[tuple[ComponentRef, ModelChange]] = [(each, each.make()) for each in plan.changes or ()]
         for reference, change in self._made:
@@ -122,8 +154,10 @@ class Changes:
 
     def trains(self, name: str) -> bool:
         """Whether a parameter is trained, by its name."""
-        if ADDED in name:
-            return True
+        _, _, own = name.partition(ADDED)
+        if own:
+            added_by, _, inner = own.partition(".")
+            return not any(inner in state_of(each) for reference, each in self._made if reference.name == added_by)
         for reference, change in self._made:
             with reference.blamed():
                 if change.freezes(name):
@@ -157,6 +191,7 @@ class Changes:
                 raise reference.fault(f"makes a {type(made).__name__} for {linear.name}, not a LinearChange")
             if any(True for _ in made.buffers()):
                 raise reference.fault("has a buffer, and state of a change is in parameters")
+            made._others = self._others  # noqa: SLF001 of the base class, which is this module's
             yield reference, made
 
     def _probe(self, reference: ComponentRef, change: LinearChange, layer: ColumnLinear | RowLinear) -> None:
@@ -170,6 +205,11 @@ class Changes:
             found = change(x, y)
         if not isinstance(found, Tensor) or (found.shape, found.dtype) != (y.shape, y.dtype):
             raise reference.fault(f"of {describe(y)} it gives {describe(found)}, not the same")
+
+
+def state_of(change: ModelChange) -> frozenset[str]:
+    """The names of the parameters that a change writes itself, and that are not trained."""
+    return getattr(change, "state", frozenset())
 
 
 def describe(value: object) -> str:

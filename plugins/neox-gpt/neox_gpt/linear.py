@@ -52,14 +52,23 @@ class Linear(nn.Module):
             return linear(x, self.weight)
         weight: Tensor = self.weight
         for each in self.changes.values():
-            weight = each.change_weight(weight)
+            x, weight = each.change_input(x), each.change_weight(weight)
         y = linear(x, weight)
         for each in self.changes.values():
             y = each(x, y)
         return y
 
+    @property
+    def added_bias(self) -> Tensor | None:
+        """The bias with what model changes make of it; None: there is none."""
+        bias: Tensor | None = self.bias
+        for each in () if bias is None or self.changes is None else self.changes.values():
+            bias = each.change_bias(bias)
+        return bias
+
     def _with_bias(self, total: Tensor) -> Tensor:
-        return total if self.bias is None else total + self.bias.to(total.dtype)
+        bias = self.added_bias
+        return total if bias is None else total + bias.to(total.dtype)
 
     def extra_repr(self) -> str:
         inputs, outputs = self.sizes

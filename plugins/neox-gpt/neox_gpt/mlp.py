@@ -33,11 +33,11 @@ class MLP(nn.Module):
 
     @property
     def last_bias(self) -> Tensor | None:
-        return self.down.bias
+        return self.down.added_bias
 
     def forward(self, x: Tensor, *, bias: bool = True) -> Tensor:
         """bias: whether the last one is added."""
         down = self.down if bias else self.down.product
         if self.up.bias is not None and getattr(self.activation, "adds_bias", False):
-            return down(self.activation.with_bias(self.up.product(x), self.up.bias))  # type: ignore[attr-defined]  # checked
+            return down(self.activation.with_bias(self.up.product(x), self.up.added_bias))  # type: ignore[attr-defined]  # checked
         return down(self.activation(self.up(x)))

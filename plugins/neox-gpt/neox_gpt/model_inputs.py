@@ -76,7 +76,7 @@ def load_parts(
     shape = build_shape(plan, vocab_size, gated=activation.gated)
     flops, auxiliary = probe_feed_forwards(plan, activation, shape)
     shape = evolve(shape, feed_forward_flops=flops, auxiliary=auxiliary)
-    changes = Changes(plan)
+    changes = Changes(plan, context.groups)
     mixer_flops = probe_mixers(plan, shape, _position_shape(plan))
     shape = evolve(shape, mixer_flops=mixer_flops, changes_draw=changes.draws)
     tensor = context.groups.tensor

@@ -139,7 +139,14 @@ LONGER = ("rotary_scaling_factor=2", "rotary_original_positions=8")
 LLAMA_3, YARN = ("rotary_scaling=llama3", *LONGER), ("rotary_scaling=yarn", *LONGER)
 
 # path of a key, or of a block around it -> what it needs to act; the longest counts
+COMPRESSED = "compression_training.weight_quantization"
+INPUTS = "compression_training.activation_quantization"
 BESIDE: dict[str, Sets] = {
+    f"{COMPRESSED}.shared_parameters.enabled": (
+        f"{COMPRESSED}.shared_parameters.quantize_weight_in_forward=true",
+        f"{COMPRESSED}.different_groups.g.params.start_bits=8",
+    ),
+    f"{INPUTS}.shared_parameters.enabled": (f"{INPUTS}.different_groups.g.params.bits=8",),
     "gpt_j_tied": ("gpt_j_residual=true",),
     "use_bias_in_head": ("no_weight_tying=true",),
     "rotary_emb_base_in_windows": ("sliding_window_width=4",),

@@ -50,6 +50,15 @@ def elastic(*more: str, **changed: object) -> tuple[str, ...]:
     return ("train_micro_batch_size_per_gpu=null", f"elasticity={{{inner}}}", *more)
 
 
+def rounded(params: str, shared: str = "in_forward: true") -> tuple[str, ...]:
+    """Weights of all layers rounded."""
+    at = "compression_training.weight_quantization"
+    return (
+        f"{at}.shared_parameters={{enabled: true, quantize_weight_{shared}}}",
+        f"{at}.different_groups={{g: {{params: {{{params}}}}}}}",
+    )
+
+
 def sparse(settings: str) -> tuple[str, ...]:
     """All layers sparse, in blocks of 4 positions of 32."""
     return ("sparsity=all", f"sparse_attention={{block: 4, {settings}}}")
@@ -373,7 +382,15 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
             elastic("train_batch_size=8", ignore_non_elastic_batch_info="true"),
         ),
     ),
-    63: (compression("weight_quantization.shared_parameters.enabled=true"),),
+    63: (
+        Said(rounded("target_bits: 9"), "target_bits: 9 is above start_bits 8", rounded("target_bits: 8")),
+        Said(rounded("", "in_forward: false"), "in_forward: false rounds the half-precision", rounded("")),
+        Said(
+            ("compression_training.activation_quantization.different_groups={g: {params: {bits: 3}}}",),
+            "bits: must be >= 4: 3",
+        ),
+        compression("weight_quantization.shared_parameters.quantizer_kernel=true"),
+    ),
     64: (compression("sparse_pruning.shared_parameters.method=snip_momentum"),),
     65: (compression("head_pruning.shared_parameters.num_heads=4"),),
     66: (compression("layer_reduction.teacher_layer=[1]", "layer_reduction.keep_number_layer=1"),),

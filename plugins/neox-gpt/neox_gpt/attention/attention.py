@@ -57,7 +57,7 @@ class Attention(nn.Module):
 
     @property
     def last_bias(self) -> Tensor | None:
-        return self.output.bias
+        return self.output.added_bias
 
     def forward(
         self, x: Tensor, position: Position, scope: Scope = PLAIN, layer: int = 0, *, bias: bool = True

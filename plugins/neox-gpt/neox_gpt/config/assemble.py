@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 from neox_core.config.schema.sections.data import DataSection
 from neox_core.config.schema.structure import Chosen, Config
+from neox_core.contracts.architecture import Untold
 from neox_core.plan.assemble import reference
-from neox_core.plan.planners import sharding
+from neox_core.plan.planners import engine_planner, sharding
 from neox_core.plan.runfile import RecomputePlan
+from neox_gpt.change_contracts import LinearShape
 from neox_gpt.config.attention_config import (
     NOPE,
     layer_layouts,
@@ -22,8 +24,21 @@ from neox_gpt.config.plan import REGULAR, SOFTMAX_ATTENTION, GPTPlan, MixerFacts
 from neox_gpt.config.sections.activation_checkpointing import ActivationCheckpointingSection, option, segments
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.model import DropoutSection, ModelSection
-from neox_gpt.config.size import mixer_sizes, output_bias
+from neox_gpt.config.size import linears, mixer_sizes, model_size, output_bias
 from neox_gpt.contracts import MixerSize
+
+
+def linear_layers(config: Config) -> tuple[LinearShape, ...] | None:
+    """The linear layers of the blocks of a valid config's model, which model changes are asked about; None where a part
+    of the model does not tell its size.
+    """
+    size = model_size(config, gpt_plan(config), changed=False)
+    return None if isinstance(size, Untold) else tuple(linears(size.shapes, size.split))
+
+
+def weight_type(config: Config) -> str:
+    """The type of the weights that a valid config trains: fp32, bf16 or fp16."""
+    return engine_planner(config).precision(config).dtype
 
 
 def gpt_plan(config: Config) -> GPTPlan:

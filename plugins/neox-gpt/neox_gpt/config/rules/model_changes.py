@@ -10,9 +10,9 @@ from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.planners import sharding
 from neox_core.plan.rules.rule import rule
 from neox_gpt.change_contracts import ChangeSize
-from neox_gpt.config.assemble import gpt_plan
+from neox_gpt.config.assemble import linear_layers
 from neox_gpt.config.sections.model import ModelSection
-from neox_gpt.config.size import linears, model_size, tell_change
+from neox_gpt.config.size import tell_change
 
 
 @rule("model_changes")
@@ -65,11 +65,11 @@ def model_changes_are_not_compiled(config: Config, shape: ClusterShape) -> Itera
 
 def _sizes(config: Config, chosen: Chosen) -> dict[str, ChangeSize] | Untold | None:
     """What a change adds to each layer that it changes, by the layer's name; None where the layers are not known."""
-    size = model_size(config, gpt_plan(config), changed=False)
-    if isinstance(size, Untold):
+    layers = linear_layers(config)
+    if layers is None:
         return None
     found: dict[str, ChangeSize] = {}
-    for linear in linears(size.shapes, size.split):
+    for linear in layers:
         told = tell_change(chosen, linear)
         if isinstance(told, Untold):
             return told

@@ -1,0 +1,67 @@
+"""What can be wrong in a block `compression_training` whose values are all allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from neox_gpt.api import LinearShape, linear_layers, weight_type
+
+from neox_compression.patterns import has
+from neox_compression.settings import CompressionSettings, WeightQuantization, techniques
+from neox_core.api import Problem
+
+BLOCK = "compression_training"
+
+
+def problems(config: Any, settings: CompressionSettings) -> Iterator[Problem]:
+    """All problems of an enabled block. config: whose other values are valid."""
+    layers = linear_layers(config) or ()
+    for name, technique in techniques(settings.compression_training):
+        at = f"{BLOCK}.{name}"
+        if not technique.shared_parameters.enabled:
+            continue
+        if not technique.different_groups:
+            fix = f"{at}.different_groups: {{all: {{modules: ['*']}}}}"
+            yield config.problem("is enabled and has no group of layers", at, fix)
+        yield from _groups(config, technique.different_groups, f"{at}.different_groups", layers)
+        if isinstance(technique, WeightQuantization):
+            yield from _weights(config, technique, at, layers)
+
+
+def _groups(config: Any, groups: dict[str, Any], at: str, layers: tuple[LinearShape, ...]) -> Iterator[Problem]:
+    """Each group has layers, and no layer is in two."""
+    owners: dict[str, str] = {}
+    for name, group in groups.items():
+        mine = [each.name for each in layers if has(group.modules, each.name)]
+        if layers and not mine:
+            message = f"matches no linear layer of a block, such as {layers[0].name}"
+            yield config.problem(message, f"{at}.{name}.modules", "name other layers, or ['*'] for all")
+        twice = next((each for each in mine if each in owners), None)
+        if twice is not None:
+            message = f"{twice} is in the group {owners[twice]!r} too"
+            yield config.problem(message, f"{at}.{name}.modules", "let one group have it")
+        owners |= dict.fromkeys(mine, name)
+
+
+def _weights(config: Any, technique: WeightQuantization, at: str, layers: tuple[LinearShape, ...]) -> Iterator[Problem]:
+    shared = technique.shared_parameters
+    if not shared.quantize_weight_in_forward and weight_type(config) == "fp32":
+        message = "false rounds the half-precision copy of weights, and this run trains in fp32 without one"
+        yield config.problem(
+            message, f"{at}.shared_parameters.quantize_weight_in_forward", "quantize_weight_in_forward: true"
+        )
+    for name, group in technique.different_groups.items():
+        inner = f"{at}.different_groups.{name}"
+        params = group.params
+        if params.target_bits > params.start_bits:
+            message = f"{params.target_bits} is above start_bits {params.start_bits}"
+            yield config.problem(message, f"{inner}.params.target_bits", "the bits fall: start higher")
+        if params.target_bits < 3 and (shared.quantization_type, shared.rounding) != ("symmetric", "nearest"):
+            message = f"{params.target_bits} needs quantization_type symmetric and rounding nearest"
+            yield config.problem(message, f"{inner}.params.target_bits", "target_bits: 3, or more")
+        for each in layers:
+            if has(group.modules, each.name) and each.inputs * each.outputs % shared.quantize_groups:
+                message = f"the {each.outputs} x {each.inputs} numbers of {each.name} cannot be split into equal parts"
+                yield config.problem(message, f"{at}.shared_parameters.quantize_groups", "quantize_groups: 1")
+                break
