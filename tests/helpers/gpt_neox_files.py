@@ -19,11 +19,20 @@ from torch import Tensor
 HIDDEN, HEADS, LAYERS, ROWS, WIDE, LENGTH = 16, 4, 2, 32, 24, 8
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 KINDS = ("master", "exp_avg", "exp_avg_sq")
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "Adam": {"lr": 0.001, "betas": [0.9, 0.95], "eps": 1e-8},
+    "Lion": {"lr": 0.001, "betas": [0.9, 0.95]},
+    "SGD": {"lr": 0.001, "momentum": 0.9},
+    "SM3": {"lr": 0.001, "momentum": 0.9},
+}
 
 
 @define
 class Run:
-    """What to write. form: of the optimizer, see `OPTIMIZERS`. kv_heads, gated, parallel: of the model."""
+    """What to write. form: of the optimizer's files. kv_heads, gated, parallel, positions, norm: of the model.
+
+    cut: the number of GPT-NeoX's layer with which the second of two stages begins.
+    """
 
     form: str = "zero"
     precision: str = "fp16"
@@ -37,8 +46,20 @@ class Run:
     tied: bool = False
     biases: bool = True
     qk_norm: bool = False
+    positions: str = "rotary"
+    norm: str = "layernorm"
+    optimizer: str = "Adam"
+    cut: int = 3
     older_names: bool = False
     config: dict[str, Any] = field(factory=dict)
+
+    @property
+    def gains(self) -> dict[str, tuple[int, ...]]:
+        """What a norm has, in the names of GPT-NeoX."""
+        whole = (HIDDEN,)
+        return {"layernorm": {"weight": whole, "bias": whole}, "rmsnorm": {"scale": whole}, "scalenorm": {"g": (1,)}}[
+            self.norm
+        ]
 
     def part(self, full: Tensor, dim: int | None, rank: int) -> Tensor:
         return full if dim is None else full.chunk(self.tensor, dim)[rank].contiguous()
@@ -53,10 +74,12 @@ def draw(run: Run, seed: int) -> dict[str, Tensor]:
 
     width = HIDDEN // HEADS
     parts = {"embedding": new(ROWS, HIDDEN)}
+    if run.positions == "learned":
+        parts["positions"] = new(LENGTH, HIDDEN)
     leaves = {"weight": (HIDDEN,), "bias": ()} if run.biases else {"weight": (HIDDEN,)}
     for layer in range(LAYERS):
         for norm in ("input_layernorm", "post_attention_layernorm"):
-            parts |= {f"{layer}.{norm}.{leaf}": new(HIDDEN) for leaf in ("weight", "bias")}
+            parts |= {f"{layer}.{norm}.{leaf}": new(*shape) for leaf, shape in run.gains.items()}
         for leaf, rest in leaves.items():
             for name, heads in (("q", HEADS), ("k", run.kv_heads), ("v", run.kv_heads)):
                 parts[f"{layer}.{name}.{leaf}"] = new(heads, width, *rest)
@@ -68,18 +91,20 @@ def draw(run: Run, seed: int) -> dict[str, Tensor]:
             for rank in range(run.tensor):  # each rank has a copy; those of the serial form are equal
                 copy = parts.get(f"{layer}.{name}.bias@0") if rank and not run.parallel else None
                 parts[f"{layer}.{name}.bias@{rank}"] = new(HIDDEN) if copy is None else copy
-    parts |= {f"norm.{leaf}": new(HIDDEN) for leaf in ("weight", "bias")}
+    parts |= {f"norm.{leaf}": new(*shape) for leaf, shape in run.gains.items()}
     return parts if run.tied else parts | {"head": new(ROWS, HIDDEN)}
 
 
 def theirs(run: Run, parts: dict[str, Tensor], rank: int) -> "OrderedDict[str, Tensor]":
     """The parameters of one tensor rank in the order of GPT-NeoX's layers."""
     found: OrderedDict[str, Tensor] = OrderedDict({"0.word_embeddings.weight": run.part(parts["embedding"], 0, rank)})
+    if run.positions == "learned":
+        found["0.position_embeddings.weight"] = parts["positions"]
     for layer in range(LAYERS):
         of, key = f"{layer}.", f"{layer + 2}."
         for name, dim in (("input_layernorm", None), ("attention", 0), ("post_attention_layernorm", None), ("mlp", 1)):
             if dim is None:
-                found |= {f"{key}{name}.{leaf}": parts[f"{of}{name}.{leaf}"] for leaf in ("weight", "bias")}
+                found |= {f"{key}{name}.{leaf}": parts[f"{of}{name}.{leaf}"] for leaf in run.gains}
             elif name == "attention":
                 for leaf in ("weight", "bias") if run.biases else ("weight",):
                     q, k, v = (run.part(parts[f"{of}{each}.{leaf}"], 0, rank) for each in "qkv")
@@ -98,7 +123,7 @@ def theirs(run: Run, parts: dict[str, Tensor], rank: int) -> "OrderedDict[str, T
                     found[f"{key}mlp.{up}.{leaf}"] = torch.cat(both)
                 found |= _row(run, parts, f"{of}down", f"{key}mlp.{down}", rank)
     last = LAYERS + 3
-    found |= {f"{last}.norm.{leaf}": parts[f"norm.{leaf}"] for leaf in ("weight", "bias")}
+    found |= {f"{last}.norm.{leaf}": parts[f"norm.{leaf}"] for leaf in run.gains}
     return found if run.tied else found | {f"{last + 1}.final_linear.weight": run.part(parts["head"], 0, rank)}
 
 
@@ -113,12 +138,15 @@ def expected(run: Run, parts: dict[str, Tensor], *, moments: bool = False) -> di
     moments: of a bias that is the sum of those of the ranks they are one rank's.
     """
     found = {"embedding.weight": parts["embedding"]}
+    if run.positions == "learned":
+        found["position.weight"] = parts["positions"]
+    leaves = {leaf: "bias" if leaf == "bias" else "weight" for leaf in run.gains}
     group = HEADS // run.kv_heads
     for layer in range(LAYERS):
         of, ours = f"{layer}.", f"layers.{layer}."
-        for leaf in ("weight", "bias"):
-            found[f"{ours}attention_norm.{leaf}"] = parts[f"{of}input_layernorm.{leaf}"]
-            found[f"{ours}mlp_norm.{leaf}"] = parts[f"{of}post_attention_layernorm.{leaf}"]
+        for theirs, leaf in leaves.items():
+            found[f"{ours}attention_norm.{leaf}"] = parts[f"{of}input_layernorm.{theirs}"]
+            found[f"{ours}mlp_norm.{leaf}"] = parts[f"{of}post_attention_layernorm.{theirs}"]
             if run.qk_norm:
                 found[f"{ours}attention.qk_norm.both.{leaf}"] = parts[f"{of}qk.{leaf}"].flatten()
         for leaf in ("weight", "bias") if run.biases else ("weight",):
@@ -135,7 +163,7 @@ def expected(run: Run, parts: dict[str, Tensor], *, moments: bool = False) -> di
                 copies = [parts[f"{of}{name}.bias@{rank}"] for rank in range(run.tensor)]
                 summed = run.parallel and not moments
                 found[f"{ours}{called}.bias"] = torch.stack(copies).sum(0) if summed else copies[0]
-    found |= {f"final_norm.{leaf}": parts[f"norm.{leaf}"] for leaf in ("weight", "bias")}
+    found |= {f"final_norm.{leaf}": parts[f"norm.{theirs}"] for theirs, leaf in leaves.items()}
     return found if run.tied else found | {"head.weight": parts["head"]}
 
 
@@ -148,12 +176,13 @@ def config_of(run: Run) -> dict[str, Any]:
         "num_kv_heads": run.kv_heads,
         "seq_length": LENGTH,
         "max_position_embeddings": LENGTH,
-        "pos_emb": "rotary",
+        "pos_emb": run.positions,
+        "norm": run.norm,
         "gpt_j_residual": run.parallel,
         "no_weight_tying": not run.tied,
         "model_parallel_size": run.tensor,
         "pipe_parallel_size": 0 if run.sequential else run.stages,
-        "optimizer": {"type": "Adam", "params": {"lr": 0.001, "betas": [0.9, 0.95], "eps": 1e-8}},
+        "optimizer": {"type": run.optimizer, "params": OPTIMIZERS[run.optimizer]},
         "train_iters": 100,
         "train_batch_size": 4 * run.data,
         "train_micro_batch_size_per_gpu": 4,
@@ -165,7 +194,7 @@ def config_of(run: Run) -> dict[str, Any]:
     }
 
 
-def write_run(folder: Path, run: Run, seed: int = 1) -> dict[str, dict[str, Tensor]]:
+def write_run(folder: Path, run: Run, seed: int = 1, version: str = "0.16.5") -> dict[str, dict[str, Tensor]]:
     """Write `folder`/global_step7 and return the parts of the fp32 copies and of Adam's moments, by kind."""
     made = {kind: draw(run, seed + place) for place, kind in enumerate(KINDS)}
     step = folder / "global_step7"
@@ -179,9 +208,11 @@ def write_run(folder: Path, run: Run, seed: int = 1) -> dict[str, dict[str, Tens
         weights = {name: each.to(DTYPES[run.precision]) for name, each in held["master"].items()}
         for layer in sorted({int(name.partition(".")[0]) for name in weights}) if not run.sequential else ():
             mine = {name.partition(".")[2]: each for name, each in weights.items() if name.startswith(f"{layer}.")}
+            if run.positions == "alibi" and f"{layer}.attention.dense.weight" in weights:
+                mine["attention.alibi_embed.slopes"] = torch.ones(HEADS // run.tensor)
             torch.save(OrderedDict(mine), step / f"layer_{layer:02d}-model_{rank:02d}-model_states.pt")
         for stage, names in enumerate(_stages(run, list(weights))):
-            _write_rank(step, run, stage * run.tensor + rank, held, weights, names)
+            _write_rank(step, run, stage * run.tensor + rank, held, weights, names, version)
     return made
 
 
@@ -189,13 +220,13 @@ def _stages(run: Run, names: list[str]) -> list[list[str]]:
     """One block a stage; the last one has the end, and a copy of a tied embedding before its layers."""
     if run.stages == 1:
         return [names]
-    first = [name for name in names if int(name.partition(".")[0]) <= 2]
+    first = [name for name in names if int(name.partition(".")[0]) < run.cut]
     last = [name for name in names if name not in first]
     return [first, [names[0], *last] if run.tied else last]
 
 
 def _write_rank(
-    step: Path, run: Run, rank: int, held: dict[str, Any], weights: dict[str, Tensor], names: list[str]
+    step: Path, run: Run, rank: int, held: dict[str, Any], weights: dict[str, Tensor], names: list[str], version: str
 ) -> None:
     groups = [[name for name in names if _decays(name)], [name for name in names if not _decays(name)]]
     spelled = {name: _spelled(run, name) for name in names}
@@ -220,7 +251,8 @@ def _write_rank(
     if run.form == "stage1":
         content["csr_tensor_module_names"] = set()
     else:
-        content |= {"ds_config": {"train_batch_size": 4 * run.data}, "ds_version": "0.16.5"}
+        told = {"train_batch_size": 4 * run.data, **run.config.get("deepspeed_extra_args", {})}
+        content |= {"ds_config": told, "ds_version": version}
         content["param_shapes"] = shapes if run.form == "zero" else None
     flat = {kind: [torch.cat([held[kind][name].flatten() for name in group]) for group in groups] for kind in KINDS}
     if run.form == "adam":
@@ -228,14 +260,14 @@ def _write_rank(
         for group in groups:
             for name in group:
                 moments = {kind: held[kind][name] for kind in KINDS[1:]}
-                state[number], number = {"step": 5 if name == group[-1] else 0, **moments}, number + 1
+                state[number], number = _called(run, moments, 5 if name == group[-1] else 0), number + 1
         counts = iter(range(number))
         content["optimizer"] = {
             "state": state,
             "param_groups": [{"step": 0, "params": [next(counts) for _ in group]} for group in groups],
         }
     elif run.form == "fused fp16":
-        moments = {group: {"step": 5, **{kind: flat[kind][group] for kind in KINDS[1:]}} for group in (0, 1)}
+        moments = {group: _called(run, {kind: flat[kind][group] for kind in KINDS[1:]}) for group in (0, 1)}
         base = {"state": moments, "param_groups": [{"params": [0]}, {"params": [1]}]}
         scale = {"dynamic_loss_scale": True, "cur_scale": 1024.0, "cur_iter": 7, "last_overflow_iter": 3}
         content["optimizer"] = {**scale, "optimizer_state_dict": base, "fp32_groups_flat": flat["master"]}
@@ -251,6 +283,26 @@ def _write_rank(
         torch.save(zero, path, pickle_module=SimpleNamespace(__name__="", Pickler=ForeignPickler))
 
 
+def _called(run: Run, moments: dict[str, Tensor], step: int = 5) -> dict[str, Any]:
+    """The state of a tensor by the run's optimizer, made of what Adam would have."""
+    first, second = (moments[kind] for kind in KINDS[1:])
+    if run.optimizer == "Adam":
+        return {"step": step, **moments}
+    if run.optimizer == "Lion":
+        return {"step": step, "exp_avg": first}
+    bounds = (
+        {} if run.optimizer == "SGD" else {f"accumulator_{dim}": bound_of(second, dim) for dim in range(second.ndim)}
+    )
+    return {"momentum_buffer": first, **bounds}
+
+
+def bound_of(second: Tensor, dim: int) -> Tensor:
+    """The largest numbers along a dimension, as SM3 keeps them."""
+    return (
+        second.amax([each for each in range(second.ndim) if each != dim], keepdim=True) if second.ndim > 1 else second
+    )
+
+
 def _zero(run: Run, flat: dict[str, list[Tensor]], data: int) -> dict[str, Any]:
     """Equal parts of the padded vector; the fp32 copies drop the padding."""
     masters, states = [], {}
@@ -260,7 +312,8 @@ def _zero(run: Run, flat: dict[str, list[Tensor]], data: int) -> dict[str, Any]:
         first, last = share * data, share * (data + 1)
         masters.append(flat["master"][group][first : min(last, size)].clone().requires_grad_())
         padded = {kind: torch.cat((flat[kind][group], torch.zeros(share * run.data - size))) for kind in KINDS[1:]}
-        states[group] = {"step": 5, **{kind: each[first:last].clone() for kind, each in padded.items()}}
+        mine = {kind: each[first:last].clone() for kind, each in padded.items()}
+        states[group] = _called(run, mine)
     base = {"state": states, "param_groups": [{"step": 0, "params": [0]}, {"step": 0, "params": [1]}]}
     return {"single_partition_of_fp32_groups": masters, "base_optimizer_state": base}
 

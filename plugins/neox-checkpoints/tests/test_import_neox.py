@@ -1,15 +1,18 @@
 """Folders that are laid out as GPT-NeoX writes them, in each form of its optimizers."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
-from gpt_neox_files import KINDS, Run, expected, write_run
+from attrs import evolve
+from gpt_neox_files import KINDS, Run, bound_of, expected, write_run
 from neox_checkpoints.importing import import_checkpoint
 from neox_checkpoints.neox.format import GPTNeoX
 
 from neox_core.checkpoint.read import CheckpointReader
 from neox_core.checkpoint.state import StoredState, stored_from_plain
+from neox_core.errors import CheckpointError
 from neox_core.hooks.loader import load_plugins
 
 RUNS = {
@@ -21,6 +24,11 @@ RUNS = {
     "2: fp32 without ZeRO, tensor ranks, two stages, tied": Run("adam", "fp32", tensor=2, stages=2, tied=True),
     "2: without a pipeline, serial": Run("zero", "bf16", data=2, sequential=True, parallel=False),
     "2: norms of queries and keys": Run("zero", data=2, qk_norm=True),
+    "2: ZeRO 2, learned positions, stages of unequal length": Run("zero", stages=2, data=2, positions="learned", cut=5),
+    "2: alibi, tensor ranks": Run("zero", "bf16", tensor=2, positions="alibi"),
+    "2: scalenorm, no positions, tensor ranks": Run("adam", "fp32", tensor=2, norm="scalenorm", positions="none"),
+    "2: rmsnorm, sequential, tensor ranks, ZeRO": Run("zero", tensor=2, data=2, norm="rmsnorm", sequential=True),
+    "2: four tensor ranks, grouped queries": Run("zero", tensor=4, data=3, kv_heads=4, gated=True),
     "2: LLaMA over tensor ranks": Run("adam", "fp32", tensor=2, kv_heads=2, gated=True, parallel=False, biases=False),
 }
 
@@ -48,6 +56,26 @@ def test_every_number_comes_over(name: str, tmp_path: Path) -> None:
             found = reader.tensor("state", parameter, state)
             torch.testing.assert_close(found, wanted[state][parameter], rtol=0, atol=0)
         assert reader.tensor("state", parameter, "step").item() == 5
+
+
+@pytest.mark.parametrize("form", ["adam", "zero"])
+@pytest.mark.parametrize("optimizer", ["Lion", "SGD", "SM3"])
+def test_the_state_of_other_optimizers(optimizer: str, form: str, tmp_path: Path) -> None:
+    """SM3 has one number for each row and column, which ZeRO's flat vectors do not tell."""
+    run = Run(form, "fp32", data=2 if form == "zero" else 1, tensor=2, optimizer=optimizer)
+    made = write_run(tmp_path / "theirs", run)
+    if (optimizer, form) == ("SM3", "zero"):
+        with pytest.raises(CheckpointError, match="SM3"):
+            imported(tmp_path / "theirs", tmp_path / "ours")
+        return
+    reader = imported(tmp_path / "theirs", tmp_path / "ours")
+    first, second = (expected(run, made[kind], moments=True) for kind in KINDS[1:])
+    called = "momentum_buffer" if optimizer == "SGD" else "momentum"
+    for name, wanted in first.items():
+        torch.testing.assert_close(reader.tensor("state", name, called), wanted, rtol=0, atol=0)
+        for dim in range(second[name].ndim) if optimizer == "SM3" else ():
+            bound = reader.tensor("state", name, f"bound_{dim}")
+            torch.testing.assert_close(bound, bound_of(second[name], dim), rtol=0, atol=0)
 
 
 def test_progress_comes_over(tmp_path: Path) -> None:
@@ -85,3 +113,37 @@ def test_keys_that_the_import_leaves_out_are_named(tmp_path: Path) -> None:
     _, found = import_checkpoint(tmp_path / "theirs", tmp_path / "ours", GPTNeoX(), load_plugins())
     assert "of the run's config these keys are left out; write those that you need: save, z_loss" in found.notes
     assert "sliding-window-width: 4\n" in (tmp_path / "ours" / "config.yml").read_text()
+
+
+def _keys(run: Run, folder: Path, **options: object) -> dict[str, object]:
+    write_run(folder / "theirs", run)
+    imported(folder / "theirs", folder / "ours", **options)
+    found = [line.partition(": ") for line in (folder / "ours" / "config.yml").read_text().splitlines()]
+    return {key: json.loads(value) for key, _, value in found if value and not key.startswith("#")}
+
+
+def test_each_tensor_rank_moved_a_bias_of_its_own(tmp_path: Path) -> None:
+    run = Run("zero", tensor=2)
+    rows = [["layers.*.attention.output.bias", 2.0], ["layers.*.mlp.down.bias", 2.0]]
+    assert _keys(run, tmp_path / "parallel")["lr-scales"] == rows
+    assert "lr-scales" not in _keys(run, tmp_path / "weights", optimizer=False)
+    assert "lr-scales" not in _keys(evolve(run, parallel=False), tmp_path / "serial")
+
+
+def test_a_pipeline_in_fp32_does_not_count_all(tmp_path: Path) -> None:
+    clipped = {"deepspeed_extra_args": {"gradient_clipping": 1.0}}
+    run = Run("adam", "fp32", stages=2, tied=True, config=clipped)
+    second = ("attention.output.bias", "attention_norm.*", "mlp.down.bias", "mlp_norm.*")
+    rest = [[f"layers.1.{each}", 0.0] for each in second]
+    counted = [["embedding.weight", 2.0], ["final_norm.*", 0.0], *rest]
+    assert _keys(run, tmp_path / "clipped")["gradient-norm-counts"] == counted
+    assert "gradient-norm-counts" not in _keys(evolve(run, config={}), tmp_path / "free")
+    assert "gradient-norm-counts" not in _keys(evolve(run, form="zero"), tmp_path / "zero")
+
+
+@pytest.mark.parametrize(("version", "scale"), [("0.16.5+91d1c55b", True), ("0.15.4", False), ("0.3.15", False)])
+def test_pipelines_add_up_gradients_from_a_version_on(version: str, *, scale: bool, tmp_path: Path) -> None:
+    run = Run("zero", config={"train_micro_batch_size_per_gpu": 2})
+    write_run(tmp_path / "theirs", run, version=version)
+    imported(tmp_path / "theirs", tmp_path / "ours")
+    assert ("gradient-scale: 2.0\n" in (tmp_path / "ours" / "config.yml").read_text()) == scale

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from neox_plain.api import BaseEngine, copy_marks, plain_options
+from neox_plain.api import BaseEngine, copy_marks, plain_options, split_groups
 from torch import Tensor, nn
 
 from neox_core.parallel.row import Routing
@@ -38,6 +38,7 @@ def build_engine(
 
     Collective: every rank calls it.
     """
+    split_groups(optimizer, model, plan.engine)
     options = [plain_options(group) for group in optimizer.param_groups]
     engine = initialize(plan, model, optimizer, context.groups)
     mend_buffers(engine.optimizer, model)

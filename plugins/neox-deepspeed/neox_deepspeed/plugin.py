@@ -16,6 +16,7 @@ def neox_engines() -> list[Component]:
             needs=("deepspeed",),
             sections=(
                 ConfigSection("precision", "neox_plain.config.sections.precision:PrecisionSection"),
+                ConfigSection("gradients", "neox_plain.config.sections.gradients:GradientsSection"),
                 ConfigSection("checkpoint block", "neox_plain.config.sections.checkpoint:CheckpointBlockSection"),
                 ConfigSection("zero", f"{SECTIONS}.zero:ZeroSection"),
                 ConfigSection("aio", f"{SECTIONS}.aio:AioSection"),

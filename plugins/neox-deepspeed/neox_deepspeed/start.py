@@ -62,6 +62,8 @@ def _check_averaging(plan: RunPlan, groups: Groups) -> None:
 def engine_config(plan: RunPlan) -> dict[str, Any]:
     """plan.engine, less what this module does itself."""
     config = dict(plan.engine)
+    for key in ("gradient_scale", "gradient_norm_counts", "lr_scales"):
+        config.pop(key, None)  # neox has them act
     config.pop("torch_autocast", None)  # would also send gradients in half precision
     config.setdefault("timers", {"throughput": {"enabled": False}})  # synchronizes the device at every step
     if plan.cluster.pipeline_parallel > 1:

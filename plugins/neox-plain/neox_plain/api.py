@@ -7,15 +7,18 @@ Listing an engine imports the keys alone; everything else is imported when it is
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from neox_plain.config.sections.gradients import GradientsSection
 from neox_plain.config.sections.precision import PrecisionSection
 
 if TYPE_CHECKING:
     from neox_plain.base_engine import BaseEngine, plain_options
     from neox_plain.clip import copy_marks
     from neox_plain.config import checkpoint_rules, precision_rules
+    from neox_plain.config.gradient_rules import gradients_key, gradients_plan
     from neox_plain.config.memory import expected_memory
     from neox_plain.config.precision_rules import enabled, left_off
     from neox_plain.engine import Engine, build_engine
+    from neox_plain.factors import split_groups
     from neox_plain.maker import Plain
     from neox_plain.peak import find_peak
     from neox_plain.planner import PlainPlanner
@@ -31,9 +34,12 @@ _LATER = {
     "enabled": "config.precision_rules:enabled",
     "expected_memory": "config.memory:expected_memory",
     "find_peak": "peak:find_peak",
+    "gradients_key": "config.gradient_rules:gradients_key",
+    "gradients_plan": "config.gradient_rules:gradients_plan",
     "left_off": "config.precision_rules:left_off",
     "plain_options": "base_engine:plain_options",
     "precision_rules": "planner:precision_rules",
+    "split_groups": "factors:split_groups",
 }
 
 
@@ -47,6 +53,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "BaseEngine",
     "Engine",
+    "GradientsSection",
     "Plain",
     "PlainPlanner",
     "PrecisionSection",
@@ -56,7 +63,10 @@ __all__ = [
     "enabled",
     "expected_memory",
     "find_peak",
+    "gradients_key",
+    "gradients_plan",
     "left_off",
     "plain_options",
     "precision_rules",
+    "split_groups",
 ]

@@ -22,6 +22,7 @@ from neox_core.parallel.tensor import cut_of
 from neox_core.untrusted import replaces, short
 from neox_plain.clip import clip, counts_here
 from neox_plain.criterion import Criterion
+from neox_plain.factors import factor_of, require_matches, scale_gradients
 
 if TYPE_CHECKING:
     from neox_core.contracts.curriculum import Curriculum
@@ -94,6 +95,12 @@ class BaseEngine(ABC):
         self._clipped: list[Any] = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._scaled: list[Any] = self._clipped
         self._stepped: dict[str, Any] = {name: each for name, each in self._named.items() if each.requires_grad}
+        require_matches(self._named, plan.engine, context.groups, context.device)
+        asked = plan.engine.get("gradient_norm_counts", [])
+        counts = {each: factor_of(name, asked) for name, each in self._named.items()}
+        self._counts = {each: count for each, count in counts.items() if count != 1}
+        if (factor := plan.engine.get("gradient_scale", 1.0)) != 1:
+            scale_gradients(self._stepped.values(), factor)
 
     @abstractmethod
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
@@ -336,7 +343,7 @@ class BaseEngine(ABC):
 
     def _clip(self, largest: float) -> Tensor:
         own = self._averaging is not None and self._groups.data_size > 1 and not self._averaging.needs_average()
-        return clip(self._clipped, self._scaled, largest, self._groups, own=own)
+        return clip(self._clipped, self._scaled, largest, self._groups, own=own, counts=self._counts)
 
     def _note_update(self) -> None:
         """After a step: keep where it began if it is the first one in a row that is left out."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,19 +14,30 @@ if TYPE_CHECKING:
 
 
 def clip(
-    parameters: Sequence[nn.Parameter], scaled: Sequence[Tensor], largest: float, groups: Groups, *, own: bool = False
+    parameters: Sequence[nn.Parameter],
+    scaled: Sequence[Tensor],
+    largest: float,
+    groups: Groups,
+    *,
+    own: bool = False,
+    counts: Mapping[Tensor, float] | None = None,
 ) -> Tensor:
     """Scale gradients so that the norm of those of `parameters` is `largest` at most; 0: leave them. Returns that norm.
 
     Collective over the ranks that hold one copy of the model: a parameter that is cut counts with all its parts, one
     that several of them hold whole counts once. own: each data-parallel rank has gradients of its own, and the norm is
     the root mean square of theirs: collective over these too. scaled: those whose gradients this rank's optimizer uses.
+    counts: how often one of `parameters` counts, where that is not once.
     """
-    if groups.model is None and not own and parameters[0].dtype == torch.float32:
+    if not counts and groups.model is None and not own and parameters[0].dtype == torch.float32:
         norm = nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None], foreach=True)
         nn.utils.clip_grads_with_norm_(scaled, largest or float("inf"), norm, foreach=True)
         return norm
-    mine = [each.grad for each in parameters if each.grad is not None and counts_here(each, groups)]
+    mine = [
+        each.grad * counts[each] ** 0.5 if counts and each in counts else each.grad
+        for each in parameters
+        if each.grad is not None and counts_here(each, groups)
+    ]
     square = _square(mine, parameters[0].device)
     if groups.model is not None:
         dist.all_reduce(square, group=groups.model)

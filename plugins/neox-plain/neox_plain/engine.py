@@ -16,6 +16,7 @@ from neox_core.parallel.shard import Shard
 from neox_core.parallel.tensor import cut_of
 from neox_plain.average import GradientAverage
 from neox_plain.base_engine import BaseEngine
+from neox_plain.factors import split_groups
 
 if TYPE_CHECKING:
     from neox_core.contracts.curriculum import Curriculum
@@ -38,6 +39,7 @@ def build_engine(
     Collective: every rank calls it. Raises ConfigError for an optimizer that does not work with the layout.
     """
     _spread(model, context.groups)
+    split_groups(optimizer, model, plan.engine)
     return (made_as or Engine)(plan, model, optimizer, context, curriculum)
 
 

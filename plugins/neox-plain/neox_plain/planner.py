@@ -12,6 +12,7 @@ from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import Rule, rule, rules_in
 from neox_core.plan.runfile import BatchPlan, PrecisionPlan, RunPlan
 from neox_plain.config import checkpoint_rules, precision_rules
+from neox_plain.config.gradient_rules import gradients_key, gradients_plan
 from neox_plain.config.memory import Memory, expected_memory
 from neox_plain.config.sections.precision import PrecisionSection
 
@@ -86,7 +87,7 @@ class PlainPlanner:
     def plan(
         self, config: Config, batch: BatchPlan, precision: PrecisionPlan, *, gradient_clipping: float
     ) -> dict[str, Any]:
-        return {}
+        return gradients_plan(config)
 
     def memory(
         self,
@@ -99,7 +100,7 @@ class PlainPlanner:
         return expected_memory(plan, self.sharding(config), held, activations, state_numbers)
 
     def key_of(self, config: Config, path: str) -> str | None:
-        return None
+        return gradients_key(path)
 
 
 PLANNER = PlainPlanner()

@@ -18,6 +18,11 @@ def neox_engines() -> list[Component]:
                     "Precision of weights and matmuls.",
                 ),
                 ConfigSection(
+                    "gradients",
+                    "neox_plain.config.sections.gradients:GradientsSection",
+                    "Factors of gradients.",
+                ),
+                ConfigSection(
                     "checkpoint block",
                     "neox_plain.config.sections.checkpoint:CheckpointBlockSection",
                     "How checkpoints are written.",

@@ -64,6 +64,8 @@ VALUES = {
     "lr_decay_style": "cosine",
     "scheduler.type": "WarmupLR",
     "scheduler.params": "{warmup_num_steps: 7}",
+    "lr_scales": "[['*.bias', 2.0]]",
+    "gradient_norm_counts": "[['*.bias', 2.0]]",
     "lr_stages": "[{style: cosine, share: 1.0}]",
     "min_lr": "1e-4",
     "pipe_parallel_size": "2",

@@ -676,6 +676,12 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         (),
         CPU,
     ),
+    "neox_takes_the_norm_it_counts_in": (
+        ("gradient-norm-counts=[['norm.*', 0]]", "zero_optimization.stage=1"),
+        "error: gradient-norm-counts: DeepSpeed takes the norm at ZeRO stage 1, of all parameters",
+        ("gradient-norm-counts=[['norm.*', 0]]",),
+        CPU,
+    ),
     "amp_without_zero": (
         ("amp.enabled=true", "zero_optimization.stage=1"),
         "error: amp.enabled: does not work at ZeRO stage 1",

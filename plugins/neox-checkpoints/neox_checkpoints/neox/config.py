@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -154,7 +155,8 @@ class Written:
 class Facts:
     """What the files of a checkpoint say of the run. shapes: of its parameters, joined over the tensor ranks.
 
-    dtype: of the weights. ds_config: DeepSpeed's own config, where it is stored. scheduler: state of the learning rate.
+    dtype: of the weights. deepspeed: its version, "" where it is not stored. ds_config: its own config, where
+    that is stored. scheduler: state of the learning rate.
     """
 
     path: Path
@@ -165,6 +167,7 @@ class Facts:
     tensor_ranks: int
     data_ranks: int
     first_version: bool
+    deepspeed: str
     ds_config: Mapping[str, Any]
     scheduler: Mapping[str, Any]
 
@@ -326,8 +329,11 @@ def _batch(model: Mapping[str, Any], facts: Facts, out: Written) -> None:
     out.put("train_batch_size", whole)
     out.put("train_micro_batch_size_per_gpu", micro if micro and whole % micro == 0 else whole)
     accumulated = whole // ((micro or whole) * max(1, facts.data_ranks))
-    if facts.pipeline and accumulated > 1:
-        out.notes.append(
-            f"GPT-NeoX's pipelines do not divide gradients by the accumulation, here {accumulated}: its gradients were"
-            f" {accumulated} times those of neox, and so were Adam's moments where they were not clipped"
-        )
+    if facts.pipeline and accumulated > 1 and _adds_up(facts.deepspeed):
+        out.put("gradient_scale", float(accumulated), "GPT-NeoX's pipelines add up gradients and do not average them")
+
+
+def _adds_up(version: str) -> bool:
+    """Whether a pipeline of this DeepSpeed does not divide gradients by the accumulation: from 0.15.5 on."""
+    found = re.match(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", version)
+    return found is not None and tuple(int(each or 0) for each in found.groups()) >= (0, 15, 5)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from neox_plain.api import checkpoint_rules, expected_memory, precision_rules
+from neox_plain.api import checkpoint_rules, expected_memory, gradients_key, gradients_plan, precision_rules
 
 from neox_core.config.schema.convert import Field, block_of, by_key
 from neox_core.config.schema.structure import Config
@@ -70,7 +70,8 @@ class DeepSpeedPlanner:
     def plan(
         self, config: Config, batch: BatchPlan, precision: PrecisionPlan, *, gradient_clipping: float
     ) -> dict[str, Any]:
-        return engine_json(batch, precision, engine_blocks(config), gradient_clipping=gradient_clipping)
+        engine = engine_json(batch, precision, engine_blocks(config), gradient_clipping=gradient_clipping)
+        return {**engine, **gradients_plan(config)}
 
     def memory(
         self,
@@ -85,6 +86,8 @@ class DeepSpeedPlanner:
     def key_of(self, config: Config, path: str) -> str | None:
         if path in ELSEWHERE:
             return None
+        if (key := gradients_key(path)) is not None:
+            return key
         return path if _is_key(config, path) else "deepspeed_extra_args"
 
 
