@@ -17,7 +17,7 @@ from typing import Any
 
 from neox_core.contracts.host import LaunchCommand
 from neox_core.errors import NeoxError, PluginError, RankError
-from neox_core.plan.runfile import UNFINISHED
+from neox_core.plan.runfile import STOPPED, UNFINISHED
 from neox_core.terminal import Own, echo
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -45,7 +45,12 @@ class Supervisor:
         self.process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
-        """Start, wait, judge: 0 when every rank ended well, 130 when asked to stop. Raises what a rank reported."""
+        """Start, wait, judge. Raises what a rank reported.
+
+        Returns 0 when the run has ended as its config says, and 130 when a signal stopped it before, whichever
+        process got the signal.
+        """
+        (self.run_dir / STOPPED).unlink(missing_ok=True)
         (self.run_dir / UNFINISHED).write_bytes(b"")
         with self._signals(), _terminal():
             try:
@@ -60,9 +65,11 @@ class Supervisor:
                 self._pass_on()
             code = self.process.wait()
         failure = read_failure(self.run_dir)
-        if failure is not None and not (self.asked_at is not None and killed_by_request(failure)):
+        stopped, unfinished = ((self.run_dir / each).exists() for each in (STOPPED, UNFINISHED))
+        asked = self.asked_at is not None or stopped or bool(failure and failure.get("asked"))
+        if failure is not None and not (asked and killed_by_request(failure)):
             raise failed(failure)
-        if self.asked_at is not None:
+        if asked and (stopped or unfinished):
             if self.killed:
                 echo("killed: nothing was saved after the last checkpoint", err=True)
             elif failure is not None:
@@ -71,7 +78,7 @@ class Supervisor:
         hint = f"its command: {show(self.command)}"
         if code != 0:
             raise RankError(f"{self.owner} {_ended(code)}", hint=hint)
-        if (self.run_dir / UNFINISHED).exists():
+        if unfinished:
             raise PluginError(f"{self.owner} ended with exit code 0, but no rank has finished", hint=hint)
         return 0
 

@@ -43,6 +43,8 @@ DIGEST = "NEOX_RUN_SHA256"
 """In the environment of a rank: the SHA-256 of the run file, from the process that wrote it."""
 UNFINISHED = ".unfinished"
 """Next to run.json during a run: the first rank removes it at its end, which also works on a full disk."""
+STOPPED = ".stopped"
+"""What the first rank renames it to when a signal ended the run before its last step."""
 
 
 @cache

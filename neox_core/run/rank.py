@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from neox_core.errors import UsageError, report
 from neox_core.heartbeat import STACK_SIGNAL
 from neox_core.ledger import Ledger
-from neox_core.plan.runfile import DIGEST, UNFINISHED, RunPlan, noting, read_runfile
+from neox_core.plan.runfile import DIGEST, STOPPED, UNFINISHED, RunPlan, noting, read_runfile
 from neox_core.run.exit import exit_code_of, explain, for_the_user, leave, leave_with_parent, write_failure
 from neox_core.run.startup import Startup
 
@@ -50,9 +50,10 @@ def main() -> NoReturn:
         from neox_core.run.run import run  # imports torch
 
         startup.mark("imports")
-        run(plan, engine, startup, ledger)
+        done = run(plan, engine, startup, ledger)
         if rank == 0:
-            (run_file.parent / UNFINISHED).unlink(missing_ok=True)
+            mark = run_file.parent / UNFINISHED
+            mark.unlink(missing_ok=True) if done else mark.replace(mark.with_name(STOPPED))
     except KeyboardInterrupt:
         startup.hide()
         leave(130)

@@ -62,8 +62,10 @@ UNWATCHED = (
 )
 
 
-def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: Ledger) -> None:
+def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: Ledger) -> bool:
     """One rank of the run that `plan` describes, to its end. Raises NeoxError for what the user can fix.
+
+    Returns False when a signal ended it before its last step. `exit-interval` and callbacks end it as the config asks.
 
     maker: of the plan's engine. ledger: where the plan notes which of its components are loaded.
     """
@@ -122,6 +124,7 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: Ledger) -> 
     maker.finish(rank)
     dist.barrier()  # or a rank that is quicker takes the connections of the others with it
     dist.destroy_process_group()
+    return finished or not stop_signal.agreed
 
 
 def _join(plan: RunPlan, maker: EngineMaker) -> None:

@@ -57,6 +57,7 @@ class StopSignal:
         self.stall_timeout_s = stall_timeout_s
         self.patience_s = patience_s
         self.asked_by = 0
+        self.agreed = False
         self._report = report
         self._step, self._first = step, step
         self._longest = 0.0  # longest time in seconds between two beats, since the first step
@@ -108,6 +109,7 @@ class StopSignal:
             self._flag = torch.tensor([1 if self.asked_by else 0], dtype=torch.int32)
             self._work = dist.all_reduce(self._flag, dist.ReduceOp.MAX, group=self._group, async_op=True)
         if agreed:
+            self.agreed = True
             self._done.set()  # a checkpoint follows, which has no time limit
         return agreed
 

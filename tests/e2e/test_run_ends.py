@@ -79,6 +79,17 @@ def test_a_stop_that_could_not_save_says_so(toy, tmp_path):
     assert not any(rank.is_running() for rank in ranks.values())
 
 
+def test_a_run_whose_agent_was_told_to_stop_is_not_done(toy, tmp_path):
+    """As Slurm does when it preempts a job: the command gets no signal."""
+    run = Run(toy, tmp_path, *LONG, PLAIN)
+    run.wait_for_step(5)
+    run.ranks()[1].parent().terminate()
+    code, out, err = run.end()
+    assert code == 130, err
+    stopped = int(re.search(r"stopped after step (\d+)", out)[1])
+    assert (run.save / "latest").read_text().split()[0] == f"step-{stopped:08d}"
+
+
 def test_a_stop_before_training_says_that_nothing_was_saved(toy, tmp_path):
     run = Run(toy, tmp_path, *LONG, PLAIN)
     end = time.monotonic() + 60

@@ -56,6 +56,8 @@ def faulty(settings):
 
         def __call__(self, x):
             self.calls += 1
+            if os.environ.get("FAULT") == "slow":
+                time.sleep(0.05)
             if self.calls == 20 and os.environ["RANK"] == "1":
                 if os.environ["FAULT"] == "raise":
                     raise ZeroDivisionError("planted in the activation")

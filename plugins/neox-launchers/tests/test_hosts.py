@@ -1,73 +1,23 @@
 """One agent a host, with real processes: by pdsh, mpirun and srun where these are installed, and by stand-ins."""
 
-import contextlib
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from attrs import evolve
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from clusters import HOSTS, free_ports, real_ways, stand_in, stop_daemons
 from neox_author.testing import build, example_plan, load_only
 
 import neox_core
 from neox_core.plan.runfile import Host, write_runfile
-
-HOSTS = ("127.0.0.1", "127.0.0.2")
-
-STAND_IN = """\
-#!{python}
-# pdsh as far as it is needed here: %n and %% in the command, a shell a host, its stdin open for as long as this lives
-import subprocess, sys, time
-hosts, words = sys.argv[sys.argv.index("-w") + 1].split(","), sys.argv[sys.argv.index("-w") + 2 :]
-ends = "\\0"
-command = " ".join(words).replace("%%", ends)
-running = {{}}
-for index, host in enumerate(hosts):
-    if host.startswith("127."):
-        text = command.replace("%n", str(index)).replace(ends, "%")
-        running[host] = subprocess.Popen(["sh", "-c", text], stdin=subprocess.PIPE)
-    else:
-        sys.stderr.write(f"pdsh@here: {{host}}: connect: Connection timed out\\n")
-        sys.stderr.flush()
-worst = 0
-while running:
-    for host in [each for each, process in running.items() if process.poll() is not None]:
-        code = running.pop(host).returncode
-        worst = max(worst, code)
-        if code:
-            sys.stderr.write(f"pdsh@here: {{host}}: ssh exited with exit code {{code}}\\n")
-            sys.stderr.flush()
-    time.sleep(0.05)
-sys.exit(worst)
-"""
-
-MPI_STAND_IN = """\
-#!{python}
-# mpirun as far as it is needed here: -x or -genv, the number of each process; one that fails ends the others
-import os, subprocess, sys, time
-words = sys.argv[1:]
-env = dict(pair.split("=", 1) for mark, pair in zip(words, words[1:]) if mark == "-x")
-env |= {{name: value for mark, name, value in zip(words, words[1:], words[2:]) if mark == "-genv"}}
-number = "PMI_RANK" if "-genv" in words else "OMPI_COMM_WORLD_RANK"
-agent = words[words.index(sys.executable) :]
-running = [
-    subprocess.Popen(agent, env={{**os.environ, **env, number: str(each)}}, stdin=subprocess.DEVNULL)
-    for each in range(int(words[words.index("-n") + 1]))
-]
-while any(each.poll() is None for each in running) and not any(each.poll() for each in running):
-    time.sleep(0.05)
-for each in running:
-    if each.poll() is None:
-        each.terminate()
-sys.exit(max(each.wait() for each in running))
-"""
 
 RANK = """\
 import os, signal, sys, time
@@ -86,80 +36,6 @@ while not asked and os.getppid() == parent:
 time.sleep(0.3)
 (run_dir / f"left{me}").write_text(str(len(asked)))
 """
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as probes:
-        sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
-def sshd(folder: Path) -> dict[str, str]:
-    """A daemon of one's own on both addresses, with a key of its own, and how pdsh gets there."""
-    (port,) = free_ports(1)
-    for key in ("host", "user"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
-    (folder / "user.pub").rename(folder / "authorized")
-    listen = "".join(f"ListenAddress {host}\n" for host in HOSTS)
-    (folder / "sshd_config").write_text(
-        f"Port {port}\n{listen}HostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\nStrictModes no\n"
-        f"PidFile {folder}/sshd.pid\nUsePAM no\nPasswordAuthentication no\n"
-    )
-    (folder / "ssh_config").write_text(
-        f"Host *\n Port {port}\n IdentityFile {folder}/user\n StrictHostKeyChecking no\n"
-        f" UserKnownHostsFile {folder}/known\n LogLevel ERROR\n"
-    )
-    Path("/run/sshd").mkdir(exist_ok=True)
-    subprocess.run([shutil.which("sshd"), "-f", folder / "sshd_config"], check=True)
-    ssh = f"-F {folder}/ssh_config"
-    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return {"PDSH_SSH_ARGS_APPEND": ssh, "OMPI_MCA_plm_rsh_args": ssh, **as_root}
-
-
-def slurm(folder: Path) -> dict[str, str]:
-    """A cluster of one's own: a controller, and this machine as the two nodes `one` and `two`."""
-    here, (controller, *nodes) = socket.gethostname(), free_ports(3)
-    (folder / "key").write_bytes(os.urandom(128))
-    (folder / "key").chmod(0o600)
-    (folder / "state").mkdir()
-    (folder / "slurm.conf").write_text(
-        f"ClusterName=test\nSlurmctldHost={here}(127.0.0.1)\nSlurmctldPort={controller}\nSlurmUser=root\n"
-        f"AuthType=auth/munge\nAuthInfo=socket={folder}/munge\nCredType=cred/munge\n"
-        f"StateSaveLocation={folder}/state\nSlurmdSpoolDir={folder}/%n\n"
-        f"SlurmctldPidFile={folder}/controller.pid\nSlurmdPidFile={folder}/%n.pid\n"
-        f"SlurmctldLogFile={folder}/controller.log\nSlurmdLogFile={folder}/%n.log\n"
-        "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSelectType=select/cons_tres\n"
-        f"NodeName=one NodeHostname={here} NodeAddr=127.0.0.1 Port={nodes[0]}\n"
-        f"NodeName=two NodeHostname={here} NodeAddr=127.0.0.1 Port={nodes[1]}\n"
-        "PartitionName=all Nodes=ALL Default=YES State=UP\n"
-    )
-    files = {"socket": "munge", "key-file": "key", "log-file": "log", "pid-file": "munge.pid", "seed-file": "seed"}
-    munge = [f"--{option}={folder / name}" for option, name in files.items()]
-    conf = {"SLURM_CONF": str(folder / "slurm.conf")}
-    for daemon in (["munged", "--force", *munge], ["slurmctld"], ["slurmd", "-N", "one"], ["slurmd", "-N", "two"]):
-        subprocess.run(daemon, env=os.environ | conf, check=True, capture_output=True)
-    return conf
-
-
-def stand_in(folder: Path) -> dict[str, str]:
-    for name, text in (("pdsh", STAND_IN), ("mpirun", MPI_STAND_IN)):
-        program = folder / name
-        program.write_text(text.format(python=sys.executable))
-        program.chmod(0o755)
-    return {"PATH": f"{folder}:{os.environ['PATH']}"}
-
-
-def real_ways() -> list[tuple[str, Callable[[Path], dict[str, str]]]]:
-    """The launchers whose programs are here, with a daemon of one's own that they start processes by."""
-
-    def there(*names: str) -> bool:
-        return os.geteuid() == 0 and all(shutil.which(name) for name in names)
-
-    ways = [("pdsh", sshd, "pdsh"), ("openmpi", sshd, "mpirun"), ("slurm", slurm, "srun")]
-    daemons = {sshd: ("sshd", "ssh-keygen"), slurm: ("munged", "slurmctld", "slurmd")}
-    return [(launcher, way) for launcher, way, program in ways if there(program, *daemons[way])]
 
 
 WAYS = [("pdsh", stand_in), ("openmpi", stand_in), ("mvapich", stand_in), *real_ways()]
@@ -213,8 +89,7 @@ class Run:
         return self.process.returncode, json.loads(failure.read_text()) if failure.exists() else {}
 
     def stop_daemons(self) -> None:
-        for file in self.daemons.glob("*.pid"):
-            os.kill(int(file.read_text()), signal.SIGTERM)
+        stop_daemons(self.daemons)
 
 
 ALL = ("here0", "here1", "here2")

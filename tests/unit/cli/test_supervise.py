@@ -26,6 +26,27 @@ def test_a_launch_that_ends_well_is_0(tmp_path):
     assert run(tmp_path, ENDED.format(str(tmp_path))) == 0
 
 
+STOPPED = "import pathlib; pathlib.Path({!r}, '.unfinished').rename(pathlib.Path({!r}, '.stopped'));"
+"""What the first rank does when a signal has ended the run before its last step."""
+
+
+def test_a_run_that_a_signal_ended_early_is_130_whichever_process_got_it(tmp_path):
+    assert run(tmp_path, STOPPED.format(str(tmp_path), str(tmp_path))) == 130
+    assert run(tmp_path, ENDED.format(str(tmp_path))) == 0  # the same run, to its last step
+
+
+def test_ranks_that_a_signal_ended_before_they_trained_are_130_whichever_process_got_it(tmp_path):
+    (tmp_path / "report.json").write_text(json.dumps({"rank": 1, "exit_code": -15, "asked": True}))
+    script = f"import os; os.chdir({str(tmp_path)!r}); os.rename('report.json', 'failure.json'); raise SystemExit(1)"
+    assert run(tmp_path, script) == 130
+
+
+def test_a_run_that_was_asked_at_its_last_step_is_0(tmp_path):
+    host = Host(tmp_path, POLITE.replace("sys.exit(0)", ENDED.format(str(tmp_path)) + "sys.exit(0)"))
+    host.process.send_signal(signal.SIGTERM)
+    assert host.end()[0] == 0
+
+
 def test_a_launcher_that_ends_well_before_a_rank_has_is_named(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("of an earlier run")
     supervisor = Supervisor(LaunchCommand((sys.executable, "-c", "")), tmp_path, "launcher neox-a:odd 1.0")
