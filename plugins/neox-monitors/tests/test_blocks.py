@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import struct
+import time
 import zipfile
 
 import pytest
@@ -161,7 +162,11 @@ def test_wandb_gets_one_run_with_every_value(run, tmp_path, monkeypatch):
     monitor.log(10, VALUES)
     monitor.close()
     (file,) = tmp_path.glob("run/wandb/offline-run-*/run-*.wandb")
-    logged = list(read_history(file.read_bytes()))
+    for _ in range(300):  # wandb's own process may write after `finish` has returned
+        logged = list(read_history(file.read_bytes()))
+        if len(logged) == 2:
+            break
+        time.sleep(0.1)
     assert [each["_step"] for each in logged] == [40, 80]
     assert [{name: each[name] for name in EVENTS} for each in logged] == [EVENTS, EVENTS]
 
