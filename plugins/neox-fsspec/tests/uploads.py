@@ -1,6 +1,7 @@
 """`python uploads.py FOLDER`: for each line of its input, forks a process that saves a checkpoint, and tells its end.
 
-A line is `STEP PART`: the process is killed after that part of the time that an upload takes; 0 lets it finish.
+A line is `STEP PART`: the process is killed after that part of the processor's time that an upload takes, whatever else
+the machine does; 0 lets it finish.
 FOLDER: has `written-STEP`, what a save of one rank has before it uploads.
 """
 
@@ -24,11 +25,16 @@ def remote(folder: Path) -> Remote:
     return Remote(StorePlan(URL, S3, str(folder)))
 
 
-def save(folder: Path, step: int, begins: int) -> None:
-    """What `Checkpointer.save` does with a store, of one rank whose files are written."""
+def save(folder: Path, step: int, part: float) -> None:
+    """What `Checkpointer.save` does with a store, of one rank whose files are written. Nothing handles SIGPROF, so it
+    ends the process as SIGKILL does.
+    """
+    seconds = folder / "seconds"
     here = remote(folder / f"host-{os.getpid()}")
     here.own()
-    os.write(begins, b".")
+    began = time.process_time()
+    if part:
+        signal.setitimer(signal.ITIMER_PROF, part * float(seconds.read_text()))
     written = here.folder / f".step-{step:08d}.0.tmp"
     shutil.copytree(folder / f"written-{step}", written)
     seals = json.loads(rank_note(written, 0).read_text())["files"]
@@ -39,31 +45,24 @@ def save(folder: Path, step: int, begins: int) -> None:
         files[name] = json.loads((folder / "seals.json").read_text())[name]
     (written / MANIFEST).write_bytes(sealed({"format": 1, "step": step, "files": files}))
     here.publish(written, keep=1)
+    if not part:
+        seconds.write_text(str(time.process_time() - began))
 
 
 def main() -> None:
     import s3fs  # noqa: F401 so that no child has to
 
-    folder, longest = Path(sys.argv[1]), 0.0
+    folder = Path(sys.argv[1])
     for line in sys.stdin:
         step, part = line.split()
-        reads, writes = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                save(folder, int(step), writes)
+                save(folder, int(step), float(part))
                 os._exit(0)
             finally:
                 os._exit(1)
-        os.close(writes)
-        os.read(reads, 1)
-        os.close(reads)
-        began = time.monotonic()
-        if float(part):
-            time.sleep(float(part) * longest)
-            os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
-        longest = longest if float(part) else time.monotonic() - began
         sys.stdout.write(f"{status}\n")
         sys.stdout.flush()
 
