@@ -101,7 +101,7 @@ def collect(engine: Storage, rank: int, groups: Groups, *, optimizer: bool, whol
                 contents.add("weights", "weight", name, tensor.clone())
     else:
         for index, shard in enumerate(engine.weights):
-            if engine.stores(shard.name) and (not shard.whole or index % data_size == data_rank):
+            if engine.stores(shard.name) and _turn(shard, index, groups):
                 contents.add_shard("weights", "weight", shard, shard.stepped)
     if not optimizer:
         return contents
@@ -110,10 +110,9 @@ def collect(engine: Storage, rank: int, groups: Groups, *, optimizer: bool, whol
             contents.add("optimizer", "own", f"{rank}/{name}", tensor, rank=rank)
     dtypes = {name: parameter.dtype for name, parameter in engine.model.named_parameters()}
     for index, shard in enumerate(engine.shards):
-        mine = shard.owned or not shard.whole or index % data_size == data_rank
-        if not (mine and engine.stores(shard.name)):
+        if not (_turn(shard, index, groups) and engine.stores(shard.name)):
             continue
-        speaks = groups.tensor.rank == 0 or shard.cut is None  # for a number that all parts of a parameter share
+        speaks = shard.cut is None or shard.cut.rank == 0  # for a number that all parts of a parameter share
         if shard.stepped.dtype != dtypes[shard.name]:
             contents.add_shard("optimizer", "master", shard, shard.stepped)
         for state, value in engine.optimizer.state.get(shard.stepped, {}).items():
@@ -230,6 +229,11 @@ def cannot_write(path: Path, error: OSError) -> CheckpointError:
         f"{path}: cannot write the checkpoint: {error.strerror or error}",
         hint="earlier checkpoints are unchanged; free some space or change `save`, and resume",
     )
+
+
+def _turn(shard: Shard, index: int, groups: Groups) -> bool:
+    """Whether this rank stores a shard, of those that data-parallel ranks have."""
+    return (not shard.whole or index % groups.data_size == groups.data_rank) if shard.stores is None else shard.stores
 
 
 def _add_scalar(contents: RankContents, name: str, state: str, value: Any) -> None:

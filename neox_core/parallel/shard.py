@@ -15,7 +15,8 @@ class Shard:
     name, shape: the whole parameter as the model has it. first, count: elements [first, first + count) of it.
     stepped: the tensor in the optimizer's groups that holds them, from element `offset` of it on. whole: whether it has
     the whole parameter, in its own shape; else it is a flat partition. cut: how the parameter lies in the one that the
-    ranks of a tensor group hold together; None: it is the whole. owned: whether no other data-parallel rank steps it.
+    ranks of a tensor group hold together; None: it is the whole. stores: whether this rank is the one of the
+    data-parallel ranks that stores it; None: where it is whole, they take turns.
     """
 
     name: str
@@ -26,7 +27,7 @@ class Shard:
     offset: int
     whole: bool
     cut: Cut | None = None
-    owned: bool = False
+    stores: bool | None = None
 
     @property
     def whole_shape(self) -> tuple[int, ...]:

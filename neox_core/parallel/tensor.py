@@ -86,8 +86,8 @@ class TensorParallel:
         cut = cut_of(parameter)
         if cut is None:
             return part
-        parts = [torch.empty_like(part) for _ in range(self.size)]
-        dist.all_gather(parts, part.contiguous(), group=self.group)
+        parts = [torch.empty_like(part) for _ in range(cut.size)]
+        dist.all_gather(parts, part.contiguous(), group=getattr(parameter, "spread", self).group)
         return cut.join(parts)
 
     def positions(self, seq: int) -> slice:
@@ -154,17 +154,18 @@ class Cut:
 
 
 def mark_parameters(model: nn.Module, tensor: TensorParallel) -> None:
-    """Mark split parameters: for `cut_of`, and for DeepSpeed, which uses another mark.
+    """Mark split parameters: for `cut_of`, and for DeepSpeed, which uses another mark. A module's `spreads` names those
+    of `cuts` that are split over data-parallel ranks instead, see `parallel.spread`.
 
     With sequence parallelism each rank's gradient of a whole parameter covers only its positions or heads; a hook adds
     the gradients up as soon as they are computed.
     """
-    if tensor.size == 1:
-        return
     for module in model.modules():
-        cuts = getattr(module, "cuts", {})
+        cuts, spreads = getattr(module, "cuts", {}), getattr(module, "spreads", {})
         for name, parameter in module.named_parameters(recurse=False):
-            if name in cuts:
+            if name in spreads:
+                parameter.cut, parameter.spread = cuts[name], spreads[name]
+            elif tensor.size > 1 and name in cuts:
                 parameter.cut = cuts[name]
                 parameter.tensor_model_parallel = True
             elif tensor.sequence_parallel and parameter.requires_grad:

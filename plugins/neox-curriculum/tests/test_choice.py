@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import asdict
+from neox_author.testing import curricula as kit
 from neox_curriculum.curriculum import DataEfficiency, SequenceLength
 from neox_curriculum.settings import (
     CurriculumBlock,
@@ -20,12 +22,17 @@ from neox_curriculum.settings import (
 
 from neox_core.contracts import CurriculumShape
 from neox_core.errors import DataError
+from neox_core.hooks.loader import load_plugins
 
 POOL, BATCH, STEPS = 100, 8, 40
 
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return write_index(tmp_path_factory.mktemp("index"), POOL)
+
+
+def write_index(folder: Path, pool: int) -> dict[str, Any]:
     """Two metrics, "a" by value and "b" by percentile, written by DeepSpeed's own builder, as its analyzer does."""
     import torch
     from deepspeed.runtime.data_pipeline.data_sampling.utils import (
@@ -33,9 +40,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         create_mmap_dataset_builder,
     )
 
-    folder = tmp_path_factory.mktemp("index")
     rng = np.random.default_rng(5)
-    values = {name: rng.integers(0, 12, POOL) for name in "ab"}
+    values = {name: rng.integers(0, 12, pool) for name in "ab"}
     for name, of_sample in values.items():
         samples = create_mmap_dataset_builder(str(folder / f"{name}_sample"), np.uint8)
         metric = create_mmap_dataset_builder(str(folder / f"{name}_metric"), np.int64)
@@ -96,6 +102,22 @@ def allowed_by_deepspeed(index: dict[str, Any], name: str, limit: int) -> set[in
     if name == "a":
         return set(DeepSpeedDataSampler.get_sample_based_on_metric_value(sampler, name, float("-inf"), limit).tolist())
     return set(DeepSpeedDataSampler.get_sample_based_on_metric_percentile(sampler, name, 0, limit).tolist())
+
+
+def test_keeps_the_contract_of_curricula(tmp_path: Path) -> None:
+    write_index(tmp_path, kit.POOL)
+    growing = {"schedule_type": "fixed_linear", "schedule_config": {"total_curriculum_step": 40, "difficulty_step": 8}}
+    routing = {"min_value": 16, "max_value": 64, "schedule_type": "fixed_linear"}
+    routing["schedule_config"] = {"require_steps": 30, "seq_per_step": 8}
+    lengths = {"min_difficulty": 8, "max_difficulty": 64, **growing}
+    metrics = {"a": asdict(by_value(tmp_path)), "b": asdict(by_percentile(tmp_path)), "seqlen": lengths}
+    sampling = {"enabled": True, "curriculum_learning": {"enabled": True, "curriculum_metrics": metrics}}
+    skipping = {"enabled": True, "random_ltd_layer_id": [1, 2], "random_ltd_schedule": routing}
+    block = {"enabled": True, "data_sampling": sampling, "data_routing": {"enabled": True, "random_ltd": skipping}}
+    catalog = load_plugins()
+    kit.check_curriculum(catalog, "data_efficiency", data_efficiency=block)
+    older = {"enabled": True, "curriculum_type": "seqlen", **lengths}
+    kit.check_curriculum(catalog, "curriculum_learning", curriculum_learning=older)
 
 
 @pytest.mark.parametrize("names", ["a", "b", "ab"])

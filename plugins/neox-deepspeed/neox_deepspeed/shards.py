@@ -104,7 +104,7 @@ def _owned(model: nn.Module, wrapper: Any) -> Iterator[tuple[str, Shard]]:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for weight, stepped in wrapper.owned:
         name = names[id(weight)]
-        yield name, Shard(name, tuple(weight.shape), 0, weight.numel(), stepped, 0, True, owned=True)
+        yield name, Shard(name, tuple(weight.shape), 0, weight.numel(), stepped, 0, True, stores=True)
 
 
 def _shards(model: nn.Module, wrapper: Any, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Shard]]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from neox_core.parallel.spread import Spread
     from neox_gpt.scope import Scope
 
 
@@ -71,6 +72,7 @@ class FeedForwardShape:
     * bias: `use-bias-in-mlp`.
     * gated: whether the chosen activation is gated.
     * layer: index of the block, from 0.
+    * spread: gives a number of data-parallel ranks, each of which has another part of a parameter; None on the host.
     """
 
     hidden_size: int
@@ -78,6 +80,7 @@ class FeedForwardShape:
     bias: bool = True
     gated: bool = False
     layer: int = 0
+    spread: Callable[[int], Spread] | None = field(default=None, eq=False)
 
 
 @frozen
@@ -88,12 +91,14 @@ class FeedForwardSize:
     * split: the dimension along which tensor parallelism splits a parameter, by name. Every rank has all of the others.
     * kept: numbers that the backward pass needs of each token, all tensor ranks together, besides its input.
     * one_rank_only: it cannot be split; a run with model-parallel-size above 1 is refused.
+    * spread: over how many data-parallel ranks a parameter is spread along its first dimension, by name.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     split: Mapping[str, int] = field(factory=dict)
     kept: int = 0
     one_rank_only: bool = False
+    spread: Mapping[str, int] = field(factory=dict)
 
 
 class FeedForward(Protocol):
@@ -122,6 +127,11 @@ class FeedForward(Protocol):
     this rank's outputs, `RowLinear` the reverse. A module with split parameters of its own has `cuts`, a dict from
     their names to `tensor.cut(dim, (length,))`, and calls `tensor.enter` and `tensor.leave` itself. A parameter that
     every rank has, and that only a part of the result goes through, is used as `tensor.copy(parameter)`.
+
+    Parameters that data-parallel ranks have different parts of: a module names them in `cuts`, as
+    `shape.spread(ranks).cut(dim, length)`, and in `spreads`, as `shape.spread(ranks)`. The module exchanges tokens with
+    the ranks of its `group` in forward and backward, so that a part's gradient is that of the tokens of all of them;
+    all ranks call it equally often. Its planner says `spread`, so that a run which cannot do this is refused.
 
     The model draws every parameter of two or more dimensions; `residual_output = True` on a module draws its weights
     by `output-layer-init-method`. `no_weight_decay` on a module names its parameters that do not decay, `stacks` those

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +11,7 @@ from attrs import evolve, field, frozen
 
 from neox_core.errors import ConfigError
 from neox_core.parallel.row import Recompute
+from neox_core.parallel.spread import spread
 from neox_gpt.attention.layout_tables import build_tables
 from neox_gpt.block import Block
 from neox_gpt.changes import Changes
@@ -80,13 +81,15 @@ def load_parts(
     mixer_flops = probe_mixers(plan, shape, _position_shape(plan))
     shape = evolve(shape, mixer_flops=mixer_flops, changes_draw=changes.draws)
     tensor = context.groups.tensor
+    spread_over = cache(partial(spread, context.groups))
 
     def mixer(block: int) -> Mixer:
         made: Mixer = plan.mixer(block).make(shape.mixer(block), tensor)
         return made
 
     def feed_forward(block: int) -> FeedForward:
-        made: FeedForward = plan.feed_forward(block).make(shape.feed_forward(block), activation, tensor)
+        given = evolve(shape.feed_forward(block), spread=spread_over)
+        made: FeedForward = plan.feed_forward(block).make(given, activation, tensor)
         return made
 
     return Parts(

@@ -26,17 +26,18 @@ class Dispatch(NamedTuple):
 def dispatch(experts: Tensor, num_experts: int, capacity: int | None = None) -> Dispatch:
     """experts: int64 [tokens, k]. capacity: of an expert, in tokens; it takes the first ones, and drops the rest."""
     chosen = experts.flatten()
-    order, place = _sort(chosen)
+    order, place = places(chosen)
     counts = (chosen[:, None] == torch.arange(num_experts, device=chosen.device)).sum(0)
     if capacity is None:
         return Dispatch(order, place, counts.cumsum(0).int(), counts)
     before = counts.cumsum(0) - counts
     kept = place - before[chosen] < capacity
-    order, place = _sort(torch.where(kept, chosen, num_experts))  # what is dropped comes last
+    order, place = places(torch.where(kept, chosen, num_experts))  # what is dropped comes last
     return Dispatch(order, place, counts.clamp(max=capacity).cumsum(0).int(), counts, kept.view_as(experts))
 
 
-def _sort(chosen: Tensor) -> tuple[Tensor, Tensor]:
+def places(chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """The order that sorts `chosen`, equal ones as they came, and its inverse."""
     order = chosen.argsort(stable=True)
     return order, torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
 
@@ -49,7 +50,12 @@ def send(x: Tensor, to: Dispatch) -> Tensor:
 
 def fetch(rows: Tensor, to: Dispatch) -> Tensor:
     """[tokens * k, hidden], sorted by expert -> the same, the k of a token side by side."""
-    result: Tensor = _Fetch.apply(rows, to.order, to.place)
+    return permute(rows, to.place, to.order)
+
+
+def permute(rows: Tensor, places: Tensor, inverse: Tensor) -> Tensor:
+    """`rows[places]`, of a permutation whose inverse is known."""
+    result: Tensor = _Permute.apply(rows, places, inverse)
     return result
 
 
@@ -66,13 +72,13 @@ class _Send(torch.autograd.Function):
         return grad[place].unflatten(0, (-1, ctx.k)).sum(1), None, None
 
 
-class _Fetch(torch.autograd.Function):
+class _Permute(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, order: Tensor, place: Tensor) -> Tensor:
-        ctx.save_for_backward(order)
-        return rows[place]
+    def forward(ctx: Any, rows: Tensor, places: Tensor, inverse: Tensor) -> Tensor:
+        ctx.save_for_backward(inverse)
+        return rows[places]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (order,) = ctx.saved_tensors
-        return grad[order], None, None
+        (inverse,) = ctx.saved_tensors
+        return grad[inverse], None, None

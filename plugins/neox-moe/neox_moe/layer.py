@@ -9,7 +9,9 @@ import torch
 from neox_gpt.api import MLP, linear
 from torch import Tensor, nn
 
+from neox_core.parallel.spread import Spread
 from neox_moe.dispatch import dispatch, fetch, send
+from neox_moe.exchange import at_experts
 from neox_moe.grouped import grouped_linear
 from neox_moe.routing import Choice, choose, load_balance, z_loss
 
@@ -32,7 +34,8 @@ def mixture(
 class MixtureOfExperts(nn.Module):
     """[batch, seq, hidden] -> [batch, seq, hidden]: the weighted sum of what a token's experts make of it.
 
-    Tensor-parallel ranks have a part of each expert's width, so all of them have equal work. The router is in fp32.
+    Tensor-parallel ranks have a part of each expert's width, so all of them have equal work. Data-parallel ranks have
+    some of the experts each, where the settings say so. The router is in fp32.
     """
 
     def __init__(
@@ -44,8 +47,11 @@ class MixtureOfExperts(nn.Module):
         halves = (2,) if shape.gated else ()  # value and gate
         inner, mine = (2 * width if shape.gated else width), tensor.share(width)
         self.router = Router(hidden, experts)
-        self.up = Matrices((experts, *halves, mine, hidden), tensor.cut(1 + len(halves), (width,)))
-        self.down = Matrices((experts, hidden, mine), tensor.cut(2, (width,)))
+        ranks = settings.moe_expert_parallel_size
+        self.spread = shape.spread(ranks) if shape.spread is not None and ranks > 1 else Spread()
+        here = experts // self.spread.size
+        self.up = Matrices((here, *halves, mine, hidden), tensor.cut(1 + len(halves), (width,)), self.spread)
+        self.down = Matrices((here, hidden, mine), tensor.cut(2, (width,)), self.spread)
         self.down.residual_output = True
         self.sinkhorn = settings.moe_router_type == "sinkhorn"
         self.depends_on_batch = self.sinkhorn or settings.moe_train_capacity_factor is not None
@@ -66,12 +72,17 @@ class MixtureOfExperts(nn.Module):
         if to.kept is not None:  # what lies after the last expert's tokens is dropped
             taken = torch.arange(len(sent), device=sent.device)[:, None] < to.ends[-1]
             sent = torch.where(taken, sent, 0)
-        inner = self.activation(self.up(sent, to.ends))
-        made = fetch(self.down(inner, to.ends), to).unflatten(0, (-1, k))
+        spread = self.spread.size > 1
+        made = at_experts(sent, to.ends, self.spread, self._mlps) if spread else self._mlps(sent, to.ends)
+        made = fetch(made, to).unflatten(0, (-1, k))
         weights = self._weights(choice, to.kept)
         routed = (made * weights[..., None].to(made.dtype)).sum(1)
         result = self.tensor.leave(routed.view_as(entered).to(x.dtype))
         return result, self._numbers(logits, choice.experts, to.counts, to.kept)
+
+    def _mlps(self, rows: Tensor, ends: Tensor) -> Tensor:
+        """Rows sorted by the experts of this rank -> what these make of them."""
+        return self.down(self.activation(self.up(rows, ends)), ends)
 
     def _capacity(self, tokens: int) -> int | None:
         """The tokens that an expert takes of `tokens`; None: all that are sent to it."""
@@ -114,10 +125,13 @@ class Matrices(nn.Module):
     stacks: ClassVar[frozenset[str]] = frozenset({"weight"})
     residual_output = False
 
-    def __init__(self, shape: tuple[int, ...], cut: Cut) -> None:
+    def __init__(self, shape: tuple[int, ...], cut: Cut, spread: Spread) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(shape))
         self.cuts = {} if cut.size == 1 else {"weight": cut}
+        self.spreads: dict[str, Spread] = {}
+        if spread.size > 1:
+            self.cuts, self.spreads = {"weight": spread.cut(0, shape[0] * spread.size)}, {"weight": spread}
 
     def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
         """[rows, inputs] sorted by expert -> [rows, outputs], see `grouped_linear`."""

@@ -26,12 +26,6 @@ RULES: tuple[OlderSpelling, ...] = (
     Gone("create_moe_param_group", "experts are parameters like others", None),
     Gone("enable_expert_tensor_parallelism", "model-parallel-size always splits each expert", (True, False)),
     Gone(
-        "moe_expert_parallel_size",
-        "engines average each gradient over the data-parallel ranks, so every one of these has all experts",
-        (1,),
-        "remove it; model-parallel-size and ZeRO split the experts' memory",
-    ),
-    Gone(
         "moe_jitter_eps",
         "a feed-forward draws no random numbers, since activations are computed again in the backward pass",
         (0,),

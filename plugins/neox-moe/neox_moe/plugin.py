@@ -41,6 +41,9 @@ def _problems(config: Any, moe: MoESettings) -> Iterator[Problem]:
         return
     if k > experts:
         yield config.problem(f"{k} is more than moe-num-experts {experts}", "moe_top_k")
+    if experts % moe.moe_expert_parallel_size:
+        message = f"{experts} experts cannot be spread equally over {moe.moe_expert_parallel_size} ranks"
+        yield config.problem(message, "moe_expert_parallel_size")
     if moe.moe_normalize_expert_weights and k == 1:
         message = "makes every weight 1 with moe-top-k: 1, so that the router would not be trained"
         yield config.problem(message, "moe_normalize_expert_weights", "remove it, or moe-top-k: 2")

@@ -50,6 +50,15 @@ class MoESettings:
         origin="gpt-neox",
     )
 
+    moe_expert_parallel_size: int = setting(
+        1,
+        help="Data-parallel ranks over which the experts of a layer are spread: a token is sent to the ranks with its "
+        "experts, and back. The number of experts and that of data-parallel ranks are multiples of it.",
+        check=v.gt(0),
+        changes="speed",
+        origin="gpt-neox",
+    )
+
     @property
     def balance(self) -> float:
         """The coefficient of the load balancing loss."""

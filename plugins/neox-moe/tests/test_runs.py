@@ -8,6 +8,7 @@ import pytest
 import torch
 from attrs import evolve
 from neox_gpt.api import build_model, parameter_shapes
+from neox_gpt.config.memory import on_fullest_rank
 from neox_plain.api import build_engine
 from torch import Tensor
 
@@ -42,6 +43,7 @@ engine: plain
 device: cpu
 optimizer: {type: Adam, params: {lr: 1e-2}}
 """
+SPREAD = ("moe_num_experts=4", "moe_expert_parallel_size=2")
 MIXED = ("mlp-type=[[[moe, regular], 1], [[moe], 1]]", "moe-num-experts=4", "moe-top-k=2", "moe-router-type=topk")
 CONTEXT = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1)
 TOKENS = torch.arange(64).view(4, 16)
@@ -91,7 +93,6 @@ def test_a_file_of_gpt_neox_has_experts_where_gpt_neox_has_them(
     [
         ("moe_lbl_in_fp32=true", "moe_lbl_in_fp32: has no effect any more: all losses of a router are in fp32"),
         ("moe_token_dropping=true", "moe_token_dropping: is the old spelling of moe-train-capacity-factor: 1.0"),
-        ("moe_expert_parallel_size=1", "moe_expert_parallel_size: has no effect any more"),
         ("moe_train_capacity_factor=4", "moe_train_capacity_factor: drops nothing"),
         ("use_bias_in_mlp=true", "use_bias_in_mlp: gives experts no biases"),
         ("moe_glu=false", "moe_glu: has no effect any more"),
@@ -111,7 +112,12 @@ def test_what_a_key_of_gpt_neox_means_is_noted(resolve: Callable[..., Any], key:
             ("moe_num_experts=4", "moe_jitter_eps=0.01"),
             "moe_jitter_eps: cannot be 0.01: a feed-forward draws no random",
         ),
-        (("moe_num_experts=4", "moe_expert_parallel_size=2"), "moe_expert_parallel_size: cannot be 2: engines average"),
+        (("moe_num_experts=4", "moe_expert_parallel_size=2"), "over 2 data-parallel ranks, and there are 1"),
+        (
+            ("moe_num_experts=4", "moe_expert_parallel_size=3", "num-gpus=3"),
+            "4 experts cannot be spread equally over 3 ranks",
+        ),
+        ((*SPREAD, "num-gpus=4", "model-parallel-size=2"), "excludes tensor and pipeline parallelism"),
         (("moe_num_experts=4", "moe_top_k=5"), "moe_top_k: 5 is more than moe-num-experts 4"),
         (("moe_num_experts=4", "moe_normalize_expert_weights=true"), "makes every weight 1 with moe-top-k: 1"),
         (("moe_num_experts=4", "moe_expert_interval=0"), "moe_expert_interval: must be a whole number above 0"),
@@ -133,6 +139,17 @@ def test_the_planner_tells_all_parameters(resolve: Callable[..., Any]) -> None:
     resolved = resolve(*MIXED)
     assert parameter_shapes(resolved.plan.model, 64) == dict(resolved.size.shapes)
     assert resolved.size.shapes["layers.0.mlp.up.weight"] == (4, 2, 48, 32)
+
+
+def test_spread_experts_take_their_share_of_the_memory(resolve: Callable[..., Any]) -> None:
+    whole, spread = (
+        resolve(*MIXED, f"moe_expert_parallel_size={ranks}", "num-gpus=2", "train_batch_size=8") for ranks in (1, 2)
+    )
+    held = [on_fullest_rank(each.plan, each.plan.model, each.size) for each in (whole, spread)]
+    assert {name for name in held[0] if held[0][name] != held[1][name]} == {
+        f"layers.{layer}.mlp.{part}.weight" for layer in (0, 2) for part in ("up", "down")
+    }
+    assert held[1]["layers.0.mlp.up.weight"] == (2, 2, 48, 32)
 
 
 @pytest.mark.parametrize("method", ["xavier_uniform", "normal"])

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from neox_core.parallel.groups import wait_for
+from neox_core.parallel.spread import spread_of
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -24,6 +25,7 @@ class GradientAverage:
     `start` comes before the backward pass that completes the gradients, `finish` after it. A bucket is sent as soon as
     its gradients and those of the buckets before it are there, so that all ranks send in one order. Unlike torch's
     DistributedDataParallel it wraps no module, and it takes a parameter that no loss depends on as one of gradient 0.
+    A part of a parameter that is spread over the ranks has the sum of their gradients but for those of its copies.
 
     parameters: of one dtype and device, in the order of the model; the backward pass comes to the last one first.
     look: called with each bucket's parameters and this rank's gradients of them, before they are sent.
@@ -84,12 +86,17 @@ class GradientAverage:
         flat = torch.cat([each.reshape(-1) for each in gradients])
         for each in bucket:
             each.grad = None
-        self._sent.append((dist.all_reduce(flat, group=self._group, async_op=True), flat))
+        parts = spread_of(bucket[0])
+        group = self._group if parts is None else parts.copies
+        self._sent.append((dist.all_reduce(flat, group=group, async_op=True), flat))
 
 
 def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     bucket: list[nn.Parameter] = []
     for each in parameters:
+        if bucket and spread_of(bucket[0]) is not spread_of(each):
+            yield bucket
+            bucket = []
         bucket.append(each)
         if sum(one.nbytes for one in bucket) >= BUCKET:
             yield bucket

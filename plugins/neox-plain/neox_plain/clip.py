@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from neox_core.parallel.spread import Spread, spread_of
+
 if TYPE_CHECKING:
     from neox_core.parallel.groups import Groups
 
@@ -25,20 +27,30 @@ def clip(
     """Scale gradients so that the norm of those of `parameters` is `largest` at most; 0: leave them. Returns that norm.
 
     Collective over the ranks that hold one copy of the model: a parameter that is cut counts with all its parts, one
-    that several of them hold whole counts once. own: each data-parallel rank has gradients of its own, and the norm is
-    the root mean square of theirs: collective over these too. scaled: those whose gradients this rank's optimizer uses.
-    counts: how often one of `parameters` counts, where that is not once.
+    that several of them hold whole counts once. Of parameters that are spread over data-parallel ranks, collective over
+    these too. own: each data-parallel rank has gradients of its own, and the norm is the root mean square of theirs:
+    collective over these too. scaled: those whose gradients this rank's optimizer uses. counts: how often one of
+    `parameters` counts, where that is not once.
     """
-    if not counts and groups.model is None and not own and parameters[0].dtype == torch.float32:
+    parts = {id(found): found for each in parameters if (found := spread_of(each)) is not None}
+    if not (counts or own or parts) and groups.model is None and parameters[0].dtype == torch.float32:
         norm = nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None], foreach=True)
         nn.utils.clip_grads_with_norm_(scaled, largest or float("inf"), norm, foreach=True)
         return norm
-    mine = [
-        each.grad * counts[each] ** 0.5 if counts and each in counts else each.grad
-        for each in parameters
-        if each.grad is not None and counts_here(each, groups)
-    ]
-    square = _square(mine, parameters[0].device)
+
+    def square_of(spread: Spread | None) -> Tensor:
+        gradients = [
+            each.grad * counts[each] ** 0.5 if counts and each in counts else each.grad
+            for each in parameters
+            if each.grad is not None and spread_of(each) is spread and counts_here(each, groups)
+        ]
+        return _square(gradients, parameters[0].device)
+
+    square = square_of(None)
+    for spread in parts.values():
+        of_parts = square_of(spread)
+        dist.all_reduce(of_parts, group=spread.group)
+        square = square + of_parts
     if groups.model is not None:
         dist.all_reduce(square, group=groups.model)
     if own:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from neox_core.errors import ConfigError, PluginError
 from neox_core.parallel.row import Routing
 from neox_core.parallel.shard import Shard
+from neox_core.parallel.spread import spread_of
 from neox_core.parallel.tensor import cut_of
 from neox_plain.average import GradientAverage
 from neox_plain.base_engine import BaseEngine
@@ -44,10 +45,11 @@ def build_engine(
 
 
 def _spread(model: nn.Module, groups: Groups) -> None:
-    """All data-parallel ranks start from what the first of them has."""
+    """All data-parallel ranks start from what the first of them has, or the first of those with the same part."""
     if groups.data_size > 1:
         for each in (*model.parameters(), *model.buffers()):
-            dist.broadcast(each.detach(), group_src=0, group=groups.data)
+            parts = spread_of(each)
+            dist.broadcast(each.detach(), group_src=0, group=groups.data if parts is None else parts.copies)
 
 
 class Engine(BaseEngine):
@@ -73,6 +75,11 @@ class Engine(BaseEngine):
         if self._averaging is not None and plan.optim.uses:
             raise PluginError(
                 f"{plan.optim.optimizer.owner} exchanges gradients by itself, and uses {', '.join(plan.optim.uses)} too"
+            )
+        if self._averaging is not None and any(spread_of(each) is not None for each in self._named.values()):
+            raise ConfigError(
+                f"{plan.optim.optimizer.name} exchanges gradients by itself, and some parameters are spread over ranks",
+                hint="choose another optimizer, such as Adam",
             )
         self._closes, self._modes = "closure" in plan.optim.uses, "modes" in plan.optim.uses
         if self._modes:
@@ -184,7 +191,9 @@ class Engine(BaseEngine):
 
 
 def _whole(name: str, parameter: nn.Parameter) -> Shard:
-    return Shard(name, tuple(parameter.shape), 0, parameter.numel(), parameter, 0, True, cut_of(parameter))
+    parts = spread_of(parameter)
+    stores = None if parts is None else parts.copy == 0
+    return Shard(name, tuple(parameter.shape), 0, parameter.numel(), parameter, 0, True, cut_of(parameter), stores)
 
 
 def _require_groups(shards: tuple[Shard, ...], optimizer: torch.optim.Optimizer) -> None:

@@ -76,6 +76,7 @@ class PlainPlanner:
         plain_steps_whole_weights,
     )
     recomputes = False
+    spreads = True
     optimizer_uses = ("closure", "modes")
 
     def sharding(self, config: Config) -> Sharding:

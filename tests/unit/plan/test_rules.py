@@ -720,6 +720,7 @@ ELSEWHERE = {"one_offload", "files_need_libaio", "files_are_read_in_order", "buf
     "mixers_can_be_split",
     "positions_are_taken",
     "feed_forwards_can_be_split",  # plugins/neox-gpt/tests/test_check_feed_forward.py
+    "feed_forwards_can_be_spread",  # plugins/neox-moe/tests/test_runs.py, tests/e2e/test_spread_experts.py
     "pipeline_makes_one_pass",  # plugins/neox-author/tests/test_check_loss.py
     "model_changes_change_something",  # plugins/neox-gpt/tests/test_check_model_change.py
     "model_changes_can_be_split",

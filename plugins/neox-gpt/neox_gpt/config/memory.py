@@ -8,7 +8,7 @@ TABLES = ("embedding.weight", "head.weight", "head.bias")
 
 
 def on_fullest_rank(plan: RunPlan, model: GPTPlan, size: DecoderSize) -> dict[str, tuple[int, ...]]:
-    """The shapes on the fullest rank: the layers of its stage, and its part of split parameters."""
+    """The shapes on the fullest rank: the layers of its stage, and its part of what is split or spread."""
     tensor, stages = plan.cluster.tensor_parallel, plan.cluster.pipeline_parallel
     layers = _layers_of_a_stage(plan, model)
     held = {
@@ -17,6 +17,7 @@ def on_fullest_rank(plan: RunPlan, model: GPTPlan, size: DecoderSize) -> dict[st
     if stages > 1 and "head.weight" in held:  # the first stage and the last have one table each
         del held["head.weight"]
     cut = dict(size.split) | {name: 0 for name in held if name in TABLES}
+    held = {name: _part(shape, 0, size.spread.get(name, 1)) if shape else shape for name, shape in held.items()}
     return {name: _part(shape, cut[name], tensor) if name in cut else shape for name, shape in held.items()}
 
 

@@ -34,12 +34,14 @@ class DecoderSize(ModelSize):
 
     split: the dimension along which tensor parallelism splits a parameter of a mixer, a feed-forward or a model
     change, by name.
+    spread: over how many data-parallel ranks the first dimension of a parameter of a feed-forward is spread, by name.
     kept: numbers that mixer and feed-forward of the widest layer keep of each token for the backward pass, all tensor
     ranks together.
     """
 
     split: Mapping[str, int] = field(factory=dict)
     kept: int = 0
+    spread: Mapping[str, int] = field(factory=dict)
 
 
 def model_size(config: Config, model: GPTPlan, *, changed: bool = True) -> DecoderSize | Untold:
@@ -85,6 +87,9 @@ def model_size(config: Config, model: GPTPlan, *, changed: bool = True) -> Decod
         for part, told_split in zip(("attention", "mlp"), (sizes[0].split, sizes[1].split), strict=True)
         for name, how in told_split.items()
     }
+    spread = {
+        f"layers.{at}.mlp.{name}": ranks for at, (_, fed) in enumerate(of_block) for name, ranks in fed.spread.items()
+    }
     kept = max(mixer.kept + feed_forward.kept for mixer, feed_forward in of_block)
     added: dict[str, tuple[int, ...]] = {}
     for chosen in config.components("model change") if changed else ():
@@ -97,7 +102,7 @@ def model_size(config: Config, model: GPTPlan, *, changed: bool = True) -> Decod
             added |= _within(at, own.shapes)
             split |= {f"{at}.{name}": dim for name, dim in own.split.items()}
     shapes |= added
-    return DecoderSize(shapes, rows, told["activation"], untold, split=split, kept=kept)
+    return DecoderSize(shapes, rows, told["activation"], untold, split=split, kept=kept, spread=spread)
 
 
 def dimension(split: int | ByHead) -> int:

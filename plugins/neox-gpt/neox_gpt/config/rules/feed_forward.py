@@ -7,6 +7,7 @@ from neox_core.config.schema.sections.parallelism import ParallelismSection
 from neox_core.config.schema.structure import Config
 from neox_core.contracts.architecture import Untold
 from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.planners import engine_planner
 from neox_core.plan.rules.rule import rule
 from neox_gpt.config.feed_forwards import feed_forward_of_layer
 from neox_gpt.config.per_layer import check_length
@@ -28,6 +29,33 @@ def feed_forwards_fit_layers(config: Config, shape: ClusterShape) -> Iterator[Pr
     shared = model.num_unique_layers not in (None, model.num_layers)
     if shared and feed_forward_of_layer(model.num_layers, model.mlp_type):
         yield config.problem("excludes num-unique-layers", "mlp_type", "name one feed-forward for all layers")
+
+
+@rule("mlp_type", "engine", "optimizer.type", "model_parallel_size", "pipe_parallel_size")
+def feed_forwards_can_be_spread(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Data-parallel ranks have different parts of a feed-forward where engine, optimizer and layout allow it."""
+    copies, parallel = shape.data_parallel(config), config.section(ParallelismSection)
+    (engine,), (optimizer,) = config.components("engine"), config.components("optimizer")
+    gated = is_gated(config)
+    sizes = feed_forward_sizes(config, gated=gated is True)
+    for chosen, size in zip(config.components("feed forward"), sizes, strict=True):
+        ranks = 1 if isinstance(size, Untold) else max(size.spread.values(), default=1)
+        if ranks == 1:
+            continue
+        what = f"{chosen.entry.component.name} is spread over {ranks} data-parallel ranks"
+        if copies % ranks:
+            yield config.problem(
+                f"{what}, and there are {copies}", "mlp_type", f"a multiple of {ranks}, or spread less"
+            )
+        if parallel.model_parallel_size * parallel.stages > 1:
+            message = f"{what}, which excludes tensor and pipeline parallelism"
+            yield config.problem(message, "mlp_type", "model-parallel-size: 1 and pipe-parallel-size: 1")
+        if not getattr(engine_planner(config), "spreads", False):
+            message = f"{what}, and {engine.entry.component.name} takes each parameter to be the same on them"
+            yield config.problem(message, "engine", "engine: plain, or do not spread it")
+        if optimizer.entry.component.whole_parameters:
+            message = f"{optimizer.entry.component.name} needs whole parameters, and {what}"
+            yield config.problem(message, "optimizer.type", "an elementwise optimizer, such as Adam")
 
 
 @rule("mlp_type", "model_parallel_size")
