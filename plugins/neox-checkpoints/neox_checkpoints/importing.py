@@ -91,7 +91,8 @@ def main() -> None:
     for note in found.notes:
         echo(f"note: {note}", err=True)
     echo(f"wrote {final}")
-    echo(f"continue with: neox train {out / CONFIG} --set load={out}")
+    weights_alone = "" if found.has_optimizer else " --set no-load-optim=true"
+    echo(f"continue with: neox train {out / CONFIG} --set load={out}{weights_alone}")
 
 
 if __name__ == "__main__":

@@ -8,10 +8,9 @@ from pathlib import Path
 from neox_core.errors import CheckpointError, NeoxError
 from neox_core.hooks.catalog import Catalog
 from neox_core.plan.stored.saved import MANIFEST, find_checkpoint, read_stored, step_of
-from neox_core.untrusted import read_object, short
+from neox_core.untrusted import short
 
 UNIVERSAL = "**/fp32.pt"
-HF_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
 def describe(folder: Path, catalog: Catalog) -> list[str]:
@@ -51,10 +50,6 @@ def _foreign(folder: Path, catalog: Catalog) -> Iterator[str]:
 
 
 def _others(folder: Path) -> Iterator[str]:
-    if (folder / "config.json").is_file() and any(next(folder.glob(files), None) for files in HF_WEIGHTS):
-        kind = short(read_object(folder / "config.json", CheckpointError).get("model_type"))
-        yield f"{folder}: a model of transformers, {kind}"
-        yield f"`neox checkpoint import-hf {folder} --out NEW` imports its weights"
-    elif next(folder.glob(UNIVERSAL), None) is not None:
+    if next(folder.glob(UNIVERSAL), None) is not None:
         yield f"{folder}: a universal checkpoint of DeepSpeed, which does not name GPT-NeoX's layers"
         yield "import the checkpoint that `ds_to_universal` made it from"

@@ -18,16 +18,7 @@ from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan
 from neox_core.terminal import one_line
-from neox_core.untrusted import read_object
-from neox_hf.common import special_token
-
-REST = {
-    "data-path": "none",
-    "train-iters": 1,
-    "train_micro_batch_size_per_gpu": 1,
-    "optimizer": {"type": "Adam", "params": {"lr": 1e-4}},
-}
-"""What a run needs besides a model; a run that trains these weights sets it itself."""
+from neox_hf.format import REST, end_of_text, read_config
 
 
 @click.group()
@@ -54,7 +45,7 @@ def prepare_import(folder: Path, out: Path, family: str | None, catalog: Catalog
 
     Returns the plan of a run of that model, and the import path of the family.
     """
-    config = _read_config(folder)
+    config = read_config(folder)
     entry = catalog.find("model family", family or str(config.get("model_type")))
     require_modules(entry)
     keys: dict[str, Any] = dict(entry.load()().keys(config))
@@ -67,7 +58,7 @@ def prepare_import(folder: Path, out: Path, family: str | None, catalog: Catalog
             for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
                 if (folder / name).is_file():
                     shutil.copyfile(folder / name, out / name)
-            keys |= _end_of_text(folder)
+            keys |= end_of_text(folder)
         (out / "model.yml").write_text(_yaml(folder, keys), encoding="utf-8")
     except OSError as error:
         raise CheckpointError(f"{out}: cannot be written: {error.strerror or error}") from error
@@ -76,13 +67,6 @@ def prepare_import(folder: Path, out: Path, family: str | None, catalog: Catalog
         rest.write_text(json.dumps({**REST, "seq-length": keys["max-position-embeddings"]}), encoding="utf-8")
         plan = prepare_run([out / "model.yml", rest], catalog=catalog, start=False).plan
     return plan, entry.component.target
-
-
-def _end_of_text(folder: Path) -> dict[str, str]:
-    """The key of the token that ends a text, where tokenizer_config.json names one."""
-    path = folder / "tokenizer_config.json"
-    end = special_token(read_object(path, CheckpointError), "eos_token") if path.is_file() else None
-    return {} if end is None else {"eod-token": end}
 
 
 @checkpoint.command("export-hf")
@@ -109,13 +93,6 @@ def export_hf(load: str, out: Path, family: str | None) -> None:
     families = {each.component.name: each.component.target for each in ready}
     found, plan = saved_run(load, catalog)
     exec_module("neox_hf.export", {"checkpoint": str(found), "out": str(out), "families": families}, plan)
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    if not path.exists():
-        raise CheckpointError(f"{path}: is not there", hint="name a folder that transformers reads")
-    return read_object(path, CheckpointError)
 
 
 def _yaml(folder: Path, keys: Mapping[str, Any]) -> str:

@@ -3,65 +3,53 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neox_gpt.api import gpt_plan_in, parameter_shapes
+from neox_checkpoints.api import write_checkpoint
+from neox_gpt.api import GPTPlan, parameter_shapes
 from torch import Tensor
 
-from neox_core.checkpoint.state import StoredState, TrainState, stored_to_plain
-from neox_core.checkpoint.write import RankContents, cannot_write, publish, write_manifest, write_rank
 from neox_core.data.tokenizer import padded_vocab
 from neox_core.errors import CheckpointError, run_main
 from neox_core.hooks.component import load_path
-from neox_core.plan.runfile import receive_plan, to_json
-from neox_core.plan.stored.schedule import schedule_terms
+from neox_core.plan.runfile import receive_plan
 from neox_core.terminal import echo
+from neox_hf.format import PublishedWeights
 from neox_hf.published_files import Published
 
 if TYPE_CHECKING:
-    from neox_core.plan.runfile import RunPlan
+    from neox_core.plan.runfile import ModelPlan, RunPlan
     from neox_hf.contracts import ModelFamily, WeightRule
 
-FILE_BYTES = 1 << 30
-"""Weights that are held and written at once; a larger one is alone."""
 
-
-def import_hf(folder: Path, out: Path, plan: RunPlan, family: ModelFamily, file_bytes: int = FILE_BYTES) -> Path:
+def import_hf(folder: Path, out: Path, plan: RunPlan, family: ModelFamily, **options: int) -> Path:
     """Write the weights in `folder` as a checkpoint at step 0 in `out`, for runs to start from with `finetune: true`.
 
-    plan: of a run of that model. Returns the checkpoint's folder. Raises CheckpointError when weights are missing, of
-    another shape, or more than the model has.
+    plan: of a run of that model. options: of `write_checkpoint`. Returns the checkpoint's folder. Raises
+    CheckpointError as `checked_weights`.
     """
-    source, rules = Published(folder), tuple(family.weights(plan.model))
+    return write_checkpoint(out, PublishedWeights(folder, family), plan, **options)
+
+
+def checked_weights(folder: Path, family: ModelFamily, model: ModelPlan) -> Iterator[tuple[str, Tensor]]:
+    """(our name, tensor) of every weight of a model. Raises CheckpointError when weights are missing, of another shape,
+    or more than the model has.
+    """
+    source, rules = Published(folder), tuple(family.weights(model))
     _check_names(source, rules, family)
-    shapes = parameter_shapes(gpt_plan_in(plan), padded_vocab(plan.model, None))
+    if not isinstance(model, GPTPlan):
+        raise CheckpointError(f"{folder}: is a decoder, and the model of this run is another")
+    shapes = parameter_shapes(model, padded_vocab(model, None))
     if {rule.ours for rule in rules} != set(shapes):
         names = sorted({rule.ours for rule in rules} ^ set(shapes))
         raise CheckpointError(f"{folder}: the family does not say what becomes of {names[0]}")
-    written, final = out / ".step-00000000.tmp", out / "step-00000000"
-    try:
-        shutil.rmtree(written, ignore_errors=True)
-        written.mkdir(parents=True)
-    except OSError as error:
-        raise cannot_write(out, error) from error
-    contents, held, files = RankContents(0), 0, 0
     for name, tensor in read_weights(source, rules):
         if tuple(tensor.shape) != shapes[name]:
             raise CheckpointError(f"{folder}: {name} would be {list(tensor.shape)}, the model has {list(shapes[name])}")
-        contents.add("weights", "weight", name, tensor)
-        held += tensor.numel() * tensor.element_size()
-        if held >= file_bytes:
-            write_rank(written, contents)
-            files += 1
-            contents, held = RankContents(files), 0
-    write_rank(written, contents)
-    write_manifest(written, 0, files + 1, to_json(plan), _state(plan), optimizer=False, rng=False)
-    publish(written, final)
-    return final
+        yield name, tensor
 
 
 def read_weights(source: Published, rules: Sequence[WeightRule]) -> Iterator[tuple[str, Tensor]]:
@@ -83,19 +71,6 @@ def _check_names(source: Published, rules: Sequence[WeightRule], family: ModelFa
         raise CheckpointError(f"{source.folder}: no tensor {missing[0]} ({len(missing)} are missing)")
     if left:
         raise CheckpointError(f"{source.folder}: {left[0]} is not in the model that config.json describes")
-
-
-def _state(plan: RunPlan) -> dict[str, object]:
-    stored = StoredState(
-        state=TrainState(),
-        schedule=schedule_terms(plan.optim),
-        plugins=plan.plugins,
-        neox_version=plan.neox_version,
-        skipped_steps=0,
-        loss_scaler={},
-        options=[],
-    )
-    return stored_to_plain(stored)
 
 
 def main() -> None:

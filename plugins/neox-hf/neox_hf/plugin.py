@@ -36,6 +36,11 @@ def neox_model_families() -> list[Component]:
 
 
 @hookimpl
+def neox_checkpoint_formats() -> list[Component]:
+    return [Component("hf", "neox_hf.format:HuggingFace", summary="Weights that transformers reads, to start from")]
+
+
+@hookimpl
 def neox_commands() -> list[Component]:
     summary = "Read and write the checkpoints of other libraries."
     return [Component("checkpoint", "neox_hf.commands:checkpoint", summary=summary)]

@@ -12,6 +12,8 @@ import pytest
 import torch
 from families import MODELS, MODERN, SIZES, family_of, imported_to, ours, roughened, tensors
 from neox_author.testing import assert_light
+from neox_checkpoints.importing import find_format, import_checkpoint
+from neox_checkpoints.inspecting import describe
 from neox_gpt.generation.generate import continue_ids
 from neox_gpt.generation.sampling import Sampling
 from neox_hf.export import choose_family, export_hf, logits_layer_by_layer
@@ -267,6 +269,27 @@ def test_the_commands(imported: Imported, tmp_path: Path) -> None:
     refused = subprocess.run(again, check=False, capture_output=True, text=True)
     assert refused.returncode == 2
     assert "exists already" in refused.stderr
+
+
+def test_the_format_hf_starts_a_run_from_the_same_weights(imported: Imported, tmp_path: Path) -> None:
+    """`neox checkpoint inspect` knows such a folder, and `import` writes a config that trains with --set load alone."""
+    _, _, folder, ours = imported
+    said, way = describe(folder, load_plugins())
+    assert "a model of transformers" in said
+    assert "--format hf" in way
+    if not said.endswith("llama"):
+        return
+    form = find_format(folder, load_plugins(), None)
+    final, found = import_checkpoint(folder, tmp_path / "new", form, load_plugins())
+    assert not found.has_optimizer
+    expected, written = read_weights(ours / "step-00000000"), read_weights(final)
+    assert {*expected} == {*written}
+    assert all(torch.equal(written[name], weight) for name, weight in expected.items())
+    assert (tmp_path / "new/config.yml").is_file()
+    with pytest.raises(CheckpointError, match="leave out --config"):
+        form.open(folder, [tmp_path / "c.yml"], optimizer=False)
+    (tmp_path / "config.json").write_text("{}")
+    assert form.recognises(tmp_path) is None
 
 
 @pytest.mark.parametrize(
