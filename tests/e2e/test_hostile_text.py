@@ -71,6 +71,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "plugins list": (),
     "doctor": (),
     "tune": ("{config}", "--set", f"{EVIL}=1"),
+    "elastic": ("{config}", "--set", f"{EVIL}=1"),
     "evil": (),
     "data index": ("{config}",),
     "kernels check": (EVIL,),

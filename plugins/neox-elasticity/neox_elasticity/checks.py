@@ -21,8 +21,7 @@ def problems(config: Any, cluster: Any) -> Iterator[Problem]:
         if not config.is_set(f"{BLOCK}.{key}"):
             yield config.problem("is required while elasticity is enabled", f"{BLOCK}.{key}", "set it")
     if block.min_time:
-        message = f"{block.min_time} is not available in this version yet: no run changes its number of ranks by itself"
-        yield config.problem(message, f"{BLOCK}.min_time", "remove it")
+        yield config.problem("is read by `neox elastic` only", f"{BLOCK}.min_time", severity="note")
     yield from batch_is_elastic(config, block)
     yield from copies_agree(config, block)
     yield from (config.problem(each.message, each.key, each.hint) for each in [*faults(block)][1:])  # first: batch_fits

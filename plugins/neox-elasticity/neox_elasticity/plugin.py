@@ -21,6 +21,15 @@ def neox_callbacks() -> list[Component]:
 
 
 @hookimpl
+def neox_commands() -> list[Component]:
+    return [
+        Component(
+            "elastic", "neox_elasticity.command:elastic", summary="Train, also while ranks and hosts come and go."
+        )
+    ]
+
+
+@hookimpl
 def neox_check_config(config: Any, cluster: Any) -> Iterator[Problem]:
     from neox_elasticity.checks import problems  # listing plugins needs none of it
 

@@ -38,7 +38,7 @@ class ElasticityBlock:
     max_gpus: int = _count(10000, help="Most GPUs of a run; with version 0.1, most copies.", unit="GPUs")
     min_time: int = _setting(
         0,
-        help="Shortest time that a run keeps a number of ranks.",
+        help="Shortest time that `neox elastic` keeps a number of ranks before it takes more.",
         unit="minutes",
         check=v.and_(v.ge(0), v.le(MOST)),
         changes="output",

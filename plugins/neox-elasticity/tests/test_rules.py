@@ -121,6 +121,11 @@ def test_what_cannot_work_is_refused_before_the_start(sets: tuple[str, ...], tmp
     assert REFUSED[sets] in str(caught.value)
 
 
+def test_train_notes_the_key_of_elastic(tmp_path: Path) -> None:
+    (note,) = [each for each in resolve(tmp_path, "elasticity.min_time=5").notes if each.key == "elasticity.min_time"]
+    assert (note.severity, note.message) == ("note", "is read by `neox elastic` only")
+
+
 def test_several_faults_are_one_report(tmp_path: Path) -> None:
     with pytest.raises(ProblemsError) as caught:
         resolve(

@@ -275,7 +275,6 @@ REFUSED = {
     "autotuning.enabled",
     "autotuning.mp_size",
     "comms_logger.prof_all",
-    "elasticity.min_time",
     "elasticity.model_parallel_size",
     *(f"scheduler.params.{key}" for key in (*MOMENTA, "cycle_momentum")),
     "curriculum_learning.schedule_type",

@@ -1,0 +1,61 @@
+"""Which slots of the hosts are there, and which of them a run takes. Light."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from attrs import frozen
+
+Slot = tuple[str, int]
+"""A host, and the number of one of its slots."""
+
+
+@frozen
+class Team:
+    """The slots that the ranks of a run take, in the order of the ranks."""
+
+    slots: tuple[Slot, ...]
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def include(self) -> str:
+        """As the key `include` names them."""
+        by_host: dict[str, list[str]] = {}
+        for host, slot in self.slots:
+            by_host.setdefault(host, []).append(str(slot))
+        return "@".join(f"{host}:{','.join(slots)}" for host, slots in by_host.items())
+
+
+def choose(there: Iterable[Slot], sizes: Sequence[int]) -> Team | None:
+    """The largest team of one of `sizes`, from the first slots that are there; None where the slots are too few."""
+    slots = tuple(there)
+    fitting = [size for size in sizes if size <= len(slots)]
+    return Team(slots[: max(fitting)]) if fitting else None
+
+
+def change(now: Team, wanted: Team | None, there: Iterable[Slot], ran_s: float, least_s: float) -> str:
+    """Why a run should end to continue as another team: "left", "joined", or "" for no reason.
+
+    A slot of the run that is gone counts at once. More ranks count when the run has had its number for `least_s`, so
+    that slots which come and go do not keep it from training. wanted: of the slots that are there. ran_s: seconds since
+    the run has started.
+    """
+    if wanted is not None and not set(now.slots) <= set(there):
+        return "left"
+    if wanted is not None and len(wanted) > len(now) and ran_s >= least_s:
+        return "joined"
+    return ""
+
+
+def lost_slots(failure: Mapping[str, object], team: Team) -> tuple[Slot, ...]:
+    """The slots that a failed run has lost, by its failure.json: that of a rank which a signal has killed, or all of a
+    host that has failed. None for any other failure, which would come again.
+    """
+    rank, code, message = failure.get("rank"), failure.get("exit_code"), failure.get("message")
+    if type(rank) is not int or not 0 <= rank < len(team) or not isinstance(message, str):
+        return ()
+    host, slot = team.slots[rank]
+    if message.startswith(f"host {host}: "):
+        return tuple(each for each in team.slots if each[0] == host)
+    return ((host, slot),) if type(code) is int and code < 0 else ()

@@ -1,0 +1,140 @@
+"""Runs `neox train` again and again, each time on the slots that are there, until it is done. Light.
+
+It knows no launcher: it asks `neox train` to stop by a signal, as a user would, and reads its exit code and
+failure.json.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from attrs import define, field
+
+from neox_core.errors import NeoxError, RankError
+from neox_core.interpreter import python
+from neox_core.terminal import echo
+from neox_elasticity.members import Slot, Team, change, choose, lost_slots
+from neox_elasticity.record import Record, read_failure
+
+STOPPED = 130
+POLL_S = 0.2
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+Look = Callable[[], tuple[object, tuple[Slot, ...]]]
+"""Returns what changes when the hostfile is written, and its slots. Raises NeoxError where it has faults."""
+
+
+@define(eq=False)
+class Elastic:
+    """A run that changes its ranks.
+
+    train: what follows `neox train`. sizes: numbers of ranks that fit. least_s: seconds that a number of ranks is kept
+    before there are more.
+    """
+
+    train: Sequence[str]
+    look: Look
+    sizes: Sequence[int]
+    least_s: float
+    record: Record
+    _lost: set[Slot] = field(factory=set, init=False)
+    _seen: object = field(default=None, init=False)
+    _listed: tuple[Slot, ...] = field(default=(), init=False)
+    _asked: list[int] = field(factory=list, init=False)
+
+    def run(self) -> int:
+        """Train until the run is done. Returns the exit code of the last `neox train`."""
+        with self._signals():
+            while True:
+                team = self._team()
+                self.record.note("start", world_size=len(team), slots=team.include())
+                code, why = self._once(team)
+                lost = lost_slots(read_failure(self.record.folder), team) if code == RankError.exit_code else ()
+                ended_for_change = why and code in (STOPPED, RankError.exit_code)
+                if self._asked or not (lost or ended_for_change):
+                    return code
+                self.record.interrupted()
+                for host, slot in lost:
+                    self._lost.add((host, slot))
+                    self.record.note("lost", host=host, slot=slot)
+                    echo(f"neox elastic: slot {slot} of {host} is lost; the run continues without it", err=True)
+
+    def _once(self, team: Team) -> tuple[int, str]:
+        """Run `neox train` on a team. Returns its exit code, and why it was asked to end for another team, or ""."""
+        words = python("neox_core", "train", *self.train, "--set", f"include={team.include()}", "--resume", "auto")
+        process = subprocess.Popen(words, start_new_session=True)  # a Ctrl-C in the terminal reaches this process only
+        began, why, passed_on = time.monotonic(), "", 0
+        try:
+            while process.poll() is None:
+                time.sleep(POLL_S)
+                for signum in self._asked[passed_on:]:
+                    process.send_signal(signum)
+                passed_on = len(self._asked)
+                self._report()
+                if not why and not self._asked:
+                    why = self._changed(team, time.monotonic() - began)
+                    if why:
+                        self.record.note(why)
+                        echo(f"neox elastic: slots have {why}; the run continues on others", err=True)
+                        process.terminate()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+        self._report()
+        return process.returncode, why
+
+    def _team(self) -> Team:
+        self._read()
+        team = choose(self._there(), self.sizes)
+        if team is None:
+            listed, left = len(self._listed), len(self._there())
+            lost = f", of which {listed - left} are lost" if listed > left else ""
+            raise RankError(
+                f"the hostfile has {listed} slots{lost}, and a run has {min(self.sizes)} ranks or more",
+                hint="write the hostfile with the slots that are there, and start `neox elastic` again: it continues",
+            )
+        return team
+
+    def _there(self) -> tuple[Slot, ...]:
+        return tuple(slot for slot in self._listed if slot not in self._lost)
+
+    def _changed(self, team: Team, ran_s: float) -> str:
+        self._read()
+        return change(team, choose(self._there(), self.sizes), self._there(), ran_s, self.least_s)
+
+    def _read(self) -> None:
+        """Look at the hostfile. When it was written, the slots that were lost are there again if it names them."""
+        try:
+            seen, slots = self.look()
+        except NeoxError:
+            if self._seen is None:
+                raise
+            return  # somebody is writing it
+        if seen != self._seen:
+            self._seen, self._listed = seen, slots
+            self._lost.clear()
+
+    def _report(self) -> None:
+        lost_s = self.record.lost_s()
+        if lost_s is not None:
+            self.record.note("recovered", lost_s=round(lost_s, 3))
+            echo(f"neox elastic: the change has cost {lost_s:.1f} s", err=True)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Keep the signals that ask this process to stop, for `neox train` to get them."""
+
+        def keep(signum: int, frame: FrameType | None) -> None:
+            self._asked.append(signum)
+
+        before = {signum: signal.signal(signum, keep) for signum in SIGNALS}
+        try:
+            yield
+        finally:
+            for signum, handler in before.items():
+                signal.signal(signum, handler)

@@ -1,0 +1,176 @@
+"""Which slots a run takes, what counts as a change, what a failure says is lost, and what `neox elastic` refuses."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from neox_elasticity.members import Team, change, choose, lost_slots
+from neox_elasticity.record import FILE, Record, last_mark
+from neox_elasticity.supervise import Elastic
+
+from neox_core.errors import RankError, UsageError
+
+FOUR = tuple(("a", slot) for slot in range(2)) + tuple(("b", slot) for slot in (0, 3))
+
+
+def test_the_most_slots_that_fit_from_the_first_on() -> None:
+    team = choose(FOUR, [1, 3, 8])
+    assert team is not None
+    assert team.slots == FOUR[:3]
+    assert team.include() == "a:0,1@b:0"
+    assert choose(FOUR, [5, 8]) is None
+
+
+def test_more_ranks_wait_for_the_least_time_and_fewer_do_not() -> None:
+    three, four = Team(FOUR[:3]), Team(FOUR)
+    assert change(three, four, FOUR, ran_s=59.9, least_s=60) == ""
+    assert change(three, four, FOUR, ran_s=60.0, least_s=60) == "joined"
+    assert change(four, three, FOUR[:3], ran_s=0.0, least_s=60) == "left"
+    assert change(four, None, (), ran_s=0.0, least_s=60) == ""  # nothing else to run on: as long as it lasts
+    # a slot that no size needs changes nothing
+    assert change(three, Team(FOUR[:3]), FOUR, ran_s=99.0, least_s=0) == ""
+
+
+@pytest.mark.parametrize(
+    ("failure", "lost"),
+    [
+        ({"rank": 2, "exit_code": -9, "message": "was killed by SIGKILL"}, (("b", 0),)),
+        ({"rank": 2, "exit_code": 6, "message": "host b: Connection refused"}, (("b", 0), ("b", 3))),
+        ({"rank": 2, "exit_code": 1, "message": "ValueError: no"}, ()),
+        ({"rank": 4, "exit_code": -9, "message": "of another run"}, ()),
+        ({"rank": True, "exit_code": -9, "message": ""}, ()),
+        ({"rank": 0, "exit_code": "-9", "message": ""}, ()),
+        ({"rank": 0, "exit_code": -9, "message": None}, ()),
+        ({}, ()),
+    ],
+)
+def test_a_killed_rank_loses_its_slot_and_a_failed_host_all_of_its(failure: dict[str, Any], lost: object) -> None:
+    assert lost_slots(failure, Team(FOUR)) == lost
+
+
+def record(step: object, at: float) -> str:
+    return json.dumps({"step": step, "time": at, "loss": 1.0}) + "\n"
+
+
+def test_lost_seconds_end_with_the_first_step_beyond_the_last(tmp_path: Path) -> None:
+    metrics, kept = tmp_path / "metrics.jsonl", Record(tmp_path)
+    assert kept.lost_s() is None
+    metrics.write_text(record(6, 100.0) + record(7, 101.0) + '{"step": 7, "valid_loss": 1}\nnonsense\n{"step": 8, "ti')
+    kept.interrupted()
+    assert kept.lost_s() is None
+    metrics.write_text(record(5, 99.0) + record(6, 110.0) + record(7, 111.0))  # from the checkpoint, again
+    kept.interrupted()  # another change in between
+    assert kept.lost_s() is None
+    metrics.write_text(record(7, 111.0) + record(8, 113.5))
+    assert kept.lost_s() == 12.5
+    assert kept.lost_s() is None
+
+
+@pytest.mark.parametrize("text", ["", "[1]\n", record("7", 1.0), '{"step": 7, "time": null, "loss": 1}\n', "\0\xff"])
+def test_a_file_of_something_else_has_no_step(text: str, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(text)
+    assert last_mark(tmp_path / "metrics.jsonl") is None
+
+
+class Hosts:
+    """Slots that are there, or an error."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+
+    def __call__(self) -> Any:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def supervisor(tmp_path: Path, look: Hosts, *codes: int, failure: dict[str, Any] | None = None) -> Any:
+    """One whose runs end with the codes, in turn, each with failure.json where it failed."""
+    teams, left = [], list(codes)
+
+    class Played(Elastic):
+        def _once(self, team: Team) -> tuple[int, str]:
+            teams.append(len(team))
+            (tmp_path / "failure.json").write_text(json.dumps(failure or {}))
+            return left.pop(0), ""
+
+    return Played([], look, [1, 2, 3, 4], 0.0, Record(tmp_path)), teams
+
+
+KILLED = {"rank": 0, "exit_code": -9, "message": "was killed by SIGKILL"}
+
+
+def test_each_killed_rank_costs_its_slot_until_none_is_left(tmp_path: Path) -> None:
+    run, teams = supervisor(tmp_path, Hosts((1, FOUR)), 6, 6, 6, 6, failure=KILLED)
+    with pytest.raises(RankError, match="4 slots, of which 4 are lost, and a run has 1 ranks or more"):
+        run.run()
+    assert teams == [4, 3, 2, 1]
+    events = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
+    assert [(each["host"], each["slot"]) for each in events if each["event"] == "lost"] == list(FOUR)
+
+
+def test_a_hostfile_that_is_written_again_brings_slots_back(tmp_path: Path) -> None:
+    run, teams = supervisor(tmp_path, Hosts((1, FOUR), (2, FOUR)), 6, 0, failure=KILLED)
+    assert run.run() == 0
+    assert teams == [4, 4]
+
+
+def test_a_hostfile_with_faults_counts_only_at_the_start(tmp_path: Path) -> None:
+    fault = UsageError("half written")
+    run, teams = supervisor(tmp_path, Hosts((1, FOUR), fault), 6, 0, failure=KILLED)
+    assert run.run() == 0
+    assert teams == [4, 3]
+    with pytest.raises(UsageError):
+        supervisor(tmp_path, Hosts(fault), 0)[0].run()
+
+
+@pytest.mark.parametrize("code", [0, 2, 5, 6, 130])
+def test_any_other_end_is_the_end(code: int, tmp_path: Path) -> None:
+    run, teams = supervisor(tmp_path, Hosts((1, FOUR)), code, failure={"rank": 0, "exit_code": 1, "message": "bug"})
+    assert run.run() == code
+    assert teams == [4]
+
+
+CONFIG = """\
+num-layers: 1
+hidden-size: 8
+num-attention-heads: 2
+seq-length: 8
+max-position-embeddings: 8
+padded-vocab-size: 16
+train-iters: 4
+device: cpu
+engine: plain
+data-path: none
+optimizer: {type: Adam, params: {lr: 1.0e-3}}
+elasticity: {enabled: true, max_train_batch_size: 30, micro_batch_sizes: [2, 3]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        (("elasticity.enabled=false", "train_batch_size=4"), "elasticity.enabled: is required by `neox elastic`"),
+        ((), "save: is required by `neox elastic`"),
+        (("save=there", "num_gpus=2"), "num_gpus: contradicts `neox elastic`, which chooses among the slots"),
+        (("save=there", "include=a"), "include: contradicts `neox elastic`"),
+        (("save=there", "hostfile=nowhere"), "cannot read the hostfile nowhere: No such file"),
+        (("save=there", "hostfile=empty"), "names no host"),
+        (("save=there", "elasticity.max_train_batch_size=2"), "micro_batch_sizes: 3 is more than"),
+        (("save=there", "hostfile=two", "elasticity.min_gpus=3"), "has 2 slots, and a run has 3 ranks or more"),
+    ],
+)
+def test_what_cannot_be_elastic_is_refused(sets: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    (tmp_path / "run.yml").write_text(CONFIG)
+    (tmp_path / "empty").touch()
+    (tmp_path / "two").write_text("localhost slots=2\n")
+    words = [word for each in sets for word in ("--set", each)]
+    command = [sys.executable, "-m", "neox_core", "elastic", "run.yml", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (2, 6)
