@@ -26,8 +26,8 @@ REFUSED = {"cycle_momentum", "cycle_min_mom", "cycle_max_mom", "decay_mom_rate"}
 SOURCES = [*CORE, *sorted(file for plugin in PLUGINS for file in plugin.glob("neox_*/**/*.py"))]
 
 
-CALLED_LATER = {"neox_check_plan"}
-"""Hooks that no listing calls: a command that has a plan does."""
+CALLED_LATER = {"neox_check_config", "neox_check_plan"}
+"""Hooks that no listing calls: a command that has a config or a plan which uses the plugin does."""
 
 
 def imported(file: Path, *, runtime: bool = True, listing: bool = False) -> Iterator[str]:
