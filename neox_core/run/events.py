@@ -243,7 +243,7 @@ class Events:
             do, first, last = ranks[0][1:]
             if do:
                 does = DOES[do]
-                asked.append((does, (each, each.asked or Ask(does, "see rank 0", first, last))))  # type: ignore[arg-type]
+                asked.append((does, (each, each.asked or Ask(does, "see rank 0", first, last))))  # type: ignore[arg-type] # of DOES
             each.asked = None
         return asked
 

@@ -73,7 +73,7 @@ def tell(interventions: list[Intervention]) -> None:
         resumed.state.interventions = tuple(interventions)
         return resumed
 
-    Checkpointer.load = load  # type: ignore[method-assign]
+    Checkpointer.load = load  # type: ignore[method-assign]  # in this process
 
 
 def watch(engine: Any, seen: Any) -> None:

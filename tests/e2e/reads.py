@@ -62,7 +62,7 @@ def watch(kind: type, seen: set[tuple[str, str]]) -> None:
             seen.add((type(self).__name__, name))
         return real(self, name)
 
-    kind.__getattribute__ = reading  # type: ignore[method-assign,assignment]
+    kind.__getattribute__ = reading  # type: ignore[method-assign,assignment]  # in this process
 
 
 def rank_main(file: Path, out: Path) -> None:

@@ -4,6 +4,7 @@ import random
 import re
 import sys
 import time
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.delitem(sys.modules, name, raising=False)
     catalog = load_plugins([EntryPoint("neox-patience", "neox_patience.plugin", GROUP)], {})
     check_callback(catalog, "patience")
-    import neox_patience.callback as module  # type: ignore[import-not-found]  # the fixture writes it
+    module = import_module("neox_patience.callback")
 
     return catalog, module.Patience
 

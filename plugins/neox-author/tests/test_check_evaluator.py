@@ -3,6 +3,7 @@
 import random
 import re
 import sys
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def worst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.delitem(sys.modules, name, raising=False)
     catalog = load_plugins([EntryPoint("neox-worst", "neox_worst.plugin", GROUP)], {})
     check_evaluator(catalog, "worst")
-    import neox_worst.evaluator as module  # type: ignore[import-not-found]  # the fixture writes it
+    module = import_module("neox_worst.evaluator")
 
     return catalog, module.Worst
 

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ def test_a_fault_is_named(catalog: Any, monkeypatch: pytest.MonkeyPatch, fault: 
     assert before in source
     scope: dict[str, Any] = {}
     exec(compile("import torch\n" + source.replace(before, after), "fault", "exec"), scope)
-    import neox_smooth.objective as module  # type: ignore[import-not-found]
+    module = import_module("neox_smooth.objective")
 
     monkeypatch.setattr(module, "Smooth", scope["Smooth"])
     with pytest.raises(AssertionError, match=re.escape(clause)):
@@ -109,7 +110,7 @@ def test_a_fault_is_named(catalog: Any, monkeypatch: pytest.MonkeyPatch, fault: 
 
 
 def test_passes_that_the_planner_does_not_tell_are_named(catalog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import neox_sampled.plugin as module  # type: ignore[import-not-found]
+    module = import_module("neox_sampled.plugin")
 
     monkeypatch.setattr(module, "passes", lambda settings: 3)
     with pytest.raises(AssertionError, match=re.escape("makes 3 passes, as its planner says, not 2")):

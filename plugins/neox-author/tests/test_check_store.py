@@ -2,6 +2,7 @@
 
 import re
 import time
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.delitem(__import__("sys").modules, name, raising=False)
     catalog = load_plugins([EntryPoint("neox-database", "neox_database.plugin", GROUP)], {})
     check_store(catalog, "sqlite")
-    import neox_database.store as module  # type: ignore[import-not-found]  # the fixture writes it
+    module = import_module("neox_database.store")
 
     return catalog, module.Database
 

@@ -34,7 +34,7 @@ RUNS = {
 
 
 def imported(folder: Path, out: Path, **options: object) -> CheckpointReader:
-    final, _ = import_checkpoint(folder, out, GPTNeoX(), load_plugins(), **options)  # type: ignore[arg-type]
+    final, _ = import_checkpoint(folder, out, GPTNeoX(), load_plugins(), **options)  # type: ignore[arg-type]  # of the caller
     reader = CheckpointReader(final)
     reader.verify()
     return reader

@@ -150,7 +150,7 @@ def test_either_spelling_of_the_preference(tmp_path: Path) -> None:
 def test_checkpoints_keep_the_numbers_of_ranks() -> None:
     def after(ranks: int, step: int, state: dict[str, Any] | None) -> dict[str, Any]:
         run: Any = SimpleNamespace(num_ranks=ranks)
-        made = History(run, *[None] * 2)  # type: ignore[arg-type]
+        made = History(run, *[None] * 2)  # type: ignore[arg-type]  # not read here
         if state is not None:
             made.restore(json.loads(json.dumps(state)))
         made.start(step)

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -157,7 +158,7 @@ def gated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.delitem(sys.modules, f"{PACKAGE}{name}", raising=False)
     points = [EntryPoint(name, f"{name.replace('-', '_')}.plugin", GROUP) for name in ("neox-gated-linear", "neox-gpt")]
     catalog = load_plugins(points, {})
-    import neox_gated_linear.layer as layer  # type: ignore[import-not-found]
-    import neox_gated_linear.size as size  # type: ignore[import-not-found]
+    layer = import_module("neox_gated_linear.layer")
+    size = import_module("neox_gated_linear.size")
 
     return catalog, layer, size

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,8 @@ def experts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         EntryPoint(name, f"{name.replace('-', '_')}.plugin", GROUP) for name in ("neox-shared-experts", "neox-gpt")
     ]
     catalog = load_plugins(points, {})
-    import neox_shared_experts.layer as layer  # type: ignore[import-not-found]
-    import neox_shared_experts.size as size  # type: ignore[import-not-found]
+    layer = import_module("neox_shared_experts.layer")
+    size = import_module("neox_shared_experts.size")
 
     return catalog, layer, size
 

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def rescale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.delitem(sys.modules, f"neox_rescale{name}", raising=False)
     points = [EntryPoint(name, f"{name.replace('-', '_')}.plugin", GROUP) for name in ("neox-rescale", "neox-gpt")]
     catalog = load_plugins(points, {})
-    import neox_rescale.change as change  # type: ignore[import-not-found]
+    change = import_module("neox_rescale.change")
 
     return catalog, change
 
@@ -172,8 +173,8 @@ def test_the_host_tells_what_is_built(resolve: Callable[..., Any]) -> None:
     resolved = resolve(ON, "lora.enabled=true", "activation=swiglu")
     model = build_model(resolved.plan.model, 64, CONTEXT)
     size = model_size(resolved.config, resolved.plan.model)
-    assert dict(size.shapes) == {name: tuple(each.shape) for name, each in model.named_parameters()}  # type: ignore[union-attr]
-    added = {name for name in size.shapes if resolved.plan.model.adds(name)}  # type: ignore[union-attr]
+    assert dict(size.shapes) == {name: tuple(each.shape) for name, each in model.named_parameters()}
+    added = {name for name in size.shapes if resolved.plan.model.adds(name)}
     assert len(added) == 4 * (2 + 4 * 2)
     assert {name for name, each in model.named_parameters() if each.requires_grad} == added
 
@@ -198,12 +199,12 @@ def test_changes_act_in_the_stated_order(resolve: Callable[..., Any]) -> None:
     ):
         plan = resolve(*sets).plan.model
         assert [each.name for each in plan.changes] == names
-        layer = build_model(plan, 64, CONTEXT).layers[1].mlp.down  # type: ignore[union-attr]
-        assert list(layer.changes) == names  # type: ignore[arg-type]
+        layer = build_model(plan, 64, CONTEXT).layers[1].mlp.down
+        assert list(layer.changes) == names
         torch.manual_seed(0)
-        for each in layer.parameters():  # type: ignore[union-attr]
+        for each in layer.parameters():
             torch.nn.init.normal_(each)
-        x, own = torch.randn(2, 3, 48), dict(layer.named_parameters())  # type: ignore[union-attr]
+        x, own = torch.randn(2, 3, 48), dict(layer.named_parameters())
         added = 2 * (x @ own["changes.lora.down"].T) @ own["changes.lora.up"].T
         product, scale = x @ own["weight"].T, own["changes.rescale.scale"]
         wanted = (product + added) * scale if names[0] == "lora" else product * scale + added
@@ -230,7 +231,7 @@ def test_what_cannot_be_is_refused_before_the_start(
 def test_what_cannot_be_split_is_refused(resolve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     sets = (ON, "model-parallel-size=2", "num-gpus=2")
     assert resolve(*sets).plan.cluster.tensor_parallel == 2
-    import neox_rescale.size as size  # type: ignore[import-not-found]
+    size = import_module("neox_rescale.size")
 
     monkeypatch.setattr(size, "size", lambda linear, settings: ChangeSize({"a": (3, 5)}, {"a": 1}))
     with pytest.raises(NeoxError, match=r"a of layers.0.attention.qkv is 3 x 5, and cannot be split over 2 ranks"):

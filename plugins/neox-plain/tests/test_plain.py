@@ -41,7 +41,7 @@ class Twice(torch.optim.SGD):
         super().__init__(params, lr=0.01)
 
     @torch.no_grad()
-    def step(self, closure: Any) -> None:  # type: ignore[override]
+    def step(self, closure: Any) -> None:  # type: ignore[override]  # torch lets it be None
         moved = [each for group in self.param_groups for each in group["params"] if each.grad is not None]
         for weight in moved:
             weight.sub_(weight.grad, alpha=0.05)

@@ -178,7 +178,7 @@ def test_no_heavy_library_is_imported(tmp_path: Path, text: str) -> None:
         "from neox_core.cli.main import main\n"
         "try:\n    main()\n"
         "finally:\n"
-        "    heavy = {'torch', 'numpy', 'deepspeed', 'tokenizers'} & set(sys.modules)\n"
+        "    heavy = {'torch', 'numpy', 'deepspeed', 'tokenizers', 'cattrs'} & set(sys.modules)\n"
         "    sys.stderr.write(f'HEAVY {sorted(heavy)}')\n"
     )
     ran = subprocess.run(

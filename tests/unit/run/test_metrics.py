@@ -40,7 +40,7 @@ def test_each_component_has_its_prefix() -> None:
 
 def test_a_name_that_comes_later_is_refused() -> None:
     numbers = {"z": 1.0}
-    metrics = Metrics(SimpleNamespace(metrics=lambda: numbers), {}, nn.Linear(1, 1), CONTEXT)  # type: ignore[arg-type]
+    metrics = Metrics(SimpleNamespace(metrics=lambda: numbers), {}, nn.Linear(1, 1), CONTEXT)  # type: ignore[arg-type]  # its metrics
     assert metrics.read() == {"z": 1.0}
     numbers["other"] = 2.0
     with pytest.raises(PluginError, match="the metric other was not there at the first log step"):
