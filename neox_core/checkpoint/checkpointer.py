@@ -15,13 +15,8 @@ from attrs import evolve, fields, frozen
 
 from neox_core.checkpoint.agree import agree, agree_on_step
 from neox_core.checkpoint.complete import check_model, check_optimizer
-from neox_core.checkpoint.read import (
-    CheckpointReader,
-    read_weights,
-    restore_optimizer,
-    restore_own,
-    restore_weights,
-)
+from neox_core.checkpoint.read import CheckpointReader, read_weights
+from neox_core.checkpoint.restore import restore_optimizer, restore_own, restore_weights
 from neox_core.checkpoint.rng import read_rng, write_rng
 from neox_core.checkpoint.state import StoredState, TrainState, stored_from_plain, stored_to_plain
 from neox_core.checkpoint.write import (
