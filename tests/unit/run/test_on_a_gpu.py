@@ -30,7 +30,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     flags = ["-shared", "-fPIC", "-std=c++20", f"-I{TORCH / 'include'}", f"-L{TORCH / 'lib'}"]
     linked = ["-lc10", "-ltorch_cpu", f"-Wl,-rpath,{TORCH / 'lib'}"]
     subprocess.run([compiler, *flags, str(HERE / "pretended_gpu.cpp"), "-o", str(library), *linked], check=True)
-    argv = [sys.executable, str(HERE / "pretended_gpu.py"), str(library), str(folder)]
+    argv = [sys.executable, str(HERE / "gpu_cases.py"), str(library), str(folder)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     cases: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
@@ -60,6 +60,9 @@ CASES = [
     "a run with dropout, recomputed",
     "a run on two ranks, each with a model",
     "a run on four ranks, two sharing layers",
+    "a run at ZeRO stage 1",
+    "a run at ZeRO stage 2",
+    "a run in fp16",
 ]
 
 
