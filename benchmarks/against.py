@@ -30,7 +30,7 @@ COMMANDS = {
     "config check": ("config", "check", "configs/quickstart.yml"),
     "train --dry-run": ("train", "configs/quickstart.yml", "--dry-run"),
 }
-WARM_UP, STEPS = 5, {"quickstart": 40, "14m": 4}
+WARM_UP, STEPS = 3, {"quickstart": 4, "14m": 1}
 Times = tuple[float, float]
 """Seconds on the clock, and of the processor."""
 
