@@ -31,7 +31,8 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 class Run:
     """What to write. form: of the optimizer's files. kv_heads, gated, parallel, positions, norm: of the model.
 
-    cut: the number of GPT-NeoX's layer with which the second of two stages begins.
+    cut: the number of GPT-NeoX's layer with which the second of two stages begins. rows: each tensor rank has a part
+    of the inputs of the head, as GPT-NeoX 1 has by default.
     """
 
     form: str = "zero"
@@ -50,6 +51,7 @@ class Run:
     norm: str = "layernorm"
     optimizer: str = "Adam"
     cut: int = 3
+    rows: bool = False
     older_names: bool = False
     config: dict[str, Any] = field(factory=dict)
 
@@ -124,7 +126,9 @@ def theirs(run: Run, parts: dict[str, Tensor], rank: int) -> "OrderedDict[str, T
                 found |= _row(run, parts, f"{of}down", f"{key}mlp.{down}", rank)
     last = LAYERS + 3
     found |= {f"{last}.norm.{leaf}": parts[f"norm.{leaf}"] for leaf in run.gains}
-    return found if run.tied else found | {f"{last + 1}.final_linear.weight": run.part(parts["head"], 0, rank)}
+    return (
+        found if run.tied else found | {f"{last + 1}.final_linear.weight": run.part(parts["head"], int(run.rows), rank)}
+    )
 
 
 def _row(run: Run, parts: dict[str, Tensor], ours: str, key: str, rank: int) -> dict[str, Tensor]:

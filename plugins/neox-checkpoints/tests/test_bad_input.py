@@ -38,6 +38,38 @@ def _truncate(step: Path) -> None:
     (step / ZERO).write_bytes(data[: len(data) // 2])
 
 
+def _truncate_layer(step: Path) -> None:
+    data = (step / LAYER).read_bytes()
+    (step / LAYER).write_bytes(data[:-200])
+
+
+def _foreign(step: Path) -> None:
+    content = torch.load(step / RANK, weights_only=True)
+    torch.save({**content, "args": Harm()}, step / RANK)
+
+
+def _short(step: Path) -> None:
+    """The second half of a group is not there."""
+    content = read_pickled(step / ZERO)
+    state = content["optimizer_state_dict"]
+    del state["loss_scaler"]
+    state["single_partition_of_fp32_groups"][0] = state["single_partition_of_fp32_groups"][0].detach()[:1].clone()
+    torch.save(content, step / "new")  # the tensors are mapped from the file
+    (step / "new").replace(step / ZERO)
+
+
+def _divided(step: Path) -> None:
+    for path in [*step.glob("mp_rank_*"), *step.glob("layer_*")]:
+        path.unlink()
+    for rank in range(2):
+        torch.save({}, step / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt")
+
+
+class Harm:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch harmed",)
+
+
 def _rewrite(step: Path, old: str, new: str) -> None:
     config = step / "configs" / "run.yml"
     text = config.read_text()
@@ -52,6 +84,10 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "tensor ranks of two runs": (_other_run, "of different runs"),
     "a rank of another step": (_another_step, f"{RANK}: is of another run or step"),
     "half a file": (_truncate, f"{ZERO}: is damaged"),
+    "a layer that is cut short": (_truncate_layer, f"{LAYER}: is damaged"),
+    "a class of another program": (_foreign, f"{RANK}: names posix.system"),
+    "a flat vector that ends early": (_short, ZERO),
+    "weights divided among data ranks": (_divided, "ZeRO stage 3"),
     "a wider model": (lambda step: _rewrite(step, "hidden_size: 16", "hidden_size: 32"), "layer_00-model_00"),
     "more layers": (lambda step: _rewrite(step, "num_layers: 2", "num_layers: 3"), "layer_04-model_00"),
     "fewer layers": (lambda step: _rewrite(step, "num_layers: 2", "num_layers: 1"), "layer_0"),
@@ -74,11 +110,6 @@ def test_one_error_that_names_the_file(case: str, tmp_path: Path) -> None:
         import_checkpoint(tmp_path / "theirs", tmp_path / "ours", GPTNeoX(), load_plugins())
     assert said in f"{caught.value}\n{caught.value.hint}"
     assert not (tmp_path / "ours").exists()
-
-
-class Harm:
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.system, ("touch harmed",)
 
 
 def _hostile(path: Path, data: bytes, compression: int = zipfile.ZIP_STORED) -> Path:

@@ -18,6 +18,7 @@ from neox_core.hooks.loader import load_plugins
 RUNS = {
     "1: ZeRO 1 in intervals": Run("stage1", data=2, older_names=True),
     "1: the same with tensor ranks, serial": Run("stage1", tensor=2, data=2, parallel=False, older_names=True),
+    "1: a head cut by its inputs": Run("stage1", tensor=2, data=2, older_names=True, rows=True),
     "2: fp16, ZeRO, three data ranks": Run("zero", data=3),
     "2: fp16 without ZeRO, two stages": Run("fused fp16", stages=2),
     "2: bf16, tensor ranks, two stages, tied": Run("zero", "bf16", tensor=2, stages=2, data=2, tied=True),
@@ -105,6 +106,13 @@ def test_config_of_what_today_s_gpt_neox_computes(tmp_path: Path) -> None:
     assert "# GPT-NeoX does not clip with gradient_clipping: 1.0\ngradient-clipping: 0.0\n" in text
     assert 'activation: "openai-gelu"\n' in text
     assert "intermediate-size: 24\n" in text
+
+
+def test_lists_of_datasets_come_over(tmp_path: Path) -> None:
+    paths = {f"{part}_data_paths": ["one", "two"] for part in ("train", "valid", "test")}
+    keys = _keys(Run("zero", config={**paths, "data_path": None, "train_data_weights": [1.0, 2.0]}), tmp_path)
+    assert (keys["train-data-paths"], keys["train-data-weights"]) == (["one", "two"], [1.0, 2.0])
+    assert not {"split", "data-path"} & keys.keys()
 
 
 def test_keys_that_the_import_leaves_out_are_named(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from neox_checkpoints.neox.config import Facts, Written, keys_of
 from neox_checkpoints.neox.groups import MASTER, Group
 from neox_checkpoints.neox.ranks import SHARED, Ranks
 from neox_checkpoints.neox.steps import keep_its_steps
-from neox_checkpoints.neox.weights import EMBEDDING, Rule, join_state, merged, rules, unused
+from neox_checkpoints.neox.weights import EMBEDDING, FIRST_BLOCK, Rule, join_state, merged, rules, unused
 from neox_checkpoints.pickles import StandIn
 from neox_core.errors import CheckpointError
 
@@ -54,7 +54,9 @@ class NeoXCheckpoint:
         path = self.ranks.folder.path
         plan: GPTPlan = model
         shapes = parameter_shapes(plan, self.keys["padded-vocab-size"])
-        made = list(rules(plan, list(self.ranks.weights[0]), self.ranks.tensor_ranks))
+        head = self.ranks.weights[0].get(f"{plan.num_layers + 4}.final_linear.weight")
+        by_row = head is not None and head[1].ndim == 2 and head[1].shape[1] < plan.hidden_size
+        made = list(rules(plan, list(self.ranks.weights[0]), self.ranks.tensor_ranks, head_dim=int(by_row)))
         used = {name for rule in made for name in rule.theirs}
         for rule in made:
             for name in rule.theirs:
@@ -78,9 +80,10 @@ class NeoXCheckpoint:
         return name.endswith(SHARED) or (plan.shared_norm and ".post_attention_layernorm." in name)
 
     def _file_of(self, name: str) -> Path:
-        layer, folder = int(name.partition(".")[0]), self.ranks.folder
+        number, folder = name.partition(".")[0], self.ranks.folder
         if not folder.layers:
             return folder.ranks[0]
+        layer = int(number) if number.isdecimal() else FIRST_BLOCK  # one that blocks share
         return folder.layers.get((layer, 0), folder.path / f"layer_{layer:02d}-model_00-model_states.pt")
 
     def _parameter(self, rule: Rule, shape: tuple[int, ...]) -> Iterator[Stored]:
@@ -253,6 +256,6 @@ def _add_notes(ranks: Ranks, written: Written) -> None:
         )
     if "bf16" in written.keys or "fp16" in written.keys:
         written.notes.append(
-            "GPT-NeoX rounds to 16 bits in other places than neox: losses near 5 differ by up to 3e-3 from the first"
-            " step on, as they do when each weight changes by its rounding"
+            "GPT-NeoX rounds to 16 bits in other places than neox: in bf16 losses near 5 differ by up to 3e-3 from the"
+            " first step on, as they do when each weight changes by its rounding"
         )

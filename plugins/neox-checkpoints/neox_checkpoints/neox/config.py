@@ -193,8 +193,9 @@ def keys_of(config: Mapping[str, Any], facts: Facts) -> Written:
     for key in ("num_layers", "hidden_size", "num_attention_heads"):
         if type(model.get(key)) is not int or model[key] < 1:
             raise CheckpointError(f"{facts.path}: the config sets {key} to {short(model.get(key))}, not a number")
+    listed = any(model.get(f"{part}_data_paths") for part in ("train", "valid", "test"))
     for key in SAME:
-        if key in model:
+        if key in model and not (listed and key in ("split", "data_path")):
             out.put(key, model[key])
     out.put("max_position_embeddings", model.get("max_position_embeddings", model.get("seq_length")))
     out.put("seq_length", model.get("seq_length", model.get("max_position_embeddings")))

@@ -33,6 +33,11 @@ class GPTNeoX:
                 hint="import the checkpoint that it was made from",
             )
         if step is None or found is None or not found.ranks:
+            if next((step or folder).glob("zero_pp_rank_*_model_states.pt"), None) is not None:
+                raise CheckpointError(
+                    f"{step or folder}: is of ZeRO stage 3, which divides the weights too",
+                    hint="have GPT-NeoX load it and save it at ZeRO stage 1 or 2",
+                )
             raise CheckpointError(
                 f"{folder}: no checkpoint of GPT-NeoX here", hint="name its `save` folder, or global_stepN in it"
             )

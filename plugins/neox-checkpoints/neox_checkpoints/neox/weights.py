@@ -46,8 +46,8 @@ class Rule:
     scale: float = 1.0
 
 
-def rules(model: GPTPlan, names: Sequence[str], tensor_ranks: int) -> Iterator[Rule]:
-    """A rule for every parameter of the model. names: those that GPT-NeoX has."""
+def rules(model: GPTPlan, names: Sequence[str], tensor_ranks: int, *, head_dim: int = 0) -> Iterator[Rule]:
+    """A rule for every parameter of the model. names: those that GPT-NeoX has. head_dim: in which its head is cut."""
     there = set(names)
     yield Rule("embedding.weight", (EMBEDDING,), 0, _along(0))
     if model.position.name == "learned":
@@ -61,7 +61,7 @@ def rules(model: GPTPlan, names: Sequence[str], tensor_ranks: int) -> Iterator[R
     last = FIRST_BLOCK + model.num_layers + 1
     yield from _norm("final_norm", f"{last}.norm", there)
     if not model.tie_embeddings:
-        yield Rule("head.weight", (f"{last + 1}.final_linear.weight",), 0, _along(0))
+        yield Rule("head.weight", (f"{last + 1}.final_linear.weight",), head_dim, _along(head_dim))
 
 
 def _block(model: GPTPlan, ours: str, theirs: str, there: set[str], tensor_ranks: int) -> Iterator[Rule]:

@@ -29,8 +29,10 @@ def neox_takes_the_norm_it_counts_in(config: Config, shape: ClusterShape) -> Ite
     """Parameters count differently in the norm only where neox takes it: in fp32 at ZeRO stage 0."""
     dtype, stage = config.section(PrecisionSection).dtype, config.section(ZeroSection).zero_optimization.stage
     if config.section(GradientsSection).gradient_norm_counts and (dtype != "fp32" or stage):
-        said = f"DeepSpeed takes the norm {f'at ZeRO stage {stage}' if stage else f'in {dtype}'}, of all parameters"
-        yield config.problem(said, "gradient_norm_counts", "remove it, or train in fp32 at ZeRO stage 0")
+        where = f"at ZeRO stage {stage}" if stage else f"in {dtype}"
+        said = f"does nothing: DeepSpeed takes the norm {where}, and counts each parameter once"
+        hint = "remove it, or train in fp32 at ZeRO stage 0"
+        yield config.problem(said, "gradient_norm_counts", hint, "warning")
 
 
 @rule("amp.enabled", "zero_optimization.stage")
