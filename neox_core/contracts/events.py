@@ -48,6 +48,8 @@ class Callback(Protocol):
     The attribute `rewinds` is True where it may ask to rewind. A run whose samples cannot be skipped (text that is read
     in order, a curriculum that chooses samples) then does not start.
 
+    * A target with a fourth argument `engine` gets the `Engine`, after a checkpoint is loaded. It may add states
+      of the shape of a parameter to the optimizer, and calls no collective method unless it is collective.
     * `step` is called between two steps and does not wait for the device; the other methods may.
     * The random generators of the process are restored after each call.
     * An exception ends the run with an error that names the plugin and the event. Without collective calls, all ranks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -127,7 +128,8 @@ class Events:
                 raise ConfigError(message, hint="set save, and read prepared data without a curriculum of samples")
             with undisturbed(), reference.blamed():
                 acts = where != "rank 0" or dist.get_rank() == 0
-                made = target(self.report.run, self.context, settings) if acts else None
+                more = {"engine": self.door.engine} if "engine" in signature(target).parameters else {}
+                made = target(self.report.run, self.context, settings, **more) if acts else None
             self._callbacks.append(_Acting(reference, where, made))
         for reference in self.plan.evaluators:
             with undisturbed():

@@ -48,7 +48,7 @@ def named_ones_not_switched_off(config: Config, shape: ClusterShape) -> Iterator
     for kind in ("monitor", "callback", "evaluator"):
         for chosen in config.components(kind):
             key = f"{chosen.entry.component.name}.enabled"
-            if config.is_set(key) and not chosen.settings.enabled:
+            if config.is_set(key) and not getattr(chosen.settings, "enabled", True):
                 yield config.problem(f"false contradicts {kind}s, which names {chosen.entry.component.name}", key)
 
 

@@ -8,7 +8,9 @@ import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -40,11 +42,12 @@ def check_callback(catalog: Catalog, name: str, **settings: Any) -> None:
     hold(where in ("rank 0", "every rank", "collective"), f"`where` is rank 0, every rank or collective, not {where!r}")
     hold(isinstance(rewinds, bool), f"`rewinds` is True or False, not {rewinds!r}")
 
+    more = {"engine": _engine()} if "engine" in signature(target).parameters else {}
+
     def make(first_step: int = 0, rank: int = 0, group: Any = None) -> _Played:
         folder.mkdir(exist_ok=True)
-        return _Played(
-            target(RunInfo(folder, first_step, LAST, 1000, 2, 64, "cpu", 4), _context(rank, group), chosen), rank
-        )
+        run = RunInfo(folder, first_step, LAST, 1000, 2, 64, "cpu", 4)
+        return _Played(target(run, _context(rank, group), chosen, **more), rank)
 
     with tempfile.TemporaryDirectory() as temporary, _watched(where == "collective"):
         folder = Path(temporary, "run")
@@ -183,6 +186,14 @@ def _context(rank: int, group: Any) -> Any:
     from neox_core.parallel.groups import Groups
 
     return BuildContext(torch.device("cpu"), torch.float32, Groups(None, group, rank, 2 if rank or group else 1), 1)
+
+
+def _engine() -> Any:
+    """What a callback may keep something of before a step: no event of these runs trains."""
+    import torch
+
+    model = torch.nn.Linear(4, 4)
+    return SimpleNamespace(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), shards=(), weights=())
 
 
 @contextmanager

@@ -1,0 +1,71 @@
+"""Offers the average of weights: the callback that keeps it, the evaluator, and the command that exports it."""
+
+from typing import Any
+
+from attrs import frozen
+from attrs import validators as v
+
+from neox_core.api import Component, Problem, hookimpl, setting
+
+
+@frozen
+class EmaBlock:
+    """The exponential moving average of the weights."""
+
+    enabled: bool = setting(False, help="Keep an average of the weights, in fp32.")
+    decay: float = setting(
+        0.999,
+        help="After each update the average becomes decay x average + (1 - decay) x weights.",
+        check=v.and_(v.gt(0), v.lt(1)),
+    )
+
+
+@frozen
+class EmaSettings:
+    ema: EmaBlock = setting(EmaBlock(), help="Block of the average of weights.")
+
+    @property
+    def enabled(self) -> bool:
+        return self.ema.enabled
+
+
+@hookimpl
+def neox_callbacks() -> list[Component]:
+    return [Component("ema", "neox_ema.average:Average", EmaSettings, summary="Keeps a moving average of the weights")]
+
+
+@hookimpl
+def neox_evaluators() -> list[Component]:
+    return [Component("ema", "neox_ema.evaluate:Evaluator", summary="Validation loss at the average of the weights")]
+
+
+@hookimpl
+def neox_commands() -> list[Component]:
+    summary = "Write a checkpoint whose weights are the average that neox-ema kept."
+    return [Component("checkpoint.average", "neox_ema.commands:average", summary=summary)]
+
+
+@hookimpl
+def neox_check_config(config: Any) -> list[Problem]:
+    kept = [each for each in config.components("callback") if each.entry.qualified == "neox-ema:ema"]
+    read = [each for each in config.components("evaluator") if each.entry.qualified == "neox-ema:ema"]
+    if not kept:
+        said = "ema evaluates the average of the weights, and none is kept"
+        return [config.problem(said, "evaluators", "set ema: {enabled: true}")] if read else []
+    from neox_core.plan.planners import sharding
+
+    found = []
+    (optimizer,) = config.components("optimizer")
+    if "modes" in optimizer.entry.component.uses:
+        said = f"contradicts {optimizer.entry.component.name}, which averages the weights itself"
+        found.append(config.problem(said, "ema.enabled", "remove it"))
+    if config.value("save") is not None and config.value("no_save_optim"):
+        said = "contradicts ema, whose average is stored with the state of the optimizer"
+        found.append(config.problem(said, "no_save_optim", "remove it"))
+    engine = sharding(config)
+    if engine.stage == 3:
+        found.append(config.problem("3 contradicts ema, which averages at ZeRO 0 to 2", "zero_optimization.stage"))
+    if engine.offload_optimizer:
+        said = "contradicts ema, whose average is on the device"
+        found.append(config.problem(said, "zero_optimization.offload_optimizer", "remove it"))
+    return found
