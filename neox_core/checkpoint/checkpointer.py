@@ -184,11 +184,11 @@ class Checkpointer:
         if state.step != reader.manifest.step:
             message = f"{folder}: is at step {reader.manifest.step} by its manifest, at step {state.step} by {STATE}"
             raise CheckpointError(message, hint=_ANOTHER)
-        if state.consumed_samples != state.step * self._plan.batch.train_batch:
+        if state.consumed_samples != (mine := self._plan.batch.samples_before(state.step)):
             raise CheckpointError(
                 f"{folder}: {state.consumed_samples} samples in {state.step} steps; this run takes"
-                f" {self._plan.batch.train_batch} a step, so its position in the data would change",
-                hint="keep train_batch_size (another number of ranks is fine), or set finetune: true",
+                f" {mine}, so its position in the data would change",
+                hint="keep train_batch_size and its warm-up (another number of ranks is fine), or set finetune: true",
             )
         self._engine.start_at(state.consumed_samples)
         optim = self._plan.optim

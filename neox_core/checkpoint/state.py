@@ -65,9 +65,10 @@ class TrainState:
 
     def advance(self, plan: RunPlan, tokens: int | None = None) -> None:
         """Count a finished step. tokens: number of tokens that it read, by default those of whole samples."""
+        samples = plan.batch.samples_before(self.step + 1) - plan.batch.samples_before(self.step)
         self.step += 1
-        self.consumed_samples += plan.batch.train_batch
-        self.consumed_tokens += plan.batch.train_batch * plan.model.seq_length if tokens is None else tokens
+        self.consumed_samples += samples
+        self.consumed_tokens += samples * plan.model.seq_length if tokens is None else tokens
 
 
 @frozen

@@ -64,14 +64,16 @@ def build_batches(
     else:
         accumulation, steps, workers = 1, plan.train.eval_iters, 0
         rounds, curriculum, start = (), None, None
-    micro_batch, count = plan.batch.micro_batch, steps * accumulation
+    micro_batch, first, count = plan.batch.micro_batch, first_step, steps
+    if split == "train":
+        first, count = plan.batch.passes_before(first_step), plan.batch.passes_before(steps)
     if opened is None:
         opened = open_split(plan, split, vocab_size, rounds=rounds, curriculum=curriculum)
     seq_length = plan.model.seq_length
     if is_stream(opened):
         stream = StreamBatches(
             opened,
-            Layout(micro_batch, accumulation, data_rank, data_size),
+            Layout(micro_batch, accumulation, data_rank, data_size, plan.batch if split == "train" else None),
             start=start,
             seq_length=seq_length,
             first_step=first_step,
@@ -80,7 +82,7 @@ def build_batches(
         )
         return Reader(stream, None, min(workers, 1))
     batches = MicroBatches(opened, seq_length, micro_batch, data_rank, data_size, count, accumulation, curriculum)
-    return Reader(batches, range(first_step * accumulation, count), workers)
+    return Reader(batches, range(first, count), workers)
 
 
 @frozen(eq=False)

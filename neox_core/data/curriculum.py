@@ -33,5 +33,6 @@ def build_curriculum(plan: RunPlan) -> Curriculum | None:
 def tokens_of_steps(plan: RunPlan, curriculum: Curriculum | None) -> Callable[[int], int]:
     """Tokens that all ranks together read in a step, by its number, counted from 0."""
     if curriculum is None:
-        return lambda step: plan.batch.train_batch * plan.model.seq_length
+        before = plan.batch.samples_before
+        return lambda step: (before(step + 1) - before(step)) * plan.model.seq_length
     return lambda step: plan.batch.train_batch * curriculum.sequence_length(step)

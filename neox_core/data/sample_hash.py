@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,11 +18,13 @@ AT_ONCE = 1 << 18
 class Trail:
     """48 bits of a hash of the samples of every step so far: equal hashes mean equal samples.
 
-    per_step: samples of a step. `at` takes time for the samples since the step of the last call.
+    per_step: samples of a step; before: those of all steps before one, where steps differ. `at` takes time for the
+    samples since the step of the last call.
     """
 
-    def __init__(self, samples: Samples, per_step: int) -> None:
+    def __init__(self, samples: Samples, per_step: int, before: Callable[[int], int] | None = None) -> None:
         self._samples, self._per_step = samples, per_step
+        self._before = before or per_step.__mul__
         self._step, self._hash = 0, 0
 
     def at(self, step: int) -> int:
@@ -31,8 +34,9 @@ class Trail:
         together = max(1, AT_ONCE // self._per_step)
         while self._step < step:
             steps = min(together, step - self._step)
-            indices = np.arange(self._step * self._per_step, (self._step + steps) * self._per_step)
-            for each in self._samples.identify(indices).astype("<i8", copy=False).reshape(steps, -1):
+            bounds = [self._before(each) for each in range(self._step, self._step + steps + 1)]
+            found = self._samples.identify(np.arange(bounds[0], bounds[-1])).astype("<i8", copy=False)
+            for each in np.split(found, [bound - bounds[0] for bound in bounds[1:-1]]):
                 self._hash = link(self._hash, each.tobytes())
             self._step += steps
         return self._hash

@@ -145,8 +145,9 @@ def is_stream(samples: Samples | SampleStream) -> TypeIs[SampleStream]:
 
 def samples_wanted(plan: RunPlan, split: Split) -> int:
     """The number of samples that a run reads of a split, in one evaluation where it is not the training's."""
-    steps = plan.train.train_iters if split == "train" else plan.train.eval_iters
-    return steps * plan.batch.train_batch
+    if split == "train":
+        return plan.batch.samples_before(plan.train.train_iters)
+    return plan.train.eval_iters * plan.batch.train_batch
 
 
 def rounds_of(stored: Sequence[int], plan: RunPlan, skipped: int = 0) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from neox_core.contracts import Curriculum
     from neox_core.contracts.objective import SampleStream
+    from neox_core.plan.runfile import BatchPlan
 
 
 @frozen
@@ -50,12 +51,13 @@ class Mark:
 
 @frozen
 class Layout:
-    """The samples of a step that this rank reads, as in `MicroBatches`, and the number of its batches."""
+    """The samples of a step that this rank reads, as in `MicroBatches`, and the number of its batches, or `batch`."""
 
     micro_batch: int
     accumulation: int
     data_rank: int
     data_size: int
+    batch: BatchPlan | None = None
 
 
 class StreamBatches(IterableDataset[Any]):
@@ -100,7 +102,8 @@ class StreamBatches(IterableDataset[Any]):
         for step in range(begin, self._steps):
             who = []
             length = self._curriculum.sequence_length(step) if self._curriculum else self._seq_length
-            for turn in range(layout.accumulation):
+            turns = layout.accumulation if layout.batch is None else layout.batch.passes(step)
+            for turn in range(turns):
                 mine: NDArray[np.int64] = np.empty((layout.micro_batch, length + 1), dtype=np.int64)
                 for place in range(layout.micro_batch * layout.data_size):
                     each, ids = samples.next_sample()
@@ -109,7 +112,7 @@ class StreamBatches(IterableDataset[Any]):
                     if rank == layout.data_rank:
                         mine[row] = ids[: length + 1]
                 mark = None
-                if turn == layout.accumulation - 1:
+                if turn == turns - 1:
                     trail = link(trail, np.array(who, dtype="<i8").tobytes())
                     mark = Mark(step + 1, trail, samples.place())
                 if step >= self._first_step:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from neox_core.config.problem import MisfitError, Problem
 from neox_core.config.schema.sections.host import LaunchSection
@@ -55,9 +55,10 @@ class ClusterShape:
                 plan: BatchPlan = load_path(chosen.entry.component.planner)(chosen.settings, self.num_ranks, copies)
                 return plan
         sizes = config.section(BatchSection)
-        return solve_batch(
+        found = solve_batch(
             sizes.train_batch_size, sizes.train_micro_batch_size_per_gpu, sizes.gradient_accumulation_steps, copies
         )
+        return evolve(found, ramp=sizes.rampup_batch_size)
 
 
 def detect(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> Machine:

@@ -3,7 +3,10 @@
 Every class is frozen and holds plain values, so a plan compares, hashes to a digest, and reads the same on every rank.
 """
 
-from collections.abc import Callable, Mapping
+from bisect import bisect
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from operator import itemgetter
 from typing import Any, Literal
 
 from attrs import field, frozen
@@ -107,6 +110,46 @@ class BatchPlan:
     train_batch: int = field(
         metadata=of("train_batch_size", derived="micro-batch x accumulation x data-parallel ranks", apart=SAMPLES)
     )
+    ramp: tuple[int, int, int] | None = field(default=None, metadata=of("rampup_batch_size", apart=SAMPLES))
+
+    def samples_before(self, step: int) -> int:
+        """Samples of the run before a step, counted from 0. After c of them, a step of a ramp [first, growth, length]
+        has first + growth x floor(c x increments / length), as in Megatron-LM.
+        """
+        stages = self._stages()
+        begin, samples, batch = stages[bisect(stages, step, key=itemgetter(0)) - 1]
+        return samples + (step - begin) * batch
+
+    def step_at(self, samples: int) -> int:
+        """The step that begins after so many samples."""
+        stages = self._stages()
+        begin, before, batch = stages[bisect(stages, samples, key=itemgetter(1)) - 1]
+        return begin + (samples - before) // batch
+
+    def passes_before(self, step: int) -> int:
+        """Micro-batches of each rank before a step."""
+        if self.ramp is None:
+            return step * self.gradient_accumulation
+        return self.samples_before(step) // (self.micro_batch * self.data_parallel)
+
+    def passes(self, step: int) -> int:
+        """Micro-batches that each rank adds up in a step."""
+        return self.passes_before(step + 1) - self.passes_before(step)
+
+    def _stages(self) -> Sequence[tuple[int, int, int]]:
+        """(first step, samples before it, samples of a step) of each batch size, rising."""
+        return ((0, 0, self.train_batch),) if self.ramp is None else _stages(*self.ramp, self.train_batch)
+
+
+@cache
+def _stages(first: int, growth: int, length: int, last: int) -> Sequence[tuple[int, int, int]]:
+    increments, step, samples, stages = (last - first) // growth, 0, 0, []
+    for increment in range(increments):
+        batch, left = first + increment * growth, (increment + 1) * length - samples * increments
+        steps = max(0, -(-left // (batch * increments)))
+        stages += [(step, samples, batch)] if steps else []
+        step, samples = step + steps, samples + steps * batch
+    return (*stages, (step, samples, last))
 
 
 @frozen

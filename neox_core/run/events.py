@@ -251,7 +251,7 @@ class Events:
 
     def _rewind(self, by: _Acting, ask: Ask, checkpointer: Checkpointer, samples: TrainingSamples) -> None:
         """Go back to the last checkpoint, and on without the samples of the steps that were asked for."""
-        state, at, batch = self.state, self.state.step, self.plan.batch.train_batch
+        state, at, before = self.state, self.state.step, self.plan.batch.samples_before
         made = state.interventions  # more than the checkpoint has, where the run has gone back to it before
         with self._stop.busy():
             checkpointer.rewind(state)
@@ -259,7 +259,7 @@ class Events:
         if first > ask.last:
             message = f"{by.name} skips steps {ask.first} to {ask.last}, which the checkpoint of step {state.step} has"
             raise RankError(message, hint="resume from an earlier checkpoint")
-        place = samples.where((first - 1) * batch), samples.where(ask.last * batch - 1) + 1
+        place = samples.where(before(first - 1)), samples.where(before(ask.last) - 1) + 1
         state.interventions = (*made, Intervention(at, state.step, *place, by.name))
         samples.resume(state, None)
         self.report.rewound(state.step)

@@ -93,7 +93,7 @@ class _Ordered(TrainingSamples):
         self._rounds, self._skipped = rounds, skipped
         samples: Samples = self._open("train", rounds=rounds, curriculum=self._curriculum)
         self._samples = Remaining(samples, skipped) if skipped else samples
-        self._trail = Trail(self._samples, self._plan.batch.train_batch)
+        self._trail = Trail(self._samples, self._plan.batch.train_batch, self._plan.batch.samples_before)
 
     def resume(self, state: TrainState, path: Path | str | None) -> None:
         skipped = state.skipped()

@@ -202,6 +202,13 @@ class Engine(BaseEngine):
         self._engine.destroy()
         forget_groups()
 
+    def _begin_step(self) -> None:
+        super()._begin_step()
+        if self._accumulation != self._engine.gradient_accumulation_steps():
+            ranks = self._batch.micro_batch * self._batch.data_parallel
+            self._engine.set_train_batch_size(self._accumulation * ranks)
+            self._engine.micro_steps = 0  # a step ends where their number is divisible by that of a step
+
     def _evaluated(self) -> Any:
         return self._engine if self.partitioned else self.model
 

@@ -218,6 +218,7 @@ class PipelineEngine(Engine):
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
         """The loss is the mean of all data-parallel ranks, the same on each."""
         self._set_lr(lr)
+        self._begin_step()
         self._trained.route(self._routing_now())
         some = self._given(islice(self._kept(batches), self._accumulation), self._consumed)
         pairs = [self._pair(each, share, self._keys(at)) for at, (each, share) in self._shared(some)]
@@ -225,7 +226,7 @@ class PipelineEngine(Engine):
         if self._length not in (None, length):
             self._engine.reset_activation_shape()
         self._length = length
-        self._consumed += self._batch.train_batch
+        self._end_step()
         self._norm, self._finite = None, True
         mean: Tensor = self._engine.train_batch(iter(pairs)).detach().clone()
         self._after_update()

@@ -13,7 +13,7 @@ from neox_plain.config.sections.precision import PrecisionSection
 if TYPE_CHECKING:
     from neox_plain.base_engine import BaseEngine, plain_options
     from neox_plain.clip import copy_marks
-    from neox_plain.config import checkpoint_rules, precision_rules
+    from neox_plain.config import batch_rules, checkpoint_rules, precision_rules
     from neox_plain.config.gradient_rules import gradients_key, gradients_plan
     from neox_plain.config.memory import expected_memory
     from neox_plain.config.precision_rules import enabled, left_off
@@ -29,6 +29,7 @@ _LATER = {
     "Plain": "maker:Plain",
     "PlainPlanner": "planner:PlainPlanner",
     "build_engine": "engine:build_engine",
+    "batch_rules": "planner:batch_rules",
     "checkpoint_rules": "planner:checkpoint_rules",
     "copy_marks": "clip:copy_marks",
     "enabled": "config.precision_rules:enabled",
@@ -57,6 +58,7 @@ __all__ = [
     "Plain",
     "PlainPlanner",
     "PrecisionSection",
+    "batch_rules",
     "build_engine",
     "checkpoint_rules",
     "copy_marks",

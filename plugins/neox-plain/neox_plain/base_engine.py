@@ -244,7 +244,7 @@ class BaseEngine(ABC):
         """
         self._began = began = _Began([], self._consumed, self.loss_scale())
         for tell in self._step_told:
-            tell(self._consumed // self._batch.train_batch)
+            tell(self._batch.step_at(self._consumed))
 
         def keep(batch: Tensor) -> Tensor:
             began.batches.append(batch)
@@ -256,19 +256,27 @@ class BaseEngine(ABC):
         """Which tokens the layers of the model see in this step; None: all see all."""
         if self._curriculum is None or not self._curriculum.routed_layers:
             return None
-        kept = self._curriculum.kept_tokens(self._consumed // self._batch.train_batch)
+        kept = self._curriculum.kept_tokens(self._batch.step_at(self._consumed))
         return Routing(self._curriculum.routed_layers, self._curriculum.seed, kept)
 
     def _forward_backward(self, batches: Iterator[Tensor]) -> Tensor:
         """The gradients of one step; returns the mean of its losses."""
+        self._begin_step()
         total, routing = torch.zeros((), device=self.device), self._routing_now()
         given = self._given(islice(batches, self._accumulation), self._consumed)
         for micro_step, (batch, share) in enumerate(self._criterion.shares(given, self._groups)):
             loss = self._forward(batch, share, self._keys(micro_step), routing, micro_step)
             total += loss.detach()
             self._backward(loss, micro_step)
-        self._consumed += self._batch.train_batch
+        self._end_step()
         return total / self._accumulation
+
+    def _begin_step(self) -> None:
+        """Know the number of micro-batches of the step at hand."""
+        self._accumulation = self._batch.passes(self._batch.step_at(self._consumed))
+
+    def _end_step(self) -> None:
+        self._consumed = self._batch.samples_before(self._batch.step_at(self._consumed) + 1)
 
     def _given(self, batches: Iterable[Tensor], consumed: int) -> Iterator[Batch]:
         """What the objective gets of micro-batches, the first of which comes after `consumed` samples."""

@@ -11,7 +11,7 @@ from neox_core.contracts.engine import Sharding
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import Rule, rule, rules_in
 from neox_core.plan.runfile import BatchPlan, PrecisionPlan, RunPlan
-from neox_plain.config import checkpoint_rules, precision_rules
+from neox_plain.config import batch_rules, checkpoint_rules, precision_rules
 from neox_plain.config.gradient_rules import gradients_key, gradients_plan
 from neox_plain.config.memory import Memory, expected_memory
 from neox_plain.config.sections.precision import PrecisionSection
@@ -70,6 +70,7 @@ class PlainPlanner:
     rules: Sequence[Rule] = (
         *rules_in(precision_rules),
         *rules_in(checkpoint_rules),
+        *rules_in(batch_rules),
         plain_keeps_fp32_weights,
         plain_adds_up_in_fp32,
         plain_has_no_pipeline,

@@ -80,7 +80,7 @@ def _problems(config: Config, plan: RunPlan) -> Iterator[Problem]:
         return
     if not other:
         yield from changed_numbers(config, plan, saved.run, str(saved.folder))
-    if saved.samples != saved.step * plan.batch.train_batch:
+    if saved.samples != plan.batch.samples_before(saved.step):
         yield _other_batch(config, plan, saved, key)
     has_optimizer = _at(saved.run, "checkpoint", "save_optimizer", True)
     if plan.checkpoint.load_optimizer and not has_optimizer:
@@ -105,6 +105,10 @@ def _other_shape(plan: RunPlan, saved: Saved) -> Iterator[str]:
 
 
 def _other_batch(config: Config, plan: RunPlan, saved: Saved, key: str) -> Problem:
+    if plan.batch.ramp is not None or _at(saved.run, "batch", "ramp", None) is not None:
+        said = f"{saved.folder} has {saved.samples} samples in {saved.step} steps, and this run reads"
+        said += f" {plan.batch.samples_before(saved.step)} in them: its position in the data would be lost"
+        return config.problem(said, key, f"keep rampup-batch-size and train_batch_size; {ANEW}")
     then, ranks = saved.samples / max(1, saved.step), _ranks(saved.run)
     there = f"{then:g} samples a step" + (f" on {_counted(ranks)}" if ranks else "")
     here = f"{plan.batch.train_batch} on {_counted(plan.cluster.world_size)}"

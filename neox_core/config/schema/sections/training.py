@@ -32,6 +32,12 @@ class BatchSection:
     gradient_accumulation_steps: int | None = _size(
         help="Passes whose gradients make one step. Default: derived from the other two, else 1."
     )
+    rampup_batch_size: tuple[int, int, int] | None = setting(
+        None,
+        help="Batch-size warm-up: size of the first step, of each growth, and samples until it has train_batch_size.",
+        unit="samples",
+        origin="megatron",
+    )
 
 
 @frozen

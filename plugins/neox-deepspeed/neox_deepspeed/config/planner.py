@@ -3,7 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from neox_plain.api import checkpoint_rules, expected_memory, gradients_key, gradients_plan, precision_rules
+from neox_plain.api import (
+    batch_rules,
+    checkpoint_rules,
+    expected_memory,
+    gradients_key,
+    gradients_plan,
+    precision_rules,
+)
 
 from neox_core.config.schema.convert import Field, block_of, by_key
 from neox_core.config.schema.structure import Config
@@ -39,6 +46,7 @@ class DeepSpeedPlanner:
         for area in (
             precision_rules,
             checkpoint_rules,
+            batch_rules,
             parallelism,
             optimizer,
             precision,
