@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from neox_causal_lm.passes import Passes
 from neox_causal_lm.samples import Samples, open_samples
 from neox_causal_lm.streams import Streams, open_streams
 from neox_core.contracts.objective import Loss
+from neox_core.errors import DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,6 +48,7 @@ class CausalLM(NextToken):
 
     def __init__(self, plan: RunPlan, settings: CausalLMSettings | None = None) -> None:
         self._plan, self._z_loss = plan, 0.0 if settings is None else settings.z_loss
+        self._per_pass = None if settings is None else settings.samples_per_pass
 
     def loss(self, run: Run, batch: Batch) -> Loss:
         """The cross-entropy, and in training z-loss times the mean square of the logarithm of softmax's denominator."""
@@ -58,7 +61,13 @@ class CausalLM(NextToken):
         z = (scores.log_sum.square() * counts).sum() / number
         return Loss(cross_entropy + self._z_loss * z, {"cross_entropy": cross_entropy.detach(), "z": z.detach()})
 
-    def samples(self, split: Split, datasets: Datasets, vocab_size: int, rounds: Sequence[int]) -> Samples | Streams:
+    def samples(
+        self, split: Split, datasets: Datasets, vocab_size: int, rounds: Sequence[int]
+    ) -> Samples | Passes | Streams:
         if datasets.streamed:
+            if self._per_pass is not None:
+                raise DataError("samples-per-pass needs counted samples", hint="remove it, or prepare the text")
             return open_streams(self._plan, split, datasets, vocab_size)
+        if split == "train" and self._per_pass is not None and rounds[-1]:
+            return Passes(open_samples(self._plan, split, datasets, vocab_size, (0,)), self._per_pass, rounds[-1])
         return open_samples(self._plan, split, datasets, vocab_size, rounds)

@@ -14,6 +14,13 @@ class CausalLMSettings:
         "keeps logits small (1e-4 in PaLM, arXiv:2204.02311, section 5); 0: do not.",
         check=v.ge(0),
     )
+    samples_per_pass: int | None = setting(
+        None,
+        help="Every pass over the training data reads the same first samples of one pass, in the same order, as with "
+        "GPT-NeoX's train_epochs. Default: the documents of all passes are shuffled together.",
+        unit="samples",
+        check=v.optional(v.gt(0)),
+    )
 
 
 @hookimpl
