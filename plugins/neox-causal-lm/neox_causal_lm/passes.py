@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from neox_core.data.samples import OtherOrder
 from neox_core.errors import DataError
 
 if TYPE_CHECKING:
@@ -14,20 +14,26 @@ if TYPE_CHECKING:
     from neox_causal_lm.samples import Samples
 
 
-class Passes(OtherOrder):
-    """The first `per_pass` samples of one pass, `wanted` times in all. Raises DataError for a pass that has fewer."""
+class Passes:
+    """The first `per_pass` of `samples`, `wanted` times in all. Raises DataError for a pass that has fewer."""
 
     def __init__(self, samples: Samples, per_pass: int, wanted: int) -> None:
-        super().__init__(samples)
         if per_pass > len(samples):
             raise DataError(
                 f"samples-per-pass is {per_pass:,}, and a pass over the training data has {len(samples):,} samples",
                 hint="lower it, or remove it; with train_epochs it is counted again",
             )
-        self._per_pass, self._wanted = per_pass, wanted
+        self._all, self._per_pass, self._wanted = samples, per_pass, wanted
+        self.notes = samples.notes
 
     def __len__(self) -> int:
         return self._wanted
 
-    def which(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return indices % self._per_pass
+    def read(self, index: int, into: NDArray[np.int64]) -> None:
+        self._all.read(index % self._per_pass, into)
+
+    def identify(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._all.identify(indices % self._per_pass)
+
+    def in_words(self) -> Sequence[str]:
+        return [*self._all.in_words(), f"{self._wanted / self._per_pass:.2f} passes over {self._per_pass:,} of them"]

@@ -52,8 +52,6 @@ def neox_check_config(config: Any) -> list[Problem]:
     if not kept:
         said = "ema evaluates the average of the weights, and none is kept"
         return [config.problem(said, "evaluators", "set ema: {enabled: true}")] if read else []
-    from neox_core.plan.planners import sharding
-
     found = []
     (optimizer,) = config.components("optimizer")
     if "modes" in optimizer.entry.component.uses:
@@ -62,10 +60,9 @@ def neox_check_config(config: Any) -> list[Problem]:
     if config.value("save") is not None and config.value("no_save_optim"):
         said = "contradicts ema, whose average is stored with the state of the optimizer"
         found.append(config.problem(said, "no_save_optim", "remove it"))
-    engine = sharding(config)
-    if engine.stage == 3:
+    if config.is_set("zero_optimization.stage") and config.value("zero_optimization.stage") == 3:
         found.append(config.problem("3 contradicts ema, which averages at ZeRO 0 to 2", "zero_optimization.stage"))
-    if engine.offload_optimizer:
-        said = "contradicts ema, whose average is on the device"
-        found.append(config.problem(said, "zero_optimization.offload_optimizer", "remove it"))
+    where = "zero_optimization.offload_optimizer"
+    if config.is_set(f"{where}.device") and config.value(f"{where}.device") != "none":
+        found.append(config.problem("contradicts ema, whose average is on the device", where, "remove it"))
     return found
