@@ -110,7 +110,7 @@ def test_each_rank_has_its_experts_and_a_checkpoint_has_each_once(out: Path, nam
     pieces = [each for each in CheckpointReader(checkpoint).manifest.pieces if each.name == "layers.2.mlp.down.weight"]
     for kind, state in (("weight", None), ("state", "exp_avg")):
         mine = [each for each in pieces if (each.kind, each.state) == (kind, state)]
-        assert [each.slice[0] for each in sorted(mine, key=lambda each: each.slice or ())] == [  # type: ignore[index]
+        assert [each.slice[0] for each in sorted(mine, key=lambda each: each.slice or ())] == [  # type: ignore[index]  # of experts
             (4 // spread * rank, 4 // spread * (rank + 1)) for rank in range(spread)
         ]
         assert len({each.file for each in mine}) == spread
