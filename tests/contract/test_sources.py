@@ -83,7 +83,7 @@ def test_a_plugin_uses_the_api_of_those_that_it_depends_on_and_of_no_other(plugi
 def test_a_listing_module_imports_the_api_and_attrs_only(plugin: Path) -> None:
     own = plugin.name.replace("-", "_")
     allowed = {"__future__", "attrs", "collections.abc", "neox_core.api", "typing"}
-    allowed |= {f"{own}.{name}" for name in ("settings", "rules", "ops", "config.kinds")}
+    allowed |= {f"{own}.{name}" for name in ("settings", "rules", "ops", "patterns", "config.kinds")}
     for name in ("plugin.py", "settings.py", "rules.py"):
         file = plugin / own / name
         if file.exists():

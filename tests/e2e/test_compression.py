@@ -36,8 +36,18 @@ BY_STEP = {
         mlp={"params": BITS, "modules": [r"mlp\.\w+"]},
     )
 }
+PRUNED = {
+    "sparse_pruning": technique(
+        {"schedule_offset": 1, "method": "l1"}, all={"params": {"dense_ratio": 0.6}, "modules": ["qkv", "mlp.down"]}
+    ),
+    "row_pruning": technique({"method": "topk", "schedule_offset": 1}, up={"modules": ["mlp.up"]}),
+    "head_pruning": technique({"num_heads": 4, "schedule_offset": 2}, heads={"modules": ["attention.output"]}),
+}
 MODEL: dict[str, Any] = {"position": "rotary", "activation": "swiglu", "num_layers": 2, "accumulation": 2}
-CASES: dict[str, dict[str, Any]] = {"rounded": {**MODEL, "compression": ROUNDED}}
+CASES: dict[str, dict[str, Any]] = {
+    "rounded": {**MODEL, "compression": ROUNDED},
+    "pruned": {**MODEL, "compression": PRUNED},
+}
 LAYOUTS: dict[str, dict[str, Any]] = {
     "tp2": {"tensor": 2, "recompute": {"layers": 1}},
     "tp2sp": {"tensor": 2, "sequence_parallel": True},

@@ -8,7 +8,7 @@ from typing import Any
 from neox_gpt.api import LinearShape, linear_layers, weight_type
 
 from neox_compression.patterns import has
-from neox_compression.settings import CompressionSettings, WeightQuantization, techniques
+from neox_compression.settings import CompressionSettings, HeadPruning, WeightQuantization, techniques
 from neox_core.api import Problem
 
 BLOCK = "compression_training"
@@ -21,12 +21,23 @@ def problems(config: Any, settings: CompressionSettings) -> Iterator[Problem]:
         at = f"{BLOCK}.{name}"
         if not technique.shared_parameters.enabled:
             continue
+        if technique is settings.compression_training.channel_pruning:
+            message = "is for convolutions, and a decoder has none"
+            yield config.problem(
+                message, f"{at}.shared_parameters.enabled", "row_pruning removes outputs of linear layers"
+            )
+            continue
+        if getattr(technique.shared_parameters, "method", "") == "snip_momentum":
+            message = "snip_momentum is not available in this version"
+            yield config.problem(message, f"{at}.shared_parameters.method", "method: topk, or l1")
         if not technique.different_groups:
             fix = f"{at}.different_groups: {{all: {{modules: ['*']}}}}"
             yield config.problem("is enabled and has no group of layers", at, fix)
         yield from _groups(config, technique.different_groups, f"{at}.different_groups", layers)
         if isinstance(technique, WeightQuantization):
             yield from _weights(config, technique, at, layers)
+        if isinstance(technique, HeadPruning):
+            yield from _heads(config, technique, at, layers)
 
 
 def _groups(config: Any, groups: dict[str, Any], at: str, layers: tuple[LinearShape, ...]) -> Iterator[Problem]:
@@ -42,6 +53,23 @@ def _groups(config: Any, groups: dict[str, Any], at: str, layers: tuple[LinearSh
             message = f"{twice} is in the group {owners[twice]!r} too"
             yield config.problem(message, f"{at}.{name}.modules", "let one group have it")
         owners |= dict.fromkeys(mine, name)
+
+
+def _heads(config: Any, technique: HeadPruning, at: str, layers: tuple[LinearShape, ...]) -> Iterator[Problem]:
+    """Heads are columns of the output of attention."""
+    heads, given = config.value("num_attention_heads"), technique.shared_parameters.num_heads
+    if given != heads:
+        message = "is required" if given is None else f"{given} is not num-attention-heads, {heads}"
+        yield config.problem(message, f"{at}.shared_parameters.num_heads", f"num_heads: {heads}")
+    for name, group in technique.different_groups.items():
+        other = next((each for each in layers if has(group.modules, each.name) and not _joins_heads(each)), None)
+        if other is not None:
+            message = f"{other.name} does not join the heads of attention"
+            yield config.problem(message, f"{at}.different_groups.{name}.modules", "modules: [attention.output]")
+
+
+def _joins_heads(layer: LinearShape) -> bool:
+    return layer.name.endswith("attention.output")
 
 
 def _weights(config: Any, technique: WeightQuantization, at: str, layers: tuple[LinearShape, ...]) -> Iterator[Problem]:

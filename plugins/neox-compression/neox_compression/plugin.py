@@ -15,7 +15,7 @@ def neox_model_changes() -> list[Component]:
             target="neox_compression.change:Compression",
             settings=CompressionSettings,
             planner="neox_compression.plan:added_size",
-            summary="Quantization of weights and activations while a model trains (arXiv:2206.01859).",
+            summary="Quantization and pruning while a model trains (arXiv:2206.01859).",
         )
     ]
 

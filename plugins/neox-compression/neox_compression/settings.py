@@ -20,6 +20,11 @@ def _patterns(instance: Any, field: Any, value: Sequence[str]) -> None:
         check_pattern(each)
 
 
+def _some_patterns(instance: Any, field: Any, value: Sequence[str]) -> None:
+    if value:
+        _patterns(instance, field, value)
+
+
 def _enabled(help: str) -> Any:
     return setting(False, help=help, origin="deepspeed")
 
@@ -174,6 +179,111 @@ class ActivationQuantization:
 
 
 @frozen
+class PruningParams:
+    """How much of the layers of a group stays."""
+
+    dense_ratio: float = setting(
+        0.5,
+        help="Share of the weights, rows or heads of a layer that stays.",
+        unit="fraction",
+        check=v.and_(v.gt(0), v.le(1)),
+        origin="deepspeed",
+    )
+
+
+@frozen
+class PruningGroup:
+    """Layers of which the same share stays."""
+
+    params: PruningParams = _block(PruningParams(), "Block of the group's settings.")
+    modules: tuple[str, ...] = _modules()
+
+
+def _method() -> Any:
+    return setting(
+        "l1",
+        help="What stays: what is largest at the step schedule_offset (l1), or has the highest trained scores (topk).",
+        origin="deepspeed",
+    )
+
+
+@frozen
+class SparseShared:
+    """What all groups of sparse pruning share."""
+
+    enabled: bool = _enabled("Set single weights to zero.")
+    schedule_offset: int = _offset()
+    method: Literal["l1", "topk", "snip_momentum"] = _method()
+    excluded_modules: tuple[str, ...] = setting(
+        (), help="Layers that are left alone, named as in modules.", check=_some_patterns, origin="deepspeed"
+    )
+
+
+@frozen
+class SparsePruning:
+    """Weights without some of their numbers."""
+
+    shared_parameters: SparseShared = _block(SparseShared(), "Block of what all groups share.")
+    different_groups: dict[str, PruningGroup] = _groups()
+
+
+@frozen
+class RowShared:
+    """What all groups of row pruning share."""
+
+    enabled: bool = _enabled("Set rows of weights, and their biases, to zero.")
+    schedule_offset: int = _offset()
+    method: Literal["l1", "topk"] = _method()
+
+
+@frozen
+class RowPruning:
+    """Weights without some of their rows."""
+
+    shared_parameters: RowShared = _block(RowShared(), "Block of what all groups share.")
+    different_groups: dict[str, PruningGroup] = _groups()
+
+
+@frozen
+class HeadShared:
+    """What all groups of head pruning share."""
+
+    enabled: bool = _enabled("Set what attention's output takes of some heads to zero.")
+    schedule_offset: int = _offset()
+    method: Literal["topk"] = setting(
+        "topk", help="The heads with the highest of scores that are trained stay.", origin="deepspeed"
+    )
+    num_heads: int | None = setting(
+        None, help="Heads of the model: num-attention-heads.", check=v.optional(v.gt(0)), origin="deepspeed"
+    )
+
+
+@frozen
+class HeadPruning:
+    """Attention without some of its heads."""
+
+    shared_parameters: HeadShared = _block(HeadShared(), "Block of what all groups share.")
+    different_groups: dict[str, PruningGroup] = _groups()
+
+
+@frozen
+class ChannelShared:
+    """What all groups of channel pruning share."""
+
+    enabled: bool = _enabled("For convolutions, which a decoder does not have: must be false.")
+    schedule_offset: int = _offset()
+    method: Literal["l1", "topk"] = _method()
+
+
+@frozen
+class ChannelPruning:
+    """Convolutions without some of their channels; not for decoders."""
+
+    shared_parameters: ChannelShared = _block(ChannelShared(), "Block of what all groups share.")
+    different_groups: dict[str, PruningGroup] = _groups()
+
+
+@frozen
 class CompressionBlock:
     """Techniques that shrink a model while it trains."""
 
@@ -181,6 +291,10 @@ class CompressionBlock:
     activation_quantization: ActivationQuantization = _block(
         ActivationQuantization(), "Block: activations are rounded to few bits."
     )
+    sparse_pruning: SparsePruning = _block(SparsePruning(), "Block: single weights are set to zero.")
+    row_pruning: RowPruning = _block(RowPruning(), "Block: rows of weights are set to zero.")
+    head_pruning: HeadPruning = _block(HeadPruning(), "Block: attention heads are set to zero.")
+    channel_pruning: ChannelPruning = _block(ChannelPruning(), "Block: channels of convolutions; not for decoders.")
 
 
 @frozen

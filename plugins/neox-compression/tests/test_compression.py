@@ -34,6 +34,19 @@ ACTIVATIONS = {
 }
 
 
+SPARSE = {
+    "l1": block({}, {"dense_ratio": 0.3}),
+    "l1, made now": block({"schedule_offset": 3, "excluded_modules": ["qkv"]}),
+    "topk": block({"method": "topk"}),
+}
+ROWS = {
+    "l1": block({}, {"dense_ratio": 0.3}),
+    "l1, made now": block({"schedule_offset": 3}, {"dense_ratio": 0.4}),
+    "topk": block({"method": "topk"}),
+}
+HEADS = block({"num_heads": 4}, {"dense_ratio": 0.4}, ("attention.output",))
+
+
 def test_listing_is_light() -> None:
     assert_light("neox-compression")
 
@@ -52,3 +65,22 @@ def test_activation_quantization_keeps_the_contract(name: str) -> None:
         "compression",
         compression_training={"activation_quantization": ACTIVATIONS[name]},
     )
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        *({"sparse_pruning": each} for each in SPARSE.values()),
+        *({"row_pruning": each} for each in ROWS.values()),
+        {"head_pruning": HEADS},
+        {
+            "head_pruning": HEADS,
+            "row_pruning": ROWS["topk"],
+            "sparse_pruning": SPARSE["topk"],
+            "weight_quantization": WEIGHTS["asymmetric"],
+            "activation_quantization": ACTIVATIONS["dynamic"],
+        },
+    ],
+)
+def test_pruning_keeps_the_contract(blocks: dict[str, Any]) -> None:
+    check_model_change(load_only("neox-compression"), "compression", compression_training=blocks)

@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 from neox_compression.change import Compression
+from neox_compression.pruning import mask_of, sizes_of
 from neox_compression.rounding import bits_at, round_in_range, round_weight, whole_share
 from neox_compression.settings import CompressionSettings
-from neox_gpt.api import LinearShape
+from neox_gpt.api import LinearShape, RowLinear
 from torch import Tensor
 
 from neox_core.config.schema.structure import structure_settings
@@ -99,3 +100,55 @@ def test_bits_fall_and_the_blend_ends() -> None:
     assert [bits_at(step, 8, 6, 3) for step in (0, 2, 3, 5, 6, 100)] == [8, 8, 7, 7, 6, 6]
     shares = [whole_share(step, 8, 7, 5, 0.25) for step in range(11)]
     assert shares == [1, 0.75, 0.5, 0.25, 0, 1, 0.75, 0.5, 0.25, 0, 0]
+
+
+def ones(mask: Tensor) -> str:
+    return "".join(str(int(each)) for each in mask.reshape(-1).tolist())
+
+
+def test_masks(reference: Reference, given: Given) -> None:
+    for case in reference["masks"]:
+        weight = given(case["seed"], *case["shape"])
+        for what in ("sparse", "row"):
+            assert ones(mask_of(sizes_of(weight, what), case["ratio"])) == case[what]
+        assert ones(mask_of(weight, case["ratio"])) == case["topk"]
+    assert len(reference["masks"]) == 15
+
+
+def test_whole_layers_with_several_techniques(reference: Reference, given: Given) -> None:
+    """Outputs and all gradients, of learned scores too."""
+    for case in reference["layers"]:
+        block: dict[str, Any] = {}
+        for what, method in (("sparse", "topk"), ("row", "l1"), ("head", "topk")):
+            if case[what]:
+                shared = {"enabled": True, "method": method, **({"num_heads": 4} if what == "head" else {})}
+                groups = {"g": {"params": {"dense_ratio": case[what]}}}
+                block[f"{what}_pruning"] = {"shared_parameters": shared, "different_groups": groups}
+        if case["bits"]:
+            shared = {"enabled": True, "quantize_weight_in_forward": True, "quantize_groups": 2}
+            bits = {"params": {"start_bits": case["bits"], "target_bits": case["bits"]}}
+            block["weight_quantization"] = {"shared_parameters": shared, "different_groups": {"g": bits}}
+        if case["act"]:
+            shared = {"enabled": True, "quantization_type": "asymmetric", "range_calibration": case["act"]}
+            block["activation_quantization"] = {"shared_parameters": shared, "different_groups": {"g": {}}}
+        layer = RowLinear(8, 6)
+        settings = structure_settings(CompressionSettings, {"compression_training": block}, path="")
+        own: Any = Compression(settings).change(LinearShape("layers.0.attention.output", 8, 6, "inputs"), ALONE)
+        layer.take_change("compression", own)
+        with torch.no_grad():
+            layer.weight.copy_(given(11, 6, 8) / 4)
+            layer.bias.copy_(given(12, 6))  # type: ignore[union-attr]  # it has one
+            for name, seed, shape in (("sparse_scores", 13, (6, 8)), ("head_scores", 14, (1, 4))):
+                if hasattr(own, name):
+                    own.get_parameter(name).copy_(given(seed, *shape))
+        own.at_step(0)
+        x = given(15, 2, 3, 8).requires_grad_()
+        result = layer(x)
+        (result * given(16, 2, 3, 6)).sum().backward()
+        found = {"values": result, "x": x.grad, "weight": layer.weight.grad, "bias": layer.bias.grad}  # type: ignore[union-attr]
+        found |= {name: own.get_parameter(name).grad for name in ("sparse_scores", "head_scores") if hasattr(own, name)}
+        assert set(found) == set(case) & {*found, "sparse_scores", "head_scores"}
+        for name, value in found.items():
+            assert value is not None
+            torch.testing.assert_close(value.reshape(-1), torch.tensor(case[name]), rtol=1e-6, atol=3e-5)
+    assert len(reference["layers"]) == 3

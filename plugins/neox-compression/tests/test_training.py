@@ -61,7 +61,12 @@ def weights(groups: str, shared: str = "") -> tuple[str, ...]:
 def resolve(tmp_path: Path) -> Callable[..., Any]:
     def _resolve(*sets: str) -> Any:
         (tmp_path / "c.yml").write_text(CONFIG)
-        return prepare_run([tmp_path / "c.yml"], (f"save={tmp_path}/run", *sets), catalog=load_plugins(), start=False)
+        return prepare_run(
+            [tmp_path / "c.yml"],
+            sets if "save=" in " ".join(sets) else (*sets, f"save={tmp_path}/run"),
+            catalog=load_plugins(),
+            start=False,
+        )
 
     return _resolve
 
@@ -126,10 +131,12 @@ def test_rounded_inputs_cannot_be_folded(resolve: Callable[..., Any]) -> None:
 def test_rounds_once_a_step_or_in_every_pass(resolve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """`quantize_weight_in_forward`, by counting how often one layer's weight is rounded in two micro-batches."""
     calls: list[int] = []
-    from neox_compression import change
+    from neox_compression import weights as module_of_weights
 
-    real = change.round_weight
-    monkeypatch.setattr(change, "round_weight", lambda *args, **named: calls.append(1) or real(*args, **named))
+    real = module_of_weights.round_weight
+    monkeypatch.setattr(
+        module_of_weights, "round_weight", lambda *args, **named: calls.append(1) or real(*args, **named)
+    )
     for in_forward, wanted in (("true", 4), ("false", 2)):
         sets = on("weight_quantization", "g: {modules: [layers.0.mlp.up]}", f"quantize_weight_in_forward: {in_forward}")
         plan = resolve(*sets, "bf16.enabled=true", "engine=deepspeed").plan
@@ -150,6 +157,49 @@ def test_changes_of_bits_are_told(resolve: Callable[..., Any], capsys: pytest.Ca
     assert capsys.readouterr().err.splitlines() == [
         f"layers.1.mlp.down: weights have {bits} bits from step {step} on" for bits, step in ((8, 1), (7, 3))
     ]
+
+
+@pytest.mark.parametrize("method", ["l1", "topk"])
+def test_density_of_trained_weights(resolve: Callable[..., Any], method: str) -> None:
+    """Counted: the share of numbers, of rows with their biases, and of heads that stays. Masks of l1 are fixed."""
+    sets = on(
+        "sparse_pruning", "g: {params: {dense_ratio: 0.3}, modules: [qkv]}", f"method: {method}, schedule_offset: 2"
+    )
+    sets += on(
+        "row_pruning", "g: {params: {dense_ratio: 0.25}, modules: [mlp.up]}", f"method: {method}, schedule_offset: 1"
+    )
+    sets += on("head_pruning", "g: {params: {dense_ratio: 0.5}, modules: [attention.output]}", "num_heads: 4")
+    plan = resolve(*sets).plan
+    checkpoint = trained(plan)
+    pruned, stored = folded(plan, checkpoint), read_weights(checkpoint)
+    for layer in range(2):
+        at = f"layers.{layer}"
+        assert int(pruned[f"{at}.attention.qkv.weight"].count_nonzero()) == -(-3 * 96 * 32 // 10)
+        rows = pruned[f"{at}.mlp.up.weight"].any(1)
+        assert int(rows.sum()) == 32
+        assert not pruned[f"{at}.mlp.up.bias"][~rows].any()
+        assert pruned[f"{at}.mlp.up.bias"][rows].any()
+        columns = pruned[f"{at}.attention.output.weight"].view(32, 4, 8).any(2)
+        assert columns.any(0).tolist() == columns.all(0).tolist()
+        assert int(columns[0].sum()) == 2
+        if method == "l1":
+            mask = stored[f"{at}.attention.qkv.changes.compression.sparse_mask"]
+            assert torch.equal(pruned[f"{at}.attention.qkv.weight"] != 0, mask != 0)
+    compressed = build_model(plan.model, 64, CONTEXT, stored).eval()
+    plain = build_model(FoldedReader(checkpoint, plan.model).plan, 64, CONTEXT, pruned).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(compressed.logits(TOKENS), plain.logits(TOKENS), rtol=0, atol=2e-6)
+
+
+def test_masks_of_l1_are_of_the_weights_at_the_offset(resolve: Callable[..., Any], tmp_path: Path) -> None:
+    """What is largest after two steps stays, whatever becomes of it."""
+    early = read_weights(trained(resolve(f"save={tmp_path}/early").plan, 2))
+    sets = on("sparse_pruning", "g: {params: {dense_ratio: 0.5}, modules: [mlp.up]}", "schedule_offset: 2")
+    stored = read_weights(trained(resolve(*sets).plan))
+    for layer in range(2):
+        sizes = early[f"layers.{layer}.mlp.up.weight"].abs()
+        wanted = sizes > sizes.flatten().kthvalue(sizes.numel() // 2).values
+        assert torch.equal(stored[f"layers.{layer}.mlp.up.changes.compression.sparse_mask"] != 0, wanted)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +223,16 @@ def test_changes_of_bits_are_told(resolve: Callable[..., Any], capsys: pytest.Ca
         (weights(""), "is enabled and has no group of layers"),
         (on("activation_quantization", "g: {params: {bits: 3}}"), "bits"),
         (weights("g: {}", "quantizer_kernel: true"), "quantizer_kernel: is known, but not available"),
-        ((f"{AT}.row_pruning.shared_parameters.enabled=true",), "not available in this version"),
+        (on("row_pruning", "g: {related_modules: [[mlp.down]]}"), "related_modules: is known, but not available"),
+        (on("sparse_pruning", "g: {}", "method: snip_momentum"), "method: snip_momentum is not available"),
+        (on("sparse_pruning", "g: {params: {dense_ratio: 0}}"), "dense_ratio"),
+        (on("head_pruning", "g: {modules: [attention.output]}"), "num_heads: is required"),
+        (
+            on("head_pruning", "g: {modules: [attention.output]}", "num_heads: 2"),
+            "num_heads: 2 is not num-attention-heads",
+        ),
+        (on("head_pruning", "g: {}", "num_heads: 4"), "layers.0.attention.qkv does not join the heads"),
+        (on("channel_pruning", "g: {}"), "channel_pruning.*: is for convolutions, and a decoder has none"),
         ((*weights("g: {}"), "compile=true"), "a model change is not compiled"),
     ],
 )

@@ -57,7 +57,8 @@ class Known:
         found = ""
         for part in path.split("."):
             near = f"{found}.{part}" if found else part
-            wild = next((each for each in self.names_in(found) if each.startswith("<")), "")
+            within = (path.removeprefix(f"{found}.<") for path in self.keys if path.startswith(f"{found}.<"))
+            wild = next((f"<{each.partition('.')[0]}" for each in within), "")
             found = self._spellings.get(near) or (f"{found}.{wild}" if wild else near)
         return self.keys.get(found)
 

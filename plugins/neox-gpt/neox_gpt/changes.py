@@ -169,13 +169,21 @@ class Changes:
 
         Raises ConfigError for a change that cannot be folded in.
         """
-        weight = read(f"{name}.weight")
+        return self._fold(layer, name, "weight", read)
+
+    def fold_bias(self, layer: ColumnLinear | RowLinear, name: str, read: Callable[[str], Tensor]) -> Tensor:
+        """The same of its bias."""
+        return self._fold(layer, name, "bias", read)
+
+    def _fold(self, layer: ColumnLinear | RowLinear, name: str, part: str, read: Callable[[str], Tensor]) -> Tensor:
+        weight = read(f"{name}.{part}")
         for reference, change in self._of(layer.shape(name), ALONE):
             at = f"{name}{ADDED}{reference.name}"
             own = {inner: read(f"{at}.{inner}") for inner, _ in change.named_parameters()}
             change.load_state_dict(own, assign=True)
             with reference.blamed():
-                found = change.eval().folded(weight)
+                change.eval()
+                found = change.folded(weight) if part == "weight" else change.change_bias(weight)
             if found is None:
                 raise ConfigError(f"the model change {reference.name} cannot be folded into the weights of {name}")
             weight = found.detach().to(weight.dtype)

@@ -46,8 +46,9 @@ class FoldedReader(CheckpointReader):
 
     def tensor(self, kind: str, name: str, state: str | None = None) -> Tensor:
         """A whole tensor, on the CPU."""
-        layer = self._layers.get(name) if kind == "weight" else None
+        at, _, part = name.rpartition(".")
+        layer = self._layers.get(f"{at}.weight") if kind == "weight" and part in ("weight", "bias") else None
         if layer is None:
             return super().tensor(kind, name, state)
-        read = super().tensor
-        return self._changes.fold(layer, name.removesuffix(".weight"), lambda each: read("weight", each))
+        fold, read = self._changes.fold if part == "weight" else self._changes.fold_bias, super().tensor
+        return fold(layer, at, lambda each: read("weight", each))

@@ -53,8 +53,8 @@ def test_explain_says_of_other_owners_what_differs() -> None:
         ("rotary-pct", "rotary_pct", "neox-positions (position rotary)"),
         ("loss-scale", "loss_scale", "neox-gpt-neox (older spellings)"),
         (
-            "compression-training.row_pruning.different-groups.mine.params.dense-ratio",
-            "compression_training.row_pruning.different_groups.<group>.params.dense_ratio",
+            "compression-training.row_pruning.different-groups.mine.related-modules",
+            "compression_training.row_pruning.different_groups.<group>.related_modules",
             "neox-compression (not available in this version)",
         ),
         (

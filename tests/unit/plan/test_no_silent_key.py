@@ -56,6 +56,7 @@ VALUES = {
     "tokenizer_type": "CharLevelTokenizer",
     "mlp_type": "[[[regular], all]]",
     "model_changes": "[lora]",
+    "compression_training.head_pruning.shared_parameters.method": "topk",
     "attention_config": "[[[dense], all]]",
     "sparse_attention": "{block: 8}",
     "optimizer.type": "SGD",
@@ -149,6 +150,16 @@ BESIDE: dict[str, Sets] = {
         f"{COMPRESSED}.different_groups.g.params.start_bits=8",
     ),
     f"{INPUTS}.shared_parameters.enabled": (f"{INPUTS}.different_groups.g.params.bits=8",),
+    **{
+        f"compression_training.{each}_pruning.shared_parameters.enabled": (
+            f"compression_training.{each}_pruning.different_groups.g.params.dense_ratio=0.5",
+        )
+        for each in ("sparse", "row", "channel")
+    },
+    "compression_training.head_pruning.shared_parameters.enabled": (
+        "compression_training.head_pruning.different_groups={g: {modules: [attention.output]}}",
+        "compression_training.head_pruning.shared_parameters.num_heads=4",
+    ),
     "gpt_j_tied": ("gpt_j_residual=true",),
     "use_bias_in_head": ("no_weight_tying=true",),
     "rotary_emb_base_in_windows": ("sliding_window_width=4",),
@@ -270,6 +281,8 @@ COMPONENT: dict[str, Callable[[str], Sets]] = {
 # keys of which no run takes another value than the default, or not without another key
 REFUSED = {
     "comet.api_key",
+    "compression_training.channel_pruning.shared_parameters.enabled",
+    "compression_training.head_pruning.shared_parameters.method",
     "sparse_attention.attention",
     "sparse_attention.horizontal_global_attention",
     "autotuning.enabled",

@@ -59,6 +59,15 @@ def rounded(params: str, shared: str = "in_forward: true") -> tuple[str, ...]:
     )
 
 
+def pruned(what: str, shared: str = "", params: str = "") -> tuple[str, ...]:
+    """Some of all layers pruned."""
+    at = f"compression_training.{what}_pruning"
+    return (
+        f"{at}.shared_parameters={{enabled: true, {shared}}}",
+        f"{at}.different_groups={{g: {{params: {{{params}}}}}}}",
+    )
+
+
 def sparse(settings: str) -> tuple[str, ...]:
     """All layers sparse, in blocks of 4 positions of 32."""
     return ("sparsity=all", f"sparse_attention={{block: 4, {settings}}}")
@@ -391,8 +400,15 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
         ),
         compression("weight_quantization.shared_parameters.quantizer_kernel=true"),
     ),
-    64: (compression("sparse_pruning.shared_parameters.method=snip_momentum"),),
-    65: (compression("head_pruning.shared_parameters.num_heads=4"),),
+    64: (
+        Said(pruned("sparse", "method: snip_momentum"), "method: snip_momentum is not", pruned("sparse", "method: l1")),
+        Said(pruned("sparse", params="dense_ratio: 0"), "dense_ratio: must be > 0: 0", pruned("sparse")),
+        Said(pruned("channel"), "channel_pruning.shared_parameters.enabled: is for convolutions"),
+    ),
+    65: (
+        Said(pruned("head", "method: l1"), "method: must be"),
+        Said(pruned("head"), "num_heads: is required"),
+    ),
     66: (compression("layer_reduction.teacher_layer=[1]", "layer_reduction.keep_number_layer=1"),),
     # monitors, profiling, autotuning
     67: (

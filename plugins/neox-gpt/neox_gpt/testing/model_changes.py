@@ -197,7 +197,7 @@ def _check_folded(module: Any, own: Any, x: Tensor) -> None:
         not_applicable(clause, "`folded` gives None")
         return
     hold(torch.equal(given, module.weight), f"{clause}: it leaves the weight as it is")
-    result = torch.nn.functional.linear(x, found, module.bias)
+    result = torch.nn.functional.linear(x, found, own.change_bias(module.bias))
     hold_same(clause, {"the result": result}, {"the result": module(x)}, 1e-12)
 
 
