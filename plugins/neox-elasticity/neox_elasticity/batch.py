@@ -74,7 +74,7 @@ def in_words(block: ElasticityBlock, plan: BatchPlan, each: int) -> str:
     fit = fitting(block)
     here = f"{plan.micro_batch} a copy x {plan.gradient_accumulation} accumulated x {plan.data_parallel}"
     sizes = [count * each for count in fit.copies]
-    return f"{fit.batch} samples a step on {_listed(sizes)} ranks; on {plan.data_parallel * each} ranks {here}"
+    return f"{fit.batch} samples a step on {_listed(sizes)} ranks; here, on {plan.data_parallel * each}, {here}"
 
 
 def _misfit(block: ElasticityBlock, fit: Fit, copies: int, each: int) -> MisfitError:

@@ -47,7 +47,9 @@ def copies_agree(config: Any, block: ElasticityBlock) -> Iterator[Problem]:
     ranks, key = _ranks_of_a_copy(config), f"{BLOCK}.model_parallel_size"
     if block.version == 0.2 and block.model_parallel_size != ranks:
         yield config.problem(
-            f"is {block.model_parallel_size}, and a copy of the model takes {ranks} ranks", key, f"set it to {ranks}"
+            f"is {block.model_parallel_size}, and the ranks of a copy of the model are {ranks}",
+            key,
+            f"set it to {ranks}",
         )
 
 

@@ -95,7 +95,7 @@ class Elastic:
             listed, left = len(self._listed), len(self._there())
             lost = f", of which {listed - left} are lost" if listed > left else ""
             raise RankError(
-                f"the hostfile has {listed} slots{lost}, and a run has {min(self.sizes)} ranks or more",
+                f"the hostfile has {listed} slots{lost}, and the fewest ranks that fit are {min(self.sizes)}",
                 hint="write the hostfile with the slots that are there, and start `neox elastic` again: it continues",
             )
         return team

@@ -106,7 +106,7 @@ KILLED = {"rank": 0, "exit_code": -9, "message": "was killed by SIGKILL"}
 
 def test_each_killed_rank_costs_its_slot_until_none_is_left(tmp_path: Path) -> None:
     run, teams = supervisor(tmp_path, Hosts((1, FOUR)), 6, 6, 6, 6, failure=KILLED)
-    with pytest.raises(RankError, match="4 slots, of which 4 are lost, and a run has 1 ranks or more"):
+    with pytest.raises(RankError, match="4 slots, of which 4 are lost, and the fewest ranks that fit are 1"):
         run.run()
     assert teams == [4, 3, 2, 1]
     events = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
@@ -161,7 +161,10 @@ elasticity: {enabled: true, max_train_batch_size: 30, micro_batch_sizes: [2, 3]}
         (("save=there", "hostfile=nowhere"), "cannot read the hostfile nowhere: No such file"),
         (("save=there", "hostfile=empty"), "names no host"),
         (("save=there", "elasticity.max_train_batch_size=2"), "micro_batch_sizes: 3 is more than"),
-        (("save=there", "hostfile=two", "elasticity.min_gpus=3"), "has 2 slots, and a run has 3 ranks or more"),
+        (
+            ("save=there", "hostfile=two", "elasticity.min_gpus=3"),
+            "has 2 slots, and the fewest ranks that fit are 3",
+        ),
     ],
 )
 def test_what_cannot_be_elastic_is_refused(sets: tuple[str, ...], said: str, tmp_path: Path) -> None:

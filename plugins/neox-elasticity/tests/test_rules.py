@@ -53,7 +53,7 @@ def test_the_batch_of_the_block_takes_the_place_of_the_batch_keys(tmp_path: Path
     (note,) = [each for each in resolved.notes if each.key == "elasticity.enabled"]
     assert note.severity == "note"
     assert note.message == (
-        "24 samples a step on 1, 2, 3, 4, 6, 8 and 12 ranks; on 4 ranks 3 a copy x 2 accumulated x 4"
+        "24 samples a step on 1, 2, 3, 4, 6, 8 and 12 ranks; here, on 4, 3 a copy x 2 accumulated x 4"
     )
 
 
@@ -103,8 +103,8 @@ REFUSED = {
     ("min_gpus=0",): "elasticity.min_gpus: must be",
     ("version=0.3",): "elasticity.version: must be",
     ("num_gpus_per_node=3", "model_parallel_size=2"): "elasticity.num_gpus_per_node: 3 cannot be divided by",
-    ("model_parallel_size=2", "num_gpus_per_node=2"): "is 2, and a copy of the model takes 1 ranks (set it to 1)",
-    ("model-parallel-size=2",): "elasticity.model_parallel_size: is 1, and a copy of the model takes 2 ranks",
+    ("model_parallel_size=2", "num_gpus_per_node=2"): "is 2, and the ranks of a copy of the model are 1 (set it to 1)",
+    ("model-parallel-size=2",): "elasticity.model_parallel_size: is 1, and the ranks of a copy of the model are 2",
     ("version=0.1", "num_gpus_per_node=2"): "elasticity.num_gpus_per_node: does nothing with version 0.1",
     ("version=0.1", "model_parallel_size=2"): "elasticity.model_parallel_size: does nothing with version 0.1",
     ("num_gpus_per_node=16",): "a node of 16 copies takes 48 samples at once, more than 30",
