@@ -19,7 +19,10 @@ from neox_core.terminal import echo
 
 _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 """torch's messages about memory of a GPU, and of the host on Linux and elsewhere."""
-_LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL", "Timed out waiting")
+_LOST_PEER = (
+    "connection closed", "connection reset", "broken pipe", "nccl", "timed out", "connection refused", "unreachable",
+    "no route to host", "host is down", "socket timeout", "failed to connect", "failed to recv", "read error",
+)  # fmt: skip
 
 
 def for_the_user(error: BaseException, rank: int) -> BaseException:
@@ -48,7 +51,7 @@ def write_failure(run_dir: Path, rank: int, error: BaseException, *, waits: bool
         "hint": error.hint if isinstance(error, NeoxError) else "",
         "time": time.time(),
         "users_mistake": mistake,
-        "lost_peer": waits or (not mistake and any(words in text for words in _LOST_PEER)),
+        "lost_peer": waits or (not mistake and any(words in text.lower() for words in _LOST_PEER)),
         "stalled": waits,
     }
     with replacing(run_dir / f"failure.rank{rank}.json") as new:

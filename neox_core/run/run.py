@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from neox_core.plan.runfile import RunPlan
     from neox_core.run.startup import Startup
 
-MEET_TIMEOUT = timedelta(minutes=10)
-"""For ranks to find each other: a host may take long to import torch from a network disk."""
+MEET_TIMEOUT = timedelta(seconds=int(os.environ.get("NEOX_MEET_TIMEOUT_S", "600")))
+"""As the launcher sets it. For ranks to find each other: a host may take long to import torch from a network disk."""
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """For one collective. A rank that died or hangs in training is noticed by the launcher, long before."""
 UNWATCHED = (
@@ -130,6 +130,7 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: Ledger) -> 
 def _join(plan: RunPlan, maker: EngineMaker) -> None:
     """Find the other ranks, see that they are about to do the same, and start the process group."""
     store, rank, world_size = next(rendezvous("env://", timeout=MEET_TIMEOUT))
+    store = dist.PrefixStore(os.environ.get("NEOX_RUN_TOKEN", "run"), store)  # of this run, not of one before
     store.set_timeout(MEET_TIMEOUT)
     compare(store, describe(plan, maker.libraries), rank, world_size)
     dist.init_process_group(

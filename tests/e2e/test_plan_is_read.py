@@ -81,7 +81,8 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "the host, which starts the ranks": (
         *("ClusterPlan.hosts", "ClusterPlan.local_rank", "ClusterPlan.master_addr", "ClusterPlan.master_port"),
         *("ClusterPlan.threads_per_rank", "Host.devices", "Host.name", "Host.slots"),
-        *("LauncherSettings.log_dir", "RunPlan.engine_component", "RunPlan.launcher", "RunPlan.format"),
+        *(f"LauncherSettings.{name}" for name in ("log_dir", "meet_timeout", "host_timeout", "end_timeout")),
+        *("RunPlan.engine_component", "RunPlan.launcher", "RunPlan.format"),
     ),
     "the plan's own methods, which a rank calls": (
         *("CheckpointPlan.load", "CheckpointPlan.stores", "GPTPlan.make_vocab_size_divisible_by"),

@@ -36,3 +36,9 @@ def one_each(
 
 def names(plan: RunPlan) -> list[str]:
     return [host.name for host in plan.cluster.hosts]
+
+
+def settings_of(plan: RunPlan) -> LauncherSettings:
+    """Those of a plan's launcher."""
+    settings: LauncherSettings = plan.launcher.load()[1]
+    return settings

@@ -4,10 +4,10 @@ torch's elastic agent starts one process a rank, notices the first that fails an
 SIGINT and SIGTERM reach each rank once and leave its data workers alone, a rank's errors go to LOG_DIR/rank<N>.log, and
 of a failure `failure.json` is written. Exit code 0 when every rank ended well, else 1.
 
-With NODE this is one of several hosts of the plan: node<NODE>.json in the folder of the run tells the first machine
-how its ranks ended, `stop` there asks it to stop them, and stdin ends when the first machine is gone. With `mpi`
-the number is that of mpirun, with `slurm` that of the host of this name; not stdin but their daemon on this host, the
-parent, has to be there.
+With NODE this is one of several hosts of the plan: it meets the others (`meeting`) and hears of them (`neighbours`),
+node<NODE>.json in the folder of the run tells how its ranks ended, and stdin ends when the machine that started it is
+gone. With `mpi` the number is that of mpirun, with `slurm` that of the host of this name; not stdin but their
+daemon on this host, the parent, has to be there.
 """
 
 from __future__ import annotations
@@ -19,28 +19,46 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from inspect import signature
 from pathlib import Path
 from types import FrameType
 
+from attrs import define
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
-from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from neox_core.errors import UsageError, run_main
 from neox_core.heartbeat import VARIABLE, Heartbeats
 from neox_core.interpreter import python
 from neox_core.plan.runfile import DIGEST, ClusterPlan, RunPlan, read_runfile
+from neox_launchers.agents import settings_of
 from neox_launchers.environment import visible_devices
-from neox_launchers.failure import FAILED, SHUTDOWN_S, STOP, Exit, clear_failures, telling, write_exits, write_failure
+from neox_launchers.failure import (
+    SHUTDOWN_S,
+    STOP,
+    Exit,
+    HostReport,
+    clear_failures,
+    say_to_first,
+    telling,
+    write_failure,
+    write_report,
+)
+from neox_launchers.meeting import Meeting, StoppedError, read_token
+from neox_launchers.neighbours import Neighbours
 from neox_launchers.nvlink import read_topology
 from neox_launchers.stall import Rank, StallWatch
 
+BARRIER_S = 60
+"""For the ranks of other hosts to end after those of this one have."""
+LOOK_S = 0.2
+REPORT_S = 2.0
+"""For the agent to notice that its ranks have ended, and to report."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -69,6 +87,20 @@ class RankLogs(LogsSpecs):
         return LogsDest(stdouts=none, stderrs={rank: str(file) for rank, file in files.items()}, error_files=dict(none))
 
 
+class Agent(LocalElasticAgent):
+    """torch's agent, which can be asked whether one of its ranks has failed."""
+
+    def failed(self) -> bool:
+        """Also while the others are being ended, which may take SHUTDOWN_S."""
+        running = getattr(self._pcontext, "subprocess_handlers", None) or {}
+        return any(each.proc.returncode not in (None, 0) for each in running.values())
+
+    def ranks(self) -> list[Rank]:
+        """Those that were started."""
+        workers = [each for each in self.get_worker_group().workers if each.id]
+        return [Rank(each.global_rank, each.local_rank, int(each.id)) for each in workers]
+
+
 def main() -> int:
     run_file, log_dir = Path(sys.argv[1]), Path(sys.argv[2])
     by = sys.argv[3] if len(sys.argv) > 3 else None
@@ -83,26 +115,73 @@ def main() -> int:
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"  # its way with the others kills data workers too
     if node is None:
         clear_failures(run_file.parent)
+    else:
+        say_to_first("here", str(node))
     beats = Heartbeats(host.slots)
     os.environ[VARIABLE] = beats.path
-    agent = _agent(plan.cluster, run_file, log_dir, node)
+    asked = threading.Event()
+    meeting = None if node is None else _meeting(plan, run_file.parent, node, asked)
+    agent = _agent(plan.cluster, run_file, log_dir, meeting)
     local, save = plan.checkpoint.save_folder, plan.checkpoint.save
     alone = len(plan.cluster.hosts) == 1
-    stalls = StallWatch(partial(_ranks, agent), beats, run_file.parent, log_dir, Path(local) if local else save, alone)
-    _pass_signals_on(agent, stalls)
+    stalls = StallWatch(agent.ranks, beats, run_file.parent, log_dir, Path(local) if local else save, alone)
+    _pass_signals_on(agent, stalls, asked)
     threading.Thread(target=stalls.follow, daemon=True).start()
     if by and by.isdecimal():
         _watch(_follow_stdin, agent)
     else:  # which a daemon on this host has started, else `neox train` itself
-        _watch(_follow_parent, agent, None if by else os.environ.get("NEOX_SUPERVISOR"))
-    if node is not None:
-        _watch(_follow_request, agent, run_file.parent / STOP)
+        _watch(_follow_parent, None if by else os.environ.get("NEOX_SUPERVISOR"))
+    if meeting is not None:
+        return _as_one_of_several(agent, meeting, run_file.parent, plan, asked)
     result = agent.run()
     exits = [Exit(rank, failure.exitcode, failure.timestamp) for rank, failure in result.failures.items()]
-    if node is not None:
-        write_exits(run_file.parent, node, exits)
-    elif result.is_failed():
-        write_failure(run_file.parent, exits, log_dir, killed_after=SHUTDOWN_S)
+    if result.is_failed():
+        write_failure(run_file.parent, exits, log_dir, killed_after=SHUTDOWN_S, asked=asked.is_set())
+    return 1 if result.is_failed() else 0
+
+
+def _meeting(plan: RunPlan, run_dir: Path, node: int, asked: threading.Event) -> Meeting:
+    cluster = plan.cluster
+    port = _free_port(cluster.master_port, any_other=False) if node == 0 else cluster.master_port
+    names, token = [host.name for host in cluster.hosts], read_token(run_dir)
+    limit = settings_of(plan).meet_timeout
+    os.environ |= {"NEOX_RUN_TOKEN": token, "NEOX_MEET_TIMEOUT_S": str(limit)}
+    return Meeting(names, node, cluster.master_addr, port, token, limit, asked, run_dir / STOP)
+
+
+def _as_one_of_several(agent: Agent, meeting: Meeting, run_dir: Path, plan: RunPlan, asked: threading.Event) -> int:
+    """Run the ranks, listen to the other hosts, and report how this one ended."""
+    ending, reported, writing = Ending(agent), threading.Event(), threading.Lock()
+    hosts = Neighbours(
+        lambda: meeting.store,
+        meeting.node,
+        meeting.hosts,
+        run_dir,
+        settings_of(plan).host_timeout,
+        failed=agent.failed,
+        ask=partial(os.kill, os.getpid(), signal.SIGTERM),
+        end=lambda: ending.begin(report),
+    )
+
+    def report(exits: Iterable[Exit] = ()) -> None:
+        by_user = asked.is_set() and not hosts.told and not hosts.lost
+        with writing:  # of the threads that end this process, the first one
+            if not reported.is_set():
+                write_report(run_dir, HostReport(meeting.node, tuple(exits), by_user, hosts.lost, hosts.broken))
+                reported.set()
+
+    hosts.start()
+    try:
+        result = agent.run()
+    except StoppedError:
+        report()
+        return 1
+    hosts.finish()
+    first = hosts.order if hosts.order is not None else len(meeting.hosts)
+    report(
+        Exit(rank, failure.exitcode, failure.timestamp, meeting.node, first, ending.began)
+        for rank, failure in result.failures.items()
+    )
     return 1 if result.is_failed() else 0
 
 
@@ -133,36 +212,26 @@ def _read(run_file: Path, *, shared: bool) -> RunPlan:
     return read_runfile(run_file, os.environ.get(DIGEST))
 
 
-def _agent(cluster: ClusterPlan, run_file: Path, log_dir: Path, node: int | None) -> LocalElasticAgent:
-    alone = node is None
-    host = cluster.hosts[node or 0]
-    port = _free_port(cluster.master_port, any_other=alone) if not node else cluster.master_port
-    rendezvous = RendezvousParameters(
-        backend="static",
-        endpoint=f"{cluster.master_addr}:{port}",
-        run_id=f"neox-{os.getpid()}" if alone else "neox",
-        min_nodes=1 if alone else len(cluster.hosts),
-        max_nodes=1 if alone else len(cluster.hosts),
-        local_addr=cluster.master_addr if alone else host.name,
-        rank=node or 0,
-        timeout=60,
-    )
+def _agent(cluster: ClusterPlan, run_file: Path, log_dir: Path, meeting: Meeting | None) -> Agent:
+    host = cluster.hosts[meeting.node if meeting else 0]
+    port = meeting.port if meeting else _free_port(cluster.master_port, any_other=True)
+    address = cluster.master_addr
     rank = python("neox_core.run.rank", str(run_file))
     spec = WorkerSpec(
         role="rank",
         local_world_size=host.slots,
         entrypoint=rank[0],
         args=rank[1:],
-        rdzv_handler=get_rendezvous_handler(rendezvous),
+        rdzv_handler=meeting or StaticTCPRendezvous(address, port, 0, 1, f"neox-{os.getpid()}", timeout=60),
         max_restarts=0,
         monitor_interval=0.1,
-        master_addr=cluster.master_addr,
+        master_addr=address,
         master_port=port,
-        local_addr=cluster.master_addr if alone else host.name,
+        local_addr=host.name if meeting else address,
     )
     known = signature(LocalElasticAgent).parameters  # torch 2.11 cannot be told, and gives the ranks 30 s
     patience = {"shutdown_timeout": SHUTDOWN_S} if "shutdown_timeout" in known else {}
-    return LocalElasticAgent(spec, RankLogs(log_dir), exit_barrier_timeout=5, **patience)
+    return Agent(spec, RankLogs(log_dir), exit_barrier_timeout=BARRIER_S, **patience)
 
 
 def _free_port(wanted: int, *, any_other: bool) -> int:
@@ -180,35 +249,34 @@ def _free_port(wanted: int, *, any_other: bool) -> int:
     raise UsageError(f"port {wanted} of {socket.gethostname()} is taken", hint="set `master_port` to a free one")
 
 
-def _ranks(agent: LocalElasticAgent) -> list[Rank]:
-    """Those that were started."""
-    workers = [each for each in agent.get_worker_group().workers if each.id]
-    return [Rank(each.global_rank, each.local_rank, int(each.id)) for each in workers]
-
-
-def _pass_signals_on(agent: LocalElasticAgent, stalls: StallWatch) -> None:
+def _pass_signals_on(agent: Agent, stalls: StallWatch, asked: threading.Event) -> None:
     """Ask every rank to stop, once for each time that this process is asked to; those to come, as soon as they are."""
 
     def pass_on(signum: int, frame: FrameType | None) -> None:
-        ranks = _ranks(agent)
+        asked.set()
+        ranks = agent.ranks()
         if not ranks:
             again = threading.Timer(0.2, os.kill, (os.getpid(), signum))
             again.daemon = True
             again.start()
-        for rank in ranks:
-            stalls.asked = True
-            with suppress(ProcessLookupError):  # it has ended already
-                os.kill(rank.pid, signal.SIGTERM)
+        stalls.asked |= bool(ranks)
+        _send(signal.SIGTERM, ranks)
 
     for signum in STOP_SIGNALS:
         signal.signal(signum, pass_on)
+
+
+def _send(signum: signal.Signals, ranks: Iterable[Rank]) -> None:
+    for rank in ranks:
+        with suppress(ProcessLookupError):  # it has ended already
+            os.kill(rank.pid, signum)
 
 
 def _watch(follow: Callable[..., None], *args: object) -> None:
     threading.Thread(target=follow, args=args, daemon=True).start()
 
 
-def _follow_parent(agent: LocalElasticAgent, starter: str | None) -> None:
+def _follow_parent(starter: str | None) -> None:
     """Stop the ranks when the process that started this one is gone, which may be before this one can look."""
     parent = os.getppid()
     while os.getppid() == parent and (starter is None or _is_there(int(starter))):
@@ -224,30 +292,31 @@ def _is_there(pid: int) -> bool:
     return True
 
 
-def _follow_stdin(agent: LocalElasticAgent) -> None:
+def _follow_stdin(agent: Agent) -> None:
     """Stop the ranks and exit when the connection to the first machine is gone."""
     while os.read(0, 4096):
         continue
-    os.kill(os.getpid(), signal.SIGTERM)
-    _leave_later(agent)
+    Ending(agent).begin(lambda: None)
 
 
-def _follow_request(agent: LocalElasticAgent, request: Path) -> None:
-    """Stop the ranks when asked to: without a time limit, unless a host has failed."""
-    while not request.exists():
-        time.sleep(0.2)
-    os.kill(os.getpid(), signal.SIGTERM)
-    while request.read_text(encoding="utf-8") != FAILED:
-        time.sleep(0.2)
-    _leave_later(agent)
+@define
+class Ending:
+    """The end of all ranks of this host within SHUTDOWN_S, and then of this process, whatever it waits for."""
 
+    agent: Agent
+    began: float | None = None
 
-def _leave_later(agent: LocalElasticAgent) -> None:
-    """End this process when the ranks have had their time; one that is still there leaves with its parent."""
-    deadline = time.monotonic() + SHUTDOWN_S
-    while time.monotonic() < deadline and any(worker.id for worker in agent.get_worker_group().workers):
-        time.sleep(0.2)
-    os._exit(1)
+    def begin(self, report: Callable[[], None]) -> None:
+        """report: called where this process does not come to report by itself."""
+        self.began = time.time()
+        os.kill(os.getpid(), signal.SIGTERM)
+        end = time.monotonic() + SHUTDOWN_S
+        while time.monotonic() < end and any(_is_there(each.pid) for each in self.agent.ranks()):
+            time.sleep(LOOK_S)
+        _send(signal.SIGKILL, self.agent.ranks())
+        time.sleep(REPORT_S)
+        report()
+        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict, frozen
+from attrs import asdict, field, frozen
 
 from neox_core.errors import NeoxError, in_words
 
@@ -16,18 +17,45 @@ SHUTDOWN_S = 20
 """How long ranks may take to stop once one of them has failed."""
 STOP = "stop"
 """File in the folder of a run on several hosts that asks their agents to stop the ranks."""
+SECRET = ".hosts"  # noqa: S105 - the name of a file
+"""File in the folder of a run on several hosts with the token of the run, which only its user can read."""
 FAILED = "failed"
 """The content of `stop` when a host has failed, so that no rank waits for the others."""
+MARK = "neox-host"
+"""Begins the lines that agents write to the process that started them."""
 CRASHES = frozenset({signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 
 
 @frozen
 class Exit:
-    """A rank that did not end well. exit_code as of `subprocess`: negative for a signal; noticed_at in unix seconds."""
+    """A rank that did not end well. exit_code as of `subprocess`: negative for a signal.
+
+    noticed_at, ended_at: unix seconds of the clock of its host: this exit; the moment from which the agent ended ranks,
+    None if that was the first exit. host, order: number of the host, and its place among those that failed.
+    """
 
     rank: int
     exit_code: int
     noticed_at: float
+    host: int = 0
+    order: int = 0
+    ended_at: float | None = None
+
+
+@frozen
+class HostReport:
+    """How one host of several ended. asked: a signal told its agent to stop. lost: silent hosts, and their seconds."""
+
+    node: int
+    exits: tuple[Exit, ...] = ()
+    asked: bool = False
+    lost: Mapping[int, float] = field(factory=dict)
+    closed: str = ""
+
+
+def say_to_first(what: str, words: str = "") -> None:
+    """A line from an agent to the process that started it: `MARK here|waiting|met|failed ...`."""
+    os.write(2, f"{MARK} {what} {words}\n".encode())
 
 
 def telling(main: Callable[[], int], run_dir: Path) -> int:
@@ -53,15 +81,20 @@ def clear_failures(run_dir: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def write_exits(run_dir: Path, node: int, exits: Iterable[Exit]) -> None:
-    """node<N>.json: the ranks of one host that did not end well; none when all did."""
-    write_whole(run_dir / f"node{node}.json", json.dumps([asdict(each) for each in exits]))
+def write_report(run_dir: Path, report: HostReport) -> None:
+    """node<N>.json: how a host ended, also when its ranks ended well."""
+    write_whole(run_dir / f"node{report.node}.json", json.dumps(asdict(report)))
 
 
-def read_exits(run_dir: Path) -> tuple[Exit, ...]:
-    """What the hosts that came to an end have written."""
-    files = sorted(run_dir.glob("node*.json"))
-    return tuple(Exit(**each) for file in files for each in json.loads(file.read_text(encoding="utf-8")))
+def read_reports(run_dir: Path) -> dict[int, HostReport]:
+    """What the hosts that came to an end have written, by their number."""
+    found = {}
+    for file in sorted(run_dir.glob("node*.json")):
+        content = json.loads(file.read_text(encoding="utf-8"))
+        content["exits"] = tuple(Exit(**each) for each in content["exits"])
+        content["lost"] = {int(node): seconds for node, seconds in content["lost"].items()}
+        found[content["node"]] = HostReport(**content)
+    return found
 
 
 def write_whole(file: Path, text: str) -> None:
@@ -71,40 +104,60 @@ def write_whole(file: Path, text: str) -> None:
     temporary.replace(file)
 
 
-def write_failure(run_dir: Path, exits: Iterable[Exit], log_dir: Path, *, killed_after: float) -> None:
-    """Write failure.json for the rank that failed first.
+def first_failure(run_dir: Path, exits: Iterable[Exit], *, killed_after: float) -> tuple[int, Exit]:
+    """(how sure it is, 0: surely; the exit that came first).
 
     Ranks that fail because another one is gone do so within the same moment, so time alone does not tell:
-    a crash comes first, then what a rank itself reported in failure.rank<N>.json (by its own clock, and its
+    a crash comes first, then what a rank itself reported in failure.rank<N>.json (its
     complaints about lost peers last), then any other exit. Where ranks were ended since one makes no progress, that one
-    comes before those that wait. A rank killed `killed_after` seconds or more after the
-    first exit was killed by the launcher itself.
+    comes before those that wait. A rank killed `killed_after` seconds or more after its agent began to end ranks was
+    killed by the agent. Times are compared within one host only, since the clocks of hosts differ; between hosts
+    the order counts in which they told the first one.
     """
     exits = tuple(exits)
-    first = min(one.noticed_at for one in exits)
-    reports = {one.rank: _report(run_dir, one.rank) for one in exits}
+    began = dict[int, float]()
+    for one in exits:
+        since = one.noticed_at if one.ended_at is None else min(one.noticed_at, one.ended_at)
+        began[one.host] = min(began.get(one.host, since), since)
 
-    def order(one: Exit) -> tuple[int, float]:
-        report, stopped = reports[one.rank], one.noticed_at - first >= killed_after - 1
+    def order(one: Exit) -> tuple[int, int, float]:
+        report, killed = _report(run_dir, one.rank), one.noticed_at - began[one.host] >= killed_after - 1
+        said_at = float(report.get("time", one.noticed_at))
         if report.get("stalled"):
-            return (4 if report.get("lost_peer") else 0), float(report.get("time", one.noticed_at))
-        if one.exit_code == -signal.SIGTERM or (one.exit_code == -signal.SIGKILL and stopped):
-            return 5, one.noticed_at
+            return (4 if report.get("lost_peer") else 0), one.order, said_at
+        if one.exit_code == -signal.SIGTERM or (one.exit_code == -signal.SIGKILL and killed):
+            return 5, one.order, one.noticed_at
         if -one.exit_code in CRASHES:
-            return 0, one.noticed_at
+            return 0, one.order, one.noticed_at
         if report:
-            return (4 if report.get("lost_peer") else 1), float(report.get("time", one.noticed_at))
-        return (2 if one.exit_code < 0 else 3), one.noticed_at
+            return (4 if report.get("lost_peer") else 1), one.order, said_at
+        return (2 if one.exit_code < 0 else 3), one.order, one.noticed_at
 
     cause = min(exits, key=order)
-    report = reports[cause.rank]
+    return order(cause)[0], cause
+
+
+def write_failure(
+    run_dir: Path,
+    exits: Iterable[Exit],
+    log_dir: Path,
+    *,
+    killed_after: float,
+    hosts: Sequence[str] = (),
+    asked: bool = False,
+) -> None:
+    """Write failure.json for the rank that failed first. hosts: names, where there are several. asked: by a signal."""
+    _, cause = first_failure(run_dir, exits, killed_after=killed_after)
+    report = _report(run_dir, cause.rank)
+    message = report.get("message", "") or _describe(cause.exit_code)
     failure = {
         "rank": cause.rank,
         "exit_code": cause.exit_code,
-        "message": report.get("message", "") or _describe(cause.exit_code),
+        "message": f"on host {hosts[cause.host]}: {message}" if hosts else message,
         "hint": report.get("hint", ""),
         "users_mistake": bool(report.get("users_mistake")),
         "log": str(log_dir / f"rank{cause.rank}.log"),
+        "asked": asked,
     }
     write_whole(run_dir / "failure.json", json.dumps(failure, indent=1) + "\n")
 

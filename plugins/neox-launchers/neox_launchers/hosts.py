@@ -1,102 +1,116 @@
-"""`python -m neox_launchers.hosts RUN_FILE LOG_DIR COMMAND...`: run pdsh, mpirun or srun, and stop every host.
+"""`python -m neox_launchers.hosts RUN_FILE LOG_DIR COMMAND...`: run pdsh, mpirun or srun, and end every host.
 
 The hosts share the folder of the run: `stop` in it asks their agents to stop the ranks, node<N>.json says how the ranks
 of a host ended. What the command and the agents say goes to LOG_DIR/hosts.log. Exit code 0 when all ranks ended well.
+After the first failure the hosts have `end-timeout`; then the command and its children are killed.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
+import secrets
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from types import FrameType
 from typing import IO, cast
 
 from neox_core.errors import RankError, run_main
-from neox_core.plan.runfile import DIGEST, RunPlan, read_runfile
-from neox_launchers.failure import (
-    FAILED,
-    SHUTDOWN_S,
-    STOP,
-    clear_failures,
-    read_exits,
-    telling,
-    write_failure,
-    write_whole,
-)
+from neox_core.plan.runfile import DIGEST, read_runfile
+from neox_launchers.agents import names, settings_of
+from neox_launchers.failure import SECRET, STOP, clear_failures, telling, write_whole
+from neox_launchers.listening import Listener
+from neox_launchers.verdict import judge
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_OF_A_HOST = re.compile(
-    r"pdsh@[^:]*: (?P<pdsh>[^:]+): "
-    r"|srun: error: (?P<task>\S+): tasks? "
-    r"|srun: error: Node failure on (?P<node>\S+)"
-)
-"""What pdsh and srun themselves say of a host: that it cannot be reached, or that its agent did not end well."""
-KEPT_LINES = 10
+LOOK_S = 0.1
+TERM_S = 2.0
+"""For the command to end by SIGTERM, before it is killed with its children."""
+SSH_VARIABLES = ("PDSH_SSH_ARGS_APPEND", "OMPI_MCA_plm_rsh_args", "HYDRA_LAUNCHER_EXTRA_ARGS")
+"""By which pdsh, Open MPI and Hydra take options for ssh."""
 
 
 def main() -> int:
     run_file, log_dir, argv = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
     plan, run_dir = read_runfile(run_file, os.environ.get(DIGEST)), run_file.parent
+    settings = settings_of(plan)
     clear_failures(run_dir)
+    _write_token(run_dir)
+    listener = Listener(run_dir, names(plan), settings, Path(argv[0]).name)
 
     def ask(signum: int, frame: FrameType | None) -> None:
+        listener.asked_at = listener.asked_at or time.monotonic()
         if not (run_dir / STOP).exists():
             write_whole(run_dir / STOP, "asked")
 
     for signum in STOP_SIGNALS:
         signal.signal(signum, ask)
     log_dir.mkdir(parents=True, exist_ok=True)
-    with (log_dir / "hosts.log").open("w", encoding="utf-8") as log, _start(argv) as process:
-        lost, said = _listen(cast("IO[str]", process.stderr), log, run_dir)
-    return _judge(plan, run_dir, log_dir, process.returncode, lost, said)
+    with (log_dir / "hosts.log").open("w", encoding="utf-8") as log:
+        process = _start(argv, settings.host_timeout)
+        stderr = cast("IO[str]", process.stderr)
+        reader = threading.Thread(target=listener.read, args=(stderr, log), daemon=True)
+        reader.start()
+        overdue = ""
+        while process.poll() is None and not overdue:
+            time.sleep(LOOK_S)
+            overdue = listener.look(time.monotonic())
+        if overdue:
+            _end(process)
+        reader.join(LOOK_S if overdue else TERM_S)  # a child that is left may hold the pipe open
+    return judge(plan, run_dir, log_dir, process.returncode, listener, overdue)
 
 
-def _start(argv: list[str]) -> subprocess.Popen[str]:
+def _write_token(run_dir: Path) -> None:
+    """A new token of this run, for its user alone."""
+    file = run_dir / SECRET
+    file.unlink(missing_ok=True)
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+        opened.write(secrets.token_hex(16))
+
+
+def _start(argv: list[str], host_timeout: int) -> subprocess.Popen[str]:
+    every = max(1, host_timeout // 4)
+    options = f"-oServerAliveInterval={every} -oServerAliveCountMax=3 -oConnectTimeout={host_timeout}"
+    ssh = {name: " ".join(filter(None, (os.environ.get(name), options))) for name in SSH_VARIABLES}
+    pipes = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     try:
-        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
+        return subprocess.Popen(argv, env=os.environ | ssh, text=True, errors="replace", **pipes)  # type: ignore[call-overload,no-any-return]
     except OSError as error:
         raise RankError(f"cannot start {argv[0]}: {error.strerror}", hint=f"install {argv[0]}") from error
 
 
-def _listen(stderr: IO[str], log: IO[str], run_dir: Path) -> tuple[str | None, list[str]]:
-    """(first host that failed, the last lines of what was said before). The others are stopped as soon as one has."""
-    lost, said = None, list[str]()
-    for line in stderr:
-        log.write(line)
-        log.flush()
-        match = _OF_A_HOST.match(line)
-        if lost is None:
-            said = [*said, line.strip()][-KEPT_LINES:]
-        if match and lost is None:
-            lost = match[match.lastgroup or 0]
-            write_whole(run_dir / STOP, FAILED)
-    return lost, said
+def _end(process: subprocess.Popen[str]) -> None:
+    """End the command, and what it has started here."""
+    children = descendants(process.pid)
+    process.terminate()
+    try:
+        process.wait(TERM_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for pid in children:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
 
 
-def _judge(plan: RunPlan, run_dir: Path, log_dir: Path, code: int, lost: str | None, said: list[str]) -> int:
-    """Report which rank failed first; where none did, which host, and its last output."""
-    exits = read_exits(run_dir)
-    if exits:
-        write_failure(run_dir, exits, log_dir, killed_after=SHUTDOWN_S)
-    elif code != 0:
-        names = [host.name for host in plan.cluster.hosts]
-        rank = sum(host.slots for host in plan.cluster.hosts[: names.index(lost)]) if lost in names else 0
-        reason = [line.removeprefix("error: ") for line in said if not _OF_A_HOST.match(line)] or said
-        failure = {
-            "rank": rank,
-            "exit_code": RankError.exit_code,
-            "message": f"host {lost}: {'; '.join(reason)}" if lost else "; ".join(reason),
-            "hint": f"see the output of the hosts: {log_dir / 'hosts.log'}",
-            "users_mistake": True,
-            "log": str(log_dir / "hosts.log"),
-        }
-        write_whole(run_dir / "failure.json", json.dumps(failure, indent=1) + "\n")
-    return 1 if exits or code != 0 else 0
+def descendants(pid: int) -> list[int]:
+    """Processes that `pid` and its children have started."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text(encoding="utf-8").rpartition(") ")[2].split()[1])
+        except (OSError, ValueError, IndexError):  # it has ended
+            continue
+    found = [pid]
+    for each in found:
+        found += [child for child, parent in parents.items() if parent == each]
+    return found[1:]
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def local(plan: RunPlan, run_file: Path, settings: LauncherSettings) -> LaunchCo
     except MemoryError as error:
         raise UsageError(f"torch has no room: {error}", hint="raise the limit: ulimit -v unlimited") from None
     argv = python("neox_launchers.elastic", str(run_file), str(logs(run_file, settings)))
-    return LaunchCommand(argv, environment(plan))
+    return LaunchCommand(argv, environment(plan) | {"NEOX_MEET_TIMEOUT_S": str(settings.meet_timeout)})
 
 
 def logs(run_file: Path, settings: LauncherSettings) -> Path:

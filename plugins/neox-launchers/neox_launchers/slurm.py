@@ -17,13 +17,14 @@ from neox_launchers.settings import SlurmSettings
 def slurm(plan: RunPlan, run_file: Path, settings: SlurmSettings) -> LaunchCommand:
     """The plan's ranks on its hosts by srun; on a single host that is this machine, as `local` does it.
 
-    srun uses the allocation it finds itself in. A host that fails does not make it kill the others: they are asked, by
-    the file `stop`, and so save.
+    srun uses the allocation it finds itself in. A host that fails does not make it kill the others at once: they end
+    by themselves and report. What is left after twice `end-timeout`, srun kills.
     """
     hosts = names(plan)
     count = str(len(hosts))
     places = ("--nodes", count, "--ntasks", count, "--ntasks-per-node", "1", "--nodelist", ",".join(hosts))
-    no_guesses = ("--mpi", "none", "--cpu-bind", "none", "--kill-on-bad-exit=0", "--wait", "0", "--export", "ALL")
+    patience = ("--kill-on-bad-exit=0", "--wait", str(2 * settings.end_timeout))
+    no_guesses = ("--mpi", "none", "--cpu-bind", "none", *patience, "--export", "ALL")
 
     said = {"--comment": settings.comment, "--account": settings.account}
     more = (word for option, value in said.items() if value is not None for word in (option, value))

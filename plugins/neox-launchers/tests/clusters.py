@@ -1,29 +1,38 @@
 """Hosts for tests of launchers: stand-ins for pdsh and mpirun, sshd of one's own, and a Slurm cluster of one's own."""
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+from attrs import evolve
+from neox_author.testing import example_plan, load_only
+
+from neox_core.plan.component import offered
+from neox_core.plan.runfile import Host, RunPlan
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 
 STAND_IN = """\
 #!{python}
 # pdsh as far as it is needed here: %n and %% in the command, a shell a host, its stdin open for as long as this lives
-import subprocess, sys, time
+import os, subprocess, sys, time
 hosts, words = sys.argv[sys.argv.index("-w") + 1].split(","), sys.argv[sys.argv.index("-w") + 2 :]
 ends = "\\0"
 command = " ".join(words).replace("%%", ends)
 running = {{}}
 for index, host in enumerate(hosts):
-    if host.startswith("127."):
-        text = command.replace("%n", str(index)).replace(ends, "%")
-        running[host] = subprocess.Popen(["sh", "-c", text], stdin=subprocess.PIPE)
+    if host[0].isdigit():
+        text, place = command.replace("%n", str(index)).replace(ends, "%"), os.environ.get(f"NS_{{index}}")
+        way = ["ip", "netns", "exec", place] if place else []
+        running[host] = subprocess.Popen([*way, "sh", "-c", text], stdin=subprocess.PIPE)
     else:
         sys.stderr.write(f"pdsh@here: {{host}}: connect: Connection timed out\\n")
         sys.stderr.flush()
@@ -69,13 +78,13 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def sshd(folder: Path) -> dict[str, str]:
-    """A daemon of one's own on both addresses, with a key of its own, and how pdsh gets there."""
+def sshd(folder: Path, hosts: Sequence[str] = HOSTS, inside: Sequence[str] = ()) -> dict[str, str]:
+    """A daemon of one's own on these addresses, with a key of its own, and how pdsh gets there. inside: a command."""
     (port,) = free_ports(1)
     for key in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
     (folder / "user.pub").rename(folder / "authorized")
-    listen = "".join(f"ListenAddress {host}\n" for host in HOSTS)
+    listen = "".join(f"ListenAddress {host}\n" for host in hosts)
     (folder / "sshd_config").write_text(
         f"Port {port}\n{listen}HostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\nStrictModes no\n"
         f"PidFile {folder}/sshd.pid\nUsePAM no\nPasswordAuthentication no\n"
@@ -85,7 +94,7 @@ def sshd(folder: Path) -> dict[str, str]:
         f" UserKnownHostsFile {folder}/known\n LogLevel ERROR\n"
     )
     Path("/run/sshd").mkdir(exist_ok=True)
-    subprocess.run([shutil.which("sshd"), "-f", folder / "sshd_config"], check=True)
+    subprocess.run([*inside, shutil.which("sshd"), "-f", folder / "sshd_config"], check=True)
     ssh = f"-F {folder}/ssh_config"
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return {"PDSH_SSH_ARGS_APPEND": ssh, "OMPI_MCA_plm_rsh_args": ssh, **as_root}
@@ -135,6 +144,69 @@ def real_ways() -> list[tuple[str, Callable[[Path], dict[str, str]]]]:
     ways = [("pdsh", sshd, "pdsh"), ("openmpi", sshd, "mpirun"), ("slurm", slurm, "srun")]
     daemons = {sshd: ("sshd", "ssh-keygen"), slurm: ("munged", "slurmctld", "slurmd")}
     return [(launcher, way) for launcher, way, program in ways if there(program, *daemons[way])]
+
+
+class OtherHost:
+    """A network namespace in the place of a second host: its own addresses, and a cable that can be pulled."""
+
+    _numbers = itertools.count()
+
+    def __init__(self) -> None:
+        number = next(self._numbers)  # a namespace stays for a moment after it was deleted
+        self.name = f"neox{os.getpid() % 10_000}-{number}"
+        self.addresses = tuple(f"10.{200 + number}.{os.getpid() % 250}.{each}" for each in (1, 2))
+        here, there = f"{self.name}a", f"{self.name}b"
+        _ip("netns", "add", self.name)
+        _ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", self.name)
+        _ip("address", "add", f"{self.addresses[0]}/24", "dev", here)
+        _ip("link", "set", here, "up")
+        for words in (("address", "add", f"{self.addresses[1]}/24", "dev", there), ("link", "set", there, "up")):
+            _ip("-n", self.name, *words)
+        _ip("-n", self.name, "link", "set", "lo", "up")
+
+    def pull_the_cable(self) -> None:
+        _ip("link", "set", f"{self.name}a", "down")
+
+    def power_off(self) -> None:
+        """Nothing that it still sends arrives."""
+        self.pull_the_cable()
+        pids = subprocess.run(["ip", "netns", "pids", self.name], capture_output=True, text=True, check=True)
+        for pid in pids.stdout.split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+    def remove(self) -> None:
+        self.power_off()
+        _ip("netns", "delete", self.name)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+def can_have_hosts() -> bool:
+    """Whether this process may make network namespaces."""
+    if os.geteuid() != 0 or not shutil.which("ip"):
+        return False
+    return subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True).returncode == 0
+
+
+def plan_for(folder: Path, launcher: str, hosts: Sequence[str] = (), port: int = 29500, **settings: Any) -> RunPlan:
+    """Two ranks on the first host and one on the second, started by a launcher with these settings."""
+    plan = example_plan(folder, ranks=[2, 1], port=port)
+    if hosts:
+        places = tuple(Host(name, slots) for name, slots in zip(hosts, (2, 1), strict=True))
+        plan = evolve(
+            plan,
+            cluster=evolve(
+                plan.cluster,
+                hosts=places,
+                master_addr=hosts[0] if hosts[0][0].isdigit() else HOSTS[0],
+                threads_per_rank=1,
+            ),
+        )
+    entry = load_only("neox-launchers").find("launcher", launcher)
+    return evolve(plan, launcher=evolve(offered(entry), settings=settings))
 
 
 def stop_daemons(folder: Path) -> None:

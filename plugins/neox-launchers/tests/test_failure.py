@@ -61,3 +61,41 @@ def test_a_report_cut_off_by_death_is_no_report(tmp_path):
     (tmp_path / "failure.rank0.json").write_text('{"message": "Val')
     write_failure(tmp_path, [Exit(0, 1, 1.0)], tmp_path, killed_after=20)
     assert json.loads((tmp_path / "failure.json").read_text())["message"] == "ended with exit code 1"
+
+
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize("skew", [-5 * HOUR, -20.0, 20.0, 5 * HOUR])
+@pytest.mark.parametrize(
+    ("of_0", "of_1", "reports", "rank"),
+    [
+        ((1, 2), (1, 1), {0: ERROR, 1: ERROR}, 1),  # both raised: the host that told first
+        ((1, 1), (1, 2), {0: ERROR, 1: ERROR}, 0),
+        ((-signal.SIGKILL, 2), (1, 1), {1: LOST}, 0),  # killed, not by its agent, which had begun nothing
+        ((-signal.SIGKILL, 1), (-signal.SIGTERM, 2), {}, 0),
+        ((1, 2), (-signal.SIGTERM, 1), {0: ERROR}, 0),
+    ],
+)
+def test_clocks_of_hosts_that_differ_blame_nobody(tmp_path, skew, of_0, of_1, reports, rank):
+    later = {each: {**report, "time": report["time"] + (skew if each else 0)} for each, report in reports.items()}
+    exits = [(0, of_0[0], 100.0, 0, of_0[1]), (1, of_1[0], 100.0 + skew, 1, of_1[1])]
+    assert cause(tmp_path, exits, later)["rank"] == rank
+    assert cause(tmp_path, exits[::-1], later)["rank"] == rank
+
+
+def test_a_rank_that_its_agent_killed_because_another_host_failed_is_not_the_cause(tmp_path):
+    killed = (0, -signal.SIGKILL, 100.0 + 5 * HOUR, 0, 2, 79.0 + 5 * HOUR)  # 21 s after the agent was told
+    assert cause(tmp_path, [killed, (1, 7, 100.0, 1, 1)])["rank"] == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["Connection closed by peer", "No route to host", "timed out", "Connection refused", "Network is unreachable"],
+)
+def test_a_lost_peer_is_never_the_cause(tmp_path, said):
+    from neox_core.run.exit import write_failure as of_rank
+
+    of_rank(tmp_path, 0, RuntimeError(f"[gloo/tcp] {said} [10.0.0.1]:2345"))
+    write_failure(tmp_path, [Exit(0, 1, 99.0, 0, 1), Exit(1, 7, 100.0, 1, 2)], tmp_path, killed_after=20)
+    assert json.loads((tmp_path / "failure.json").read_text())["rank"] == 1

@@ -9,90 +9,15 @@ import time
 from pathlib import Path
 
 import pytest
-from attrs import evolve
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from clusters import HOSTS, free_ports, real_ways, stand_in, stop_daemons
-from neox_author.testing import build, example_plan, load_only
+from clusters import HOSTS, plan_for, real_ways, stand_in
+from launched import ALL, Run
 
-import neox_core
-from neox_core.plan.runfile import Host, write_runfile
-
-RANK = """\
-import os, signal, sys, time
-from pathlib import Path
-run_dir = Path(sys.argv[1]).parent
-names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "NCCL_NOTE")
-me = os.environ["RANK"]
-asked = []
-signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
-(run_dir / f"here{me}").write_text("\\n".join(os.environ[name] for name in names))
-parent = os.getppid()
-while not asked and os.getppid() == parent:
-    if (run_dir / "fail").exists() and me == "2":
-        sys.exit(7)
-    time.sleep(0.05)
-time.sleep(0.3)
-(run_dir / f"left{me}").write_text(str(len(asked)))
-"""
-
+from neox_core.plan.runfile import write_runfile
 
 WAYS = [("pdsh", stand_in), ("openmpi", stand_in), ("mvapich", stand_in), *real_ways()]
-
-
-class Run:
-    """A launch over several hosts whose ranks say who they are and wait."""
-
-    def __init__(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way, launcher="pdsh", hosts=None, code=RANK
-    ) -> None:
-        hosts = hosts or (("one", "two") if launcher == "slurm" else HOSTS)
-        package = tmp_path / "neox_core" / "run"
-        package.mkdir(parents=True)
-        (tmp_path / "neox_core" / "__init__.py").write_text(f"__path__.append({next(iter(neox_core.__path__))!r})\n")
-        (package / "__init__.py").write_text("")
-        (package / "rank.py").write_text(code)
-        self.daemons = tmp_path / "way"
-        self.daemons.mkdir()
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        monkeypatch.setenv("NCCL_NOTE", 'it\'s 100% "$HOME"')
-        for name, value in way(self.daemons).items():
-            monkeypatch.setenv(name, value)
-        self.folder = tmp_path / "run of two"
-        self.folder.mkdir()
-        (self.port,) = free_ports(1)
-        plan = example_plan(self.folder, ranks=[2, 1], port=self.port)
-        places = tuple(Host(name, slots) for name, slots in zip(hosts, (2, 1), strict=True))
-        cluster = evolve(plan.cluster, hosts=places, master_addr=HOSTS[0], threads_per_rank=1)
-        plan = evolve(plan, cluster=cluster)
-        monkeypatch.chdir(self.folder)
-        write_runfile(plan, Path("run.json"))
-        (self.folder / "failure.json").write_text("{}")
-        (self.folder / "stop").write_text("asked")  # of a run before
-        entry = load_only("neox-launchers").find("launcher", launcher)
-        command = entry.load()(plan, Path("run.json"), build(entry))
-        self.process = subprocess.Popen(
-            command.argv, env={**os.environ, **command.env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-
-    def wait_for(self, *names: str) -> None:
-        """Until all ranks have written their files, or the run is over."""
-        while self.process.poll() is None and not all((self.folder / name).exists() for name in names):
-            time.sleep(0.05)
-        assert all((self.folder / name).exists() for name in names), self.process.communicate()
-
-    def end(self) -> tuple[int, dict]:
-        out, err = self.process.communicate(timeout=60)
-        assert (out, err) == ("", "")
-        failure = self.folder / "failure.json"
-        return self.process.returncode, json.loads(failure.read_text()) if failure.exists() else {}
-
-    def stop_daemons(self) -> None:
-        stop_daemons(self.daemons)
-
-
-ALL = ("here0", "here1", "here2")
 
 
 @pytest.mark.parametrize(("launcher", "way"), WAYS)
@@ -133,7 +58,7 @@ def test_a_rank_that_hangs_is_named_whichever_host_notices(tmp_path, monkeypatch
     run = Run(tmp_path, monkeypatch, stand_in, code=(Path(__file__).parent / "stalling.py").read_text())
     code, failure = run.end()
     assert (code, failure["rank"]) == (1, 2)
-    assert failure["message"].startswith("made no progress for ")
+    assert failure["message"].startswith("on host 127.0.0.2: made no progress for ")
 
 
 def test_a_host_that_cannot_be_reached_is_named_and_the_others_do_not_wait(tmp_path, monkeypatch):
@@ -154,7 +79,7 @@ def test_a_host_that_cannot_be_reached_is_named_and_the_others_do_not_wait(tmp_p
     ],
 )
 def test_a_host_that_slurm_loses_is_named(tmp_path, said, host, rank):
-    write_runfile(example_plan(tmp_path, ranks=[2, 1]), tmp_path / "run.json")
+    write_runfile(plan_for(tmp_path, "slurm"), tmp_path / "run.json")
     srun = "import sys; print(sys.argv[1], 'srun: Job step aborted', sep='\\n', file=sys.stderr); sys.exit(1)"
     argv = [sys.executable, "-m", "neox_launchers.hosts", "run.json", "logs", sys.executable, "-c", srun, said]
     assert subprocess.run(argv, cwd=tmp_path, check=False).returncode == 1
@@ -164,7 +89,7 @@ def test_a_host_that_slurm_loses_is_named(tmp_path, said, host, rank):
 
 @pytest.mark.parametrize("place", ["logs/hosts.log", "stop"])
 def test_a_folder_in_the_place_of_a_file_is_one_error_and_starts_nothing(tmp_path, place):
-    write_runfile(example_plan(tmp_path, ranks=[2, 1]), tmp_path / "run.json")
+    write_runfile(plan_for(tmp_path, "slurm"), tmp_path / "run.json")
     (tmp_path / place).mkdir(parents=True)
     argv = [sys.executable, "-m", "neox_launchers.hosts", "run.json", "logs", "touch", "started"]
     done = subprocess.run(argv, cwd=tmp_path, check=False, capture_output=True, text=True)

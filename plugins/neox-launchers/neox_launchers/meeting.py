@@ -1,0 +1,170 @@
+"""Where the agents of several hosts meet: the store of the first one, in which each run has keys of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+
+from torch.distributed import DistError, PrefixStore, Store, TCPStore
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+
+from neox_core.errors import RankError, UsageError
+from neox_launchers.failure import SECRET, say_to_first
+
+LOOK_S = 0.2
+CALL_S = 10.0
+"""For one call to a store that answers."""
+TELL_S = 10.0
+"""Between two reports of the hosts that are missing."""
+
+
+class StoppedError(Exception):
+    """This agent was asked to stop before all hosts had met."""
+
+
+def read_token(run_dir: Path) -> str:
+    try:
+        return (run_dir / SECRET).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"{run_dir / SECRET} is missing", hint="start the hosts with `neox train`") from None
+
+
+class Meeting(RendezvousHandler):
+    """One agent's way to the others. limit_s: for all hosts to arrive.
+
+    stop: set when this agent is asked to end. request: file that asks all agents to.
+    """
+
+    def __init__(
+        self,
+        hosts: list[str],
+        node: int,
+        address: str,
+        port: int,
+        token: str,
+        limit_s: float,
+        stop: threading.Event,
+        request: Path | None = None,
+    ) -> None:
+        self.hosts, self.node, self.address, self.port = hosts, node, address, port
+        self.token, self.limit_s, self.stop, self.request = token, limit_s, stop, request
+        self.store: Store | None = None
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """The store, when every host has arrived. Raises RankError that names those that have not."""
+        end = time.monotonic() + self.limit_s
+        store = PrefixStore(self.token, self._open(end))
+        store.add(f"beat/{self.node}", 1)
+        if self.node == 0:
+            self._await_all(store, end)
+            store.set("met", "")
+            say_to_first("met")
+        while not store.check(["met"]):
+            self._pause()
+            if time.monotonic() > end + CALL_S:  # the first host gives up before, and names who is missing
+                raise RankError(f"{self.hosts[self.node]} waited {self.limit_s:.0f} s for the other hosts")
+        self.store = store
+        return RendezvousInfo(store, self.node, len(self.hosts), RendezvousStoreInfo(self.address, self.port))
+
+    def _await_all(self, store: Store, end: float) -> None:
+        """Until the other hosts have arrived. Reports from time to time which have not."""
+        missing, told = list(range(1, len(self.hosts))), time.monotonic()
+        while missing := [each for each in missing if not store.check([f"beat/{each}"])]:
+            now = time.monotonic()
+            if now > end:
+                raise RankError(
+                    f"{self._names(missing)} of {len(self.hosts)} hosts did not arrive at {self.address}:{self.port} "
+                    f"within {self.limit_s:.0f} s",
+                    hint="see hosts.log; open this port between the hosts, or raise meet-timeout",
+                )
+            if now > told + TELL_S:
+                told = now
+                say_to_first("waiting", f"{self._names(missing)} of {len(self.hosts)} hosts")
+            self._pause()
+
+    def _names(self, nodes: Iterable[int]) -> str:
+        return ", ".join(self.hosts[each] for each in nodes)
+
+    def _pause(self) -> None:
+        asked = self.request is not None and self.request.exists()  # for all hosts, perhaps since one has failed
+        if asked or self.stop.wait(LOOK_S):
+            raise StoppedError
+
+    def _open(self, end: float) -> Store:
+        """This run's store, which the first host opens and the others find."""
+        mine = json.dumps({"run": hashlib.sha256(self.token.encode()).hexdigest(), "in": str(Path.cwd())})
+        call = timedelta(seconds=CALL_S)
+        if self.node == 0:
+            store = TCPStore(self.address, self.port, None, True, call, wait_for_workers=False, multi_tenant=True)
+            store.set("neox/run", mine)
+            return store
+        self._await_port(end)
+        place = f"{self.address}:{self.port}"
+        hint = "set `master_port` to a port that no other program uses"
+        try:
+            store = TCPStore(self.address, self.port, None, False, call, wait_for_workers=False)
+            first = time.monotonic()
+            while not store.check(["neox/run"]) and time.monotonic() < first + CALL_S:  # it has just been opened
+                self._pause()
+            found = store.check(["neox/run"]) and json.loads(store.get("neox/run"))
+        except (DistError, RuntimeError, ValueError) as error:
+            raise RankError(f"{place} does not answer as a run does: {str(error).splitlines()[0]}", hint=hint) from None
+        if not found or found["run"] != json.loads(mine)["run"]:
+            whose = f"another run, started in {found['in']}" if found else "another program"
+            raise RankError(f"{place} belongs to {whose}", hint=hint)
+        return store
+
+    def _await_port(self, end: float) -> None:
+        """Until the first host can be connected to."""
+        while True:
+            try:
+                socket.create_connection((self.address, self.port), CALL_S).close()
+                return
+            except OSError as error:
+                reason = error.strerror or str(error)
+            if time.monotonic() > end:
+                place = f"{self.address}:{self.port}"
+                raise RankError(
+                    f"{self.hosts[self.node]} did not reach {place} in {self.limit_s:.0f} s: {reason}",
+                    hint=loopback(self.address) or "set `master_addr` to an address of the first host that all reach",
+                )
+            self._pause()
+
+    def get_backend(self) -> str:
+        return "neox"
+
+    @property
+    def use_agent_store(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        """Nothing to close: the store ends with its process."""
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def get_run_id(self) -> str:
+        return "neox"
+
+    def shutdown(self) -> bool:
+        return True
+
+
+def loopback(address: str) -> str:
+    """A hint where the name of the first host means each host itself, as Debian's /etc/hosts has it."""
+    try:
+        found = socket.gethostbyname(address)
+    except OSError:
+        return ""
+    if not found.startswith("127."):
+        return ""
+    return f"{address} is {found} here, which every host takes for itself: set `master_addr`, or correct /etc/hosts"

@@ -1,0 +1,91 @@
+"""Where agents meet: who is awaited, whose port it is, and how an agent that waits is stopped."""
+
+import re
+import socket
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).parent))
+
+from clusters import free_ports
+from neox_launchers.meeting import Meeting, StoppedError, loopback
+
+from neox_core.errors import RankError
+
+HOSTS = ["h0", "h1", "h2"]
+
+
+def meeting(node, port, token="mine", limit_s=30, stop=None):
+    return Meeting(HOSTS, node, "127.0.0.1", port, token, limit_s, stop or threading.Event())
+
+
+@pytest.fixture
+def port():
+    return free_ports(1)[0]
+
+
+def test_all_hosts_share_one_store_whichever_comes_first(port):
+    with ThreadPoolExecutor(3) as pool:
+        found = [pool.submit(meeting(node, port).next_rendezvous) for node in (2, 1, 0)]
+        infos = [each.result() for each in found]
+    infos[0].store.set("said", "by 2")
+    assert [each.store.get("said") for each in infos] == [b"by 2"] * 3
+    assert [each.rank for each in infos] == [2, 1, 0]
+
+
+def test_hosts_that_do_not_arrive_are_named(port, monkeypatch, capfd):
+    monkeypatch.setattr("neox_launchers.meeting.TELL_S", 0.3)
+    first = meeting(0, port, limit_s=2)
+    with ThreadPoolExecutor(2) as pool:
+        other = pool.submit(meeting(1, port, limit_s=2).next_rendezvous)
+        with pytest.raises(RankError, match=r"^h2 of 3 hosts did not arrive at 127.0.0.1:\d+ within 2 s\n"):
+            first.next_rendezvous()
+        other.exception()
+    assert "neox-host waiting h2 of 3 hosts" in capfd.readouterr().err
+
+
+def test_a_run_does_not_join_another_one_on_the_port(port):
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        theirs = pool.submit(meeting(0, port, "theirs", stop=stop).next_rendezvous)
+        where = re.escape(str(Path.cwd()))
+        with pytest.raises(RankError, match=rf"127.0.0.1:{port} belongs to another run, started in {where}\n"):
+            meeting(1, port).next_rendezvous()
+        stop.set()
+        assert isinstance(theirs.exception(), StoppedError)
+
+
+def test_a_program_that_is_no_run_is_told_apart(port):
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", port))
+        stranger.listen()
+
+        def close_all():
+            while True:
+                try:
+                    stranger.accept()[0].close()
+                except OSError:
+                    return
+
+        threading.Thread(target=close_all, daemon=True).start()
+        with pytest.raises(RankError, match=rf"127.0.0.1:{port} does not answer as a run does: "):
+            meeting(1, port, limit_s=1).next_rendezvous()
+
+
+def test_an_agent_that_waits_for_the_first_host_stops_at_once(port):
+    stop = threading.Event()
+    threading.Timer(0.5, stop.set).start()
+    with pytest.raises(StoppedError):
+        meeting(1, port, limit_s=600, stop=stop).next_rendezvous()
+
+
+def test_a_first_host_that_nobody_reaches_is_named(port):
+    with pytest.raises(RankError, match=rf"^h2 did not reach 127.0.0.1:{port} in 1 s: Connection refused\n") as caught:
+        meeting(2, port, limit_s=1).next_rendezvous()
+    assert "127.0.0.1 is 127.0.0.1 here, which every host takes for itself" in caught.value.hint
+    assert loopback("192.0.2.1") == ""
