@@ -57,7 +57,8 @@ def averaged(engine: Engine, groups: Groups) -> Iterator[None]:
 def _whole_averages(engine: Engine, groups: Groups) -> dict[str, Tensor]:
     """The average of each trained parameter of this rank's model, flat. Under ZeRO each rank has a part."""
     mine, shards = averages(engine), {each.name: each for each in engine.shards}
-    apart = groups.data_size > 1 and not all(each.whole and each.stores is None for each in engine.shards)
+    trained = {each.name for each in engine.weights if each.stepped.requires_grad}
+    apart = groups.data_size > 1 and not (all(each.whole for each in engine.shards) and trained <= mine.keys())
     flag = torch.tensor(int(apart), device=engine.device)
     if groups.data_size > 1:
         dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=groups.data)
