@@ -89,15 +89,19 @@ class ComponentRef:
         return PluginError(f"{self.owner}: {message}", hint=f"tell the author of {self.plugin}")
 
     @contextmanager
-    def blamed(self) -> Iterator[None]:
-        """What the component's code raises inside the block names it: PluginError, unless it is a NeoxError."""
+    def blamed(self, clause: str = "") -> Iterator[None]:
+        """What the component's code raises inside the block names it: PluginError, unless it is a NeoxError.
+
+        clause: of its contract, a method and what it does, for the message.
+        """
         try:
             yield
         except NeoxError:
             raise
         except Exception as error:
             hint = f"tell the author of {self.plugin}; `neox --debug` shows the traceback"
-            raise PluginError(f"{self.owner} failed: {cause_of(error, self.target)}", hint=hint) from error
+            where = f" in {clause}" if clause else ""
+            raise PluginError(f"{self.owner} failed{where}: {cause_of(error, self.target)}", hint=hint) from error
 
 
 def offered(entry: "Entry") -> ComponentRef:

@@ -167,7 +167,7 @@ class Events:
     def validation(self, step: int, losses: Sequence[Tensor], split: Split = "valid") -> float:
         loss = self.report.validation(step, losses, split)
         for reference, evaluator in self._evaluators if split == "valid" else ():
-            with undisturbed(), reference.blamed():
+            with undisturbed(), reference.blamed("evaluate(), which returns a float for each name"):
                 values = evaluator.evaluate(step)
             if not isinstance(values, Mapping) or not all(isinstance(each, float) for each in values.values()):
                 raise reference.fault("evaluate() returns a float for each name")

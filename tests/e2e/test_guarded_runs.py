@@ -73,7 +73,10 @@ FAULTS: dict[str, tuple[list[int], str]] = {
     "StateOfTensors": ([1, 1], r"state\(\) is not what JSON holds.*\(at the event `state`\)"),
     "LeavesACollective": ([1, 1], "LeavesACollective"),
     "RewindsUnasked": ([1, 1], r"save\(\) asks to rewind, which it may not"),
-    "EvaluatesOnOneRank": ([1, 1], "evaluator faulty:EvaluatesOnOneRank 1 failed: ZeroDivisionError: no such number"),
+    "EvaluatesOnOneRank": (
+        [1, 1],
+        r"1 failed in evaluate\(\), which returns a float for each name: ZeroDivisionError: no such number",
+    ),
     "Nowhere": ([1, 1], "`where` is one of rank 0, every rank, collective, not 'somewhere'"),
 }
 """By callback of faulty.py: how the two ranks end, and what one of them says."""

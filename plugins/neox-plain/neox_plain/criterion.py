@@ -42,8 +42,7 @@ class Criterion:
         Where labels have weights, all batches are read at once, and it is collective over the data-parallel ranks.
         """
         for batch in batches:
-            with self.reference.blamed():
-                weights = self.objective.weights(batch)
+            weights = self._weights(batch)
             if weights is not None:
                 rest = list(batches)
                 sums = [weights.sum(), *map(self._weight, rest)]
@@ -80,8 +79,12 @@ class Criterion:
         self._sums, self._batches = {}, 0
         return found
 
+    def _weights(self, batch: Batch) -> Tensor | None:
+        with self.reference.blamed("weights(), which gives what each label counts for, or None"):
+            return self.objective.weights(batch)
+
     def _weight(self, batch: Batch) -> Tensor:
-        weights = self.objective.weights(batch)
+        weights = self._weights(batch)
         if weights is None:
             raise self.reference.fault("weights() gives None for some batches, and weights for others")
         return weights.sum()

@@ -1,13 +1,17 @@
 """What batches count for where some of their tokens do not."""
 
+import pytest
 import torch
 from neox_causal_lm.api import NextToken
 from neox_gpt.documents import DocumentRules
+from neox_plain.criterion import Criterion
 from neox_plain.token_weights import shares_of
 from torch.nn import functional as F
 
-from neox_core.contracts.objective import Batch
+from neox_core.contracts.objective import Batch, Loss
+from neox_core.errors import PluginError
 from neox_core.parallel.groups import Groups
+from neox_core.plan.component import ComponentRef
 
 ALONE = Groups(None, None, 0, 1)
 RULES = DocumentRules(eod=3, mask_loss=True)
@@ -37,3 +41,28 @@ def test_a_batch_in_which_nothing_counts_weighs_nothing() -> None:
     some, nothing = torch.zeros(1, 5, dtype=torch.int64), torch.full((1, 5), 3)
     assert torch.stack(list(shares_of(counts(some, nothing), ALONE))).tolist() == [2.0, 0.0]
     assert torch.stack(list(shares_of(counts(nothing, nothing), ALONE))).tolist() == [0.0, 0.0]
+
+
+class RaisesInWeights:
+    """An objective."""
+
+    def __init__(self, plan: object, settings: None) -> None: ...
+
+    def inputs(self, batch: Batch) -> torch.Tensor:
+        return batch.tokens
+
+    def weights(self, batch: Batch) -> torch.Tensor | None:
+        raise ZeroDivisionError("no such weight")
+
+    def loss(self, run: object, batch: Batch) -> Loss:
+        return Loss(torch.zeros(()))
+
+
+def test_a_fault_names_the_clause_of_the_contract() -> None:
+    reference = ComponentRef("objective", "broken", "mine", "1", f"{__name__}:RaisesInWeights")
+    batches = iter([Batch(torch.zeros(1, 2, dtype=torch.int64), None, RULES)])
+    said = (
+        r"mine:broken 1 failed in weights\(\), which gives what each label counts for, .*: ZeroDivisionError: no such"
+    )
+    with pytest.raises(PluginError, match=said):
+        list(Criterion(reference, None).shares(batches, ALONE))
