@@ -11,12 +11,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from neox_core.parallel.spread import spread_of
 from neox_ema.average import averages
 
 if TYPE_CHECKING:
     from neox_core.contracts.engine import Engine
     from neox_core.contracts.events import EvaluationRun
     from neox_core.parallel.groups import Groups
+    from neox_core.parallel.shard import Shard
 
 
 class Evaluator:
@@ -54,11 +56,15 @@ def averaged(engine: Engine, groups: Groups) -> Iterator[None]:
             engine.weights_changed()
 
 
+def _here(shard: Shard) -> bool:
+    """Whether this rank steps all that it has of a parameter, also of one that is spread over data-parallel ranks."""
+    return shard.whole and (shard.stores is None or spread_of(shard.stepped) is not None)
+
+
 def _whole_averages(engine: Engine, groups: Groups) -> dict[str, Tensor]:
     """The average of each trained parameter of this rank's model, flat. Under ZeRO each rank has a part."""
     mine, shards = averages(engine), {each.name: each for each in engine.shards}
-    trained = {each.name for each in engine.weights if each.stepped.requires_grad}
-    apart = groups.data_size > 1 and not (all(each.whole for each in engine.shards) and trained <= mine.keys())
+    apart = groups.data_size > 1 and not all(map(_here, engine.shards))
     flag = torch.tensor(int(apart), device=engine.device)
     if groups.data_size > 1:
         dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=groups.data)
