@@ -76,9 +76,9 @@ def _start(argv: list[str], host_timeout: int) -> subprocess.Popen[str]:
     every = max(1, host_timeout // 4)
     options = f"-oServerAliveInterval={every} -oServerAliveCountMax=3 -oConnectTimeout={host_timeout}"
     ssh = {name: " ".join(filter(None, (os.environ.get(name), options))) for name in SSH_VARIABLES}
-    pipes = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    env, quiet, read = os.environ | ssh, subprocess.DEVNULL, subprocess.PIPE
     try:
-        return subprocess.Popen(argv, env=os.environ | ssh, text=True, errors="replace", **pipes)  # type: ignore[call-overload,no-any-return]
+        return subprocess.Popen(argv, env=env, stdin=quiet, stderr=read, text=True, errors="replace")
     except OSError as error:
         raise RankError(f"cannot start {argv[0]}: {error.strerror}", hint=f"install {argv[0]}") from error
 

@@ -178,7 +178,7 @@ def test_another_optimizer_has_to_begin_anew(plan: RunPlan) -> None:
 
 def test_another_batch_size_is_refused(plan: RunPlan) -> None:
     Run(plan).steps(2).save()
-    with pytest.raises(CheckpointError, match="2 samples in 2 steps; this run takes 4 a step"):
+    with pytest.raises(CheckpointError, match="2 samples in 2 steps; this run takes 8, so"):
         Run(resuming(evolve(plan, batch=evolve(plan.batch, train_batch=4)))).load()
 
 

@@ -82,7 +82,7 @@ def test_what_is_right_passes(config: Any) -> None:
         ({"optimizer": {"type": "Adam", "params": {"lr": -1}}}, "optimizer.params.lr"),
         ({"optimizer": {"tipe": "Adam"}}, "optimizer"),
         ({"optimizer": {"type": "Adamm"}}, "optimizer.type"),
-        ({"compression_training": {}}, ""),
+        ({"compression_training": {"weight_quantisation": {}}}, "compression_training"),
         ({"lr": [1]}, "lr"),
         ([], ""),
     ],

@@ -296,6 +296,8 @@ PLACES: dict[str, str] = {
     "use_checkpoint_lr_scheduler": f"{CHECKPOINT}test_whose_schedule_goes_on",
     "wandb": f"{BLOCKS}test_wandb_gets_one_run_with_every_value",
     "comet": f"{BLOCKS}test_comet_gets_an_experiment_with_a_value_of_each_name_every_so_many_samples",
+    "elasticity": f"{PLUGINS}elasticity/tests/test_rules.py::test_show_prints_batch_and_numbers_of_ranks",
+    "compression_training": f"{PLUGINS}compression/tests/test_training.py::test_distinct_values_of_trained_weights",
     "autotuning": f"{PLUGINS}autotuning/tests/test_tune.py::test_tune_tries_each_stage_and_writes_the_best",
     "data_efficiency": f"{CHOICE}test_steps_read_what_is_easy_enough_and_each_pass_all_of_it",
     "curriculum_learning": f"{CHOICE}test_lengths_grow_and_nothing_is_chosen",

@@ -612,6 +612,12 @@ CASES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...], Machine]] = {
         ("prescale_gradients=true", "gradient_predivide_factor=1", "num_gpus=2"),
         CPU,
     ),
+    "batch_can_grow": (
+        ("rampup-batch-size=[3, 1, 64]", "train_batch_size=8", "train_micro_batch_size_per_gpu=2"),
+        "error: rampup-batch-size: 2 samples are a micro-batch of each data-parallel rank, and 3 or 1",
+        ("rampup-batch-size=[4, 2, 64]", "train_batch_size=8", "train_micro_batch_size_per_gpu=2"),
+        CPU,
+    ),
     "rows_of_a_whole_table": (
         ("sparse_gradients=true",),
         "error: sparse_gradients: the gradient of the head has every row (no-weight-tying: true)",

@@ -9,7 +9,9 @@ LISTS = ("gradient_norm_counts", "lr_scales")
 
 
 def gradients_plan(config: Config) -> dict[str, Any]:
-    """The factors that are not at rest, for `plan.engine`."""
+    """The factors that are not at rest, for `plan.engine`; none where the engine does not list the section."""
+    if GradientsSection not in config.sections:
+        return {}
     section = config.section(GradientsSection)
     found: dict[str, Any] = {} if section.gradient_scale == 1 else {"gradient_scale": section.gradient_scale}
     for key in LISTS:
