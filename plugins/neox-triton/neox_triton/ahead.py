@@ -98,8 +98,10 @@ def launches_of(op: str, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
 def compiled(op: str, launch: Launch, target: str) -> Resources:
     """One kernel compiled for one target, by the compilers that Triton ships."""
     source = ASTSource(launch.fn, *_specialised(launch))
-    stages = {"num_stages": launch.stages} if launch.stages else {}
-    options = {"num_warps": launch.warps, "enable_fp_fusion": True, **stages}
+    more = {"num_stages": launch.stages} if launch.stages else {}
+    if launch.registers and TARGETS[target].backend == "cuda":
+        more["maxnreg"] = launch.registers
+    options = {"num_warps": launch.warps, "enable_fp_fusion": True, **more}
     binary = triton.compile(source, target=TARGETS[target], options=options)
     registers, spills = _nvidia(binary.asm["cubin"]) if "cubin" in binary.asm else _amd(binary.asm["amdgcn"])
     name = launch.fn.fn.__name__.lstrip("_")
@@ -113,7 +115,15 @@ def digest(launch: Launch) -> str:
     """Of what decides the machine code, but for the version of Triton."""
     module: Any = inspect.getmodule(launch.fn.fn)
     sources = [each.src for each in vars(module).values() if isinstance(each, JITFunction)]
-    text = repr((sources, launch.fn.fn.__name__, _specialised(launch), launch.warps, *filter(None, [launch.stages])))
+    text = repr(
+        (
+            sources,
+            launch.fn.fn.__name__,
+            _specialised(launch),
+            launch.warps,
+            *filter(None, [launch.stages, launch.registers]),
+        )
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -150,7 +160,16 @@ def _specialised(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[t
 
 
 def _key(launch: Launch) -> str:
-    return repr((launch.fn.fn.__qualname__, launch.fn.fn.__module__, _specialised(launch), launch.warps, launch.stages))
+    return repr(
+        (
+            launch.fn.fn.__qualname__,
+            launch.fn.fn.__module__,
+            _specialised(launch),
+            launch.warps,
+            launch.stages,
+            launch.registers,
+        )
+    )
 
 
 def _nvidia(cubin: bytes) -> tuple[int, int]:

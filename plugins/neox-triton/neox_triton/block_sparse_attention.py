@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from neox_triton.choices import (
     FORWARD_TILES,
     FORWARD_WARPS,
+    KEY_REGISTERS,
     KEY_STAGES,
     KEY_TILES,
     KEYS_WIDTH,
@@ -112,6 +113,7 @@ class _Launch:
             LONGEST=entries_of(self.block),
             warps=SPARSE_WARPS,
             stages=KEY_STAGES[self.size],
+            registers=KEY_REGISTERS[self.size],
             flops=lambda: self._flops(4),
         )
         if work.num_slots:

@@ -41,6 +41,8 @@ KEYS_WIDTH = 64
 SPARSE_WARPS = 4
 FORWARD_WARPS, KEY_STAGES = {2: SPARSE_WARPS, 4: 8}, {2: 0, 4: 1}
 """By the bytes of a number: registers hold both factors of a product in fp32. Stages 0: as Triton has them."""
+KEY_REGISTERS = {2: 0, 4: 255}
+"""Without a limit the assembler spills up to 32 bytes a thread to fit one more program, though registers are left."""
 TALL = 64
 """Tokens of the rows of small blocks that a program of block-sparse attention takes together."""
 LONGEST_LIST = 4096

@@ -16,7 +16,10 @@ from torch import Tensor
 
 @frozen(eq=False)
 class Launch:
-    """One start of a kernel: `fn` with arguments, compile-time constants, warps, and stages, 0: as Triton has them."""
+    """One start of a kernel: `fn` with arguments, compile-time constants and warps.
+
+    stages, and the most registers of a thread on NVIDIA GPUs; 0: as Triton has them.
+    """
 
     fn: Any
     arguments: tuple[Any, ...]
@@ -25,6 +28,7 @@ class Launch:
     passes: dict[int, int]
     flops: int
     stages: int = 0
+    registers: int = 0
 
     @property
     def name(self) -> str:
@@ -58,21 +62,26 @@ def launch(
     *arguments: Any,
     warps: int,
     stages: int = 0,
+    registers: int = 0,
     passes: dict[int, int] | None = None,
     flops: Callable[[], int] | None = None,
     **constants: Any,
 ) -> None:
     """Start `fn` on `grid`. Products and sums may be fused, which the interpreter does not do.
 
+    stages, registers: as of `Launch`.
+
     passes: how often the tensors at some places are read or written, where it is not once, and flops: of products of
     matrices, are for a model of the traffic.
     """
     record = _RECORD.get()
     if record is not None:
-        record.append(Launch(fn, arguments, constants, warps, passes or {}, flops() if flops else 0, stages))
+        record.append(Launch(fn, arguments, constants, warps, passes or {}, flops() if flops else 0, stages, registers))
     else:
-        pipeline = {"num_stages": stages} if stages else {}
-        fn[grid](*arguments, **constants, num_warps=warps, enable_fp_fusion=True, **pipeline)
+        more = {"num_stages": stages} if stages else {}
+        if registers and torch.version.hip is None:
+            more["maxnreg"] = registers
+        fn[grid](*arguments, **constants, num_warps=warps, enable_fp_fusion=True, **more)
 
 
 def interpreted() -> bool:

@@ -71,3 +71,14 @@ def test_block_sparse_attention_of_fp32_spills_nothing(target: str) -> None:
     assert {each.fn.fn.__name__ for each in picked} == {"forward", "backward_queries", "backward_keys"}
     for launch in picked:
         assert compiled("block_sparse_attention", launch, target).spills == 0
+
+
+@pytest.mark.parametrize(("width", "documents"), [(64, False), (128, True), (256, True)])
+def test_keys_of_small_blocks_in_fp32_spill_nothing_under_dropout(width: int, documents: bool) -> None:
+    launches = launches_of("block_sparse_attention", torch.float32)
+    small = [each for each in launches if each.constants.get("BLOCK") == 16 and each.constants["DIM"] == width]
+    (launch,) = (each for each in small if each.fn.fn.__name__ == "backward_keys")
+    assert launch.constants["DROPS"]
+    launch = evolve(launch, constants={**launch.constants, "DOCUMENTS": documents})
+    for target in ("sm_80", "sm_90", "sm_100"):
+        assert compiled("block_sparse_attention", launch, target).spills == 0
