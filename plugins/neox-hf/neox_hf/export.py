@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from attrs import asdict, evolve
 from neox_gpt.api import FoldedReader, build_on_meta, gpt_plan_in
 from torch import Tensor, nn
 
 from neox_core.checkpoint.read import CheckpointReader
-from neox_core.errors import CheckpointError, ConfigError, UsageError, run_main
-from neox_core.hooks.component import load_path
-from neox_core.plan.runfile import receive_plan
+from neox_core.errors import CheckpointError, ConfigError, NeoxError, UsageError, run_main
+from neox_core.hooks.component import cause_of, load_path
+from neox_core.plan.runfile import ComponentRef, receive_plan, with_components
 from neox_core.terminal import echo
 from neox_hf.import_checkpoint import read_weights
 from neox_hf.published_files import Published, write_published
@@ -81,7 +82,13 @@ def _compare(reader: CheckpointReader, written: Path, model: GPTPlan, rows: int,
     tokens = torch.randint(
         rows, (1, min(64, model.max_position_embeddings)), generator=torch.Generator().manual_seed(0)
     )
-    theirs = family.logits(written, tokens)
+    try:
+        theirs = family.logits(written, tokens)
+    except NeoxError:
+        raise
+    except Exception as error:  # of another library, which checks values in its own way
+        cause = cause_of(error, "transformers")
+        raise CheckpointError(f"{written}: the family's own implementation does not take it: {cause}") from error
     if theirs is None:
         return ["what was written is the checkpoint, bit by bit; no other implementation is installed to compare with"]
     ours = logits_layer_by_layer(reader, model, rows, tokens)
@@ -121,6 +128,15 @@ def _leave(block: nn.Module) -> None:
     block.to("meta")
 
 
+def as_read(component: ComponentRef) -> ComponentRef:
+    """With settings that its class has checked, as it has them: what a checkpoint holds for 1.0 may be 1.
+
+    One that is not installed stays as it is. Raises PluginError for settings that are not of the class.
+    """
+    settings = component.load()[1] if component.target else None
+    return component if settings is None else evolve(component, settings=asdict(settings))
+
+
 def choose_family(plan: GPTPlan, families: Mapping[str, ModelFamily]) -> ModelFamily:
     """The first of `families` that has the model. Raises ConfigError with the reasons of all."""
     reasons = []
@@ -138,6 +154,7 @@ def main() -> None:
     """`python -m neox_hf.export JSON`: checkpoint, plan, out, families (name -> import path)."""
     raw = json.loads(sys.argv[1])
     plan = receive_plan(raw["plan"])
+    plan = evolve(plan, model=with_components(plan.model, as_read))
     families = {name: load_path(path)() for name, path in raw["families"].items()}
     family = choose_family(gpt_plan_in(plan), families)
     for note in export_hf(Path(raw["checkpoint"]), plan, Path(raw["out"]), family):
