@@ -1,0 +1,458 @@
+"""For each implemented key another value, and what it needs beside it to act; what then becomes of a small config.
+
+A new key is found by itself; where its value cannot be guessed, or it needs something beside it, the tables say so.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import attrs
+import pytest
+from attrs import evolve, frozen
+from neox_deepspeed.config.rules import offload
+from neox_reference.keys import Key, own_keys
+
+from neox_core.config.problem import Problem
+from neox_core.config.report import ProblemsError
+from neox_core.config.schema.convert import block_of, fields_of
+from neox_core.hooks.component import load_path
+from neox_core.hooks.loader import load_plugins
+from neox_core.plan.cluster import Machine
+from neox_core.plan.resolve import prepare_run
+from neox_core.plan.runfile import ComponentRef, RunPlan
+
+CPU, GPU = Machine(0, 4), Machine(4, 4)
+CONFIG = """\
+num-layers: 4
+hidden-size: 64
+num-attention-heads: 4
+max-position-embeddings: 32
+seq-length: 32
+data-impl: mmap
+padded-vocab-size: 256
+train-iters: 100
+train_micro_batch_size_per_gpu: 4
+optimizer: {type: Adam, params: {lr: 1e-3}}
+"""
+Sets = tuple[str, ...]
+
+MOMENTA = ("cycle_min_mom", "cycle_max_mom", "decay_mom_rate")
+# value of a key where none follows from its type
+VALUES = {
+    "hidden_size": "128",
+    "max_position_embeddings": "64",
+    "norm": "rmsnorm",
+    "pos_emb": "rotary",
+    "activation": "geglu",
+    "split": "1,1",
+    "data_impl": "lazy",
+    "tokenizer_type": "CharLevelTokenizer",
+    "mlp_type": "[[[regular], all]]",
+    "model_changes": "[lora]",
+    "compression_training.head_pruning.shared_parameters.method": "topk",
+    "attention_config": "[[[dense], all]]",
+    "sparse_attention": "{block: 8}",
+    "optimizer.type": "SGD",
+    "optimizer.params": "{lr: 0.1}",
+    "optimizer.params.betas": "[0.5, 0.6]",
+    "lr_decay_style": "cosine",
+    "scheduler.type": "WarmupLR",
+    "scheduler.params": "{warmup_num_steps: 7}",
+    "rampup_batch_size": "[4, 4, 16]",
+    "lr_scales": "[['*.bias', 2.0]]",
+    "gradient_norm_counts": "[['*.bias', 2.0]]",
+    "lr_stages": "[{style: cosine, share: 1.0}]",
+    "min_lr": "1e-4",
+    "pipe_parallel_size": "2",
+    "pipe_partition_method": "uniform",
+    "gradient_accumulation_steps": "2",
+    "train_batch_size": "8",
+    "train_data_weights": "[2.0]",
+    "valid_data_weights": "[2.0]",
+    "test_data_weights": "[2.0]",
+    "kernels": "{layer_norm: triton}",
+    "amp.opt_level": "O0",
+    "zero_optimization.stage": "2",
+    "zero_optimization.offload_param.device": "nvme",
+    "zero_optimization.offload_optimizer.device": "nvme",
+    "zero_optimization.sub_group_size": "7",
+    "comet.others": "{a: 1}",
+    "deepspeed_extra_args": "{log_level: info}",
+    "launcher": "pdsh",
+    "include": "a:0",
+    "exclude": "a:0",
+    "num_nodes": "1",
+    "num_gpus": "2",
+    "monitors": "[console]",
+    "callbacks": "[spike_guard]",
+    "evaluators": "[perplexity_by_dataset]",
+    "plugins.require": "[neox-adam]",
+    "comms_logger.prof_ops": "[broadcast]",
+    "activation_checkpointing.number_checkpoints": "4",
+    "sparse_attention.block": "8",
+    "sparse_attention.num_sliding_window_blocks": "5",
+    "sparse_attention.global_block_end_indices": "[2]",
+    "comet.experiment_key": 32 * "a",
+    "device": "cpu",
+    "hostfile": "HOSTS",
+    "autotuning.start_profile_step": "4",
+    "elasticity.micro_batch_sizes": "[2, 4]",
+    "elasticity.min_time": "5",
+    "elasticity.version": "0.1",
+    "curriculum_learning.min_difficulty": "16",
+    "curriculum_learning.schedule_type": "fixed_root",
+    "distributed_backend": "gloo",
+    **{f"scheduler.params.{key}": "0.5" for key in MOMENTA},
+    "autotuning.arg_mappings": "{}",
+    "use_bias_in_attn_output": "false",
+    "rotary_emb_base_in_windows": "500.0",
+    "rotary_scaling": "llama3",
+    "rotary_scaling_factor": "3.0",
+    "rotary_original_positions": "9",
+    "rotary_low_freq_factor": "2.0",
+    "rotary_high_freq_factor": "5.0",
+    "rotary_beta_fast": "30.0",
+    "rotary_beta_slow": "2.0",
+    **dict.fromkeys(("rotary_attention_factor", "rotary_mscale", "rotary_mscale_all_dim"), "0.7"),
+}
+
+RECOMPUTED = ("checkpoint-activations=true", "deepspeed-activation-checkpointing=true", "num_gpus=2")
+RECOMPUTED += ("model-parallel-size=2",)
+PATHS = ("train_data_paths=[a, b]", "valid_data_paths=[a]", "test_data_paths=[a]")
+TEXT = ("tokenizer_type=GPT2BPETokenizer", "vocab_file=a", "merge_file=b")
+IN_FILES = "offload_param: {device: nvme}, offload_optimizer: {device: nvme}"
+STAGE_3 = ("optimizer.type=CPU_Adam", "zero_optimization={stage: 3}")
+TWO = ("num_gpus=2", "device=cpu")
+
+ONE_BIT = "cuda_aware: false, comm_backend_name: gloo"
+ONE_BITS = ("OneBitAdam", "ZeroOneAdam", "OneBitLamb")
+CYCLE = "cycle_min_lr: 1e-4, cycle_max_lr: 1e-3, cycle_momentum: false"
+LENGTHS = "total_curriculum_step: 10, difficulty_step: 8"
+EASY = f"min_difficulty: 8, max_difficulty: 32, schedule_type: fixed_linear, schedule_config: {{{LENGTHS}}}"
+ELASTIC = "max_train_batch_size: 8, micro_batch_sizes: [1, 2]"
+STAGES = "lr_stages=[{style: linear, share: 1.0}]"
+
+LONGER = ("rotary_scaling_factor=2", "rotary_original_positions=8")
+LLAMA_3, YARN = ("rotary_scaling=llama3", *LONGER), ("rotary_scaling=yarn", *LONGER)
+
+# path of a key, or of a block around it -> what it needs to act; the longest counts
+COMPRESSED = "compression_training.weight_quantization"
+INPUTS = "compression_training.activation_quantization"
+BESIDE: dict[str, Sets] = {
+    f"{COMPRESSED}.shared_parameters.enabled": (
+        f"{COMPRESSED}.shared_parameters.quantize_weight_in_forward=true",
+        f"{COMPRESSED}.different_groups.g.params.start_bits=8",
+    ),
+    f"{INPUTS}.shared_parameters.enabled": (f"{INPUTS}.different_groups.g.params.bits=8",),
+    **{
+        f"compression_training.{each}_pruning.shared_parameters.enabled": (
+            f"compression_training.{each}_pruning.different_groups.g.params.dense_ratio=0.5",
+        )
+        for each in ("sparse", "row", "channel")
+    },
+    "compression_training.head_pruning.shared_parameters.enabled": (
+        "compression_training.head_pruning.different_groups={g: {modules: [attention.output]}}",
+        "compression_training.head_pruning.shared_parameters.num_heads=4",
+    ),
+    "gpt_j_tied": ("gpt_j_residual=true",),
+    "use_bias_in_head": ("no_weight_tying=true",),
+    "rotary_emb_base_in_windows": ("sliding_window_width=4",),
+    **dict.fromkeys(("rotary_scaling", "rotary_scaling_factor"), YARN),
+    **dict.fromkeys(("rotary_low_freq_factor", "rotary_high_freq_factor"), LLAMA_3),
+    **dict.fromkeys((f"rotary_{key}" for key in ("beta_fast", "beta_slow", "truncate", "attention_factor")), YARN),
+    "rotary_original_positions": YARN,
+    **dict.fromkeys(
+        ("rotary_mscale", "rotary_mscale_all_dim"), (*YARN, "rotary_mscale=0.5", "rotary_mscale_all_dim=0.6")
+    ),
+    "param_sharing_style": ("num_unique_layers=2",),
+    "reset_position_ids": TEXT,
+    "reset_attention_mask": TEXT,
+    "eod_mask_loss": TEXT,
+    "sample_prompt": TEXT,
+    "make_vocab_size_divisible_by": (*TEXT, "padded_vocab_size=null"),
+    "sparse_attention": ("sparsity=all",),
+    "checkpoint_num_layers": RECOMPUTED,
+    "deepspeed_activation_checkpointing": ("checkpoint_activations=true",),
+    "distribute_checkpointed_activations": ("checkpoint_activations=true", *RECOMPUTED[2:]),
+    **dict.fromkeys(("partition_activations", "synchronize_each_layer"), RECOMPUTED),
+    "checkpoint_in_cpu": (*RECOMPUTED, "device=cuda"),
+    "profile_backward": RECOMPUTED,
+    "contiguous_checkpointing": (*RECOMPUTED, "partition_activations=true"),
+    "activation_checkpointing": (*RECOMPUTED, "partition_activations=true", "device=cuda"),
+    "activation_checkpointing.partition_activations": RECOMPUTED,
+    "pipe_parallel_size": TWO,
+    "model_parallel_size": TWO,
+    "pipe_partition_method": (*TWO, "pipe_parallel_size=2"),
+    "sequence_parallel": (*TWO, "model_parallel_size=2"),
+    **dict.fromkeys(("train_data_paths", "valid_data_paths", "test_data_paths"), PATHS),
+    "train_data_weights": ("train_data_paths=[a]", "valid_data_paths=[a]"),
+    "valid_data_weights": ("train_data_paths=[a]", "valid_data_paths=[a]"),
+    "test_data_weights": ("train_data_paths=[a]", "valid_data_paths=[a]", "test_data_paths=[b]"),
+    "weight_by_num_documents": PATHS,
+    "weighted_sampler_alpha": (*PATHS, "weight_by_num_documents=true"),
+    "train_batch_size": TWO[:0],
+    "scheduler.type": ("scheduler={type: WarmupDecayLR}",),
+    "scheduler.params": ("scheduler={type: WarmupLR}",),
+    "fp16": ("fp16.enabled=true", "zero_optimization.stage=1"),
+    "fp16.enabled": ("device=cuda",),
+    "amp.opt_level": ("amp.enabled=true",),
+    "torch_autocast.dtype": ("torch_autocast.enabled=true",),
+    "data_types": ("bf16.enabled=true", "zero_optimization.stage=1"),
+    "fp16_lm_cross_entropy": ("fp16.enabled=true",),
+    "attention_softmax_in_fp32": ("bf16.enabled=true",),
+    "rmsnorm_fusion": ("norm=rmsnorm",),
+    "rope_fusion": ("pos_emb=rotary",),
+    "kernels": (),
+    "zero_optimization": ("zero_optimization.stage=1", *TWO),
+    "zero_optimization.ignore_unused_parameters": ("zero_optimization.stage=2",),
+    "zero_optimization.load_from_fp32_weights": ("bf16.enabled=true",),
+    "zero_optimization.zero_hpz_partition_size": (*STAGE_3, *TWO),
+    "zero_optimization.sub_group_size": STAGE_3,
+    "zero_optimization.zero_quantized_weights": (*STAGE_3, "device=cuda"),
+    "zero_optimization.zero_quantized_gradients": (*STAGE_3, "device=cuda"),
+    **{
+        f"zero_optimization.stage3_{key}": (*STAGE_3, *TWO)
+        for key in ("max_live_parameters", "max_reuse_distance", "prefetch_bucket_size", "param_persistence_threshold")
+    },
+    "zero_optimization.stage3_gather_16bit_weights_on_model_save": STAGE_3,
+    "zero_optimization.offload_param": (*STAGE_3[:1], f"zero_optimization={{stage: 3, {IN_FILES}}}", "device=cuda"),
+    "zero_optimization.offload_optimizer": (*STAGE_3[:1], f"zero_optimization={{stage: 3, {IN_FILES}}}", "device=cuda"),
+    "zero_optimization.offload_param.device": STAGE_3,
+    "zero_optimization.offload_optimizer.device": STAGE_3,
+    "aio": (*STAGE_3[:1], f"zero_optimization={{stage: 3, {IN_FILES}}}"),
+    "communication_data_type": (*TWO, "zero_optimization={stage: 1, reduce_scatter: false}"),
+    "prescale_gradients": (*TWO, "zero_optimization={stage: 1, reduce_scatter: false}"),
+    "gradient_predivide_factor": (*TWO, "zero_optimization={stage: 1, reduce_scatter: false}"),
+    "sparse_gradients": (*TWO, "no_weight_tying=true"),
+    **dict.fromkeys(("save", "extra_save_iters"), ("save=out", "save_interval=5")),
+    **dict.fromkeys(("save_interval", "keep_last_n_checkpoints"), ("save=out", "save_interval=5")),
+    **dict.fromkeys(("finetune", "no_load_optim", "no_load_rng"), ("load=in",)),
+    **dict.fromkeys(("callbacks", "spike_guard.enabled"), ("save=out", "save_interval=5")),
+    "elasticity.enabled": (f"elasticity={{{ELASTIC}, ignore_non_elastic_batch_info: true}}",),
+    "evaluators": ("eval_iters=1", "eval_interval=1"),
+    "hostfile": ("launcher=pdsh",),
+    **dict.fromkeys(("include", "exclude", "num_nodes"), ("hostfile=HOSTS", "launcher=pdsh")),
+    "device": ("device=cuda",),
+    "distributed_backend": ("device=cuda",),
+    "detect_nvlink_pairs": ("device=cuda", "num_gpus=2", "model_parallel_size=2"),
+    **dict.fromkeys(("flops_profiler.enabled", "comms_logger.enabled"), ()),
+    "comms_logger": ("comms_logger.enabled=true",),
+    "comms_logger.prof_ops": ("comms_logger={enabled: true, prof_all: false, prof_ops: [all_reduce]}",),
+    "flops_profiler": ("flops_profiler.enabled=true",),
+    "autotuning.tuner_type": ("autotuning.fast=false",),
+    "curriculum_learning": (f"curriculum_learning={{enabled: true, curriculum_type: seqlen, {EASY}}}",),
+    "curriculum_learning.enabled": (f"curriculum_learning={{curriculum_type: seqlen, {EASY}}}",),
+    "moe_normalize_expert_weights": ("moe_top_k=2",),
+    "moe_expert_parallel_size": ("engine=plain", *TWO),
+    "rampup_batch_size": ("gradient_accumulation_steps=2",),
+    "optimizer.params.nesterov": ("optimizer.params.momentum=0.5",),
+    "sparse_attention.num_different_global_patterns": ("sparse_attention.different_layout_per_head=true",),
+}
+# kind of component -> how one is chosen
+COMPONENT: dict[str, Callable[[str], Sets]] = {
+    "optimizer": lambda name: (
+        f"optimizer={{type: {name}, params: {{lr: 1e-3{', ' + ONE_BIT if name in ONE_BITS else ''}}}}}",
+        *(("optimizer.params.freeze_step=20",) if name in ("OneBitAdam", "OneBitLamb") else ()),
+    ),
+    "scheduler": lambda name: (f"scheduler={{type: {name}, params: {{{CYCLE if 'Cycle' in name else ''}}}}}",),
+    "lr schedule": lambda name: (f"lr_decay_style={name}", *((STAGES,) if name == "staged" else ())),
+    "norm": lambda name: (f"norm={name}",),
+    "feed forward": lambda name: (f"mlp_type={name}", "moe_num_experts=4"),
+    "position": lambda name: (f"pos_emb={name}",),
+    "sparse layout": lambda name: ("sparsity=all", f"sparse_attention={{mode: {name}, block: 4}}"),
+    "launcher": lambda name: (f"launcher={name}",),
+    "data backend": lambda name: (f"data_impl={name}",),
+    "tokenizer": lambda name: (
+        f"tokenizer_type={name}",
+        "vocab_file=a",
+        *(("merge_file=b",) if name[:4] == "GPT2" else ()),
+    ),
+    "monitor": lambda name: (f"{name}.enabled=true",),
+    "callback": lambda name: (
+        ("num_gpus=2", "train_micro_batch_size_per_gpu=null", f"elasticity={{enabled: true, {ELASTIC}}}")
+        if name == "elasticity"
+        else (f"{name}.enabled=true", "save=out", "save_interval=5")
+    ),
+}
+# keys of which no run takes another value than the default, or not without another key
+REFUSED = {
+    "comet.api_key",
+    "compression_training.channel_pruning.shared_parameters.enabled",
+    "compression_training.head_pruning.shared_parameters.method",
+    "sparse_attention.attention",
+    "sparse_attention.horizontal_global_attention",
+    "autotuning.enabled",
+    "autotuning.mp_size",
+    "comms_logger.prof_all",
+    "elasticity.model_parallel_size",
+    *(f"scheduler.params.{key}" for key in (*MOMENTA, "cycle_momentum")),
+    "curriculum_learning.schedule_type",
+    "curriculum_learning.max_difficulty",
+    *(f"curriculum_learning.schedule_config.{key}" for key in ("root_degree", "difficulty", "max_step")),
+}
+# keys whose value above says what holds in a small config anyway, and is refused where it does not
+HOLDS = {
+    "architecture",
+    "mlp_type",
+    "engine",
+    "objective",
+    "device",
+    "distributed_backend",
+    "num_nodes",
+    "plugins.require",
+    "optimizer.params.comm_backend_name",
+} | {
+    "activation_checkpointing.number_checkpoints",
+    "curriculum_learning.curriculum_type",
+    "torch_autocast.dtype",  # bfloat16 and bf16
+}
+
+
+@frozen
+class Answer:
+    """What becomes of a config: a plan, None where there is none, and what is said."""
+
+    plan: RunPlan | None
+    said: tuple[Problem, ...]
+
+
+@contextmanager
+def asking(folder: Path) -> Iterator[Callable[[Sets, Machine], Answer]]:
+    """`--set`s to their answer, each asked once. folder: an empty one, for the files that keys name."""
+    catalog = load_plugins()
+    for library in ("tensorboard", "triton", "wandb", "comet_ml", "xgboost"):  # looked for, and not imported
+        (folder / f"{library}.py").touch()
+    (folder / "libaio.h").touch()
+    (folder / "hosts").write_text("a slots=2\nb slots=2\n")
+    (folder / "c.yml").write_text(CONFIG)
+
+    @cache
+    def _ask(sets: Sets, machine: Machine) -> Answer:
+        data = () if any(each.startswith("train_data_paths") for each in sets) else ("data_path=none",)
+        last = {each.partition("=")[0]: each.replace("HOSTS", str(folder / "hosts")) for each in (*data, *sets)}
+        try:
+            run = prepare_run([folder / "c.yml"], [*last.values()], catalog=catalog, machine=machine, start=False)
+        except ProblemsError as error:
+            return Answer(None, tuple(error.problems))
+        return Answer(_without_idle(run.plan), run.notes)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.setattr(offload, "INCLUDES", (str(folder),))
+        yield _ask
+
+
+def _without_idle(plan: RunPlan) -> RunPlan:
+    """The plan without what DeepSpeed does not look at: at stage 0, all of zero_optimization but that stage."""
+    if plan.engine.get("zero_optimization", {}).get("stage") == 0:
+        return evolve(plan, engine={**plan.engine, "zero_optimization": {"stage": 0}})
+    return plan
+
+
+def answer_to(ask: Any, key: str, value: str, beside: Sets, machine: Machine) -> tuple[str, str]:
+    """("acts" | "noted" | "refused" | "silent", what is said)."""
+    before, after = ask(beside, machine), ask((*beside, f"{key}={value}"), machine)
+    assert before.plan is not None, [each.message for each in before.said if each.severity == "error"]
+    new = [each for each in after.said if each not in before.said]
+    if after.plan is None:
+        return "refused", next(each.message for each in new if each.severity == "error")
+    about = [each.message for each in new if _is_about(each, key)]
+    if about:
+        return "noted", about[0]
+    return ("acts" if changed_fields(before.plan, after.plan) else "silent"), ""
+
+
+def _is_about(problem: Problem, key: str) -> bool:
+    said = problem.key.replace("-", "_")
+    return said == key or key.startswith(f"{said}.") or key.rpartition(".")[2] in problem.message
+
+
+def value_of(key: Key) -> str:
+    """Another value than the default, as a config writes it."""
+    if key.path in VALUES:
+        return VALUES[key.path]
+    field = key.field
+    assert field is not None
+    default = None if field.required else field.default
+    kinds = (field.type,) if get_origin(field.type) in (tuple, dict, Literal) else (field.type, *get_args(field.type))
+    if bool in kinds:
+        return str(not default).lower()
+    literal = next((kind for kind in kinds if get_origin(kind) is Literal), None)
+    if literal is not None:
+        return str(next(value for value in get_args(literal) if value != default))
+    if int in kinds or float in kinds:
+        numbers = (2 * (default or 0), (default or 0) + 1, 2, 0.5, 0)
+        return next(str(each) for each in numbers if each != default and _fits(key, each))
+    if str in kinds:
+        return "other"
+    return "[other]" if any(str in get_args(kind) for kind in kinds) else "[2, 4]"
+
+
+def _fits(key: Key, value: float) -> bool:
+    check = key.field.attribute.validator if key.field is not None else None
+    try:
+        return check is None or check(None, key.field.attribute, value) is None  # type: ignore[union-attr]  # a check is set
+    except ValueError:
+        return False
+
+
+def beside_of(key: Key) -> Sets:
+    """What a key needs to act: for a setting, its component."""
+    kind, _, name = key.part.rpartition(" ")
+    if kind in COMPONENT:
+        first = () if key.path.endswith(".enabled") else COMPONENT[kind](name)
+        return (*first, *BESIDE.get(key.path, ()))
+    parts = key.path.split(".")
+    around = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((BESIDE[path] for path in around if path in BESIDE), ())
+
+
+def keys() -> Iterator[Key]:
+    """All implemented keys but blocks, whose keys are others."""
+    listed = (key for key in own_keys(load_plugins().registry) if key.state == "implemented" and key.field is not None)
+    return (key for key in listed if key.field is not None and block_of(key.field.type) is None)
+
+
+def changes(key: Key) -> tuple[str, str, Sets, Machine]:
+    """(path, another value, what it needs beside it, a machine where it acts)."""
+    beside = beside_of(key)
+    gpu = "device=cuda" in beside or "fp16.enabled=true" in beside
+    return key.path.replace("<metric>", "seqlen"), value_of(key), beside, GPU if gpu else CPU
+
+
+def changed_fields(before: Any, after: Any, owner: str = "") -> set[str]:
+    """`Class.field` of each field of a plan, or of the settings of a component, in which two plans differ.
+
+    Of the engine's values, each is named by its path: `engine.zero_optimization.stage`.
+    """
+    if before == after:
+        return set()
+    if isinstance(before, ComponentRef) and isinstance(after, ComponentRef):
+        if before.settings_class is None or evolve(before, settings={}) != evolve(after, settings={}):
+            return {owner}
+        return _changed_settings(load_path(before.settings_class), before.settings, after.settings)
+    if owner.startswith("engine") and {type(before), type(after)} <= {dict, type(None)}:
+        before, after = before or {}, after or {}
+        names = {*before, *after}
+        return {each for name in names for each in changed_fields(before.get(name), after.get(name), f"{owner}.{name}")}
+    if isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
+        return {each for pair in zip(before, after, strict=True) for each in changed_fields(*pair, owner)}
+    if attrs.has(type(before)) and type(before) is type(after):
+        names = [each.name for each in attrs.fields(type(before))]
+        owners = {name: "engine" if name == "engine" else f"{type(before).__name__}.{name}" for name in names}
+        pairs = ((getattr(before, name), getattr(after, name), owners[name]) for name in names)
+        return {each for pair in pairs for each in changed_fields(*pair)}
+    return {owner}
+
+
+def _changed_settings(kind: type, before: dict[str, Any], after: dict[str, Any]) -> set[str]:
+    found: set[str] = set()
+    for each in fields_of(kind):
+        one, other, block = before.get(each.name), after.get(each.name), block_of(each.type)
+        if one != other:
+            inside = isinstance(one, dict) and isinstance(other, dict) and block is not None
+            found |= _changed_settings(block, one, other) if inside else {f"{kind.__name__}.{each.name}"}
+    return found
