@@ -9,6 +9,7 @@ import torch
 from attrs import evolve
 from neox_author.testing.outputs import WholeLogits
 from neox_author.testing.plans import example_plan
+from neox_plain.config.sections.gradients import GradientsSection
 from neox_plain.engine import Engine, build_engine
 from torch import Tensor, nn
 
@@ -85,3 +86,8 @@ def test_the_norm_counts_parameters_as_often_as_asked() -> None:
 def test_a_pattern_that_names_nothing_is_an_error(key: str) -> None:
     with pytest.raises(ConfigError, match=key.replace("_", "-")):
         engine_of(**{key: [["layers.9.*", 2.0]]})
+
+
+def test_a_factor_below_zero_is_refused_with_its_name() -> None:
+    with pytest.raises(ValueError, match=r"not 'out\.\*' and -1\.0"):
+        GradientsSection(lr_scales=(("embed.*", 0.0), ("out.*", -1.0)))

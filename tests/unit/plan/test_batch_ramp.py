@@ -1,5 +1,7 @@
 """The warm-up of the batch size against Megatron-LM's rule, step by step, and its inverse."""
 
+from collections.abc import Callable
+
 import pytest
 
 from neox_core.plan.runfile import BatchPlan
@@ -37,3 +39,10 @@ def test_without_a_ramp_all_steps_are_alike() -> None:
     assert [plan.samples_before(step) for step in (0, 1, 10)] == [0, 24, 240]
     assert [plan.step_at(samples) for samples in (0, 23, 24, 240)] == [0, 0, 1, 10]
     assert (plan.passes_before(5), plan.passes(7)) == (15, 3)
+
+
+def test_a_batch_does_not_grow_more_often_than_a_run_can_list(check: Callable[..., list[str]]) -> None:
+    whole = ("train_micro_batch_size_per_gpu=1", "train_batch_size=100002")
+    (said,) = check("rampup-batch-size=[1, 1, 64]", *whole)
+    assert "rampup-batch-size: grows 100,001 times, and 100,000 are possible" in said
+    assert check("rampup-batch-size=[2, 1, 64]", *whole) == []

@@ -9,6 +9,8 @@ from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
 
 KEY = "rampup_batch_size"
+MOST_SIZES = 100_000
+"""Sizes that a batch may have before it is whole: a run lists them all."""
 
 
 @rule(KEY, "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -31,6 +33,9 @@ def batch_can_grow(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     unit, last = batch.micro_batch * batch.data_parallel, batch.train_batch
     if first >= last or (last - first) % growth:
         yield config.problem(f"{first} does not grow to train_batch_size {last} in steps of {growth}", KEY)
+    if (last - first) // growth > MOST_SIZES:
+        said = f"grows {(last - first) // growth:,} times, and {MOST_SIZES:,} are possible"
+        yield config.problem(said, KEY, "let the batch grow in larger steps")
     if first % unit or growth % unit:
         said = f"{unit} samples are a micro-batch of each data-parallel rank, and {first} or {growth} is not a multiple"
         yield config.problem(said, KEY, "lower train_micro_batch_size_per_gpu, or change these numbers")

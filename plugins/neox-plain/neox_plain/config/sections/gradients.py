@@ -15,7 +15,8 @@ Factors = tuple[tuple[str, float], ...]
 def _none_below_zero(instance: Any, field: Any, value: Factors) -> None:
     for name, factor in value:
         if not name or not 0 <= factor < float("inf"):
-            raise ValueError(f"must be pairs of a name and a factor of 0 or more, not {shown([name, factor])}")
+            given = f"{shown(name)} and {shown(factor)}"
+            raise ValueError(f"must be pairs of a name and a factor of 0 or more, not {given}")
 
 
 @frozen
