@@ -69,6 +69,12 @@ def test_a_job_that_is_preempted_twice_ends_at_its_last_step_with_undisturbed_lo
     def state(job: str) -> str:
         return re.search(r"JobState=(\w+)", slurms("scontrol", "show", "job", job))[1]
 
+    def started(job: str) -> bool:
+        """Slurm itself waits for two minutes, and sets that time some while after the end."""
+        if state(job) == "PENDING":
+            slurms("scontrol", "update", f"JobId={job}", "StartTime=now")
+        return state(job) == "RUNNING"
+
     try:
         job = slurms("sbatch", "--parsable", "--chdir", str(tmp_path), "job.sh").strip()
         for _ in range(2):
@@ -77,7 +83,7 @@ def test_a_job_that_is_preempted_twice_ends_at_its_last_step_with_undisturbed_lo
             urgent = slurms("sbatch", "--parsable", "-p", "urgent", "-N", "2", "--exclusive", "--wrap", "true").strip()
             wait_until(lambda urgent=urgent: state(urgent) == "COMPLETED")
             assert state(job) == "PENDING"
-            slurms("scontrol", "update", f"JobId={job}", "StartTime=now")  # Slurm itself waits for two minutes
+            wait_until(lambda: started(job))
         wait_until(lambda: state(job) not in ("PENDING", "RUNNING", "COMPLETING"))
         ended = slurms("scontrol", "show", "job", job)
         counts = {each for each in ended.split() if each.startswith(("JobState", "Restarts"))}
