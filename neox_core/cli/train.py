@@ -44,7 +44,7 @@ def train(
     if dry_run:
         echo(summary(plan))
         echo(f"{'size':<10} {size_in_words(resolved).removeprefix('size: ')}")
-        echo(f"command    {show(command)}")
+        echo("\n".join((f"command    {show(command)}", *command.notes)))
         return
     _claim(run_file.parent)
     write_runfile(plan, run_file)

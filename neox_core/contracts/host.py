@@ -21,10 +21,12 @@ class LaunchCommand:
 
     * argv: a tuple of words; no shell interprets it.
     * env: variables that are added to the environment of the host.
+    * notes: lines that `--dry-run` shows.
     """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def launch_fault(command: object) -> str:

@@ -174,6 +174,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
         *("ClusterPlan.hosts", "ClusterPlan.local_rank", "ClusterPlan.master_addr", "ClusterPlan.master_port"),
         *("ClusterPlan.threads_per_rank", "Host.devices", "Host.name", "Host.slots"),
         *(f"LauncherSettings.{name}" for name in ("log_dir", "meet_timeout", "host_timeout", "end_timeout")),
+        *("HostSettings.launcher_env", "SlurmSettings.launcher_env"),
         *("RunPlan.engine_component", "RunPlan.launcher", "RunPlan.format"),
         *(f"SlurmSettings.{name}" for name in ("account", "comment", "log_dir")),
         *(f"SlurmSettings.{name}" for name in ("meet_timeout", "host_timeout", "end_timeout")),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from neox_core.contracts.host import LaunchCommand
 from neox_core.interpreter import python
 from neox_core.plan.runfile import RunPlan
+from neox_launchers.environment import environment
+from neox_launchers.forwarding import forwarded
 from neox_launchers.local import is_here, local, logs
-from neox_launchers.settings import LauncherSettings
+from neox_launchers.settings import HostSettings
 
 Words = tuple[str, ...]
 
@@ -17,28 +20,32 @@ Words = tuple[str, ...]
 def one_each(
     plan: RunPlan,
     run_file: Path,
-    settings: LauncherSettings,
-    start: Callable[[Words], Words],
-    env: Mapping[str, str] | None = None,
+    settings: HostSettings,
+    start: Callable[[Words, Mapping[str, str]], Words],
+    *,
+    inherited: bool = False,
 ) -> LaunchCommand:
     """The plan's ranks on its hosts; on a single host that is this machine, as `local` does it.
 
-    start: the command that runs an agent, given as argv, on every host, and ends it with a word that tells which host
-    it is on. Every host has to see the run's folder, this Python and the dataset under the same paths.
+    start: the command that runs an agent, given as argv, on every host with these variables, and ends it with a word
+    that tells which host it is on. inherited: it takes their values from its own environment. Every host has to see the
+    run's folder, this Python and the dataset under the same paths.
     """
     hosts = names(plan)
     if len(hosts) == 1 and is_here(hosts[0]):
         return local(plan, run_file, settings)
     files = (str(run_file), str(logs(run_file, settings)))
     here, agent = python("neox_launchers.hosts", *files), python("neox_launchers.elastic", *files)
-    return LaunchCommand((*here, *start(agent)), env or {})
+    found = forwarded(settings, os.environ)
+    env = found.shown | environment(plan)
+    return LaunchCommand((*here, *start(agent, env)), env if inherited else {}, found.in_words())
 
 
 def names(plan: RunPlan) -> list[str]:
     return [host.name for host in plan.cluster.hosts]
 
 
-def settings_of(plan: RunPlan) -> LauncherSettings:
-    """Those of a plan's launcher."""
-    settings: LauncherSettings = plan.launcher.load()[1]
+def settings_of(plan: RunPlan) -> HostSettings:
+    """Those of a plan's launcher for several hosts."""
+    settings: HostSettings = plan.launcher.load()[1]
     return settings

@@ -49,6 +49,7 @@ from neox_launchers.failure import (
     write_failure,
     write_report,
 )
+from neox_launchers.forwarding import read_private
 from neox_launchers.meeting import Meeting, StoppedError, read_token
 from neox_launchers.neighbours import Neighbours
 from neox_launchers.nvlink import read_topology
@@ -116,6 +117,7 @@ def main() -> int:
     if node is None:
         clear_failures(run_file.parent)
     else:
+        os.environ.update(read_private(run_file.parent))
         say_to_first("here", str(node))
     beats = Heartbeats(host.slots)
     os.environ[VARIABLE] = beats.path

@@ -11,8 +11,6 @@ from neox_launchers.nvlink import nvlink_order
 
 KEEP_BYTES = 2**31 - 1
 """glibc keeps freed memory up to this; the largest value that its parser takes for all three thresholds."""
-EXPORTED = ("NCCL", "GLOO", "UCX", "PYTHON", "LD_LIBRARY_PATH")
-"""Beginnings of the names of variables that other hosts get from this one: how to communicate and where code is."""
 
 
 def environment(plan: RunPlan) -> dict[str, str]:
@@ -32,11 +30,6 @@ def environment(plan: RunPlan) -> dict[str, str]:
     if threads is not None:
         env["OMP_NUM_THREADS"] = str(threads)
     return env
-
-
-def exported(environ: Mapping[str, str]) -> dict[str, str]:
-    """What other hosts get of this one's environment. Never a secret: a command line can be read by everybody."""
-    return {name: value for name, value in sorted(environ.items()) if name.startswith(EXPORTED)}
 
 
 def visible_devices(host: Host, environ: Mapping[str, str], topology: str | None = None) -> dict[str, str]:

@@ -22,6 +22,7 @@ from neox_core.errors import RankError, run_main
 from neox_core.plan.runfile import DIGEST, read_runfile
 from neox_launchers.agents import names, settings_of
 from neox_launchers.failure import SECRET, STOP, clear_failures, telling, write_whole
+from neox_launchers.forwarding import forwarded, remove_private, write_private
 from neox_launchers.listening import Listener
 from neox_launchers.verdict import judge
 
@@ -39,6 +40,7 @@ def main() -> int:
     settings = settings_of(plan)
     clear_failures(run_dir)
     _write_token(run_dir)
+    write_private(run_dir, forwarded(settings, os.environ).private)
     listener = Listener(run_dir, names(plan), settings, Path(argv[0]).name)
 
     def ask(signum: int, frame: FrameType | None) -> None:
@@ -58,6 +60,9 @@ def main() -> int:
         while process.poll() is None and not overdue:
             time.sleep(LOOK_S)
             overdue = listener.look(time.monotonic())
+            if listener.met:
+                remove_private(run_dir)
+        remove_private(run_dir)
         if overdue:
             _end(process)
         reader.join(LOOK_S if overdue else TERM_S)  # a child that is left may hold the pipe open

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 from neox_core.contracts.host import LaunchCommand
 from neox_core.plan.runfile import RunPlan
-from neox_launchers.agents import names, one_each
-from neox_launchers.environment import environment, exported
-from neox_launchers.settings import LauncherSettings
+from neox_launchers.agents import Words, names, one_each
+from neox_launchers.settings import HostSettings
 
 FAN_OUT = 1024
 """Hosts that pdsh talks to at a time; its own 32 would leave the others waiting for the first to end."""
 
 
-def pdsh(plan: RunPlan, run_file: Path, settings: LauncherSettings) -> LaunchCommand:
+def pdsh(plan: RunPlan, run_file: Path, settings: HostSettings) -> LaunchCommand:
     """The plan's ranks on its hosts; on a single host that is this machine, as `local` does it."""
     over_ssh = ("pdsh", "-S", "-N", "-b", "-R", "ssh", "-f", str(FAN_OUT), "-w", ",".join(names(plan)))
-    env = exported(os.environ) | environment(plan)
-    return one_each(plan, run_file, settings, lambda agent: (*over_ssh, *remote(agent, env, str(Path.cwd())), "%n"))
+
+    def start(agent: Words, env: Mapping[str, str]) -> Words:
+        return (*over_ssh, *remote(agent, env, str(Path.cwd())), "%n")
+
+    return one_each(plan, run_file, settings, start)
 
 
-def remote(argv: tuple[str, ...], env: dict[str, str], folder: str) -> tuple[str, ...]:
+def remote(argv: tuple[str, ...], env: Mapping[str, str], folder: str) -> tuple[str, ...]:
     """Words that pdsh joins for the shell of a host: in `folder`, with `env`, exactly `argv`.
 
     `%` is pdsh's own mark. The process takes the place of the shell, so that it is what ends when ssh does.

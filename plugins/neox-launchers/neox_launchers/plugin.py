@@ -1,17 +1,22 @@
 """What neox-launchers offers."""
 
 from neox_core.api import Component, hookimpl
-from neox_launchers.settings import LauncherSettings, SlurmSettings
+from neox_launchers.settings import HostSettings, LauncherSettings, SlurmSettings
 
 
-def _offer(name: str, target: str, summary: str, settings: type = LauncherSettings) -> Component:
+def _offer(name: str, target: str, summary: str, settings: type = HostSettings) -> Component:
     return Component(name, f"neox_launchers.{target}", settings, summary=summary, needs=("torch",))
 
 
 @hookimpl
 def neox_launchers() -> list[Component]:
     return [
-        _offer("local", "local:local", "One process a rank on this machine, watched by torch's elastic agent"),
+        _offer(
+            "local",
+            "local:local",
+            "One process a rank on this machine, watched by torch's elastic agent",
+            LauncherSettings,
+        ),
         _offer("pdsh", "pdsh:pdsh", "The same on each host of a hostfile, over ssh"),
         _offer("openmpi", "mpi:openmpi", "The same on each host of a hostfile, by mpirun"),
         _offer("mvapich", "mpi:hydra", "The same by the mpirun of MVAPICH"),

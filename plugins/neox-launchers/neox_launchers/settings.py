@@ -1,5 +1,6 @@
 """Settings of the launchers: top-level keys of a config."""
 
+import re
 from typing import Any
 
 from attrs import frozen
@@ -44,11 +45,30 @@ class LauncherSettings:
     )
 
 
+def _names(instance: Any, field: Any, value: tuple[str, ...]) -> None:
+    for each in value:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\*?", each):
+            raise ValueError("must hold names of variables, or beginnings of names with a * at their end")
+
+
+@frozen
+class HostSettings(LauncherSettings):
+    """Of the launchers that reach other hosts."""
+
+    launcher_env: tuple[str, ...] = setting(
+        (),
+        help="Variables that other hosts get besides those that the README of neox-launchers lists: names, or "
+        "beginnings such as `AWS_*`. One that looks like a secret has to be named in full.",
+        check=_names,
+        changes="output",
+    )
+
+
 def _srun(help: str) -> Any:
     return setting(None, help=help, check=_no_option, changes="output", origin="gpt-neox")
 
 
 @frozen
-class SlurmSettings(LauncherSettings):
+class SlurmSettings(HostSettings):
     comment: str | None = _srun("Comment on the job step, given to srun.")
     account: str | None = _srun("Account that the job step is charged to, given to srun.")

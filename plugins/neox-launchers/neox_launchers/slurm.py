@@ -5,13 +5,17 @@ srun starts the agents and nothing else: ranks meet and talk as they do under ev
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from neox_core.contracts.host import LaunchCommand
 from neox_core.plan.runfile import RunPlan
 from neox_launchers.agents import Words, names, one_each
-from neox_launchers.environment import environment
 from neox_launchers.settings import SlurmSettings
+
+LOGIN = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TMPDIR", "USER")
+"""Variables that ssh would set on a host, and srun does not."""
 
 
 def slurm(plan: RunPlan, run_file: Path, settings: SlurmSettings) -> LaunchCommand:
@@ -24,13 +28,14 @@ def slurm(plan: RunPlan, run_file: Path, settings: SlurmSettings) -> LaunchComma
     count = str(len(hosts))
     places = ("--nodes", count, "--ntasks", count, "--ntasks-per-node", "1", "--nodelist", ",".join(hosts))
     patience = ("--kill-on-bad-exit=0", "--wait", str(2 * settings.end_timeout))
-    no_guesses = ("--mpi", "none", "--cpu-bind", "none", *patience, "--export", "ALL")
+    no_guesses = ("--mpi", "none", "--cpu-bind", "none", *patience)
 
     said = {"--comment": settings.comment, "--account": settings.account}
     more = (word for option, value in said.items() if value is not None for word in (option, value))
     options = (*places, *no_guesses, *more)
 
-    def srun(agent: Words) -> Words:
-        return ("srun", *options, "--chdir", str(Path.cwd()), *agent, "slurm")
+    def srun(agent: Words, env: Mapping[str, str]) -> Words:
+        exported = ",".join([*(name for name in LOGIN if name in os.environ), *env])
+        return ("srun", *options, "--export", exported, "--chdir", str(Path.cwd()), *agent, "slurm")
 
-    return one_each(plan, run_file, settings, srun, environment(plan))
+    return one_each(plan, run_file, settings, srun, inherited=True)

@@ -22,17 +22,18 @@ HOSTS = ("127.0.0.1", "127.0.0.2")
 
 STAND_IN = """\
 #!{python}
-# pdsh as far as it is needed here: %n and %% in the command, a shell a host, its stdin open for as long as this lives
+# pdsh as far as it is needed here: %n and %% in the command, a shell a host, its stdin open for as long as this lives,
+# and of the environment what a login sets
 import os, subprocess, sys, time
 hosts, words = sys.argv[sys.argv.index("-w") + 1].split(","), sys.argv[sys.argv.index("-w") + 2 :]
-ends = "\\0"
+ends, login = "\\0", {{name: os.environ[name] for name in ("HOME", "PATH")}}
 command = " ".join(words).replace("%%", ends)
 running = {{}}
 for index, host in enumerate(hosts):
     if host[0].isdigit():
         text, place = command.replace("%n", str(index)).replace(ends, "%"), os.environ.get(f"NS_{{index}}")
         way = ["ip", "netns", "exec", place] if place else []
-        running[host] = subprocess.Popen([*way, "sh", "-c", text], stdin=subprocess.PIPE)
+        running[host] = subprocess.Popen([*way, "sh", "-c", text], stdin=subprocess.PIPE, env=login)
     else:
         sys.stderr.write(f"pdsh@here: {{host}}: connect: Connection timed out\\n")
         sys.stderr.flush()
@@ -50,15 +51,19 @@ sys.exit(worst)
 
 MPI_STAND_IN = """\
 #!{python}
-# mpirun as far as it is needed here: -x or -genv, the number of each process; one that fails ends the others
+# mpirun as far as it is needed here: -x or -genv, the number of each process; one that fails ends the others; of the
+# environment what a login sets, and all of it for Hydra without -genvnone
 import os, subprocess, sys, time
 words = sys.argv[1:]
 env = dict(pair.split("=", 1) for mark, pair in zip(words, words[1:]) if mark == "-x")
 env |= {{name: value for mark, name, value in zip(words, words[1:], words[2:]) if mark == "-genv"}}
 number = "PMI_RANK" if "-genv" in words else "OMPI_COMM_WORLD_RANK"
 agent = words[words.index(sys.executable) :]
+given = {{name: os.environ[name] for name in ("HOME", "PATH")}}
+if "-genv" in words and "-genvnone" not in words:
+    given = dict(os.environ)
 running = [
-    subprocess.Popen(agent, env={{**os.environ, **env, number: str(each)}}, stdin=subprocess.DEVNULL)
+    subprocess.Popen(agent, env={{**given, **env, number: str(each)}}, stdin=subprocess.DEVNULL)
     for each in range(int(words[words.index("-n") + 1]))
 ]
 while any(each.poll() is None for each in running) and not any(each.poll() for each in running):

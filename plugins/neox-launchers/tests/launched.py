@@ -15,13 +15,14 @@ from neox_core.plan.runfile import write_runfile
 
 ALL = ("here0", "here1", "here2")
 RANK = """\
-import os, signal, sys, time
+import json, os, signal, sys, time
 from pathlib import Path
 run_dir = Path(sys.argv[1]).parent
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "NCCL_NOTE")
 me = os.environ["RANK"]
 asked = []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+(run_dir / f"env{me}").write_text(json.dumps(dict(os.environ)))
 (run_dir / f"here{me}").write_text("\\n".join(os.environ[name] for name in names))
 parent = os.getppid()
 while not asked and os.getppid() == parent:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from neox_launchers.forwarding import PRIVATE
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -17,14 +18,29 @@ from launched import ALL, Run
 
 from neox_core.plan.runfile import write_runfile
 
+STALLING = (Path(__file__).parent / "stalling.py").read_text()
+SET = {"FI_PROVIDER": "efa", "HF_HOME": "/hub of all", "HF_TOKEN": "s1", "LAB_PLACE": "a,b", "WANDB_PROJECT": "p"}
+GOT = SET | {"FI_PROVIDER": "tcp", "MINE": "of a file"}
+SECRETS = {"LAB_KEY", "NEOX_LEAK", "WANDB_API_KEY"}
+SET |= dict.fromkeys(SECRETS, "s2")
 WAYS = [("pdsh", stand_in), ("openmpi", stand_in), ("mvapich", stand_in), *real_ways()]
 
 
 @pytest.mark.parametrize(("launcher", "way"), WAYS)
 def test_ranks_of_all_hosts_are_told_who_they_are_and_stop_in_good_order(tmp_path, monkeypatch, launcher, way):
-    run = Run(tmp_path, monkeypatch, way, launcher)
+    for name, value in SET.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "set").write_text("MINE=of a file\nFI_PROVIDER = tcp\n")
+    monkeypatch.setenv("DS_ENV_FILE", str(tmp_path / "set"))
+    run = Run(tmp_path, monkeypatch, way, launcher, launcher_env=("LAB_*", "HF_TOKEN"))
+    assert "s1" not in " ".join(map(str, run.process.args))
     try:
         run.wait_for(*ALL)
+        found = json.loads((run.folder / "env2").read_text())
+        until = time.monotonic() + 20
+        while (run.folder / PRIVATE).exists():
+            assert time.monotonic() < until, "the file is left though the hosts have met"
+            time.sleep(0.05)
         run.process.send_signal(signal.SIGTERM)
         assert run.end() == (0, {})
     finally:
@@ -33,6 +49,8 @@ def test_ranks_of_all_hosts_are_told_who_they_are_and_stop_in_good_order(tmp_pat
         rest = ["3", HOSTS[0], str(run.port), "1", 'it\'s 100% "$HOME"']
         assert (run.folder / f"here{rank}").read_text().splitlines() == [str(rank), local, *rest]
         assert (run.folder / f"left{rank}").read_text() == "1"
+    assert found.items() >= GOT.items()
+    assert not SECRETS & set(found)
     assert {log.name for log in (run.folder / "logs").iterdir()} >= {"rank0.log", "rank1.log", "rank2.log"}
 
 
@@ -55,7 +73,7 @@ def test_a_rank_that_fails_ends_the_ranks_of_all_hosts_and_is_named(tmp_path, mo
 
 def test_a_rank_that_hangs_is_named_whichever_host_notices(tmp_path, monkeypatch):
     monkeypatch.setenv("WAITING", "0 1")
-    run = Run(tmp_path, monkeypatch, stand_in, code=(Path(__file__).parent / "stalling.py").read_text())
+    run = Run(tmp_path, monkeypatch, stand_in, code=STALLING, launcher_env=("WAITING",))
     code, failure = run.end()
     assert (code, failure["rank"]) == (1, 2)
     assert failure["message"].startswith("on host 127.0.0.2: made no progress for ")
