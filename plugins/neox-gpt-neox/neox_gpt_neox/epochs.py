@@ -19,6 +19,8 @@ MAGIC = b"MMIDIDX\x00\x00"
 AT_ONCE = 1 << 20
 """Sizes that are read together."""
 INSTEAD = "or write train-iters"
+OTHER_BATCHES = {"rampup_batch_size": "starts with smaller batches", "elasticity.enabled": "chooses the batch"}
+"""Keys with which the steps of a run do not have train_batch_size samples each, and why."""
 
 
 class _CannotError(Exception):
@@ -55,6 +57,10 @@ def _count(work: Rewriting, epochs: Any) -> tuple[int, int]:
         raise _CannotError("contradicts train-iters, as in GPT-NeoX", "remove one of the two")
     if work.value("weight_by_num_documents"):
         raise _CannotError("contradicts weight_by_num_documents, as in GPT-NeoX", "remove one of the two")
+    for key, why in OTHER_BATCHES.items():
+        if work.value(key):
+            said = f"contradicts {key}, which {why}: the steps are counted from train_batch_size"
+            raise _CannotError(said, "remove one of the two, or write train-iters")
     seq_length, batch = work.value("seq_length"), work.value("train_batch_size")
     accumulation = work.value("gradient_accumulation_steps")
     accumulation = 1 if accumulation is None else accumulation

@@ -102,6 +102,11 @@ def test_one_training_dataset_is_read_whole(data: Path) -> None:
         (("train_epochs=1", "data-path={data}/text"), "text.idx is not the index of an mmap dataset"),
         (("train_epochs=1", "train_batch_size=null", "train_micro_batch_size_per_gpu=4"), "needs numbers for"),
         (("train_epochs=1", "train_batch_size=100000"), "do not fill a batch"),
+        (
+            ("train_epochs=1", "rampup-batch-size=[2, 2, 64]"),
+            "contradicts rampup_batch_size, which starts with smaller",
+        ),
+        (("train_epochs=1", "elasticity={enabled: true}"), "contradicts elasticity.enabled, which chooses the batch"),
         (("train_epochs=1", "weight_by_num_documents=true"), "contradicts weight_by_num_documents"),
         (
             ("train_epochs=1", 'train-data-paths=["{data}/tokens", "{data}/more"]', "data-path=null"),
