@@ -1,6 +1,5 @@
 """Settings of the launchers: top-level keys of a config."""
 
-import re
 from typing import Any
 
 from attrs import frozen
@@ -47,7 +46,7 @@ class LauncherSettings:
 
 def _names(instance: Any, field: Any, value: tuple[str, ...]) -> None:
     for each in value:
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\*?", each):
+        if not (each.isascii() and each.removesuffix("*").isidentifier()):
             raise ValueError("must hold names of variables, or beginnings of names with a * at their end")
 
 
