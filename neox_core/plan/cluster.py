@@ -50,10 +50,13 @@ class ClusterShape:
         Raises MisfitError.
         """
         copies = self.data_parallel(config)
-        for chosen in config.components("callback"):
-            if chosen.entry.component.planner is not None:
-                plan: BatchPlan = load_path(chosen.entry.component.planner)(chosen.settings, self.num_ranks, copies)
-                return plan
+        deciding = [each for each in config.components("callback") if each.entry.component.planner]
+        if len(deciding) > 1:
+            names = " and ".join(each.entry.component.name for each in deciding)
+            raise MisfitError(f"{names} each decide the batch", "callbacks", "keep one of them")
+        for chosen in deciding:
+            plan: BatchPlan = load_path(chosen.entry.component.planner or "")(chosen.settings, self.num_ranks, copies)
+            return plan
         sizes = config.section(BatchSection)
         found = solve_batch(
             sizes.train_batch_size, sizes.train_micro_batch_size_per_gpu, sizes.gradient_accumulation_steps, copies

@@ -49,7 +49,7 @@ def test_filters_as_deepspeed_reads_them(pool: dict[str, int], text: str, inclus
         theirs = runner.parse_inclusion_exclusion(pool, text if inclusive else "", "" if inclusive else text)
     except ValueError:
         theirs = {}
-    if not theirs:  # it refuses, or goes on without any host
+    if not theirs:  # it refuses, or continues without any host
         with pytest.raises(MisfitError):
             (include if inclusive else exclude)(mine, text)
     else:

@@ -185,7 +185,10 @@ class Changes:
                 change.eval()
                 found = change.folded(weight) if part == "weight" else change.change_bias(weight)
             if found is None:
-                raise ConfigError(f"the model change {reference.name} cannot be folded into the weights of {name}")
+                message = f"the model change {reference.name} cannot be folded into the weights of {name}"
+                raise ConfigError(
+                    message, hint="export a checkpoint of a run without what it does to the inputs of layers"
+                )
             weight = found.detach().to(weight.dtype)
         return weight
 

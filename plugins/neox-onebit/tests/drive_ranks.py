@@ -91,7 +91,7 @@ def give(optimizer, weights, step: int, rank: int, size: int) -> None:
 
 
 def stepped(case: str, folder: Path, rank: int, size: int) -> None:
-    """The case, and from the middle on a second optimizer that goes on from what the first has stored."""
+    """The case, and from the middle on a second optimizer that continues from what the first has stored."""
     weights = start()
     optimizer = make(case, weights, dist.group.WORLD)
     seen, resumed = [], None

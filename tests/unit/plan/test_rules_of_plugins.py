@@ -154,3 +154,13 @@ def test_a_planner_that_lacks_a_part_is_named(check: Check, plugins: Any, everyt
         check("engine=half", catalog=plugins(everything=everything, half=Half()))
     assert error.value.message.startswith("engine half:half unknown: its planner ")
     assert error.value.message.endswith("has no sharding, precision, plan, memory, key_of")
+
+
+def test_two_callbacks_that_decide_the_batch_are_refused(check: Check, plugins: Any, everything: Any) -> None:
+    class Two:
+        @hookimpl
+        def neox_callbacks(self) -> list[Component]:
+            return [Component(name, "nowhere.at_all:Made", planner="nowhere.at_all:plan") for name in ("one", "two")]
+
+    (said,) = check("callbacks=[one, two]", catalog=plugins(everything=everything, two=Two()))
+    assert "error: callbacks: one and two each decide the batch (keep one of them)" in said
