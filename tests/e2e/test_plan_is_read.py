@@ -169,11 +169,12 @@ DEEPSPEED = ("CPU_Adam", *ONE_BIT, "1Cycle", "OneCycle")
 """Components that need DeepSpeed's engine."""
 ONLINE = ("comet", "wandb")
 """Monitors that send what they are told."""
+LAUNCHING = ("log_dir", "meet_timeout", "host_timeout", "end_timeout")
 OTHERS: dict[str, tuple[str, ...]] = {
     "the host, which starts the ranks": (
         *("ClusterPlan.hosts", "ClusterPlan.local_rank", "ClusterPlan.master_addr", "ClusterPlan.master_port"),
         *("ClusterPlan.threads_per_rank", "Host.devices", "Host.name", "Host.slots"),
-        *(f"LauncherSettings.{name}" for name in ("log_dir", "meet_timeout", "host_timeout", "end_timeout")),
+        *(f"{kind}.{name}" for kind in ("LauncherSettings", "HostSettings") for name in LAUNCHING),
         *("HostSettings.launcher_env", "SlurmSettings.launcher_env"),
         *("RunPlan.engine_component", "RunPlan.launcher", "RunPlan.format"),
         *(f"SlurmSettings.{name}" for name in ("account", "comment", "log_dir")),

@@ -208,3 +208,18 @@ def test_a_dry_run_starts_nothing_and_imports_no_torch(toy, tmp_path):
     assert "2 on localhost, cpu, gloo, by local" in done.stdout
     assert "neox_launchers.elastic" in done.stdout
     assert list(Path(tmp_path).iterdir()) == []
+
+
+def test_a_dry_run_shows_what_other_hosts_get(toy: Path) -> None:
+    (toy / "hosts").write_text("one slots=2\ntwo slots=2\n")
+    (toy / "some.env").write_text("MINE=1\n")
+    more = ["hostfile=hosts", "launcher=pdsh", "device=cpu", "save=here", "launcher-env=[LAB_*]"]
+    words = [word for each in more for word in ("--set", each)]
+    env = os.environ | {"LAB_PLACE": "a", "LAB_KEY": "s3cret", "DS_ENV_FILE": "some.env", "HOME": str(toy / "none")}
+    command = [*NEOX, "train", "config.yml", *words, "--dry-run"]
+    done = subprocess.run(command, cwd=toy, env=env, capture_output=True, text=True, check=True)
+    notes = dict(line.split(": ", 1) for line in done.stdout.splitlines() if line.startswith("the hosts "))
+    assert {"LAB_PLACE", "MINE"} <= set(notes["the hosts get"].split(", "))
+    assert "LAB_KEY" in next(names for what, names in notes.items() if "do not get" in what).split(", ")
+    assert notes["the hosts get what is written in"] == "some.env"
+    assert "s3cret" not in done.stdout + done.stderr
