@@ -18,7 +18,7 @@ Pool = Mapping[str, tuple[int, ...]]
 
 MAX_SLOTS = 1024
 MAX_BYTES = 4 << 20
-_LINE = re.compile(r"(?P<host>[^\s:@,#]+)\s+slots=(?P<slots>\d+)")
+_LINE = re.compile(r"(?P<host>[^\s:@,#\[\]]+)\s+slots=(?P<slots>\d+)")
 
 
 def read_hostfile(path: Path) -> tuple[Pool, list[Problem]]:
@@ -37,7 +37,9 @@ def read_hostfile(path: Path) -> tuple[Pool, list[Problem]]:
             continue
         where, match = f"{path}:{number}:1", _LINE.fullmatch(entry)
         if match is None:
-            problems.append(Problem(f"{entry!r} is not a host", "", "write: worker-0 slots=4", where))
+            problems.append(
+                Problem(f"{entry!r} is not a host", "", "write: worker-0 slots=4, a line for each host", where)
+            )
         elif match["host"] in pool:
             problems.append(Problem(f"names {match['host']} a second time", "", "add the slots up on one line", where))
         elif len(match["slots"]) > 9 or int(match["slots"]) > MAX_SLOTS:

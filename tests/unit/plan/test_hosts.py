@@ -38,6 +38,7 @@ def test_hosts_keep_their_order_and_comments_are_left_out(tmp_path: Path) -> Non
         ("a slots=0\n", ["/hosts:1:1 gives a no slot"]),
         ("a slots=99999999999\n", ["/hosts:1:1 gives a more than 1024 slots"]),
         ("a:0 slots=1\n", ["/hosts:1:1 'a:0 slots=1' is not a host"]),
+        ("h[1-4] slots=1\n", ["/hosts:1:1 'h[1-4] slots=1' is not a host"]),
         ("# nobody\n", ["/hosts names no host"]),
     ],
 )
