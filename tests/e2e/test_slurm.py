@@ -52,7 +52,8 @@ def test_a_job_that_is_preempted_twice_ends_at_its_last_step_with_undisturbed_lo
     (port,) = free_ports(1)
     run = Run.__new__(Run)
     run.save = tmp_path / "save"
-    sets = (*PLANNED, "num_gpus=1", f"save={run.save}", "master_addr=127.0.0.1", f"master_port={port}")
+    meets = ("master_addr=127.0.0.1", f"master_port={port}", "launcher-env=[FAULT]")
+    sets = (*PLANNED, "num_gpus=1", f"save={run.save}", *meets)
     (tmp_path / "job.sh").write_text(job_script(toy / "config.yml", sets))
 
     def slurms(*words: str) -> str:
