@@ -1,0 +1,30 @@
+"""Ranks that a check forks."""
+
+import signal
+from pathlib import Path
+
+import pytest
+from neox_author.testing import two_ranks
+
+pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize(("hangs", "tries"), [(1, 2), (9, 2), (0, 1)])
+def test_ranks_that_say_nothing_are_tried_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: int, tries: int
+) -> None:
+    monkeypatch.setattr(two_ranks, "LIMIT_S", 6.0)
+
+    def act(rank: int, group: object) -> int:
+        tried = len(list(tmp_path.iterdir()))
+        (tmp_path / str(tried)).touch()
+        if tried < hangs:
+            signal.pause()
+        return rank
+
+    if hangs > 1:
+        with pytest.raises(AssertionError, match="it answers; a rank ended its process"):
+            two_ranks.on_ranks(1, act, "it answers")
+    else:
+        assert two_ranks.on_ranks(1, act, "it answers") == [0]
+    assert len(list(tmp_path.iterdir())) == tries
