@@ -134,7 +134,9 @@ def main() -> int:
     else:  # which a daemon on this host has started, else `neox train` itself
         _watch(_follow_parent, None if by else os.environ.get("NEOX_SUPERVISOR"))
     if meeting is not None:
-        return _as_one_of_several(agent, meeting, run_file.parent, plan, asked)
+        code = _as_one_of_several(agent, meeting, run_file.parent, plan, asked)
+        sys.stderr.flush()
+        os._exit(code)  # the end of the interpreter aborts a thread that is inside a call to the store
     result = agent.run()
     exits = [Exit(rank, failure.exitcode, failure.timestamp) for rank, failure in result.failures.items()]
     if result.is_failed():
@@ -252,7 +254,8 @@ def _free_port(wanted: int, *, any_other: bool) -> int:
 
 
 def _pass_signals_on(agent: Agent, stalls: StallWatch, asked: threading.Event) -> None:
-    """Ask every rank to stop, once for each time that this process is asked to; those to come, as soon as they are."""
+    """Ask every rank to stop, once: mpirun and another host may both ask; those to come, as soon as they are there."""
+    told: set[int] = set()
 
     def pass_on(signum: int, frame: FrameType | None) -> None:
         asked.set()
@@ -262,7 +265,8 @@ def _pass_signals_on(agent: Agent, stalls: StallWatch, asked: threading.Event) -
             again.daemon = True
             again.start()
         stalls.asked |= bool(ranks)
-        _send(signal.SIGTERM, ranks)
+        _send(signal.SIGTERM, [each for each in ranks if each.pid not in told])
+        told.update(each.pid for each in ranks)
 
     for signum in STOP_SIGNALS:
         signal.signal(signum, pass_on)
