@@ -32,7 +32,7 @@ def problems(config: Any, settings: CompressionSettings) -> Iterator[Problem]:
             yield config.problem(message, f"{at}.shared_parameters.method", "method: topk, or l1")
         if not technique.different_groups:
             fix = f"{at}.different_groups: {{all: {{modules: ['*']}}}}"
-            yield config.problem("is enabled and has no group of layers", at, fix)
+            yield config.problem("is enabled but names no layers", at, fix)
         yield from _groups(config, technique.different_groups, f"{at}.different_groups", layers)
         if isinstance(technique, WeightQuantization):
             yield from _weights(config, technique, at, layers)

@@ -220,7 +220,7 @@ def test_masks_of_l1_are_of_the_weights_at_the_offset(resolve: Callable[..., Any
         (weights("g: {modules: ['(a|a)*']}"), "must not repeat a group"),
         (weights("g: {modules: ['.*.*.*.*x']}"), "must repeat something at most 3 times"),
         (weights("g: {modules: ['a[']}"), "must be a part of a name or a regular expression"),
-        (weights(""), "is enabled and has no group of layers"),
+        (weights(""), "is enabled but names no layers"),
         (on("activation_quantization", "g: {params: {bits: 3}}"), "bits"),
         (weights("g: {}", "quantizer_kernel: true"), "quantizer_kernel: is known, but not available"),
         (on("row_pruning", "g: {related_modules: [[mlp.down]]}"), "related_modules: is known, but not available"),

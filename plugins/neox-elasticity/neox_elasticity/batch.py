@@ -1,4 +1,4 @@
-"""The batch of an elastic run on the ranks that there are, which the core asks for before a run. Light."""
+"""The batch size of an elastic run for the number of ranks it has; the core asks for it before the run. Light."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class GPTNeoX:
         found = read_folder(step) if step is not None else None
         if step is not None and is_universal(step):
             raise CheckpointError(
-                f"{step}: DeepSpeed's universal form, which has no names of GPT-NeoX's layers",
+                f"{step}: a universal checkpoint of DeepSpeed, which does not name GPT-NeoX's layers",
                 hint="import the checkpoint that it was made from",
             )
         if step is None or found is None or not found.ranks:
