@@ -154,8 +154,9 @@ def _refuse_unread(
 
 def _resume(resume: str | None, config: Config) -> Resume:
     checkpoint = config.section(CheckpointSection)
-    if resume is None and checkpoint.load == checkpoint.save is not None and not checkpoint.finetune:
-        return "auto"
+    load, save = checkpoint.load, checkpoint.save
+    if resume is None and load is not None and not checkpoint.finetune and (load == save or _is_empty(Path(load))):
+        return "auto"  # the first start of a job whose command stays the same
     if resume in (None, "must"):
         return "must"
     if resume != "auto":
@@ -163,6 +164,13 @@ def _resume(resume: str | None, config: Config) -> Resume:
     if checkpoint.load is None and checkpoint.save is None:
         raise ProblemsError([Problem("auto has no folder to resume from", "--resume", "set save and save-interval")])
     return "auto"
+
+
+def _is_empty(folder: Path) -> bool:
+    try:
+        return next(folder.iterdir(), None) is None
+    except OSError:  # not there, not a folder, or not to be read: `find_checkpoint` says so
+        return False
 
 
 def _requirements(config: Config, catalog: Catalog) -> list[Problem]:

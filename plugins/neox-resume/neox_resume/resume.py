@@ -69,7 +69,7 @@ def _problems(config: Config, plan: RunPlan) -> Iterator[Problem]:
         yield config.problem(error.message, key, error.hint)
         return
     if saved is None:
-        if config.is_set("load") and plan.checkpoint.load == plan.checkpoint.save:
+        if config.is_set("load"):
             yield config.problem("holds no checkpoint yet, so the run starts at step 0", key, severity="note")
         return
     other = "; ".join(sorted(_other_shape(plan, saved)))

@@ -101,6 +101,10 @@ def change(name: str) -> Prepare:
 def nothing(folder: Path) -> None: ...
 
 
+def empty(folder: Path) -> None:
+    (folder / "empty").mkdir()
+
+
 HOSTS = write("hosts", "localhost slots=1\nworker-1 slots=1\n")
 STATE = "saved/step-00000006/state.json"
 RUN = "saved/step-00000006/run.json"
@@ -117,7 +121,10 @@ CASES: dict[str, tuple[Prepare, list[str], list[str], int, str]] = {
     "no place for logs": (nothing, ["log-dir=c.yml"], [], 2, "cannot hold the logs"),
     "load is not there": (nothing, ["load=gone"], [], 5, "no checkpoint to resume from"),
     "load is not there, and may be": (nothing, ["load=gone"], ["--resume", "auto"], 0, ""),
-    "load is empty": (lambda folder: (folder / "empty").mkdir(), ["load=empty"], [], 5, "no checkpoint"),
+    "load is empty": (empty, ["load=empty"], [], 0, "holds no checkpoint yet, so the run starts at step 0"),
+    "load is empty, and save is not": (empty, ["load=empty", "save=saved"], [], 0, ""),
+    "load is empty, and must": (empty, ["load=empty"], ["--resume", "must"], 5, "no checkpoint to resume"),
+    "load is empty, for its weights": (empty, ["load=empty", "finetune=true"], [], 5, "no checkpoint to resume"),
     "load is save, and empty": (nothing, ["load=new", "save=new", "save-interval=5"], [], 0, "holds no checkpoint yet"),
     "load is save, and must": (nothing, ["load=new", "save=new"], ["--resume", "must"], 5, "no checkpoint to resume"),
     "load is save, for its weights": (
