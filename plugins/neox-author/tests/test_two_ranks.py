@@ -23,7 +23,10 @@ def test_ranks_that_say_nothing_are_tried_once_more(
         return rank
 
     if hangs > 1:
-        with pytest.raises(AssertionError, match="it answers; a rank ended its process"):
+        with pytest.raises(
+            AssertionError,
+            match=r"it answers; a rank ended its process after it stood in act \(test_two_ranks\.py, \d+\)",
+        ):
             two_ranks.on_ranks(1, act, "it answers")
     else:
         assert two_ranks.on_ranks(1, act, "it answers") == [0]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -17,7 +19,7 @@ from typing import Any
 from neox_author.testing.clauses import heard, hold, not_applicable
 
 LIMIT_S = 60.0
-ENDED = {"fault": "a rank ended its process"}
+_FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
 
 
 def on_two_ranks(act: Callable[[int, Any], Any], clause: str) -> list[Any]:
@@ -35,7 +37,7 @@ def on_ranks(size: int, act: Callable[[int, Any], Any], clause: str) -> list[Any
     inherit a lock that nobody frees. Ranks that wait for each other are told so by gloo before that.
     """
     found, left = _tried(size, act)
-    if left and all(each is ENDED for each in found):
+    if left and all("silent" in each for each in found):
         found, left = _tried(size, act)
     for each in found:
         if "broken" in each:
@@ -56,12 +58,14 @@ def _tried(size: int, act: Callable[[int, Any], Any]) -> tuple[list[dict[str, An
         while left and time.monotonic() < end:
             left -= {pid for pid in left if os.waitpid(pid, os.WNOHANG)[0]}
             time.sleep(0.01)
-            if any("fault" in _read(Path(folder, f"{rank}.json"), {}) for rank in range(size)):
+            if any("fault" in _read(Path(folder, f"{rank}.json")) for rank in range(size)):
                 end = min(end, time.monotonic() + 1.0)  # others may wait for a rank that has failed
         for pid in left:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        return [_read(Path(folder, f"{rank}.json"), ENDED) for rank in range(size)], left
+        return [
+            _read(Path(folder, f"{rank}.json")) or _silent(Path(folder, f"{rank}.stack")) for rank in range(size)
+        ], left
 
 
 def _forked(rank: int, size: int, act: Callable[[int, Any], Any], folder: Path) -> int:
@@ -71,7 +75,9 @@ def _forked(rank: int, size: int, act: Callable[[int, Any], Any], folder: Path) 
         return child
     said: dict[str, Any] = {"fault": "it ended its process"}
     told: list[tuple[str, str]] = []
+    stack = (folder / f"{rank}.stack").open("w")
     try:
+        faulthandler.dump_traceback_later(0.9 * LIMIT_S, file=stack)
         import torch
         import torch.distributed as dist
 
@@ -95,6 +101,13 @@ def _forked(rank: int, size: int, act: Callable[[int, Any], Any], folder: Path) 
         os._exit(0)
 
 
-def _read(file: Path, missing: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else missing
+def _read(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     return found
+
+
+def _silent(stack: Path) -> dict[str, Any]:
+    """Of a rank that wrote nothing: that its process ended, or where it stood just before it was killed."""
+    frame = _FRAME.search(stack.read_text()) if stack.exists() else None
+    place = f" after it stood in {frame[3]} ({Path(frame[1]).name}, {frame[2]})" if frame else ""
+    return {"fault": f"a rank ended its process{place}", "silent": True}
