@@ -44,8 +44,6 @@ def test_a_job_that_is_preempted_twice_ends_at_its_last_step_with_undisturbed_lo
     toy = make_toy(tmp_path / "toy")
     daemons = tmp_path / "cluster"
     daemons.mkdir()
-    for name, value in slurm(daemons).items():
-        monkeypatch.setenv(name, value)
     path = os.pathsep.join(filter(None, (str(toy / "plugin"), os.environ.get("PYTHONPATH"))))
     monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setenv("FAULT", "slow")  # so that Slurm has time to preempt it
@@ -77,6 +75,8 @@ def test_a_job_that_is_preempted_twice_ends_at_its_last_step_with_undisturbed_lo
         return state(job) == "RUNNING"
 
     try:
+        for name, value in slurm(daemons).items():
+            monkeypatch.setenv(name, value)
         job = slurms("sbatch", "--parsable", "--chdir", str(tmp_path), "job.sh").strip()
         for _ in range(2):
             before = max(run.losses(), default=0)
@@ -89,7 +89,10 @@ def test_a_job_that_is_preempted_twice_ends_at_its_last_step_with_undisturbed_lo
         ended = slurms("scontrol", "show", "job", job)
         counts = {each for each in ended.split() if each.startswith(("JobState", "Restarts"))}
         assert counts == {"JobState=COMPLETED", "Restarts=2"}
-    finally:
+    finally:  # a job that is left would run on without its cluster
+        subprocess.run(
+            ["scancel", "--full", "--signal=KILL", "--user=root"], capture_output=True, timeout=30, check=False
+        )
         stop_daemons(daemons)
     (tmp_path / "alone").mkdir()
     undisturbed = Run(toy, tmp_path / "alone", *PLANNED, FAULT="none")
