@@ -167,7 +167,7 @@ def opened(ranks: Ranks, config: Mapping[str, Any], *, optimizer: bool) -> NeoXC
     written = keys_of(config, facts)
     has_optimizer = optimizer and bool(ranks.groups)
     if optimizer and not has_optimizer:
-        written.notes.append("the checkpoint holds no optimizer state, so the optimizer starts anew")
+        written.notes.append("the checkpoint holds no optimizer state: the optimizer starts without one")
     if has_optimizer:
         _check_states(ranks, written)
         keep_its_steps(ranks, written)
