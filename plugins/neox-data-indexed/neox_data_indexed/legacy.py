@@ -136,6 +136,8 @@ class LegacyWriter(IndexedWriter):
 class LegacyBackend:
     """`lazy` and `cached` datasets."""
 
+    takes_sentences = True
+
     source: type[LazySource | CachedSource] = LazySource
 
     def __init__(self, settings: IndexedSettings) -> None:

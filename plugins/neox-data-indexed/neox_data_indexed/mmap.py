@@ -109,6 +109,8 @@ class MmapWriter(IndexedWriter):
 class MmapBackend:
     """Memory-mapped `.bin/.idx` datasets."""
 
+    takes_sentences = True
+
     def __init__(self, settings: IndexedSettings) -> None:
         self._warm_up = settings.mmap_warmup
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -34,7 +33,8 @@ class IndexedWriter(ABC):
         self, prefix: Path, vocab_size: int, dtype: np.dtype[Any], position: Mapping[str, int] | None = None
     ) -> None:
         self.dtype = dtype
-        self.sequences = self.documents = 0 if position is None else position["documents"]
+        self.documents = 0 if position is None else position["documents"]
+        self.sequences = self.documents if position is None else position.get("sequences", self.documents)
         self._prefix, self._vocab_size = prefix, vocab_size
         self._bounds: IO[bytes] | None = None  # made when a document has another number of sequences than one
         self._index: IO[bytes] | None = None
@@ -42,6 +42,8 @@ class IndexedWriter(ABC):
             prefix.parent.mkdir(parents=True, exist_ok=True)
             self._bin = _open_partial(bin_path(prefix), 0 if position is None else position["bytes"])
             self._sizes = _open_partial(prefix.with_name(f"{prefix.name}.sizes"), 4 * self.sequences)
+            if position is not None and "sequences" in position:
+                self._bounds = self._open_bounds(8 * (self.documents + 1))
         except OSError as error:
             raise self._cannot_write(error) from error
 
@@ -78,12 +80,11 @@ class IndexedWriter(ABC):
 
     def checkpoint(self) -> dict[str, int]:
         """Flush everything written so far to disk. Returns its end, for a writer that continues from there."""
-        if self._bounds is not None:
-            raise DataError(f"{self._prefix}: a dataset of sentences cannot be left half-written")
+        apart = {} if self._bounds is None else {"sequences": self.sequences}
         try:
-            for file in (self._bin, self._sizes):
+            for file in filter(None, (self._bin, self._sizes, self._bounds)):
                 _sync(file)
-            return {"documents": self.documents, "bytes": self._bin.tell()}
+            return {"documents": self.documents, "bytes": self._bin.tell(), **apart}
         except OSError as error:
             raise self._cannot_write(error) from error
 
@@ -101,7 +102,9 @@ class IndexedWriter(ABC):
             final_idx.unlink(missing_ok=True)  # else a kill could leave an old index with new tokens
             Path(self._bin.name).replace(final_bin)
             Path(self._index.name).replace(final_idx)
-            Path(self._sizes.name).unlink()
+            for left in (self._sizes, self._bounds):
+                if left is not None:
+                    Path(left.name).unlink()
             _sync_folder(final_idx.parent)
         except OSError as error:
             if self._index is not None:
@@ -111,7 +114,7 @@ class IndexedWriter(ABC):
 
     def abort(self) -> None:
         """Remove what was written."""
-        for file in (self._bin, self._sizes, self._index):
+        for file in (self._bin, self._sizes, self._bounds, self._index):
             if file is not None and not file.closed:
                 Path(file.name).unlink(missing_ok=True)
         self._close_files()
@@ -136,9 +139,12 @@ class IndexedWriter(ABC):
             shutil.copyfileobj(self._bounds, index, COPIED_AT_ONCE)
 
     def _bounds_so_far(self) -> IO[bytes]:
-        bounds: IO[bytes] = tempfile.TemporaryFile(dir=self._prefix.parent)  # noqa: SIM115
+        bounds = self._open_bounds(0)
         self.write_bounds(bounds)
         return bounds
+
+    def _open_bounds(self, kept: int) -> IO[bytes]:
+        return _open_partial(self._prefix.with_name(f"{self._prefix.name}.bounds"), kept)
 
     def _close_files(self) -> None:
         for file in (self._bin, self._index, self._sizes, self._bounds):

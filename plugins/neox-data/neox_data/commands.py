@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -32,7 +33,15 @@ def data() -> None:
 @click.option("--tokenizer-type", default="GPT2BPETokenizer", show_default=True, help="As in a config.")
 @click.option("--data-impl", default="mmap", show_default=True, help="As in a config.")
 @SETTINGS
-@click.option("--append-eod/--no-append-eod", default=True, show_default=True, help="End each document with a token.")
+@click.option(
+    "--append-eod/--no-append-eod",
+    default=None,
+    help="End each document with a token. Default: yes, but not with --split-sentences.",
+)
+@click.option(
+    "--split-sentences", is_flag=True, help="Keep the sentences of documents apart, for objective: masked-lm."
+)
+@click.option("--lang", help="Language of the text for --split-sentences, as two letters: en if not given.")
 @click.option(
     "--json-keys",
     "--json-key",
@@ -63,7 +72,9 @@ def prepare(
     tokenizer_type: str,
     data_impl: str,
     sets: tuple[str, ...],
-    append_eod: bool,
+    append_eod: bool | None,
+    split_sentences: bool,
+    lang: str | None,
     json_keys: tuple[str, ...],
     workers: int,
     ftfy: bool,
@@ -83,6 +94,10 @@ def prepare(
     """
     if resume and force:
         raise UsageError("--force makes everything again, and --resume continues", hint="leave one out")
+    if lang is not None and not split_sentences:
+        raise UsageError("--lang is for --split-sentences", hint="leave it out")
+    if lang is not None and not re.fullmatch("[a-z]{2,3}", lang):
+        raise UsageError(f"--lang {lang!r} is not a language", hint="two letters, such as en or de")
     catalog = load_plugins()
     corpus = named_corpus(catalog, sources, more=bool(json_keys))
     given = given_by(sets, files(vocab_file, merge_file, eod_token))
@@ -113,7 +128,8 @@ def prepare(
             "vocab_size": vocab_size or DEFAULT_VOCAB_SIZE,
             "sized": vocab_size is not None,
             "named": name is not None,
-            "append_eod": append_eod,
+            "append_eod": not split_sentences if append_eod is None else append_eod,
+            "sentences": (lang or "en") if split_sentences else None,
             "json_keys": [key for keys in json_keys for key in keys.split(",")],
             "force": force,
             "workers": workers,

@@ -8,7 +8,7 @@ import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from itertools import cycle
 from multiprocessing import get_context
@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from attrs import define
+from attrs import define, frozen
 
 from neox_core.data.tokenizer import encode_batch, load_tokenizer
 from neox_core.errors import DataError, in_words
@@ -29,33 +29,43 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-_Encoded = Generator[tuple[T, list["NDArray[Any]"]], None, None]
+_Encoded = Generator[tuple[T, list["Encoded"]], None, None]
 AHEAD = 3
 """Batches for each process that are being worked on, or wait to be written."""
+
+
+@frozen(eq=False)
+class Encoded:
+    """The ids of a text, int32. sentences: tokens of each; None: it is whole."""
+
+    ids: NDArray[Any]
+    sentences: tuple[int, ...] | None = None
 
 
 @define
 class Encoder:
     """Encodes batches of texts. ftfy: repair text that was decoded wrongly, with the library of that name.
 
-    workers: processes; 1: this one, whose tokenizer may use all cores by itself.
+    workers: processes; 1: this one, whose tokenizer may use all cores by itself. sentences: the language by whose rules
+    a text is split, each sentence being encoded by itself; None: texts stay whole.
     """
 
     tokenizer: ComponentRef
     workers: int = 1
     ftfy: bool = False
+    sentences: str | None = None
 
     def batches(self, batches: Iterable[tuple[T, Sequence[str]]]) -> _Encoded[T]:
-        """(label, ids of each text) of each (label, texts), in order. Raises DataError when a process dies.
+        """(label, what each text became) of each (label, texts), in order. Raises DataError when a process dies.
 
         To be closed when it is left before its end, or the processes finish what they have begun.
         """
         if self.workers == 1:
-            encode = _Work(self.tokenizer, self.ftfy)
+            encode = _Work(self.tokenizer, self.ftfy, self.sentences)
             for label, texts in batches:
                 yield label, encode(texts)
             return
-        others = [_Other(self.tokenizer, self.ftfy) for _ in range(self.workers)]
+        others = [_Other(self.tokenizer, self.ftfy, self.sentences) for _ in range(self.workers)]
         waiting: deque[tuple[T, _Other]] = deque()
         try:
             for other, (label, texts) in zip(cycle(others), batches, strict=False):
@@ -78,10 +88,10 @@ class _Other:
     leaves the pool waiting for ever.
     """
 
-    def __init__(self, tokenizer: ComponentRef, ftfy: bool) -> None:
+    def __init__(self, tokenizer: ComponentRef, ftfy: bool, sentences: str | None) -> None:
         spawn = get_context("spawn")
         self._connection, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_serve, args=(theirs, json.dumps(tokenizer.plain()), ftfy))
+        self._process = spawn.Process(target=_serve, args=(theirs, json.dumps(tokenizer.plain()), ftfy, sentences))
         self._process.start()
         theirs.close()
 
@@ -89,10 +99,10 @@ class _Other:
         with suppress(OSError):  # it died: `receive` says so, after what it had finished
             self._connection.send(texts)
 
-    def receive(self) -> list[NDArray[Any]]:
-        """The ids of the texts that were sent first of those left. Raises what encoding them raised."""
+    def receive(self) -> list[Encoded]:
+        """What became of the texts that were sent first of those left. Raises what encoding them raised."""
         try:
-            answer: list[NDArray[Any]] | Exception = self._connection.recv()
+            answer: list[Encoded] | Exception = self._connection.recv()
         except (EOFError, OSError) as error:
             raise DataError(
                 "a process that encodes text died", hint="check whether memory ran out; use fewer --workers"
@@ -108,19 +118,42 @@ class _Other:
 
 
 class _Work:
-    def __init__(self, tokenizer: ComponentRef, ftfy: bool) -> None:
+    def __init__(self, tokenizer: ComponentRef, ftfy: bool, sentences: str | None) -> None:
         self.reference = tokenizer
         self.tokenizer = load_tokenizer(tokenizer)
         self.mend = _mender() if ftfy else None
+        self.split = None if sentences is None else _splitter(sentences)
 
-    def __call__(self, texts: Sequence[str]) -> list[NDArray[Any]]:
+    def __call__(self, texts: Sequence[str]) -> list[Encoded]:
         if self.mend is not None:
             texts = [self.mend(text) for text in texts]
-        encoded = encode_batch(self.reference, self.tokenizer, texts)
-        return [np.asarray(ids, dtype=np.int32) for ids in encoded]
+        if self.split is None:
+            encoded = encode_batch(self.reference, self.tokenizer, texts)
+            return [Encoded(np.asarray(ids, dtype=np.int32)) for ids in encoded]
+        parts = [self.split(text) for text in texts]
+        flat = iter(encode_batch(self.reference, self.tokenizer, [each for part in parts for each in part]))
+        found = []
+        for part in parts:
+            ids = [each for _ in part if (each := next(flat))]
+            found.append(Encoded(np.array([one for each in ids for one in each], np.int32), tuple(map(len, ids))))
+        return found
 
 
-def _serve(connection: Connection, reference: str, ftfy: bool) -> None:
+def _splitter(language: str) -> Callable[[str], list[str]]:
+    """A text to its sentences. Raises DataError where the library for it is missing."""
+    try:
+        from sentencex import segment
+    except ImportError as error:
+        hint = "pip install 'neox-data[sentences]'"
+        raise DataError("--split-sentences needs the library sentencex", hint=hint) from error
+
+    def split(text: str) -> list[str]:
+        return [found for each in segment(language, text) if (found := each.strip())]
+
+    return split
+
+
+def _serve(connection: Connection, reference: str, ftfy: bool, sentences: str | None) -> None:
     """Encode what comes, until the other process closes the pipe or ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process ends the others
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core each
@@ -129,9 +162,9 @@ def _serve(connection: Connection, reference: str, ftfy: bool) -> None:
     work: _Work | None = None
     while True:
         texts = received.get()
-        answer: list[NDArray[Any]] | Exception
+        answer: list[Encoded] | Exception
         try:
-            work = work or _Work(ComponentRef(**json.loads(reference)), ftfy)
+            work = work or _Work(ComponentRef(**json.loads(reference)), ftfy, sentences)
             answer = work(texts)
         except Exception as error:  # noqa: BLE001, for the other process to raise; its traceback cannot be sent
             answer = in_words(error) or RuntimeError("".join(traceback.format_exception(error)))

@@ -34,7 +34,7 @@ from neox_data.vocabulary import TRAINED, open_corpus, train_vocabulary
 from neox_data.write_tokens import Journal, Written, write_tokens
 
 if TYPE_CHECKING:
-    from neox_core.contracts import DataBackend, Tokenizer
+    from neox_core.contracts import DataBackend, Tokenizer, TokenSource
     from neox_data.contracts import Corpus
 
 
@@ -46,6 +46,7 @@ class Request:
     train: vocab_size ids are learnt from the text where the tokenizer can be; else it comes with its settings.
     sized: a size of the vocabulary was asked for. named: the dataset has a name of its own, and shares its folder.
     json_keys: each becomes a dataset; none stand for "text". sync_mb: text between two notes of how far it has come.
+    sentences: the language by whose rules documents are split; None: they stay whole.
     """
 
     sources: tuple[str, ...]
@@ -66,6 +67,7 @@ class Request:
     sync_mb: int = 64
     sized: bool = False
     named: bool = False
+    sentences: str | None = None
 
     @property
     def prefixes(self) -> tuple[Path, ...]:
@@ -105,7 +107,8 @@ def prepare(request: Request) -> None:
     tokenizer = load_tokenizer(tokenizer_ref)
     backend: DataBackend = request.backend.make()
 
-    how = (request.name, request.append_eod, request.ftfy)
+    how: tuple[Any, ...] = (request.name, request.append_eod, request.ftfy)
+    how += () if request.sentences is None else (request.sentences,)
     digest = digest_of(fingerprint(corpus), tokenizer_ref, request.backend, *how)
     publish = {Path(file): out / Path(file).name for file in trained.values()}
     done = None if request.force else _finished(out, digest, backend, request.prefixes)
@@ -178,6 +181,7 @@ def _write(
         append_eod=request.append_eod,
         workers=request.workers,
         ftfy=request.ftfy,
+        sentences=request.sentences,
         resume=request.resume,
         before_closing=before_closing,
     )
@@ -207,10 +211,16 @@ def _finished(out: Path, digest: str, backend: DataBackend, prefixes: tuple[Path
         return None
     try:
         done = Prepared(**{**record, "written": Written(**record["written"])})
-        counts = [len(backend.open(prefix).sizes) for prefix in prefixes]
+        counts = [_documents(backend.open(prefix)) for prefix in prefixes]
         return done if counts == list(done.written.documents) else None
     except (DataError, TypeError, KeyError):
         return None
+
+
+def _documents(source: TokenSource) -> int:
+    """Documents of a dataset, whose sentences may be apart in it."""
+    bounds = getattr(source, "bounds", None)
+    return len(source.sizes) if bounds is None else len(bounds) - 1
 
 
 def _report(request: Request, done: Prepared, tokenizer_settings: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from attrs import asdict, define, frozen
 from neox_core.data.records import read_json
 from neox_core.errors import DataError
 from neox_data.corpus import Document, Tally, batches, num_bytes, read_documents
-from neox_data.encode import Encoder
+from neox_data.encode import Encoded, Encoder
 from neox_data.manifest import write_json
 from neox_data.progress import progress
 
@@ -84,14 +84,18 @@ def write_tokens(
     append_eod: bool,
     workers: int,
     ftfy: bool,
+    sentences: str | None = None,
     resume: bool,
     before_closing: Callable[[], None],
 ) -> Written:
     """Write one dataset for each of the corpus's keys, at `prefixes`.
 
+    sentences: the language by whose rules documents are split; None: they stay whole.
     before_closing: called when all is written and nothing is in place yet. Raises DataError for texts that cannot be
     read and for a disk that is full; what was written stays for `resume` if the journal has a note of it.
     """
+    if sentences is not None and not getattr(backend, "takes_sentences", False):
+        raise DataError("datasets of this format do not keep sentences apart", hint="set --data-impl mmap")
     state, tally = _Progress([0] * len(prefixes), [0] * len(prefixes)), Tally()
     writers: list[Any]
     if resume:
@@ -99,7 +103,7 @@ def write_tokens(
     else:
         journal.remove()
         writers = [backend.create(prefix, tokenizer.vocab_size) for prefix in prefixes]
-    encoder = Encoder(tokenizer_ref, workers, ftfy)
+    encoder = Encoder(tokenizer_ref, workers, ftfy, sentences)
     ending = np.array([tokenizer.eod] if append_eod else [], dtype=np.int32)
     noted = resume
     unnoted = 0
@@ -155,14 +159,19 @@ def _labelled(
 
 
 def _add(
-    writers: Sequence[TokenWriter], documents: Sequence[Document], ids: Sequence[Any], ending: Any, state: _Progress
+    writers: Sequence[Any], documents: Sequence[Document], ids: Sequence[Encoded], ending: Any, state: _Progress
 ) -> None:
     encoded = iter(ids)
     for document in documents:
         for index, text in enumerate(document.texts):
             if text:
-                tokens = np.concatenate([next(encoded), ending])
-                writers[index].add_document(tokens)
+                found = next(encoded)
+                tokens, apart = np.concatenate([found.ids, ending]), found.sentences
+                if apart is None:
+                    writers[index].add_document(tokens)
+                else:
+                    whole = (*apart[:-1], apart[-1] + len(ending)) if apart else (len(ending),) * bool(len(ending))
+                    writers[index].add_document(tokens, whole)
                 state.documents[index] += 1
                 state.tokens[index] += len(tokens)
         state.bytes_read += document.bytes_read

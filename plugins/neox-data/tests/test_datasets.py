@@ -216,7 +216,7 @@ def test_long_texts_and_answers_are_written_by_both_sides_at_once():
     """Each is more than a pipe holds, and more are under way than are read."""
     batches = [(number, ["abc" * 1_000_000]) for number in range(12)]
     encoded = Encoder(LETTERS, workers=2).batches(batches)
-    assert [ids[0].size for _, ids in encoded] == [3_000_000] * 12
+    assert [texts[0].ids.size for _, texts in encoded] == [3_000_000] * 12
 
 
 def test_processes_that_are_writing_end_when_their_reader_leaves():
@@ -236,7 +236,7 @@ def test_a_tokenizer_that_breaks_its_contract_is_named():
 def test_encoding_keeps_the_order_and_mends_text():
     batches = [(number, [letter * number]) for number, letter in enumerate("abcdefghij")]
     for workers in (1, 2):
-        found = [(label, ids[0].tolist()) for label, ids in Encoder(LETTERS, workers).batches(batches)]
+        found = [(label, texts[0].ids.tolist()) for label, texts in Encoder(LETTERS, workers).batches(batches)]
         assert found == [(number, [number] * number) for number in range(10)]
     mended = next(iter(Encoder(LETTERS, ftfy=True).batches([("x", ["ﬁx"])])))  # a ligature
-    assert mended[1][0].tolist() == [5, 8, 23]
+    assert mended[1][0].ids.tolist() == [5, 8, 23]
