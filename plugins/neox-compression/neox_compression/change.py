@@ -8,10 +8,12 @@ import torch
 from neox_gpt.api import LinearChange
 from torch import Tensor, nn
 
-from neox_compression.inputs import RoundedInput
-from neox_compression.plan import groups_of, prunings
-from neox_compression.pruning import Pruned
-from neox_compression.weights import RoundedWeight
+from neox_compression.plan import SNIP, SNIP_NAMES, groups_of, prunings
+from neox_compression.pruning.masks import Pruned
+from neox_compression.pruning.snip import Snip, SnipPruned
+from neox_compression.quantization.inputs import RoundedInput
+from neox_compression.quantization.weights import RoundedWeight
+from neox_compression.teacher.reduction import Reduced
 
 if TYPE_CHECKING:
     from neox_gpt.api import LinearShape
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from neox_compression.settings import CompressionSettings
     from neox_core.parallel.tensor import Cut, TensorParallel
 
-MASKS = frozenset({"sparse_mask", "row_mask"})
+MASKS = frozenset({"sparse_mask", "row_mask", *SNIP_NAMES})
 SCORES = frozenset({"sparse_scores", "row_scores", "head_scores"})
 
 
@@ -31,13 +33,21 @@ class Compression:
 
     def __init__(self, settings: CompressionSettings) -> None:
         self._settings = settings
+        self._snip = Snip(settings.compression_training.sparse_pruning.shared_parameters)
+        reduction = settings.compression_training.layer_reduction
+        self._reduced = Reduced(reduction) if reduction.enabled else None
 
     def change(self, linear: LinearShape, tensor: TensorParallel) -> Compressed | None:
         groups = groups_of(linear.name, self._settings)
-        return Compressed(linear, tensor, groups, self._settings) if groups else None
+        if not groups and self._reduced is None:
+            return None
+        return Compressed(linear, tensor, groups, self._settings, self._snip)
 
     def freezes(self, name: str) -> bool:
         return False
+
+    def first_value(self, name: str, shape: tuple[int, ...]) -> Tensor | None:
+        return None if self._reduced is None else self._reduced.first_value(name, shape)
 
 
 class Compressed(LinearChange):
@@ -48,16 +58,21 @@ class Compressed(LinearChange):
     no_weight_decay: ClassVar[frozenset[str]] = SCORES
 
     def __init__(
-        self, linear: LinearShape, tensor: TensorParallel, groups: dict[str, Any], settings: CompressionSettings
+        self,
+        linear: LinearShape,
+        tensor: TensorParallel,
+        groups: dict[str, Any],
+        settings: CompressionSettings,
+        snip: Snip,
     ) -> None:
         super().__init__(linear, tensor)
         block = settings.compression_training
         weights, inputs = groups.get("weight_quantization"), groups.get("activation_quantization")
         self._weights = self._inputs = None
         if weights is not None:
-            self._weights = RoundedWeight(self, weights, block.weight_quantization.shared_parameters)
+            self._weights = RoundedWeight(self, weights.params, block.weight_quantization.shared_parameters)
         if inputs is not None:
-            self._inputs = RoundedInput(self, inputs, block.activation_quantization.shared_parameters)
+            self._inputs = RoundedInput(self, inputs.params, block.activation_quantization.shared_parameters)
         dim, sections = (1, (linear.inputs,)) if linear.split == "inputs" else (0, linear.sections)
         self._cut = tensor.cut(dim, sections)
         self.step: int | None = None
@@ -74,7 +89,15 @@ class Compressed(LinearChange):
                 self.cuts[each.name] = tensor.cut(each.split, whole)
             first = torch.empty(shape) if each.learned else torch.ones(shape)
             self.register_parameter(each.name, nn.Parameter(first, requires_grad=each.learned))
-        self._pruned = [Pruned(self, each) for each in own]
+        self._pruned: list[Pruned | SnipPruned] = [Pruned(self, each) for each in own]
+        if SNIP in groups:
+            shape = [linear.outputs, linear.inputs]
+            shape[self._cut.dim] = tensor.share(shape[self._cut.dim])
+            for name in SNIP_NAMES:
+                first = torch.ones(shape) if name == "snip_mask" else torch.zeros(shape)
+                self.register_parameter(name, nn.Parameter(first, requires_grad=False))
+                self.cuts[name] = self._cut
+            self._pruned.append(SnipPruned(self, snip))
 
     def at_step(self, step: int) -> None:
         if step != self.step:  # a step may be repeated
@@ -82,6 +105,10 @@ class Compressed(LinearChange):
                 if each is not None:
                     each.at_step(step)
         self.step = step
+
+    def kept(self) -> Tensor | None:
+        found = (each.kept() for each in self._pruned if isinstance(each, Pruned))
+        return next((each for each in found if each is not None), None)
 
     def change_weight(self, weight: Tensor) -> Tensor:
         found = weight if self._weights is None else self._weights.rounded(weight)

@@ -10,13 +10,17 @@ from neox_gpt.api import ChangeSize, LinearShape
 from neox_compression.patterns import has
 from neox_compression.settings import CompressionSettings, techniques
 
+SNIP = "snip_momentum"
+SNIP_NAMES = ("snip_mask", "snip_scores", "snip_seen")
+
 
 @frozen
 class Pruning:
     """One way in which a layer is pruned.
 
     name, shape: of the parameter with scores or a mask, of the whole layer. split: along which dimension ranks have
-    parts of it; None: each has all. offset: the step from which it acts. ratio: the share that stays.
+    parts of it; None: each has all. offset: the step from which it acts. ratio: the share that stays. shrinks: whether
+    an export leaves out what is zero.
     """
 
     what: str
@@ -26,13 +30,14 @@ class Pruning:
     learned: bool
     offset: int
     ratio: float
+    shrinks: bool = False
 
 
 def added_size(linear: LinearShape, settings: CompressionSettings) -> ChangeSize | None:
     """The parameters that a layer has for its techniques; None for a layer without one."""
     groups = groups_of(linear.name, settings)
     if not groups:
-        return None
+        return ChangeSize() if settings.compression_training.layer_reduction.enabled else None
     shapes: dict[str, tuple[int, ...]] = {}
     activations = settings.compression_training.activation_quantization.shared_parameters
     if "activation_quantization" in groups and activations.range_calibration == "static":
@@ -41,20 +46,28 @@ def added_size(linear: LinearShape, settings: CompressionSettings) -> ChangeSize
         return ChangeSize()
     own = prunings(linear, groups, settings)
     shapes |= {each.name: each.shape for each in own}
-    return ChangeSize(shapes, {each.name: each.split for each in own if each.split is not None})
+    split = {each.name: each.split for each in own if each.split is not None}
+    if SNIP in groups:
+        shapes |= dict.fromkeys(SNIP_NAMES, (linear.outputs, linear.inputs))
+        split |= dict.fromkeys(SNIP_NAMES, 0 if linear.split == "outputs" else 1)
+    return ChangeSize(shapes, split)
 
 
 def groups_of(name: str, settings: CompressionSettings) -> dict[str, Any]:
-    """The settings of the first group that has the layer, by enabled technique that acts on it."""
+    """The first group that has the layer, by enabled technique that acts on it; under SNIP what all layers share."""
     found = {}
     for technique, block in techniques(settings.compression_training):
         if block.shared_parameters.enabled:
             group = next((each for each in block.different_groups.values() if has(each.modules, name)), None)
             if group is not None:
-                found[technique] = group.params
-    excluded = settings.compression_training.sparse_pruning.shared_parameters.excluded_modules
-    if "sparse_pruning" in found and has(excluded, name):
-        del found["sparse_pruning"]
+                found[technique] = group
+    sparse = settings.compression_training.sparse_pruning.shared_parameters
+    if sparse.enabled and sparse.method == SNIP:
+        found.pop("sparse_pruning", None)
+        found[SNIP] = sparse
+    for each in ("sparse_pruning", SNIP):
+        if each in found and has(sparse.excluded_modules, name):
+            del found[each]
     return found
 
 
@@ -79,5 +92,9 @@ def prunings(linear: LinearShape, groups: dict[str, Any], settings: CompressionS
         }[what]
         learned = shared.method == "topk"
         name = f"{what}_{'scores' if learned else 'mask'}"
-        found.append(Pruning(what, name, shape, split, learned, shared.schedule_offset, groups[technique].dense_ratio))
+        group = groups[technique]
+        shrinks = getattr(group, "related_modules", None) is not None
+        found.append(
+            Pruning(what, name, shape, split, learned, shared.schedule_offset, group.params.dense_ratio, shrinks)
+        )
     return found

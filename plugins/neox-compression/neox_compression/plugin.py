@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-from neox_compression.settings import CompressionSettings
 from neox_core.api import Component, Problem, hookimpl
 
 
@@ -13,7 +12,7 @@ def neox_model_changes() -> list[Component]:
         Component(
             name="compression",
             target="neox_compression.change:Compression",
-            settings=CompressionSettings,
+            settings="neox_compression.settings:CompressionSettings",
             planner="neox_compression.plan:added_size",
             summary="Quantization and pruning while a model trains (arXiv:2206.01859).",
         )
@@ -21,11 +20,27 @@ def neox_model_changes() -> list[Component]:
 
 
 @hookimpl
+def neox_objectives() -> list[Component]:
+    return [
+        Component(
+            name="distillation",
+            target="neox_compression.teacher.distillation:Distillation",
+            settings="neox_compression.config.sections.distillation:DistillationSettings",
+            summary="predict the next token, and as a teacher does (arXiv:1503.02531).",
+        )
+    ]
+
+
+@hookimpl
 def neox_check_config(config: Any) -> Iterator[Problem]:
+    """What neither a type nor a bound says; the checks import a decoder's plan, which a list of plugins needs not."""
     for chosen in config.components("model change"):
-        if isinstance(chosen.settings, CompressionSettings):
-            from neox_compression.check_config import (
-                problems,  # imports the plan of a decoder, which a list of plugins needs not
-            )
+        if chosen.entry.plugin.id == "neox-compression":
+            from neox_compression.config.check.problems import problems
 
             yield from problems(config, chosen.settings)
+    for chosen in config.components("objective"):
+        if chosen.entry.plugin.id == "neox-compression":
+            from neox_compression.config.check.teacher import distillation_problems
+
+            yield from distillation_problems(config, chosen.settings)

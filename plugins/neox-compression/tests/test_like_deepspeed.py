@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 from neox_compression.change import Compression
-from neox_compression.pruning import mask_of, sizes_of
-from neox_compression.rounding import bits_at, round_in_range, round_weight, whole_share
+from neox_compression.pruning.masks import mask_of, sizes_of
+from neox_compression.quantization.rounding import bits_at, round_in_range, round_weight, whole_share
 from neox_compression.settings import CompressionSettings
 from neox_gpt.api import LinearShape, RowLinear
 from torch import Tensor

@@ -7,41 +7,12 @@ from typing import Any
 import pytest
 import torch
 from neox_gpt.api import FoldedReader, LinearChange, build_model
-from neox_plain.api import build_engine
 from torch import Tensor
 
-from neox_core.checkpoint.checkpointer import Checkpointer
 from neox_core.checkpoint.read import read_weights
-from neox_core.checkpoint.state import TrainState
 from neox_core.errors import ConfigError, NeoxError
-from neox_core.hooks.loader import load_plugins
 from neox_core.parallel.context import BuildContext
-from neox_core.parallel.groups import Groups
-from neox_core.plan.resolve import prepare_run
-from neox_core.run.optimizer import build_optimizer
 
-CONFIG = """
-num-layers: 2
-hidden-size: 32
-num-attention-heads: 4
-activation: gelu
-norm: rmsnorm
-pos-emb: rotary
-no-weight-tying: true
-max-position-embeddings: 16
-seq-length: 16
-data-path: none
-data-impl: mmap
-padded-vocab-size: 64
-train-iters: 4
-train_micro_batch_size_per_gpu: 4
-hidden-dropout: 0
-attention-dropout: 0
-engine: plain
-device: cpu
-optimizer: {type: Adam, params: {lr: 1e-2}}
-"""
-CONTEXT = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1)
 TOKENS = torch.arange(64).view(4, 16)
 AT = "compression_training"
 
@@ -53,46 +24,20 @@ def on(technique: str, groups: str, shared: str = "") -> tuple[str, ...]:
     )
 
 
+HEADS = "g: {modules: [attention.output], related_modules: [[attention.qkv]]}"
+
+
+def snip(shared: str) -> tuple[str, ...]:
+    return on("sparse_pruning", "", f"method: snip_momentum, schedule_offset_end: 2, {shared}")
+
+
 def weights(groups: str, shared: str = "") -> tuple[str, ...]:
     return on("weight_quantization", groups, f"quantize_weight_in_forward: true, {shared}")
 
 
-@pytest.fixture
-def resolve(tmp_path: Path) -> Callable[..., Any]:
-    def _resolve(*sets: str) -> Any:
-        (tmp_path / "c.yml").write_text(CONFIG)
-        return prepare_run(
-            [tmp_path / "c.yml"],
-            sets if "save=" in " ".join(sets) else (*sets, f"save={tmp_path}/run"),
-            catalog=load_plugins(),
-            start=False,
-        )
-
-    return _resolve
-
-
-def trained(plan: Any, steps: int = 4, context: BuildContext = CONTEXT) -> Path:
-    """The checkpoint after so many steps."""
-    model = build_model(plan.model, 64, context)
-    engine = build_engine(plan, model, build_optimizer(plan.optim, model), context)
-    checkpointer = Checkpointer(plan, engine, context)
-    state: TrainState = checkpointer.load().state
-    while state.step < steps:
-        tokens = torch.randint(64, (4, 17), generator=torch.Generator().manual_seed(state.step))
-        engine.train_step(iter([tokens]), 0.05)
-        state.advance(plan)
-    checkpointer.save(state)
-    engine.close()
-    return Path(plan.checkpoint.save) / f"step-{steps:08d}"
-
-
-def folded(plan: Any, checkpoint: Path) -> dict[str, Tensor]:
-    reader = FoldedReader(checkpoint, plan.model)
-    assert reader.plan.changes is None
-    return {name: reader.tensor("weight", name) for name in reader.shapes("weight")}
-
-
-def test_distinct_values_of_trained_weights(resolve: Callable[..., Any]) -> None:
+def test_distinct_values_of_trained_weights(
+    resolve: Callable[..., Any], trained: Callable[..., Path], folded: Callable[..., dict[str, Tensor]]
+) -> None:
     """Each group has its own bits and scales; the optimizer kept whole weights; the rest is as it was trained."""
     groups = "a: {params: {start_bits: 6, target_bits: 3, quantization_period: 1}, modules: [attention]}"
     groups += r", b: {params: {start_bits: 8, target_bits: 2}, modules: ['layers.[01].mlp.up']}"
@@ -107,20 +52,25 @@ def test_distinct_values_of_trained_weights(resolve: Callable[..., Any]) -> None
             assert len(whole[name].unique()) > weight.numel() // 2
 
 
-def test_folded_computes_the_same(resolve: Callable[..., Any]) -> None:
+def test_folded_computes_the_same(
+    resolve: Callable[..., Any],
+    trained: Callable[..., Path],
+    folded: Callable[..., dict[str, Tensor]],
+    context: BuildContext,
+) -> None:
     plan = resolve(*weights("g: {params: {start_bits: 5, target_bits: 4}}", "quantization_type: asymmetric")).plan
     checkpoint = trained(plan)
-    compressed = build_model(plan.model, 64, CONTEXT, read_weights(checkpoint)).eval()
+    compressed = build_model(plan.model, 64, context, read_weights(checkpoint)).eval()
     reader = FoldedReader(checkpoint, plan.model)
-    plain = build_model(reader.plan, 64, CONTEXT, folded(plan, checkpoint)).eval()
+    plain = build_model(reader.plan, 64, context, folded(plan, checkpoint)).eval()
     torch.testing.assert_close(compressed.logits(TOKENS), plain.logits(TOKENS), rtol=0, atol=2e-6)
     whole = {name: each for name, each in read_weights(checkpoint).items() if "changes" not in name}
     assert (
-        build_model(reader.plan, 64, CONTEXT, whole).eval().logits(TOKENS) - plain.logits(TOKENS)
+        build_model(reader.plan, 64, context, whole).eval().logits(TOKENS) - plain.logits(TOKENS)
     ).abs().max() > 0.01
 
 
-def test_rounded_inputs_cannot_be_folded(resolve: Callable[..., Any]) -> None:
+def test_rounded_inputs_cannot_be_folded(resolve: Callable[..., Any], trained: Callable[..., Path]) -> None:
     plan = resolve(*on("activation_quantization", "g: {}")).plan
     with pytest.raises(
         ConfigError, match=r"the model change compression cannot be folded into the weights of layers.0"
@@ -128,10 +78,12 @@ def test_rounded_inputs_cannot_be_folded(resolve: Callable[..., Any]) -> None:
         FoldedReader(trained(plan), plan.model)
 
 
-def test_rounds_once_a_step_or_in_every_pass(resolve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_once_a_step_or_in_every_pass(
+    resolve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, context: BuildContext
+) -> None:
     """`quantize_weight_in_forward`, by counting how often one layer's weight is rounded in two micro-batches."""
     calls: list[int] = []
-    from neox_compression import weights as module_of_weights
+    from neox_compression.quantization import weights as module_of_weights
 
     real = module_of_weights.round_weight
     monkeypatch.setattr(
@@ -140,7 +92,7 @@ def test_rounds_once_a_step_or_in_every_pass(resolve: Callable[..., Any], monkey
     for in_forward, wanted in (("true", 4), ("false", 2)):
         sets = on("weight_quantization", "g: {modules: [layers.0.mlp.up]}", f"quantize_weight_in_forward: {in_forward}")
         plan = resolve(*sets, "bf16.enabled=true", "engine=deepspeed").plan
-        model = build_model(plan.model, 64, CONTEXT).train()
+        model = build_model(plan.model, 64, context).train()
         calls.clear()
         for step in range(2):
             for module in model.modules():
@@ -151,7 +103,9 @@ def test_rounds_once_a_step_or_in_every_pass(resolve: Callable[..., Any], monkey
         assert len(calls) == wanted
 
 
-def test_changes_of_bits_are_told(resolve: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_changes_of_bits_are_told(
+    resolve: Callable[..., Any], capsys: pytest.CaptureFixture[str], trained: Callable[..., Path]
+) -> None:
     group = "g: {params: {target_bits: 6, quantization_period: 2}, modules: [layers.1.mlp.down]}"
     trained(resolve(*weights(group, "quantize_verbose: true, schedule_offset: 1")).plan)
     assert capsys.readouterr().err.splitlines() == [
@@ -160,7 +114,13 @@ def test_changes_of_bits_are_told(resolve: Callable[..., Any], capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("method", ["l1", "topk"])
-def test_density_of_trained_weights(resolve: Callable[..., Any], method: str) -> None:
+def test_density_of_trained_weights(
+    resolve: Callable[..., Any],
+    method: str,
+    trained: Callable[..., Path],
+    folded: Callable[..., dict[str, Tensor]],
+    context: BuildContext,
+) -> None:
     """Counted: the share of numbers, of rows with their biases, and of heads that stays. Masks of l1 are fixed."""
     sets = on(
         "sparse_pruning", "g: {params: {dense_ratio: 0.3}, modules: [qkv]}", f"method: {method}, schedule_offset: 2"
@@ -185,13 +145,15 @@ def test_density_of_trained_weights(resolve: Callable[..., Any], method: str) ->
         if method == "l1":
             mask = stored[f"{at}.attention.qkv.changes.compression.sparse_mask"]
             assert torch.equal(pruned[f"{at}.attention.qkv.weight"] != 0, mask != 0)
-    compressed = build_model(plan.model, 64, CONTEXT, stored).eval()
-    plain = build_model(FoldedReader(checkpoint, plan.model).plan, 64, CONTEXT, pruned).eval()
+    compressed = build_model(plan.model, 64, context, stored).eval()
+    plain = build_model(FoldedReader(checkpoint, plan.model).plan, 64, context, pruned).eval()
     with torch.no_grad():
         torch.testing.assert_close(compressed.logits(TOKENS), plain.logits(TOKENS), rtol=0, atol=2e-6)
 
 
-def test_masks_of_l1_are_of_the_weights_at_the_offset(resolve: Callable[..., Any], tmp_path: Path) -> None:
+def test_masks_of_l1_are_of_the_weights_at_the_offset(
+    resolve: Callable[..., Any], tmp_path: Path, trained: Callable[..., Path]
+) -> None:
     """What is largest after two steps stays, whatever becomes of it."""
     early = read_weights(trained(resolve(f"save={tmp_path}/early").plan, 2))
     sets = on("sparse_pruning", "g: {params: {dense_ratio: 0.5}, modules: [mlp.up]}", "schedule_offset: 2")
@@ -223,8 +185,34 @@ def test_masks_of_l1_are_of_the_weights_at_the_offset(resolve: Callable[..., Any
         (weights(""), "is enabled but names no layers"),
         (on("activation_quantization", "g: {params: {bits: 3}}"), "bits"),
         (weights("g: {}", "quantizer_kernel: true"), "quantizer_kernel: is known, but not available"),
-        (on("row_pruning", "g: {related_modules: [[mlp.down]]}"), "related_modules: is known, but not available"),
-        (on("sparse_pruning", "g: {}", "method: snip_momentum"), "method: snip_momentum is not available"),
+        (on("row_pruning", "g: {related_modules: [[mlp.down]]}"), "layers.0.attention.qkv has no layer that shrinks"),
+        (
+            on("row_pruning", "g: {modules: [mlp.up], related_modules: [[attention.qkv]]}"),
+            r"does not name the layers that shrink \(related_modules: \[\[mlp.down\]\]",
+        ),
+        (
+            on("row_pruning", "g: {modules: [mlp.up], related_modules: [[mlp.down], [mlp.down]]}"),
+            "has 2 lists for the 1 patterns of modules",
+        ),
+        (
+            on("row_pruning", "g: {modules: [layers.0.mlp.up], related_modules: [[layers.0.mlp.down]]}"),
+            "layers.1.mlp.up does not shrink, and a model has one size",
+        ),
+        (
+            (*on("head_pruning", HEADS, "num_heads: 4"), "num-kv-heads=2"),
+            "heads cannot be left out one by one with num_kv_heads 2",
+        ),
+        ((*on("head_pruning", HEADS, "num_heads: 4"), "pos-emb=alibi"), "each head has its own place in pos-emb alibi"),
+        (on("sparse_pruning", "", "method: snip_momentum"), "schedule_offset_end: 0 leaves no step"),
+        (snip("block_pattern: 3x5"), "the 96 x 32 weight of layers.0.attention.qkv cannot be cut into 3x5"),
+        (snip("block_pattern: '4:2'"), "must leave something"),
+        (snip("block_pattern: 4"), "block_pattern"),
+        (snip("block_pattern: '2:4', dense_ratio: 0.4"), "dense_ratio: 0.4 is less than block_pattern 2:4 leaves, 0.5"),
+        (on("sparse_pruning", "g: {}", "dense_ratio: 0.3"), "dense_ratio: is for method snip_momentum"),
+        (
+            (snip("")[0], f"{AT}.sparse_pruning.different_groups={{g: {{}}}}"),
+            "snip_momentum compares the blocks of all layers, and has no groups",
+        ),
         (on("sparse_pruning", "g: {params: {dense_ratio: 0}}"), "dense_ratio"),
         (on("head_pruning", "g: {modules: [attention.output]}"), "num_heads: is required"),
         (

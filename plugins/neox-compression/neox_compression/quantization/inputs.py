@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from neox_compression.rounding import round_in_range
+from neox_compression.quantization.rounding import round_in_range
 from neox_compression.straight import straight
 
 if TYPE_CHECKING:
     from neox_compression.change import Compressed
-    from neox_compression.settings import ActivationParams, ActivationShared
+    from neox_compression.config.sections.quantization import ActivationParams, ActivationShared
 
 MOMENTUM = 0.95
 """Weight of the past in the running range of inputs, as in DeepSpeed."""

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from neox_compression.noise import noise_at
-from neox_compression.rounding import bits_at, round_weight, whole_share
+from neox_compression.quantization.noise import noise_at
+from neox_compression.quantization.rounding import bits_at, round_weight, whole_share
 from neox_compression.straight import straight
 from neox_core.terminal import echo
 
 if TYPE_CHECKING:
     from neox_compression.change import Compressed
-    from neox_compression.settings import WeightParams, WeightShared
+    from neox_compression.config.sections.quantization import WeightParams, WeightShared
 
 
 class RoundedWeight:

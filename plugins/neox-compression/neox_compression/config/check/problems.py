@@ -7,8 +7,13 @@ from typing import Any
 
 from neox_gpt.api import LinearShape, linear_layers, weight_type
 
+from neox_compression.config.check.pruning import related_problems, snip_problems
+from neox_compression.config.check.teacher import reduction_problems
+from neox_compression.config.sections.pruning import HeadPruning, RowPruning
+from neox_compression.config.sections.quantization import WeightQuantization
 from neox_compression.patterns import has
-from neox_compression.settings import CompressionSettings, HeadPruning, WeightQuantization, techniques
+from neox_compression.plan import SNIP
+from neox_compression.settings import CompressionSettings, techniques
 from neox_core.api import Problem
 
 BLOCK = "compression_training"
@@ -17,6 +22,9 @@ BLOCK = "compression_training"
 def problems(config: Any, settings: CompressionSettings) -> Iterator[Problem]:
     """All problems of an enabled block. config: whose other values are valid."""
     layers = linear_layers(config) or ()
+    reduction = settings.compression_training.layer_reduction
+    if reduction.enabled:
+        yield from reduction_problems(config, reduction, f"{BLOCK}.layer_reduction")
     for name, technique in techniques(settings.compression_training):
         at = f"{BLOCK}.{name}"
         if not technique.shared_parameters.enabled:
@@ -27,9 +35,10 @@ def problems(config: Any, settings: CompressionSettings) -> Iterator[Problem]:
                 message, f"{at}.shared_parameters.enabled", "row_pruning removes outputs of linear layers"
             )
             continue
-        if getattr(technique.shared_parameters, "method", "") == "snip_momentum":
-            message = "snip_momentum is not available in this version"
-            yield config.problem(message, f"{at}.shared_parameters.method", "method: topk, or l1")
+        if technique is settings.compression_training.sparse_pruning:
+            yield from snip_problems(config, technique, at, layers)
+            if technique.shared_parameters.method == SNIP:
+                continue
         if not technique.different_groups:
             fix = f"{at}.different_groups: {{all: {{modules: ['*']}}}}"
             yield config.problem("is enabled but names no layers", at, fix)
@@ -38,6 +47,8 @@ def problems(config: Any, settings: CompressionSettings) -> Iterator[Problem]:
             yield from _weights(config, technique, at, layers)
         if isinstance(technique, HeadPruning):
             yield from _heads(config, technique, at, layers)
+        if isinstance(technique, HeadPruning | RowPruning):
+            yield from related_problems(config, technique, at, layers)
 
 
 def _groups(config: Any, groups: dict[str, Any], at: str, layers: tuple[LinearShape, ...]) -> Iterator[Problem]:

@@ -28,6 +28,11 @@ def sizes_of(weight: Tensor, what: str) -> Tensor:
     return weight.abs() if what == "sparse" else torch.linalg.vector_norm(weight, 1, dim=1, keepdim=True)
 
 
+def over_sections(each: Tensor, sections: int, ratio: float) -> Tensor:
+    """The mask of `each`, [outputs, 1], where as many rows at a time go as there are sections: value and gate."""
+    return mask_of(each.view(sections, -1, 1).sum(0), ratio).repeat(sections, 1)
+
+
 class Pruned:
     """One way in which a layer is pruned."""
 
@@ -50,7 +55,7 @@ class Pruned:
         owner, pruning = self._owner[0], self._pruning
         if self._begins and owner.training:
             with torch.no_grad():
-                made = mask_of(sizes_of(owner.whole(weight), pruning.what), pruning.ratio)
+                made = self._of(sizes_of(owner.whole(weight), pruning.what))
                 self._parameter().copy_(owner.own_part(pruning.name, made))
             self._begins = False
         mask = self._mask(owner.shared(pruning.name))
@@ -74,5 +79,19 @@ class Pruned:
         if not self._pruning.learned:
             return given
         owner, name = self._owner[0], self._pruning.name
-        whole = mask_of(owner.whole_of(name, given.detach()), self._pruning.ratio)
+        whole = self._of(owner.whole_of(name, given.detach()))
         return straight(given, owner.own_part(name, whole))
+
+    def _of(self, whole: Tensor) -> Tensor:
+        pruning, sections = self._pruning, len(self._owner[0].linear.sections)
+        if pruning.what == "row" and pruning.shrinks:
+            return over_sections(whole, sections, pruning.ratio)
+        return mask_of(whole, pruning.ratio)
+
+    def kept(self) -> Tensor | None:
+        """The units that an export has, bool, of a whole layer; None: all, some of which are zero."""
+        if not self._pruning.shrinks:
+            return None
+        mask = self._mask(self._parameter().detach()).view(-1) > 0
+        sections = len(self._owner[0].linear.sections) if self._pruning.what == "row" else 1
+        return mask[: len(mask) // sections]

@@ -1,0 +1,67 @@
+"""Fields that the blocks of several techniques have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import Factory
+from attrs import validators as v
+
+from neox_core.api import setting
+
+
+def patterns(instance: Any, field: Any, value: Sequence[str]) -> None:
+    if not value or not all(value):
+        raise ValueError("must name a layer, such as [attention.qkv], or all: ['*']")
+    from neox_compression.patterns import check_pattern
+
+    for each in value:
+        check_pattern(each)
+
+
+def some_patterns(instance: Any, field: Any, value: Sequence[str]) -> None:
+    if value:
+        patterns(instance, field, value)
+
+
+def lists_of_patterns(instance: Any, field: Any, value: Sequence[Sequence[str]] | None) -> None:
+    for each in value or ():
+        patterns(instance, field, each)
+
+
+def enabled(help: str) -> Any:
+    return setting(False, help=help, origin="deepspeed")
+
+
+def offset() -> Any:
+    return setting(
+        0,
+        help="Step from which it acts; the step before is the last one without it.",
+        unit="steps",
+        check=v.ge(0),
+        origin="deepspeed",
+    )
+
+
+def modules() -> Any:
+    return setting(
+        ("*",),
+        help="Layers of the group: parts of their names, or regular expressions that match a part; '*' names all "
+        "linear layers of blocks.",
+        check=patterns,
+        origin="deepspeed",
+    )
+
+
+def block(default: Any, help: str) -> Any:
+    return setting(default, help=help, origin="deepspeed")
+
+
+def groups() -> Any:
+    return setting(
+        Factory(dict),
+        help="Block: one block a group of layers, under a name of your choice.",
+        origin="deepspeed",
+        each="group",
+    )
