@@ -26,6 +26,8 @@ from neox_elasticity.supervise import Elastic
 
 FILTERS = {"include": "", "exclude": "", "num_nodes": -1, "num_gpus": -1}
 """Keys that choose among the slots, and their defaults."""
+OURS = ("hostfile", "include")
+"""Keys that each `neox train` gets from this command."""
 
 
 @click.command()
@@ -47,7 +49,8 @@ def elastic(files: tuple[Path, ...], sets: tuple[str, ...]) -> None:
     except MisfitError as misfit:
         raise _refused(config, misfit.message, misfit.key, misfit.hint) from None
     each = config.value("model_parallel_size") * max(1, config.value("pipe_parallel_size"))
-    words = [*map(str, files), *(word for one in sets for word in ("--set", one))]
+    kept = (one for one in sets if one.partition("=")[0].strip() not in OURS)
+    words = [*map(str, files), *(word for one in kept for word in ("--set", one))]
     folder = Path(run_dir(config))
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import frozen
@@ -50,7 +51,8 @@ def change(now: Team, wanted: Team | None, there: Iterable[Slot], ran_s: float, 
 
 def lost_slots(failure: Mapping[str, object], team: Team) -> tuple[Slot, ...]:
     """The slots that a failed run has lost, by its failure.json: that of a rank which a signal has killed, or all of a
-    host that has failed. None for any other failure, which would come again.
+    host that has failed. None for any other failure, which would come again, or where the rank ended by the signal that
+    asked it to stop.
     """
     rank, code, message = failure.get("rank"), failure.get("exit_code"), failure.get("message")
     if type(rank) is not int or not 0 <= rank < len(team) or not isinstance(message, str):
@@ -58,4 +60,5 @@ def lost_slots(failure: Mapping[str, object], team: Team) -> tuple[Slot, ...]:
     host, slot = team.slots[rank]
     if message.startswith(f"host {host}: "):
         return tuple(each for each in team.slots if each[0] == host)
-    return ((host, slot),) if type(code) is int and code < 0 else ()
+    as_asked = failure.get("asked") is True and code == -signal.SIGTERM
+    return ((host, slot),) if type(code) is int and code < 0 and not as_asked else ()

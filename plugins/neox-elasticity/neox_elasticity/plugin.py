@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from neox_core.api import Component, Problem, hookimpl
-from neox_elasticity.settings import ElasticitySettings
 
 
 @hookimpl
@@ -13,7 +12,7 @@ def neox_callbacks() -> list[Component]:
         Component(
             "elasticity",
             "neox_elasticity.history:History",
-            ElasticitySettings,
+            "neox_elasticity.settings:ElasticitySettings",
             summary="One batch for many numbers of ranks; keeps in checkpoints on how many the steps were made",
             planner="neox_elasticity.batch:plan_batch",
         )

@@ -1,7 +1,7 @@
 """Runs `neox train` again and again, each time on the slots that are there, until it is done. Light.
 
 It knows no launcher: it asks `neox train` to stop by a signal, as a user would, and reads its exit code and
-failure.json.
+failure.json. `neox train` reads a hostfile that this process writes, so that it never sees one that is half written.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 from attrs import define, field
 
 from neox_core.errors import NeoxError, RankError
+from neox_core.files import replacing
 from neox_core.interpreter import python
 from neox_core.terminal import echo
 from neox_elasticity.members import Slot, Team, change, choose, lost_slots
@@ -23,6 +25,9 @@ from neox_elasticity.record import Record, read_failure
 
 STOPPED = 130
 POLL_S = 0.2
+SETTLE_S = 1.0
+"""How long a hostfile has to stay as it is before it counts, since an editor or a script may write it in pieces."""
+HOSTS = "elastic.hosts"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Look = Callable[[], tuple[object, tuple[Slot, ...]]]
@@ -46,17 +51,22 @@ class Elastic:
     _seen: object = field(default=None, init=False)
     _listed: tuple[Slot, ...] = field(default=(), init=False)
     _asked: list[int] = field(factory=list, init=False)
+    _newer: tuple[object, float] | None = field(default=None, init=False)
+    _told: str = field(default="", init=False)
 
     def run(self) -> int:
         """Train until the run is done. Returns the exit code of the last `neox train`."""
         with self._signals():
             while True:
                 team = self._team()
+                if self._asked:
+                    return STOPPED
                 self.record.note("start", world_size=len(team), slots=team.include())
                 code, why = self._once(team)
+                if code == 0 or self._asked:
+                    return code if code >= 0 else STOPPED  # by the signal, before it was ready to take one
                 lost = lost_slots(read_failure(self.record.folder), team) if code == RankError.exit_code else ()
-                ended_for_change = why and code in (STOPPED, RankError.exit_code)
-                if self._asked or not (lost or ended_for_change):
+                if not lost and not why:  # the signal of a change may end it with any code while it starts
                     return code
                 self.record.interrupted()
                 for host, slot in lost:
@@ -66,7 +76,11 @@ class Elastic:
 
     def _once(self, team: Team) -> tuple[int, str]:
         """Run `neox train` on a team. Returns its exit code, and why it was asked to end for another team, or ""."""
-        words = python("neox_core", "train", *self.train, "--set", f"include={team.include()}", "--resume", "auto")
+        hosts = self._write_hosts()
+        sets = (f"hostfile={hosts}", f"include={team.include()}")
+        told = (word for each in sets for word in ("--set", each))
+        words = python("neox_core", "train", *self.train, *told, "--resume", "auto")
+        before = self._planned()
         process = subprocess.Popen(words, start_new_session=True)  # a Ctrl-C in the terminal reaches this process only
         began, why, passed_on = time.monotonic(), "", 0
         try:
@@ -76,7 +90,7 @@ class Elastic:
                     process.send_signal(signum)
                 passed_on = len(self._asked)
                 self._report()
-                if not why and not self._asked:
+                if not why and not self._asked and self._planned() != before:
                     why = self._changed(team, time.monotonic() - began)
                     if why:
                         self.record.note(why)
@@ -89,7 +103,8 @@ class Elastic:
         return process.returncode, why
 
     def _team(self) -> Team:
-        self._read()
+        while self._read() and not self._asked:
+            time.sleep(POLL_S)
         team = choose(self._there(), self.sizes)
         if team is None:
             listed, left = len(self._listed), len(self._there())
@@ -107,17 +122,57 @@ class Elastic:
         self._read()
         return change(team, choose(self._there(), self.sizes), self._there(), ran_s, self.least_s)
 
-    def _read(self) -> None:
-        """Look at the hostfile. When it was written, the slots that were lost are there again if it names them."""
+    def _read(self) -> bool:
+        """Look at the hostfile. When it was written, the slots that were lost are there again if it names them.
+
+        Returns whether it has just been written, and may change again.
+        """
         try:
             seen, slots = self.look()
-        except NeoxError:
+        except NeoxError as error:
             if self._seen is None:
                 raise
-            return  # somebody is writing it
+            return self._faulty(error)
         if seen != self._seen:
+            if self._seen is not None and not self._settled(seen):
+                return True
             self._seen, self._listed = seen, slots
             self._lost.clear()
+        self._newer, self._told = None, ""
+        return False
+
+    def _settled(self, seen: object) -> bool:
+        now = time.monotonic()
+        if self._newer is None or self._newer[0] != seen:
+            self._newer = seen, now
+        return now - self._newer[1] >= SETTLE_S
+
+    def _faulty(self, error: NeoxError) -> bool:
+        """A hostfile with faults does not count. Reports them once, unless they are gone soon."""
+        fault = str(error)
+        if not self._settled(fault):
+            return True
+        if fault != self._told:
+            self._told = fault
+            echo(f"neox elastic: the hostfile has faults, and the run keeps its slots: {fault}", err=True)
+        return False
+
+    def _planned(self) -> int:
+        """When `neox train` has written its plan, which is when it begins to take signals; 0: never."""
+        try:
+            return (self.record.folder / "run.json").stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def _write_hosts(self) -> Path:
+        """The hostfile of `neox train`: what was read last."""
+        slots: dict[str, int] = {}
+        for host, slot in self._listed:
+            slots[host] = max(slot + 1, slots.get(host, 0))
+        file = self.record.folder / HOSTS
+        with replacing(file) as temporary:
+            temporary.write_text("".join(f"{host} slots={count}\n" for host, count in slots.items()), encoding="utf-8")
+        return file
 
     def _report(self) -> None:
         lost_s = self.record.lost_s()

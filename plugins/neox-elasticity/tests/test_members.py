@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,9 @@ def test_more_ranks_wait_for_the_least_time_and_fewer_do_not() -> None:
         ({"rank": 2, "exit_code": -9, "message": "was killed by SIGKILL"}, (("b", 0),)),
         ({"rank": 2, "exit_code": 6, "message": "host b: Connection refused"}, (("b", 0), ("b", 3))),
         ({"rank": 2, "exit_code": 1, "message": "ValueError: no"}, ()),
+        ({"rank": 0, "exit_code": -15, "message": "was asked to stop before the hosts had met", "asked": True}, ()),
+        ({"rank": 0, "exit_code": -15, "message": "was killed by SIGTERM", "asked": False}, (("a", 0),)),
+        ({"rank": 0, "exit_code": -9, "message": "was asked, made no progress", "asked": True}, (("a", 0),)),
         ({"rank": 4, "exit_code": -9, "message": "of another run"}, ()),
         ({"rank": True, "exit_code": -9, "message": ""}, ()),
         ({"rank": 0, "exit_code": "-9", "message": ""}, ()),
@@ -126,6 +130,32 @@ def test_a_hostfile_with_faults_counts_only_at_the_start(tmp_path: Path) -> None
     assert teams == [4, 3]
     with pytest.raises(UsageError):
         supervisor(tmp_path, Hosts(fault), 0)[0].run()
+
+
+def test_a_hostfile_counts_once_it_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neox_elasticity.supervise.SETTLE_S", 0.3)
+    half, whole = (2, FOUR[:2]), (3, (*FOUR, ("c", 0)))
+    run, _ = supervisor(tmp_path, Hosts((1, FOUR), UsageError("half"), half, half, whole))
+    run.sizes = [1, 2, 3, 4, 5]
+    team = run._team()
+    assert [run._changed(team, 1.0) for _ in range(4)] == [""] * 4
+    time.sleep(0.4)
+    assert run._changed(team, 1.0) == "joined"
+
+
+def test_faults_of_a_hostfile_that_stay_are_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("neox_elasticity.supervise.SETTLE_S", 0.2)
+    run, _ = supervisor(tmp_path, Hosts((1, FOUR), UsageError("'\x1b[2J' is not a host")))
+    team = run._team()
+    assert run._changed(team, 1.0) == ""
+    assert capsys.readouterr().err == ""  # somebody may be writing it
+    time.sleep(0.3)
+    assert [run._changed(team, 1.0) for _ in range(2)] == ["", ""]
+    said = capsys.readouterr().err
+    assert said.count("is not a host") == 1
+    assert "\x1b" not in said
 
 
 @pytest.mark.parametrize("code", [0, 2, 5, 6, 130])

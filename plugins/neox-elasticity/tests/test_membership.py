@@ -116,6 +116,25 @@ def folder(tmp_path: Path) -> Iterator[Path]:
             os.kill(pid, signal.SIGKILL)
 
 
+def test_a_hostfile_that_is_written_in_pieces_while_the_run_starts(folder: Path) -> None:
+    (folder / "hosts").write_text("localhost slots=2\n")
+    run = Run(
+        folder, "elastic", "train-iters=12", "save-interval=4", "elasticity.max_gpus=3", f"hostfile={folder}/hosts"
+    )
+    while not (run.save / "elastic.jsonl").exists():
+        assert run.process.poll() is None, run.said()
+        time.sleep(0.01)
+    with (folder / "hosts").open("w") as file:  # before the run takes signals
+        for part in ("localhost slots=", "1", "2\n"):
+            file.write(part)
+            file.flush()
+            time.sleep(0.4)
+    assert run.end() == 0, run.said()
+    assert [each["step"] for each in run.records()] == [*range(1, 13)]
+    assert [each["event"] for each in run.events() if each["event"] != "recovered"] == ["start", "joined", "start"]
+    assert {each["world_size"] for each in run.events() if each["event"] == "start"} == {2, 3}
+
+
 def test_losses_are_those_of_a_run_that_nothing_disturbs(folder: Path) -> None:
     calm = Run(folder, "train", "include=localhost:0,1")
     assert calm.end() == 0, calm.said()
