@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from neox_core.contracts.host import LaunchCommand
+from neox_core.errors import ConfigError
 from neox_core.interpreter import python
+from neox_core.plan.hosts import name_of
 from neox_core.plan.runfile import RunPlan
 from neox_launchers.environment import environment
 from neox_launchers.forwarding import forwarded
@@ -32,7 +34,7 @@ def one_each(
     run's folder, this Python and the dataset under the same paths.
     """
     hosts = names(plan)
-    if len(hosts) == 1 and is_here(hosts[0]):
+    if not login(plan) and len(hosts) == 1 and is_here(hosts[0]):
         return local(plan, run_file, settings)
     files = (str(run_file), str(logs(run_file, settings)))
     here, agent = python("neox_launchers.hosts", *files), python("neox_launchers.elastic", *files)
@@ -42,7 +44,28 @@ def one_each(
 
 
 def names(plan: RunPlan) -> list[str]:
-    return [host.name for host in plan.cluster.hosts]
+    """Of the hosts, without the user and the port of a hostfile."""
+    return [name_of(host.name) for host in plan.cluster.hosts]
+
+
+def login(plan: RunPlan) -> dict[str, str]:
+    """The options of ssh that the hostfile asks for: the user by `-l`, the port by `-p`.
+
+    Raises ConfigError unless they are those of all hosts: mpirun and pdsh have one set of options for ssh.
+    """
+    found: dict[str, set[str]] = {"-l": set(), "-p": set()}
+    for host in plan.cluster.hosts:
+        user, _, place = host.name.rpartition("@")
+        found["-l"].add(user)
+        found["-p"].add(place.partition(":")[2])
+    for values in found.values():
+        if len(values) > 1:
+            said = ", ".join(sorted(each or "none" for each in values))
+            raise ConfigError(
+                f"hostfile: the hosts have different users or ports for ssh: {said}",
+                hint="write one for all hosts, or write them into ~/.ssh/config and the bare names into the hostfile",
+            )
+    return {option: value for option, (value,) in found.items() if value}
 
 
 def settings_of(plan: RunPlan) -> HostSettings:

@@ -33,10 +33,11 @@ from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from neox_core.errors import UsageError, run_main
+from neox_core.files import allow_many_files
 from neox_core.heartbeat import VARIABLE, Heartbeats
 from neox_core.interpreter import python
 from neox_core.plan.runfile import DIGEST, ClusterPlan, RunPlan, read_runfile
-from neox_launchers.agents import settings_of
+from neox_launchers.agents import names, settings_of
 from neox_launchers.environment import visible_devices
 from neox_launchers.failure import (
     SHUTDOWN_S,
@@ -106,12 +107,13 @@ def main() -> int:
     run_file, log_dir = Path(sys.argv[1]), Path(sys.argv[2])
     by = sys.argv[3] if len(sys.argv) > 3 else None
     plan = _read(run_file, shared=by is not None)
-    node = _number(by, [host.name for host in plan.cluster.hosts]) if by else None
+    node = _number(by, names(plan)) if by else None
     host = plan.cluster.hosts[node or 0]
     topology = read_topology() if plan.cluster.nvlink_pairs else None
     os.environ.update(visible_devices(host, os.environ, topology))
     if not plan.debug:
         logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
+    allow_many_files()  # that of the first host is connected to all ranks
     os.environ["NEOX_AGENT"] = str(os.getpid())
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"  # its way with the others kills data workers too
     if node is None:
@@ -147,10 +149,10 @@ def main() -> int:
 def _meeting(plan: RunPlan, run_dir: Path, node: int, asked: threading.Event) -> Meeting:
     cluster = plan.cluster
     port = _free_port(cluster.master_port, any_other=False) if node == 0 else cluster.master_port
-    names, token = [host.name for host in cluster.hosts], read_token(run_dir)
+    token = read_token(run_dir)
     limit = settings_of(plan).meet_timeout
     os.environ |= {"NEOX_RUN_TOKEN": token, "NEOX_MEET_TIMEOUT_S": str(limit)}
-    return Meeting(names, node, cluster.master_addr, port, token, limit, asked, run_dir / STOP)
+    return Meeting(names(plan), node, cluster.master_addr, port, token, limit, asked, run_dir / STOP)
 
 
 def _as_one_of_several(agent: Agent, meeting: Meeting, run_dir: Path, plan: RunPlan, asked: threading.Event) -> int:
@@ -231,7 +233,7 @@ def _agent(cluster: ClusterPlan, run_file: Path, log_dir: Path, meeting: Meeting
         monitor_interval=0.1,
         master_addr=address,
         master_port=port,
-        local_addr=host.name if meeting else address,
+        local_addr=meeting.hosts[meeting.node] if meeting else address,
     )
     known = signature(LocalElasticAgent).parameters  # torch 2.11 cannot be told, and gives the ranks 30 s
     patience = {"shutdown_timeout": SHUTDOWN_S} if "shutdown_timeout" in known else {}

@@ -14,16 +14,18 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import IO, cast
 
 from neox_core.errors import RankError, run_main
 from neox_core.plan.runfile import DIGEST, read_runfile
-from neox_launchers.agents import names, settings_of
+from neox_launchers.agents import login, names, settings_of
 from neox_launchers.failure import SECRET, STOP, clear_failures, telling, write_whole
 from neox_launchers.forwarding import forwarded, remove_private, write_private
 from neox_launchers.listening import Listener
+from neox_launchers.mpi import require_its_own
 from neox_launchers.verdict import judge
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -32,12 +34,15 @@ TERM_S = 2.0
 """For the command to end by SIGTERM, before it is killed with its children."""
 SSH_VARIABLES = ("PDSH_SSH_ARGS_APPEND", "OMPI_MCA_plm_rsh_args", "HYDRA_LAUNCHER_EXTRA_ARGS")
 """By which pdsh, Open MPI and Hydra take options for ssh."""
+PATIENT = {"OMPI_MCA_orte_abort_on_non_zero_status": "0", "PRTE_MCA_prte_abort_on_non_zero_status": "0"}
+"""By which Open MPI 4 and 5 let the other agents save when one has failed; else it kills them after 1 s."""
 
 
 def main() -> int:
     run_file, log_dir, argv = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
     plan, run_dir = read_runfile(run_file, os.environ.get(DIGEST)), run_file.parent
     settings = settings_of(plan)
+    require_its_own(plan.launcher.name, argv[0])
     clear_failures(run_dir)
     _write_token(run_dir)
     write_private(run_dir, forwarded(settings, os.environ).private)
@@ -52,7 +57,7 @@ def main() -> int:
         signal.signal(signum, ask)
     log_dir.mkdir(parents=True, exist_ok=True)
     with (log_dir / "hosts.log").open("w", encoding="utf-8") as log:
-        process = _start(argv, settings.host_timeout)
+        process = _start(argv, settings.host_timeout, login(plan))
         stderr = cast("IO[str]", process.stderr)
         reader = threading.Thread(target=listener.read, args=(stderr, log), daemon=True)
         reader.start()
@@ -77,15 +82,17 @@ def _write_token(run_dir: Path) -> None:
         opened.write(secrets.token_hex(16))
 
 
-def _start(argv: list[str], host_timeout: int) -> subprocess.Popen[str]:
+def _start(argv: list[str], host_timeout: int, login: Mapping[str, str]) -> subprocess.Popen[str]:
     every = max(1, host_timeout // 4)
     options = f"-oServerAliveInterval={every} -oServerAliveCountMax=3 -oConnectTimeout={host_timeout}"
+    options = " ".join([options, *(f"{option} {value}" for option, value in login.items())])
     ssh = {name: " ".join(filter(None, (os.environ.get(name), options))) for name in SSH_VARIABLES}
-    env, quiet, read = os.environ | ssh, subprocess.DEVNULL, subprocess.PIPE
+    env, quiet, read = os.environ | PATIENT | ssh, subprocess.DEVNULL, subprocess.PIPE
     try:
         return subprocess.Popen(argv, env=env, stdin=quiet, stderr=read, text=True, errors="replace")
     except OSError as error:
-        raise RankError(f"cannot start {argv[0]}: {error.strerror}", hint=f"install {argv[0]}") from error
+        hint = f"install {argv[0]}, or set `launcher-program`"
+        raise RankError(f"cannot start {argv[0]}: {error.strerror}", hint=hint) from error
 
 
 def _end(process: subprocess.Popen[str]) -> None:

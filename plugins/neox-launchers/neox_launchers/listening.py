@@ -24,6 +24,8 @@ _OF_AN_AGENT = re.compile(rf"{MARK} (?P<what>\w+) ?(?P<words>.*)")
 KEPT_LINES = 10
 TELL_S = 10.0
 REPORTS_S = 2.0
+LEFT_S = 10.0
+"""For the program to end when all hosts have reported, or are lost. Open MPI waits for the agent of a lost host."""
 
 
 @define
@@ -86,16 +88,20 @@ class Listener:
         limits = self.settings
         if now > self._looked + REPORTS_S:
             self._looked = now
-            if self._ended_at is None and len(read_reports(self.run_dir)) == len(self.hosts):
+            reports = read_reports(self.run_dir)
+            over = {*reports, *(lost for report in reports.values() for lost in report.lost)}
+            if self._ended_at is None and len(over) == len(self.hosts):
                 self._ended_at = now
         if not self.met and self.failed_at is None and now > self._began + TELL_S:
             waiting = self._waiting or f"{', '.join(self.missing())} of {len(self.hosts)} hosts"
             if waiting != self._shown and (self._waiting or self.missing()):
                 self._shown = waiting
                 echo(f"waiting for {waiting}", err=True)
-        since = [each for each in (self.failed_at, None if self.met else self.asked_at, self._ended_at) if each]
+        since = [each for each in (self.failed_at, None if self.met else self.asked_at) if each]
         if since and now > min(since) + limits.end_timeout:
             return f"{self.program} did not end within {limits.end_timeout} s"
+        if self._ended_at is not None and now > self._ended_at + LEFT_S:
+            return f"{self.program} did not end within {LEFT_S:.0f} s of the hosts"
         if not self.met and now > self._began + limits.meet_timeout + limits.end_timeout:
             who = ", ".join(self.missing()) or self._waiting
             return f"{who}: no agent has started within {limits.meet_timeout} s" if who else "the hosts did not meet"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import socket
 import threading
 import time
@@ -18,6 +19,11 @@ from neox_core.errors import RankError, UsageError
 from neox_launchers.failure import SECRET, say_to_first
 
 LOOK_S = 0.2
+FILE_S = 5.0
+"""Between two looks of a host at the folder of the run, which all of them share; the first host looks each second."""
+FIRST_FILE_S = 1.0
+LOOKS = 5_000
+"""Looks a second of all hosts together at the store, of two calls each: more hosts look less often."""
 CALL_S = 10.0
 """For one call to a store that answers."""
 TELL_S = 10.0
@@ -55,6 +61,8 @@ class Meeting(RendezvousHandler):
         self.hosts, self.node, self.address, self.port = hosts, node, address, port
         self.token, self.limit_s, self.stop, self.request = token, limit_s, stop, request
         self.store: Store | None = None
+        self.look_s = max(LOOK_S, len(hosts) / LOOKS)
+        self._looked = -math.inf
 
     def next_rendezvous(self) -> RendezvousInfo:
         """The store, when every host has arrived. Raises RankError that names those that have not."""
@@ -65,8 +73,9 @@ class Meeting(RendezvousHandler):
             self._await_all(store, end)
             store.set("met", "")
             say_to_first("met")
-        while not store.check(["met"]):
-            self._pause()
+        while not self._check(store, "met"):
+            if self._check(store, "asked") or self.stop.wait(self.look_s):
+                raise StoppedError
             if time.monotonic() > end + CALL_S:  # the first host gives up before, and names who is missing
                 raise RankError(f"{self.hosts[self.node]} waited {self.limit_s:.0f} s for the other hosts")
         self.store = store
@@ -74,9 +83,11 @@ class Meeting(RendezvousHandler):
 
     def _await_all(self, store: Store, end: float) -> None:
         """Until the other hosts have arrived. Reports from time to time which have not."""
-        missing, told = list(range(1, len(self.hosts))), time.monotonic()
-        while missing := [each for each in missing if not store.check([f"beat/{each}"])]:
+        others, told = range(1, len(self.hosts)), time.monotonic()
+        while others and not store.check([f"beat/{each}" for each in others]):
             now = time.monotonic()
+            if min(end, told + TELL_S) < now:
+                missing = [each for each in others if not store.check([f"beat/{each}"])]
             if now > end:
                 raise RankError(
                     f"{self._names(missing)} of {len(self.hosts)} hosts did not arrive at {self.address}:{self.port} "
@@ -86,15 +97,38 @@ class Meeting(RendezvousHandler):
             if now > told + TELL_S:
                 told = now
                 say_to_first("waiting", f"{self._names(missing)} of {len(self.hosts)} hosts")
-            self._pause()
+            try:
+                self._pause(FIRST_FILE_S)
+            except StoppedError:
+                store.set("asked", "")
+                time.sleep(2 * self.look_s)  # for the others to hear it: the store ends with this process
+                raise
 
     def _names(self, nodes: Iterable[int]) -> str:
         return ", ".join(self.hosts[each] for each in nodes)
 
-    def _pause(self) -> None:
-        asked = self.request is not None and self.request.exists()  # for all hosts, perhaps since one has failed
-        if asked or self.stop.wait(LOOK_S):
+    def _pause(self, file_s: float = FILE_S) -> None:
+        if self._is_asked(file_s) or self.stop.wait(LOOK_S):
             raise StoppedError
+
+    def _is_asked(self, file_s: float = 0.0) -> bool:
+        """Whether the file asks all hosts to stop, perhaps since one has failed. file_s: since the last look at it."""
+        now = time.monotonic()
+        if self.request is None or now < self._looked + file_s:
+            return False
+        self._looked = now
+        return self.request.exists()
+
+    def _check(self, store: Store, key: str) -> bool:
+        """Whether the first host has said this. Raises StoppedError when it has gone since all are asked to stop."""
+        try:
+            found: bool = store.check([key])
+        except (DistError, RuntimeError) as error:
+            if self._is_asked():
+                raise StoppedError from None
+            reason = str(error).splitlines()[0]
+            raise RankError(f"{self.hosts[self.node]} has lost {self.hosts[0]} before all had met: {reason}") from None
+        return found
 
     def _open(self, end: float) -> Store:
         """This run's store, which the first host opens and the others find."""

@@ -14,7 +14,8 @@ from neox_launchers.failure import FAILED, STOP, say_to_first
 
 LOOK_S = 0.2
 BEAT_S = 0.5
-"""Between two signs of life of a host."""
+"""Between two signs of life of a host; of more than 1,000 hosts, so that they make BEATS a second together."""
+BEATS = 2_000
 CLOSING_S = 5.0
 """After the first host has closed the store: what else is known may still arrive."""
 
@@ -79,7 +80,7 @@ class Neighbours:
             except (DistError, RuntimeError) as error:
                 self.broken = str(error).splitlines()[0]
                 return
-            self._wake.wait(BEAT_S)
+            self._wake.wait(max(BEAT_S, len(self.hosts) / BEATS))
             self._wake.clear()
 
     def _round(self, store: Store) -> None:

@@ -8,16 +8,19 @@ from pathlib import Path
 
 from neox_core.contracts.host import LaunchCommand
 from neox_core.plan.runfile import RunPlan
-from neox_launchers.agents import Words, names, one_each
+from neox_launchers.agents import Words, login, names, one_each
 from neox_launchers.settings import HostSettings
 
-FAN_OUT = 1024
+FAN_OUT = 16_384
 """Hosts that pdsh talks to at a time; its own 32 would leave the others waiting for the first to end."""
+OPTIONS = ("-S", "-N", "-b", "-R", "ssh", "-f", str(FAN_OUT))
 
 
 def pdsh(plan: RunPlan, run_file: Path, settings: HostSettings) -> LaunchCommand:
     """The plan's ranks on its hosts; on a single host that is this machine, as `local` does it."""
-    over_ssh = ("pdsh", "-S", "-N", "-b", "-R", "ssh", "-f", str(FAN_OUT), "-w", ",".join(names(plan)))
+    name = login(plan).get("-l")
+    user = ("-l", name) if name else ()  # else pdsh tells ssh the user's name here
+    over_ssh = settings.command("pdsh", *OPTIONS, *user, "-w", ",".join(names(plan)))
 
     def start(agent: Words, env: Mapping[str, str]) -> Words:
         return (*over_ssh, *remote(agent, env, str(Path.cwd())), "%n")

@@ -1,11 +1,11 @@
 """What neox-launchers offers."""
 
 from neox_core.api import Component, hookimpl
-from neox_launchers.settings import HostSettings, LauncherSettings, SlurmSettings
 
 
-def _offer(name: str, target: str, summary: str, settings: type = HostSettings) -> Component:
-    return Component(name, f"neox_launchers.{target}", settings, summary=summary, needs=("torch",))
+def _offer(name: str, target: str, summary: str, settings: str = "HostSettings") -> Component:
+    where = f"neox_launchers.settings:{settings}"
+    return Component(name, f"neox_launchers.{target}", where, summary=summary, needs=("torch",))
 
 
 @hookimpl
@@ -15,12 +15,12 @@ def neox_launchers() -> list[Component]:
             "local",
             "local:local",
             "One process a rank on this machine, watched by torch's elastic agent",
-            LauncherSettings,
+            "LauncherSettings",
         ),
         _offer("pdsh", "pdsh:pdsh", "The same on each host of a hostfile, over ssh"),
         _offer("openmpi", "mpi:openmpi", "The same on each host of a hostfile, by mpirun"),
         _offer("mvapich", "mpi:hydra", "The same by the mpirun of MVAPICH"),
         _offer("mpich", "mpi:hydra", "The same by the mpirun of MPICH"),
-        _offer("impi", "mpi:hydra", "The same by the mpirun of Intel MPI"),
-        _offer("slurm", "slurm:slurm", "The same on each host of a Slurm allocation, by srun", SlurmSettings),
+        _offer("impi", "mpi:intel", "The same by the mpirun of Intel MPI"),
+        _offer("slurm", "slurm:slurm", "The same on each host of a Slurm allocation, by srun", "SlurmSettings"),
     ]

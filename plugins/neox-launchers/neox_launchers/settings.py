@@ -50,6 +50,15 @@ def _names(instance: Any, field: Any, value: tuple[str, ...]) -> None:
             raise ValueError("must hold names of variables, or beginnings of names with a * at their end")
 
 
+def _words(instance: Any, field: Any, value: str) -> None:
+    import shlex  # not to list plugins
+
+    try:
+        shlex.split(value)
+    except ValueError as error:
+        raise ValueError(f"must be words as a shell takes them: {error}") from None
+
+
 @frozen
 class HostSettings(LauncherSettings):
     """Of the launchers that reach other hosts."""
@@ -61,13 +70,33 @@ class HostSettings(LauncherSettings):
         check=_names,
         changes="output",
     )
+    launcher_program: str | None = setting(
+        None,
+        help="Name or path of pdsh, mpirun or srun. Default: the one on the path.",
+        check=_no_option,
+        changes="output",
+    )
+    launcher_args: str = setting(
+        "",
+        help="More options of pdsh, mpirun or srun, such as `--mca btl_tcp_if_include eth0`.",
+        check=_words,
+        changes="output",
+        origin="deepspeed",
+    )
+
+    def command(self, program: str, *options: str) -> tuple[str, ...]:
+        """The program with these options and then those of the user."""
+        import shlex
+
+        return (self.launcher_program or program, *options, *shlex.split(self.launcher_args))
 
 
-def _srun(help: str) -> Any:
-    return setting(None, help=help, check=_no_option, changes="output", origin="gpt-neox")
+def _srun(help: str, origin: str = "gpt-neox") -> Any:
+    return setting(None, help=help, check=_no_option, changes="output", origin=origin)
 
 
 @frozen
 class SlurmSettings(HostSettings):
     comment: str | None = _srun("Comment on the job step, given to srun.")
     account: str | None = _srun("Account that the job step is charged to, given to srun.")
+    partition: str | None = _srun("Partition of the job step, given to srun.", "neox")

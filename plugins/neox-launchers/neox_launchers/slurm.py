@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from neox_core.contracts.host import LaunchCommand
+from neox_core.errors import ConfigError
 from neox_core.plan.runfile import RunPlan
-from neox_launchers.agents import Words, names, one_each
+from neox_launchers.agents import Words, login, names, one_each
 from neox_launchers.settings import SlurmSettings
 
 LOGIN = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TMPDIR", "USER")
@@ -25,17 +26,19 @@ def slurm(plan: RunPlan, run_file: Path, settings: SlurmSettings) -> LaunchComma
     by themselves and report. What is left after twice `end-timeout`, srun kills.
     """
     hosts = names(plan)
+    if login(plan):
+        raise ConfigError("hostfile: srun does not use ssh", hint="remove USER@ and :PORT from the lines")
     count = str(len(hosts))
     places = ("--nodes", count, "--ntasks", count, "--ntasks-per-node", "1", "--nodelist", ",".join(hosts))
     patience = ("--kill-on-bad-exit=0", "--wait", str(2 * settings.end_timeout))
     no_guesses = ("--mpi", "none", "--cpu-bind", "none", *patience)
 
-    said = {"--comment": settings.comment, "--account": settings.account}
+    said = {"--comment": settings.comment, "--account": settings.account, "--partition": settings.partition}
     more = (word for option, value in said.items() if value is not None for word in (option, value))
     options = (*places, *no_guesses, *more)
 
     def srun(agent: Words, env: Mapping[str, str]) -> Words:
         exported = ",".join([*(name for name in LOGIN if name in os.environ), *env])
-        return ("srun", *options, "--export", exported, "--chdir", str(Path.cwd()), *agent, "slurm")
+        return (*settings.command("srun", *options, "--export", exported, "--chdir", str(Path.cwd())), *agent, "slurm")
 
     return one_each(plan, run_file, settings, srun, inherited=True)

@@ -148,12 +148,7 @@ def waits(stacks: str) -> bool:
     """Whether one of a rank's threads is inside a collective, that is: waits for another rank."""
     lines = stacks.splitlines()
     tops = [_FRAME.match(after) for line, after in pairwise(lines) if _THREAD.match(line)]
-    return any(
-        any(part in top["file"] for part in _COLLECTIVE)
-        or (top["file"].endswith("run/stop.py") and top["function"] == "poll")
-        for top in tops
-        if top
-    )
+    return any(part in top["file"] for top in tops if top for part in _COLLECTIVE)
 
 
 def _is_stopped(pid: int) -> bool:

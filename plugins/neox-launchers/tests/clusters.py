@@ -16,6 +16,7 @@ from attrs import evolve
 from neox_author.testing import example_plan, load_only
 
 from neox_core.plan.component import offered
+from neox_core.plan.hosts import name_of
 from neox_core.plan.runfile import Host, RunPlan
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
@@ -83,9 +84,12 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def sshd(folder: Path, hosts: Sequence[str] = HOSTS, inside: Sequence[str] = ()) -> dict[str, str]:
-    """A daemon of one's own on these addresses, with a key of its own, and how pdsh gets there. inside: a command."""
-    (port,) = free_ports(1)
+def sshd(folder: Path, hosts: Sequence[str] = HOSTS, inside: Sequence[str] = (), login: int = 0) -> dict[str, str]:
+    """A daemon of one's own on these addresses, with a key of its own, and how pdsh gets there. inside: a command.
+
+    login: its port, where ssh is to hear of it from the hostfile.
+    """
+    port = login or free_ports(1)[0]
     for key in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
     (folder / "user.pub").rename(folder / "authorized")
@@ -95,7 +99,7 @@ def sshd(folder: Path, hosts: Sequence[str] = HOSTS, inside: Sequence[str] = ())
         f"PidFile {folder}/sshd.pid\nUsePAM no\nPasswordAuthentication no\n"
     )
     (folder / "ssh_config").write_text(
-        f"Host *\n Port {port}\n IdentityFile {folder}/user\n StrictHostKeyChecking no\n"
+        f"Host *\n{'' if login else f' Port {port}'}\n IdentityFile {folder}/user\n StrictHostKeyChecking no\n"
         f" UserKnownHostsFile {folder}/known\n LogLevel ERROR\n"
     )
     Path("/run/sshd").mkdir(exist_ok=True)
@@ -132,6 +136,12 @@ def slurm(folder: Path) -> dict[str, str]:
     return conf
 
 
+def mpich(folder: Path, login: int = 0) -> dict[str, str]:
+    """As `sshd`, for MPICH's mpirun, which is not the `mpirun` of every machine."""
+    found = sshd(folder, login=login)
+    return {**found, "HYDRA_LAUNCHER_EXTRA_ARGS": found["PDSH_SSH_ARGS_APPEND"]}
+
+
 def stand_in(folder: Path) -> dict[str, str]:
     for name, text in (("pdsh", STAND_IN), ("mpirun", MPI_STAND_IN)):
         program = folder / name
@@ -146,8 +156,9 @@ def real_ways() -> list[tuple[str, Callable[[Path], dict[str, str]]]]:
     def there(*names: str) -> bool:
         return os.geteuid() == 0 and all(shutil.which(name) for name in names)
 
-    ways = [("pdsh", sshd, "pdsh"), ("openmpi", sshd, "mpirun"), ("slurm", slurm, "srun")]
-    daemons = {sshd: ("sshd", "ssh-keygen"), slurm: ("munged", "slurmctld", "slurmd")}
+    ways = [("pdsh", sshd, "pdsh"), ("openmpi", sshd, "mpirun"), ("mpich", mpich, "mpirun.mpich")]
+    ways += [("slurm", slurm, "srun")]
+    daemons = {sshd: ("sshd", "ssh-keygen"), mpich: ("sshd", "ssh-keygen"), slurm: ("munged", "slurmctld", "slurmd")}
     return [(launcher, way) for launcher, way, program in ways if there(program, *daemons[way])]
 
 
@@ -175,14 +186,65 @@ class OtherHost:
     def power_off(self) -> None:
         """Nothing that it still sends arrives."""
         self.pull_the_cable()
-        pids = subprocess.run(["ip", "netns", "pids", self.name], capture_output=True, text=True, check=True)
-        for pid in pids.stdout.split():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+        _kill_all_of(self.name)
 
     def remove(self) -> None:
         self.power_off()
         _ip("netns", "delete", self.name)
+
+
+class Switch:
+    """Network namespaces in the places of hosts, with sshd of their own, joined by a bridge of this machine.
+
+    Each has one card, `eth0`. folder: for the files of sshd and ssh. env: how pdsh gets to the hosts.
+    """
+
+    def __init__(self, folder: Path, count: int = 2) -> None:
+        number = os.getpid()
+        self.folder, self.bridge = folder, f"neox{number}"
+        network = f"10.{190 + number // 250 % 10}.{number % 250}"
+        self.hosts = {f"{network}.{each + 2}": f"{self.bridge}-{each}" for each in range(count)}
+        _ip("link", "add", self.bridge, "type", "bridge")
+        _ip("address", "add", f"{network}.1/24", "dev", self.bridge)
+        _ip("link", "set", self.bridge, "up")
+        for host, space in self.hosts.items():
+            _ip("netns", "add", space)
+            _ip("link", "add", space, "type", "veth", "peer", "name", "eth0", "netns", space)
+            _ip("link", "set", space, "master", self.bridge)
+            _ip("-n", space, "address", "add", f"{host}/24", "dev", "eth0")
+            for card in ("lo", "eth0"):
+                _ip("-n", space, "link", "set", card, "up")
+            (folder / host).mkdir()
+            self.power_on(host)
+        text = "".join((folder / host / "ssh_config").read_text().replace("*", host, 1) for host in self.hosts)
+        (folder / "ssh_config").write_text(text)
+        self.env = {"PDSH_SSH_ARGS_APPEND": f"-F {folder}/ssh_config", "GLOO_SOCKET_IFNAME": "eth0"}
+
+    def power_on(self, host: str) -> None:
+        _ip("link", "set", self.hosts[host], "up")
+        inside = ("ip", "netns", "exec", self.hosts[host])
+        if (self.folder / host / "sshd_config").exists():
+            subprocess.run([*inside, shutil.which("sshd"), "-f", self.folder / host / "sshd_config"], check=True)
+        else:
+            sshd(self.folder / host, [host], inside)
+
+    def power_off(self, host: str) -> None:
+        """Nothing that it still sends arrives."""
+        _ip("link", "set", self.hosts[host], "down")
+        _kill_all_of(self.hosts[host])
+
+    def remove(self) -> None:
+        for space in self.hosts.values():
+            _kill_all_of(space)
+            _ip("netns", "delete", space)
+        _ip("link", "delete", self.bridge)
+
+
+def _kill_all_of(space: str) -> None:
+    pids = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True, check=True)
+    for pid in pids.stdout.split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
 
 
 def _ip(*words: str) -> None:
@@ -206,7 +268,7 @@ def plan_for(folder: Path, launcher: str, hosts: Sequence[str] = (), port: int =
             cluster=evolve(
                 plan.cluster,
                 hosts=places,
-                master_addr=hosts[0] if hosts[0][0].isdigit() else HOSTS[0],
+                master_addr=name_of(hosts[0]) if name_of(hosts[0])[0].isdigit() else HOSTS[0],
                 threads_per_rank=1,
             ),
         )

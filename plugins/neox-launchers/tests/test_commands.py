@@ -2,14 +2,22 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
+from attrs import evolve
 from neox_author.testing import assert_light, check_launcher, example_plan, load_only
+from neox_launchers.agents import login
+from neox_launchers.mpi import require_its_own
 from neox_launchers.pdsh import remote
+from neox_launchers.settings import HostSettings
 
+from neox_core.errors import ConfigError, UsageError
 from neox_core.plan.runfile import write_runfile
 
 
@@ -58,13 +66,75 @@ def test_srun_starts_one_agent_a_host_and_lets_the_others_save(tmp_path):
     assert {"PATH", "DS_ACCELERATOR"} <= set(options["--export"].split(","))
     assert srun[-1] == "slurm"
     assert command.env["DS_ACCELERATOR"] == "cpu"
-    charged = check_launcher(
-        load_only("neox-launchers"), "slurm", example_plan(tmp_path, ranks=[2, 2]), account="lab", comment="a run"
-    )
-    assert dict(pairwise(charged.argv)).items() >= {"--account": "lab", "--comment": "a run"}.items()
+    charged = {"account": "lab", "comment": "a run", "partition": "p"}
+    found = check_launcher(load_only("neox-launchers"), "slurm", example_plan(tmp_path, ranks=[2, 2]), **charged)
+    assert dict(pairwise(found.argv)).items() >= {f"--{name}": value for name, value in charged.items()}.items()
     assert "--account" not in srun
     alone = check_launcher(load_only("neox-launchers"), "slurm", example_plan(tmp_path, ranks=[2]))
     assert "srun" not in alone.argv
+
+
+@pytest.mark.parametrize(
+    ("launcher", "program"), [("pdsh", "pdsh"), ("openmpi", "mpirun"), ("mpich", "mpirun"), ("slurm", "srun")]
+)
+def test_program_and_options_are_the_users(tmp_path, launcher, program):
+    settings = {"launcher_args": "-t 5 --x 'a b'", "launcher_program": f"/opt/it/{program}"}
+    plan = example_plan(tmp_path, ranks=[2, 2])
+    argv = check_launcher(load_only("neox-launchers"), launcher, plan, **settings).argv
+    assert program not in argv
+    first = argv.index(f"/opt/it/{program}")
+    assert argv[argv.index("-t", first) :][:4] == ("-t", "5", "--x", "a b")
+    assert argv.index("--x") < argv.index("neox_launchers.elastic")  # it is no word of the agent
+
+
+def logged_in(tmp_path, *hosts):
+    plan = example_plan(tmp_path, ranks=[2, 2])
+    places = tuple(evolve(place, name=host) for place, host in zip(plan.cluster.hosts, hosts, strict=True))
+    return evolve(plan, cluster=evolve(plan.cluster, hosts=places))
+
+
+@pytest.mark.parametrize("launcher", ["pdsh", "openmpi", "mpich"])
+def test_logins_of_a_hostfile_are_told_to_ssh(tmp_path, launcher):
+    plan = logged_in(tmp_path, "me@a:2222", "me@b:2222")
+    assert login(plan) == {"-l": "me", "-p": "2222"}
+    argv = check_launcher(load_only("neox-launchers"), launcher, plan).argv
+    assert "a,b" in argv
+    assert launcher != "pdsh" or dict(pairwise(argv))["-l"] == "me"
+    plan = logged_in(tmp_path, "me@a", "b")
+    with pytest.raises(ConfigError, match="different users or ports for ssh: me, none"):
+        check_launcher(load_only("neox-launchers"), launcher, plan)
+
+
+def test_srun_takes_no_login(tmp_path):
+    catalog = load_only("neox-launchers")
+    with pytest.raises(ConfigError, match="srun does not use ssh"):
+        check_launcher(catalog, "slurm", logged_in(tmp_path, "me@a", "me@b"))
+
+
+@pytest.mark.parametrize("args", ["a 'b", '"'])
+def test_options_that_are_no_words_are_refused(args):
+    with pytest.raises(ValueError, match="as a shell takes them"):
+        HostSettings(launcher_args=args)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "program", "fault"),
+    [
+        ("mpich", "mpirun", "mpirun is the mpirun of Open MPI, which `launcher: mpich` cannot start"),
+        ("impi", "mpirun", "mpirun is the mpirun of Open MPI, which `launcher: impi` cannot start"),
+        ("openmpi", "mpirun.mpich", "mpirun.mpich is the mpirun of MPICH or MVAPICH, which `launcher: openmpi` cannot"),
+        ("mvapich", "mpirun.mpich", ""),
+        ("openmpi", "mpirun", ""),
+        ("mpich", "true", ""),
+        ("slurm", "mpirun", ""),
+        ("mpich", "not-there", ""),
+    ],
+)
+def test_the_mpirun_of_another_library_is_recognised(launcher, program, fault):
+    if program.startswith("mpirun") and not shutil.which(program):
+        pytest.skip(f"needs {program}")
+    with pytest.raises(UsageError, match=re.escape(fault)) if fault else nullcontext():
+        require_its_own(launcher, program)
 
 
 def test_a_host_that_slurm_calls_otherwise_is_named(tmp_path):
@@ -87,11 +157,12 @@ def test_pdsh_is_called_as_deepspeed_calls_it(tmp_path):
         module=False, no_local_rank=False, save_pid=False, enable_each_rank_log=None, master_addr="h", master_port=1,
     )  # fmt: skip
     theirs, _, env = PDSHRunner(args, "e30=").get_cmd({}, {"localhost": [0, 1], "host1": [0, 1]})
-    options = theirs[: theirs.index("-w") + 2]
+    fanout = theirs.index("-f") + 1  # 1024, beyond which hosts would wait for the first to end
+    options = [each for at, each in enumerate(theirs[: theirs.index("-w") + 2]) if at != fanout]
     mine = check_launcher(load_only("neox-launchers"), "pdsh", example_plan(tmp_path, ranks=[2, 2])).argv
     assert set(options) <= set(mine[mine.index("pdsh") :])
     assert mine[mine.index("-w") + 1] == theirs[theirs.index("-w") + 1] == "localhost,host1"
-    assert mine[mine.index("-f") + 1] == theirs[theirs.index("-f") + 1]
+    assert int(mine[mine.index("-f") + 1]) >= int(theirs[fanout]), "as many hosts at once, or more"
     assert mine[mine.index("-R") + 1] == env["PDSH_RCMD_TYPE"]
     assert "--node_rank=%n" in theirs
     assert mine[-1] == "%n"

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from neox_launchers.forwarding import PRIVATE
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from clusters import HOSTS, plan_for, real_ways, stand_in
-from launched import ALL, Run
+from clusters import HOSTS, free_ports, plan_for, real_ways, stand_in
+from launched import ALL, RANK, Run
 
 from neox_core.plan.runfile import write_runfile
 
@@ -54,12 +55,28 @@ def test_ranks_of_all_hosts_are_told_who_they_are_and_stop_in_good_order(tmp_pat
     assert {log.name for log in (run.folder / "logs").iterdir()} >= {"rank0.log", "rank1.log", "rank2.log"}
 
 
+@pytest.mark.parametrize(("launcher", "way"), [each for each in real_ways() if each[0] != "slurm"])
+def test_a_hostfile_tells_ssh_the_user_and_the_port(tmp_path, monkeypatch, launcher, way):
+    (port,) = free_ports(1)
+    monkeypatch.setenv("USER", "nobody")
+    hosts = [f"root@{host}:{port}" for host in HOSTS]
+    run = Run(tmp_path, monkeypatch, partial(way, login=port), launcher, hosts=hosts)
+    try:
+        run.wait_for(*ALL)
+        run.process.send_signal(signal.SIGTERM)
+        assert run.end() == (0, {})
+    finally:
+        run.stop_daemons()
+    assert (run.folder / "here2").read_text().splitlines()[3] == HOSTS[0]
+
+
 @pytest.mark.parametrize(
     ("launcher", "way"),
-    [("pdsh", stand_in), ("openmpi", stand_in), *(each for each in real_ways() if each[0] == "slurm")],
+    [("pdsh", stand_in), ("openmpi", stand_in), *(each for each in real_ways() if each[0] != "pdsh")],
 )
 def test_a_rank_that_fails_ends_the_ranks_of_all_hosts_and_is_named(tmp_path, monkeypatch, launcher, way):
-    run = Run(tmp_path, monkeypatch, way, launcher)
+    to_save = RANK.replace("time.sleep(0.3)", "time.sleep(4)")
+    run = Run(tmp_path, monkeypatch, way, launcher, code=to_save)
     try:
         run.wait_for(*ALL)
         (run.folder / "fail").touch()
@@ -68,6 +85,22 @@ def test_a_rank_that_fails_ends_the_ranks_of_all_hosts_and_is_named(tmp_path, mo
         run.stop_daemons()
     assert code == 1
     assert (failure["rank"], failure["exit_code"]) == (2, 7)
+    assert all((run.folder / f"left{rank}").read_text() == "1" for rank in (0, 1))
+
+
+@pytest.mark.parametrize(("launcher", "way"), real_ways())
+def test_an_agent_that_is_killed_ends_the_ranks_of_all_hosts_and_is_named(tmp_path, monkeypatch, launcher, way):
+    by_its_rank = RANK.replace("time.sleep(0.3)", "time.sleep(4)").replace("sys.exit(7)", "os.kill(os.getppid(), 9)")
+    run = Run(tmp_path, monkeypatch, way, launcher, code=by_its_rank, host_timeout=4)
+    try:
+        run.wait_for(*ALL)
+        (run.folder / "fail").touch()
+        code, failure = run.end(quiet=launcher != "mpich")  # which says what it thinks of the program
+    finally:
+        run.stop_daemons()
+    assert code == 1
+    host = "two" if launcher == "slurm" else HOSTS[1]
+    assert failure["message"].startswith(f"host {host}: ")
     assert all((run.folder / f"left{rank}").read_text() == "1" for rank in (0, 1))
 
 

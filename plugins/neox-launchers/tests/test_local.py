@@ -1,5 +1,7 @@
 import os
 import resource
+import subprocess
+import sys
 
 import pytest
 from neox_author.testing import assert_light, build, check_launcher, example_plan, load_only
@@ -68,3 +70,23 @@ def test_a_launcher_that_torch_would_have_no_room_in_is_not_started(catalog, tmp
     entry = catalog.find("launcher", "local")
     with pytest.raises(UsageError, match="at least 1024 MiB of address space, and the limit is 500 MiB"):
         entry.load()(example_plan(tmp_path), tmp_path / "run.json", build(entry))
+
+
+FEW_FILES = """
+import resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1000))
+from neox_author.testing import example_plan
+from neox_core.plan.runfile import write_runfile
+from neox_launchers import elastic
+folder = Path(sys.argv[1])
+write_runfile(example_plan(folder), folder / "run.json")
+sys.argv = ["elastic", str(folder / "run.json"), str(folder)]
+elastic._agent = lambda *_: sys.exit(str(resource.getrlimit(resource.RLIMIT_NOFILE)))
+elastic.main()
+"""
+
+
+def test_an_agent_and_its_ranks_may_open_as_many_files_as_the_system_allows(tmp_path):
+    ran = subprocess.run([sys.executable, "-c", FEW_FILES, tmp_path], capture_output=True, text=True, check=False)
+    assert ran.stderr == "(1000, 1000)\n"

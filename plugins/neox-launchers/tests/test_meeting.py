@@ -2,8 +2,10 @@
 
 import re
 import socket
+import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,8 +22,19 @@ from neox_core.errors import RankError
 HOSTS = ["h0", "h1", "h2"]
 
 
-def meeting(node, port, token="mine", limit_s=30, stop=None):
-    return Meeting(HOSTS, node, "127.0.0.1", port, token, limit_s, stop or threading.Event())
+def meeting(node, port, token="mine", limit_s=30, stop=None, request=None):
+    return Meeting(HOSTS, node, "127.0.0.1", port, token, limit_s, stop or threading.Event(), request)
+
+
+class Request:
+    """The file that asks all hosts to stop, which counts the looks at it."""
+
+    def __init__(self):
+        self.looks, self.there = 0, False
+
+    def exists(self):
+        self.looks += 1
+        return self.there
 
 
 @pytest.fixture
@@ -82,6 +95,51 @@ def test_an_agent_that_waits_for_the_first_host_stops_at_once(port):
     threading.Timer(0.5, stop.set).start()
     with pytest.raises(StoppedError):
         meeting(1, port, limit_s=600, stop=stop).next_rendezvous()
+
+
+def test_the_first_host_alone_looks_at_the_shared_folder_and_tells_the_others(port):
+    requests = [Request(), Request()]
+    with ThreadPoolExecutor(2) as pool:
+        found = [pool.submit(meeting(node, port, request=requests[node]).next_rendezvous) for node in (0, 1)]
+        time.sleep(3)
+        assert 2 <= requests[0].looks <= 4
+        assert requests[1].looks <= 1  # while it waited for the port
+        requests[0].there = True
+        assert [type(each.exception(timeout=5)) for each in found] == [StoppedError] * 2
+    assert requests[1].looks <= 1
+
+
+@pytest.mark.parametrize(("there", "kind"), [(True, StoppedError), (False, RankError)])
+def test_a_host_whose_first_host_is_gone_looks_why(port, there, kind, monkeypatch):
+    monkeypatch.setattr("neox_launchers.meeting.FILE_S", 60)
+    request, found = Request(), meeting(1, port)
+    first = subprocess.Popen([sys.executable, "-c", FIRST, str(port)], stdout=subprocess.PIPE)
+    first.stdout.readline()
+    found.request = request
+    with ThreadPoolExecutor(1) as pool:
+        error = pool.submit(found.next_rendezvous)
+        time.sleep(1)
+        request.there = there
+        first.kill()
+        assert type(error.exception(timeout=20)) is kind
+    first.communicate()
+    assert there or "h1 has lost h0 before all had met: " in str(error.exception())
+
+
+FIRST = """
+import sys, threading
+from neox_launchers.meeting import Meeting
+found = Meeting(["h0", "h1", "h2"], 0, "127.0.0.1", int(sys.argv[1]), "mine", 60, threading.Event())
+threading.Timer(0.5, print, ("up",), {"flush": True}).start()
+found.next_rendezvous()
+"""
+
+
+def test_many_hosts_look_less_often(port):
+    found = [
+        Meeting([f"h{each}" for each in range(count)], 0, "", port, "", 1, threading.Event()) for count in (9, 8192)
+    ]
+    assert [round(each.look_s, 1) for each in found] == [0.2, 1.6]
 
 
 def test_a_first_host_that_nobody_reaches_is_named(port):

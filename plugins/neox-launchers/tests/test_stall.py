@@ -79,7 +79,7 @@ Thread 0x00007f0 (most recent call first):
     [
         ("/site-packages/torch/distributed/distributed_c10d.py", "all_reduce", True),
         ("/neox_core/parallel/tensor.py", "forward", True),
-        ("/neox_core/run/stop.py", "poll", True),
+        ("/neox_core/parallel/groups.py", "wait_for", True),
         ("/site-packages/somebody/layer.py", "all_reduce", False),
     ],
 )
