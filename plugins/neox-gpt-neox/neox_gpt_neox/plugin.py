@@ -1,6 +1,9 @@
 """What neox-gpt-neox offers."""
 
-from neox_core.api import Component, ConfigSection, hookimpl
+from collections.abc import Iterator
+from typing import Any
+
+from neox_core.api import Component, ConfigSection, Problem, hookimpl
 
 
 @hookimpl
@@ -15,6 +18,26 @@ def neox_config_sections() -> list[ConfigSection]:
             "resting", "neox_gpt_neox.config.sections.resting:RestingSection", "Keys accepted only at their default."
         )
     ]
+
+
+@hookimpl
+def neox_callbacks() -> list[Component]:
+    return [
+        Component(
+            "autoresume",
+            "neox_gpt_neox.autoresume:Autoresume",
+            "neox_gpt_neox.config.sections.autoresume:AutoresumeSettings",
+            summary="Asks a command of the user's whether to save and end the run",
+        )
+    ]
+
+
+@hookimpl
+def neox_check_config(config: Any) -> Iterator[Problem]:
+    from neox_gpt_neox.config.sections.autoresume import autoresume_problems
+
+    chosen = [each for each in config.components("callback") if each.entry.qualified == "neox-gpt-neox:autoresume"]
+    yield from autoresume_problems(config, chosen[0].settings if chosen else None)
 
 
 @hookimpl

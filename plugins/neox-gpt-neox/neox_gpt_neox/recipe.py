@@ -26,6 +26,8 @@ MARKS = (
 """Keys that GPT-NeoX 2 has and `neox config migrate` replaces: a config with one of them is GPT-NeoX's."""
 NOT_HERE = "has no effect here"
 """How the note starts on a key that acts beside another choice."""
+UNREAD = ("apply_residual_connection_post_layernorm", "reset_attention_mask", "reset_position_ids")
+"""Keys that act here, and that GPT-NeoX has and reads nowhere."""
 GATED = ("geglu", "reglu", "bilinear", "swiglu", "glu")
 UNGATED = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu", "relu": "reglu"}
 """Activation -> the one with a gate that has this function."""
@@ -86,7 +88,7 @@ def translate_recipe(work: Rewriting, mark: str) -> None:
     steps = [_extra_args, _others, _llama_mlp, _no_hosts, translate_epochs, _decay, _warmup, _saves]
     if mark:
         assume(work, mark)
-        steps += [_hosts, _idle, _vocabulary]
+        steps += [_cosine, _hosts, _idle, _unread, _vocabulary]
         steps.append(_experts if _is(work.value("moe_num_experts"), 2) else _width)
     for step in steps:
         step(work)
@@ -249,6 +251,13 @@ def _idle(work: Rewriting) -> None:
                 work.drop(key, f"{NOT_HERE}: it does not act beside {each.beside.replace('_', '-')}: {chosen}")
 
 
+def _unread(work: Rewriting) -> None:
+    """Keys with which this run is another one than GPT-NeoX's."""
+    for key in UNREAD:
+        if work.value(key) is True:
+            work.note(key, "acts here, and GPT-NeoX reads it nowhere", "remove it to train as GPT-NeoX does")
+
+
 def _decay(work: Rewriting) -> None:
     """`lr_decay_fraction`: the share of train_iters over which the rate decays."""
     share, steps = work.value("lr_decay_fraction"), work.value("train_iters")
@@ -261,6 +270,14 @@ def _decay(work: Rewriting) -> None:
     elif _is(steps, 1):
         end = max(1, math.floor(steps * share))
         work.replace("lr_decay_fraction", "lr_decay_iters", end, f"is read as lr-decay-iters: {end}")
+
+
+def _cosine(work: Rewriting) -> None:
+    """A cosine that ends before the run: GPT-NeoX would let it rise again."""
+    end, steps, older = work.value("lr_decay_iters"), work.value("train_iters"), work.value("lr_decay_version") == 1
+    if same(work.value("lr_decay_style"), "cosine") and _is(end, 1) and _is(steps, end + 1) and not older:
+        said = f"the rate is min-lr from step {end} to the end, {steps}; GPT-NeoX's cosine rises again after its end"
+        work.note("lr_decay_iters", said)
 
 
 def _warmup(work: Rewriting) -> None:

@@ -78,6 +78,28 @@ def test_the_same_key_in_a_config_of_neox_is_left_to_its_reader(read: Any, writt
     assert problems == ()
 
 
+def test_a_cosine_that_ends_before_the_run_is_noted_of_gpt_neox_alone(read: Any) -> None:
+    def said(written: str, *, marked: bool = True) -> list[tuple[str, str]]:
+        return [(each.key, each.message) for each in read(written, marked=marked)[1] if "rises" in each.message]
+
+    ends = "train_iters: 100\nlr_decay_style: cosine\n"
+    message = "the rate is min-lr from step 90 to the end, 100; GPT-NeoX's cosine rises again after its end"
+    assert said(f"{ends}lr_decay_iters: 90") == [("lr_decay_iters", message)]
+    assert said(f"{ends}lr-decay-fraction: 0.9") == [("lr-decay-fraction", message)]
+    assert said(f"{ends}lr_decay_iters: 90", marked=False) == []
+    assert said(f"{ends}lr_decay_iters: 90\nlr_decay_version: 1") == []
+    assert said(f"{ends}lr_decay_iters: 100") == []
+    assert said("train_iters: 100\nlr_decay_style: linear\nlr_decay_iters: 90") == []
+
+
+def test_a_key_that_gpt_neox_does_not_read_is_noted(read: Any) -> None:
+    own, (said,) = read("reset_attention_mask: true\nreset_position_ids: false")
+    assert own["reset_attention_mask"] is True
+    assert (said.key, said.severity) == ("reset_attention_mask", "note")
+    assert "GPT-NeoX reads it nowhere" in said.message
+    assert read("reset_attention_mask: true", marked=False)[1] == ()
+
+
 def test_a_choice_of_the_command_line_is_its_users_own(read: Any) -> None:
     assert "rotary_pct" in read("pos_emb: rotary\nrotary_pct: 0.25", "pos_emb=learned")[0]
     assert read("merge_file: m", "tokenizer_type=SPMTokenizer")[0] == {}

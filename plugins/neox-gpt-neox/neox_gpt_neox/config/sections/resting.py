@@ -24,20 +24,3 @@ class RestingSection:
         changes="output",
         origin="gpt-neox",
     )
-    adlr_autoresume: bool = setting(
-        False,
-        help="Ask the scheduler of NVIDIA's own cluster whether to save and requeue.",
-        check=only(
-            False, why="made for one cluster of NVIDIA's: `neox train --resume auto` continues after any requeue"
-        ),
-        changes="output",
-        origin="megatron",
-    )
-    adlr_autoresume_interval: int = setting(
-        1000,
-        help="Steps between two requests to the scheduler.",
-        unit="steps",
-        check=only(1000),
-        changes="output",
-        origin="megatron",
-    )
