@@ -35,6 +35,7 @@ class Adapter(LinearChange):
     """`y + alpha / rank * up @ down @ x`. `up` starts at 0, so the model starts as it is without the adapter."""
 
     starts_as_made: ClassVar[frozenset[str]] = frozenset({"up"})
+    multiplied: ClassVar[frozenset[str]] = frozenset({"down", "up"})
 
     def __init__(self, linear: LinearShape, tensor: TensorParallel, block: LoraBlock) -> None:
         super().__init__(linear, tensor)

@@ -1,4 +1,4 @@
-"""Offers low-rank adapters."""
+"""Offers low-rank adapters, and their export."""
 
 from neox_core.api import Component, hookimpl
 
@@ -14,3 +14,9 @@ def neox_model_changes() -> list[Component]:
             summary="Low-rank adapters; all other weights are frozen (arXiv:2106.09685).",
         )
     ]
+
+
+@hookimpl
+def neox_commands() -> list[Component]:
+    summary = "Write the adapters alone, as PEFT reads them."
+    return [Component("checkpoint.export-peft", "neox_lora.command:export_peft", summary=summary)]

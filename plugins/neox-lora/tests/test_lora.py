@@ -6,76 +6,19 @@ from typing import Any
 
 import pytest
 import torch
+from lora_runs import CONTEXT, ON, trained
 from neox_gpt.api import FoldedReader, build_model
 from neox_gpt.testing import check_model_change
-from neox_plain.api import build_engine
 from torch import Tensor
 
-from neox_core.checkpoint.checkpointer import Checkpointer
 from neox_core.checkpoint.read import read_weights
-from neox_core.checkpoint.state import TrainState
 from neox_core.errors import CheckpointError, NeoxError
-from neox_core.hooks.loader import load_plugins
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
-from neox_core.plan.resolve import prepare_run
-from neox_core.run.optimizer import build_optimizer
 from neox_core.testing import assert_light, load_only
 
-CONFIG = """
-num-layers: 2
-hidden-size: 32
-num-attention-heads: 4
-num-kv-heads: 2
-activation: swiglu
-intermediate-size: 48
-norm: rmsnorm
-rms-norm-epsilon-in: mean-square
-pos-emb: rotary
-no-weight-tying: true
-use-bias-in-attn-linear: false
-use-bias-in-mlp: false
-max-position-embeddings: 16
-seq-length: 16
-data-path: none
-data-impl: mmap
-padded-vocab-size: 64
-train-iters: 3
-train_micro_batch_size_per_gpu: 4
-hidden-dropout: 0
-attention-dropout: 0
-engine: plain
-device: cpu
-optimizer: {type: Adam, params: {lr: 1e-2}}
-"""
-ON = ("lora.enabled=true", "lora.rank=3", "lora.alpha=5", "lora.dropout=0.3")
-CONTEXT = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1)
 EXACT = BuildContext(torch.device("cpu"), torch.float64, Groups(None, None, 0, 1), seed=1)
 TOKENS = torch.arange(64).view(4, 16)
-
-
-@pytest.fixture
-def resolve(tmp_path: Path) -> Callable[..., Any]:
-    def _resolve(*sets: str) -> Any:
-        (tmp_path / "c.yml").write_text(CONFIG)
-        return prepare_run([tmp_path / "c.yml"], sets, catalog=load_plugins(), start=False)
-
-    return _resolve
-
-
-def trained(plan: Any, steps: int = 3, context: BuildContext = CONTEXT) -> tuple[Any, Any]:
-    """Engine and checkpointer after the steps that the plan has left."""
-    model = build_model(plan.model, 64, context)
-    engine = build_engine(plan, model, build_optimizer(plan.optim, model), context)
-    checkpointer = Checkpointer(plan, engine, context)
-    state: TrainState = checkpointer.load().state
-    while state.step < steps:
-        tokens = torch.randint(64, (4, 17), generator=torch.Generator().manual_seed(state.step))
-        engine.train_step(iter([tokens]), 0.05)
-        state.advance(plan)
-    checkpointer.save(state)
-    engine.close()
-    return engine, state
 
 
 def test_listing_is_light() -> None:
@@ -93,15 +36,6 @@ def test_it_keeps_the_contract(block: dict[str, Any]) -> None:
 def test_the_model_starts_as_its_base(resolve: Callable[..., Any]) -> None:
     base, changed = (build_model(resolve(*sets).plan.model, 64, CONTEXT).eval() for sets in ((), ON))
     assert torch.equal(base.logits(TOKENS), changed.logits(TOKENS))
-
-
-@pytest.fixture
-def tuned(resolve: Callable[..., Any], tmp_path: Path) -> tuple[Any, Path]:
-    """The plan of a run of adapters over a base, and its checkpoint."""
-    trained(resolve(f"save={tmp_path}/base", "save-interval=3").plan)
-    plan = resolve(*ON, f"load={tmp_path}/base", "finetune=true", f"save={tmp_path}/tuned", "save-interval=3").plan
-    trained(plan)
-    return plan, tmp_path / "tuned/step-00000003"
 
 
 @torch.no_grad()
