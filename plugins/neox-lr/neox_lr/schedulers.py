@@ -6,6 +6,7 @@ made at the rate of its iteration `step - 1`, and the first at the rate from bef
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from attrs import frozen
 
@@ -19,6 +20,8 @@ from neox_lr.settings import (
 )
 
 Ramp = Callable[[int], float]
+SECOND_BETA = 0.99
+"""What DeepSpeed puts beside a momentum that it cycles, whatever the optimizer's settings are."""
 
 
 def warmup(shape: ScheduleShape, settings: WarmupSettings) -> Callable[[int], float]:
@@ -76,24 +79,60 @@ def _ramp(num_steps: int, kind: str) -> Ramp:
     return lambda iteration: math.log(iteration + 1) / math.log(length)
 
 
-def one_cycle(shape: ScheduleShape, settings: OneCycleSettings) -> Callable[[int], float]:
-    """From `cycle_min_lr` to `cycle_max_lr` and back, then a slow decay."""
-    up, low = settings.cycle_first_step_size, settings.cycle_min_lr
-    down = up if settings.cycle_second_step_size is None else settings.cycle_second_step_size
-    stairs_up, stairs_down = settings.cycle_first_stair_count, settings.cycle_second_stair_count
+@frozen
+class OneCycle:
+    """From `cycle_min_lr` to `cycle_max_lr` and back, then a slow decay; the momentum the other way round."""
 
-    def rate(step: int) -> float:
-        place = step % (up + down)
-        if step <= up + down and place <= up:
-            return low + (settings.cycle_max_lr - low) * _stair(place, up, stairs_up)
-        if step < up + down:
-            stairs = stairs_up if stairs_down is None else stairs_down
-            return low + (settings.cycle_max_lr - low) * _stair(up + down - place, down, stairs)
-        if settings.decay_step_size == 0:
+    settings: OneCycleSettings
+
+    def __call__(self, step: int) -> float:
+        """The rate."""
+        settings, up_to = self.settings, self._height(step)
+        if up_to is not None:
+            return settings.cycle_min_lr + (settings.cycle_max_lr - settings.cycle_min_lr) * up_to
+        return settings.cycle_min_lr / self._decay(settings.decay_lr_rate, step)
+
+    def options(self, step: int) -> dict[str, Any]:
+        """The momentum of Adam and its kin, with DeepSpeed's second beta, or of gradient descent."""
+        if not self.settings.cycle_momentum:
+            return {}
+        momentum = self.momentum(step)
+        return {"betas": (momentum, SECOND_BETA), "momentum": momentum}
+
+    def momentum(self, step: int) -> float:
+        """DeepSpeed makes the first update at the least momentum, before its iterations begin."""
+        low, high = (0.8 if (least := self.settings.cycle_min_mom) is None else least), self.settings.cycle_max_mom
+        high = 0.9 if high is None else high
+        if step == 0:
             return low
-        return low / (1 + settings.decay_lr_rate * (step - up - down) / settings.decay_step_size)
+        height = self._height(step)
+        if height is not None:
+            return high - (high - low) * height
+        return high * self._decay(self.settings.decay_mom_rate or 0.0, step)
 
-    return rate
+    def _height(self, step: int) -> float | None:
+        """From 0 at both ends of the cycle to 1 at its top; None after it."""
+        settings, up, down = self.settings, self.settings.cycle_first_step_size, self._down()
+        place, stairs = step % (up + down), settings.cycle_second_stair_count
+        if step <= up + down and place <= up:
+            return _stair(place, up, settings.cycle_first_stair_count)
+        if step < up + down:
+            return _stair(up + down - place, down, settings.cycle_first_stair_count if stairs is None else stairs)
+        return None
+
+    def _decay(self, rate: float, step: int) -> float:
+        """The factor of a decay since the end of the cycle."""
+        size, since = self.settings.decay_step_size, step - self.settings.cycle_first_step_size - self._down()
+        return 1 + rate * since / size if size else 1.0
+
+    def _down(self) -> int:
+        down = self.settings.cycle_second_step_size
+        return self.settings.cycle_first_step_size if down is None else down
+
+
+def one_cycle(shape: ScheduleShape, settings: OneCycleSettings) -> OneCycle:
+    """As `OneCycle`."""
+    return OneCycle(settings)
 
 
 def _stair(done: int, of: int, stairs: int) -> float:

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from attrs import Attribute, frozen
+from attrs import frozen
 from attrs import validators as v
 
 from neox_core.api import setting
@@ -20,18 +20,9 @@ def _ratio(default: float, help: str) -> Any:
     return setting(default, help=help, check=v.and_(v.ge(0), v.le(1)), origin="deepspeed")
 
 
-def _stays(instance: Any, attribute: "Attribute[Any]", value: Any) -> None:
-    if value:
-        raise ValueError("true is not available: DeepSpeed sets beta2 to 0.99 with it, whatever the optimizer says")
-
-
-def _unused(instance: Any, attribute: "Attribute[Any]", value: Any) -> None:
-    if value is not None:
-        raise ValueError("does nothing while cycle_momentum is false")
-
-
-def _momentum(help: str) -> Any:
-    return setting(None, help=f"{help}; of cycle_momentum.", check=_unused, origin="deepspeed")
+def _momentum(help: str, *checks: Any) -> Any:
+    check = v.optional(v.and_(v.ge(0), *checks))
+    return setting(None, help=f"{help} Of cycle_momentum.", check=check, origin="deepspeed")
 
 
 @frozen
@@ -82,13 +73,20 @@ class OneCycleSettings:
     decay_lr_rate: float = _rate(0.0, "After the cycle: cycle_min_lr / (1 + rate x steps / decay_step_size).")
     decay_step_size: int = _steps(0, "Steps of one such decay; 0: the rate stays at cycle_min_lr.", 0)
     cycle_momentum: bool = setting(
-        help="Cycle the first of the betas too, which is DeepSpeed's default. Not available: write false.",
-        check=_stays,
+        True,
+        help="Cycle the momentum against the rate: the first of the betas, with 0.99 as the second, or `momentum`.",
         origin="deepspeed",
     )
-    cycle_min_mom: float | None = _momentum("Least momentum")
-    cycle_max_mom: float | None = _momentum("Most momentum")
-    decay_mom_rate: float | None = _momentum("Growth of the momentum after the cycle")
+    cycle_min_mom: float | None = _momentum("Momentum where the rate is cycle_max_lr. Default: 0.8.", v.lt(1))
+    cycle_max_mom: float | None = _momentum("Momentum where the rate is cycle_min_lr. Default: 0.9.", v.lt(1))
+    decay_mom_rate: float | None = _momentum(
+        "After the cycle: cycle_max_mom x (1 + rate x steps / decay_step_size). Default: 0."
+    )
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("cycle_min_mom", "cycle_max_mom", "decay_mom_rate"):
+            if getattr(self, name) is not None and not self.cycle_momentum:
+                raise ValueError(f"{name} does nothing while cycle_momentum is false")
 
 
 @frozen

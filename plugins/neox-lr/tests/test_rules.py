@@ -51,3 +51,44 @@ def test_an_inverse_square_root_needs_a_warmup(tmp_path: Path) -> None:
 def test_a_setting_of_another_schedule_is_an_error(tmp_path: Path, key: str) -> None:
     with pytest.raises(ProblemsError, match="belongs to lr schedule"):
         resolved(tmp_path, "lr-decay-style=inverse-sqrt", key)
+
+
+CYCLE = "cycle_min_lr: 1.0e-4, cycle_max_lr: 1.0e-3, cycle_first_step_size: 20, decay_step_size: 10"
+
+
+@pytest.mark.parametrize(
+    ("more", "optimizer", "said"),
+    [
+        ("", "{type: Adagrad, params: {lr: 1.0e-3}}", "cycle_momentum: Adagrad has no momentum that could cycle"),
+        ("", "{type: SGD, params: {lr: 1.0e-3}}", "cycle_momentum: SGD keeps no momentum: its own is 0"),
+        (
+            "decay_mom_rate: 0.04",  # 0.9 x (1 + 0.04 x 59 / 10) at the last step
+            "{type: Adam, params: {lr: 1.0e-3}}",
+            "decay_mom_rate: the momentum grows to 1.112 at step 99, and has to stay below 1",
+        ),
+    ],
+)
+def test_a_momentum_that_cannot_cycle_is_an_error(tmp_path: Path, more: str, optimizer: str, said: str) -> None:
+    cycle = f"scheduler={{type: OneCycle, params: {{{CYCLE}, {more}}}}}"
+    with pytest.raises(ProblemsError, match=said):
+        resolved(tmp_path, cycle, f"optimizer={optimizer}")
+
+
+def test_betas_beside_a_momentum_that_cycles_do_nothing(tmp_path: Path) -> None:
+    cycle = f"scheduler={{type: OneCycle, params: {{{CYCLE}}}}}"
+    betas = "optimizer={type: Adam, params: {lr: 1.0e-3, betas: [0.9, 0.95]}}"
+    said = "optimizer.params.betas: does nothing: the scheduler cycles the first, and the second is 0.99"
+    assert any(said in f"{each.key}: {each.message}" for each in resolved(tmp_path, cycle, betas).notes)
+    still = cycle.replace("}}", ", cycle_momentum: false}}")
+    assert not any("0.99" in each.message for each in resolved(tmp_path, still, betas).notes)
+    momentum = "optimizer={type: SGD, params: {lr: 1.0e-3, momentum: 0.5}}"
+    assert resolved(tmp_path, cycle, momentum).plan.optim.schedule.settings["cycle_momentum"] is True
+
+
+@pytest.mark.parametrize("rate", ["decay_lr_rate", "decay_mom_rate"])
+def test_a_decay_without_a_step_size_does_nothing(tmp_path: Path, rate: str) -> None:
+    decays = f"scheduler={{type: OneCycle, params: {{{CYCLE}, {rate}: 1.0e-3}}}}"
+    said = "does nothing while decay_step_size is 0"
+    assert not any(said in each.message for each in resolved(tmp_path, decays).notes)
+    still = resolved(tmp_path, decays.replace("decay_step_size: 10", "decay_step_size: 0")).notes
+    assert [each.key for each in still if said in each.message] == [f"scheduler.params.{rate}"]

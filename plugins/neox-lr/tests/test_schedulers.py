@@ -83,6 +83,50 @@ def test_scheduler_contract(name, params):
     check_scheduler(load_only("neox-lr"), name, **params, **({"cycle_momentum": False} if name == "OneCycle" else {}))
 
 
+MOMENTA = [
+    {"cycle_first_step_size": 10},
+    {"cycle_first_step_size": 9, "cycle_second_step_size": 14, "cycle_min_mom": 0.7, "cycle_max_mom": 0.95},
+    {
+        "cycle_first_step_size": 8,
+        "cycle_second_step_size": 6,
+        "cycle_first_stair_count": 4,
+        "cycle_second_stair_count": 2,
+        "decay_step_size": 3,
+        "decay_mom_rate": 0.01,
+        "cycle_max_mom": 0.85,
+    },
+]
+
+
+@pytest.mark.parametrize("params", MOMENTA)
+def test_every_update_is_made_with_deepspeeds_betas(params):
+    params = {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-3, **params}
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=PEAK)
+    theirs = lr_schedules.OneCycle(optimizer, **params)
+    betas = []
+    for _ in range(40):
+        betas.append(optimizer.param_groups[0]["betas"])
+        theirs.step()
+    entry = load_only("neox-lr").find("scheduler", "OneCycle")
+    schedule = entry.load()(SHAPE, build(entry, **params))
+    found = [schedule.options(step)["betas"] for step in range(40)]
+    assert [first for first, _ in found] == pytest.approx([first for first, _ in betas], rel=1e-12)
+    assert {second for _, second in found} == {second for _, second in betas} == {0.99}
+    assert [schedule.options(step) for step in reversed(range(40))][::-1] == [schedule.options(s) for s in range(40)]
+
+
+def test_the_momentum_falls_to_its_least_at_the_highest_rate_and_rises_again():
+    params = {"cycle_min_lr": 0.1, "cycle_max_lr": 0.5, "cycle_first_step_size": 4, "cycle_second_step_size": 2}
+    entry = load_only("neox-lr").find("scheduler", "OneCycle")
+    momenta = {"cycle_min_mom": 0.5, "cycle_max_mom": 0.9, "decay_step_size": 2, "decay_mom_rate": 0.05}
+    schedule = entry.load()(SHAPE, build(entry, **params, **momenta))
+    # the first is DeepSpeed's own; then 0.9 - 0.4 x height, and 0.9 x (1 + 0.05 x steps / 2) after step 6
+    expected = [0.5, 0.8, 0.7, 0.6, 0.5, 0.7, 0.9, 0.9225, 0.945]
+    assert [schedule.options(step)["momentum"] for step in range(9)] == pytest.approx(expected, rel=1e-12)
+    still = entry.load()(SHAPE, build(entry, **params, cycle_momentum=False))
+    assert still.options(3) == {}
+
+
 def test_one_cycle_has_two_spellings():
     params = {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-3, "cycle_first_step_size": 10}
     assert [ours("1Cycle", **params)(step) for step in range(40)] == [
@@ -104,12 +148,11 @@ def test_what_is_left_out_follows_from_the_run():
         ("WarmupLR", {"warmup_num_steps": 0}, "warmup_num_steps"),
         ("WarmupLR", {"warmup_type": "cubic"}, "must be one of 'log', 'linear'"),
         ("WarmupLR", {"lr": 1e-3}, "unknown key"),
-        ("OneCycle", {"cycle_min_lr": 0.1, "cycle_max_lr": 0.2}, "cycle_momentum: is required"),
-        ("OneCycle", {"cycle_min_lr": 0.1, "cycle_max_lr": 0.2, "cycle_momentum": True}, "true is not available"),
+        ("OneCycle", {"cycle_min_lr": 0.1, "cycle_max_lr": 0.2, "cycle_max_mom": 1.0}, "cycle_max_mom: must be < 1"),
         (
             "OneCycle",
             {"cycle_min_lr": 0.1, "cycle_max_lr": 0.2, "cycle_momentum": False, "cycle_min_mom": 0.8},
-            "cycle_min_mom: does nothing while cycle_momentum is false",
+            "cycle_min_mom does nothing while cycle_momentum is false",
         ),
     ],
 )
