@@ -28,58 +28,98 @@ from neox_gpt.contracts import (
 from neox_gpt.sparse_contracts import LayoutShape, SparseKernel, SparseLayout, SparseUse
 
 if TYPE_CHECKING:
+    from neox_gpt.architecture import GPTArchitecture
+    from neox_gpt.attention.attention import Attention
+    from neox_gpt.attention.cache import DecodingCache
     from neox_gpt.attention.flex import TILE, flex_by, tile_lists
     from neox_gpt.attention.scores import Request
+    from neox_gpt.attention.size import attention_size
     from neox_gpt.attention.sparse import BlockTable
-    from neox_gpt.build import build_model, build_on_meta, parameter_shapes
+    from neox_gpt.build import build_decoder_stage, build_model, build_on_meta, parameter_shapes
     from neox_gpt.changes import LinearChange
-    from neox_gpt.config.assemble import linear_layers, weight_type
-    from neox_gpt.dropout import site_keys
+    from neox_gpt.config.assemble import gpt_plan, linear_layers, weight_type
+    from neox_gpt.config.planner import GPTPlanner
+    from neox_gpt.config.size import DecoderSize
+    from neox_gpt.dropout import attention_site, drop_probabilities, site_keys
+    from neox_gpt.embedding import Embedding
     from neox_gpt.fold import FoldedReader
+    from neox_gpt.gpt import GPT
     from neox_gpt.linear import ColumnLinear, RowLinear
     from neox_gpt.loaded import LoadedRun, load_run
     from neox_gpt.matmul import linear
     from neox_gpt.mlp import MLP
+    from neox_gpt.outputs import DecoderOutputs
+    from neox_gpt.row import DecoderRow
     from neox_gpt.saved import saved_run
-    from neox_gpt.scope import Scope
+    from neox_gpt.scope import PLAIN, Scope
+    from neox_gpt.teacher import Teacher, stored_layers, teacher_in, unlike
 
 _HEAVY = {
-    "MLP": "mlp",
-    "TILE": "attention.flex",
+    "Attention": "attention.attention",
     "BlockTable": "attention.sparse",
+    "DecoderSize": "config.size",
+    "DecodingCache": "attention.cache",
+    "PLAIN": "scope",
     "ColumnLinear": "linear",
+    "DecoderOutputs": "outputs",
+    "DecoderRow": "row",
+    "Embedding": "embedding",
     "FoldedReader": "fold",
+    "GPT": "gpt",
+    "GPTArchitecture": "architecture",
+    "GPTPlanner": "config.planner",
     "LinearChange": "changes",
     "LoadedRun": "loaded",
+    "MLP": "mlp",
     "Request": "attention.scores",
     "RowLinear": "linear",
     "Scope": "scope",
+    "TILE": "attention.flex",
+    "Teacher": "teacher",
+    "attention_site": "dropout",
+    "attention_size": "attention.size",
+    "build_decoder_stage": "build",
     "build_model": "build",
     "build_on_meta": "build",
+    "drop_probabilities": "dropout",
     "flex_by": "attention.flex",
+    "gpt_plan": "config.assemble",
     "linear": "matmul",
     "linear_layers": "config.assemble",
-    "weight_type": "config.assemble",
     "load_run": "loaded",
     "parameter_shapes": "build",
     "saved_run": "saved",
     "site_keys": "dropout",
+    "stored_layers": "teacher",
+    "teacher_in": "teacher",
     "tile_lists": "attention.flex",
+    "unlike": "teacher",
+    "weight_type": "config.assemble",
 }
 
 __all__ = [
+    "GPT",
     "MLP",
+    "PLAIN",
     "TILE",
     "Activation",
+    "Attention",
     "BlockTable",
     "ByHead",
     "ChangeSize",
     "ColumnLinear",
+    "DecoderOutputs",
+    "DecoderRow",
+    "DecoderSize",
+    "DecodingCache",
+    "Embedding",
     "FeedForward",
     "FeedForwardShape",
     "FeedForwardSize",
     "FoldedReader",
+    "GPTArchitecture",
     "GPTPlan",
+    "GPTPlanner",
     "LayoutShape",
     "LinearChange",
     "LinearShape",
@@ -99,9 +139,15 @@ __all__ = [
     "SparseKernel",
     "SparseLayout",
     "SparseUse",
+    "Teacher",
+    "attention_site",
+    "attention_size",
+    "build_decoder_stage",
     "build_model",
     "build_on_meta",
+    "drop_probabilities",
     "flex_by",
+    "gpt_plan",
     "gpt_plan_in",
     "linear",
     "linear_layers",
@@ -110,7 +156,10 @@ __all__ = [
     "parameter_shapes",
     "saved_run",
     "site_keys",
+    "stored_layers",
+    "teacher_in",
     "tile_lists",
+    "unlike",
     "weight_type",
 ]
 

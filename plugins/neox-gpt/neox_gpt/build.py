@@ -14,10 +14,8 @@ from neox_core.parallel.groups import Groups
 from neox_core.parallel.tensor import mark_parameters
 from neox_gpt.block import Block
 from neox_gpt.config.plan import gpt_plan_in
-from neox_gpt.gpt import GPT
 from neox_gpt.init import init_parameters
 from neox_gpt.model_inputs import Parts, load_parts
-from neox_gpt.row import DecoderRow
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from neox_core.parallel.row import BuildStage
     from neox_core.plan.runfile import RunPlan
     from neox_gpt.config.plan import GPTPlan
+    from neox_gpt.gpt import GPT
 
 
 def build_model(
@@ -46,7 +45,7 @@ def build_model(
     be loaded, ConfigError for numbers that make no model, CheckpointError for weights of another model.
     """
     parts = load_parts(plan, vocab_size, context, eod, recompute_by, backend)
-    model = _put_together(parts)
+    model = _put_together(parts, plan)
     if weights is None:
         draw(model, parts, plan, context)
     else:
@@ -76,7 +75,7 @@ def build_decoder_stage(
     parts = load_parts(model, vocab_size, context, eod, recompute_by, backend)
     autocast = DTYPES[plan.precision.autocast] if plan.precision.autocast else None
     sends_keys = parts.shape.has_dropout or plan.curriculum is not None
-    row = DecoderRow(parts, autocast or context.dtype, autocast, sends_keys)
+    row = model.make_row(parts, autocast or context.dtype, autocast, sends_keys)
     stage = build(plan, row, context, partial(_start, parts=parts, plan=model, context=context), parts.recompute)
     if model.compile:
         _compile_layers(stage, backend)
@@ -100,11 +99,11 @@ def build_on_meta(plan: GPTPlan, vocab_size: int) -> GPT:
     """The whole model without its numbers, for the shapes and names in it."""
     context = BuildContext(torch.device("meta"), torch.float32, Groups(None, None, 0, 1), seed=0)
     with torch.device("meta"):
-        return _put_together(load_parts(plan, vocab_size, context, eod=0))
+        return _put_together(load_parts(plan, vocab_size, context, eod=0), plan)
 
 
-def _put_together(parts: Parts) -> GPT:
-    model = GPT(
+def _put_together(parts: Parts, plan: GPTPlan) -> GPT:
+    model = plan.make_model(
         parts.shape,
         parts.norm,
         parts.feed_forward,
@@ -131,6 +130,7 @@ def _start(stage: nn.Module, parts: Parts, plan: GPTPlan, context: BuildContext)
 def draw(model: nn.Module, parts: Parts, plan: GPTPlan, context: BuildContext) -> None:
     """Give every weight of `model`, a whole one or a stage, its first value."""
     init_parameters(model, parts.shape, context.seed, plan.init_method, plan.output_init_method, plan.init_std)
+    parts.changes.start(model)
 
 
 def _fill(model: GPT, weights: Mapping[str, Tensor]) -> None:

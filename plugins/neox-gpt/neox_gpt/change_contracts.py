@@ -51,8 +51,10 @@ class ModelChange(Protocol):
       is frozen; parameters that changes add are trained. A frozen parameter has no gradient and no optimizer state.
     * `state`, a frozenset that may be left out: names of parameters that its layers write themselves, such as masks. A
       checkpoint has them; they are not trained.
+    * `first_value(name, shape) -> Tensor | None`, which may be left out: the value with which a whole parameter starts,
+      in place of a drawn one. It is asked for every parameter when a run starts, also when a checkpoint is then loaded.
     * `draws`: whether `LinearChange.drop` is used.
-    * All three depend on the arguments and the settings alone: every rank, and every run that resumes, has the same.
+    * All of them depend on the arguments and the settings alone: every rank, and every run that resumes, has the same.
 
     Several changes of one layer act in the order of the config: each gets the weight and the output of the one before.
 

@@ -40,6 +40,7 @@ class LinearChange(nn.Module):
     * A parameter of which ranks have parts is in `cuts`, as in a feed-forward; one that every rank has is used as
       `tensor.copy(parameter)`. A parameter of two or more dimensions is drawn as weights are, unless `starts_as_made`
       names it. State is in parameters: a checkpoint holds these by name, `<layer>.changes.<change>.<name>`.
+    * `multiplied` names the parameters that every token is multiplied by, for the count of operations.
     * The result for a token depends on that token alone. Random numbers are those of `drop`, or follow from the step.
     * The gradient is that of the function, unless `straight_through` says that it is another one on purpose.
     * No method changes its arguments in place or waits for the device, and two calls in one step give the same bits.
@@ -47,6 +48,7 @@ class LinearChange(nn.Module):
 
     cuts: Mapping[str, Cut]
     starts_as_made: ClassVar[frozenset[str]] = frozenset()
+    multiplied: ClassVar[frozenset[str]] = frozenset()
     straight_through: ClassVar[bool] = False
 
     def __init__(self, linear: LinearShape, tensor: TensorParallel = ALONE) -> None:
@@ -84,6 +86,13 @@ class LinearChange(nn.Module):
         """
         return None
 
+    def kept(self) -> Tensor | None:
+        """Which units of the layer an export has, bool [units]; None: all. It leaves out what is zero, with the rest of
+        the block that computes with it: of `attention.output` the units are heads, of the MLP's `up` the numbers that
+        it gives to `down`. Called as `folded` is.
+        """
+        return None
+
     def drop(self, x: Tensor, p: float) -> Tensor:
         """`x`, the input of the layer, with dropout of probability p in training.
 
@@ -102,6 +111,15 @@ class LinearChange(nn.Module):
         if self._others is not None:
             x = x.contiguous()
             dist.all_reduce(x, dist.ReduceOp.MAX, group=self._others)
+        return x
+
+    def total(self, x: Tensor) -> Tensor:
+        """The sum of `x` over the ranks that see other samples, outside of autograd. A collective, as `highest`; it may
+        be called in the backward pass of a weight.
+        """
+        if self._others is not None:
+            x = x.contiguous()
+            dist.all_reduce(x, dist.ReduceOp.SUM, group=self._others)
         return x
 
     @property
@@ -128,6 +146,7 @@ class Changes:
             if not isinstance(getattr(change, "draws", None), bool):
                 raise reference.fault("has no truth value `draws`")
         self.draws = any(change.draws for _, change in self._made)
+        self.some = bool(self._made)
 
     def attach(self, block: Block, name: str) -> Block:
         """Change the layers of a block. name: of the block in the model."""
@@ -164,6 +183,24 @@ class Changes:
                     return False
         return True
 
+    def start(self, model: nn.Module) -> None:
+        """Give parameters of `model`, whole or a stage, the first values that changes have for them.
+
+        Raises PluginError for a value of another shape.
+        """
+        for reference, change in self._made:
+            give: Callable[[str, tuple[int, ...]], Tensor | None] = getattr(change, "first_value", _drawn)
+            for name, parameter, cut in () if give is _drawn else named_parts(model):
+                shape = tuple(parameter.shape) if cut is None else cut.whole_shape(tuple(parameter.shape))
+                with reference.blamed():
+                    value = give(name, shape)
+                if value is None:
+                    continue
+                if tuple(value.shape) != shape:
+                    raise reference.fault(f"gives {name} of shape {list(shape)} a first value {describe(value)}")
+                with torch.no_grad():
+                    parameter.copy_(value if cut is None else cut.of(value))
+
     def fold(self, layer: ColumnLinear | RowLinear, name: str, read: Callable[[str], Tensor]) -> Tensor:
         """The weight of a whole layer with its changes folded in. read: gives a parameter of the model by its name.
 
@@ -175,14 +212,19 @@ class Changes:
         """The same of its bias."""
         return self._fold(layer, name, "bias", read)
 
+    def kept(self, layer: ColumnLinear | RowLinear, name: str, read: Callable[[str], Tensor]) -> Tensor | None:
+        """Which units of a whole layer an export has, bool [units]; None: all."""
+        for reference, change in self._with_numbers(layer, name, read):
+            with reference.blamed():
+                found = change.kept()
+            if found is not None:
+                return found
+        return None
+
     def _fold(self, layer: ColumnLinear | RowLinear, name: str, part: str, read: Callable[[str], Tensor]) -> Tensor:
         weight = read(f"{name}.{part}")
-        for reference, change in self._of(layer.shape(name), ALONE):
-            at = f"{name}{ADDED}{reference.name}"
-            own = {inner: read(f"{at}.{inner}") for inner, _ in change.named_parameters()}
-            change.load_state_dict(own, assign=True)
+        for reference, change in self._with_numbers(layer, name, read):
             with reference.blamed():
-                change.eval()
                 found = change.folded(weight) if part == "weight" else change.change_bias(weight)
             if found is None:
                 message = f"the model change {reference.name} cannot be folded into the weights of {name}"
@@ -191,6 +233,16 @@ class Changes:
                 )
             weight = found.detach().to(weight.dtype)
         return weight
+
+    def _with_numbers(
+        self, layer: ColumnLinear | RowLinear, name: str, read: Callable[[str], Tensor]
+    ) -> Iterator[tuple[ComponentRef, LinearChange]]:
+        """The changes of a whole layer, outside of training."""
+        for reference, change in self._of(layer.shape(name), ALONE):
+            at = f"{name}{ADDED}{reference.name}"
+            own = {inner: read(f"{at}.{inner}") for inner, _ in change.named_parameters()}
+            change.load_state_dict(own, assign=True)
+            yield reference, change.eval()
 
     def _of(self, linear: LinearShape, tensor: TensorParallel) -> Iterator[tuple[ComponentRef, LinearChange]]:
         for reference, change in self._made:
@@ -216,6 +268,21 @@ class Changes:
             found = change(x, y)
         if not isinstance(found, Tensor) or (found.shape, found.dtype) != (y.shape, y.dtype):
             raise reference.fault(f"of {describe(y)} it gives {describe(found)}, not the same")
+
+
+def _drawn(name: str, shape: tuple[int, ...]) -> None:
+    """What a change without first values says."""
+
+
+def named_parts(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Cut | None]]:
+    """Each parameter of a rank's model once, by name, and how it is cut from the whole; None: it is whole."""
+    seen: set[int] = set()
+    for prefix, module in model.named_modules():
+        cuts: Mapping[str, Cut] = getattr(module, "cuts", {})
+        for own, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield f"{prefix}.{own}" if prefix else own, parameter, cuts.get(own)
 
 
 def state_of(change: ModelChange) -> frozenset[str]:

@@ -108,7 +108,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         targets = targets.clamp(0, weight.shape[0] - 1)
         losses = torch.empty(labels.shape, dtype=inner, device=labels.device)
         grad_hidden = torch.empty_like(states) if with_gradient else None
-        grad_weight = torch.zeros(weight.shape[::-1], dtype=wide, device=weight.device) if with_gradient else None
+        trained = with_gradient and ctx.needs_input_grad[1]
+        grad_weight = torch.zeros(weight.shape[::-1], dtype=wide, device=weight.device) if trained else None
         grad_bias = torch.zeros_like(bias, dtype=wide) if with_gradient and bias is not None else None
         for part in (slice(start, start + chunk) for start in range(0, len(labels), chunk)):
             target = targets[part, None]
@@ -122,11 +123,12 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                     continue
                 grad = probs.scatter_add_(1, target, -here[part, None].to(inner))  # d loss / d logits
                 grad = (grad if cap is None else grad * (1 - (logits / cap).square())).to(dtype)
-            if grad_hidden is None or grad_weight is None:
+            if grad_hidden is None:
                 continue
             kept = counted[part, None]
             grad_hidden[part] = gradient_product(grad, matrix.T) * kept
-            grad_weight += gradient_product((states[part] * kept).T, grad.T)
+            if grad_weight is not None:
+                grad_weight += gradient_product((states[part] * kept).T, grad.T)
             if grad_bias is not None:
                 grad_bias += (grad * kept).sum(0, dtype=wide)
         count = counted.sum().clamp(min=1)
@@ -140,9 +142,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         grad_hidden, grad_weight, grad_bias, count = ctx.saved_tensors
         hidden_dtype, weight_dtype = ctx.dtypes
         scale = grad_loss / count
-        grad_weight = torch.mul(grad_weight.T, scale).contiguous()
+        of_weight = None if grad_weight is None else torch.mul(grad_weight.T, scale).contiguous().to(weight_dtype)
         of_bias = None if grad_bias is None else (grad_bias * scale).to(weight_dtype)
-        return (grad_hidden * scale).to(hidden_dtype), grad_weight.to(weight_dtype), *(None,) * 7, of_bias, None
+        return (grad_hidden * scale).to(hidden_dtype), of_weight, *(None,) * 7, of_bias, None
 
 
 def loss_and_gradient(logits: Tensor, target: Tensor, inner: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -12,8 +12,10 @@ from attrs import evolve, field, frozen
 from neox_core.errors import ConfigError
 from neox_core.parallel.row import Recompute
 from neox_core.parallel.spread import spread
+from neox_core.parallel.tensor import ALONE
 from neox_gpt.attention.layout_tables import build_tables
 from neox_gpt.block import Block
+from neox_gpt.change_flops import flops_of_changes
 from neox_gpt.changes import Changes
 from neox_gpt.check_parts import build_activation, probe_feed_forwards, probe_mixers, probe_parts
 from neox_gpt.contracts import PositionShape
@@ -92,12 +94,20 @@ def load_parts(
         made: FeedForward = plan.feed_forward(block).make(given, activation, tensor)
         return made
 
+    def whole_block(index: int) -> Block:
+        with torch.device("meta"):
+            mixed = partial(plan.mixer(index).make, shape.mixer(index), ALONE)
+            fed = partial(plan.feed_forward(index).make, shape.feed_forward(index), activation, ALONE)
+            return Changes(plan).attach(Block(shape, norm, mixed, fed), f"layers.{index}")
+
+    norm, position = partial(plan.norm.make, shape.hidden_size), load_position(plan)
+    shape = evolve(shape, change_flops=flops_of_changes(shape, changes, whole_block))
     return Parts(
         shape=shape,
-        norm=partial(plan.norm.make, shape.hidden_size),
+        norm=norm,
         mixer=mixer,
         feed_forward=feed_forward,
-        position=load_position(plan),
+        position=position,
         tensor=tensor,
         narrow_loss=context.narrow_loss,
         documents=_document_rules(plan, eod),

@@ -26,7 +26,7 @@ from neox_gpt.scope import Scope, prepare
 from neox_gpt.shape import flops_per_token
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from neox_core.parallel.row import Passed, Routing
     from neox_gpt.contracts import Position
@@ -49,16 +49,7 @@ class DecoderRow:
 
     @property
     def layers(self) -> tuple[RowLayer, ...]:
-        shape, parts = self.parts.shape, self.parts
-        table = partial(
-            Embedding,
-            shape.vocab_size,
-            shape.hidden_size,
-            shape.hidden_dropout,
-            parts.tensor,
-            sparse_gradients=parts.sparse_gradients,
-            multiplier=shape.embedding_multiplier,
-        )
+        shape, parts, table = self.parts.shape, self.parts, self.table
         output = partial(ColumnLinear, shape.hidden_size, shape.vocab_size, parts.tensor, bias=shape.head_bias)
         return (
             RowLayer("Embedding", "embedding", table, self._embed),
@@ -68,6 +59,20 @@ class DecoderRow:
             RowLayer("Embedding", "embedding", table, _pass_on)
             if shape.tie_embeddings
             else RowLayer("Head", "head", output, _pass_on),
+        )
+
+    @property
+    def table(self) -> Callable[[], Embedding]:
+        """Makes the embedding."""
+        shape, parts = self.parts.shape, self.parts
+        return partial(
+            Embedding,
+            shape.vocab_size,
+            shape.hidden_size,
+            shape.hidden_dropout,
+            parts.tensor,
+            sparse_gradients=parts.sparse_gradients,
+            multiplier=shape.embedding_multiplier,
         )
 
     def _blocks(self) -> Iterator[RowLayer]:

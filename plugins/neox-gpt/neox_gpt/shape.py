@@ -29,9 +29,10 @@ class ModelShape:
     vocab_size: rows of the embedding, padding included. intermediate_size: inputs of the MLP's second projection; the
     first has as many outputs, or twice as many when the activation is gated. feed_forward_flops: see `flops_per_token`,
     of the feed-forwards of all layers; None: all are the MLP. mixer_flops: the same of the mixers; None: all are
-    softmax attention. auxiliary: what feed-forwards give besides their tensors. changes_draw: whether
-    a model change has dropout. qk_norm, norm: see `contracts.MixerShape`. windows, positions: its fields by layer;
-    None: no layer has a window, all layers take positions. attention_multiplier, attention_softcap,
+    softmax attention. change_flops: what model changes add to them, see `change_flops`. auxiliary: what feed-forwards
+    give besides their tensors. changes_draw: whether a model change has dropout. qk_norm, norm: see
+    `contracts.MixerShape`. windows, positions: its fields by layer; None: no layer has a window, all layers take
+    positions. attention_multiplier, attention_softcap,
     attention_output_bias: its other fields. norm_place: of each sublayer. embedding_multiplier: of the rows of the
     embedding. logit_softcap: c of `c tanh(logit / c)`. head_bias: of the output projection.
     """
@@ -59,6 +60,7 @@ class ModelShape:
     softmax_in_fp32: bool = False
     feed_forward_flops: int | None = None
     mixer_flops: int | None = None
+    change_flops: int = 0
     auxiliary: Auxiliary | None = None
     changes_draw: bool = False
     head_dim: int = field(default=Factory(lambda self: self.hidden_size // self.num_heads, takes_self=True))
@@ -182,7 +184,8 @@ def num_parameters(model: nn.Module) -> int:
 def flops_per_token(shape: ModelShape, seq: int) -> int:
     """Floating-point operations of forward and backward for one token of a sequence of `seq` tokens.
 
-    6 for each weight that is multiplied (the output projection included, the embedding's look-up not), and attention's.
+    6 for each weight that is multiplied (the output projection included, the embedding's look-up not), and attention's;
+    with model changes, what these add, less the gradients that frozen weights save.
     """
     mixed = shape.mixer_flops
     if mixed is None:
@@ -190,4 +193,4 @@ def flops_per_token(shape: ModelShape, seq: int) -> int:
     fed = shape.feed_forward_flops
     if fed is None:
         fed = 6 * shape.num_layers * shape.hidden_size * (shape.mlp_width + shape.intermediate_size)
-    return mixed + fed + 6 * shape.hidden_size * shape.vocab_size
+    return mixed + fed + 6 * shape.hidden_size * shape.vocab_size + shape.change_flops

@@ -6,18 +6,22 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import pluggy
 import pytest
 import torch
 from attrs import evolve
 from neox_gpt.build import build_model
 from neox_gpt.config.plan import GPTPlan
 from neox_gpt.gpt import GPT
-from neox_gpt.testing import example_decoder
+from neox_gpt.testing import check_activation, check_norm, check_position, example_decoder
 
-from neox_core.hooks.component import GROUP
+from neox_core.hooks.catalog import Catalog
+from neox_core.hooks.component import GROUP, Component
 from neox_core.hooks.loader import load_plugins
+from neox_core.hooks.registry import Entry, PluginInfo, Registry
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef
@@ -111,6 +115,7 @@ FORMS = {
 }
 
 Make = Callable[..., GPT]
+Check = Callable[[str, Any], None]
 
 
 @pytest.fixture
@@ -139,6 +144,23 @@ def form(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def plan() -> GPTPlan:
     return PYTHIA
+
+
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch) -> Check:
+    """`check(kind, target)`: run the check of that kind on a component made of `target`."""
+
+    def run(kind: str, target: Any) -> None:
+        module = ModuleType("neox_mutants")
+        module.target = target
+        monkeypatch.setitem(sys.modules, "neox_mutants", module)
+        registry = Registry()
+        plugin = PluginInfo("neox-mutants", "0.1.0", "neox_mutants")
+        registry.add(Entry(kind, Component("mutant", "neox_mutants:target"), plugin))
+        checks = {"norm": check_norm, "activation": check_activation, "position": check_position}
+        checks[kind](Catalog(pluggy.PluginManager("neox"), registry, ()), "mutant")
+
+    return run
 
 
 MIXER_PAGE = Path(__file__).resolve().parents[3] / "docs/plugins/mixer.md"

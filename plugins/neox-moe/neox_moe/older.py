@@ -8,7 +8,6 @@ from neox_gpt_neox.api import Gone, Moved, OlderSpelling, Spellings
 
 from neox_core.api import Problem
 from neox_core.config.read.load import Loaded, Place
-from neox_moe.settings import MoESettings
 
 EXPERTS, INTERVAL, MLP = "moe_num_experts", "moe_expert_interval", "mlp_type"
 PLAIN = "regular"
@@ -69,6 +68,8 @@ class MoEKeys(Spellings):
         elif interval not in (None, 1) and count != 1:
             say(INTERVAL, "mlp-type says which layers have experts", "remove it")
         if count == 1 and not _chosen(values.get(MLP)):
+            from neox_moe.settings import MoESettings  # a config without experts needs none of them
+
             for field in MoESettings.__attrs_attrs__:
                 if values.pop(field.name, None) is not None:
                     say(field.name, "has no effect: with one expert, GPT-NeoX has the MLP", "remove it", "note")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import field, frozen
 
@@ -10,6 +10,10 @@ from neox_core.errors import UsageError
 from neox_core.plan.runfile import ComponentRef, ModelPlan, RunPlan
 from neox_core.plan.source import FIRST, START, of
 from neox_gpt.config.kinds import ACTIVATION, FEED_FORWARD, MIXER, MODEL_CHANGE, NORM, POSITION, SPARSE_LAYOUT
+
+if TYPE_CHECKING:
+    from neox_gpt.gpt import GPT
+    from neox_gpt.row import DecoderRow
 
 SHAPING = {
     "hidden_size": "hidden-size",
@@ -176,6 +180,18 @@ class GPTPlan(ModelPlan):
             if model.get("qk_norm"):
                 found["head-dim"] = width
         return found
+
+    def make_model(self, *parts: Any, **more: Any) -> "GPT":
+        """The whole model of its parts, as `gpt.GPT` takes them; a plan of another model makes its own."""
+        from neox_gpt.gpt import GPT  # imports torch
+
+        return GPT(*parts, **more)
+
+    def make_row(self, *parts: Any) -> "DecoderRow":
+        """The same as a row of layers, of what `row.DecoderRow` takes."""
+        from neox_gpt.row import DecoderRow  # imports torch
+
+        return DecoderRow(*parts)
 
     def adds(self, name: str) -> bool:
         return bool(self.changes) and ADDED in name

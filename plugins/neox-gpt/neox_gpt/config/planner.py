@@ -33,7 +33,7 @@ from neox_gpt.config.size import DecoderSize, model_size
 class GPTPlanner:
     """The planner of the decoder."""
 
-    plan_class = GPTPlan
+    plan_class: type[GPTPlan] = GPTPlan
     rules: Sequence[Rule] = tuple(
         each
         for area in (model, attention, mixer, feed_forward, model_changes, activation_checkpointing, parallelism, idle)

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from attrs import frozen
 
 from neox_core.api import setting
-from neox_core.config.schema.checks import above, distinct, probability
+from neox_core.config.schema.checks import above, between, distinct, probability
 from neox_gpt.config.feed_forwards import pattern as feed_forwards
 
 Init = Literal[
@@ -25,7 +25,7 @@ Init = Literal[
 class ModelSection:
     """Shape and components of the model: `neox plugins list` shows what is installed."""
 
-    num_layers: int = setting(help="Number of transformer blocks.", check=above(0), origin="megatron")
+    num_layers: int = setting(help="Number of transformer blocks.", check=between(1, 100_000), origin="megatron")
     hidden_size: int = setting(help="Width of the residual stream.", unit="elements", check=above(0), origin="megatron")
     num_attention_heads: int = setting(help="Attention heads of each block.", check=above(0), origin="megatron")
     num_kv_heads: int | None = setting(
