@@ -14,10 +14,10 @@ from neox_core.parallel.row import Routing
 from neox_core.parallel.shard import Shard
 from neox_deepspeed.measure import counted, forget_forward, timings
 from neox_deepspeed.partitioned import refresh, whole_weights
-from neox_deepspeed.patches import before_average, forget_groups
+from neox_deepspeed.patches import before_average, count_in_norm, forget_groups
 from neox_deepspeed.recompute import configure_recompute
 from neox_deepspeed.shards import find_shards, find_weights, group_contents, is_partitioned
-from neox_deepspeed.start import clips_itself, initialize, steps_cut_copies, steps_parameters
+from neox_deepspeed.start import clips_copies, clips_itself, initialize, steps_parameters
 from neox_deepspeed.swapped import at_hand, mend_buffers, new_state
 
 if TYPE_CHECKING:
@@ -92,11 +92,16 @@ class Engine(BaseEngine):
         self.partitioned = is_partitioned(self.model)
         if steps_parameters(plan) and context.groups.data_size == 1:
             engine.enable_backward_allreduce = False  # it would copy every gradient twice, to add nothing
-        if steps_cut_copies(plan):
+        if clips_copies(plan):
             self._clipped = [shard.stepped for shard in self.shards]
             self._stepped = {shard.name: shard.stepped for shard in self.shards}
             for shard in self.shards:
-                copy_marks(self._named[shard.name], shard.stepped)
+                weight = self._named[shard.name]
+                copy_marks(weight, shard.stepped)
+                if weight in self._counts:
+                    self._counts[shard.stepped] = self._counts[weight]
+        elif self._counts and not self._clips:
+            count_in_norm(engine.optimizer, self._counts)
         self._scaled = [shard.stepped for shard in self.shards] if plan.optim.owns_parameters else self._clipped
         self._sparse = self._trained.sparse_weights
         if self._clips:

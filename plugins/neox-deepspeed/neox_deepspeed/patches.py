@@ -7,7 +7,7 @@ needs it: delete the function then.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from neox_deepspeed.jit_wait import acquire, wait
@@ -65,6 +65,54 @@ def before_average(engine: Any, look: Callable[[], None]) -> None:
         average(*arguments, **options)
 
     engine.allreduce_gradients = look_and_average
+
+
+def count_in_norm(wrapper: Any, counts: Mapping[torch.Tensor, float]) -> None:
+    """DeepSpeed 0.19: its optimizers that shard count each parameter once in the norm that clips.
+
+    wrapper: such an optimizer, which from now on counts parameters as often as `counts` says.
+    """
+    factors = {parameter: count**0.5 for parameter, count in counts.items()}
+    if hasattr(wrapper, "get_grads_for_norm"):
+        _count_whole_gradients(wrapper, factors)
+        return
+    of_slices, of_offloaded = wrapper.get_grad_norm_direct, wrapper.complete_grad_norm_calculation_for_cpu_offload
+
+    def weigh_slices(gradients: Sequence[Any], parameters: Sequence[Any], *rest: Any) -> Any:
+        slices = [each for each in gradients if not getattr(each, "_zero_padding", False)]
+        pairs = zip(slices, parameters, strict=True)
+        return of_slices([each * factors.get(parameter, 1.0) for each, parameter in pairs], parameters, *rest)
+
+    def weigh_norms(parameters: Sequence[Any]) -> Any:
+        norms = wrapper.norm_for_param_grads
+        ids = {wrapper.get_param_id(each): factors[each] for each in parameters if each in factors}
+        wrapper.norm_for_param_grads = {each: norm * ids.get(each, 1.0) for each, norm in norms.items()}
+        try:
+            return of_offloaded(parameters)
+        finally:
+            wrapper.norm_for_param_grads = norms
+
+    wrapper.get_grad_norm_direct = weigh_slices
+    wrapper.complete_grad_norm_calculation_for_cpu_offload = weigh_norms
+
+
+def _count_whole_gradients(wrapper: Any, factors: Mapping[torch.Tensor, float]) -> None:
+    """As `count_in_norm`, of BF16_Optimizer, which takes the norm of whole gradients."""
+    theirs = wrapper.get_grads_for_norm
+
+    def weigh_gradients(for_clipping: bool = False) -> Any:
+        if for_clipping:
+            return theirs(for_clipping=True)
+        of_gradient = {
+            id(gradient): factors[weight]
+            for weights, gradients in zip(wrapper.bf16_groups, wrapper.fp32_groups_gradients, strict=True)
+            for weight, gradient in zip(weights, gradients, strict=True)
+            if weight in factors
+        }
+        counted, of_experts = theirs()
+        return [each * of_gradient.get(id(each), 1.0) for each in counted], of_experts
+
+    wrapper.get_grads_for_norm = weigh_gradients
 
 
 def go_backward_once() -> None:

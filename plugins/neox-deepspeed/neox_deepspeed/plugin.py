@@ -1,6 +1,8 @@
 """Offers DeepSpeed as the engine of a run."""
 
-from neox_core.api import Component, ConfigSection, hookimpl
+from typing import Any
+
+from neox_core.api import Component, ConfigSection, Problem, hookimpl
 
 SECTIONS = "neox_deepspeed.config.sections"
 
@@ -26,3 +28,10 @@ def neox_engines() -> list[Component]:
             ),
         )
     ]
+
+
+@hookimpl
+def neox_check_plan(config: Any, plan: Any) -> list[Problem]:
+    from neox_plain.api import unmatched_factors  # listing plugins needs none of it
+
+    return list(unmatched_factors(config, plan))

@@ -89,15 +89,16 @@ def steps_parameters(plan: RunPlan) -> bool:
     return plan.optim.zero_stage == 0 and plan.precision.dtype == "fp32"
 
 
-def steps_cut_copies(plan: RunPlan) -> bool:
-    """Whether the optimizer steps an fp32 copy of each bf16 weight, and weights are cut over ranks.
+def clips_copies(plan: RunPlan) -> bool:
+    """Whether the optimizer steps an fp32 copy of each 16-bit weight, and DeepSpeed would clip them by another norm.
 
-    DeepSpeed 0.19.8 does not see there which weights are cut, and adds up a wrong norm of the gradient.
+    DeepSpeed 0.19.8 does not see there which weights are cut over ranks, and counts each once.
     """
-    cut = plan.cluster.tensor_parallel > 1 and plan.cluster.pipeline_parallel == 1
-    return cut and plan.optim.zero_stage == 0 and plan.precision.dtype == "bf16"
+    whole = plan.cluster.tensor_parallel == 1 and not plan.engine.get("gradient_norm_counts")
+    staged, copied = plan.cluster.pipeline_parallel > 1, plan.precision.dtype != "fp32"
+    return copied and plan.optim.zero_stage == 0 and not staged and not whole
 
 
 def clips_itself(plan: RunPlan) -> bool:
     """Whether neox clips gradients, and not DeepSpeed."""
-    return steps_parameters(plan) or steps_cut_copies(plan) or plan.optim.owns_parameters
+    return steps_parameters(plan) or clips_copies(plan) or plan.optim.owns_parameters

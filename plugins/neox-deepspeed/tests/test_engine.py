@@ -1,8 +1,9 @@
 """Both engines against plain torch loops, in one process: updates, clipping, accumulation, and gradients gone bad."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -109,9 +110,12 @@ def batches(count: int) -> list[Tensor]:
 
 
 def reference(
-    dtype: torch.dtype, accumulation: int, autocast: bool
+    dtype: torch.dtype, accumulation: int, autocast: bool, counts: Mapping[str, float] = MappingProxyType({})
 ) -> tuple[dict[str, Tensor], list[float], list[float]]:
-    """Weights, losses and gradient norms of a loop in plain torch: fp32 masters, a model in `dtype`."""
+    """Weights, losses and gradient norms of a loop in plain torch: fp32 masters, a model in `dtype`.
+
+    counts: how often parameters count in the norm, by name, where that is not once.
+    """
     model = Tiny().to(dtype)
     masters = {name: weight.detach().float().clone().requires_grad_() for name, weight in model.named_parameters()}
     spared = spared_from_decay(model)
@@ -137,7 +141,8 @@ def reference(
             mean += float(loss.detach()) / accumulation
         losses.append(mean)
         gradients = {name: weight.grad.float() for name, weight in model.named_parameters()}
-        norm = torch.stack([gradient.double().square().sum() for gradient in gradients.values()]).sum().sqrt()
+        squares = [counts.get(name, 1.0) * each.double().square().sum() for name, each in gradients.items()]
+        norm = torch.stack(squares).sum().sqrt()
         norms.append(float(norm))
         for name in masters:
             masters[name].grad = gradients[name] * min(1.0, CLIPPING / (float(norm) + 1e-6))
@@ -212,6 +217,39 @@ def test_fp16_equals_a_plain_loop_and_backs_off(zero: int, monkeypatch: pytest.M
     engine.model.factor = float("inf")
     engine.train_step(stream, 0.01)
     assert (engine.loss_scale(), engine.skipped_steps()) == (512.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "zero"),
+    [
+        *product(("fp32", "bf16"), (0, 1, 2, "owned")),
+        ("fp32", "plain"),
+        ("bf16+", 1),
+        ("bf16+", 2),
+        *product(["fp16"], (0, 1, 2)),
+    ],
+)
+def test_the_norm_counts_parameters_as_often_as_asked(
+    dtype: str, zero: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deepspeed.accelerator import get_accelerator
+
+    monkeypatch.setattr(get_accelerator(), "is_fp16_supported", lambda: True)
+    plan = make_plan(dtype, zero, accumulation=2)
+    asked = [["embed.weight", 0.0], ["norm.*", 40.0], ["out.weight", 2.5]]
+    engine = make_engine(evolve(plan, engine={**plan.engine, "gradient_norm_counts": asked}))
+    stream = iter(batches(2 * len(LRS)))
+    norms = []
+    for lr in LRS:
+        engine.train_step(stream, lr)
+        norms.append(engine.grad_norm())
+    counts = {"embed.weight": 0.0, "norm.weight": 40.0, "norm.bias": 40.0, "out.weight": 2.5}
+    weights, _, right = reference(DTYPES[dtype], 2, autocast=False, counts=counts)
+    exact = 1e-5 if dtype == "fp32" else 1e-2
+    assert norms == pytest.approx(right, rel=exact)
+    assert min(norms) > CLIPPING
+    for name, weight in engine.model.named_parameters():
+        torch.testing.assert_close(weight.detach(), weights[name], rtol=exact, atol=exact / 10, msg=name)
 
 
 @pytest.mark.parametrize(("dtype", "zero"), [("fp32", 1), ("bf16", 0), ("bf16", 1), ("bf16+", 1), ("bf16", "owned")])

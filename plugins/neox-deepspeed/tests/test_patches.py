@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import deepspeed
+from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.pipe.engine import PipelineEngine
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 
 
 def fresh(script: str) -> str:
@@ -43,6 +46,16 @@ print(sys.modules["deepspeed.comm.torch"].build_shm_op())
 
 def test_an_engine_leaves_its_groups_behind() -> None:
     assert "mpu" not in inspect.getsource(deepspeed.DeepSpeedEngine.destroy), "delete forget_groups"
+
+
+def test_no_norm_counts_some_parameters_more_often() -> None:
+    for cls, name in (
+        (DeepSpeedZeroOptimizer, "get_grad_norm_direct"),
+        (DeepSpeedZeroOptimizer_Stage3, "get_grad_norm_direct"),
+        (BF16_Optimizer, "get_grads_for_norm"),
+    ):
+        taken = set(inspect.signature(getattr(cls, name)).parameters) - {"self", "gradients", "params", "norm_type"}
+        assert taken <= {"for_clipping", "args", "kwargs"}, "delete count_in_norm"
 
 
 def test_a_stage_that_sends_several_tensors_goes_backward_for_each() -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from neox_plain.base_engine import BaseEngine, plain_options
     from neox_plain.clip import copy_marks
     from neox_plain.config import batch_rules, checkpoint_rules, precision_rules
-    from neox_plain.config.gradient_rules import gradients_key, gradients_plan
+    from neox_plain.config.gradient_rules import gradients_key, gradients_plan, unmatched_factors
     from neox_plain.config.memory import expected_memory
     from neox_plain.config.precision_rules import enabled, left_off
     from neox_plain.engine import Engine, build_engine
@@ -41,6 +41,7 @@ _LATER = {
     "plain_options": "base_engine:plain_options",
     "precision_rules": "planner:precision_rules",
     "split_groups": "factors:split_groups",
+    "unmatched_factors": "config.gradient_rules:unmatched_factors",
 }
 
 
@@ -71,4 +72,5 @@ __all__ = [
     "plain_options",
     "precision_rules",
     "split_groups",
+    "unmatched_factors",
 ]

@@ -162,9 +162,25 @@ class BaseEngine(ABC):
         self.model.train()
         return losses
 
+    def loss_of(self, model: Any) -> Tensor:
+        """The loss of this rank's last micro-batch of the last step, by `model`, with a graph and nothing measured.
+
+        model: called as that of the engine is, with its weights or others. Without dropout, in the dtype of its
+        weights; weighed so that the mean over the ranks is that over tokens. Collective where labels have weights.
+        """
+        given = self._given(self._began.batches, self._began.consumed)
+        *_, (batch, share) = self._criterion.shares(given, self._groups)
+        loss: Tensor = model(self._criterion.of(batch, share, measures=False), routing=None)
+        return loss
+
     def metrics(self) -> Mapping[str, Tensor]:
         """The means of what objective and model measured since the last call: scalars on the device by name."""
         return self._criterion.metrics()
+
+    @property
+    def passes(self) -> float:
+        """Over the model for a batch of the last step; one without gradients is a third of one."""
+        return self._criterion.passes
 
     def grad_norm(self) -> float | None:
         """Norm of the whole gradient of the last step, before clipping; None before the first. Waits for the device."""

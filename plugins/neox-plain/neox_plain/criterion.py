@@ -24,7 +24,10 @@ OWN = "objective_loss"
 
 
 class Criterion:
-    """What a micro-batch costs, by the objective `reference`. Raises PluginError for one that breaks its contract."""
+    """What a micro-batch costs, by the objective `reference`. Raises PluginError for one that breaks its contract.
+
+    passes: over the model for the last batch in training; one without gradients is a third of one.
+    """
 
     def __init__(self, reference: ComponentRef, plan: Any) -> None:
         self.reference = reference
@@ -33,6 +36,7 @@ class Criterion:
         if lacks:
             raise reference.fault(f"has no method {lacks[0]}")
         self.draws: bool = getattr(self.objective, "draws", False)
+        self.passes = 1.0
         self._sums: dict[str, Tensor] = {}
         self._batches = 0
 
@@ -50,17 +54,19 @@ class Criterion:
                 return
             yield batch, None
 
-    def of(self, batch: Batch, share: Tensor | None = None) -> Callable[[Run], Tensor]:
+    def of(self, batch: Batch, share: Tensor | None = None, *, measures: bool = True) -> Callable[[Run], Tensor]:
         """The function of the passes of a model that gives what is trained on for `batch`, or evaluated: a scalar.
 
-        share: as of `shares`. Auxiliary losses are added in training alone.
+        share: as of `shares`. Auxiliary losses are added in training alone. measures: whether `metrics` counts it.
         """
 
         def compute(run: Run) -> Tensor:
             seen: list[Outputs] = []
+            thirds: list[int] = []
 
             def passing(tokens: Tensor) -> Outputs:
                 outputs = run(tokens)
+                thirds.append(3 if torch.is_grad_enabled() else 1)
                 if torch.is_grad_enabled():
                     seen.append(outputs)
                 return outputs
@@ -69,7 +75,9 @@ class Criterion:
             mean = self._mean(found)
             if not torch.is_grad_enabled():
                 return mean if share is None else mean * share
-            return self._total(found, mean, share, seen)
+            if measures:
+                self.passes = sum(thirds) / 3
+            return self._total(found, mean, share, seen, measures=measures)
 
         return compute
 
@@ -96,7 +104,9 @@ class Criterion:
             raise self.reference.fault(f"loss() does not give a Loss whose mean is a scalar, but {given}: {clause}")
         return found.mean
 
-    def _total(self, found: Loss, mean: Tensor, share: Tensor | None, seen: Sequence[Outputs]) -> Tensor:
+    def _total(
+        self, found: Loss, mean: Tensor, share: Tensor | None, seen: Sequence[Outputs], *, measures: bool
+    ) -> Tensor:
         factor: Tensor | float = 1.0 if share is None else share
         numbers = {f"objective_{name}": value * factor for name, value in found.metrics.items()}
         total = mean if share is None else mean * share
@@ -109,7 +119,8 @@ class Criterion:
             numbers[OWN] = own
         for name in seen[0].metrics if seen else ():
             numbers[name] = torch.stack([outputs.metrics[name] for outputs in seen]).mean()
-        self._add(numbers)
+        if measures:
+            self._add(numbers)
         return total
 
     def _add(self, numbers: Mapping[str, Tensor]) -> None:

@@ -1,6 +1,8 @@
 """Offers an engine in torch alone."""
 
-from neox_core.api import Component, ConfigSection, hookimpl
+from typing import Any
+
+from neox_core.api import Component, ConfigSection, Problem, hookimpl
 
 
 @hookimpl
@@ -30,3 +32,10 @@ def neox_engines() -> list[Component]:
             ),
         )
     ]
+
+
+@hookimpl
+def neox_check_plan(config: Any, plan: Any) -> list[Problem]:
+    from neox_plain.config.gradient_rules import unmatched_factors  # listing plugins needs none of it
+
+    return list(unmatched_factors(config, plan))

@@ -1,5 +1,6 @@
 """The engine keeps every clause, and each planted fault is named. Ranks are forked from this process."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from neox_author.testing import check_engine, engines, load_only
 from neox_author.testing.clauses import heard
 from neox_plain import average, base_engine
+from neox_plain import clip as clipping
 from neox_plain.engine import Engine
 
 from neox_core.hooks.catalog import Catalog
@@ -25,7 +27,11 @@ def test_every_clause_is_tried(catalog: Catalog) -> None:
     told: dict[str, str] = {}
     with heard(told.setdefault):
         check_engine(catalog, "plain")
-    for clause in ("two data-parallel ranks trains as one rank", "TP 2 trains as one rank"):
+    for clause in (
+        "two data-parallel ranks trains as one rank",
+        "TP 2 trains as one rank",
+        f"{engines.SPREAD} trains as one rank",
+    ):
         assert told[clause] == ""
     assert "zero_optimization" in told["ZeRO 3 on two ranks trains as one rank"]
     assert "has no pipeline" in told["PP 2 trains as one rank"]
@@ -109,6 +115,22 @@ def half_of_the_shards(patch: PATCHES) -> None:
     patch.setattr(Engine, "__init__", fewer)
 
 
+SUMMED = "        dist.all_reduce(of_parts, group=spread.group)\n"
+
+
+def other_norm(text: str) -> Callable[[PATCHES], None]:
+    """The norm with `text` in place of the sum over the ranks that have parts of a weight."""
+
+    def plant(patch: PATCHES) -> None:
+        source = inspect.getsource(clipping)
+        assert SUMMED in source
+        scope: dict[str, Any] = {}
+        exec(compile(source.replace(SUMMED, text), "fault", "exec"), scope)
+        patch.setattr(base_engine, "clip", scope["clip"])
+
+    return plant
+
+
 FAULTS: dict[str, tuple[Callable[[PATCHES], None], str]] = {
     "gradients of micro-batches are summed": (
         replaced("_backward", summed),
@@ -138,6 +160,12 @@ FAULTS: dict[str, tuple[Callable[[PATCHES], None], str]] = {
     "ranks do not average": (
         replaced("finish", unaveraged, average.GradientAverage),
         "^two data-parallel ranks",
+    ),
+    "a spread weight counts twice in the norm": (other_norm(2 * SUMMED), r"^a weight spread over .*: grad_norm"),
+    "a part of a spread weight stands for all": (other_norm(""), r"^a weight spread over .*: grad_norm"),
+    "parts of a spread weight are averaged": (
+        replaced("spread_of", lambda parameter: None, average),
+        r"^a weight spread over .*: ",
     ),
     "a parameter is not stored": (half_of_the_shards, "^each element of a parameter is in `shards` once"),
     "metrics are sums": (

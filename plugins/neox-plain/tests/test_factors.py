@@ -88,6 +88,9 @@ def test_a_pattern_that_names_nothing_is_an_error(key: str) -> None:
         engine_of(**{key: [["layers.9.*", 2.0]]})
 
 
-def test_a_factor_below_zero_is_refused_with_its_name() -> None:
-    with pytest.raises(ValueError, match=r"not 'out\.\*' and -1\.0"):
-        GradientsSection(lr_scales=(("embed.*", 0.0), ("out.*", -1.0)))
+@pytest.mark.parametrize("factor", [-1.0, float("inf"), float("nan"), 1e7])
+def test_a_factor_out_of_bounds_is_refused_with_its_name(factor: float) -> None:
+    with pytest.raises(ValueError, match=rf"from 0 to 1,000,000, not 'out\.\*' and {factor}"):
+        GradientsSection(lr_scales=(("embed.*", 0.0), ("out.*", factor)))
+    with pytest.raises(ValueError, match="1000000"):
+        GradientsSection(gradient_scale=factor)

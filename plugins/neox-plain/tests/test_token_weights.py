@@ -1,5 +1,8 @@
 """What batches count for where some of their tokens do not."""
 
+from collections.abc import Callable
+from typing import ClassVar
+
 import pytest
 import torch
 from neox_causal_lm.api import NextToken
@@ -66,3 +69,33 @@ def test_a_fault_names_the_clause_of_the_contract() -> None:
     )
     with pytest.raises(PluginError, match=said):
         list(Criterion(reference, None).shares(batches, ALONE))
+
+
+class Compares(RaisesInWeights):
+    """Two passes, and two without gradients, as of a model that it is compared with."""
+
+    def loss(self, run: Callable[[torch.Tensor], torch.Tensor], batch: Batch) -> Loss:
+        with torch.no_grad():
+            other = run(batch.tokens) + run(batch.tokens)
+        return Loss((run(batch.tokens) - run(batch.tokens) - other).sum())
+
+
+class Outputs:
+    auxiliary_losses: ClassVar[dict[str, torch.Tensor]] = {}
+    metrics: ClassVar[dict[str, torch.Tensor]] = {}
+
+    def __add__(self, other: object) -> torch.Tensor:
+        return torch.ones((), requires_grad=True)
+
+    __sub__ = __add__
+
+
+def test_passes_are_counted_with_those_that_have_no_gradients() -> None:
+    """Forward is a third of forward and backward. An evaluation in between changes nothing."""
+    criterion = Criterion(ComponentRef("objective", "compares", "mine", "1", f"{__name__}:Compares"), None)
+    compute = criterion.of(Batch(torch.zeros(1, 2, dtype=torch.int64), None, None))
+    assert criterion.passes == 1
+    compute(lambda tokens: Outputs())
+    with torch.no_grad():
+        compute(lambda tokens: Outputs())
+    assert criterion.passes == 2 + 2 / 3

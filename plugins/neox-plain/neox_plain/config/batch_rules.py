@@ -3,17 +3,18 @@
 from collections.abc import Iterator
 
 from neox_core.config.problem import MisfitError, Problem
-from neox_core.config.schema.sections.training import BatchSection
+from neox_core.config.schema.sections.training import BatchSection, TrainingSection
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
+from neox_core.plan.runfile import BatchPlan
 
 KEY = "rampup_batch_size"
 MOST_SIZES = 100_000
 """Sizes that a batch may have before it is whole: a run lists them all."""
 
 
-@rule(KEY, "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+@rule(KEY, "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_iters")
 def batch_can_grow(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """The batch grows to train_batch_size, and each of its sizes is a whole number of micro-batches of all ranks."""
     ramp = config.section(BatchSection).rampup_batch_size
@@ -39,6 +40,18 @@ def batch_can_grow(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     if first % unit or growth % unit:
         said = f"{unit} samples are a micro-batch of each data-parallel rank, and {first} or {growth} is not a multiple"
         yield config.problem(said, KEY, "lower train_micro_batch_size_per_gpu, or change these numbers")
+    elif first < last and not (last - first) % growth and (last - first) // growth <= MOST_SIZES:
+        yield from _short_run(config, batch)
     for chosen in config.components("curriculum"):
         said = f"contradicts {chosen.entry.component.name}, which counts steps of whole batches"
         yield config.problem(said, KEY, "remove one of the two")
+
+
+def _short_run(config: Config, batch: BatchPlan) -> Iterator[Problem]:
+    """A run that ends before its batch is whole."""
+    steps = config.section(TrainingSection).train_iters
+    read = batch.samples_before(steps)
+    size = read - batch.samples_before(steps - 1)
+    if size < batch.train_batch:
+        said = f"the run ends after {read:,} samples with a batch of {size}, before it has grown to train_batch_size"
+        yield config.problem(f"{said} {batch.train_batch}", KEY, severity="note")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from neox_plain.api import GradientsSection, PrecisionSection, enabled
+from neox_plain.api import PrecisionSection, enabled
 
 from neox_core.api import Problem
 from neox_core.config.schema.structure import Config
@@ -22,17 +22,6 @@ def hysteresis_needs_zero(config: Config, shape: ClusterShape) -> Iterator[Probl
         if config.is_set(key):
             said = "does nothing: at ZeRO stage 0 DeepSpeed lowers the loss scale at every overflow"
             yield config.problem(said, key, "zero_optimization: {stage: 1}", "note")
-
-
-@rule("gradient_norm_counts", "zero_optimization.stage", "bf16.enabled", "fp16.enabled")
-def neox_takes_the_norm_it_counts_in(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Parameters count differently in the norm only where neox takes it: in fp32 at ZeRO stage 0."""
-    dtype, stage = config.section(PrecisionSection).dtype, config.section(ZeroSection).zero_optimization.stage
-    if config.section(GradientsSection).gradient_norm_counts and (dtype != "fp32" or stage):
-        where = f"at ZeRO stage {stage}" if stage else f"in {dtype}"
-        said = f"does nothing: DeepSpeed takes the norm {where}, and counts each parameter once"
-        hint = "remove it, or train in fp32 at ZeRO stage 0"
-        yield config.problem(said, "gradient_norm_counts", hint, "warning")
 
 
 @rule("amp.enabled", "zero_optimization.stage")
