@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -11,6 +12,8 @@ from neox_core.errors import CheckpointError
 
 if TYPE_CHECKING:
     from neox_core.parallel.groups import Groups
+
+T = TypeVar("T")
 
 
 def agree(failure: CheckpointError | None, groups: Groups, device: torch.device) -> None:
@@ -43,3 +46,14 @@ def agree_on_step(step: int, groups: Groups, device: torch.device) -> None:
             f"ranks found checkpoints of different steps: {listed}",
             hint="put `load` and `save` on a disk that all hosts share",
         )
+
+
+def on_all_ranks(act: Callable[[], T], groups: Groups, device: torch.device) -> T:
+    """Do it on this rank, then check that every rank could. Raises CheckpointError on every rank where one has not."""
+    try:
+        done = act()
+    except CheckpointError as error:
+        agree(error, groups, device)
+        raise
+    agree(None, groups, device)
+    return done

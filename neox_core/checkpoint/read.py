@@ -34,8 +34,10 @@ class CheckpointReader:
         self._fetch = fetch
         self.manifest = read_manifest(folder)
         self._pieces: dict[tuple[str, str, str | None], list[Piece]] = defaultdict(list)
+        self._of_ranks: dict[tuple[str, int | None], list[Piece]] = defaultdict(list)
         for piece in self.manifest.pieces:
             self._pieces[piece.kind, piece.name, piece.state].append(piece)
+            self._of_ranks[piece.kind, piece.rank].append(piece)
         self._states: dict[str, list[str]] = defaultdict(list)
         for (kind, name, state), pieces in self._pieces.items():
             self._check_whole(pieces)
@@ -83,7 +85,7 @@ class CheckpointReader:
 
     def names_of_rank(self, kind: Kind, rank: int) -> set[str]:
         """The names of a kind that each rank stores for itself, of one rank."""
-        return {name.partition("/")[2] for has, name, _ in self._pieces if has == kind and name.startswith(f"{rank}/")}
+        return {piece.name.partition("/")[2] for piece in self._of_ranks.get((kind, rank), ())}
 
     def master_kind(self, name: str) -> str:
         """The kind that holds the most exact values of a parameter."""
@@ -140,10 +142,9 @@ class CheckpointReader:
 
     def of_rank(self, kind: Kind, rank: int) -> dict[str, Tensor]:
         """What only one rank stored of a kind, by name: states of its generators, or of its optimizer."""
-        pieces = [piece for piece in self.manifest.pieces if piece.kind == kind and piece.rank == rank]
         return {
             piece.name.partition("/")[2]: read_part(self._path(piece.file), piece.key, piece.shape, piece.dtype)
-            for piece in pieces
+            for piece in self._of_ranks.get((kind, rank), ())
         }
 
     def _check_whole(self, pieces: list[Piece]) -> None:

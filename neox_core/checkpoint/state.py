@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _COUNT = v.and_(v.ge(0), v.le(2**62))
 """Largest value of a count: the data is indexed with int64."""
+SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
+"""What a checkpoint holds of a loss scaler."""
 
 
 @frozen

@@ -32,7 +32,7 @@ class Run:
     """What to write. form: of the optimizer's files. kv_heads, gated, parallel, positions, norm: of the model.
 
     cut: the number of GPT-NeoX's layer with which the second of two stages begins. rows: each tensor rank has a part
-    of the inputs of the head, as GPT-NeoX 1 has by default.
+    of the inputs of the head, as GPT-NeoX 1 has by default. spread: of numbers around 0; 0: they are small and above 0.
     """
 
     form: str = "zero"
@@ -53,6 +53,7 @@ class Run:
     cut: int = 3
     rows: bool = False
     older_names: bool = False
+    spread: float = 0.0
     config: dict[str, Any] = field(factory=dict)
 
     @property
@@ -72,12 +73,15 @@ def draw(run: Run, seed: int) -> dict[str, Tensor]:
     random = torch.Generator().manual_seed(seed)
 
     def new(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=random).abs() * 0.1 + 1e-3
+        drawn = torch.randn(shape, generator=random)
+        return drawn * run.spread if run.spread else drawn.abs() * 0.1 + 1e-3
 
     width = HIDDEN // HEADS
     parts = {"embedding": new(ROWS, HIDDEN)}
     if run.positions == "learned":
         parts["positions"] = new(LENGTH, HIDDEN)
+    if run.positions == "rpe":
+        parts["rpe"] = new(32, HEADS)
     leaves = {"weight": (HIDDEN,), "bias": ()} if run.biases else {"weight": (HIDDEN,)}
     for layer in range(LAYERS):
         for norm in ("input_layernorm", "post_attention_layernorm"):
@@ -115,6 +119,8 @@ def theirs(run: Run, parts: dict[str, Tensor], rank: int) -> "OrderedDict[str, T
                     else:
                         fused = torch.cat([each.flatten(0, 1) for each in (q, k, v)])
                     found[f"{key}attention.query_key_value.{leaf}"] = fused
+                if run.positions == "rpe":
+                    found[f"{key}attention.rpe.weight"] = run.part(parts["rpe"], 1, rank)
                 for leaf in ("weight", "bias") if run.qk_norm else ():
                     found[f"{key}attention.qk_layernorm.{leaf}"] = parts[f"{of}qk.{leaf}"]
                 found |= _row(run, parts, f"{of}dense", f"{key}attention.dense", rank)
@@ -144,6 +150,8 @@ def expected(run: Run, parts: dict[str, Tensor], *, moments: bool = False) -> di
     found = {"embedding.weight": parts["embedding"]}
     if run.positions == "learned":
         found["position.weight"] = parts["positions"]
+    if run.positions == "rpe":
+        found["position.weight"] = parts["rpe"]
     leaves = {leaf: "bias" if leaf == "bias" else "weight" for leaf in run.gains}
     group = HEADS // run.kv_heads
     for layer in range(LAYERS):
@@ -212,6 +220,8 @@ def write_run(folder: Path, run: Run, seed: int = 1, version: str = "0.16.5") ->
         weights = {name: each.to(DTYPES[run.precision]) for name, each in held["master"].items()}
         for layer in sorted({int(name.partition(".")[0]) for name in weights}) if not run.sequential else ():
             mine = {name.partition(".")[2]: each for name, each in weights.items() if name.startswith(f"{layer}.")}
+            if run.positions == "sinusoidal" and not layer:
+                mine["position_embeddings.inv_freq"] = 10_000 ** -(torch.arange(0, HIDDEN, 2) / HIDDEN)
             if run.positions == "alibi" and f"{layer}.attention.dense.weight" in weights:
                 mine["attention.alibi_embed.slopes"] = torch.ones(HEADS // run.tensor)
             torch.save(OrderedDict(mine), step / f"layer_{layer:02d}-model_{rank:02d}-model_states.pt")
@@ -221,17 +231,19 @@ def write_run(folder: Path, run: Run, seed: int = 1, version: str = "0.16.5") ->
 
 
 def _stages(run: Run, names: list[str]) -> list[list[str]]:
-    """One block a stage; the last one has the end, and a copy of a tied embedding before its layers."""
+    """One block a stage; the last one has the end, and a copy of all of a tied embedding before its layers."""
     if run.stages == 1:
         return [names]
     first = [name for name in names if int(name.partition(".")[0]) < run.cut]
     last = [name for name in names if name not in first]
-    return [first, [names[0], *last] if run.tied else last]
+    embedding = [name for name in names if name.startswith("0.")]
+    return [first, [*embedding, *last] if run.tied else last]
 
 
 def _write_rank(
     step: Path, run: Run, rank: int, held: dict[str, Any], weights: dict[str, Tensor], names: list[str], version: str
 ) -> None:
+    names = [name for name in names if not name.endswith("rpe.weight") or name.startswith("2.")]  # all layers share it
     groups = [[name for name in names if _decays(name)], [name for name in names if not _decays(name)]]
     spelled = {name: _spelled(run, name) for name in names}
     shapes: Any = [OrderedDict((spelled[name], held["master"][name].shape) for name in group) for group in groups]
@@ -264,7 +276,9 @@ def _write_rank(
         for group in groups:
             for name in group:
                 moments = {kind: held[kind][name] for kind in KINDS[1:]}
-                state[number], number = _called(run, moments, 5 if name == group[-1] else 0), number + 1
+                if rank < run.tensor or "position" not in name:  # the copy beside a tied embedding has no gradient
+                    state[number] = _called(run, moments, 5 if name == group[-1] else 0)
+                number += 1
         counts = iter(range(number))
         content["optimizer"] = {
             "state": state,

@@ -47,6 +47,7 @@ class ForeignCheckpoint(Protocol):
     * keys: of a neox config that continues the training. comments: by key, a line to write above it.
     * notes: lines on what is not carried over, or on what the other program computes in another way.
     * has_optimizer: whether `tensors` gives the state of the optimizer.
+    * files: the run's own, which a mistake in `keys` is reported in where one of them has the key.
     """
 
     keys: Mapping[str, Any]
@@ -54,6 +55,7 @@ class ForeignCheckpoint(Protocol):
     notes: Sequence[str]
     progress: ImportedProgress
     has_optimizer: bool
+    files: Sequence[Path] = ()
 
     def tensors(self, model: ModelPlan) -> Iterator[Stored]:
         """Every tensor, one parameter after the other, each with its master and states.

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ from attrs import evolve
 from neox_checkpoints.contracts import CheckpointFormat, ForeignCheckpoint
 from neox_checkpoints.write import FILE_BYTES, config_text, require_empty, write_checkpoint
 from neox_core.checkpoint.write import cannot_write
+from neox_core.config.problem import Problem
+from neox_core.config.read.load import load
+from neox_core.config.report import ProblemsError
 from neox_core.errors import run_main
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.loader import load_plugins
@@ -44,7 +47,10 @@ def import_checkpoint(
     with tempfile.TemporaryDirectory() as scratch:
         config = Path(scratch) / CONFIG
         config.write_text(text, encoding="utf-8")
-        plan = _plan(config, found, catalog)
+        try:
+            plan = _plan(config, found, catalog)
+        except ProblemsError as error:
+            raise ProblemsError(_placed(error.problems, folder, found)) from None
     there = out.exists()
     try:
         final = write_checkpoint(out, found, plan, file_bytes)
@@ -65,6 +71,16 @@ def _plan(config: Path, found: ForeignCheckpoint, catalog: Catalog) -> RunPlan:
     cluster = "1x1" if "fp16" in found.keys else None
     plan = prepare_run([config], catalog=catalog, start=False, cluster=cluster).plan
     return evolve(plan, checkpoint=evolve(plan.checkpoint, save=None, load=None))
+
+
+def _placed(problems: Iterable[Problem], folder: Path, found: ForeignCheckpoint) -> Iterator[Problem]:
+    """Problems of the config at hand, which is gone by now, in the run's own files; else of the checkpoint."""
+    files = getattr(found, "files", ())
+    places = {path.replace("-", "_"): place.where for path, place in load(files).places.items()} if files else {}
+    for each in problems:
+        key = each.key.replace("-", "_")
+        where = places.get(key) or places.get(key.partition(".")[0]) or f"{folder}, in the config that follows from it"
+        yield evolve(each, where=where)
 
 
 def find_format(folder: Path, catalog: Catalog, name: str | None) -> CheckpointFormat:

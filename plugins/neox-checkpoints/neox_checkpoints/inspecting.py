@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from neox_gpt.api import saved_run
+
 from neox_core.errors import CheckpointError, NeoxError
 from neox_core.hooks.catalog import Catalog
 from neox_core.plan.stored.saved import MANIFEST, find_checkpoint, read_stored, step_of
@@ -17,11 +19,11 @@ def describe(folder: Path, catalog: Catalog) -> list[str]:
     """What a folder is, then what would become of it. Raises CheckpointError for one that is not there or damaged."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: is not a folder")
-    lines = list(_ours(folder)) or list(_foreign(folder, catalog)) or list(_others(folder))
+    lines = list(_ours(folder, catalog)) or list(_foreign(folder, catalog)) or list(_others(folder))
     return lines or [f"{folder}: nothing that neox, or a format that is installed, recognises"]
 
 
-def _ours(folder: Path) -> Iterator[str]:
+def _ours(folder: Path, catalog: Catalog) -> Iterator[str]:
     try:
         found = find_checkpoint(folder)
     except CheckpointError as error:
@@ -30,10 +32,11 @@ def _ours(folder: Path) -> Iterator[str]:
         return
     if found is None:
         return
-    run, state = read_stored(found, "run.json", "state.json")
+    _, plan = saved_run(found, catalog)
+    [state] = read_stored(found, "state.json")
     progress = state.get("state")
     step = progress.get("step", step_of(found)) if isinstance(progress, dict) else step_of(found)
-    yield f"{found}: a checkpoint of neox {short(run.get('neox_version', ''))}, at step {short(step)}"
+    yield f"{found}: a checkpoint of neox {short(plan.neox_version)}, at step {short(step)}"
     yield f"continue with its config and `--set load={folder}`, on any number of ranks"
 
 

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from neox_checkpoints.importing import import_checkpoint
 from neox_checkpoints.neox.format import GPTNeoX
 from neox_checkpoints.pickles import read_pickled
 
-from neox_core.errors import CheckpointError
+from neox_core.errors import CheckpointError, ConfigError
 from neox_core.hooks.loader import load_plugins
 
 LAYER, RANK = "layer_02-model_01-model_states.pt", "mp_rank_01_model_states.pt"
@@ -144,3 +145,25 @@ def test_other_files(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.pt").write_bytes(data)
     with pytest.raises(CheckpointError, match=r"a\.pt: is damaged"):
         read_pickled(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize(
+    ("key", "line", "where"),
+    [
+        ("hidden_dropout", "hidden_dropout: 1.5", r"/configs/run\.yml:\d+:1: error: hidden-dropout: must be"),
+        ("optimizer", "optimizer: {type: Adam, params: {lr: 1, eps: -1}}", r"/configs/run\.yml:\d+:\d+: error: "),
+        ("data_path", "", r"theirs, in the config that follows from it: error: data-path: is required"),
+    ],
+)
+def test_a_key_that_cannot_be_planned_is_named_in_the_run_s_file(
+    key: str, line: str, where: str, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "theirs", Run("zero"))
+    file = tmp_path / "theirs/global_step7/configs/run.yml"
+    kept = [each for each in file.read_text().splitlines() if not each.startswith(f"{key}:")]
+    file.write_text("\n".join([*kept, line]))
+    with pytest.raises(ConfigError) as caught:
+        import_checkpoint(tmp_path / "theirs", tmp_path / "ours", GPTNeoX(), load_plugins())
+    assert re.search(where, str(caught.value)), str(caught.value)
+    assert "config.yml" not in str(caught.value)
+    assert not (tmp_path / "ours").exists()

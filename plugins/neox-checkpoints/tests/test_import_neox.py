@@ -1,6 +1,7 @@
 """Folders that are laid out as GPT-NeoX writes them, in each form of its optimizers."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,12 @@ RUNS = {
     "2: scalenorm, no positions, tensor ranks": Run("adam", "fp32", tensor=2, norm="scalenorm", positions="none"),
     "2: rmsnorm, sequential, tensor ranks, ZeRO": Run("zero", tensor=2, data=2, norm="rmsnorm", sequential=True),
     "2: four tensor ranks, grouped queries": Run("zero", tensor=4, data=3, kv_heads=4, gated=True),
+    "2: fp16 without ZeRO, two stages, tied, learned positions": Run(
+        "fused fp16", stages=2, tied=True, positions="learned"
+    ),
+    "2: fp32 without ZeRO, two stages, tied, learned positions": Run(
+        "adam", "fp32", stages=2, tied=True, positions="learned"
+    ),
     "2: LLaMA over tensor ranks": Run("adam", "fp32", tensor=2, kv_heads=2, gated=True, parallel=False, biases=False),
 }
 
@@ -79,6 +86,47 @@ def test_the_state_of_other_optimizers(optimizer: str, form: str, tmp_path: Path
             torch.testing.assert_close(bound, bound_of(second[name], dim), rtol=0, atol=0)
 
 
+FOLDERS: dict[str, tuple[tuple[str, ...], str | None, str | None]] = {  # steps, what `latest` says, which is imported
+    "several, and one is named": (("global_step3", "global_step7"), "global_step3", "global_step3"),
+    "several, and none is named": (("global_step9", "global_step10"), None, "global_step10"),
+    "a name of its own": (("before-decay", "global_step7"), "before-decay\n", "before-decay"),
+    "one with a name of its own": (("before-decay",), None, "before-decay"),
+    "two with names of their own": (("before-decay", "after"), None, None),
+    "named, and not there": (("global_step7",), "global_step8", None),
+    "a name that leads out": (("global_step7",), "../../elsewhere", "global_step7"),
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_which_checkpoint_of_a_folder(name: str, tmp_path: Path) -> None:
+    steps, latest, wanted = FOLDERS[name]
+    write_run(tmp_path / "made", Run("zero"))
+    theirs = tmp_path / "theirs"
+    for place, step in enumerate(steps):
+        shutil.copytree(tmp_path / "made/global_step7", theirs / step)
+        (theirs / step / "configs/run.yml").open("a").write(f"log_interval: {place + 1}\n")
+    if latest is not None:
+        (theirs / "latest").write_text(latest)
+    (theirs / "configs").mkdir()
+    if wanted is None:
+        with pytest.raises(CheckpointError, match=r"global_step8, which is not there|holds 2 checkpoints"):
+            GPTNeoX().recognises(theirs)
+        return
+    assert str(GPTNeoX().recognises(theirs)).endswith(f" in {wanted}")
+    imported(theirs, tmp_path / "ours")
+
+
+def test_a_folder_of_weights_whose_optimizer_was_removed(tmp_path: Path) -> None:
+    made = write_run(tmp_path / "theirs", Run("zero", tensor=2, stages=2, data=2))
+    for each in (tmp_path / "theirs/global_step7").glob("zero_pp_rank_*"):
+        each.unlink()
+    final, found = import_checkpoint(tmp_path / "theirs", tmp_path / "ours", GPTNeoX(), load_plugins())
+    assert not found.has_optimizer
+    assert any("holds no optimizer state" in each for each in found.notes)
+    table = CheckpointReader(final).tensor("weight", "embedding.weight")
+    torch.testing.assert_close(table, made["master"]["embedding"].half(), rtol=0, atol=0)
+
+
 def test_progress_comes_over(tmp_path: Path) -> None:
     write_run(tmp_path / "theirs", Run("zero", data=2))
     reader = imported(tmp_path / "theirs", tmp_path / "ours")
@@ -108,6 +156,16 @@ def test_config_of_what_today_s_gpt_neox_computes(tmp_path: Path) -> None:
     assert "intermediate-size: 24\n" in text
 
 
+@pytest.mark.parametrize(("steps", "rises"), [(101, True), (100, False)])
+def test_a_cosine_that_gpt_neox_would_let_rise_is_said_in_the_config(
+    steps: int, *, rises: bool, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "theirs", Run("zero", config={"train_iters": steps}))
+    imported(tmp_path / "theirs", tmp_path / "ours")
+    text = (tmp_path / "ours" / "config.yml").read_text()
+    assert ("# the rate is then min-lr; GPT-NeoX's cosine rises again\nlr-decay-iters: 100\n" in text) == rises
+
+
 def test_lists_of_datasets_come_over(tmp_path: Path) -> None:
     paths = {f"{part}_data_paths": ["one", "two"] for part in ("train", "valid", "test")}
     keys = _keys(Run("zero", config={**paths, "data_path": None, "train_data_weights": [1.0, 2.0]}), tmp_path)
@@ -121,6 +179,18 @@ def test_keys_that_the_import_leaves_out_are_named(tmp_path: Path) -> None:
     _, found = import_checkpoint(tmp_path / "theirs", tmp_path / "ours", GPTNeoX(), load_plugins())
     assert "of the run's config these keys are left out; write those that you need: save, z_loss" in found.notes
     assert "sliding-window-width: 4\n" in (tmp_path / "ours" / "config.yml").read_text()
+
+
+def test_keys_that_gpt_neox_does_not_read_do_not_come_over(tmp_path: Path) -> None:
+    """Its model and its batches are without them at v1.0, v2.0 and ea7aefd; here they would change the losses."""
+    unread = ("apply_residual_connection_post_layernorm", "reset_attention_mask", "reset_position_ids")
+    for value in (True, False):
+        folder = tmp_path / str(value)
+        write_run(folder / "theirs", Run("zero", config=dict.fromkeys(unread, value)))
+        _, found = import_checkpoint(folder / "theirs", folder / "ours", GPTNeoX(), load_plugins())
+        assert not {key.replace("_", "-") for key in unread} & found.keys.keys()
+        said = [f"{key} is left out: GPT-NeoX reads it nowhere" for key in unread if value]
+        assert [each for each in found.notes if "left out" in each] == said
 
 
 def _keys(run: Run, folder: Path, **options: object) -> dict[str, object]:
@@ -145,6 +215,8 @@ def test_a_pipeline_in_fp32_does_not_count_all(tmp_path: Path) -> None:
     rest = [[f"layers.1.{each}", 0.0] for each in second]
     counted = [["embedding.weight", 2.0], ["final_norm.*", 0.0], *rest]
     assert _keys(run, tmp_path / "clipped")["gradient-norm-counts"] == counted
+    learned = _keys(evolve(run, positions="learned"), tmp_path / "learned")
+    assert learned["gradient-norm-counts"] == counted, "its copy in the last stage has no gradient"
     assert "gradient-norm-counts" not in _keys(evolve(run, config={}), tmp_path / "free")
     assert "gradient-norm-counts" not in _keys(evolve(run, form="zero"), tmp_path / "zero")
 

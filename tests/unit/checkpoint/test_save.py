@@ -102,6 +102,6 @@ def test_a_kill_at_any_instant_leaves_a_whole_checkpoint(plan: RunPlan) -> None:
         run.state.step = steps[-1]
     assert steps == sorted(steps)
     assert steps[-1] > 3
-    shutil.copytree(save / f"step-{steps[-1]:08d}", save / ".step-00000077.tmp")
+    shutil.copytree(save / f"step-{steps[-1]:08d}", save / ".step-99999999.tmp")
     Checkpointer(plan, run.engine, CONTEXT).load()
     assert [path.name for path in save.iterdir() if path.name.startswith(".step")] == []

@@ -12,7 +12,7 @@ from neox_gpt.api import GPTPlan, parameter_shapes
 from torch import Tensor
 
 from neox_checkpoints.contracts import ImportedProgress, Stored
-from neox_checkpoints.neox.config import Facts, Written, keys_of
+from neox_checkpoints.neox.config import Facts, Written, keys_of, read_config
 from neox_checkpoints.neox.groups import MASTER, Group
 from neox_checkpoints.neox.ranks import SHARED, Ranks
 from neox_checkpoints.neox.steps import keep_its_steps
@@ -49,6 +49,7 @@ class NeoXCheckpoint:
     notes: Sequence[str]
     progress: ImportedProgress
     has_optimizer: bool
+    files: Sequence[Path]
 
     def tensors(self, model: Any) -> Iterator[Stored]:
         path = self.ranks.folder.path
@@ -161,10 +162,10 @@ def copies_of(group: Group) -> Path:
     return next(pieces[0].path for pieces in group.pieces.values())
 
 
-def opened(ranks: Ranks, config: Mapping[str, Any], *, optimizer: bool) -> NeoXCheckpoint:
-    """A checkpoint as `contracts.ForeignCheckpoint` has it. Raises CheckpointError."""
+def opened(ranks: Ranks, files: Sequence[Path], *, optimizer: bool) -> NeoXCheckpoint:
+    """A checkpoint as `contracts.ForeignCheckpoint` has it. files: of the run. Raises CheckpointError."""
     facts = _facts(ranks)
-    written = keys_of(config, facts)
+    written = keys_of(read_config(files), facts)
     has_optimizer = optimizer and bool(ranks.groups)
     if optimizer and not has_optimizer:
         written.notes.append("the checkpoint holds no optimizer state: the optimizer starts without one")
@@ -173,7 +174,7 @@ def opened(ranks: Ranks, config: Mapping[str, Any], *, optimizer: bool) -> NeoXC
         keep_its_steps(ranks, written)
     _add_notes(ranks, written)
     return NeoXCheckpoint(
-        ranks, written.keys, written.comments, written.notes, _progress(ranks, facts.step), has_optimizer
+        ranks, written.keys, written.comments, written.notes, _progress(ranks, facts.step), has_optimizer, files
     )
 
 

@@ -36,8 +36,6 @@ SAME = (
     "tokenizer_type",
     "vocab_file",
     "merge_file",
-    "reset_position_ids",
-    "reset_attention_mask",
     "eod_mask_loss",
     "apply_query_key_layer_scaling",
     "attention_softmax_in_fp32",
@@ -51,10 +49,11 @@ SAME = (
     "no_weight_tying",
     "use_bias_in_attn_linear",
     "use_bias_in_mlp",
-    "apply_residual_connection_post_layernorm",
     "sliding_window_width",
 )
 """Keys that mean here what they mean there."""
+UNREAD = {"apply_residual_connection_post_layernorm", "reset_attention_mask", "reset_position_ids"}
+"""Keys that act here, and that GPT-NeoX has and reads nowhere, since 2021."""
 DEFAULTS: dict[str, Any] = {
     "norm": "layernorm",
     "pos_emb": "learned",
@@ -201,7 +200,8 @@ def keys_of(config: Mapping[str, Any], facts: Facts) -> Written:
     out.put("seq_length", model.get("seq_length", model.get("max_position_embeddings")))
     _shape(model, facts, out)
     _training(model, facts, out)
-    known = model.asked | FIXED.keys() | SAID_TWICE | (SCHEDULE if "start_lr" in facts.scheduler else set())
+    out.notes += [f"{key} is left out: GPT-NeoX reads it nowhere" for key in sorted(UNREAD) if model.get(key)]
+    known = model.asked | UNREAD | FIXED.keys() | SAID_TWICE | (SCHEDULE if "start_lr" in facts.scheduler else set())
     if left := sorted(given.keys() - known):
         named = ", ".join(short(key) for key in left)
         out.notes.append(f"of the run's config these keys are left out; write those that you need: {named}")
@@ -289,7 +289,9 @@ def _training(model: Mapping[str, Any], facts: Facts, out: Written) -> None:
         params["lr"] = scheduler["start_lr"]
         out.put("min_lr", scheduler["min_lr"])
         out.put("lr_decay_style", scheduler["decay_style"])
-        out.put("lr_decay_iters", scheduler["end_iter"])
+        end = scheduler["end_iter"]
+        rises = scheduler["decay_style"] == "cosine" and end < out.keys.get("train-iters", 0)
+        out.put("lr_decay_iters", end, "the rate is then min-lr; GPT-NeoX's cosine rises again" if rises else "")
         out.put("warmup", scheduler["warmup_iter"] / scheduler["end_iter"])
     params.pop("weight_decay", None)
     out.put("optimizer", {"type": name, "params": params})

@@ -65,19 +65,28 @@ def find_step(folder: Path) -> Path | None:
     """
     if not folder.is_dir():
         return None
-    if any(_RANK.fullmatch(each.name) for each in folder.iterdir()):
+    if _has_ranks(folder):
         return folder
-    steps = {each.name: each for each in folder.iterdir() if _STEP.fullmatch(each.name) and each.is_dir()}
+    inner = [each for each in folder.iterdir() if each.is_dir()]
+    steps = {each.name: each for each in inner if _STEP.fullmatch(each.name) or _has_ranks(each)}
     try:
         with (folder / LATEST).open("rb") as file:
             said = file.read(256).decode("utf-8", "replace").strip()
     except OSError:
         said = ""
-    if _STEP.fullmatch(said):
-        if said not in steps:
-            raise CheckpointError(f"{folder / LATEST}: names {said}, which is not there", hint=_NAME_ONE)
+    if said in steps:
         return steps[said]
-    return max(steps.values(), key=lambda each: int(each.name.removeprefix("global_step")), default=None)
+    if _STEP.fullmatch(said):
+        raise CheckpointError(f"{folder / LATEST}: names {said}, which is not there", hint=_NAME_ONE)
+    counted = [each for name, each in steps.items() if _STEP.fullmatch(name)]
+    if not counted and len(steps) > 1:
+        raise CheckpointError(f"{folder}: holds {len(steps)} checkpoints, and no file {LATEST}", hint=_NAME_ONE)
+    newest = max(counted, key=lambda each: int(each.name.removeprefix("global_step")), default=None)
+    return newest or next(iter(steps.values()), None)
+
+
+def _has_ranks(folder: Path) -> bool:
+    return any(_RANK.fullmatch(each.name) for each in folder.iterdir())
 
 
 def is_universal(folder: Path) -> bool:

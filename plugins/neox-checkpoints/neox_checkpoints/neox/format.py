@@ -49,8 +49,8 @@ class GPTNeoX:
         from neox_checkpoints.neox.checkpoint import opened
         from neox_checkpoints.neox.ranks import read_ranks
 
-        config = read_config(files)
-        return opened(read_ranks(found, optimizer=optimizer), config, optimizer=optimizer)
+        read_config(files)  # a mistake in them is found before large files are read
+        return opened(read_ranks(found, optimizer=optimizer), files, optimizer=optimizer)
 
 
 def _form(found: NeoXFolder) -> str:

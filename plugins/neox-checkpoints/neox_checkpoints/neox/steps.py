@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from neox_checkpoints.neox.weights import EMBEDDING, FIRST_BLOCK
+
 if TYPE_CHECKING:
     from neox_checkpoints.neox.config import Written
     from neox_checkpoints.neox.ranks import Ranks
@@ -23,7 +25,6 @@ NORMS = {
     "post_attention_layernorm": "mlp_norm",
     "attention.qk_layernorm": "attention.qk_norm.both",
 }
-FIRST_BLOCK = 2
 
 
 def keep_its_steps(ranks: Ranks, written: Written) -> None:
@@ -58,7 +59,7 @@ def _counts(ranks: Ranks) -> dict[str, float]:
     counts: dict[str, float] = {}
     held = [[name for group in groups for name, _ in group.names] for groups in stages]
     for name in (each for stage in held[1:] for each in stage):
-        if name in held[0] and name.startswith("0."):
+        if name == EMBEDDING:
             counts["embedding.weight"] = counts.get("embedding.weight", 1.0) + 1.0
         elif (ours := _counted_by_the_first(name)) is not None:
             counts[ours] = 0.0
