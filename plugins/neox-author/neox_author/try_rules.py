@@ -8,8 +8,9 @@ from neox_core.config.read.load import Loaded
 from neox_core.config.report import errors
 from neox_core.config.schema.adam_settings import MomentSettings
 from neox_core.config.schema.structure import Config, structure
+from neox_core.hooks.blame import show_traceback
 from neox_core.hooks.catalog import Catalog
-from neox_core.hooks.component import Component, show_traceback
+from neox_core.hooks.component import Component
 from neox_core.hooks.kinds import KIND_BY_NAME, Kind
 from neox_core.hooks.registry import Entry, PluginInfo, Registry
 from neox_core.plan.cluster import ClusterShape

@@ -133,8 +133,9 @@ FAULTS: dict[str, tuple[str, Any, str]] = {
     "a save at the end": (
         "end",
         lambda self, step: Ask("save", "last"),
-        "step\\(\\), saved\\(\\) and end\\(\\) ask nothing",
+        "saved\\(\\) and end\\(\\) ask nothing",
     ),
+    "a save in a step": ("step", lambda self, step: Ask("save", "now"), "step\\(\\) asks nothing but to stop"),
     "a stop at the start": ("start", lambda self, step: Ask("stop", "no"), "start\\(\\) asks nothing but to save"),
     "a bare word": ("evaluated", lambda self, step, values: "stop", "an event returns an Ask or None"),
     "no reason": ("evaluated", lambda self, step, values: Ask("stop", ""), "`why` is one line"),

@@ -67,6 +67,27 @@ FAULTS = {
         ("    def loss(self", "    def weights(self, batch):\n        return\n\n    def loss(self"),
         "the weight 0",
     ),
+    "a negative weight": (
+        (
+            "    def loss(self",
+            "    def weights(self, batch):\n        return -1.0 * (batch.tokens[:, 1:] > 0)\n\n    def loss(self",
+        ),
+        "no weight is negative",
+    ),
+    "a weight for each sample": (
+        (
+            "    def loss(self",
+            "    def weights(self, batch):\n        return torch.ones(len(batch.tokens))\n\n    def loss(self",
+        ),
+        "weights() gives [batch, seq] or None",
+    ),
+    "weights of the inputs too": (
+        (
+            "    def loss(self",
+            "    def weights(self, batch):\n        return torch.ones(batch.tokens.shape)\n\n    def loss(self",
+        ),
+        "weights() gives [batch, seq] or None",
+    ),
     "a second pass": ((LAST, f"run(self.inputs(batch))\n        {LAST}"), "makes 1 passes, as its planner says, not 2"),
     "other tokens": (("run(self.inputs(batch))", "run(batch.tokens[:, 1:])"), "the first pass is over inputs()"),
     "a wait": ((LAST, f"z = z * (1 if z.item() else 1)\n        {LAST}"), "does not wait for the device, as item does"),

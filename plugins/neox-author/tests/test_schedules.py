@@ -108,6 +108,26 @@ class StartsAtStepOne(Sound):
         return super().__call__(max(1, step) if self.shape.warmup_steps else step)
 
 
+class WithOptions(Sound):
+    def options(self, step: int) -> dict[str, Any]:
+        return {"momentum": 1 / (2 + step)}
+
+
+class SetsTheRate(Sound):
+    def options(self, step: int) -> dict[str, Any]:
+        return {"lr": 1.0}
+
+
+class CountsCalls(Sound):
+    """Its options follow the calls, not the step."""
+
+    calls = 0
+
+    def options(self, step: int) -> dict[str, Any]:
+        self.calls += 1
+        return {"momentum": 1 / self.calls}
+
+
 Check = Callable[[str], None]
 
 
@@ -129,7 +149,7 @@ def _check(target: str) -> None:
     check_lr_schedule(Catalog(pluggy.PluginManager("neox"), registry, ()), "mutant")
 
 
-@pytest.mark.parametrize("sound", [Sound, StartsAtStepOne])
+@pytest.mark.parametrize("sound", [Sound, StartsAtStepOne, WithOptions])
 def test_a_sound_schedule_passes(check: Callable[[Any], None], sound: type) -> None:
     check(sound)
 
@@ -147,6 +167,8 @@ def test_a_sound_schedule_passes(check: Callable[[Any], None], sound: type) -> N
         (NoFloor, "not below min_lr|never negative|continuous"),
         (OverPeak, "never above peak_lr"),
         (RisesAgain, "no higher later, from decay_steps on"),
+        (SetsTheRate, "without lr and params"),
+        (CountsCalls, "options: a pure function of the step"),
     ],
 )
 def test_each_fault_is_named(check: Callable[[Any], None], mutant: type, clause: str) -> None:

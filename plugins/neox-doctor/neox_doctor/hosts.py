@@ -49,7 +49,7 @@ def _ask(host: str, options: Sequence[str]) -> Asked:
     begun = time.time()
     try:
         done = subprocess.run(
-            [*SSH, *own, "--", host, command],
+            [*SSH, *own, "--", f"ssh://{host}", command],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=SECONDS,

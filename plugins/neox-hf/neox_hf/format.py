@@ -69,6 +69,7 @@ class PublishedWeights:
     notes: Sequence[str] = (NOTE,)
     progress: ImportedProgress = ImportedProgress(0)
     has_optimizer: bool = False
+    files: Sequence[Path] = ()
 
     def tensors(self, model: ModelPlan) -> Iterator[Stored]:
         """Every weight. Raises CheckpointError for one that is missing, damaged or of another shape."""
@@ -96,5 +97,6 @@ def read_config(folder: Path) -> dict[str, Any]:
 def end_of_text(folder: Path) -> dict[str, str]:
     """The key of the token that ends a text, where tokenizer_config.json names one."""
     path = folder / "tokenizer_config.json"
-    end = special_token(read_object(path, CheckpointError), "eos_token") if path.is_file() else None
+    known = read_object(path, CheckpointError) if path.is_file() else {}
+    end = special_token(known, "eos_token") or special_token(known, "sep_token")
     return {} if end is None else {"eod-token": end}

@@ -52,6 +52,7 @@ class NeoxConfig(PretrainedConfig):
         attention_bias: bool = True,
         mlp_bias: bool = True,
         tie_word_embeddings: bool = True,
+        head_dim: int | None = None,
         **more: object,
     ) -> None:
         self.vocab_size, self.hidden_size = vocab_size, hidden_size
@@ -63,6 +64,7 @@ class NeoxConfig(PretrainedConfig):
         self.rotary_dim, self.rotary_base, self.learned_positions = rotary_dim, rotary_base, learned_positions
         self.use_parallel_residual, self.shared_norm = use_parallel_residual, shared_norm
         self.attention_bias, self.mlp_bias = attention_bias, mlp_bias
+        self.head_dim = head_dim or hidden_size // num_attention_heads
         super().__init__(tie_word_embeddings=tie_word_embeddings, **more)
 
 
@@ -92,10 +94,11 @@ class NeoxAttention(nn.Module):
         super().__init__()
         self.layer = layer
         self.kv_heads, self.group = config.num_key_value_heads, config.num_attention_heads // config.num_key_value_heads
-        self.head_dim = config.hidden_size // config.num_attention_heads
+        self.head_dim = config.head_dim
         width = (self.group + 2) * self.kv_heads * self.head_dim
         self.qkv = nn.Linear(config.hidden_size, width, bias=config.attention_bias)
-        self.output = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_bias)
+        inner = config.num_attention_heads * self.head_dim
+        self.output = nn.Linear(inner, config.hidden_size, bias=config.attention_bias)
 
     def forward(
         self, x: Tensor, turn: tuple[Tensor, Tensor] | None, mask: Tensor | None, cache: Cache | None

@@ -54,15 +54,18 @@ class Neox:
             "hidden-dropout": 0.0,
             "attention-dropout": 0.0,
         }
+        width = config.get("head_dim") or hidden // heads
+        if width * heads != hidden:
+            keys["head-dim"] = width
         if norm == "rmsnorm":
             keys["rms-norm-epsilon-in"] = eps_in
         if turned:
-            share = {"rotary-pct": turned / (hidden // heads), "rotary-emb-base": base}
+            share = {"rotary-pct": turned / width, "rotary-emb-base": base}
             return {**keys, "pos-emb": "rotary", **share}
         return {**keys, "pos-emb": "learned" if learned else "none"}
 
     def config(self, model: GPTPlan, vocab_size: int) -> dict[str, Any]:
-        plain_layers(model, shared_norm=True, parallel_residual=True, num_kv_heads=True)
+        plain_layers(model, shared_norm=True, parallel_residual=True, num_kv_heads=True, head_dim=True)
         norm = settings(model.norm, "layernorm", "rmsnorm")
         position = settings(model.position, "rotary", "learned", "none")
         settings(model.activation, *PLAIN, *GATED)
@@ -70,7 +73,7 @@ class Neox:
             raise ConfigError("rotary-scaling and rms-norm-adds-one are not in the code that goes with the weights")
         gated = model.activation.name in GATED
         rms = model.norm.name == "rmsnorm"
-        head_dim = model.hidden_size // model.num_attention_heads
+        head_dim = model.head_width
         return {
             "model_type": "neox",
             "architectures": ["NeoxForCausalLM"],
@@ -83,6 +86,7 @@ class Neox:
             "num_hidden_layers": model.num_layers,
             "num_attention_heads": model.num_attention_heads,
             "num_key_value_heads": model.num_kv_heads or model.num_attention_heads,
+            "head_dim": head_dim,
             "intermediate_size": model.intermediate_size,
             "max_position_embeddings": model.max_position_embeddings,
             "hidden_act": (GATED if gated else PLAIN)[model.activation.name],

@@ -1,19 +1,22 @@
 """Families of today's shapes: the numbers of transformers' own models, and the same bits after a round trip."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from families import MODERN, family_of, imported_to, ours, roughened, tensors
+from families import MODELS, MODERN, THREE, family_of, imported_to, ours, roughened, tensors
 from neox_author.testing.ranks import run_ranks
 from neox_gpt.attention.cache import DecodingCache
 from neox_gpt.build import build_model
 from neox_hf.export import choose_family, export_hf
 from neox_hf.plugin import neox_model_families
 from torch.nn import functional as F
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from neox_core.checkpoint.read import read_weights
+from neox_core.errors import ConfigError
 from neox_core.hooks.component import load_path
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
@@ -62,11 +65,46 @@ def test_in_and_out(name: str, tmp_path: Path) -> None:
     assert type(chosen) is type(family)
 
 
-@pytest.mark.parametrize("name", ["gemma3_text", "olmo2"])
+@pytest.mark.parametrize("length", [24, 40])
+def test_dynamic_positions_are_those_of_transformers(length: int, tmp_path: Path) -> None:
+    """Within the 24 positions of the first training and beyond them, where the base grows with the sequence."""
+    torch.manual_seed(5)
+    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+    theirs = roughened(LlamaForCausalLM(LlamaConfig(**{**THREE, "max_position_embeddings": 24}, rope_parameters=rope)))
+    theirs.save_pretrained(tmp_path / "theirs")
+    plan = imported_to(tmp_path / "theirs", tmp_path / "ours")
+    assert plan.model.position.settings["rotary_original_positions"] == 24
+    model, tokens = ours(plan, tmp_path / "ours").eval(), TOKENS[:, :length]
+    expected = theirs(tokens).logits
+    torch.testing.assert_close(model.logits(tokens), expected, rtol=0, atol=1e-4)
+    wanted = F.cross_entropy(expected.flatten(0, 1), tokens.roll(-1, 1).flatten())
+    torch.testing.assert_close(model.loss(tokens, tokens.roll(-1, 1)), wanted, rtol=0, atol=1e-5)
+    assert model.window == 24, "keys of earlier tokens would turn with each new one"
+    export_hf(tmp_path / "ours/step-00000000", plan, tmp_path / "out", family_of(theirs))
+    again = imported_to(tmp_path / "out", tmp_path / "again")
+    assert again.model == plan.model
+
+
+ALL = {
+    **MODERN,
+    **{name: MODELS[name] for name in ("pythia", "serial, tied, all turned", "llama, grouped, tied, biased")},
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_key_that_a_family_does_not_know_is_refused(name: str) -> None:
+    theirs = ALL[name]()
+    written = json.loads(theirs.config.to_json_string(use_diff=False))
+    family_of(theirs).keys(written)
+    with pytest.raises(ConfigError, match="residual_gate is not understood"):
+        family_of(theirs).keys({**written, "residual_gate": 2})
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_two_ranks_have_the_numbers_of_one(name: str, tmp_path: Path) -> None:
     """The ranks are threads; each has its heads and its rows of the vocabulary."""
     torch.manual_seed(5)
-    roughened(MODERN[name]()).save_pretrained(tmp_path / "theirs")
+    roughened(ALL[name]()).save_pretrained(tmp_path / "theirs")
     plan = imported_to(tmp_path / "theirs", tmp_path / "ours")
     weights, labels = read_weights(tmp_path / "ours/step-00000000"), TOKENS.roll(-1, 1)
     whole = ours(plan, tmp_path / "ours").eval()

@@ -17,6 +17,8 @@ def _event(name: str) -> str:
     head, _, rest = name.partition("_")
     if head in SPLITS:
         return f"{SPLITS[head]}/{rest}"
+    if head == "eigenvalue":
+        return f"Train/Eigenvalues/ModelBlockParam_{rest}"
     if head == "startup":
         return f"Startup/{rest}"
     return f"{TRAIN}/{'train_loss' if name == 'loss' else name}"

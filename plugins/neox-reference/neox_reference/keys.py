@@ -17,7 +17,8 @@ from neox_core.config.schema.checks import at_rest
 from neox_core.config.schema.convert import Field, block_of, fields_of
 from neox_core.config.schema.owners import CORE, find_owners
 from neox_core.config.schema.sections import CORE_SECTIONS
-from neox_core.hooks.registry import Registry
+from neox_core.hooks.component import ConfigSection
+from neox_core.hooks.registry import Entry, Registry
 from neox_reference.older import older_spellings, targets, today
 
 State = Literal["implemented", "older spelling", "known only"]
@@ -81,13 +82,19 @@ def all_keys(registry: Registry) -> tuple[Key, ...]:
     return (*own, *older, *later)
 
 
+def _borrowed(pair: tuple[Entry, ConfigSection]) -> bool:
+    """Whether another plugin than that of the component has the class of the section."""
+    entry, section = pair
+    return section.settings.__module__.partition(".")[0] != entry.component.target.partition(".")[0]
+
+
 def own_keys(registry: Registry) -> Iterator[Key]:
     """The keys of the core's and the plugins' sections, and of the components that this version can use."""
     for section in CORE_SECTIONS:
         yield from keys_of(section.settings, "", CORE, f"section {section.name}", section.name)
     for plugin, section in registry.sections:
         yield from keys_of(section.settings, "", plugin.id, f"section {section.name}", section.name)
-    for entry, section in registry.sections_of_components():
+    for entry, section in sorted(registry.sections_of_components(), key=_borrowed):
         part = f"{entry.kind} {entry.component.name}"
         yield from keys_of(section.settings, "", entry.plugin.id, part, section.name)
     for kind in registry.kinds.values():

@@ -25,7 +25,8 @@ def document(registry: Registry) -> str:
         if first_party(entry.plugin.id):
             keys[entry.plugin.id].update(entry.load().older)
     for entry, section in registry.sections_of_components():
-        if first_party(entry.plugin.id):
+        own = section.settings.__module__.partition(".")[0] == entry.component.target.partition(".")[0]
+        if first_party(entry.plugin.id) and own:  # an architecture may read sections of another one
             keys[entry.plugin.id].update(by_key(section.settings))
     for entry in registry.entries():
         if first_party(entry.plugin.id):

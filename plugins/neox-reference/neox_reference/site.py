@@ -19,7 +19,17 @@ from neox_core.cli.main import neox
 ROOT = Path(__file__).resolve().parents[3]
 GUIDES = {
     "Start": ("first-run", "migrating", "robustness"),
-    "Train": ("data", "parallelism", "zero", "optimizers", "kernels", "sparse-attention", "monitors", "checkpoints"),
+    "Train": (
+        "data",
+        "parallelism",
+        "zero",
+        "optimizers",
+        "kernels",
+        "sparse-attention",
+        "compression",
+        "monitors",
+        "checkpoints",
+    ),
     "Inside": ("architecture", "numerics", "benchmarks"),
 }
 LINK = re.compile(r"\]\((?P<to>[^)#\s]*configuration\.md)?#(?P<anchor>[\w-]+)\)")

@@ -144,7 +144,8 @@ def _check_ask(event: str, step: int, asked: Any, rewinds: bool) -> None:
     hold(asked is None or isinstance(asked, Ask), f"an event returns an Ask or None; {event}() returns {asked!r}")
     if asked is None:
         return
-    hold(event not in ("step", "saved", "end"), f"step(), saved() and end() ask nothing; {event}() asks to {asked.do}")
+    hold(event not in ("saved", "end"), f"saved() and end() ask nothing; {event}() asks to {asked.do}")
+    hold(event != "step" or asked.do == "stop", "step() asks nothing but to stop")
     hold(event != "start" or asked.do == "save", "start() asks nothing but to save")
     hold(bool(asked.why) and "\n" not in asked.why, f"`why` is one line, not {asked.why!r}")
     if asked.do == "rewind":

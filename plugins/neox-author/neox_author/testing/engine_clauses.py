@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from attrs import evolve
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from neox_author.testing.clauses import has, hold, not_applicable
 from neox_author.testing.ranks import hold_same
@@ -18,6 +19,7 @@ from neox_core.errors import ConfigError
 from neox_core.parallel.context import BuildContext, build_context
 from neox_core.parallel.groups import build_groups
 from neox_core.parallel.sample_keys import sample_keys
+from neox_core.parallel.spread import spread
 from neox_core.plan.runfile import RecomputePlan
 from neox_core.run.optimizer import build_optimizer
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from neox_author.testing.engines import Tried
     from neox_core.parallel.groups import Groups
+    from neox_core.parallel.spread import Spread
 
 LRS = (0.01, 0.02, 0.005, 0.01)
 HALFWAY = 2
@@ -62,10 +65,52 @@ class Told(nn.Module):
         self.steps.append(step)
 
 
+class _Gathered(torch.autograd.Function):
+    """The rows of all ranks. The gradient of a rank's rows is the sum of what all ranks give for them."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, parts: Spread) -> Tensor:
+        ctx.parts = parts
+        found = [torch.empty_like(rows) for _ in range(parts.size)]
+        dist.all_gather(found, rows.contiguous(), group=parts.group)
+        return torch.cat(found)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        total = gradients[0].contiguous()
+        dist.all_reduce(total, group=ctx.parts.group)
+        return total.chunk(ctx.parts.size)[ctx.parts.rank].clone(), None
+
+
+def spread_rows(block: nn.Module, parts: Spread) -> None:
+    """Give this rank some of the rows of the first matrix in a block. The block computes the same."""
+    name, weight = next((name, each) for name, each in block.named_parameters(recurse=False) if each.dim() == 2)
+    cut = parts.cut(0, len(weight))
+    rows: Any = nn.Parameter(cut.of(weight.detach()).clone())
+    rows.cut, rows.spread = cut, parts
+    setattr(block, name, rows)
+    plain, within = block.forward, [False]
+
+    def forward(x: Tensor) -> Tensor:
+        if within[0]:
+            result: Tensor = plain(x)
+            return result
+        within[0] = True
+        try:
+            result = functional_call(block, {name: _Gathered.apply(rows, parts)}, (x,))
+        finally:
+            within[0] = False
+        return result
+
+    block.forward = forward
+
+
 class Made:
     """An engine over a fresh model, in this rank."""
 
-    def __init__(self, tried: Tried, groups: Groups | None = None, *, draws: bool = False) -> None:
+    def __init__(
+        self, tried: Tried, groups: Groups | None = None, *, draws: bool = False, parts: Spread | None = None
+    ) -> None:
         self.plan, maker = tried.plan, tried.maker()
         self.groups = build_groups(self.plan.cluster) if groups is None else groups
         self.context: BuildContext = build_context(self.plan, self.groups, 0)
@@ -79,6 +124,8 @@ class Made:
             self.keys: list[Tensor] = []
             self.model.register_forward_pre_hook(self._see, with_kwargs=True)
             self.model.draws = draws
+            if parts is not None:
+                spread_rows(self.model.layers[0], parts)
         steps = self.plan.train.train_iters
         self.optimizer = build_optimizer(
             self.plan.optim, self.model, self.groups.data, architecture.tables, total_steps=steps
@@ -167,12 +214,13 @@ def check_alone(tried: Tried, wide: Tried) -> dict[str, Any]:
     return {"losses": losses, "norms": norms, "weights": plain}
 
 
-def check_layout(tried: Tried, alone: dict[str, Any]) -> None:
-    """On ranks of a layout, after `check_alone` has left a checkpoint."""
+def check_layout(tried: Tried, alone: dict[str, Any], *, spreads: bool = False) -> None:
+    """On ranks of a layout, after `check_alone` has left a checkpoint. spreads: a weight is spread over them."""
     whole = {name: torch.tensor(each) for name, each in alone["weights"].items()}
     clause = f"{tried.layout} trains as one rank"
-    made = Made(tried.saving())
-    groups = made.groups
+    groups = build_groups(tried.plan.cluster)
+    parts = spread(groups, groups.data_size) if spreads else None
+    made = Made(tried.saving(), groups, parts=parts)
     first, first_norms = made.train(range(HALFWAY))
     made.checkpointer().save(_state(tried.plan, HALFWAY))
     then, then_norms = made.train(range(HALFWAY, len(LRS)))
@@ -185,13 +233,13 @@ def check_layout(tried: Tried, alone: dict[str, Any]) -> None:
         shapes == {name: tuple(each.shape) for name, each in whole.items()},
         f"shapes() are those of whole parameters ({tried.layout})",
     )
-    again = Made(tried.saving(load=tried.layout), groups)
+    again = Made(tried.saving(load=tried.layout), groups, parts=parts)
     _resume(again)
     rest, _ = again.train(range(HALFWAY, len(LRS)))
     clause = f"it resumes to the bit ({tried.layout})"
     hold(rest == then, f"{clause}: the losses differ; {rest}, not {then}")
     hold_same(clause, again.weights(), weights, 0)
-    other = Made(tried.saving(load=""), groups)
+    other = Made(tried.saving(load=""), groups, parts=parts)
     _resume(other)
     clause = f"it loads what one rank has written ({tried.layout})"
     rest, _ = other.train(range(HALFWAY, len(LRS)))

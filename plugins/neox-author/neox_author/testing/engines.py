@@ -42,6 +42,7 @@ LAYOUTS: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("PP 2", 2, {"pipe_parallel_size": 2}),
     ("TP 2 x PP 2", 4, {"model_parallel_size": 2, "pipe_parallel_size": 2}),
 )
+SPREAD = "a weight spread over two data-parallel ranks"
 
 
 @clauses
@@ -73,6 +74,12 @@ def check_engine(catalog: Catalog, name: str, **keys: Any) -> None:
             if other is not None:
                 shaped = Tried(other.plan, Path(folder), layout)
                 on_ranks(ranks, lambda *_, shaped=shaped: engine_clauses.check_layout(shaped, alone), clause)
+        clause = f"{SPREAD} trains as one rank"
+        if not getattr(load_path(entry.require_planner()), "spreads", False):
+            not_applicable(clause, "the planner does not say `spreads`")
+            return
+        shaped = Tried(ask(ranks=2, **KEYS, **keys).plan, Path(folder), SPREAD)
+        on_ranks(2, lambda *_: engine_clauses.check_layout(shaped, alone, spreads=True), clause)
 
 
 @frozen

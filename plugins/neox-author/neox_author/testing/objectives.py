@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from neox_core.contracts.objective import Objective, Samples, SampleStream, Split
     from neox_core.hooks.catalog import Catalog
+    from neox_core.plan.runfile import ModelPlan
 
 DOCUMENTS, SEQ, WANTED = 40, 8, 30
 EACH = 16
@@ -36,25 +37,29 @@ VOCAB = DOCUMENTS * EACH
 
 
 @clauses
-def check_objective(catalog: Catalog, name: str, **settings: Any) -> None:
+def check_objective(
+    catalog: Catalog, name: str, *, model: ModelPlan | None = None, special: int = 0, **settings: Any
+) -> None:
     """The clauses of contracts.Objective, tried on a dataset in memory of which half is for validation.
 
-    Raises AssertionError with the clause that does not hold.
+    model: the plan of a model, for an objective that reads it. special: ids of the vocabulary that are in no document,
+    from `VOCAB` on. Raises AssertionError with the clause that does not hold.
     """
+    whole = VOCAB + special
     entry = catalog.find("objective", name)
     target, chosen = entry.load(), build(entry, **settings)
     with tempfile.TemporaryDirectory() as folder:
         plan = example_plan(Path(folder), ranks=(1,))
         plan = evolve(
             plan,
-            model=evolve(plan.model, seq_length=SEQ, padded_vocab_size=VOCAB),
+            model=evolve(model or plan.model, seq_length=SEQ, padded_vocab_size=whole),
             data=evolve(plan.data, prefix=str(Path(folder) / "tokens"), split=(0.5, 0.5, 0.0)),
             train=evolve(plan.train, train_iters=WANTED, eval_iters=WANTED),
         )
         seeds = count()
 
         def samples(
-            split: Split, rounds: Sequence[int] = (WANTED,), *, streamed: bool = False, vocab: int = VOCAB
+            split: Split, rounds: Sequence[int] = (WANTED,), *, streamed: bool = False, vocab: int = whole
         ) -> Any:
             import numpy as np
 
@@ -65,8 +70,8 @@ def check_objective(catalog: Catalog, name: str, **settings: Any) -> None:
         from neox_author.testing.losses import check_loss  # imports torch
 
         passes = load_path(entry.component.planner)(chosen) if entry.component.planner else 1
-        check_loss(target(plan, chosen), passes, VOCAB, SEQ)
-        _check_counted(samples)
+        check_loss(target(plan, chosen), passes, whole, SEQ)
+        _check_counted(samples, whole)
         try:
             streamed = samples("train", streamed=True)
         except DataError:
@@ -75,7 +80,7 @@ def check_objective(catalog: Catalog, name: str, **settings: Any) -> None:
         _check_stream(streamed, samples("train", streamed=True))
 
 
-def _check_counted(samples: Callable[..., Samples]) -> None:
+def _check_counted(samples: Callable[..., Samples], vocab: int) -> None:
     import numpy as np
 
     train, again = samples("train"), samples("train")
@@ -87,7 +92,7 @@ def _check_counted(samples: Callable[..., Samples]) -> None:
         )
     hold(len(train) >= WANTED, f"there are as many samples as are wanted, {WANTED}, not {len(train)}")
     ids = _read(train, range(WANTED))
-    hold(ids.min() >= 0 and ids.max() < VOCAB, "read() fills all of `into` with ids of the vocabulary")
+    hold(ids.min() >= 0 and ids.max() < vocab, "read() fills all of `into` with ids of the vocabulary")
     hold(np.array_equal(_read(again, range(WANTED)), ids), "a sample is the same in every process")
     backwards = _read(train, range(WANTED)[::-1])[::-1]
     hold(np.array_equal(backwards, ids), "a sample does not depend on those that were read before it")
@@ -100,7 +105,7 @@ def _check_counted(samples: Callable[..., Samples]) -> None:
     hold(len(samples("train", (0,))) > 0, "`rounds` of 0 alone is one pass over the documents")
     _check_identity(train, ids)
     valid = _read(samples("valid"), range(WANTED))
-    shared = {*(ids // EACH).flat} & {*(valid // EACH).flat}
+    shared = {*(ids // EACH).flat} & {*(valid // EACH).flat} & {*range(DOCUMENTS)}
     hold(not shared, f"a document is in the samples of one split; documents {sorted(map(int, shared))} are in two")
     try:
         _read(samples("train", vocab=1), range(WANTED))

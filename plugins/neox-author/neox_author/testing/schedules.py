@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +63,16 @@ def _rates(make: Callable[[], LRSchedule], shape: ScheduleShape) -> list[float]:
     backwards = [schedule(step) for step in reversed(steps)][::-1]
     hold(backwards == rates, "a pure function of the step: asked backwards it says the same")
     hold([make()(step) for step in steps] == rates, "a pure function of the step: a new one needs no replay")
+    if hasattr(schedule, "options"):
+        _check_options(schedule, make(), steps)
     return rates
+
+
+def _check_options(schedule: Any, another: Any, steps: range) -> None:
+    options = [schedule.options(step) for step in steps]
+    named = all(isinstance(each, Mapping) and not {"lr", "params"} & set(each) for each in options)
+    hold(named, "options: a mapping of names to values, without lr and params")
+    hold([another.options(step) for step in reversed(steps)][::-1] == options, "options: a pure function of the step")
 
 
 def _check_curve(make: Callable[[], LRSchedule], shape: ScheduleShape) -> None:
