@@ -68,18 +68,19 @@ def build_groups(cluster: ClusterPlan) -> Groups:
         return (stage * data_size + data) * tensor_size + tensor
 
     stages, datas, tensors = range(pipe_size), range(data_size), range(tensor_size)
-    data = _mine([[number(s, d, t) for d in datas] for s in stages for t in tensors])
-    tensor = _mine([[number(s, d, t) for t in tensors] for s in stages for d in datas])
-    pipe = _mine([[number(s, d, t) for s in stages] for d in datas for t in tensors])
-    model = _mine([[number(s, d, t) for s in stages for t in tensors] for d in datas])
+    stage, mine, part = rank // (tensor_size * data_size), rank // tensor_size % data_size, rank % tensor_size
+    data = _group([number(stage, d, part) for d in datas])
+    tensor = _group([number(stage, mine, t) for t in tensors])
+    pipe = _group([number(s, mine, part) for s in stages])
+    model = _group([number(s, mine, t) for s in stages for t in tensors])
     return Groups(
         world=world,
         data=data,
-        data_rank=rank // tensor_size % data_size,
+        data_rank=mine,
         data_size=data_size,
-        tensor=TensorParallel(tensor, rank % tensor_size, tensor_size, cluster.sequence_parallel and tensor_size > 1),
+        tensor=TensorParallel(tensor, part, tensor_size, cluster.sequence_parallel and tensor_size > 1),
         pipe=pipe,
-        pipe_rank=rank // (tensor_size * data_size),
+        pipe_rank=stage,
         pipe_size=pipe_size,
         model=model,
     )
@@ -93,7 +94,6 @@ def wait_for(work: dist.Work) -> None:
     work.wait()
 
 
-def _mine(parts: list[list[int]]) -> ProcessGroup | None:
-    """Create a group for each list of ranks; return the one with this rank."""
-    group, _ = dist.new_subgroups_by_enumeration(parts)
-    return group
+def _group(ranks: list[int]) -> ProcessGroup | None:
+    """A group of this rank. Its own ranks alone make it, so the number of groups in the run costs nothing."""
+    return dist.new_group(ranks, use_local_synchronization=True)

@@ -85,13 +85,14 @@ class _Acting:
         self.asked = self.call(event, *args)
         if self.asked is not None and not isinstance(self.asked, Ask):
             self.fault = self.reference.fault(f"{event}() returns an Ask or None, not a {type(self.asked).__name__}")
-        elif (
-            self.asked is not None
-            and self.asked.do == "rewind"
-            and (event == "start" or not getattr(self.made, "rewinds", False))
-        ):
-            self.fault = self.reference.fault(f"{event}() asks to rewind, which it may not")
+        elif self.asked is not None and not self.may(event, self.asked.do):
+            self.fault = self.reference.fault(f"{event}() asks to {self.asked.do}, which it may not")
         self.asked = None if self.fault else self.asked
+
+    def may(self, event: str, do: str) -> bool:
+        if event == "step":
+            return do == "stop"
+        return do != "rewind" or (event != "start" and getattr(self.made, "rewinds", False))
 
     def row(self) -> tuple[int, int, int, int]:
         ask = self.asked
@@ -159,7 +160,13 @@ class Events:
     def step(self, step: int, loss: Tensor, lr: float, engine: Engine) -> None:
         self.report.step(step, loss, lr, engine)
         for each in self._callbacks:
-            each.call("step", step)
+            each.ask("step", step)
+            if each.asked is not None:
+                self.say(f"{each.name} asks to stop: {each.asked.why}")
+                self._stop.end()
+                each.asked = None
+            if values := each.call("measured", step):
+                self.report.log(step, dict(values))
         values = self._kept.take_values()
         if "loss" in values:
             self._ask("log", step, values, self._kept.take_losses())

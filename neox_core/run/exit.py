@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from neox_core.errors import NeoxError, PluginError, RankError, in_words, report
 from neox_core.files import replacing
-from neox_core.hooks.component import culprit_of
+from neox_core.hooks.blame import culprit_of
 from neox_core.terminal import echo
 
 _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from neox_core.checkpoint.schedule import RunSchedule
     from neox_core.checkpoint.state import TrainState
     from neox_core.contracts.engine import Engine
-    from neox_core.contracts.optim import LRSchedule
     from neox_core.plan.runfile import RunPlan
 
 
@@ -50,7 +50,7 @@ def train(
     engine: Engine,
     batches: Iterator[Tensor],
     valid: Callable[[], Iterable[Tensor]],
-    schedule: LRSchedule,
+    schedule: RunSchedule,
     report: Reporter,
     checkpointer: Saver,
     stop: Stop,
@@ -69,7 +69,8 @@ def train(
         _save(checkpointer, state, report)
     for step in range(state.step, plan.train.train_iters):
         lr = schedule(step)
-        loss = engine.train_step(batches, lr)
+        with schedule.around(step, engine.optimizer):
+            loss = engine.train_step(batches, lr)
         state.advance(plan, None if tokens_of is None else tokens_of(step))
         report.step(state.step, loss, lr, engine)
 

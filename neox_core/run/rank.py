@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from neox_core.errors import UsageError, report
+from neox_core.files import allow_many_files
 from neox_core.heartbeat import STACK_SIGNAL
 from neox_core.ledger import Ledger
 from neox_core.plan.runfile import DIGEST, STOPPED, UNFINISHED, RunPlan, noting, read_runfile
@@ -34,6 +35,7 @@ def main() -> NoReturn:
     faulthandler.enable()
     faulthandler.register(STACK_SIGNAL)
     leave_with_parent()
+    allow_many_files()
     ready = float(os.environ.get("NEOX_HOST_READY_AT", entered))  # not set when a rank is started by hand
     startup = Startup(float(os.environ.get("NEOX_STARTED_AT", ready)))
     startup.mark("host", at=ready)

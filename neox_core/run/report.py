@@ -17,7 +17,7 @@ from neox_core.checkpoint.rng import undisturbed
 from neox_core.contracts.engine import Peak
 from neox_core.contracts.host import Monitor, RunInfo
 from neox_core.errors import RankError
-from neox_core.hooks.component import culprit_of
+from neox_core.hooks.blame import culprit_of
 from neox_core.run.skipped import SkippedSteps
 from neox_core.terminal import echo
 
@@ -224,7 +224,8 @@ class Report:
         values.update(engine.timings())
         if self._metrics is not None:
             values.update(self._metrics.read())
-        flops = tokens_per_s * self.flops_per_token / self.run.num_ranks  # of each rank
+        passes: float = getattr(engine, "passes", 1.0)
+        flops = tokens_per_s * passes * self.flops_per_token / self.run.num_ranks  # of each rank
         values["tflops"] = flops / 1e12
         mfu = self.peak.mfu(flops)
         if mfu is not None:

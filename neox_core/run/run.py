@@ -43,12 +43,12 @@ from neox_core.run.stop import SLOW, StopSignal
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from neox_core.checkpoint.schedule import RunSchedule
     from neox_core.checkpoint.state import TrainState
     from neox_core.contracts import Tokenizer
     from neox_core.contracts.architecture import Architecture
     from neox_core.contracts.engine import Engine, EngineMaker
     from neox_core.contracts.objective import Split
-    from neox_core.contracts.optim import LRSchedule
     from neox_core.ledger import Ledger
     from neox_core.plan.runfile import RunPlan
     from neox_core.run.startup import Startup
@@ -233,7 +233,7 @@ class _Built:
 
     def train(
         self,
-        schedule: LRSchedule,
+        schedule: RunSchedule,
         report: Report,
         events: Events | None,
         checkpointer: Checkpointer,

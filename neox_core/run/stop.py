@@ -9,15 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
-import torch
-import torch.distributed as dist
-
 from neox_core.errors import RankError, report
 from neox_core.heartbeat import Heartbeat
+from neox_core.parallel.agreement import Agreement
 from neox_core.run.exit import leave
 
 if TYPE_CHECKING:
@@ -29,6 +26,8 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE_S = 15.0
 """Seconds that a rank which was asked to stop may make no progress; three times its longest step, if that is more."""
 LATE_S = 3.0
+SIGNALLED = 2
+"""What a rank tells the others that a signal asked to stop, rather than its own `end`; the highest number counts."""
 SLOW = 6
 """The first step, an evaluation and a save may take this many times `stall-timeout`."""
 
@@ -36,11 +35,11 @@ SLOW = 6
 class StopSignal:
     """SIGINT and SIGTERM set a flag; `poll` returns, once a step, whether any rank has set its flag.
 
-    The ranks agree by an all-reduce on the CPU that is started at one step and read at the next, so no step waits for
-    it and no device is synchronised. Between two batches or polls a rank may take `stall_timeout_s` (0: no limit),
-    which its heartbeat reports to the launcher. A rank that was asked to stop and makes no progress for `patience_s` is
-    stuck, perhaps because a peer is gone: if the launcher does not end it, it exits by itself, after it calls `report`
-    with the reason. step: finished steps.
+    The ranks agree on the CPU, from one step to the next, so no step waits for it and no device is synchronised.
+    Between two batches or polls a rank may take `stall_timeout_s` (0: no limit), which its heartbeat reports to the
+    launcher. A rank that was asked to stop and makes no progress for `patience_s` is stuck, perhaps because a peer is
+    gone: if the launcher does not end it, it exits by itself, after it calls `report` with the reason.
+    step: finished steps.
     """
 
     def __init__(
@@ -58,12 +57,11 @@ class StopSignal:
         self.patience_s = patience_s
         self.asked_by = 0
         self.agreed = False
+        self._ended = False
         self._report = report
         self._step, self._first = step, step
         self._longest = 0.0  # longest time in seconds between two beats, since the first step
-        self._group = dist.new_group(backend="gloo", timeout=timedelta(hours=12)) if groups.world is not None else None
-        self._flag = torch.zeros(1, dtype=torch.int32)
-        self._work: dist.Work | None = None
+        self._agreement = None if groups.world is None else Agreement(groups.world)
         self._last_alive = time.monotonic()
         self._done = threading.Event()
 
@@ -84,9 +82,9 @@ class StopSignal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Restore the earlier handlers. Without an error the ranks wait for the last all-reduce."""
-        if kind is None and self._work is not None:
-            self._work.wait()
+        """Restore the earlier handlers. Without an error the ranks wait for the last agreement."""
+        if kind is None and self._agreement is not None:
+            self._agreement.finish()
         self.heartbeat.expect(0, 0)
         self._done.set()
         signal.set_wakeup_fd(-1)
@@ -99,19 +97,17 @@ class StopSignal:
         self._step += 1
         self.heartbeat.reached(self._step)
         self._expect()
-        if self._group is None:
-            agreed = bool(self.asked_by)
-        else:
-            agreed = False
-            if self._work is not None:
-                self._work.wait()
-                agreed = bool(self._flag[0])
-            self._flag = torch.tensor([1 if self.asked_by else 0], dtype=torch.int32)
-            self._work = dist.all_reduce(self._flag, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        agreed = SIGNALLED if self.asked_by else int(self._ended)
+        if self._agreement is not None:
+            agreed = self._agreement.exchange(agreed)
         if agreed:
-            self.agreed = True
+            self.agreed = agreed == SIGNALLED
             self._done.set()  # a checkpoint follows, which has no time limit
-        return agreed
+        return bool(agreed)
+
+    def end(self) -> None:
+        """End the run at the next step that all ranks agree on, as a signal does; no signal, so it ends well."""
+        self._ended = True
 
     def alive(self) -> None:
         """Report progress of this rank; called with every batch, since a step or an evaluation may take long."""
@@ -150,9 +146,10 @@ class StopSignal:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def _watch(self) -> None:
-        asked_at = 0.0
+        asked_at, poll = 0.0, select.poll()  # select() knows no file beyond the 1,024th
+        poll.register(self._read, select.POLLIN)
         while not self._done.is_set():
-            if select.select([self._read], [], [], 0.5)[0]:
+            if poll.poll(500):
                 asked = set(os.read(self._read, 512)) & set(STOP_SIGNALS)
                 if asked and not self.asked_by:
                     self.asked_by, asked_at = int(min(asked)), time.monotonic()

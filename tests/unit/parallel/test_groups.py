@@ -88,3 +88,27 @@ def test_ranks_that_share_layers_are_neighbours_and_stages_are_far_apart(tmp_pat
     found = places(tmp_path / "store", 4, 2, 2)
     assert found[1] == [{"data": [1], "tensor": [0, 1], "pipe": [1, 3], "model": [0, 1, 2, 3]}, [0, 1, 1, 2, 0, 2]]
     assert found[2] == [{"data": [2], "tensor": [2, 3], "pipe": [0, 2], "model": [0, 1, 2, 3]}, [0, 1, 0, 2, 1, 2]]
+
+
+ONLY_MINE = """
+import sys, torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from neox_core.parallel.groups import build_groups
+from neox_core.plan.runfile import ClusterPlan, Host
+dist.init_process_group("fake", store=FakeStore(), rank=5000, world_size=8192)
+made, theirs = [], dist.distributed_c10d.new_group
+def new_group(ranks, **more):
+    made.append(list(ranks))
+    return theirs(ranks, **more)
+dist.new_group = dist.distributed_c10d.new_group = new_group
+hosts = tuple(Host(f"h{each}", 8) for each in range(1024))
+plan = ClusterPlan(hosts, "cpu", "fake", "h0", 29500, 1, tensor_parallel=8, pipeline_parallel=4)
+build_groups(plan)
+print([(len(ranks), 5000 in ranks) for ranks in made])
+"""
+
+
+def test_a_rank_of_many_makes_its_own_groups_and_no_others() -> None:
+    """At 8 x 4 on 8,192 ranks there are 3,360 groups of four kinds, and a rank is in one of each."""
+    done = subprocess.run([sys.executable, "-c", ONLY_MINE], timeout=60, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[(256, True), (8, True), (4, True), (32, True)]"

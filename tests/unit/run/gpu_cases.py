@@ -28,6 +28,7 @@ from neox_gpt.testing import example_run
 from torch import Tensor, nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from neox_core.checkpoint.schedule import RunSchedule
 from neox_core.checkpoint.state import TrainState
 from neox_core.contracts.engine import Peak
 from neox_core.contracts.host import RunInfo
@@ -191,7 +192,8 @@ def loop_of(folder: Path, model: GPTPlan, engine: Mapping[str, Any] | None = Non
             return 1e-3
 
         report.check = lambda: seen.append(len(device.faults))  # type: ignore[method-assign]  # as the last step is done
-        train(running, report.timed(batches()), list, lr, report, Saver(), Never(), TrainState(), plan)
+        schedule = RunSchedule(lr, lr, plan.optim.schedule)
+        train(running, report.timed(batches()), list, schedule, report, Saver(), Never(), TrainState(), plan)
         began, end = seen[:-1], seen[1:]  # of each step
         first, looked, last = (device.faults[at:to] for at, to in zip(began, end, strict=True))
         device.faults.clear()

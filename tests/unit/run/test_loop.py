@@ -10,6 +10,7 @@ from attrs import evolve
 from neox_author.testing.plans import example_plan
 from torch import Tensor
 
+from neox_core.checkpoint.schedule import RunSchedule
 from neox_core.checkpoint.state import TrainState
 from neox_core.errors import RankError
 from neox_core.plan.runfile import RunPlan
@@ -24,8 +25,11 @@ class Log:
         self.stop_at = stop_at
         self.bad_at = bad_at
         self.now = 0
+        self.optimizer = torch.optim.Adam([torch.zeros(1)], betas=(0.9, 0.95))
+        self.betas: list[tuple[float, float]] = []
 
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
+        self.betas.append(self.optimizer.param_groups[0]["betas"])
         self.lines.append(f"train batch {int(next(batches))} lr {lr}")
         return torch.tensor(1.0)
 
@@ -57,6 +61,16 @@ class Log:
         return self.now == self.stop_at
 
 
+class Tenths:
+    """A schedule that also gives a momentum."""
+
+    def __call__(self, step: int) -> float:
+        return step / 10
+
+    def options(self, step: int) -> dict[str, Any]:
+        return {"betas": (step / 100, 0.99), "momentum": step / 100}
+
+
 def make_plan(save_interval: int | None = None, **changes: Any) -> RunPlan:
     plan = example_plan(Path("unused"), ranks=(2,))
     return evolve(
@@ -70,7 +84,16 @@ def run(log: Log, plan: RunPlan, first: int = 0) -> bool:
     state = TrainState(first, 2 * first, 16 * first)
     batches = (torch.tensor(index) for index in range(100 + first, 200))
     valid = [torch.tensor(0.0)] * plan.train.eval_iters
-    return train(log, batches, lambda: valid, lambda step: step / 10, log, log, log, state, plan)
+    schedule = RunSchedule(Tenths(), Tenths(), plan.optim.schedule)
+    return train(log, batches, lambda: valid, schedule, log, log, log, state, plan)
+
+
+def test_options_of_the_schedule_hold_for_the_update_alone() -> None:
+    log = Log()
+    run(log, make_plan(), first=1)
+    assert log.betas == [(0.01, 0.99), (0.02, 0.99), (0.03, 0.99)]
+    assert log.optimizer.param_groups[0]["betas"] == (0.9, 0.95)
+    assert "momentum" not in log.optimizer.param_groups[0]
 
 
 def test_the_order_of_a_run() -> None:

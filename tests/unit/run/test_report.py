@@ -146,6 +146,14 @@ def test_rates_follow_from_the_time_in_steps_alone(monkeypatch):
     assert values["tflops"] == pytest.approx(500 * 6e6 / 2 / 1e12)
 
 
+def test_each_pass_of_a_batch_counts(monkeypatch):
+    kept = Kept()
+    monkeypatch.setattr(Engine, "passes", 2 + 1 / 3, raising=False)
+    feed(make(kept, peak=6e9), [1.0] * 4)
+    (_, values) = kept.logged[0]
+    assert values["mfu"] * 6e9 == pytest.approx(values["tokens_per_s"] * (2 + 1 / 3) * 6e6 / 2)
+
+
 def test_without_a_known_peak_there_is_no_mfu():
     kept = Kept()
     feed(make(kept), [1] * 4)

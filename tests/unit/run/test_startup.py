@@ -1,7 +1,9 @@
 """What a terminal shows until a run trains."""
 
 import io
+import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -50,3 +52,21 @@ def test_a_log_file_gets_nothing(put):
     startup.mark("imports")
     startup.hide()
     assert out.getvalue() == ""
+
+
+FEW_FILES = """
+    import os, resource, sys
+    from pathlib import Path
+    limit = lambda: resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1000))
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    sys.argv = ["rank", str(Path(sys.argv[1]) / "run.json")]
+    from neox_core.run import rank
+    rank._read_plan = lambda file: print(*limit(), flush=True) or sys.exit(0)
+    rank.main()
+"""
+
+
+def test_a_rank_may_open_as_many_files_as_the_system_allows(tmp_path):
+    command = [sys.executable, "-c", textwrap.dedent(FEW_FILES), str(tmp_path)]
+    assert subprocess.run(command, capture_output=True, text=True, check=False).stdout == "1000 1000\n"

@@ -36,6 +36,27 @@ def test_a_signal_is_a_flag_and_no_exception(signum):
     assert signal.getsignal(signum) is before
 
 
+MANY_FILES = """
+    import os, resource, signal, sys, time
+    from neox_core.parallel.groups import Groups
+    from neox_core.run.stop import StopSignal
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048 if hard < 0 else min(2048, hard), hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    with StopSignal(Groups(None, None, 0, 1)) as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        end = time.monotonic() + 5
+        while not stop.asked_by and time.monotonic() < end:
+            time.sleep(0.01)
+        print(stop.poll())
+"""
+
+
+def test_a_rank_with_more_files_than_select_takes_hears_its_signal():
+    out, err = python(MANY_FILES).communicate(timeout=30)
+    assert (out, err) == ("True\n", "")
+
+
 def test_other_signals_are_not_taken_for_it():
     caught = []
     before = signal.signal(signal.SIGUSR1, lambda *args: caught.append(1))
