@@ -1,9 +1,10 @@
-"""Opening untrusted files, replacing and locking files, and the user's cache folder."""
+"""Opening untrusted files, how many may be open, replacing and locking files, and the user's cache folder."""
 
 import errno
 import fcntl
 import io
 import os
+import resource
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +25,13 @@ def open_file(path: Path) -> io.BufferedReader:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         raise NotAFileError(errno.EINVAL, "is not a regular file", str(path))
     return io.BufferedReader(io.FileIO(descriptor))
+
+
+def allow_many_files() -> None:
+    """Let this process, and those that it starts, open as many files and sockets as the system allows them."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))
 
 
 def read_bytes(path: Path, at_most: int) -> bytes:

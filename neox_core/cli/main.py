@@ -14,7 +14,8 @@ from attrs import frozen
 
 from neox_core.cli.offered import OFFER, OpenGroup, catalog_for_help, groups, load_offer, offered, opened, package_of
 from neox_core.errors import NeoxError, PluginError, UsageError, in_words, nobody_reads, report
-from neox_core.hooks.component import cause_of, load_path
+from neox_core.hooks.blame import cause_of
+from neox_core.hooks.component import load_path
 from neox_core.terminal import echo, one_line, readable
 
 if TYPE_CHECKING:

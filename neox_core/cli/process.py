@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from neox_core.errors import in_words, report
-from neox_core.hooks.component import blame
+from neox_core.hooks.blame import blame
 from neox_core.interpreter import python, require_room
 from neox_core.plan.runfile import RunPlan, to_json
 

@@ -189,7 +189,11 @@ class Storage(Protocol):
 
 
 class Engine(Storage, Protocol):
-    """One rank's model and optimizer in training: the step, what is measured, and the `Storage` of checkpoints."""
+    """One rank's model and optimizer in training: the step, what is measured, and the `Storage` of checkpoints.
+
+    `passes`, a number that may be left out: how often a batch of the last step went through the model, a pass without
+    gradients as a third, for the FLOPs in the log; without it, once.
+    """
 
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
         """Forward and backward over one step's micro-batches, then the update at learning rate `lr`.

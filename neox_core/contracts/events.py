@@ -67,8 +67,11 @@ class Callback(Protocol):
     def start(self, step: int) -> Ask | None:
         """Before the first step of this process, after `restore`. Asks nothing but "save"."""
 
-    def step(self, step: int) -> None:
-        """After each step."""
+    def step(self, step: int) -> Ask | None:
+        """After each step. It asks nothing but "stop", which the ranks agree on without waiting: one step later."""
+
+    def measured(self, step: int) -> Mapping[str, float]:
+        """After `step`: numbers by name for the log of this step, the same on all ranks; none: there is no line."""
 
     def log(self, step: int, values: Mapping[str, float], losses: Sequence[tuple[int, float]]) -> Ask | None:
         """At a log step. values: as a monitor gets them; callbacks share the mapping and do not change it.

@@ -133,6 +133,9 @@ class LRSchedule(Protocol):
     * A schedule for `lr-decay-style` rises linearly from 0 to `peak_lr` in `warmup_steps` and is never above it; at
       step 0 it may have the rate of step 1. The decay starts within 5 % of the peak, is never below `min_lr`, and does
       not rise from `decay_steps` on.
+    * It may have a method `options(step)`, also a pure function: other options of the optimizer's groups than `lr`, by
+      name, with which that update is made. A group without an option of the name does not get it. The groups have
+      their own options again after the update, so a checkpoint stores those.
     """
 
     def __call__(self, step: int) -> float: ...

@@ -18,7 +18,7 @@ from neox_core.data.samples import is_stream, open_split
 from neox_core.data.sources import build_tokenizer
 from neox_core.data.stream import Layout, Mark, StreamBatches
 from neox_core.errors import DataError, NeoxError
-from neox_core.hooks.component import blame
+from neox_core.hooks.blame import blame
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

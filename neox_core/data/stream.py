@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset
 
 from neox_core.data.sample_hash import link
 from neox_core.errors import CheckpointError, DataError, NeoxError
-from neox_core.hooks.component import blame
+from neox_core.hooks.blame import blame
 from neox_core.untrusted import strict_converter, structured
 
 if TYPE_CHECKING:

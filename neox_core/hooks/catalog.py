@@ -8,7 +8,7 @@ import pluggy
 from attrs import field, frozen
 
 from neox_core.errors import NeoxError, PluginError
-from neox_core.hooks.component import cause_of
+from neox_core.hooks.blame import cause_of
 from neox_core.hooks.install import how_to_install
 from neox_core.hooks.registry import Entry, PluginInfo, Registry, UnknownComponentError, normalise
 

@@ -1,25 +1,20 @@
 """What a plugin offers: a name, the import path of the code, and its settings. Creating an offer imports nothing."""
 
 import math
-import os
 import re
-import traceback
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from importlib.util import find_spec
-from traceback import walk_tb
 from typing import Any, cast
 
 from attrs import NOTHING, Attribute, field, fields, frozen, has
 from attrs import validators as v
 
 from neox_core.errors import NeoxError, PluginError
-from neox_core.terminal import echo
+from neox_core.hooks.blame import cause_of as cause_of
+from neox_core.hooks.markers import GROUP as GROUP
 
-GROUP = "neox.plugins"
-"""The group of the entry points of plugins."""
 METADATA = "neox"
 """The key of an attrs field's metadata where `setting()` stores its SettingInfo."""
 
@@ -239,57 +234,6 @@ def load_path(path: str) -> Any:
     except (Exception, SystemExit) as error:  # the code of a plugin may raise anything
         raise PluginError(f"cannot load {path}: {cause_of(error, path)}") from error
     return value
-
-
-def cause_of(error: BaseException, path: str) -> str:
-    """An exception in one line, with its position in the package of the import path `path`, if it was raised there."""
-    # otherwise the message shows attrs' internals
-    of_attrs = len(error.args) > 1 and isinstance(error.args[1], Attribute)
-    said = " ".join(f"{type(error).__name__}: {error.args[0] if of_attrs else error}".split())
-    place = place_of(error, path)
-    return f"{said} ({place})" if place else said
-
-
-def place_of(error: BaseException, path: str) -> str:
-    """The last module and line of the package of `path` in an error's traceback; "" when the package is not in it."""
-    package = path.partition(":")[0].partition(".")[0]
-    modules = [(frame.f_globals.get("__name__", ""), line) for frame, line in walk_tb(error.__traceback__)]
-    places = [f"{name}, line {line}" for name, line in modules if name.partition(".")[0] == package]
-    return places[-1] if places else ""
-
-
-def culprit_of(error: BaseException, module: str = "") -> str:
-    """The plugin whose code is last in the traceback of an error, with version and position; "" where there is none.
-
-    module: a module that was run, and is to blame where no plugin is in the traceback.
-    """
-    owners = {point.module.partition(".")[0]: point.dist for point in entry_points(group=GROUP) if point.dist}
-    for frame, line in reversed(list(walk_tb(error.__traceback__))):
-        name = frame.f_globals.get("__name__", "")
-        owner = owners.get(name.partition(".")[0])
-        if owner is not None:
-            return f"{owner.name} {owner.version}: {name}, line {line}"
-    owner = owners.get(module.partition(".")[0])
-    return f"{owner.name} {owner.version}: {module}" if owner else ""
-
-
-def blame(error: BaseException, module: str = "") -> PluginError | None:
-    """An exception of a plugin's code as an error that names the plugin; None where no plugin is in the traceback.
-
-    module: as for `culprit_of`.
-    """
-    culprit = culprit_of(error, module)
-    if not culprit:
-        return None
-    said = " ".join(f"{type(error).__name__}: {error}".split())
-    hint = f"tell the author of {culprit.partition(' ')[0]}; `neox --debug` shows the traceback"
-    return PluginError(f"{said} (in {culprit})", hint=hint)
-
-
-def show_traceback(error: BaseException) -> None:
-    """With `--debug`: print the traceback of an exception of a plugin's code on stderr, for its author."""
-    if os.environ.get("NEOX_DEBUG") == "1":
-        echo("".join(traceback.format_exception(error)), err=True, end="")
 
 
 def path_of(cls: type) -> str:

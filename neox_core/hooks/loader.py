@@ -17,8 +17,9 @@ import pluggy
 from attrs import define, field
 
 from neox_core.errors import PluginError
+from neox_core.hooks.blame import show_traceback
 from neox_core.hooks.catalog import Catalog, Report
-from neox_core.hooks.component import GROUP, Component, ConfigSection, show_traceback
+from neox_core.hooks.component import GROUP, Component, ConfigSection
 from neox_core.hooks.definitions import Defined, check_kinds, clashes, manager_of, unknown_hook
 from neox_core.hooks.guard import SlowListingError, only_listing
 from neox_core.hooks.installed import WATCH, Plugin, Watch, plugins_of, watch_of, wrong_api

@@ -16,7 +16,7 @@ from neox_core.config.schema.structure import Config
 from neox_core.errors import UsageError
 from neox_core.hooks.component import load_path
 from neox_core.plan.batch import solve_batch
-from neox_core.plan.hosts import DEFAULT_HOSTFILE, Pool, exclude, first, include, read_hostfile
+from neox_core.plan.hosts import DEFAULT_HOSTFILE, Pool, exclude, first, include, name_of, read_hostfile
 from neox_core.plan.runfile import BatchPlan, ClusterPlan, Host
 
 Device = Literal["cpu", "cuda"]
@@ -169,7 +169,7 @@ def cluster_plan(config: Config, shape: ClusterShape) -> ClusterPlan:
     """Where the ranks run, and how they find each other."""
     launch, parallel = config.section(LaunchSection), config.section(ParallelismSection)
     most = max(host.slots for host in shape.hosts)
-    names = [host.name for host in shape.hosts]
+    names = [name_of(host.name) for host in shape.hosts]
     return ClusterPlan(
         hosts=shape.hosts,
         device=shape.device,

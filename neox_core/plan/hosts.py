@@ -1,6 +1,7 @@
 """The machine list of a job, filtered by include, exclude, num_nodes and num_gpus.
 
-A hostfile has a line `NAME slots=N` for each machine; a slot is a device, or a process where there is none. A filter is
+A hostfile has a line `NAME slots=N` for each machine, or `USER@NAME:PORT slots=N` with either part for the login over
+ssh, which is not part of the name elsewhere; a slot is a device, or a process where there is none. A filter is
 `NAME[:SLOT[,SLOT...]]`, joined by `@`: `worker-0@worker-1:0,2` is all of worker-0 and two slots of worker-1.
 """
 
@@ -18,7 +19,13 @@ Pool = Mapping[str, tuple[int, ...]]
 
 MAX_SLOTS = 1024
 MAX_BYTES = 4 << 20
-_LINE = re.compile(r"(?P<host>[^\s:@,#\[\]]+)\s+slots=(?P<slots>\d+)")
+_NAME = r"\w[\w.-]*"  # what begins with - would be an option to ssh, and pdsh reads other signs
+_LINE = re.compile(rf"(?P<host>({_NAME}@)?(?P<name>{_NAME})(:[1-9]\d{{0,4}})?)\s+slots=(?P<slots>\d+)", re.ASCII)
+
+
+def name_of(host: str) -> str:
+    """The name of a machine, of a host that may say a login: USER@NAME:PORT."""
+    return host.rpartition("@")[2].partition(":")[0]
 
 
 def read_hostfile(path: Path) -> tuple[Pool, list[Problem]]:
@@ -40,8 +47,8 @@ def read_hostfile(path: Path) -> tuple[Pool, list[Problem]]:
             problems.append(
                 Problem(f"{entry!r} is not a host", "", "write: worker-0 slots=4, a line for each host", where)
             )
-        elif match["host"] in pool:
-            problems.append(Problem(f"names {match['host']} a second time", "", "add the slots up on one line", where))
+        elif match["name"] in map(name_of, pool):
+            problems.append(Problem(f"names {match['name']} a second time", "", "add the slots up on one line", where))
         elif len(match["slots"]) > 9 or int(match["slots"]) > MAX_SLOTS:
             problems.append(
                 Problem(
@@ -87,10 +94,12 @@ def first(pool: Pool, num_nodes: int, num_gpus: int) -> Pool:
 def _named(pool: Pool, text: str, key: str) -> dict[str, tuple[int, ...]]:
     """Host -> slots that a filter names, whole hosts with all they have."""
     found: dict[str, tuple[int, ...]] = {}
+    hosts = {name_of(host): host for host in pool}
     for item in text.split("@"):
-        host, colon, listed = item.strip().partition(":")
+        name, colon, listed = item.strip().partition(":")
+        host = hosts.get(name, name)
         if host not in pool:
-            known = ", ".join(pool)
+            known = ", ".join(hosts)
             raise MisfitError(f"names host {host!r}, which is not one of {known}", key, "items are joined by @")
         if host in found:
             raise MisfitError(f"names host {host} twice", key, f"list its slots once, such as {host}:0,1")

@@ -43,9 +43,14 @@ class Reading(Keys):
 
     def choose(self) -> None:
         kinds = sorted(self.catalog.registry.kinds.values(), key=lambda kind: not kind.names_others)
+        named = {}
         for kind in kinds:
             if kind.used and (kind.key or kind.many):
-                self._choose(kind)
+                named[kind] = self._choose(kind)
+        if self.loaded.values.keys() - self.read - self.owners.section_of.keys():  # a key of what is not chosen yet
+            for kind, chosen in named.items():
+                if chosen is not None and kind.many and not kind.settings_at:
+                    self._switch_on(kind, chosen)
         for kind in kinds:
             if kind.comes_with:
                 self._choose_along(kind)
@@ -63,20 +68,28 @@ class Reading(Keys):
             else:
                 self.chosen[kind.name] = (chosen,)
 
-    def _choose(self, kind: Kind) -> None:
+    def _choose(self, kind: Kind) -> Sequence[Chosen] | None:
+        """The sound ones of those that keys name; None where the key that chooses is itself wrong, and reported."""
         try:
             named = self._named(kind)
         except LookupError:
-            return  # the key that chooses is itself wrong, and reported
+            return None
         names = named if kind.many else (named,) if named is not None else ()
         chosen = [self._chosen(kind, name, names) for name in names]
-        if kind.many and not kind.settings_at:
-            chosen += self._switched_on(kind, {each.entry.component.name for each in chosen if each is not None})
-        sound = [each for each in chosen if each is not None]
-        if not kind.key and not kind.named_by and len(chosen) > 1:
-            self._one_alone(kind, sound)
+        sound = tuple(each for each in chosen if each is not None)
         if len(sound) == len(chosen):
-            self.chosen[kind.name] = tuple(sound)
+            self.chosen[kind.name] = sound
+        return sound
+
+    def _switch_on(self, kind: Kind, named: Sequence[Chosen]) -> None:
+        added = list(self._switched_on(kind, {each.entry.component.name for each in named}))
+        chosen = (*named, *(each for each in added if each is not None))
+        if not kind.key and not kind.named_by and len(chosen) > 1:
+            self._one_alone(kind, chosen)
+        if None in added:
+            self.chosen.pop(kind.name, None)
+        elif kind.name in self.chosen:
+            self.chosen[kind.name] = chosen
 
     def _one_alone(self, kind: Kind, chosen: Sequence[Chosen]) -> None:
         names = " and ".join(each.entry.component.name for each in chosen)
@@ -152,7 +165,7 @@ class Reading(Keys):
         cls, block, name = entry.component.settings, block_name(entry), named(entry)
         if cls is None:
             return Chosen(entry, None, "")
-        written = block in self.owners.blocks and block in self.loaded.values
+        written = block in self.loaded.values and block in self.owners.blocks
         inner = self.take([block], entry)[block] if written else None
         if inner is not None and not isinstance(inner, Mapping):
             self.report(Problem(f"must be a block of the settings of {name}, not {shown(inner)}", block))
@@ -175,8 +188,6 @@ class Reading(Keys):
         found = read_fields(cls, values, "", report)
         self.keep(entry.plugin.id, found)
         settings = make(cls, found, "", report)
-        if settings is not None and block in self.owners.blocks:
-            self.keep(entry.plugin.id, {block: settings})
         return None if settings is None else Chosen(entry, settings, "")
 
     def _switched_on(self, kind: Kind, named: set[str]) -> Iterator[Chosen | None]:
@@ -292,7 +303,7 @@ class Reading(Keys):
     def spellings_of_chosen(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """As `_spellings`, of components whose settings may be in the block of their name."""
         for entry in self._flat():
-            block = block_name(entry) if block_name(entry) in self.owners.blocks else ""
+            block = block_name(entry) if block_name(entry) not in self.owners.section_of else ""
             for path, paths in spellings([entry.component.settings] if entry.component.settings else ()):
                 inside = tuple(f"{block}.{each}" for each in paths) if block else ()
                 yield path, (*inside, *paths)

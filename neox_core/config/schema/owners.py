@@ -1,8 +1,9 @@
 """Who owns each top-level key."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
-from attrs import frozen
+from attrs import field, frozen
 
 from neox_core.config.dialects import older_keys
 from neox_core.config.schema.convert import Field, block_of, by_key, fields_of
@@ -19,13 +20,37 @@ class Owners:
 
     A key may have several owners; a config that writes the key decides which one reads it.
     sections: (id of the plugin, or CORE, section). section_of: the first section of each key.
-    blocks: the components whose settings a block of that name may hold: `xpos: {...}`.
     """
 
     sections: tuple[tuple[str, ConfigSection], ...]
     section_of: Mapping[str, str]
-    components_of: Mapping[str, tuple[Entry, ...]]
-    blocks: Mapping[str, tuple[Entry, ...]]
+    registry: Registry = field(eq=False, repr=False)
+
+    @cached_property
+    def components_of(self) -> Mapping[str, tuple[Entry, ...]]:
+        """The components of each key. The first look imports the settings of all of them, which takes 40 ms."""
+        found: dict[str, tuple[Entry, ...]] = {}
+        for entry in self._flat():
+            for key in by_key(entry.component.settings):
+                found[key] = (*found.get(key, ()), entry)
+        for entry, section in self.registry.sections_of_components():
+            for key in by_key(section.settings):
+                found[key] = (*found.get(key, ()), entry)
+        return found
+
+    @cached_property
+    def blocks(self) -> Mapping[str, tuple[Entry, ...]]:
+        """The components whose settings a block of that name may hold: `xpos: {...}`."""
+        found: dict[str, tuple[Entry, ...]] = {}
+        for entry in self._flat():
+            name = block_name(entry)
+            if "." not in name and name not in self.section_of and name not in self.components_of:
+                found[name] = (*found.get(name, ()), entry)
+        return found
+
+    def _flat(self) -> Iterator[Entry]:
+        entries = self.registry.entries()
+        return (each for each in entries if not each.definition.settings_at and each.component.given is not None)
 
     def keys(self) -> tuple[str, ...]:
         """Every key that can be written in this environment."""
@@ -46,20 +71,7 @@ def find_owners(registry: Registry) -> Owners:
         for key in by_key(section.settings):
             if key not in section_of or key in older:
                 section_of[key] = named_section(owner, section)
-    flat = [each for each in registry.entries() if not each.definition.settings_at and each.component.settings]
-    components_of: dict[str, tuple[Entry, ...]] = {}
-    for entry in flat:
-        for key in by_key(entry.component.settings):
-            components_of[key] = (*components_of.get(key, ()), entry)
-    for entry, section in registry.sections_of_components():
-        for key in by_key(section.settings):
-            components_of[key] = (*components_of.get(key, ()), entry)
-    blocks: dict[str, tuple[Entry, ...]] = {}
-    for entry in flat:
-        name = block_name(entry)
-        if "." not in name and name not in section_of and name not in components_of:
-            blocks[name] = (*blocks.get(name, ()), entry)
-    return Owners(tuple(sections), section_of, components_of, blocks)
+    return Owners(tuple(sections), section_of, registry)
 
 
 def settings_by_key(entry: Entry) -> Mapping[str, Field]:

@@ -84,8 +84,7 @@ class Keys:
         required = getattr(self.fields.get("plugins"), "require", ())
         self.in_use |= {normalise(each) for each in required}
         for owner, section in sections:
-            alone = (key for key in by_key(section.settings) if self._belongs_to_one(key))
-            if not self.loaded.values.keys().isdisjoint(alone):
+            if any(self._belongs_to_one(key) for key in by_key(section.settings) if key in self.loaded.values):
                 self.in_use.add(owner)
         active = [each for each in sections if each[0] in self.in_use]
         for owner, section in active:

@@ -15,7 +15,7 @@ from neox_core.config.report import ProblemsError, errors, spell
 from neox_core.config.schema.choose import Chosen, Reading
 from neox_core.config.schema.convert import make, read_fields
 from neox_core.config.schema.noted import noted
-from neox_core.config.schema.owners import Owners, find_owners, settings_by_key, spellings
+from neox_core.config.schema.owners import Owners, block_name, find_owners, settings_by_key, spellings
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.kinds import KIND_BY_NAME, Kind
 from neox_core.ledger import Ledger
@@ -64,10 +64,11 @@ class Config:
         Raises KeyError for a key that nothing installed has.
         """
         head, *rest = key.replace("-", "_").split(".")
-        mine = self.own.get(self.viewer, {})
-        if head not in mine and head not in self.fields:
+        found = (self.own.get(self.viewer, {}), self.fields, self._blocks)
+        mine = next((each for each in found if head in each), None)
+        if mine is None:
             return self._default(head, rest)
-        value, path = mine[head] if head in mine else self.fields[head], head
+        value, path = mine[head], head
         self.note(head)
         for part in rest:
             value, path = value[part] if isinstance(value, Mapping) else getattr(value, part), f"{path}.{part}"
@@ -83,6 +84,12 @@ class Config:
         if self.ledger is not None:
             for key in keys:
                 self.ledger.note(key, self.viewer)
+
+    @property
+    def _blocks(self) -> Mapping[str, Any]:
+        """The settings of chosen components, by the names of the blocks that may hold them."""
+        chosen = (one for several in self.chosen.values() for one in several)
+        return {block_name(one.entry): one.settings for one in chosen if one.settings is not None and not one.path}
 
     def _default(self, head: str, rest: Sequence[str]) -> Any:
         """The default of a key of a component that is not chosen, flat or in the block of its name."""

@@ -10,8 +10,8 @@ from neox_core.config.problem import MisfitError, Problem
 from neox_core.config.schema.sections.host import PluginsSection
 from neox_core.config.schema.structure import Config, SectionInvalidError
 from neox_core.errors import PluginError
+from neox_core.hooks.blame import cause_of, show_traceback
 from neox_core.hooks.catalog import Catalog
-from neox_core.hooks.component import cause_of, show_traceback
 from neox_core.hooks.registry import normalise
 from neox_core.plan.runfile import KernelPlan
 

@@ -30,7 +30,7 @@ def test_explain_says_all_that_is_known_of_a_key() -> None:
     assert ["unit", "elements"] in lines
     assert ["changes", "numerics"] in lines
     assert ["origin", "megatron"] in lines
-    assert ["owner", "neox-gpt (architecture gpt)"] in lines
+    assert ["owner", "neox-gpt (architecture gpt), neox-bert (architecture bert)"] in lines
     assert ["status", "implemented"] in lines
     assert "heads_divide_hidden: " in text.partition("rules:")[2]
 
@@ -55,7 +55,7 @@ def test_explain_says_of_other_owners_what_differs() -> None:
         (
             "compression-training.row_pruning.different-groups.mine.related-modules",
             "compression_training.row_pruning.different_groups.<group>.related_modules",
-            "neox-compression (not available in this version)",
+            "neox-compression (model change compression)",
         ),
         (
             "elasticity.prefer_larger_batch",

@@ -1,5 +1,7 @@
 """Keys that several plugins have: which of them reads one, and the blocks that keep them apart."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from neox_core.config.read.load import load
 from neox_core.config.report import in_order, render
 from neox_core.config.schema.structure import Config, structure
 
+ROOT = Path(__file__).parents[3]
 Read = Callable[..., tuple[Config, list[str]]]
 
 
@@ -162,3 +165,23 @@ def test_a_key_of_a_component_that_is_not_chosen_has_its_default(read: Read) -> 
     assert config.value("vocab-file") is None, "it has no default"
     with pytest.raises(KeyError):
         config.value("no-such-key")
+
+
+def test_settings_are_imported_for_a_config_that_uses_their_plugin() -> None:
+    """And not to list plugins. In a process of its own, since the tests of others have imported all."""
+    probe = """
+import sys
+from neox_core.hooks.loader import load_plugins
+from neox_core.plan.resolve import prepare_run
+from pathlib import Path
+
+load_plugins()
+print(*(each for each in sys.modules if each.startswith("neox_") and each.endswith(".settings")))
+done = prepare_run([Path("configs/quickstart.yml")], start=False)
+for each in done.catalog.registry.entries():
+    module = str(each.component.given).partition(":")[0]
+    if module in sys.modules and each.plugin.id not in done.config.in_use:
+        print(each.qualified)
+"""
+    done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

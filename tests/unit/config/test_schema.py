@@ -68,6 +68,7 @@ def test_what_is_right_passes(config: Any) -> None:
         ({"num-layers": "2"}, "num-layers"),
         ({"num_layers": 2.5}, "num_layers"),
         ({"num-layers": 0}, "num-layers"),
+        ({"num-layers": 10**9}, "num-layers"),
         ({"num-layers": None}, "num-layers"),
         ({"warmup": 2000}, "warmup"),
         ({"hidden_dropout": 1.0}, "hidden_dropout"),

@@ -144,20 +144,20 @@ LATER = "is known, but not available in this version yet: it will come with"
 
 
 def test_keys_of_later_versions_and_of_packages(read: Read) -> None:
-    _, problems = read("block_data_path: b\nrotary-pct: 0.25\nict_load: a\nqwertz: 1\neigenvalu: 1\n")
+    _, problems = read("block_data_path: b\nrotary-pct: 0.25\nict_load: a\nqwertz: 1\nict_lod: 1\n")
     assert [line.partition("error: ")[2] for line in problems] == [
         f"block_data_path: {LATER} neox-retrieval (remove it)",
         f"rotary-pct: belongs to neox-positions, which is not installed ({from_neox('neox-positions')})",
         f"ict_load: {LATER} neox-retrieval (remove it)",
         "qwertz: unknown key (no key has a similar name)",
-        "eigenvalu: unknown key (did you mean eigenvalue?)",
+        "ict_lod: unknown key (did you mean ict-load?)",
     ]
 
 
 def test_each_key_of_a_later_version_is_named(read: Read) -> None:
     _, problems = read("""
 ict-load: a
-mask-prob: null
+titles-data-path: null
 """)
     assert [line.partition("error: ")[2] for line in problems] == [
         f"ict-load: {LATER} neox-retrieval (remove it)",
@@ -173,7 +173,7 @@ def test_the_table_of_known_keys_is_read_for_a_mistake_only(read: Read) -> None:
 
 
 def test_null_sets_no_key_of_a_later_version(read: Read) -> None:
-    assert read("ict-load: null\nmask-prob: null\n")[1] == []
+    assert read("ict-load: null\ntitles-data-path: null\n")[1] == []
 
 
 def test_a_component_of_a_package_that_is_not_installed(read: Read) -> None:

@@ -46,3 +46,12 @@ def test_a_batch_does_not_grow_more_often_than_a_run_can_list(check: Callable[..
     (said,) = check("rampup-batch-size=[1, 1, 64]", *whole)
     assert "rampup-batch-size: grows 100,001 times, and 100,000 are possible" in said
     assert check("rampup-batch-size=[2, 1, 64]", *whole) == []
+
+
+def test_a_run_that_ends_before_its_batch_is_whole_is_noted(check: Callable[..., list[str]]) -> None:
+    """4 samples for 8 steps, 8 for 4 and 12 for 3, as 32 samples are needed for each growth: 16 from step 15 on."""
+    ramp = ("rampup-batch-size=[4, 4, 96]", "train_batch_size=16")
+    (said,) = check(*ramp, "train-iters=15")
+    assert "the run ends after 100 samples with a batch of 12, before it has grown to train_batch_size 16" in said
+    assert said.startswith("--set: note: rampup-batch-size")
+    assert check(*ramp, "train-iters=16") == []

@@ -234,6 +234,8 @@ EFFECTS: dict[str, Effect] = {
 }
 
 UNIT, PLUGINS = "tests/unit/", "plugins/neox-"
+ASKED = "test_it_is_asked_at_the_interval_and_ends_two_ranks_with_a_checkpoint_that_resumes"
+AUTORESUME = f"tests/e2e/test_autoresume.py::{ASKED}"
 CHECKPOINT, CLUSTER = f"{UNIT}checkpoint/test_checkpoint.py::", f"{UNIT}plan/test_cluster.py::"
 MODEL, DOCUMENTS = f"{PLUGINS}gpt/tests/test_gpt.py::", f"{PLUGINS}gpt/tests/test_documents.py::"
 HOSTS = f"{CLUSTER}test_ranks_of_a_hostfile"
@@ -274,6 +276,10 @@ PLACES: dict[str, str] = {
     "vocab_file": f"{TOKENIZERS}test_any_tokenizer_json_is_read",
     "merge_file": f"{TOKENIZERS}test_training_joins_the_most_frequent_pairs_first",
     "tokenizer_type": f"{TOKENIZERS}test_ids_of_any_text_are_those_of_the_reference",
+    **dict.fromkeys(("adlr_autoresume", "adlr_autoresume_interval"), AUTORESUME),
+    "eigenvalue": "tests/e2e/test_eigenvalue.py::test_it_is_that_of_the_explicit_hessian",
+    "mask_prob": f"{PLUGINS}bert/tests/test_masks.py::test_a_share_of_the_text_is_predicted",
+    "short_seq_prob": f"{PLUGINS}bert/tests/test_samples.py::test_short_samples_are_as_many_as_asked_for",
     "split": "plugins/neox-causal-lm/tests/test_order.py::test_documents_are_split_as_gpt_neox_does",
     "data_impl": f"{UNIT}plan/test_resolve.py::test_infer_looks_at_the_first_bytes",
     "optimizer": f"{PLUGINS}adam/tests/test_adam.py::test_classes_are_those_that_are_asked_for",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from neox_core.config.problem import MisfitError
-from neox_core.plan.hosts import Pool, exclude, first, include, read_hostfile
+from neox_core.plan.hosts import Pool, exclude, first, include, name_of, read_hostfile
 
 POOL: Pool = {"worker-0": (0, 1, 2, 3), "worker-1": (0, 1, 2, 3), "worker-2": (0, 1)}
 
@@ -38,12 +38,32 @@ def test_hosts_keep_their_order_and_comments_are_left_out(tmp_path: Path) -> Non
         ("a slots=0\n", ["/hosts:1:1 gives a no slot"]),
         ("a slots=99999999999\n", ["/hosts:1:1 gives a more than 1024 slots"]),
         ("a:0 slots=1\n", ["/hosts:1:1 'a:0 slots=1' is not a host"]),
+        ("a:99999 b slots=1\n", ["/hosts:1:1 'a:99999 b slots=1' is not a host"]),
+        ("-oProxyCommand=id slots=1\n", ["/hosts:1:1 '-oProxyCommand=id slots=1' is not a host"]),
+        ("-l@a slots=1\n", ["/hosts:1:1 '-l@a slots=1' is not a host"]),
+        ("me@a slots=1\na:22 slots=2\n", ["/hosts:2:1 names a a second time"]),
+        (
+            "-x slots=1\n",
+            ["/hosts:1:1 '-x slots=1' is not a host"],
+        ),  # which pdsh takes for an option, a file, a program
+        ("^/etc/hosts slots=1\n", ["/hosts:1:1 '^/etc/hosts slots=1' is not a host"]),
+        ("a|b slots=1\n", ["/hosts:1:1 'a|b slots=1' is not a host"]),
         ("h[1-4] slots=1\n", ["/hosts:1:1 'h[1-4] slots=1' is not a host"]),
         ("# nobody\n", ["/hosts names no host"]),
     ],
 )
 def test_every_line_that_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, said: list[str]) -> None:
     assert read(tmp_path, text)[1] == said
+
+
+def test_a_login_is_no_part_of_the_name(tmp_path: Path) -> None:
+    pool, problems = read(tmp_path, "me@worker-0:2222 slots=2\nme@worker-1:2222 slots=2\n")
+    assert not problems
+    assert [name_of(host) for host in pool] == ["worker-0", "worker-1"]
+    assert include(pool, "worker-1:1") == {"me@worker-1:2222": (1,)}
+    assert exclude(pool, "worker-1") == {"me@worker-0:2222": (0, 1)}
+    with pytest.raises(MisfitError, match="'worker-2', which is not one of worker-0, worker-1"):
+        include(pool, "worker-2")
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import attrs
 import pytest
-from changed_keys import CPU, HOLDS, REFUSED, answer_to, asking, changes, keys
+from changed_keys import HOLDS, REFUSED, changes, keys
 from neox_reference.keys import Key
+from plan_answers import CPU, answer_to, asking
 
 from neox_core.config.schema.convert import fields_of
 from neox_core.hooks.loader import load_plugins

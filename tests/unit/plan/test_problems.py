@@ -60,8 +60,6 @@ def test_a_missing_setting_says_who_needs_it(check: Check) -> None:
             "merge-file: there is no file",
         ),
         (("distributed-backend=mpi",), "distributed-backend: must be one of 'nccl', 'gloo', not 'mpi'"),
-        (("adlr-autoresume=true",), "adlr-autoresume: true is made for one cluster of NVIDIA's"),
-        (("adlr-autoresume-interval=5",), "adlr-autoresume-interval: 5 is not available"),
         (("comms_logger={enabled: true, prof_all: false}",), "error: comms_logger: times nothing"),
         (
             ("comms_logger={enabled: true, prof_all: false, prof_ops: [allreduce]}",),

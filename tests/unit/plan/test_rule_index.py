@@ -1,8 +1,8 @@
 """The 74 rules between the keys of the documents, by number: what holds each of them, and where it is tested.
 
-A name is a rule of `plan/rules`, broken and just held in test_rules.py. `Said` is what a setting, a plugin, the loader
-or the plan says, broken and just held here. `Refused` are keys that this version does not have: since every value of
-theirs is refused, none can break the rule.
+A name is a rule of `plan/rules`, with a case in tests/helpers/rule_cases. `Said` is what a setting, a plugin, the
+loader or the plan says, broken and just held here. `Refused` are keys that this version does not have: since every
+value of theirs is refused, none can break the rule.
 """
 
 from collections.abc import Callable
@@ -401,7 +401,11 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
         compression("weight_quantization.shared_parameters.quantizer_kernel=true"),
     ),
     64: (
-        Said(pruned("sparse", "method: snip_momentum"), "method: snip_momentum is not", pruned("sparse", "method: l1")),
+        Said(
+            pruned("sparse", "method: snip_momentum"),
+            "snip_momentum compares the blocks of all layers, and has no groups",
+            pruned("sparse", "method: l1"),
+        ),
         Said(pruned("sparse", params="dense_ratio: 0"), "dense_ratio: must be > 0: 0", pruned("sparse")),
         Said(pruned("channel"), "channel_pruning.shared_parameters.enabled: is for convolutions"),
     ),
@@ -409,7 +413,13 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
         Said(pruned("head", "method: l1"), "method: must be"),
         Said(pruned("head"), "num_heads: is required"),
     ),
-    66: (compression("layer_reduction.teacher_layer=[1]", "layer_reduction.keep_number_layer=1"),),
+    66: (
+        Said(("compression_training.layer_reduction.enabled=true",), "layer_reduction.teacher: is required"),
+        Said(
+            ("compression_training.layer_reduction={enabled: true, teacher_layer: [1, 1, 1], keep_number_layer: 3}",),
+            "keep_number_layer: 3 is not num-layers",
+        ),
+    ),
     # monitors, profiling, autotuning
     67: (
         "components_have_libraries",

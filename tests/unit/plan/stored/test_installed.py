@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neox_checkpoints.inspecting import describe
 from neox_gpt.api import saved_run
 
 from neox_core.errors import CheckpointError, ConfigError, PluginError
@@ -97,8 +98,9 @@ def test_import_paths_of_a_checkpoint_are_not_used(write: Write, plan: RunPlan, 
 def test_sizes_that_the_stored_weights_cannot_have_are_refused(
     write: Write, catalog: Any, sizes: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(CheckpointError, match=said):
-        saved_run(write(lambda run: run["model"].update(sizes)), catalog)
+    for command in (saved_run, describe):
+        with pytest.raises(CheckpointError, match=said):
+            command(write(lambda run: run["model"].update(sizes)), catalog)
 
 
 @pytest.mark.parametrize("listed", [None, {}, [5], [{"kind": "weight", "name": [], "shape": ["x"]}]])
