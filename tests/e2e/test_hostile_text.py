@@ -83,6 +83,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 HEAVY: dict[str, tuple[str, ...]] = {
     "generate": ("--load", "{checkpoints}", "--prompt", EVIL),
     "checkpoint average": ("{checkpoints}", "--out", "{folder}/averaged"),
+    "checkpoint export-peft": ("{checkpoints}", "--out", "{folder}/adapters"),
     "checkpoint export-hf": ("{checkpoints}", "--out", "{folder}/exported"),
     "checkpoint import-hf": ("{hf}", "--out", "{folder}/imported", "--family", "gpt_neox"),
     "data inspect": ("{data}", "--vocab-file", "{vocabulary}", "--tokenizer-type", "HFTokenizer", "--samples", "1"),

@@ -41,6 +41,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "curriculum": {"position": "rotary", "curriculum": True, "recompute": {"layers": 1}, "accumulation": 2},
     "documents": {"reset_position_ids": True, "reset_attention_mask": True, "eod_mask_loss": True},
     "mixers": {"mixers": True, "position": "rotary", "reset_attention_mask": True, "reset_position_ids": True},
+    "counted": {"counts": [["layers.1.mlp.*", 0.0], ["*.bias", 3.0], ["embedding.*", 2.0]], "accumulation": 2},
     "shared": {"num_layers": 4, "num_unique_layers": 2, "norm": "rmsnorm", "tie_embeddings": False},
 }
 
@@ -101,15 +102,15 @@ ONLY = {
     "tp2kept": ("recompute",),
     "tp2sp": ("plain", "llama", "rpe", "recompute", "documents", "mixers"),
     "dp2": (*EACH, "curriculum", "documents"),
-    "dp2z1": (*EACH, "documents"),
-    "dp2z2": EACH,
-    "dp2z3": (*EACH, "mixers"),
-    "pp2z1": ("shared",),
+    "dp2z1": (*EACH, "documents", "counted"),
+    "dp2z2": (*EACH, "counted"),
+    "dp2z3": (*EACH, "mixers", "counted"),
+    "pp2z1": ("shared", "counted"),
     "pp2deepspeed": ("recompute", "rpe"),
     "tp2compiled": ("plain",),
     "pp2compiled": ("plain",),
     "tp2pp2": (*EACH, "mixers"),
-    "tp2dp2z1": ("documents",),
+    "tp2dp2z1": ("documents", "counted"),
 }
 
 CASES = [

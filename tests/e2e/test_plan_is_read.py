@@ -15,9 +15,10 @@ import pytest
 import tokenizers
 from attrs import evolve
 from attrs import fields as fields_of
-from changed_keys import answer_to, asking, changed_fields, changes, keys
+from changed_keys import changes, keys
 from neox_author.testing import build, load_only
 from neox_elasticity.settings import ElasticityBlock
+from plan_answers import answer_to, asking, changed_fields
 
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.loader import load_plugins
@@ -91,6 +92,13 @@ RUNS: dict[str, dict[str, Any]] = {
             "schedule_config": {"total_curriculum_step": 10, "difficulty_step": 8, "root_degree": 2},
         },
     },
+    "encoder": {
+        **PLAIN,
+        "architecture": "bert",
+        "objective": "masked-lm",
+        **{f"{each}-token-id": at for at, each in enumerate(("cls", "sep", "mask", "pad"), 120)},
+    },
+    "curvature": {**PLAIN, "eigenvalue": {"enabled": True, "verbose": True}},
     "text": {
         **PLAIN,
         "data-impl": "text",
@@ -140,7 +148,7 @@ SLOTS: dict[str, dict[str, dict[str, Any]]] = {
     "position": {"position": {"pos-emb": "{name}"}},
     "sparse layout": {"sparse layout": {"sparsity": "all", "sparse_attention": {"mode": "{name}", "block": 8}}},
     "monitor": {"monitor": {"{name}": {"enabled": True}}},
-    "callback": {"callback": {"{name}": {"enabled": True}}},
+    "callback": {"callback": {}},
 }
 """What a run chooses one of, by the kinds that offer it: each component with settings is chosen in some run."""
 TALK = {"lr": 1e-3, "cuda_aware": False, "comm_backend_name": "gloo"}
@@ -149,7 +157,7 @@ ONE_BIT = {
     "OneBitLamb": {"freeze_step": 2, "coeff_beta": 0.1},
     "ZeroOneAdam": {"var_freeze_step": 2, "local_step_clipper": 2},
 }
-CYCLE = {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-3, "cycle_momentum": False}
+CYCLE = {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-3}
 CYCLE |= {"cycle_first_step_size": 1, "decay_step_size": 1, "decay_lr_rate": 0.1}
 NEEDS: dict[str, dict[str, Any]] = {
     "staged": {"lr-stages": [{"style": "cosine", "share": 0.5, "to": 1e-4}, {"style": "linear", "share": 0.5}]},
@@ -157,6 +165,8 @@ NEEDS: dict[str, dict[str, Any]] = {
         "scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 4, "warmup_num_steps": 1}}
     },
     "spike_guard": {"spike_guard": {"enabled": True, "least": 2}},
+    "ema": {"ema": {"enabled": True}},
+    "autoresume": {"adlr-autoresume": True, "adlr-autoresume-interval": 1, "autoresume-command": ["echo"]},
     "elasticity": {
         "train_micro_batch_size_per_gpu": None,
         "elasticity": {"enabled": True, "max_train_batch_size": 8, "micro_batch_sizes": [1, 2]},
@@ -170,26 +180,41 @@ DEEPSPEED = ("CPU_Adam", *ONE_BIT, "1Cycle", "OneCycle")
 ONLINE = ("comet", "wandb")
 """Monitors that send what they are told."""
 LAUNCHING = ("log_dir", "meet_timeout", "host_timeout", "end_timeout")
+TAKEN = ("teacher", "keep_number_layer", "teacher_layer", "other_module_name")
 OTHERS: dict[str, tuple[str, ...]] = {
     "the host, which starts the ranks": (
         *("ClusterPlan.hosts", "ClusterPlan.local_rank", "ClusterPlan.master_addr", "ClusterPlan.master_port"),
         *("ClusterPlan.threads_per_rank", "Host.devices", "Host.name", "Host.slots"),
         *(f"{kind}.{name}" for kind in ("LauncherSettings", "HostSettings") for name in LAUNCHING),
-        *("HostSettings.launcher_env", "SlurmSettings.launcher_env"),
+        *(f"HostSettings.launcher_{name}" for name in ("env", "program", "args")),
+        *(f"SlurmSettings.launcher_{name}" for name in ("env", "program", "args")),
         *("RunPlan.engine_component", "RunPlan.launcher", "RunPlan.format"),
-        *(f"SlurmSettings.{name}" for name in ("account", "comment", "log_dir")),
+        *(f"SlurmSettings.{name}" for name in ("account", "comment", "log_dir", "partition")),
         *(f"SlurmSettings.{name}" for name in ("meet_timeout", "host_timeout", "end_timeout")),
     ),
     "the host, which plans what is enabled": (
         *("CsvBlock.enabled", "TensorBoardBlock.enabled", "SpikeGuardBlock.enabled", "SeqlenBlock.enabled"),
         *("SeqlenBlock.curriculum_type", "EmaBlock.enabled", "ElasticitySettings.elasticity"),
+        *("AutoresumeSettings.adlr_autoresume", "EigenvalueBlock.enabled"),
         *(f"ElasticityBlock.{each.name}" for each in fields_of(ElasticityBlock)),
     ),
     "a run with a spike, in plugins/neox-spike-guard/tests": (
         *(f"SpikeGuardBlock.{name}" for name in ("after", "before", "most")),
     ),
+    "a run with a teacher, or one that prunes blocks, in plugins/neox-compression/tests": (
+        *(f"LayerReduction.{name}" for name in TAKEN),
+        *(f"SparseShared.{name}" for name in ("schedule_offset_end", "schedule_offset_stride", "block_pattern")),
+        *(
+            "SparseShared.dense_ratio",
+            "ShrinkingGroup.related_modules",
+            "DistillationBlock.teacher",
+            "DistillationBlock.weight",
+        ),
+        "DistillationBlock.temperature",
+    ),
     "the plan's own methods, which a rank calls": (
         *("CheckpointPlan.load", "CheckpointPlan.stores", "GPTPlan.make_vocab_size_divisible_by"),
+        "BertPlan.make_vocab_size_divisible_by",
         *("BatchPlan.data_parallel", "BatchPlan.ramp"),
     ),
     "a rank that finds another schedule, or no checkpoint": ("CheckpointPlan.schedules", "CheckpointPlan.resume"),
@@ -199,13 +224,11 @@ OTHERS: dict[str, tuple[str, ...]] = {
     ),
     "a kernel that was chosen or cannot run, in plugins/neox-kernels/tests": ("KernelPlan.key", "KernelPlan.reference"),
     "other mixers than softmax attention": ("GPTPlan.mixer_facts",),
-    "rules, which refuse what is not its default": (
-        *(f"{name}.cuda_aware" for name in ONE_BIT_SETTINGS),
-        *(
-            f"OneCycleSettings.{name}"
-            for name in ("cycle_momentum", "cycle_min_mom", "cycle_max_mom", "decay_mom_rate")
-        ),
+    "`neox generate`": ("MixerFacts.decodes",),
+    "an encoder with a tokenizer, in plugins/neox-bert/tests; one with layouts is refused": (
+        *("BertPlan.tokenizer", "BertPlan.layouts"),
     ),
+    "rules, which refuse what is not its default": (*(f"{name}.cuda_aware" for name in ONE_BIT_SETTINGS),),
     "monitors that send what they are told, in plugins/neox-monitors/tests": (
         *(f"CometBlock.{name}" for name in ("workspace", "project", "samples_log_interval", "experiment_name")),
         *(f"CometBlock.{name}" for name in ("tags", "others", "experiment_key", "online", "mode")),

@@ -1,48 +1,25 @@
-"""For each implemented key another value, and what it needs beside it to act; what then becomes of a small config.
+"""For each implemented key another value, and what it needs beside it to act.
 
 A new key is found by itself; where its value cannot be guessed, or it needs something beside it, the tables say so.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
-import attrs
-import pytest
-from attrs import evolve, frozen
-from neox_deepspeed.config.rules import offload
 from neox_reference.keys import Key, own_keys
+from plan_answers import CPU, GPU, Sets
 
-from neox_core.config.problem import Problem
-from neox_core.config.report import ProblemsError
-from neox_core.config.schema.convert import block_of, fields_of
-from neox_core.hooks.component import load_path
+from neox_core.config.schema.convert import block_of
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine
-from neox_core.plan.resolve import prepare_run
-from neox_core.plan.runfile import ComponentRef, RunPlan
 
-CPU, GPU = Machine(0, 4), Machine(4, 4)
-CONFIG = """\
-num-layers: 4
-hidden-size: 64
-num-attention-heads: 4
-max-position-embeddings: 32
-seq-length: 32
-data-impl: mmap
-padded-vocab-size: 256
-train-iters: 100
-train_micro_batch_size_per_gpu: 4
-optimizer: {type: Adam, params: {lr: 1e-3}}
-"""
-Sets = tuple[str, ...]
-
-MOMENTA = ("cycle_min_mom", "cycle_max_mom", "decay_mom_rate")
+REDUCTION = "compression_training.layer_reduction"
+BLOCKWISE = "compression_training.sparse_pruning.shared_parameters"
+ROWS, HEADS, CHANNELS = (f"compression_training.{each}_pruning" for each in ("row", "head", "channel"))
 # value of a key where none follows from its type
 VALUES = {
     "hidden_size": "128",
+    "num_tokentypes": "1",
     "max_position_embeddings": "64",
     "norm": "rmsnorm",
     "pos_emb": "rotary",
@@ -53,6 +30,16 @@ VALUES = {
     "mlp_type": "[[[regular], all]]",
     "model_changes": "[lora]",
     "compression_training.head_pruning.shared_parameters.method": "topk",
+    f"{REDUCTION}.teacher": "TEACHER/step-00000001",
+    f"{REDUCTION}.keep_number_layer": "4",
+    f"{REDUCTION}.teacher_layer": "[0, 0, 1, 1]",
+    f"{REDUCTION}.other_module_name": "[embedding]",
+    f"{BLOCKWISE}.block_pattern": "2x2",
+    f"{BLOCKWISE}.schedule_offset_end": "8",
+    f"{ROWS}.different_groups.<group>.related_modules": "[[mlp.down]]",
+    f"{HEADS}.different_groups.<group>.related_modules": "[[attention.qkv]]",
+    f"{CHANNELS}.different_groups.<group>.related_modules": "[[mlp.down]]",
+    "distillation.teacher": "TEACHER/step-00000001",
     "attention_config": "[[[dense], all]]",
     "sparse_attention": "{block: 8}",
     "optimizer.type": "SGD",
@@ -88,6 +75,7 @@ VALUES = {
     "num_gpus": "2",
     "monitors": "[console]",
     "callbacks": "[spike_guard]",
+    "autoresume_command": "[date]",
     "evaluators": "[perplexity_by_dataset]",
     "plugins.require": "[neox-adam]",
     "comms_logger.prof_ops": "[broadcast]",
@@ -105,7 +93,7 @@ VALUES = {
     "curriculum_learning.min_difficulty": "16",
     "curriculum_learning.schedule_type": "fixed_root",
     "distributed_backend": "gloo",
-    **{f"scheduler.params.{key}": "0.5" for key in MOMENTA},
+    **{f"scheduler.params.{key}": "0.5" for key in ("cycle_min_mom", "cycle_max_mom", "decay_mom_rate")},
     "autotuning.arg_mappings": "{}",
     "use_bias_in_attn_output": "false",
     "rotary_emb_base_in_windows": "500.0",
@@ -129,7 +117,7 @@ TWO = ("num_gpus=2", "device=cpu")
 
 ONE_BIT = "cuda_aware: false, comm_backend_name: gloo"
 ONE_BITS = ("OneBitAdam", "ZeroOneAdam", "OneBitLamb")
-CYCLE = "cycle_min_lr: 1e-4, cycle_max_lr: 1e-3, cycle_momentum: false"
+CYCLE = "cycle_min_lr: 1e-4, cycle_max_lr: 1e-3"
 LENGTHS = "total_curriculum_step: 10, difficulty_step: 8"
 EASY = f"min_difficulty: 8, max_difficulty: 32, schedule_type: fixed_linear, schedule_config: {{{LENGTHS}}}"
 ELASTIC = "max_train_batch_size: 8, micro_batch_sizes: [1, 2]"
@@ -139,6 +127,8 @@ LONGER = ("rotary_scaling_factor=2", "rotary_original_positions=8")
 LLAMA_3, YARN = ("rotary_scaling=llama3", *LONGER), ("rotary_scaling=yarn", *LONGER)
 
 # path of a key, or of a block around it -> what it needs to act; the longest counts
+SPECIAL = ("cls", "sep", "mask", "pad")
+ENCODER = ("architecture=bert", "objective=masked-lm", *(f"{each}_token_id={at}" for at, each in enumerate(SPECIAL, 1)))
 COMPRESSED = "compression_training.weight_quantization"
 INPUTS = "compression_training.activation_quantization"
 BESIDE: dict[str, Sets] = {
@@ -153,6 +143,28 @@ BESIDE: dict[str, Sets] = {
         )
         for each in ("sparse", "row", "channel")
     },
+    REDUCTION: (f"{REDUCTION}.enabled=true", f"{REDUCTION}.teacher=TEACHER", f"{REDUCTION}.teacher_layer=[3, 2, 1, 0]"),
+    f"{REDUCTION}.enabled": (f"{REDUCTION}.teacher=TEACHER", f"{REDUCTION}.teacher_layer=[3, 2, 1, 0]"),
+    **{
+        f"{BLOCKWISE}.{key}": (
+            f"{BLOCKWISE}.enabled=true",
+            f"{BLOCKWISE}.method=snip_momentum",
+            f"{BLOCKWISE}.schedule_offset_end=6",
+        )
+        for key in ("schedule_offset_end", "schedule_offset_stride", "block_pattern", "dense_ratio")
+    },
+    f"{ROWS}.different_groups.<group>.related_modules": (
+        f"{ROWS}.shared_parameters.enabled=true",
+        f"{ROWS}.different_groups.<group>.modules=[mlp.up]",
+    ),
+    f"{HEADS}.different_groups.<group>.related_modules": (
+        f"{HEADS}.shared_parameters={{enabled: true, num_heads: 4}}",
+        f"{HEADS}.different_groups.<group>.modules=[attention.output]",
+    ),
+    "distillation": ("objective=distillation", "distillation.teacher=TEACHER"),
+    **dict.fromkeys((f"{each}_token_id" for each in SPECIAL), ENCODER),
+    **dict.fromkeys(("sentence_pairs", "mask_prob", "short_seq_prob"), ENCODER),
+    "num_tokentypes": (*ENCODER, "sentence_pairs=none"),
     "compression_training.head_pruning.shared_parameters.enabled": (
         "compression_training.head_pruning.different_groups={g: {modules: [attention.output]}}",
         "compression_training.head_pruning.shared_parameters.num_heads=4",
@@ -231,6 +243,8 @@ BESIDE: dict[str, Sets] = {
     **dict.fromkeys(("save_interval", "keep_last_n_checkpoints"), ("save=out", "save_interval=5")),
     **dict.fromkeys(("finetune", "no_load_optim", "no_load_rng"), ("load=in",)),
     **dict.fromkeys(("callbacks", "spike_guard.enabled"), ("save=out", "save_interval=5")),
+    "adlr_autoresume": ("save=out", "autoresume_command=[echo]"),
+    "autoresume_command": ("adlr_autoresume=true", "save=out"),
     "elasticity.enabled": (f"elasticity={{{ELASTIC}, ignore_non_elastic_batch_info: true}}",),
     "evaluators": ("eval_iters=1", "eval_interval=1"),
     "hostfile": ("launcher=pdsh",),
@@ -250,6 +264,10 @@ BESIDE: dict[str, Sets] = {
     "rampup_batch_size": ("gradient_accumulation_steps=2",),
     "optimizer.params.nesterov": ("optimizer.params.momentum=0.5",),
     "sparse_attention.num_different_global_patterns": ("sparse_attention.different_layout_per_head=true",),
+}
+CALLBACKS: dict[str, Sets] = {
+    "elasticity": ("num_gpus=2", "train_micro_batch_size_per_gpu=null", f"elasticity={{enabled: true, {ELASTIC}}}"),
+    "autoresume": ("adlr_autoresume=true", "save=out", "autoresume_command=[echo]"),
 }
 # kind of component -> how one is chosen
 COMPONENT: dict[str, Callable[[str], Sets]] = {
@@ -271,15 +289,13 @@ COMPONENT: dict[str, Callable[[str], Sets]] = {
         *(("merge_file=b",) if name[:4] == "GPT2" else ()),
     ),
     "monitor": lambda name: (f"{name}.enabled=true",),
-    "callback": lambda name: (
-        ("num_gpus=2", "train_micro_batch_size_per_gpu=null", f"elasticity={{enabled: true, {ELASTIC}}}")
-        if name == "elasticity"
-        else (f"{name}.enabled=true", "save=out", "save_interval=5")
-    ),
+    "callback": lambda name: CALLBACKS.get(name, (f"{name}.enabled=true", "save=out", "save_interval=5")),
 }
 # keys of which no run takes another value than the default, or not without another key
 REFUSED = {
     "comet.api_key",
+    "eigenvalue.layer_name",
+    f"{REDUCTION}.module_name_prefix",
     "compression_training.channel_pruning.shared_parameters.enabled",
     "compression_training.head_pruning.shared_parameters.method",
     "sparse_attention.attention",
@@ -288,7 +304,6 @@ REFUSED = {
     "autotuning.mp_size",
     "comms_logger.prof_all",
     "elasticity.model_parallel_size",
-    *(f"scheduler.params.{key}" for key in (*MOMENTA, "cycle_momentum")),
     "curriculum_learning.schedule_type",
     "curriculum_learning.max_difficulty",
     *(f"curriculum_learning.schedule_config.{key}" for key in ("root_degree", "difficulty", "max_step")),
@@ -309,65 +324,6 @@ HOLDS = {
     "curriculum_learning.curriculum_type",
     "torch_autocast.dtype",  # bfloat16 and bf16
 }
-
-
-@frozen
-class Answer:
-    """What becomes of a config: a plan, None where there is none, and what is said."""
-
-    plan: RunPlan | None
-    said: tuple[Problem, ...]
-
-
-@contextmanager
-def asking(folder: Path) -> Iterator[Callable[[Sets, Machine], Answer]]:
-    """`--set`s to their answer, each asked once. folder: an empty one, for the files that keys name."""
-    catalog = load_plugins()
-    for library in ("tensorboard", "triton", "wandb", "comet_ml", "xgboost"):  # looked for, and not imported
-        (folder / f"{library}.py").touch()
-    (folder / "libaio.h").touch()
-    (folder / "hosts").write_text("a slots=2\nb slots=2\n")
-    (folder / "c.yml").write_text(CONFIG)
-
-    @cache
-    def _ask(sets: Sets, machine: Machine) -> Answer:
-        data = () if any(each.startswith("train_data_paths") for each in sets) else ("data_path=none",)
-        last = {each.partition("=")[0]: each.replace("HOSTS", str(folder / "hosts")) for each in (*data, *sets)}
-        try:
-            run = prepare_run([folder / "c.yml"], [*last.values()], catalog=catalog, machine=machine, start=False)
-        except ProblemsError as error:
-            return Answer(None, tuple(error.problems))
-        return Answer(_without_idle(run.plan), run.notes)
-
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.syspath_prepend(folder)
-        monkeypatch.setattr(offload, "INCLUDES", (str(folder),))
-        yield _ask
-
-
-def _without_idle(plan: RunPlan) -> RunPlan:
-    """The plan without what DeepSpeed does not look at: at stage 0, all of zero_optimization but that stage."""
-    if plan.engine.get("zero_optimization", {}).get("stage") == 0:
-        return evolve(plan, engine={**plan.engine, "zero_optimization": {"stage": 0}})
-    return plan
-
-
-def answer_to(ask: Any, key: str, value: str, beside: Sets, machine: Machine) -> tuple[str, str]:
-    """("acts" | "noted" | "refused" | "silent", what is said)."""
-    before, after = ask(beside, machine), ask((*beside, f"{key}={value}"), machine)
-    assert before.plan is not None, [each.message for each in before.said if each.severity == "error"]
-    new = [each for each in after.said if each not in before.said]
-    if after.plan is None:
-        return "refused", next(each.message for each in new if each.severity == "error")
-    about = [each.message for each in new if _is_about(each, key)]
-    if about:
-        return "noted", about[0]
-    return ("acts" if changed_fields(before.plan, after.plan) else "silent"), ""
-
-
-def _is_about(problem: Problem, key: str) -> bool:
-    said = problem.key.replace("-", "_")
-    return said == key or key.startswith(f"{said}.") or key.rpartition(".")[2] in problem.message
 
 
 def value_of(key: Key) -> str:
@@ -403,7 +359,7 @@ def beside_of(key: Key) -> Sets:
     """What a key needs to act: for a setting, its component."""
     kind, _, name = key.part.rpartition(" ")
     if kind in COMPONENT:
-        first = () if key.path.endswith(".enabled") else COMPONENT[kind](name)
+        first = () if key.path.endswith(".enabled") or key.path == "adlr_autoresume" else COMPONENT[kind](name)
         return (*first, *BESIDE.get(key.path, ()))
     parts = key.path.split(".")
     around = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
@@ -421,38 +377,3 @@ def changes(key: Key) -> tuple[str, str, Sets, Machine]:
     beside = beside_of(key)
     gpu = "device=cuda" in beside or "fp16.enabled=true" in beside
     return key.path.replace("<metric>", "seqlen"), value_of(key), beside, GPU if gpu else CPU
-
-
-def changed_fields(before: Any, after: Any, owner: str = "") -> set[str]:
-    """`Class.field` of each field of a plan, or of the settings of a component, in which two plans differ.
-
-    Of the engine's values, each is named by its path: `engine.zero_optimization.stage`.
-    """
-    if before == after:
-        return set()
-    if isinstance(before, ComponentRef) and isinstance(after, ComponentRef):
-        if before.settings_class is None or evolve(before, settings={}) != evolve(after, settings={}):
-            return {owner}
-        return _changed_settings(load_path(before.settings_class), before.settings, after.settings)
-    if owner.startswith("engine") and {type(before), type(after)} <= {dict, type(None)}:
-        before, after = before or {}, after or {}
-        names = {*before, *after}
-        return {each for name in names for each in changed_fields(before.get(name), after.get(name), f"{owner}.{name}")}
-    if isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
-        return {each for pair in zip(before, after, strict=True) for each in changed_fields(*pair, owner)}
-    if attrs.has(type(before)) and type(before) is type(after):
-        names = [each.name for each in attrs.fields(type(before))]
-        owners = {name: "engine" if name == "engine" else f"{type(before).__name__}.{name}" for name in names}
-        pairs = ((getattr(before, name), getattr(after, name), owners[name]) for name in names)
-        return {each for pair in pairs for each in changed_fields(*pair)}
-    return {owner}
-
-
-def _changed_settings(kind: type, before: dict[str, Any], after: dict[str, Any]) -> set[str]:
-    found: set[str] = set()
-    for each in fields_of(kind):
-        one, other, block = before.get(each.name), after.get(each.name), block_of(each.type)
-        if one != other:
-            inside = isinstance(one, dict) and isinstance(other, dict) and block is not None
-            found |= _changed_settings(block, one, other) if inside else {f"{kind.__name__}.{each.name}"}
-    return found
