@@ -14,13 +14,24 @@ FILE = Path(__file__).with_name("results.csv")
 COLUMNS = ("date", "commit", "machine", "versions", "benchmark", "case", "unit", "runs", "p20", "median", "p80")
 
 
+def _commit() -> str:
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=FILE.parent, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
+
+
+COMMIT = _commit()
+"""Asked before the first row is written, which changes the tree."""
+
+
 def append_row(benchmark: str, case: str, unit: str, values: Sequence[float]) -> None:
     """Add one row: the 20th, 50th and 80th percentile of `values`, and print it."""
     fifths = quantiles(values, n=10, method="inclusive") if len(values) > 1 else list(values) * 9
     p20, median, p80 = (f"{fifths[index]:.4g}" for index in (1, 4, 7))
     row = (
         datetime.now(timezone.utc).date().isoformat(),
-        _commit(),
+        COMMIT,
         _machine(),
         _versions(),
         benchmark,
@@ -38,13 +49,6 @@ def append_row(benchmark: str, case: str, unit: str, values: Sequence[float]) ->
             writer.writerow(COLUMNS)
         writer.writerow(row)
     print(f"{benchmark:12} {case:32} {median:>10} {unit}  ({p20} .. {p80}, {len(values)} runs)")
-
-
-def _commit() -> str:
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=FILE.parent, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
 
 
 def _machine() -> str:

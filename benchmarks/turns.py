@@ -121,15 +121,15 @@ def neox_train(
 
 
 def take_turns(
-    contenders: Mapping[str, Contender], warm_up: int, rounds: int, steps: int, tokens: int
+    contenders: Mapping[str, Contender], uncounted: int, rounds: int, steps: int, tokens: int
 ) -> dict[str, list[float]]:
-    """Tokens per second of each contender in each round, after `warm_up` steps of each that do not count.
+    """Tokens per second of each contender in each round, after `uncounted` steps of each that do not count.
 
     steps: of a turn. tokens: of a step. All end here, come what may.
     """
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     try:
-        warm_up(list(contenders.values()), warm_up)
+        warm_up(list(contenders.values()), uncounted)
         for index in range(rounds):
             for name in _from(index, list(contenders)):
                 rates[name].append(steps * tokens / contenders[name].turn(steps))
