@@ -31,6 +31,11 @@ class Subcommand:
     help: str
 
 
+ONE_FILE = "neox.one_file"
+"""The group of the entry point of a package that makes plugins of the files in a folder, for this process and those
+that it starts. It leaves a line for each in the click context, under `offered.NOTES`.
+"""
+
 SUBCOMMANDS = {
     "train": Subcommand("neox_core.cli.train:train", "Train a model from one or more config files."),
     "config": Subcommand("neox_core.cli.config:config", "Check config files, show the plan that follows from them."),
@@ -142,9 +147,13 @@ def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> N
 
 def _use_folder(ctx: click.Context, parameter: click.Parameter, folder: Path | None) -> None:
     if folder is not None:
-        from neox_core.cli.plugins_dir import use_folder  # with the loader 50 ms that others need not pay
+        from importlib.metadata import entry_points
 
-        use_folder(ctx, parameter, folder)
+        point = next(iter(entry_points(group=ONE_FILE)), None)
+        if point is None:
+            message = "--plugins-dir: no installed package reads plugins of one file"
+            raise UsageError(message, hint="docs/plugins/one-file.md names one")
+        point.load()(ctx, folder)
 
 
 @click.group(cls=NeoxGroup, context_settings={"help_option_names": ["-h", "--help"]})

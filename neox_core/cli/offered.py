@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 OFFER = "neox_core.offer"
 """Where a click context keeps the plugin's offer that its command is."""
+NOTES = "neox_core.notes"
+"""Where it keeps lines that `neox plugins list` shows."""
 
 
 def offered(catalog: "Catalog | None", own: Container[str], group: str = "") -> "dict[str, Entry]":

@@ -8,8 +8,7 @@ from itertools import groupby
 import click
 from attrs import asdict, frozen
 
-from neox_core.cli.offered import OpenGroup
-from neox_core.cli.plugins_dir import places
+from neox_core.cli.offered import NOTES, OpenGroup
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.loader import load_plugins
 from neox_core.hooks.registry import Registry
@@ -49,7 +48,7 @@ def list_plugins(ctx: click.Context, kind: str | None, as_json: bool) -> None:
     if kind is not None:
         kind = _kind(kind, catalog.registry)
     rows = [row for row in _rows(catalog) if kind is None or row.kind in ("", kind)]
-    for line in places(ctx):
+    for line in ctx.meta.get(NOTES, ()):
         echo(f"note: {one_line(line)}", err=True)
     for said, hint in catalog.misnamed():
         echo(f"warning: {said}; {hint}", err=True)

@@ -9,42 +9,34 @@ import hashlib
 import importlib
 import os
 import sys
-from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
+from neox_core.cli.offered import NOTES
 from neox_core.errors import UsageError
 from neox_core.files import cache_folder, read_bytes, replacing
 from neox_core.hooks.component import GROUP
 from neox_core.hooks.installed import API
 
 MAX_BYTES, MAX_FILES = 1 << 20, 100
-PLACES = "neox_core.plugins_dir"
-"""Where a click context keeps (plugin, version, path) of each file."""
 
 
-def use_folder(ctx: click.Context, parameter: click.Parameter, folder: Path | None) -> None:
+def use_folder(ctx: click.Context, folder: Path) -> None:
     """Install the files of the folder for this process and those that it starts. Raises UsageError."""
-    if folder is None:
-        return
     try:
         files = sorted(file for file in folder.iterdir() if file.suffix == ".py" and file.name[0] not in "._")
         if not files or len(files) > MAX_FILES:
             raise UsageError(f"--plugins-dir {folder}: has {len(files)} files *.py, not 1 to {MAX_FILES}")
-        ctx.meta[PLACES] = [_install(file) for file in files]
+        ctx.meta[NOTES] = [_install(file) for file in files]
     except OSError as error:
         raise UsageError(f"--plugins-dir {error.filename or folder}: {error.strerror or error}") from error
 
 
-def places(ctx: click.Context) -> Iterator[str]:
-    """A line for each file: the plugin, its version, and where it is."""
-    return (f"{name} {version} is {path}" for name, version, path in ctx.meta.get(PLACES, ()))
-
-
-def _install(file: Path) -> tuple[str, str, Path]:
+def _install(file: Path) -> str:
+    """Install one file. Returns a line: the plugin, its version, and where it is."""
     name, source = file.stem, read_bytes(file, MAX_BYTES)
     if not name.isidentifier() or not name.isascii():
         raise UsageError(f"{file}: its name is not that of a module", hint="rename it, such as my_norm.py")
@@ -68,7 +60,7 @@ def _install(file: Path) -> tuple[str, str, Path]:
     known = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([*([known] if known else []), str(home)])
     importlib.invalidate_caches()
-    return name, version, file.resolve()
+    return f"{name} {version} is {file.resolve()}"
 
 
 def _refuse_taken(file: Path, copy: Path) -> None:
