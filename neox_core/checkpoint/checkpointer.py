@@ -30,12 +30,13 @@ from neox_core.checkpoint.write import (
 )
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import to_json
-from neox_core.plan.stored.remote import Remote, checkpoint_to_load, find_at, open_stores
 from neox_core.plan.stored.saved import find_checkpoint, require_checkpoint, step_of
 from neox_core.plan.stored.schedule import schedule_terms
+from neox_core.plan.stored.stores import checkpoint_to_load, find_at, open_stores
 
 if TYPE_CHECKING:
     from neox_core.contracts.engine import Storage
+    from neox_core.contracts.store import StoredCheckpoints
     from neox_core.parallel.context import BuildContext
     from neox_core.plan.runfile import RunPlan
 
@@ -89,7 +90,7 @@ class Checkpointer:
             shutil.rmtree(written, ignore_errors=True)
         return final if store is None else f"{store.url}/{name}"
 
-    def _own(self, store: Remote) -> None:
+    def _own(self, store: StoredCheckpoints) -> None:
         """Refuse further saves of a run that was started before this one in the same place."""
         self._on_all_ranks(lambda: store.own() if self._rank == 0 else None)
         self._on_all_ranks(lambda: store.join() if self._rank else None)
@@ -113,7 +114,7 @@ class Checkpointer:
         return self._load(folder, own=own)
 
     def _load(self, folder: Path, *, own: bool) -> Resumed:
-        """Load the checkpoint in a folder, or that of a store which `Remote.find` has found."""
+        """Load the checkpoint in a folder, or that of a store which `StoredCheckpoints.find` has found."""
         found = self._loaded(folder, own=own)
         plan = self._plan.checkpoint
         saves = Path(plan.save or "") if self._store is None else self._store.folder

@@ -20,8 +20,7 @@ from neox_core.checkpoint.tensor_file import DTYPES, Seal, write_bytes, write_te
 from neox_core.contracts.optim import AveragingOptimizer
 from neox_core.errors import CheckpointError
 from neox_core.files import replacing
-from neox_core.plan.stored.remote import rank_note
-from neox_core.plan.stored.saved import LATEST, MANIFEST, RUN, STATE, latest_name, latest_text, step_folders
+from neox_core.plan.stored.saved import LATEST, MANIFEST, RUN, STATE, latest_name, latest_text, rank_note, step_folders
 
 if TYPE_CHECKING:
     from neox_core.contracts.engine import Storage

@@ -55,6 +55,7 @@ from neox_core.contracts.optim import Optimizer as Optimizer
 from neox_core.contracts.optim import OptimizerRun as OptimizerRun
 from neox_core.contracts.optim import ScheduleShape as ScheduleShape
 from neox_core.contracts.store import Store as Store
+from neox_core.contracts.store import StoredCheckpoints as StoredCheckpoints
 
 if not TYPE_CHECKING:  # else every name would be there, of any type
 

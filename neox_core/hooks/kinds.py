@@ -39,7 +39,7 @@ class Kind:
       are read for docs/hooks.md and not imported.
     * kit: kinds of plugins: import path of the check that the contract holds, `check(catalog, name, **settings)`.
     * help: kinds of plugins: what docs/hooks.md says of the hook.
-    * plans: kinds of the core only: whether its planner makes a part of the plan, so that every component has one.
+    * plans: kinds of the core only: whether a run needs its planner, so that every component has one, and the plan too.
     * names_others: kinds of the core only: whether its planner names components of other kinds by keys of the config.
     * comes_with: kinds of the core only: the kind whose chosen component names one of this kind where no key does.
     """
@@ -84,7 +84,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("monitor", "neox_monitors", key="monitors", many=True),
     Kind("callback", "neox_callbacks", key="callbacks", many=True),
     Kind("evaluator", "neox_evaluators", key="evaluators", many=True),
-    Kind("store", "neox_stores", many=True, light=True, named_by="neox_core.config.stores:named_stores"),
+    Kind("store", "neox_stores", many=True, light=True, plans=True, named_by="neox_core.config.stores:named_stores"),
     Kind("dialect", "neox_dialects", light=True),
     Kind("command", "neox_commands"),
 )

@@ -1,5 +1,5 @@
 """What is stored of a plan: reading it from a run's folder, a checkpoint or a store.
 
 * saved: the folders and files of a run; earlier: their older forms; installed: a stored plan with today's components
-* remote: checkpoints in a store; schedule: what a run keeps of its learning rate
+* stores: the checkpoint that a run starts from, also in a store; schedule: what a run keeps of its learning rate
 """

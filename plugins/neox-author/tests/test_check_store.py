@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 from neox_author.testing import check_store
 from neox_author.testing.clauses import heard
 
 from neox_core.hooks.component import GROUP
 from neox_core.hooks.loader import load_plugins
+from neox_core.hooks.registry import Registry
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/plugins/store.md").read_text("utf-8")
 FILES = dict(re.findall(r"^`([\w./]+)`:\n\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
@@ -191,6 +193,15 @@ def test_a_fault_is_named(store: Any, monkeypatch: pytest.MonkeyPatch, fault: An
     with pytest.raises(AssertionError) as raised:
         check_store(catalog, "sqlite")
     assert str(raised.value).startswith(FAULTS[fault])
+
+
+def test_a_store_without_a_planner_is_named(store: Any) -> None:
+    catalog, _ = store
+    (entry,) = catalog.registry.offers("store", "sqlite")
+    registry = Registry()
+    registry.add(evolve(entry, component=evolve(entry.component, planner=None)))
+    with pytest.raises(AssertionError, match="its Component names a planner"):
+        check_store(evolve(catalog, registry=registry), "sqlite")
 
 
 def test_a_store_that_needs_a_server_says_how_it_is_tested(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,13 @@ pytest.importorskip("moto", reason="pip install 'moto[server]' tests against an 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from neox_author.testing import check_store, load_only
-from neox_fsspec import objects
+from neox_fsspec import checkpoints, objects
 from server import KEYS, s3_server
 from uploads import URL, remote
 
 from neox_core.errors import CheckpointError
-from neox_core.plan.stored import remote as remotes
-from neox_core.plan.stored.saved import RUN, STATE
+from neox_core.plan.runfile import StorePlan
+from neox_core.plan.stored.saved import RUN, STATE, seals_of
 
 KILLS = 30
 
@@ -63,7 +63,7 @@ def whole(folder: Path) -> int:
     reader = remote(folder / "reader")
     found = reader.find()
     assert found is not None
-    seals = remotes.seals_of(found)
+    seals = seals_of(found)
     assert len(seals) == 5
     for file, seal in seals.items():
         assert reader.fetch(found, file, *seal).stat().st_size == seal[0]
@@ -105,7 +105,7 @@ def test_uploads_that_are_killed_leave_the_last_checkpoint(tmp_path: Path) -> No
 
 def test_no_message_repeats_a_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     secret = KEYS["AWS_SECRET_ACCESS_KEY"]
-    monkeypatch.setattr(remotes, "WAITS_S", (0.0,))
+    monkeypatch.setattr(checkpoints, "WAITS_S", (0.0,))
     store = objects.s3("bucket/run", None)
 
     def fails(*args: object, **named: object) -> None:
@@ -120,13 +120,13 @@ def test_what_the_server_refuses_is_named_with_its_address(monkeypatch: pytest.M
     def find(url: str) -> str:
         from attrs import evolve
 
-        plan = evolve(remotes.StorePlan(URL, remote(tmp_path)._component, str(tmp_path / "reader")), url=url)
+        plan = evolve(StorePlan(URL, remote(tmp_path)._component, str(tmp_path / "reader")), url=url)
         with pytest.raises(CheckpointError) as raised:
-            remotes.Remote(plan).find()
+            checkpoints.Checkpoints(plan).find()
         return str(raised.value)
 
     assert find("s3://nowhere/run").startswith("cannot list s3://nowhere/run: FileNotFoundError: ")
-    monkeypatch.setattr(remotes, "WAITS_S", (0.0,))
+    monkeypatch.setattr(checkpoints, "WAITS_S", (0.0,))
     monkeypatch.setitem(objects.TIMEOUTS["config_kwargs"], "retries", {"max_attempts": 0})
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     said = find(URL)

@@ -13,16 +13,17 @@ import sys
 import time
 from pathlib import Path
 
+from neox_fsspec.checkpoints import Checkpoints
+
 from neox_core.plan.runfile import ComponentRef, StorePlan
-from neox_core.plan.stored.remote import Remote, rank_note
-from neox_core.plan.stored.saved import MANIFEST, RUN, STATE, sealed
+from neox_core.plan.stored.saved import MANIFEST, RUN, STATE, rank_note, sealed
 
 S3 = ComponentRef("store", "s3", "neox-fsspec", "0.1.0", "neox_fsspec.objects:s3")
 URL = "s3://bucket/run"
 
 
-def remote(folder: Path) -> Remote:
-    return Remote(StorePlan(URL, S3, str(folder)))
+def remote(folder: Path) -> Checkpoints:
+    return Checkpoints(StorePlan(URL, S3, str(folder)))
 
 
 def save(folder: Path, step: int, part: float) -> None:

@@ -14,8 +14,8 @@ from neox_core.hooks.install import require_modules
 from neox_core.plan.component import offered
 from neox_core.plan.runfile import StorePlan
 from neox_core.plan.stored.installed import installed
-from neox_core.plan.stored.remote import Remote, seals_of
-from neox_core.plan.stored.saved import DAMAGED, MANIFEST, RUN, find_checkpoint, read_run, read_sealed
+from neox_core.plan.stored.saved import DAMAGED, MANIFEST, RUN, find_checkpoint, read_run, read_sealed, seals_of
+from neox_core.plan.stored.stores import open_store
 from neox_gpt.config.plan import GPTPlan
 
 if TYPE_CHECKING:
@@ -55,16 +55,16 @@ def _copied(url: str, catalog: Catalog) -> Path | None:
         raise CheckpointError(f"an address of a store {message}", hint=hint)
     entry = catalog.find("store", protocol)
     require_modules(entry)
-    remote = Remote(StorePlan(url, offered(entry), str(cache_folder() / "stores" / protocol / place.lstrip("/"))))
-    folder = remote.find()
+    store = open_store(StorePlan(url, offered(entry), str(cache_folder() / "stores" / protocol / place.lstrip("/"))))
+    folder = store.find()
     if folder is None:
         return None
-    for other in set(remote.folder.glob("step-*")) - {folder}:
+    for other in set(store.folder.glob("step-*")) - {folder}:
         shutil.rmtree(other, ignore_errors=True)
-    with remote.naming():
+    with store.naming():
         for file, seal in seals_of(folder).items():
             if ".optimizer." not in file:
-                content = remote.fetch(folder, file, *seal)
+                content = store.fetch(folder, file, *seal)
                 with replacing(folder / file) as new:
                     new.symlink_to(content.name)
     return folder

@@ -15,7 +15,7 @@ CONTRACTS: dict[str, tuple[str, ...]] = {
     "monitor": ("Monitor", "Measured"),
     "callback": ("Callback", "Ask"),
     "evaluator": ("Evaluator", "EvaluationRun"),
-    "store": ("Store",),
+    "store": ("Store", "StoredCheckpoints"),
     "dialect": ("Dialect",),
 }
 """Kind -> the Protocols of its target, the first that of every component."""
@@ -41,7 +41,8 @@ has `why_not_for`, with an argument of the architecture.""",
 settings.""",
     "evaluator": """Numbers of the model at evaluations. Chosen by `evaluators`, a list, or by `enabled` of their own
 settings.""",
-    "store": "Named by its protocol, and chosen by addresses in `save` and `load`, such as `s3://bucket/run`.",
+    "store": """Named by its protocol, and chosen by addresses in `save` and `load`, such as `s3://bucket/run`. Its
+planner makes `StoredCheckpoints`; that of neox-fsspec serves every store.""",
     "dialect": """Configs in the keys of another program, or of an older version: what they mean here. Every installed
 dialect translates a config before anything else reads it.""",
     "command": """Subcommands of `neox` by name; `config.x` is `neox config x`, and `data.x` is `neox data x`, whichever

@@ -1,14 +1,14 @@
 """The rules between keys, and those about one key."""
 
 from neox_core.hooks.registry import Registry
-from neox_core.plan.planners import planner_of
+from neox_core.plan.planners import CONTRACTS, planner_of
 from neox_core.plan.rules import RULES, components
 from neox_core.plan.rules.rule import Rule, keys_of
 
 
 def all_rules(registry: Registry) -> tuple[Rule, ...]:
     """The rules of the core, then those of every architecture and engine."""
-    entries = (each for each in registry.entries() if each.definition.plans)
+    entries = (each for each in registry.entries() if each.kind in CONTRACTS)
     return tuple(dict.fromkeys((*RULES, *(rule for each in entries for rule in planner_of(each).rules))))
 
 

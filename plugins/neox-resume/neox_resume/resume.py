@@ -14,9 +14,9 @@ from neox_core.errors import CheckpointError
 from neox_core.plan.batch import solve_batch
 from neox_core.plan.runfile import RunPlan, to_plain
 from neox_core.plan.stored.earlier import terms_today
-from neox_core.plan.stored.remote import checkpoint_to_load, open_stores
 from neox_core.plan.stored.saved import RUN, STATE, read_stored, require_checkpoint
 from neox_core.plan.stored.schedule import schedule_terms
+from neox_core.plan.stored.stores import checkpoint_to_load, open_stores
 from neox_core.untrusted import short
 from neox_resume.changed import changed_numbers
 

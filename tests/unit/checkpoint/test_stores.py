@@ -12,15 +12,16 @@ import pytest
 import torch
 from attrs import evolve
 from checkpoint_runs import Run, with_checkpoint
+from neox_fsspec import checkpoints
 from neox_fsspec.folder import Folder
 
 from neox_core.errors import CheckpointError, PluginError
 from neox_core.plan.runfile import ComponentRef, RunPlan, StorePlan, to_json
-from neox_core.plan.stored import remote
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
-FILE = ComponentRef("store", "file", "neox-fsspec", "0.1.0", "neox_fsspec.folder:Folder")
+KEEPER = "neox_fsspec.checkpoints:Checkpoints"
+FILE = ComponentRef("store", "file", "neox-fsspec", "0.1.0", "neox_fsspec.folder:Folder", planner=KEEPER)
 
 
 class Broken:
@@ -66,7 +67,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[BaseException | None]]:
-    monkeypatch.setattr(remote, "WAITS_S", (0.0,) * 4)
+    monkeypatch.setattr(checkpoints, "WAITS_S", (0.0,) * 4)
     monkeypatch.setitem(sys.modules, "neox_test_broken", SimpleNamespace(Broken=Broken))
     monkeypatch.setattr(Broken, "calls", [])
     monkeypatch.setattr(Broken, "fails", {})

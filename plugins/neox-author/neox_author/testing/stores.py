@@ -40,6 +40,7 @@ def check_store(catalog: Catalog, name: str, place: str | None = None, **setting
     """
     entry = catalog.find("store", name)
     check_light(entry.component.target)
+    hold(entry.component.planner is not None, "its Component names a planner, which keeps checkpoints in the store")
     target, built = entry.load(), build(entry, **settings)
     protocol, _, told = os.environ.get(PLACE, "").partition("://")
     if place is None and protocol == name:

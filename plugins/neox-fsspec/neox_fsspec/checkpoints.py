@@ -14,7 +14,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from neox_core.config.stores import split_address
 from neox_core.contracts.store import Store
 from neox_core.errors import CheckpointError
 from neox_core.files import lock, replacing
-from neox_core.plan.runfile import CheckpointPlan, StorePlan
+from neox_core.plan.runfile import StorePlan
 from neox_core.plan.stored.saved import (
     DAMAGED,
     LATEST,
@@ -36,7 +36,8 @@ from neox_core.plan.stored.saved import (
     find_checkpoint,
     latest_name,
     latest_text,
-    read_sealed,
+    rank_note,
+    seals_of,
 )
 from neox_core.terminal import one_line
 
@@ -47,13 +48,12 @@ WAITS_S = (1.0, 2.0, 4.0, 8.0)
 _RANGE = 1 << 26
 """Bytes that one call reads of a large object."""
 _UNPUBLISHED = re.compile(r"step-\d{8,}/([a-z0-9.-]+\.[0-9a-f]{16}|\.[0-9a-f]+\.rank-\d{5,}\.json)")
-_SEALED_FILE = re.compile(r"[a-z0-9.-]+")
 _UNCHANGED = "this checkpoint is not saved, and those before it are unchanged; `--resume auto` continues from the last"
 _LOOK = "check the address, the network, and the credentials in the environment"
 
 
-class Remote:
-    """The checkpoints at one address, as one process sees them. Every method raises CheckpointError."""
+class Checkpoints:
+    """`contracts.StoredCheckpoints` of any `contracts.Store`: those at one address, as one process sees them."""
 
     def __init__(self, plan: StorePlan) -> None:
         address = split_address(plan.url)
@@ -239,49 +239,6 @@ class Remote:
         raise AssertionError
 
 
-def open_stores(plan: CheckpointPlan) -> dict[str, Remote]:
-    """The stores that `save` and `load` name, by address."""
-    return {each.url: Remote(each) for each in plan.stores}
-
-
-def checkpoint_to_load(plan: CheckpointPlan, stores: Mapping[str, Remote]) -> tuple[Path | None, bool]:
-    """The checkpoint that a run starts from, None for a fresh start, and whether the run itself has written it.
-
-    With `--resume auto` the run's own checkpoints win over `load`. Raises CheckpointError as `find_checkpoint`.
-    stores: from `open_stores`; of a checkpoint there, it is the folder of `Remote.find`.
-    """
-    apart = None not in (plan.save, plan.load) and _resolved(str(plan.load)) != _resolved(str(plan.save))
-    own = find_at(plan.save, stores) if plan.resume == "auto" and apart else None
-    if own is not None:
-        return own, True
-    return find_at(plan.load, stores), False
-
-
-def find_at(path: str | None, stores: Mapping[str, Remote]) -> Path | None:
-    """The checkpoint in a local folder or at an address."""
-    if path is None or path in stores:
-        return None if path is None else stores[path].find()
-    return find_checkpoint(Path(path))
-
-
-def seals_of(folder: Path) -> dict[str, tuple[int, str]]:
-    """Size and SHA-256 of the files that the manifest in `folder` names."""
-    files = read_sealed(folder / MANIFEST)[0].get("files")
-    try:
-        found = {str(file): (int(seal["size"]), str(seal["sha256"])) for file, seal in dict(files or {}).items()}
-    except (TypeError, ValueError, KeyError):
-        found = {}
-    sound = all(_SEALED_FILE.fullmatch(file) and re.fullmatch("[0-9a-f]{64}", seal[1]) for file, seal in found.items())
-    if not sound or not {RUN, STATE} <= found.keys():
-        raise CheckpointError(f"{folder / MANIFEST}: not a manifest", hint=DAMAGED)
-    return found
-
-
-def rank_note(folder: Path, rank: int) -> Path:
-    """The file that tells the first rank what another one has written."""
-    return folder / f".rank-{rank:05d}.json"
-
-
 def _name(written: Path) -> str:
     """step-00000500 of .step-00000500.3.tmp."""
     return written.name.split(".")[1]
@@ -299,10 +256,6 @@ def _steps(keys: set[str]) -> list[str]:
     """The checkpoints among some keys, newest first."""
     heads = (key.removesuffix(f"/{MANIFEST}") for key in keys if key.endswith(f"/{MANIFEST}"))
     return sorted(filter(STEP_FOLDER.fullmatch, heads), key=_step, reverse=True)
-
-
-def _resolved(path: str) -> str | Path:
-    return path if split_address(path) else Path(path).resolve()
 
 
 def _replace(path: Path, content: bytes) -> None:
