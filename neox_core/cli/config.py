@@ -12,6 +12,7 @@ from neox_core.config.problem import Problem
 from neox_core.config.report import ProblemsError, as_list
 from neox_core.contracts.architecture import ModelSize
 from neox_core.errors import NeoxError
+from neox_core.plan.exports import exports
 from neox_core.plan.resolve import Resolved, prepare_run
 from neox_core.plan.runfile import RunPlan
 from neox_core.terminal import echo, echo_json
@@ -68,10 +69,11 @@ def size_in_words(resolved: Resolved) -> str:
 
 
 def _exports_in_words(resolved: Resolved) -> str:
-    fits = [name for name, reason in resolved.exports.items() if not reason]
+    found = exports(resolved.plan.model, resolved.catalog.registry)
+    fits = [name for name, reason in found.items() if not reason]
     if fits:
         return f"exports as {', '.join(fits)}"
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in resolved.exports.items())
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in found.items())
     return f"exports as nothing, because {reasons or 'no plugin offers a model family'}"
 
 

@@ -1,6 +1,6 @@
 """Config, machine and plugins to the plan of a run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from attrs import evolve, frozen
@@ -22,7 +22,6 @@ from neox_core.hooks.loader import load_plugins
 from neox_core.ledger import Ledger
 from neox_core.plan.assemble import Resume, assemble, run_dir
 from neox_core.plan.cluster import ClusterShape, Machine, cluster_shape, detect, imagined
-from neox_core.plan.exports import exports
 from neox_core.plan.hosts import Pool
 from neox_core.plan.planners import architecture_planner, engine_planner
 from neox_core.plan.rules import check_rules, unread_keys
@@ -39,7 +38,6 @@ class Resolved:
     """A plan that can be started, and what it was made of; notes stop nothing.
 
     memory: of the fullest rank; None where the size is not known.
-    exports: family of published checkpoints -> why it has no such model, "" where it has; where `checked` is asked.
     """
 
     plan: RunPlan
@@ -48,7 +46,6 @@ class Resolved:
     notes: tuple[Problem, ...]
     size: ModelSize | Untold
     memory: Memory | None
-    exports: Mapping[str, str]
 
 
 def prepare_run(
@@ -117,7 +114,6 @@ def prepare_run(
         in_order(written.with_values(problems)),
         size,
         _memory(config, plan, size) if isinstance(size, ModelSize) and not size.untold else None,
-        exports(plan.model, catalog.registry) if checked else {},
     )
 
 

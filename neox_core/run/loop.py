@@ -1,6 +1,6 @@
 """The training loop. It waits for the device only at log steps, after an evaluation and before a save, in `report`.
 
-Nowhere else, beside what DeepSpeed itself looks at: see `build.engine.Engine.train_step`.
+Nowhere else, beside what the engine itself reads: see `contracts.Engine.train_step`.
 """
 
 from __future__ import annotations

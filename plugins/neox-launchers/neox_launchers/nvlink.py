@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections.abc import Sequence
 
 from neox_core.errors import UsageError
@@ -15,6 +13,9 @@ _LINKS = re.compile(r"NV(\d+)")
 
 def read_topology() -> str:
     """What `nvidia-smi topo -m` prints. Raises UsageError where there is none."""
+    import shutil
+    import subprocess  # 5 ms that a look at a config need not pay
+
     program = shutil.which("nvidia-smi")
     if program is None:
         raise UsageError("detect_nvlink_pairs needs nvidia-smi", hint="install it, or set detect_nvlink_pairs: false")
