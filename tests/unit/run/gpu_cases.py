@@ -32,6 +32,7 @@ from neox_core.checkpoint.schedule import RunSchedule
 from neox_core.checkpoint.state import TrainState
 from neox_core.contracts.engine import Peak
 from neox_core.contracts.host import RunInfo
+from neox_core.hooks.component import load_path
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups, build_groups
 from neox_core.parallel.row import Routing
@@ -74,6 +75,7 @@ LLAMA = evolve(
 DOCUMENTS = {"reset_attention_mask": True, "reset_position_ids": True, "eod_mask_loss": True}
 ZERO_1, ZERO_2 = ({"zero_optimization": {"stage": stage}} for stage in (1, 2))
 FP16 = {"fp16": {"enabled": True}}
+DEEPSPEED, PLAIN_ENGINE = "neox_deepspeed.api:build_engine", "neox_plain.engine:build_engine"
 DROPOUT = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
 
 
@@ -136,10 +138,12 @@ class Never:
         return False
 
 
-def loop_of(folder: Path, model: GPTPlan, engine: Mapping[str, Any] | None = None, **layout: Any) -> list[str]:
+def loop_of(
+    folder: Path, model: GPTPlan, engine: Mapping[str, Any] | None = None, *, build: str = DEEPSPEED, **layout: Any
+) -> list[str]:
     """The faults of a run of three steps that looks at the second, outside of that look, and of an evaluation:
     DeepSpeed's engine and all. engine: keys of its JSON, ZeRO or fp16, whose own waits do not count; by default ZeRO
-    stage 0 in fp32, which has none.
+    stage 0 in fp32, which has none. build: of the engine that runs it.
     """
     os.environ |= {"LOCAL_RANK": "0", "DS_ACCELERATOR": "cuda"}
     with ranks(**{"number": 1, **layout}) as groups, gpu() as device:
@@ -165,13 +169,13 @@ def loop_of(folder: Path, model: GPTPlan, engine: Mapping[str, Any] | None = Non
                 "zero_allow_untested_optimizer": True,
             },
         )
-        from neox_deepspeed.api import build_engine
-
         from neox_core.run.optimizer import build_optimizer
 
         context = BuildContext(DEVICE, torch.float32, groups, 1)
         built = build_model(plan.model, 16, context, eod=0)
-        running = build_engine(plan, built, build_optimizer(plan.optim, built, None, GPTArchitecture.tables), context)
+        running = load_path(build)(
+            plan, built, build_optimizer(plan.optim, built, None, GPTArchitecture.tables), context
+        )
         info = RunInfo(
             folder, 0, 6, num_parameters=1, num_ranks=1, tokens_per_step=96, device="cuda", samples_per_step=4
         )
@@ -231,6 +235,10 @@ CASES: dict[str, Callable[[], list[str]]] = {
     "a run on two ranks, each with a model": lambda: loop_of(Path(sys.argv[2]), evolve(PLAIN, **DOCUMENTS), number=2),
     "a run on four ranks, two sharing layers": lambda: loop_of(
         Path(sys.argv[2]), evolve(PLAIN, **DOCUMENTS), number=4, **TWO_SHARE
+    ),
+    "a run of the plain engine": lambda: loop_of(Path(sys.argv[2]), evolve(PLAIN, **DOCUMENTS), build=PLAIN_ENGINE),
+    "a run of the plain engine on two ranks": lambda: loop_of(
+        Path(sys.argv[2]), evolve(PLAIN, **DOCUMENTS), build=PLAIN_ENGINE, number=2
     ),
     "a run at ZeRO stage 1": lambda: loop_of(Path(sys.argv[2]), evolve(PLAIN, **DOCUMENTS), ZERO_1, number=2),
     "a run at ZeRO stage 2": lambda: loop_of(Path(sys.argv[2]), evolve(PLAIN, **DOCUMENTS), ZERO_2, number=2),

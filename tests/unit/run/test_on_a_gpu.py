@@ -60,6 +60,8 @@ CASES = [
     "a run with dropout, recomputed",
     "a run on two ranks, each with a model",
     "a run on four ranks, two sharing layers",
+    "a run of the plain engine",
+    "a run of the plain engine on two ranks",
     "a run at ZeRO stage 1",
     "a run at ZeRO stage 2",
     "a run in fp16",
