@@ -26,8 +26,8 @@ def _step(
     size,
     rate,
     root_correction,
-    beta1,
-    beta2,
+    share1,
+    share2,
     eps,
     kept,
     decay,
@@ -43,9 +43,9 @@ def _step(
     else:
         grad += weight * decay
     mean = tl.load(mean_ptr + place, mask=inside, other=0.0).to(tl.float32)
-    mean += (grad - mean) * (1.0 - beta1)
+    mean += (grad - mean) * share1
     square = tl.load(square_ptr + place, mask=inside, other=0.0).to(tl.float32)
-    square += (grad * grad - square) * (1.0 - beta2)
+    square += (grad * grad - square) * share2
     weight -= rate * mean / (tl.sqrt_rn(square) / root_correction + eps)
     tl.store(mean_ptr + place, mean.to(mean_ptr.dtype.element_ty), mask=inside)
     tl.store(square_ptr + place, square.to(square_ptr.dtype.element_ty), mask=inside)
@@ -77,8 +77,8 @@ def adam_step(
         weight.numel(),
         float(lr / (1 - beta1**step)),
         float((1 - beta2**step) ** 0.5),
-        float(beta1),
-        float(beta2),
+        float(1 - beta1),
+        float(1 - beta2),
         float(eps),
         float(1 - lr * weight_decay),
         float(weight_decay),

@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from neox_triton.choices import BIAS_DROPOUT_ADD, PROGRAMS
 from neox_triton.examples import Size, sublayer_output
@@ -111,7 +112,7 @@ class _BiasDropoutAdd(torch.autograd.Function):
         first: int,
     ) -> Tensor:
         flat, other, width = rows(x), rows(residual), x.shape[-1]
-        drops = keys is not None and p > 0
+        keys = keys.contiguous() if keys is not None and p > 0 else None
         salt = 0x5BD1E995 * (site + 1) & 0xFFFFFFFF
         dropout = (x.shape[-2], salt, first, round(p * 2**32), 1 - p if p < 1 else 1.0)
         y = torch.empty_like(other, dtype=like(x, residual))
@@ -121,23 +122,24 @@ class _BiasDropoutAdd(torch.autograd.Function):
             _forward,
             (flat.shape[0], triton.cdiv(width, block)),
             flat,
-            flat if bias is None else bias,
+            flat if bias is None else bias.contiguous(),
             other,
-            keys if drops else flat,
+            flat if keys is None else keys,
             y,
             width,
             *dropout,
             BIAS=bias is not None,
-            DROP=drops,
+            DROP=keys is not None,
             BLOCK=block,
             warps=tile.warps,
             stages=tile.stages,
         )
-        ctx.save_for_backward(keys if drops else None)
+        ctx.save_for_backward(keys)
         ctx.options = tile, dropout, x.dtype, None if bias is None else bias.dtype, residual.dtype
         return y.view(x.shape)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (keys,) = ctx.saved_tensors
         tile, dropout, dtype, bias_dtype, residual_dtype = ctx.options

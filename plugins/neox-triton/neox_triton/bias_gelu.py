@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from attrs import evolve
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from neox_triton.choices import BIAS_GELU, PROGRAMS
 from neox_triton.examples import Size, draw, sublayer_output
@@ -74,7 +75,7 @@ def _backward(
 class _BiasGelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, by_tanh: bool) -> Tensor:
-        flat, width = rows(x), x.shape[-1]
+        flat, bias, width = rows(x), bias.contiguous(), x.shape[-1]
         y = torch.empty_like(flat)
         tile = BIAS_GELU.of(flat)
         block = min(tile.block, block_of(width))
@@ -86,6 +87,7 @@ class _BiasGelu(torch.autograd.Function):
         return y.view(x.shape)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         flat, bias = ctx.saved_tensors
         by_tanh, shape = ctx.options

@@ -67,10 +67,11 @@ class _Launch:
         nothing = torch.zeros(1, dtype=torch.int32, device=query.device)
         documents, salts, upscale = request.documents, nothing, 1.0
         if request.keys is not None and request.drops:
-            salts, upscale = site_keys(request.keys, request.site), 1 / (1 - request.dropout)
+            salts = site_keys(request.keys, request.site)
+            upscale = 1 / (1 - request.dropout) if request.dropout < 1 else 1.0
         self.more = nothing if documents is None else documents.int().contiguous(), salts.int()
         self.numbers = self.seq, self.heads, request.first_head
-        self.factors = request.scale, upscale, round(request.dropout * 2**32)
+        self.factors = request.scale, upscale, max(round(request.dropout * 2**32) - 1, 0)
         self.size, self.block, self.tall = query.element_size(), table.block, tall_of(table.block)
         self.shape = {"DIM": width, "WIDTH": max(block_of(width), 16), "TALL": self.tall}
         self.constants = {
@@ -196,7 +197,10 @@ def _why_not_for(use: SparseUse) -> tuple[str, ...]:
 
 def block_sparse_attention(query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tensor:
     """As `neox_gpt.attention.blocked.blocked_attention`. Raises ValueError for what `why_not_for` refuses."""
-    if reasons := _why_not_for(SparseUse((_table(request).block,), bias=request.bias is not None)):
+    reasons = _why_not_for(SparseUse((_table(request).block,), bias=request.bias is not None))
+    if request.softcap is not None:
+        reasons += ("it keeps no scores within a softcap",)
+    if reasons:
         raise ValueError(f"not by the Triton kernel of block_sparse_attention: {', '.join(reasons)}")
     query, key = query.to(value.dtype), key.to(value.dtype)
     return _Sparse.apply(query, key, value, request)

@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from neox_triton.choices import CHUNK_BYTES, CROSS_ENTROPY
 from neox_triton.examples import Size, draw
@@ -76,7 +77,8 @@ class _CrossEntropy(torch.autograd.Function):
         states, matrix = hidden.to(dtype), weight.to(dtype)
         losses = torch.empty(labels.shape, dtype=dtype if narrow else torch.float32, device=labels.device)
         grad_hidden = torch.empty_like(states) if gradient else None
-        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if gradient else None
+        trained = gradient and ctx.needs_input_grad[1]
+        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if trained else None
         vocab, tile = weight.shape[0], CROSS_ENTROPY.of(states)
         for start in range(0, len(labels), chunk):
             part = slice(start, start + chunk)
@@ -95,8 +97,9 @@ class _CrossEntropy(torch.autograd.Function):
                 stages=tile.stages,
                 passes={0: 3 if gradient else 1},
             )
-            if grad_hidden is not None and grad_weight is not None:
+            if grad_hidden is not None:
                 torch.mm(logits, matrix, out=grad_hidden[part])
+            if grad_weight is not None:
                 _accumulate(grad_weight, logits, states[part])
         count = (labels != IGNORED).sum().clamp(min=1)
         ctx.save_for_backward(grad_hidden, grad_weight, count)
@@ -104,13 +107,14 @@ class _CrossEntropy(torch.autograd.Function):
         return losses.sum(dtype=torch.float32) / count
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight, count = ctx.saved_tensors
         hidden_dtype, weight_dtype = ctx.dtypes
         scale = grad_loss / count
         return (
             (grad_hidden * scale).to(hidden_dtype),
-            (grad_weight * scale).to(weight_dtype),
+            None if grad_weight is None else (grad_weight * scale).to(weight_dtype),
             None,
             None,
             None,
@@ -148,7 +152,9 @@ def cross_entropy(
         chunk = max(1, CHUNK_BYTES // (dtype.itemsize * weight.shape[0]))
     gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     with torch.autocast("cpu" if device == "meta" else device, enabled=False):
-        return _CrossEntropy.apply(hidden.flatten(0, -2), weight, labels.flatten(), dtype, chunk, narrow, gradient)
+        return _CrossEntropy.apply(
+            hidden.flatten(0, -2), weight, labels.flatten().contiguous(), dtype, chunk, narrow, gradient
+        )
 
 
 def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:

@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from neox_triton.choices import GEGLU as GEGLU_TILES
 from neox_triton.choices import SWIGLU as SWIGLU_TILES
@@ -69,6 +70,7 @@ class _Gated(torch.autograd.Function):
         return y.view(*x.shape[:-1], width)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (flat,) = ctx.saved_tensors
         by_gelu, shape = ctx.options

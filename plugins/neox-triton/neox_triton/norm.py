@@ -8,6 +8,7 @@ import torch
 import triton
 from attrs import frozen
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from neox_triton.choices import PROGRAMS, Tiling, warps_of
 from neox_triton.launch import block_of, launch, like, rows
@@ -57,6 +58,7 @@ class _Norm(torch.autograd.Function):
         *parameters: Tensor,
     ) -> Tensor | tuple[Tensor, Tensor]:
         flat, width = rows(x), x.shape[-1]
+        parameters = tuple(each.contiguous() for each in parameters)
         total = flat if residual is None else torch.empty_like(flat, dtype=like(x, residual))
         other, y, block = flat if residual is None else rows(residual), torch.empty_like(total), block_of(width)
         saved = [torch.empty(len(flat), dtype=torch.float32, device=x.device) for _ in range(kernels.saves)]
@@ -69,6 +71,7 @@ class _Norm(torch.autograd.Function):
         return y.view(x.shape) if residual is None else (y.view(x.shape), total.view(x.shape))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor, grad_total: Tensor | None = None) -> tuple[Tensor | None, ...]:
         kernels, tile, eps, constants, dtype, residual_dtype = ctx.options
         total, *more = ctx.saved_tensors

@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from neox_triton.choices import ROTARY_PAIR
 from neox_triton.examples import Size, draw
@@ -90,6 +91,7 @@ class _RotaryPair(torch.autograd.Function):
         return _turned(query, key, cos, sin, back=False)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_query: Tensor, grad_key: Tensor) -> tuple[Tensor | None, ...]:
         return (*_turned(grad_query, grad_key, *ctx.saved_tensors, back=True), None, None)
 

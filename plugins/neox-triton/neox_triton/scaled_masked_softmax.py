@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from neox_triton.choices import MASKED_SOFTMAX, MAX_WIDTH
 from neox_triton.examples import Size, scores
@@ -65,6 +66,7 @@ class _MaskedSoftmax(torch.autograd.Function):
         return y.view(x.shape)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return softmax_backward(grad, ctx.saved_tensors[0], ctx.scale, MASKED_SOFTMAX), None, None
 

@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from neox_triton.choices import CAUSAL_SOFTMAX, MAX_WIDTH
 from neox_triton.examples import Size, scores
@@ -44,6 +45,7 @@ class _CausalSoftmax(torch.autograd.Function):
         return y.view(x.shape)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return softmax_backward(grad, ctx.saved_tensors[0], ctx.scale, CAUSAL_SOFTMAX), None
 

@@ -35,8 +35,9 @@ def _step(
     lr,
     kept,
     beta,
+    beta_share,
     eps,
-    momentum,
+    momentum_share,
     DECAYS: tl.constexpr,
     MOVES: tl.constexpr,
     ROWS: tl.constexpr,
@@ -52,7 +53,7 @@ def _step(
     of_column = tl.load(columns_ptr + column, mask=column < width, other=0.0)
     squares = tl.minimum(of_row[:, None], of_column[None, :])
     if DECAYS:
-        squares = squares * beta + grad * grad * (1.0 - beta)
+        squares = squares * beta + grad * grad * beta_share
     else:
         squares += grad * grad
     squares = tl.where(inside, squares, 0.0)
@@ -61,7 +62,7 @@ def _step(
     step = grad / tl.sqrt_rn(squares + eps)
     if MOVES:
         moved = tl.load(moved_ptr + place, mask=inside, other=0.0).to(tl.float32)
-        step = moved + (step - moved) * (1.0 - momentum)
+        step = moved + (step - moved) * momentum_share
         tl.store(moved_ptr + place, step.to(moved_ptr.dtype.element_ty), mask=inside)
     weight = weight * kept - lr * step
     tl.store(weight_ptr + place, weight.to(weight_ptr.dtype.element_ty), mask=inside)
@@ -100,8 +101,9 @@ def sm3_step(
         float(lr),
         1.0 - lr * weight_decay,
         float(beta),
+        float(1 - beta),
         float(eps),
-        float(momentum),
+        float(1 - momentum),
         DECAYS=beta > 0,
         MOVES=moved is not None,
         ROWS=TILE_ROWS,

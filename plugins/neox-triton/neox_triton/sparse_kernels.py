@@ -3,7 +3,7 @@
 A program of the forward pass has some queries of a head and goes over the blocks that they see, keeping a running
 softmax (FlashAttention-2, arXiv:2307.08691) by powers of two. The backward pass computes the probabilities again, once
 by queries and once by keys, so that nothing is added by atomics and the same arguments give the same bits. Dropout is
-the hash of `neox_gpt.dropout`, computed where it is needed.
+the hash of `neox_gpt.dropout`, computed where it is needed. Offsets of samples and heads have 64 bits.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def _mix(x):
 
 
 @triton.jit
-def _kept(salt, head, query, key, threshold):
-    """Bool [queries, keys]: what dropout leaves."""
+def _kept(salt, head, query, key, dropped):
+    """Bool [queries, keys]: what dropout leaves: hashes above `dropped`."""
     rows = _mix(_mix(salt ^ head.to(tl.uint32)) ^ query.to(tl.uint32))
-    return _mix(rows[:, None] ^ _mix((key + 1).to(tl.uint32))[None, :]) >= threshold.to(tl.uint32)
+    return _mix(rows[:, None] ^ _mix((key + 1).to(tl.uint32))[None, :]) > dropped.to(tl.uint32)
 
 
 @triton.jit
@@ -79,7 +79,7 @@ def forward(
     query_ptr, key_ptr, value_ptr, out_ptr, lse_ptr, starts_ptr, blocks_ptr, bits_ptr, documents_ptr, salts_ptr,
     query_batch, query_head, key_batch, key_head,
     value_batch, value_head, out_batch, out_head,
-    seq, heads, first_head, scale, upscale, threshold,
+    seq, heads, first_head, scale, upscale, dropped,
     GROUPS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, TALL: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr,
     DOCUMENTS: tl.constexpr, DROPS: tl.constexpr, WIDEN: tl.constexpr,
@@ -87,7 +87,7 @@ def forward(
 ):  # fmt: skip
     tiles = tl.cdiv(seq, QUERIES)
     tile, place = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
-    sample, head = place // heads, (place % heads).to(tl.int32)
+    sample, head = place // heads, place % heads
     key_ptr += sample * key_batch + (head // GROUPS) * key_head
     value_ptr += sample * value_batch + (head // GROUPS) * value_head
     query_at = tile * QUERIES + tl.arange(0, QUERIES)
@@ -113,7 +113,7 @@ def forward(
         fade = tl.exp2(highest - finite)
         total = total * fade + tl.sum(probs, 1)
         if DROPS:
-            probs = tl.where(_kept(salt, head + first_head, query_at, key_at, threshold), probs * upscale, 0.0)
+            probs = tl.where(_kept(salt, head + first_head, query_at, key_at, dropped), probs * upscale, 0.0)
         value = _tile(value_ptr, key_at, VALUE_TOKEN, seq, DIM, WIDTH)
         out = out * fade[:, None] + _dot(probs.to(value.dtype), value, WIDEN)
         highest = higher
@@ -131,7 +131,7 @@ def backward_queries(
     query_batch, query_head, key_batch, key_head,
     value_batch, value_head, out_batch, out_head,
     grad_batch, grad_head, query_grad_batch, query_grad_head,
-    seq, heads, first_head, scale, upscale, threshold,
+    seq, heads, first_head, scale, upscale, dropped,
     GROUPS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, TALL: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr,
     DOCUMENTS: tl.constexpr, DROPS: tl.constexpr, WIDEN: tl.constexpr,
@@ -141,7 +141,7 @@ def backward_queries(
     """Also leaves the sum of out * grad of each query in `delta`, for the pass by keys."""
     tiles = tl.cdiv(seq, QUERIES)
     tile, place = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
-    sample, head = place // heads, (place % heads).to(tl.int32)
+    sample, head = place // heads, place % heads
     key_ptr += sample * key_batch + (head // GROUPS) * key_head
     value_ptr += sample * value_batch + (head // GROUPS) * value_head
     query_at = tile * QUERIES + tl.arange(0, QUERIES)
@@ -168,7 +168,7 @@ def backward_queries(
         value = _tile(value_ptr, key_at, VALUE_TOKEN, seq, DIM, WIDTH)
         back = _dot(grad, tl.trans(value), WIDEN)
         if DROPS:
-            back = tl.where(_kept(salt, head + first_head, query_at, key_at, threshold), back * upscale, 0.0)
+            back = tl.where(_kept(salt, head + first_head, query_at, key_at, dropped), back * upscale, 0.0)
         back = probs * (back - delta[:, None])
         found += _dot(back.to(key.dtype), key, WIDEN)
     query_grad_ptr += sample * query_grad_batch + head * query_grad_head
@@ -183,7 +183,7 @@ def backward_keys(
     query_batch, query_head, key_batch, key_head,
     value_batch, value_head, grad_batch, grad_head,
     key_grad_batch, key_grad_head, value_grad_batch, value_grad_head,
-    works, num_slots, seq, heads, first_head, scale, upscale, threshold,
+    works, num_slots, seq, heads, first_head, scale, upscale, dropped,
     GROUPS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, TALL: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, LONGEST: tl.constexpr,
     DOCUMENTS: tl.constexpr, DROPS: tl.constexpr, WIDEN: tl.constexpr,
@@ -199,12 +199,12 @@ def backward_keys(
     groups = tl.cdiv(seq, TALL)
     column = tl.load(columns_ptr + work)
     segment, slot = tl.load(segments_ptr + work), tl.load(slots_ptr + work)
-    shared, tile = column // groups, tl.program_id(0) % tiles
+    shared, wide, tile = column // groups, (column // groups).to(tl.int64), tl.program_id(0) % tiles
     within = tile * KEYS + tl.arange(0, KEYS)
     key_at = column % groups * TALL + within
     part = key_at // BLOCK % (TALL // BLOCK)
-    key = _tile(key_ptr + sample * key_batch + shared * key_head, key_at, KEY_TOKEN, seq, DIM, WIDTH)
-    value = _tile(value_ptr + sample * value_batch + shared * value_head, key_at, VALUE_TOKEN, seq, DIM, WIDTH)
+    key = _tile(key_ptr + sample * key_batch + wide * key_head, key_at, KEY_TOKEN, seq, DIM, WIDTH)
+    value = _tile(value_ptr + sample * value_batch + wide * value_head, key_at, VALUE_TOKEN, seq, DIM, WIDTH)
     other = _document(documents_ptr + sample * seq, key_at, seq, -2, DOCUMENTS)
     salt = tl.load(salts_ptr + sample * DROPS).to(tl.uint32)
     key_grad = tl.zeros([KEYS, WIDTH], tl.float32)
@@ -217,8 +217,17 @@ def backward_keys(
         last = tl.minimum(tl.load(start + 1), first + LONGEST)
         for i in range(tl.maximum(last - first, 0) * (BLOCK // QUERIES)):
             query_at, bits = _listed(blocks_ptr, bits_ptr, first, i, BLOCK, QUERIES)
-            query = _tile(query_ptr + sample * query_batch + head * query_head, query_at, QUERY_TOKEN, seq, DIM, WIDTH)
-            grad = _tile(grad_ptr + sample * grad_batch + head * grad_head, query_at, GRAD_TOKEN, seq, DIM, WIDTH)
+            query = _tile(
+                query_ptr + sample * query_batch + head.to(tl.int64) * query_head,
+                query_at,
+                QUERY_TOKEN,
+                seq,
+                DIM,
+                WIDTH,
+            )
+            grad = _tile(
+                grad_ptr + sample * grad_batch + head.to(tl.int64) * grad_head, query_at, GRAD_TOKEN, seq, DIM, WIDTH
+            )
             lse = tl.load(lse_ptr + place * seq + query_at, mask=query_at < seq, other=0.0)
             delta = tl.load(delta_ptr + place * seq + query_at, mask=query_at < seq, other=0.0)
             own = _document(documents_ptr + sample * seq, query_at, seq, -1, DOCUMENTS)
@@ -229,7 +238,7 @@ def backward_keys(
             back = _dot(grad, tl.trans(value), WIDEN)
             shown = probs
             if DROPS:
-                kept = _kept(salt, head + first_head, query_at, key_at, threshold)
+                kept = _kept(salt, head + first_head, query_at, key_at, dropped)
                 shown = tl.where(kept, probs * upscale, 0.0)
                 back = tl.where(kept, back * upscale, 0.0)
             value_grad += _dot(tl.trans(shown.to(grad.dtype)), grad, WIDEN)
@@ -237,8 +246,8 @@ def backward_keys(
             key_grad += _dot(tl.trans(back.to(query.dtype)), query, WIDEN)
     key_grad *= scale
     if slot < 0:
-        of_keys = key_grad_ptr + sample * key_grad_batch + shared * key_grad_head
-        of_values = value_grad_ptr + sample * value_grad_batch + shared * value_grad_head
+        of_keys = key_grad_ptr + sample * key_grad_batch + wide * key_grad_head
+        of_values = value_grad_ptr + sample * value_grad_batch + wide * value_grad_head
         _put(of_keys, key_at, KEY_GRAD_TOKEN, key_grad, seq, DIM, WIDTH)
         _put(of_values, key_at, VALUE_GRAD_TOKEN, value_grad, seq, DIM, WIDTH)
     else:
@@ -264,5 +273,5 @@ def add_up(
     total = tl.zeros([TOKENS, WIDTH], tl.float32)
     for i in range(tl.load(counts_ptr + at)):
         total += _tile(sums_ptr + (sample * num_slots + first + i) * TALL * DIM, within, DIM, TALL, DIM, WIDTH)
-    grad_ptr += sample * grad_batch + (column // groups) * grad_head
+    grad_ptr += sample * grad_batch + (column // groups).to(tl.int64) * grad_head
     _put(grad_ptr, column % groups * TALL + within, GRAD_TOKEN, total, seq, DIM, WIDTH)

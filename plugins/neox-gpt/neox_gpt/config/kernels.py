@@ -122,7 +122,7 @@ def _why_not_in_this_model(config: Config, op: str, asked: str) -> tuple[str, st
     if op in NEED_WHOLE_BIAS and sharding(config).stage == 3:
         return f"at ZeRO 3 a bias is sharded where {op} needs it", "remove it, or use a lower stage"
     if op == "bias_gelu" and not section.use_bias_in_mlp:
-        return "the MLP has no bias", "remove it, or use-bias-in-mlp: false"
+        return "the MLP has no bias", "remove it, or use-bias-in-mlp: true"
     if op == BLOCK_SPARSE and config.section(AttentionSection).attention_softcap is not None:
         return "no kernel keeps scores within attention-softcap", "remove it"
     if op == "cross_entropy" and (section.logit_softcap is not None or section.use_bias_in_head):

@@ -22,3 +22,10 @@ def test_equals_torch(shape: tuple[int, ...], dtype: torch.dtype, decoupled: boo
     assert torch.allclose(mine.double(), theirs, rtol=rtol, atol=1e-5)
     if dtype == torch.float32:
         assert torch.allclose(square.double(), optimizer.state[theirs]["exp_avg_sq"], rtol=1e-5)
+
+
+def test_a_beta_near_one_keeps_its_digits() -> None:
+    """1 - 0.99999 in fp32, taken from a rounded beta, is off by 1e-3."""
+    square, grad = torch.zeros(8), torch.full((8,), 2.0)
+    adam_step(torch.ones(8), grad, torch.zeros(8), square, 1, 0.02, (0.9, 0.99999), 1e-8, 0.0, True)
+    assert torch.allclose(square, torch.full((8,), 4e-5), rtol=1e-6)

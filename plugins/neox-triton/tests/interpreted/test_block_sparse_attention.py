@@ -69,6 +69,8 @@ def test_what_it_cannot_do_is_said(draw: Any) -> None:
         block_sparse_attention(*inputs, Request(1.0, blocks=table(1, 2, 24)))
     with pytest.raises(ValueError, match="adds no bias"):
         block_sparse_attention(*inputs, Request(1.0, lambda _: lambda h, q, k: q - k, blocks=table(1, 3, 16)))
+    with pytest.raises(ValueError, match="within a softcap"):
+        block_sparse_attention(*inputs, Request(1.0, blocks=table(1, 3, 16), softcap=5.0))
     assert any("512" in each for each in KERNEL.why_not((1, 4, 64, 512), torch.float32, torch.device("cpu")))
 
 
@@ -116,3 +118,24 @@ def test_of_views_of_one_projection(draw: Any) -> None:
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
     assert found[0][0].transpose(1, 2).is_contiguous()  # as the projection behind it reads it
+
+
+def test_heads_that_lie_further_apart_than_32_bits_count(draw: Any) -> None:
+    """The third head of the queries begins 2**31 numbers after the first; nobody touches the memory in between."""
+    apart = torch.empty(2**31 + 2**10, dtype=torch.float16).as_strided((1, 3, 20, 16), (1, 2**30, 16, 1))
+    near = draw(1, 3, 20, 16).detach().half()
+    apart.copy_(near)
+    request = Request(0.2, blocks=table(3, 2, 16))
+    grads = []
+    for query in (apart, near):
+        inputs = [each.requires_grad_() for each in (query, near.detach().clone(), near.detach().clone())]
+        out = block_sparse_attention(*inputs, request)
+        out.square().sum().backward()
+        grads.append((out, *(each.grad for each in inputs)))
+    for one, other in zip(*grads, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_dropout_of_nearly_all_drops_all(draw: Any) -> None:
+    request = Request(0.2, dropout=1 - 2**-40, keys=sample_keys(5, 7, 1, "cpu"), blocks=table(1, 2, 16))
+    assert not block_sparse_attention(*(draw(1, 1, 20, 16) for _ in range(3)), request).any()

@@ -55,3 +55,11 @@ def test_the_gradient_of_the_matrix_is_summed_in_fp32(draw: Any) -> None:
 def test_a_label_outside_of_the_vocabulary_makes_the_loss_nan(draw: Any, op: Any, label: int) -> None:
     assert op(draw(2, 8), draw(20, 8), torch.tensor([3, label])).isnan()
     assert op(draw(2, 8), draw(20, 8), torch.tensor([3, 19])).isfinite()
+
+
+def test_a_matrix_that_is_not_trained_gets_no_gradient(draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neox_triton.cross_entropy._accumulate", None)  # which nothing may call
+    hidden, weight, labels = draw(6, 8), draw(20, 8).detach(), torch.arange(6)
+    (mine,) = torch.autograd.grad(cross_entropy(hidden, weight, labels), hidden)
+    (theirs,) = torch.autograd.grad(F.cross_entropy(hidden @ weight.T, labels), hidden)
+    assert torch.allclose(mine, theirs, atol=1e-6)
