@@ -18,6 +18,7 @@ class Kernel(Protocol):
     * It is deterministic: the same arguments on the same device give the same bits, so nothing is tuned while it runs.
     * Results have the dtypes and shapes of the reference's results.
     * Every argument that has a gradient in the reference gets one, also where the gradient of the result is strided.
+    * Arguments may be strided; those that the op changes in place are contiguous.
     * It does not change arguments that the reference does not change, and raises the version of those that both change
       in place (`torch.autograd.graph.increment_version`).
     * No result shares memory with an argument unless the reference's result does.

@@ -10,7 +10,7 @@ import torch
 from attrs import frozen
 from torch import nn
 
-from neox_core.errors import ConfigError
+from neox_core.errors import ConfigError, PluginError
 from neox_core.hooks.component import load_path
 from neox_kernels.form import faults_of
 
@@ -65,15 +65,17 @@ def choose(
     For `auto` a CPU takes the reference, whatever is offered.
     shape: of the op's first tensor, for one sample. use: what the model needs besides, for `why_not_for`. Raises
     ConfigError with all reasons where a kernel was asked for by name and cannot run, PluginError for an offer that is
-    not a kernel.
+    not a kernel, except for `auto`, which passes it over.
     """
     passed: list[tuple[str, tuple[str, ...]]] = []
     for offer in plan.offers:
-        kernel = load_kernel(offer)
-        reasons = why_not(offer, kernel.why_not, shape, dtype, device)
-        if use is not None:
-            why_not_for = getattr(kernel, "why_not_for", None)
-            reasons += ("it has no why_not_for",) if why_not_for is None else why_not(offer, why_not_for, use)
+        try:
+            kernel, reasons = _asked(offer, shape, dtype, device, use)
+        except PluginError as error:
+            if plan.asked != AUTO:
+                raise
+            passed.append((offer.name, (error.message,)))
+            continue
         if not reasons and plan.asked == AUTO:
             reasons = _why_not_unasked(kernel, architecture_of(device))
         if not reasons:
@@ -88,6 +90,18 @@ def choose(
             hint=f"remove it, or kernels: {{{plan.op}: reference}}",
         )
     return Choice(plan.op, REFERENCE, None, tuple(passed))
+
+
+def _asked(
+    offer: ComponentRef, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, use: Any
+) -> tuple[Kernel, tuple[str, ...]]:
+    """A kernel, and its reasons why it cannot run. Raises PluginError."""
+    kernel = load_kernel(offer)
+    reasons = why_not(offer, kernel.why_not, shape, dtype, device)
+    if use is not None:
+        why_not_for = getattr(kernel, "why_not_for", None)
+        reasons += ("it has no why_not_for",) if why_not_for is None else why_not(offer, why_not_for, use)
+    return kernel, reasons
 
 
 def _why_not_unasked(kernel: Kernel, architecture: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from neox_kernels.form import Names, Outcome, called, faults
+from neox_kernels.form import Names, Outcome, called, faults, same
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
 """Largest error of a kernel by the dtype of its tensors, as a share of the largest number of a result."""
@@ -32,8 +32,9 @@ def compare(kernel: Callable[..., Any], reference: Callable[..., Any], arguments
 
     Values are compared with those of the reference in fp64; dtypes, shapes, arguments changed in place and
     shared memory with those of the reference in the dtypes of the arguments. The gradient of every argument
-    that has one in the reference is compared, whether or not the example asks for it. The kernel is called
-    three times: the second call must give the same bits, and gets strided gradients; the third runs under no_grad.
+    that has one in the reference is compared, whether or not the example asks for it. The kernel is called five
+    times: the second call must give the same bits, and gets strided gradients; the third runs under no_grad; the others
+    get arguments that lie apart in memory, but for those that the op changes.
     """
     names = Names(reference)
     narrow = _called(reference, arguments)
@@ -46,12 +47,26 @@ def compare(kernel: Callable[..., Any], reference: Callable[..., Any], arguments
         return Verdict(float("inf"), "", found)
     second = _called(kernel, arguments, asked, narrow.results, strided=True)
     without = _called(kernel, arguments)
-    if not all(torch.equal(one, other) for one, other in zip(first.results, second.results, strict=True)):
+    views = [
+        _called(
+            kernel,
+            [each if at in narrow.changed else form(each) for at, each in enumerate(arguments)],
+            asked,
+            narrow.results,
+        )
+        for form in (_spaced, _beside)
+    ]
+    if not all(same(one, other) for one, other in zip(first.results, second.results, strict=True)):
         return Verdict(float("inf"), "", ("gives different bits in a second call",))
     distances = [
         *_distances(first, theirs, names),
         *((error, f"{where}, where that of the result is strided") for error, where in _slopes(second, theirs, names)),
         *((error, f"{where} under no_grad") for error, where in _values(without, theirs, names)),
+        *(
+            (error, f"{where}, where arguments are strided")
+            for each in views
+            for error, where in _distances(each, theirs, names)
+        ),
     ]
     return Verdict(*max(distances, key=lambda each: each[0]))
 
@@ -132,6 +147,17 @@ def _distance(ours: Tensor, theirs: Tensor) -> float:
         return float("inf")
     largest = max(float(theirs.abs().max()), float(torch.finfo(torch.float32).tiny))
     return float((ours.double() - theirs).abs().max()) / largest
+
+
+def _spaced(value: Any) -> Any:
+    """The same numbers with others between them."""
+    return torch.stack((value, value), -1)[..., 0] if isinstance(value, Tensor) else value
+
+
+def _beside(value: Any) -> Any:
+    """The same numbers in rows that are longer."""
+    rows = isinstance(value, Tensor) and value.dim() > 0
+    return torch.cat((value, value), -1)[..., : value.shape[-1]] if rows else value
 
 
 def _widened(value: Any) -> Any:

@@ -71,7 +71,7 @@ def called(
         results = results_of(compute(*own))
     gradients = slopes(results, {at: tensors[at] for at in asked}) if slopes is not None else {}
     versions = frozenset(at for at, each in tensors.items() if each._version != before[at][1])  # noqa: SLF001
-    values = frozenset(at for at, each in tensors.items() if not _same(each, before[at][0]))
+    values = frozenset(at for at, each in tensors.items() if not same(each, before[at][0]))
     shared = frozenset(
         (place, at) for place, result in enumerate(results) for at, each in tensors.items() if _overlap(result, each)
     )
@@ -98,7 +98,8 @@ def faults(ours: Outcome, theirs: Outcome, names: Names) -> Iterator[str]:
         yield f"result {place + 1} has the memory of {names[at]}"
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
+def same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same numbers, or nan, in the same places."""
     return bool(((one == other) | ((one != one) & (other != other))).all())  # noqa: PLR0124 a nan is not equal to itself
 
 
@@ -109,11 +110,13 @@ def _overlap(one: Tensor, other: Tensor) -> bool:
 
 
 def _copied(value: Tensor) -> Tensor:
-    """A copy with the same strides, except where elements overlap."""
+    """A copy with the same strides, except where elements overlap. What lies between the elements is nan, or 0."""
     value = value.detach()
     if any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape, strict=True)):
         return value.clone()
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
+    span = max(0, 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True)))
+    between = float("nan") if value.is_floating_point() else 0
+    return value.new_full((span,), between).as_strided(value.shape, value.stride()).copy_(value)
 
 
 def _name(x: Tensor) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from neox_core.errors import ConfigError, run_main
+from neox_core.errors import ConfigError, PluginError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.parallel.context import DTYPES
 from neox_core.plan.runfile import ComponentRef, KernelPlan
@@ -31,7 +31,7 @@ def listed(
     yield f"on {_name(device)}, {dtype_name(dtype)}:"
     for row in rows:
         offers = _offers(row)
-        shape = _shape(offers[0], dtype) if offers else ()
+        shape = next(filter(None, (_shape_if_any(each, dtype) for each in offers)), ())
         choice = choose(KernelPlan(row["op"], "auto", "", offers), shape, dtype, device)
         yield f"{row['op']}: {choice.name}  ({', '.join(row['owners'])})"
         for name, reasons in choice.passed_over:
@@ -44,6 +44,14 @@ def listed(
             yield f"    {offer.name} {_roofline(offer, dtype)}"
 
 
+def _shape_if_any(offer: ComponentRef, dtype: torch.dtype) -> tuple[int, ...]:
+    """`_shape`, and () for a kernel that cannot be used."""
+    try:
+        return _shape(offer, dtype)
+    except PluginError:
+        return ()
+
+
 def _roofline(offer: ComponentRef, dtype: torch.dtype) -> str:
     kernel: Any = load_kernel(offer)
     if not hasattr(kernel, "recording"):
@@ -53,22 +61,38 @@ def _roofline(offer: ComponentRef, dtype: torch.dtype) -> str:
 
 
 def checked(rows: Sequence[Mapping[str, Any]], device: torch.device) -> Iterator[tuple[bool | None, str]]:
-    """(right or wrong, None where it cannot run; a line) of each kernel and dtype."""
+    """(right or wrong, None where it cannot run; a line) of each kernel and dtype.
+
+    Raises PluginError for the first kernel that fails, once all others have been checked.
+    """
+    failed: list[PluginError] = []
     for row in rows:
         reference = load_path(row["reference"])
         for offer in _offers(row):
-            kernel = load_kernel(offer)
-            set_up(offer, kernel, device)
-            for dtype, limit in TOLERANCE.items():
-                title = f"{offer.name} {dtype_name(dtype)}"
-                reasons = why_not(offer, kernel.why_not, _shape(offer, dtype), dtype, device)
-                if reasons:
-                    yield None, f"{title}: cannot run: {', '.join(reasons)}"
-                    continue
-                with offer.blamed():
-                    examples = kernel.examples(dtype, device, large=False)
-                    verdicts = [compare(kernel, reference, arguments) for arguments in examples]
-                yield _judged(title, verdicts, limit)
+            try:
+                yield from _checked(offer, reference, device)
+            except PluginError as error:
+                failed.append(error)
+                yield False, f"{offer.name}: WRONG: {error.message}"
+    if failed:
+        raise failed[0]
+
+
+def _checked(
+    offer: ComponentRef, reference: Callable[..., Any], device: torch.device
+) -> Iterator[tuple[bool | None, str]]:
+    kernel = load_kernel(offer)
+    set_up(offer, kernel, device)
+    for dtype, limit in TOLERANCE.items():
+        title = f"{offer.name} {dtype_name(dtype)}"
+        reasons = why_not(offer, kernel.why_not, _shape(offer, dtype), dtype, device)
+        if reasons:
+            yield None, f"{title}: cannot run: {', '.join(reasons)}"
+            continue
+        with offer.blamed():
+            examples = kernel.examples(dtype, device, large=False)
+            verdicts = [compare(kernel, reference, arguments) for arguments in examples]
+        yield _judged(title, verdicts, limit)
 
 
 def _judged(title: str, verdicts: Sequence[Verdict], limit: float) -> tuple[bool, str]:
@@ -115,7 +139,10 @@ def _shape(offer: ComponentRef, dtype: torch.dtype) -> tuple[int, ...]:
     """Of the first tensor of a kernel's first large example, of which nothing is computed."""
     kernel = load_kernel(offer)
     with offer.blamed():
-        return tuple(next(iter(kernel.examples(dtype, torch.device("meta"), large=True)))[0].shape)
+        arguments = next(iter(kernel.examples(dtype, torch.device("meta"), large=True)), None)
+        if arguments is None:
+            raise ValueError("examples() gives no arguments where large is true")
+        return tuple(arguments[0].shape)
 
 
 def _name(device: torch.device) -> str:

@@ -286,6 +286,9 @@ def test_the_error_is_that_of_the_worst_result_or_gradient() -> None:
 )
 def test_an_offer_that_is_no_kernel_is_its_authors_to_mend(name: str, fault: str) -> None:
     with pytest.raises(PluginError) as found:
-        choice("auto", name)
+        choice(name, name)
     assert found.value.hint.startswith("tell the author of p")
     assert found.value.message.partition(" (")[0].removeprefix(f"kernel p:square.{name} 1") == fault
+    (passed,) = choice("auto", name).passed_over
+    assert passed == (f"square.{name}", (found.value.message,))
+    assert choice("auto", name, "GOOD").name == choice("auto", "GOOD").name

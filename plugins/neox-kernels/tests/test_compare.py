@@ -58,6 +58,22 @@ class ReadsMemory(Right):
         return Right.backward(ctx, grad.as_strided(grad.shape, (grad.shape[1], 1)))
 
 
+class ReadsWeight(Right):
+    """As a compiled kernel that takes an argument for contiguous."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        return Right.forward(ctx, x, weight.as_strided(weight.shape, (1,)))
+
+
+class ReadsRows(Right):
+    """As a compiled kernel that asks for the distance between numbers of a row, and not between rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        return Right.forward(ctx, x.as_strided(x.shape, (x.shape[1] * x.stride(1), x.stride(1))), weight)
+
+
 class SpoilsWhenDifferentiated(Right):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -85,6 +101,10 @@ def another_each_time(x: Tensor, weight: Tensor) -> Tensor:
 
 def worse_without_gradients(x: Tensor, weight: Tensor) -> Tensor:
     return scaled(x, weight) * (1 if torch.is_grad_enabled() else 1.5)
+
+
+def to_nothing(x: Tensor, weight: Tensor) -> Tensor:
+    return scaled(x, weight) * float("nan")
 
 
 def flat(x: Tensor, weight: Tensor) -> Tensor:
@@ -153,7 +173,10 @@ def test_a_breach_is_named(op: Op, faults: tuple[str, ...], requires_grad: bool)
     [
         (WrongSlope.apply, "the gradient of x"),
         (ReadsMemory.apply, "the gradient of weight, where that of the result is strided"),
+        (ReadsWeight.apply, "result 1, where arguments are strided"),
+        (ReadsRows.apply, "result 1, where arguments are strided"),
         (worse_without_gradients, "result 1 under no_grad"),
+        (to_nothing, "result 1"),
     ],
 )
 def test_a_wrong_number_is_placed(op: Op, where: str, requires_grad: bool) -> None:

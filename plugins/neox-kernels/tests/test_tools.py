@@ -102,8 +102,13 @@ def test_a_cpu_is_not_measured() -> None:
     ],
 )
 def test_an_offer_that_is_no_kernel_is_its_authors_to_mend(name: str, fault: str) -> None:
-    for tool in (lambda: listed([row(name)], CPU, torch.float32), lambda: checked([row(name)], CPU)):
-        with pytest.raises(PluginError) as found:
-            list(tool())
-        assert found.value.hint.startswith("tell the author of p")
-        assert found.value.message.partition(" (")[0].removeprefix(f"kernel p:square.{name} 1") == fault
+    """The others are listed and checked."""
+    said = f"kernel p:square.{name} 1{fault}"
+    found = []
+    with pytest.raises(PluginError) as error:
+        found.extend(checked([row(name, "GOOD")], CPU))
+    assert error.value.hint.startswith("tell the author of p")
+    assert error.value.message.partition(" (")[0] == said
+    lines = list(listed([row(name, "GOOD")], CPU, torch.float32))
+    assert "    not square.GOOD: a CPU takes the reference; ask for it to use it" in lines
+    assert name == "BROKEN" or any(line.startswith(f"    not square.{name}: {said}") for line in lines)
