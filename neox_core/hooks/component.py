@@ -86,10 +86,10 @@ def _tuple_of(
     return check
 
 
-def _an(kind: type) -> Callable[[Any, "Attribute[Any]", Any], None]:
+def _an(kind: type, what: str = "", form: str = "(?s:.*)") -> Callable[[Any, "Attribute[Any]", Any], None]:
     def check(offer: Any, attribute: "Attribute[Any]", value: Any) -> None:
-        if not isinstance(value, kind):
-            raise TypeError(f"{offer.name}: {attribute.alias} has to be a {kind.__name__}, not {value!r}")
+        if not isinstance(value, kind) or (kind is str and not re.fullmatch(form, value)):
+            raise TypeError(f"{offer.name}: {attribute.alias} has to be {what or f'a {kind.__name__}'}, not {value!r}")
 
     return check
 
@@ -102,9 +102,8 @@ def _one_of(*allowed: object) -> Callable[[Any, "Attribute[Any]", Any], None]:
 
 
 def _is_op(value: Any) -> bool:
-    if not isinstance(value, tuple) or len(value) != 2 or not all(isinstance(part, str) for part in value):
-        return False
-    return bool(re.fullmatch(r"\w+", value[0]) and re.fullmatch(IMPORT_PATH, value[1]))
+    pair = isinstance(value, tuple) and [type(part) for part in value] == [str, str]
+    return bool(pair and re.fullmatch(r"\w+", value[0]) and re.fullmatch(IMPORT_PATH, value[1]))
 
 
 def _a_magic(offer: Any, attribute: "Attribute[Any]", value: Any) -> None:
@@ -115,6 +114,9 @@ def _a_magic(offer: Any, attribute: "Attribute[Any]", value: Any) -> None:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+_path = _an(str, "an import path such as 'package.module:attribute'", IMPORT_PATH)
 
 
 @frozen
@@ -171,8 +173,8 @@ class Component:
       keys than one class of settings should hold, such as an architecture or an engine.
     """
 
-    name: str = field(validator=v.matches_re(r"[A-Za-z0-9][A-Za-z0-9_.+-]*"))
-    target: str = field(validator=v.matches_re(IMPORT_PATH))
+    name: str = field(validator=_an(str, "a word such as my-name", r"[A-Za-z0-9][A-Za-z0-9_.+-]*"))
+    target: str = field(validator=_path)
     given: type | str | None = field(default=None, validator=v.optional(_settings), alias="settings")
     summary: str = field(default="", validator=_an(str))
     needs: tuple[str, ...] = field(
@@ -200,7 +202,7 @@ class Component:
     scheduler: str | None = field(default=None, validator=v.optional(_an(str)))
     magic: tuple[str, bytes] | None = field(default=None, converter=_tuple, validator=v.optional(_a_magic))
     chooses: bool = field(default=False, validator=_an(bool))
-    planner: str | None = field(default=None, validator=v.optional(v.matches_re(IMPORT_PATH)))
+    planner: str | None = field(default=None, validator=v.optional(_path))
     sections: tuple[ConfigSection, ...] = field(
         default=(),
         converter=_tuple,
