@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 from cattrs.preconf.json import make_converter
 
 from neox_core.api import Problem
@@ -118,12 +118,13 @@ def _plain(entry: Entry, values: Mapping[str, Any], *, complete: bool) -> dict[s
         for name in lacking(entry, values):
             hint = by_key(cls)[name].info.help
             raise UsageError(f"{entry.kind} {entry.component.name} needs {option_of(name)}", hint=hint)
-        structure_settings(cls, values)
     problems: list[Problem] = []
     found = read_fields(cls, values, "", problems.append)
     wrong = [each for each in errors(problems) if not each.message.startswith(REQUIRED)]
     if wrong:
-        raise ProblemsError(wrong)
+        raise ProblemsError([evolve(each, where="" if each.key in FILES else "--set") for each in wrong])
+    if complete:
+        structure_settings(cls, values)
     names = [each.name for each in fields_of(cls) if not values.keys().isdisjoint(each.keys)]
     return {name: _converter.unstructure(found[name]) for name in names}
 

@@ -39,6 +39,7 @@ def run(*args):
         (["a.txt", "--vocab-size", "256"], 2, "257"),
         ([], 2, "SOURCES"),
         (["a.txt", "--tokenizer-type", "GPT2BPETokeniser"], 3, "did you mean 'GPT2BPETokenizer'"),
+        (["a.txt", "--set", "mmap-warmup=yes"], 2, "--set: error: mmap_warmup: must be true or false"),
         (["a.txt", "--data-impl", "lasy"], 3, "no data backend 'lasy'"),
     ],
 )
