@@ -13,7 +13,7 @@ import click
 from attrs import frozen
 
 from neox_core.cli.offered import OFFER, OpenGroup, catalog_for_help, groups, load_offer, offered, opened, package_of
-from neox_core.errors import NeoxError, PluginError, UsageError, in_words, nobody_reads, report
+from neox_core.errors import NeoxError, PluginError, UsageError, about_a_file, in_words, nobody_reads, report
 from neox_core.hooks.blame import cause_of
 from neox_core.hooks.component import load_path
 from neox_core.terminal import echo, one_line, readable
@@ -101,7 +101,7 @@ class NeoxGroup(click.Group):
             raise
         except Exception as error:
             entry: Entry | None = ctx.meta.get(OFFER)
-            if entry is None:
+            if entry is None or about_a_file(error) is not None:
                 raise
             cause = cause_of(error, entry.component.target)
             hint = f"tell the author of {entry.plugin.id}; `neox --debug` shows the traceback"

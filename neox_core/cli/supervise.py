@@ -50,7 +50,8 @@ class Supervisor:
         Returns 0 when the run has ended as its config says, and 130 when a signal stopped it before, whichever
         process got the signal.
         """
-        (self.run_dir / STOPPED).unlink(missing_ok=True)
+        for mark in (STOPPED, UNFINISHED):  # a pipe of such a name would be waited for
+            (self.run_dir / mark).unlink(missing_ok=True)
         (self.run_dir / UNFINISHED).write_bytes(b"")
         with self._signals(), _terminal():
             try:

@@ -19,7 +19,7 @@ Pool = Mapping[str, tuple[int, ...]]
 
 MAX_SLOTS = 1024
 MAX_BYTES = 4 << 20
-_NAME = r"\w[\w.-]*"  # what begins with - would be an option to ssh, and pdsh reads other signs
+_NAME = r"\w[\w.-]{0,252}"  # what begins with - would be an option to ssh, and pdsh reads other signs
 _LINE = re.compile(rf"(?P<host>({_NAME}@)?(?P<name>{_NAME})(:[1-9]\d{{0,4}})?)\s+slots=(?P<slots>\d+)", re.ASCII)
 
 
@@ -37,7 +37,7 @@ def read_hostfile(path: Path) -> tuple[Pool, list[Problem]]:
         hint = "write lines such as: worker-0 slots=4; to run on this machine only, remove hostfile"
         return {}, [Problem(f"cannot read {path}: {reason}", "hostfile", hint)]
     pool: dict[str, tuple[int, ...]] = {}
-    problems: list[Problem] = []
+    names, problems = set[str](), list[Problem]()
     for number, line in enumerate(text.splitlines(), 1):
         entry = line.partition("#")[0].strip()
         if not entry:
@@ -47,7 +47,7 @@ def read_hostfile(path: Path) -> tuple[Pool, list[Problem]]:
             problems.append(
                 Problem(f"{entry!r} is not a host", "", "write: worker-0 slots=4, a line for each host", where)
             )
-        elif match["name"] in map(name_of, pool):
+        elif match["name"] in names:
             problems.append(Problem(f"names {match['name']} a second time", "", "add the slots up on one line", where))
         elif len(match["slots"]) > 9 or int(match["slots"]) > MAX_SLOTS:
             problems.append(
@@ -58,6 +58,7 @@ def read_hostfile(path: Path) -> tuple[Pool, list[Problem]]:
         elif int(match["slots"]) == 0:
             problems.append(Problem(f"gives {match['host']} no slot", "", "remove the line", where))
         else:
+            names.add(match["name"])
             pool[match["host"]] = tuple(range(int(match["slots"])))
     if not pool and not problems:
         problems.append(Problem("names no host", "", "lines such as: worker-0 slots=4", str(path)))

@@ -22,6 +22,8 @@ def fail():
 def broken(how):
     if how == "usage":
         raise click.UsageError("not so")
+    if how == "file":
+        open("a" * 300)
     if how == "leave":
         click.get_current_context().exit(9)
     {}["key"]

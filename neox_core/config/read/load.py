@@ -12,7 +12,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from neox_core.config.problem import COMMAND_LINE, Problem
-from neox_core.config.read.formats import Node, UnreadableError, flow, parse_json, parse_toml
+from neox_core.config.read.formats import MAX_DEPTH, Node, UnreadableError, flow, parse_json, parse_toml
 from neox_core.config.schema.convert import same
 from neox_core.files import read_bytes
 
@@ -217,6 +217,8 @@ def _override(text: str) -> tuple[str, Node]:
     parts = key.strip().split(".")
     if not equals or not all(parts):
         raise UnreadableError(f"cannot read {text!r}", COMMAND_LINE, hint="write --set key=value, or block.key=value")
+    if len(parts) > MAX_DEPTH:
+        raise UnreadableError("is nested too deeply", COMMAND_LINE)
     node = _parse_yaml(value, COMMAND_LINE, any_value=True) if value.strip() else Node(COMMAND_LINE, value=None)
     node = _relocate(node)
     for part in reversed(parts):

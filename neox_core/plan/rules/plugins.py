@@ -9,7 +9,7 @@ from attrs import evolve
 from neox_core.config.problem import MisfitError, Problem
 from neox_core.config.schema.sections.host import PluginsSection
 from neox_core.config.schema.structure import Config, SectionInvalidError
-from neox_core.errors import PluginError
+from neox_core.errors import PluginError, about_a_file
 from neox_core.hooks.blame import cause_of, show_traceback
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.registry import normalise
@@ -63,7 +63,10 @@ def _ask(hook: Any, **about: Any) -> list[Problem]:
 
 
 def fault_of_rules(name: str, error: BaseException, catalog: Catalog) -> Problem:
-    """The problem that the rules of a plugin raised an exception."""
+    """The problem that the rules of a plugin raised an exception: their own fault, or a file's that they look at."""
+    told = about_a_file(error)
+    if told is not None:
+        return Problem(told.message, hint=told.hint, exit_code=told.exit_code)
     report = catalog.report(name)
     cause = cause_of(error, report.plugin.module if report else "")
     hint = f"tell the author of {name}; NEOX_PLUGINS_DISABLE={name} switches it off"

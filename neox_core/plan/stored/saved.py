@@ -20,7 +20,7 @@ STEP_FOLDER = re.compile(r"step-(\d{8,})")
 SEAL = "sha256"
 _SEALED_FILE = re.compile(r"[a-z0-9.-]+")
 _SEALED = re.compile(rb'\{"%s":"([0-9a-f]{64})",' % SEAL.encode())
-_LATEST = re.compile(r"(?P<name>step-\d{8,})(\n(?P<sha256>[0-9a-f]{64})  (?P=name)/manifest\.json)?\n?")
+_LATEST = re.compile(r"(?P<name>step-\d{8,19})(\n(?P<sha256>[0-9a-f]{64})  (?P=name)/manifest\.json)?\n?")
 _WITHOUT_LATEST = f"delete {LATEST}: without it the newest checkpoint is taken"
 _NEOX_STEP = re.compile(r"global_step\d+")
 _NEOX_FILES = ("mp_rank_*_model_states.pt", "layer_*-model_*-model_states.pt")

@@ -37,9 +37,12 @@ def local(plan: RunPlan, run_file: Path, settings: LauncherSettings) -> LaunchCo
 def logs(run_file: Path, settings: LauncherSettings) -> Path:
     """The folder for rank<N>.log, which is made later. Raises ConfigError where it cannot be."""
     folder = Path(settings.log_dir) if settings.log_dir else run_file.parent / "logs"
-    parents = folder.parents if settings.log_dir else ()  # what is wrong with the folder of the run, run.json will say
-    there = next((each for each in (folder, *parents) if os.path.lexists(each)), None)
-    if there is not None and not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+    there = next((each for each in (folder, *folder.parents) if os.path.lexists(each)), folder)
+    if there != folder and not settings.log_dir:  # the folder of the run; whether it can be written, run.json will say
+        if not there.is_dir():
+            hint = "set `save` or --run-dir to a folder that can be written"
+            raise ConfigError(f"{run_file.parent}: cannot hold the run: {there} is not a folder", hint=hint)
+    elif not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         fault = "cannot be written to" if there.is_dir() else "is not a folder"
         raise ConfigError(
             f"{folder}: cannot hold the logs of the ranks: {there} {fault}",

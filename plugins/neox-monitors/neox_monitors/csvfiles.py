@@ -8,8 +8,10 @@ from pathlib import Path
 
 from neox_core.contracts.host import RunInfo
 from neox_monitors.events import events
-from neox_monitors.place import folder_of, written_to
+from neox_monitors.place import folder_of, require_file, written_to
 from neox_monitors.settings import CsvSettings
+
+WAY_OUT = "set csv_monitor.output_path to another folder"
 
 
 class CsvFiles:
@@ -22,7 +24,7 @@ class CsvFiles:
         self._samples_per_step = run.samples_per_step
         self._first_sample = run.first_step * run.samples_per_step
         self._folder = folder_of(run, settings.csv_monitor)
-        with written_to(self._folder, "set csv_monitor.output_path to another folder"):
+        with written_to(self._folder, WAY_OUT):
             self._folder.mkdir(parents=True, exist_ok=True)
         self._begun: set[Path] = set()
 
@@ -42,6 +44,7 @@ class CsvFiles:
 
     def _begin(self, path: Path, column: str) -> None:
         self._begun.add(path)
+        require_file(path, WAY_OUT)
         rows = []
         if path.exists() and self._first_sample == 0:
             path.replace(path.with_suffix(".csv.1"))

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from neox_core.contracts.host import RunInfo
-from neox_core.errors import ConfigError
-from neox_monitors.place import written_to
+from neox_monitors.place import require_file, written_to
 
 WAY_OUT = "move it away, or give the run another folder: --run-dir"
 
@@ -22,8 +21,7 @@ class JsonLines:
     def __init__(self, run: RunInfo, settings: None) -> None:
         path = run.run_dir / "metrics.jsonl"
         for each in (path, _before(path)):
-            if each.is_dir():
-                raise ConfigError(f"{each}: is a folder, and in its place the run writes a file", hint=WAY_OUT)
+            require_file(each, WAY_OUT)
         with written_to(path, WAY_OUT):
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists():

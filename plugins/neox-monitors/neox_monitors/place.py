@@ -20,6 +20,12 @@ def folder_of(run: RunInfo, block: CsvBlock | TensorBoardBlock) -> Path:
     return around / block.job_name
 
 
+def require_file(path: Path, way_out: str) -> None:
+    """Raise ConfigError where `path` is a folder, or a pipe or a device, which would be waited for."""
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path}: is not a file, and in its place the run writes one", hint=way_out)
+
+
 @contextmanager
 def written_to(place: Path, way_out: str) -> Iterator[None]:
     """Raise ConfigError for a file or folder that cannot be written: a user can fix it."""

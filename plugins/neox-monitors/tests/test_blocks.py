@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import struct
 import time
 import zipfile
@@ -74,6 +75,13 @@ def test_a_resumed_run_goes_on_in_its_csv_files_and_a_new_one_keeps_the_old(run,
     start("csv_monitor", run).log(1, VALUES)
     assert rows(lr) == [["step", "lr"], ["8", "0.1"]]
     assert len(rows(lr.with_suffix(".csv.1"))) == 4
+
+
+def test_a_pipe_in_the_place_of_a_csv_file_is_not_waited_for(run, tmp_path):
+    files = start("csv_monitor", run, csv_monitor={"output_path": "out", "job_name": "job"})
+    os.mkfifo(tmp_path / "out/job/Train_Samples_lr.csv")
+    with pytest.raises(ConfigError, match=r"Train_Samples_lr\.csv: is not a file"):
+        files.log(1, VALUES)
 
 
 def read_events(folder):

@@ -79,11 +79,18 @@ def test_the_contract(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["metrics.jsonl", "metrics.jsonl.1"])
 def test_a_folder_in_its_place_is_the_users_to_mend(entry, tmp_path, name, first_step):
     (tmp_path / name / "kept").mkdir(parents=True)
-    with pytest.raises(ConfigError, match=rf"/{name}: is a folder, .* a file\n  move it away, .*--run-dir"):
+    with pytest.raises(ConfigError, match=rf"/{name}: is not a file, .* writes one\n  move it away, .*--run-dir"):
         start(entry, tmp_path, first_step)
     assert [each.name for each in tmp_path.iterdir()] == [name]
     with pytest.raises(ConfigError, match="cannot be written to: No space left"):
         start(entry, Full(tmp_path / "disk"))
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "metrics.jsonl.1"])
+def test_a_pipe_in_its_place_is_not_waited_for(entry, tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ConfigError, match=f"/{name}: is not a file"):
+        start(entry, tmp_path)
 
 
 class Full(type(Path())):

@@ -56,8 +56,8 @@ def test_plugins_add_commands(site: Any) -> None:
 
 def test_a_fault_in_a_command_of_a_plugin_names_it(site: Any) -> None:
     offer_commands(site, "neox-a", "broken")
-    fault, usage, left, debug = site.neox_each(
-        ["broken", "x"], ["broken", "usage"], ["broken", "leave"], ["--debug", "broken", "x"]
+    fault, usage, left, file, debug = site.neox_each(
+        ["broken", "x"], ["broken", "usage"], ["broken", "leave"], ["broken", "file"], ["--debug", "broken", "x"]
     )
     assert fault["exit_code"] == debug["exit_code"] == 3
     said, hint = fault["stderr"].splitlines()
@@ -66,6 +66,7 @@ def test_a_fault_in_a_command_of_a_plugin_names_it(site: Any) -> None:
     assert "Traceback" in debug["stderr"]
     assert (usage["exit_code"], "Error: not so" in usage["stderr"]) == (2, True)
     assert left["exit_code"] == 9
+    assert (file["exit_code"], file["stderr"].startswith(f"error: {'a' * 300}: File name too long\n")) == (2, True)
 
 
 def test_a_command_that_two_plugins_offer(site: Any) -> None:

@@ -26,6 +26,11 @@ def test_a_launch_that_ends_well_is_0(tmp_path):
     assert run(tmp_path, ENDED.format(str(tmp_path))) == 0
 
 
+def test_a_pipe_in_the_place_of_its_mark_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / ".unfinished")
+    assert run(tmp_path, ENDED.format(str(tmp_path))) == 0
+
+
 STOPPED = "import pathlib; pathlib.Path({!r}, '.unfinished').rename(pathlib.Path({!r}, '.stopped'));"
 """What the first rank does when a signal has ended the run before its last step."""
 

@@ -273,6 +273,10 @@ def test_bad_input_is_one_clear_error(tmp_path: Path, case: str) -> None:
     assert found[0].startswith(str(tmp_path))
 
 
+def test_a_deep_path_of_set_is_one_clear_error() -> None:
+    assert messages(sets=("a." * 5000 + "b=1",)) == ["--set: : is nested too deeply"]
+
+
 def test_an_alias_bomb_does_not_expand(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]

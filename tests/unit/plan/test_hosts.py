@@ -50,10 +50,19 @@ def test_hosts_keep_their_order_and_comments_are_left_out(tmp_path: Path) -> Non
         ("a|b slots=1\n", ["/hosts:1:1 'a|b slots=1' is not a host"]),
         ("h[1-4] slots=1\n", ["/hosts:1:1 'h[1-4] slots=1' is not a host"]),
         ("# nobody\n", ["/hosts names no host"]),
+        (f"{'a' * 254} slots=1\n", [f"/hosts:1:1 '{'a' * 254} slots=1' is not a host"]),
     ],
 )
 def test_every_line_that_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, said: list[str]) -> None:
     assert read(tmp_path, text)[1] == said
+
+
+def test_each_line_of_a_long_file_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("neox_core.plan.hosts.name_of", lambda host: asked.append(host) or name_of(host))
+    pool, problems = read(tmp_path, "".join(f"host-{number} slots=1\n" for number in range(500)))
+    assert (len(pool), problems) == (500, [])
+    assert len(asked) <= 500
 
 
 def test_a_login_is_no_part_of_the_name(tmp_path: Path) -> None:

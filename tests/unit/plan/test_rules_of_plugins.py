@@ -1,6 +1,7 @@
 """Rules that plugins bring: when they are asked, and what is said of one that fails."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,6 +89,12 @@ def test_a_plugins_rule_that_fails_names_the_plugin(
     assert "NEOX_PLUGINS_DISABLE=faulty switches it off" in found
     assert "Attribute(" not in found
     assert [each.message for each in rule_faults(catalog)] == [found.removeprefix("error: ").partition(" (tell")[0]]
+
+
+def test_the_systems_error_about_a_file_is_not_the_plugins_fault(check: Check, plugins: Any, everything: Any) -> None:
+    catalog = plugins(everything=everything, faulty=Faulty(lambda config: Path("a" * 300).stat()))
+    (found,) = check(catalog=catalog)
+    assert found.startswith(f"error: {'a' * 300}: File name too long (move it away")
 
 
 def test_the_rules_of_a_plugin_that_is_not_used_are_not_asked(check: Check, plugins: Any, everything: Any) -> None:
