@@ -46,7 +46,7 @@ class Piece:
     kind: Kind
     name: str
     dtype: str = field(validator=v.in_(set(DTYPES.values())))
-    shape: tuple[int, ...] = field(validator=v.deep_iterable(v.ge(0)))
+    shape: tuple[int, ...] = field(validator=[v.max_len(64), v.deep_iterable(v.ge(0))])  # torch's own limit
     flat_range: tuple[int, int] | None = None
     state: str | None = None
     rank: int | None = None

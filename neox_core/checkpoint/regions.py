@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import combinations, pairwise, product
+from itertools import pairwise, product
 from math import prod
 
 from attrs import frozen
@@ -47,16 +47,25 @@ def fit_together(pieces: Sequence[Piece]) -> bool:
     for piece in pieces:
         region = piece.slice or tuple((0, length) for length in shape)
         by_region[region].append(piece.flat_range or (0, prod(piece.region_shape)))
-    covered = 0
     for region, ranges in by_region.items():
         ranges.sort()
         elements = prod(last - first for first, last in region)
         joined = all(one[1] == other[0] for one, other in pairwise(ranges))
         if not joined or ranges[0][0] != 0 or ranges[-1][1] != elements:
             return False
-        covered += elements
-    return covered == prod(shape) and not any(_overlap(one, other) for one, other in combinations(by_region, 2))
+    return _fill([*by_region], shape)
 
 
-def _overlap(one: Slice, other: Slice) -> bool:
-    return all(max(a, c) < min(b, d) for (a, b), (c, d) in zip(one, other, strict=True))
+def _fill(slices: Sequence[Slice], shape: tuple[int, ...]) -> bool:
+    """Whether slices cover a shape once: along each dimension one after the other, or side by side in the next ones."""
+    if not shape:
+        return len(slices) == 1
+    rows: dict[tuple[int, int], list[Slice]] = defaultdict(list)
+    for row, *rest in slices:
+        rows[row].append(tuple(rest))
+    place = 0
+    for first, last in sorted(rows):
+        if first != place:
+            return False
+        place = last
+    return place == shape[0] and all(_fill(each, shape[1:]) for each in rows.values())

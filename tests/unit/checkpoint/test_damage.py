@@ -75,6 +75,7 @@ def _swap_in_pickle(folder: Path) -> None:
         (edit(lambda m: m["pieces"][0].update(file="rank-00009.weights.safetensors")), "names no checksum"),
         (edit(lambda m: _weight(m).update(shape=[-16, 8])), "not a manifest"),
         (edit(lambda m: _weight(m).update(shape=[10**9, 10**9])), "another model"),
+        (edit(lambda m: _weight(m).update(shape=[1] * 100_000)), "not a manifest"),
         (edit(lambda m: _weight(m).update(dtype="OBJ")), "not a manifest"),
         (edit(lambda m: _weight(m).update(dtype="F16")), "is F32 .*, not F16"),
         (edit(lambda m: _weight(m).update(flat_range=[0, 5])), "do not fit together"),

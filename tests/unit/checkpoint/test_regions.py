@@ -46,5 +46,13 @@ def test_slices_may_be_stored_in_runs() -> None:
     assert not fit_together([*runs, piece((4, 3), slice=((1, 3), (0, 3)))])
 
 
+def test_a_tensor_may_have_many_slices() -> None:
+    """Comparing each with each would take minutes."""
+    pieces = [piece((10_000, 2), slice=((row, row + 1), (at, at + 1))) for row in range(10_000) for at in range(2)]
+    assert fit_together(pieces)
+    assert not fit_together([*pieces[:-1], pieces[0]])
+    assert not fit_together(pieces[1:])
+
+
 def test_pieces_of_other_tensors_do_not_fit() -> None:
     assert not fit_together([piece((4, 3), flat_range=(0, 6)), piece((3, 4), flat_range=(6, 12))])
