@@ -201,11 +201,6 @@ class OptimPlan:
     whole_parameters: bool = field(default=False, metadata=of(derived="the optimizer"))
     uses: tuple[str, ...] = field(default=(), metadata=of(derived="the optimizer"))
 
-    @property
-    def owns_parameters(self) -> bool:
-        """Whether a rank steps whole parameters of its own, in place of a slice of all."""
-        return self.whole_parameters and self.zero_stage == 1
-
 
 @frozen
 class PrecisionPlan:

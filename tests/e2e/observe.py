@@ -16,7 +16,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 CALLS: list[dict[str, Any]] = []
-SPIED = ("all_reduce", "reduce", "reduce_scatter_tensor", "all_gather_into_tensor", "all_gather", "broadcast")
+SPIED = (
+    "all_reduce",
+    "reduce",
+    "reduce_scatter_tensor",
+    "all_gather_into_tensor",
+    "all_gather",
+    "broadcast",
+    "_broadcast_coalesced",
+)
 
 
 def _spy(name: str) -> Callable[..., Any]:
@@ -25,10 +33,10 @@ def _spy(name: str) -> Callable[..., Any]:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
-        given = tensors[-1]  # those with an output name it first
+        given = tensors[-1] if tensors else torch.cat([each.flatten() for each in args[1]])  # an output comes first
         size, rounded = float(given.detach().double().abs().sum()), bool((given == given.bfloat16()).all())
         note = {"name": name, "dtype": str(given.dtype), "numel": given.numel(), "size": size, "rounded": rounded}
-        CALLS.append(note)
+        CALLS.append(note | {"backward": torch._C._current_graph_task_id() >= 0})
         return real(*args, **kwargs)
 
     return call

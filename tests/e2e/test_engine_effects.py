@@ -60,6 +60,9 @@ RUNS: dict[str, dict[str, object]] = {
     "amp-O0": {"amp": {"enabled": True, "opt_level": "O0"}},
     "1": _zero(1),
     "1-small-buckets": _zero(1, reduce_bucket_size=1000),
+    "1-broadcasts": _zero(1, allgather_partitions=False),
+    "1-after": _zero(1, grad_hooks=False),
+    "1-overlap": _zero(1, overlap_comm=True),
     "1-added-bf16": ADDED,
     "1-added-fp32": {**ADDED, "data_types": {"grad_accum_dtype": "fp32"}},
     "2": _zero(2),
@@ -118,6 +121,10 @@ def _run(files: list[Path]) -> None:
 def _gradients(run: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What this rank gave to be summed: whole gradients and parts of them, not norms and flags."""
     return [call for call in run["calls"] if "reduce" in call["name"] and call["numel"] > 100]
+
+
+def _weights_gathered(run: Mapping[str, Any]) -> int:
+    return sum(call["numel"] for call in run["calls"] if "all_gather" in call["name"] and call["numel"] > 100)
 
 
 def _count(run: Mapping[str, Any], name: str) -> int:
@@ -189,6 +196,20 @@ AGAINST: dict[str, tuple[str, str, Claim]] = {
         "1-small-buckets",
         "1",
         lambda a, b: len(_gradients(a)) > len(_gradients(b)),
+    ),
+    "allgather_partitions: false: each rank broadcasts what it owns": (
+        "1-broadcasts",
+        "1",
+        lambda a, b: (
+            _weights_gathered(a) == 0 < _weights_gathered(b)
+            and sum(c["numel"] for c in a["calls"] if c["name"] == "_broadcast_coalesced") == a["total"]
+            and 0.3 * a["total"] < a["masters"] < 0.7 * a["total"]
+        ),
+    ),
+    "grad_hooks: false: gradients are reduced after the backward pass": (
+        "1-after",
+        "1-overlap",
+        lambda a, b: not any(c["backward"] for c in _gradients(a)) and all(c["backward"] for c in _gradients(b)[:1]),
     ),
     "reduce_scatter: this rank gives each part once, halved": (
         "2",

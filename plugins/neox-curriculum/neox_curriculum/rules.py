@@ -214,7 +214,8 @@ def layers_are_a_decoders(config: Any, ltd: Any) -> Iterator[Problem]:
     if ltd.model_type == "encoder":
         yield Problem("neox trains decoders: model_type: decoder", f"{LTD}.model_type")
     if ltd.hidden_state_order == "seq_batch_dim":
-        yield Problem("activations are [batch, seq, hidden]: batch_seq_dim", f"{LTD}.hidden_state_order")
+        said = "changes no number: tokens are dropped along the axis of positions, wherever the model has it"
+        yield Problem(said, f"{LTD}.hidden_state_order", severity="note")
     if ltd.model_mask_name:
         said = "does nothing: layers have no mask argument, what a token sees follows from its place"
         yield Problem(said, f"{LTD}.model_mask_name", "remove it", severity="warning")

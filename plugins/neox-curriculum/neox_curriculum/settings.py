@@ -128,7 +128,7 @@ class RandomLtdBlock:
     model_mask_name: str | None = _optional(help="Not needed: what a token sees follows from its place.")
     model_type: Literal["decoder", "encoder"] | None = _optional(help="A decoder, where it is said.")
     hidden_state_order: Literal["batch_seq_dim", "seq_batch_dim"] | None = _optional(
-        help="The axes of activations: batch_seq_dim, where it is said."
+        help="The axes of activations: changes no number, since neox knows its own."
     )
     random_ltd_schedule: RandomLtdSchedule = _block(RandomLtdSchedule(), "Block: how many tokens are kept.")
 

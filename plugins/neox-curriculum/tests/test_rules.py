@@ -140,7 +140,7 @@ CASES = {
     "no layers": (routed(random_ltd_layer_id=()), f"{LTD}.random_ltd_layer_id: is required"),
     "a layer twice": (routed(random_ltd_layer_id=(1, 1)), f"{LTD}.random_ltd_layer_id: must be different layers"),
     "an encoder": (routed(model_type="encoder"), f"{LTD}.model_type: neox trains decoders"),
-    "other axes": (routed(hidden_state_order="seq_batch_dim"), f"{LTD}.hidden_state_order: activations are"),
+    "other axes": (routed(hidden_state_order="seq_batch_dim"), f"{LTD}.hidden_state_order: changes no number"),
     "a mask": (routed(model_mask_name="mask"), f"warning {LTD}.model_mask_name: does nothing"),
     "nothing kept": (kept(min_value=7), "random_ltd_schedule.min_value: 7 is below seq_per_step 8"),
     "no growth": (kept(schedule_config=GrowthConfig(require_steps=9)), "schedule_config.seq_per_step: is required"),

@@ -17,7 +17,7 @@ from neox_deepspeed.partitioned import refresh, whole_weights
 from neox_deepspeed.patches import before_average, count_in_norm, forget_groups
 from neox_deepspeed.recompute import configure_recompute
 from neox_deepspeed.shards import find_shards, find_weights, group_contents, is_partitioned
-from neox_deepspeed.start import clips_copies, clips_itself, initialize, steps_parameters
+from neox_deepspeed.start import clips_copies, clips_itself, initialize, owns_parameters, steps_parameters
 from neox_deepspeed.swapped import at_hand, mend_buffers, new_state
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Engine(BaseEngine):
                     self._counts[shard.stepped] = self._counts[weight]
         elif self._counts and not self._clips:
             count_in_norm(engine.optimizer, self._counts)
-        self._scaled = [shard.stepped for shard in self.shards] if plan.optim.owns_parameters else self._clipped
+        self._scaled = [shard.stepped for shard in self.shards] if owns_parameters(plan) else self._clipped
         self._sparse = self._trained.sparse_weights
         if self._clips:
             optimizer.register_step_pre_hook(lambda *_: self._before_update())

@@ -42,7 +42,7 @@ def initialize(plan: RunPlan, model: nn.Module, optimizer: torch.optim.Optimizer
             partition(model, config, groups, torch.device(plan.cluster.device))
         engine, *_ = deepspeed.initialize(
             model=model,
-            optimizer=Owned(optimizer, groups) if plan.optim.owns_parameters else optimizer,
+            optimizer=Owned(optimizer, groups) if owns_parameters(plan) else optimizer,
             mpu=Place(groups) if groups.tensor.size > 1 and groups.pipe_size == 1 else None,
             config=config,
             dist_init_required=False,
@@ -69,7 +69,7 @@ def engine_config(plan: RunPlan) -> dict[str, Any]:
     if plan.cluster.pipeline_parallel > 1:
         # Spreading what is sent between stages over a tensor group asks that its ranks hold the same.
         config["pipeline"] = {"pipe_partitioned": False, "grad_partitioned": False}
-    if plan.optim.owns_parameters:
+    if owns_parameters(plan):
         _leave_copies(config)
     if clips_itself(plan):
         config["gradient_clipping"] = 0.0  # DeepSpeed's clipping keeps the norm to itself, or takes it wrongly
@@ -82,6 +82,12 @@ def _leave_copies(config: dict[str, Any]) -> None:
     config.pop("data_types", None)
     if config.pop("bf16", None) and config.get("communication_data_type") is None:
         config["communication_data_type"] = "bf16"
+
+
+def owns_parameters(plan: RunPlan) -> bool:
+    """Whether a rank steps whole parameters of its own, in place of a slice of all."""
+    broadcasts = not plan.engine.get("zero_optimization", {}).get("allgather_partitions", True)
+    return plan.optim.zero_stage == 1 and (plan.optim.whole_parameters or broadcasts)
 
 
 def steps_parameters(plan: RunPlan) -> bool:
@@ -101,4 +107,4 @@ def clips_copies(plan: RunPlan) -> bool:
 
 def clips_itself(plan: RunPlan) -> bool:
     """Whether neox clips gradients, and not DeepSpeed."""
-    return steps_parameters(plan) or clips_copies(plan) or plan.optim.owns_parameters
+    return steps_parameters(plan) or clips_copies(plan) or owns_parameters(plan)

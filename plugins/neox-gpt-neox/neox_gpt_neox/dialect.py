@@ -57,7 +57,8 @@ def _not_yet(path: str, value: Any) -> Iterator[Problem]:
         for name, inner in value.items():
             yield from _not_yet(join(path, name), inner)
     else:
-        yield Problem(f"{NOT_YET}: it will come with {key.distribution}", path, "remove it")
+        said = f"is known, and refused: {key.why}" if key.why else f"{NOT_YET}: it will come with {key.distribution}"
+        yield Problem(said, path, "remove it")
 
 
 def _near(path: str) -> str:

@@ -22,7 +22,7 @@ class KnownKey:
     path: dotted, with `_`; `<word>` in it stands for a name of the user's choice.
     type: bool, int, float, str, choice, mapping, or list[...] of these.
     default: None where the documents do not name one.
-    distribution: the package that will implement it.
+    distribution: the package that will implement it, or would. why: what speaks against it, where none will.
     """
 
     path: str
@@ -36,6 +36,7 @@ class KnownKey:
     origin: str = "deepspeed"
     changes: str = "numerics"
     aliases: tuple[str, ...] = ()
+    why: str = ""
 
     @property
     def spellings(self) -> tuple[str, ...]:

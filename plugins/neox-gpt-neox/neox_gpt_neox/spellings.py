@@ -62,7 +62,7 @@ SPELLINGS: tuple[OlderSpelling, ...] = (
     _switch("cpu_torch_adam", "optimizer.type", "CPU_torch_adam"),
     _switch("cpu_optimizer", "optimizer.type", "CPU_Adam", also=("CPU_torch_adam",)),
     _switch("fp32_allreduce", "communication_data_type", "fp32"),
-    Gone("disable_allgather", "DeepSpeed 0.19.8 collects updated shards by all-gather only", (False,)),
+    _switch("disable_allgather", "zero_optimization.allgather_partitions", False),
     _switch("zero_optimization", "zero_optimization.stage", 1, block=True),
     _switch("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device", "cpu"),
     _switch("zero_optimization.cpu_offload_param", "zero_optimization.offload_param.device", "cpu"),

@@ -15,12 +15,13 @@ from neox_author.testing import build, load_only
 from neox_core.contracts.host import RunInfo
 from neox_core.errors import ConfigError
 
-VALUES = {"loss": 2.5, "lr": 0.1, "loss_scale": 128.0, "elapsed_time_ms_forward": 12.5}
+VALUES = {"loss": 2.5, "lr": 0.1, "loss_scale": 128.0, "elapsed_time_ms_forward": 12.5, "eigenvalue_1": 3.0}
 EVENTS = {
     "Train/Samples/train_loss": 2.5,
     "Train/Samples/lr": 0.1,
     "Train/Samples/loss_scale": 128.0,
     "Train/Samples/elapsed_time_ms_forward": 12.5,
+    "Train/Eigenvalues/ModelBlockParam_1": 3.0,
 }
 
 
@@ -204,6 +205,17 @@ def test_comet_gets_an_experiment_with_a_value_of_each_name_every_so_many_sample
     assert "named" in json.dumps(messages)
     assert "kept" in json.dumps(messages)
     assert all(tag in json.dumps([about, messages]) for tag in comet["tags"])
+
+
+@pytest.mark.parametrize("mode", ["get", "create", "get_or_create"])
+def test_comet_is_asked_for_an_experiment_that_is_there_or_a_new_one(run, tmp_path, monkeypatch, mode):
+    monkeypatch.setenv("COMET_OFFLINE_DIRECTORY", str(tmp_path / "comet"))
+    monkeypatch.setenv("COMET_LOGGING_CONSOLE", "ERROR")
+    key = "0123456789abcdef0123456789abcdef"
+    start("comet", run, comet={"online": False, "experiment_key": key, "mode": mode}).close()
+    (archive,) = (tmp_path / "comet").glob("*.zip")
+    with zipfile.ZipFile(archive) as opened:
+        assert json.loads(opened.read("experiment.json"))["resume_strategy"] == mode
 
 
 @pytest.mark.parametrize("name", ["csv_monitor", "tensorboard"])

@@ -13,7 +13,6 @@ from neox_deepspeed.config.rules import offload
 from neox_reference.coverage import ledger, states
 from neox_reference.keys import all_keys
 
-from neox_core.config.report import ProblemsError
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
@@ -228,6 +227,13 @@ EFFECTS: dict[str, Effect] = {
         True,
     ),
     "log_dir": ((), ("log-dir=x",), at("launcher.settings.log_dir"), None, "x"),
+    "disable_allgather": (
+        STAGE_1[:1],
+        ("disable-allgather=true",),
+        at("engine.zero_optimization.allgather_partitions"),
+        True,
+        False,
+    ),
     "launcher": ((), ("launcher=pdsh",), at("launcher.name"), "local", "pdsh"),
     "num_gpus": ((), ("num_gpus=2",), at("cluster.world_size"), 4, 2),
     "local_rank": ((), ("local_rank=1",), at("cluster.local_rank"), None, 1),
@@ -285,7 +291,6 @@ PLACES: dict[str, str] = {
     "optimizer": f"{PLUGINS}adam/tests/test_adam.py::test_classes_are_those_that_are_asked_for",
     "fp16": f"{PLUGINS}deepspeed/tests/test_engine.py::test_fp16_equals_a_plain_loop_and_backs_off",
     "zero_allow_untested_optimizer": f"{UNIT}plan/test_rules.py::test_rule",
-    "disable_allgather": f"{UNIT}plan/test_effects.py::test_what_nobody_can_do_is_refused",
     "eval_interval": RUN_IN_ORDER,
     "eval_iters": f"{REPORT}test_validation_is_the_mean_of_its_batches",
     "exit_interval": f"{UNIT}run/test_loop.py::test_exit_interval",
@@ -344,11 +349,6 @@ def test_changing_a_key_changes_the_plan(plan: Callable[..., RunPlan], key: str)
 def test_the_place_of_an_effect_is_there(key: str, place: str) -> None:
     file, _, name = place.partition("::")
     assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8")
-
-
-def test_what_nobody_can_do_is_refused(plan: Callable[..., RunPlan]) -> None:
-    with pytest.raises(ProblemsError, match="disable-allgather: cannot be true: DeepSpeed"):
-        plan("disable-allgather=true")
 
 
 def test_every_key_of_the_documents_has_its_effect_tested(plugins: Any) -> None:

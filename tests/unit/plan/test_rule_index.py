@@ -39,10 +39,6 @@ class Refused:
     sets: tuple[str, ...]
 
 
-def compression(*inner: str) -> Refused:
-    return Refused(tuple(f"compression_training.{each}" for each in inner))
-
-
 def elastic(*more: str, **changed: object) -> tuple[str, ...]:
     """Batches of up to 8 samples, with keys changed; None: left out."""
     block = {"enabled": "true", "max_train_batch_size": 8, "micro_batch_sizes": [1, 2], **changed}
@@ -398,7 +394,11 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
             ("compression_training.activation_quantization.different_groups={g: {params: {bits: 3}}}",),
             "bits: must be >= 4: 3",
         ),
-        compression("weight_quantization.shared_parameters.quantizer_kernel=true"),
+        Said(
+            ("compression_training.weight_quantization.shared_parameters.quantizer_kernel=true",),
+            "quantizer_kernel: true is not available",
+            ("compression_training.weight_quantization.shared_parameters.quantizer_kernel=false",),
+        ),
     ),
     64: (
         Said(

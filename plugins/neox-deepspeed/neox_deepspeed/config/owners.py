@@ -5,6 +5,9 @@ from neox_deepspeed.config.sections.zero import ZeroSection
 
 
 def owns_parameters(config: Config) -> bool:
-    """Whether ranks own whole parameters: at ZeRO 1 for an optimizer that needs them. DeepSpeed then shards nothing."""
-    (optimizer,) = config.components("optimizer")
-    return optimizer.entry.component.whole_parameters and config.section(ZeroSection).zero_optimization.stage == 1
+    """Whether ranks own whole parameters at ZeRO 1. DeepSpeed then shards nothing.
+
+    They do for an optimizer that needs them, and where the config asks for broadcasts: each owner sends its own.
+    """
+    zero, (optimizer,) = config.section(ZeroSection).zero_optimization, config.components("optimizer")
+    return zero.stage == 1 and (optimizer.entry.component.whole_parameters or not zero.allgather_partitions)

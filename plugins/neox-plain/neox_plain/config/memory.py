@@ -53,7 +53,7 @@ def expected_memory(
     bytes_each, stage, share = plan.precision.bytes_each, plan.optim.zero_stage, plan.batch.data_parallel
     stepped = share if stage >= 1 else 1
     # ZeRO steps fp32 copies of slices, in every precision; without ZeRO fp32 weights are stepped in place.
-    copies = plan.precision.dtype != "fp32" or (stage >= 1 and not plan.optim.owns_parameters)
+    copies = plan.precision.dtype != "fp32" or (stage >= 1 and not sharded.owns_parameters)
     masters = 4 * elements // stepped if copies else 0
     state = (
         None if state_numbers is None else int(4 * (state_numbers[0] * elements + state_numbers[1] * edges)) // stepped
@@ -64,5 +64,5 @@ def expected_memory(
         host, masters, state = masters + (state or 0), 0, 0
     if sharded.offload_parameters:
         host, weights = host + weights, 0
-    gradients = bytes_each * elements // (share if stage >= 2 and not plan.optim.owns_parameters else 1)
+    gradients = bytes_each * elements // (share if stage >= 2 and not sharded.owns_parameters else 1)
     return Memory(weights, gradients, masters, state, activations, host)

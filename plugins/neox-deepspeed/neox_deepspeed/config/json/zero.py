@@ -12,7 +12,7 @@ def zero_json(zero: ZeroBlock) -> dict[str, Any]:
     """The block zero_optimization, with the documents' values where the engine has others."""
     block: dict[str, Any] = {
         "stage": zero.stage,
-        "allgather_partitions": True,
+        "allgather_partitions": zero.allgather_partitions,
         "allgather_bucket_size": zero.allgather_bucket_size,
         "reduce_bucket_size": zero.reduce_bucket_size,
         "overlap_comm": zero.overlap_comm,

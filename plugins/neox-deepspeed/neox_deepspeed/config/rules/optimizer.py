@@ -29,23 +29,30 @@ def sharded_optimizer_tested(config: Config, shape: ClusterShape) -> Iterator[Pr
     yield config.problem(said, "zero_optimization.stage", hint)
 
 
-@rule("optimizer.type", "zero_optimization.stage", "zero_optimization.offload_optimizer", "fp16.enabled")
+@rule(
+    "optimizer.type",
+    "zero_optimization.stage",
+    "zero_optimization.allgather_partitions",
+    "zero_optimization.offload_optimizer",
+    "fp16.enabled",
+)
 def owners_step_what_they_own(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """Ranks that own whole parameters step them in place, in fp32 or with bf16 weights, without fp16 or offload."""
     if not owns_parameters(config):
         return
     (optimizer,) = config.components("optimizer")
-    offload = config.section(ZeroSection).zero_optimization.offload_optimizer
-    if offload is not None and offload.device != "none":
+    component, zero = optimizer.entry.component, config.section(ZeroSection).zero_optimization
+    whose = f"of {component.name}" if component.whole_parameters else "with allgather_partitions: false"
+    if zero.offload_optimizer is not None and zero.offload_optimizer.device != "none":
         yield config.problem(
-            f"is for slices, and at stage 1 ranks own whole parameters of {optimizer.entry.component.name}",
+            f"is for slices, and at stage 1 ranks own whole parameters {whose}",
             "zero_optimization.offload_optimizer",
             "remove it",
         )
     if config.section(PrecisionSection).dtype == "fp16":
         yield config.problem(
-            f"1 puts whole parameters of {optimizer.entry.component.name} on each rank, and fp16's loss"
-            " scale needs DeepSpeed's copies of all parameters",
+            f"1 puts whole parameters on each rank {whose}, and fp16's loss scale needs DeepSpeed's copies of all"
+            " parameters",
             "zero_optimization.stage",
             "use stage: 0, or bf16: {enabled: true}",
         )

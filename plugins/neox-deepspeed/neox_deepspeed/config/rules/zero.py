@@ -16,6 +16,7 @@ from neox_deepspeed.config.sections.zero import ZeroBlock, ZeroSection
 BLOCK = "zero_optimization"
 STAGE_OF_KEY: dict[str, tuple[int, ...]] = {
     "ignore_unused_parameters": (2,),
+    "allgather_partitions": (1,),
     "grad_hooks": (1,),
     "round_robin_gradients": (1, 2),
     "sub_group_size": (3,),
@@ -170,6 +171,20 @@ def no_overlap_in_a_pipeline(config: Config, shape: ClusterShape) -> Iterator[Pr
     if _zero(config).overlap_comm and config.section(ParallelismSection).pipe_parallel_size > 1:
         said = "does nothing: a pipeline reduces the gradients after the backward pass"
         yield config.problem(said, f"{BLOCK}.overlap_comm", severity="note")
+
+
+@rule(f"{BLOCK}.grad_hooks", f"{BLOCK}.overlap_comm", f"{BLOCK}.stage", "optimizer.type")
+def hooks_overlap(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """At stage 1 hooks of the backward pass reduce gradients with overlap_comm, and nothing does without it."""
+    zero, path = _zero(config), f"{BLOCK}.grad_hooks"
+    if zero.stage != 1 or not config.is_set(path):
+        return
+    overlaps = zero.overlap_comm and not owns_parameters(config)
+    if overlaps and not zero.grad_hooks:
+        yield config.problem("false contradicts overlap_comm: true, which reduces from hooks", path, "keep one")
+    elif not overlaps:
+        said = "changes nothing: without overlap_comm stage 1 reduces gradients after the backward pass"
+        yield config.problem(said, path, "overlap_comm: true" if zero.grad_hooks else "", severity="note")
 
 
 @rule(f"{BLOCK}.elastic_checkpoint")

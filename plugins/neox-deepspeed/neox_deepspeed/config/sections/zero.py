@@ -5,7 +5,7 @@ from typing import Any, Literal
 from attrs import frozen
 
 from neox_core.api import setting
-from neox_core.config.schema.checks import above, at_least, between, not_empty, only
+from neox_core.config.schema.checks import above, at_least, between, not_empty
 
 
 def _speed(default: Any, *, help: str, **more: Any) -> Any:
@@ -73,8 +73,7 @@ class ZeroBlock:
     round_robin_gradients: bool = _speed(False, help="Assign gradients to ranks in turn. Stages 1 and 2.")
     allgather_partitions: bool = _speed(
         True,
-        help="Collect updated shards by all-gather: the only method of the engine.",
-        check=only(True, why="no longer supported by DeepSpeed 0.19.8"),
+        help="Collect updated weights by all-gather. false: ranks own whole parameters and broadcast them. Stage 1.",
     )
     load_from_fp32_weights: bool = setting(
         True, help="Resume from the fp32 masters of a checkpoint, not from its rounded weights.", origin="deepspeed"
@@ -83,7 +82,7 @@ class ZeroBlock:
         True, help="Load checkpoints on any number of ranks: neox always can.", changes="output", origin="deepspeed"
     )
     grad_hooks: bool = _speed(
-        True, help="Reduce from hooks of the backward pass: the engine always does.", check=only(True)
+        True, help="Reduce in the backward pass, which needs overlap_comm: true. false: after it. Stage 1."
     )
     ignore_unused_parameters: bool = setting(
         True, help="Accept parameters that the loss does not depend on. Stage 2.", origin="deepspeed"
