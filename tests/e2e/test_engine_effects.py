@@ -61,8 +61,8 @@ RUNS: dict[str, dict[str, object]] = {
     "1": _zero(1),
     "1-small-buckets": _zero(1, reduce_bucket_size=1000),
     "1-broadcasts": _zero(1, allgather_partitions=False),
-    "1-after": _zero(1, grad_hooks=False),
-    "1-overlap": _zero(1, overlap_comm=True),
+    "1-after": _zero(1, reduce_bucket_size=1000, grad_hooks=False),
+    "1-within": _zero(1, reduce_bucket_size=1000, overlap_comm=True),
     "1-added-bf16": ADDED,
     "1-added-fp32": {**ADDED, "data_types": {"grad_accum_dtype": "fp32"}},
     "2": _zero(2),
@@ -208,7 +208,7 @@ AGAINST: dict[str, tuple[str, str, Claim]] = {
     ),
     "grad_hooks: false: gradients are reduced after the backward pass": (
         "1-after",
-        "1-overlap",
+        "1-within",
         lambda a, b: not any(c["backward"] for c in _gradients(a)) and all(c["backward"] for c in _gradients(b)[:1]),
     ),
     "reduce_scatter: this rank gives each part once, halved": (

@@ -123,7 +123,7 @@ def test_a_block_that_is_no_block_is_left_to_its_reader(read: Any) -> None:
         ("cpu-optimizer: true", {"optimizer": {"type": "CPU_Adam"}}),
         ("cpu_torch_adam: true", {"optimizer": {"type": "CPU_torch_adam"}}),
         ("fp32_allreduce: true", {"communication_data_type": "fp32"}),
-        ("disable-allgather: false", {}),
+        ("disable-allgather: true", {"zero_optimization": {"allgather_partitions": False}}),
         ("zero_optimization: true", {"zero_optimization": {"stage": 1}}),
         (
             "zero-optimization: {stage: 1, cpu-offload: true}",
@@ -218,7 +218,6 @@ def test_onnx_safe_is_an_activation_unless_another_comes_first(read: Any) -> Non
         "precision: int8",
         "deepspeed_mpi: true",
         "lazy-mpu-init: true",
-        "disable-allgather: true",
         "wandb_host: https://wandb.example.org",
         "wandb_run_name: one",
         "wandb_init_all_ranks: true",
