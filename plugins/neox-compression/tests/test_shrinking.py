@@ -1,5 +1,8 @@
 """Exports of pruned models: what `related_modules` leaves out, and what snip_momentum leaves."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,3 +113,18 @@ def test_the_zeros_are_fixed_at_the_end(resolve: Callable[..., Any], trained: Ca
     masks = [name for name in early if name.endswith("snip_mask")]
     assert masks
     assert all(torch.equal(early[name], late[name]) for name in masks)
+
+
+def test_an_export_is_of_a_family_that_has_the_smaller_model(
+    resolve: Callable[..., Any], trained: Callable[..., Path], tmp_path: Path
+) -> None:
+    """GPT-NeoX's published models give the heads all of the width, which fewer heads no longer do."""
+    at = f"{AT}.head_pruning"
+    group = "g: {modules: [attention.output], related_modules: [[attention.qkv]]}"
+    sets = (f"{at}.shared_parameters={{enabled: true, num_heads: 4}}", f"{at}.different_groups={{{group}}}")
+    checkpoint = trained(resolve(*sets, "norm=layernorm", "gpt-j-residual=true").plan)
+    argv = ["checkpoint", "export-hf", str(checkpoint), "--out", str(tmp_path / "out")]
+    done = subprocess.run([sys.executable, "-m", "neox_core", *argv], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert (config["model_type"], config["num_attention_heads"], config["head_dim"]) == ("neox", 2, 8)

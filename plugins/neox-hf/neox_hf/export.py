@@ -156,8 +156,9 @@ def main() -> None:
     plan = receive_plan(raw["plan"])
     plan = evolve(plan, model=with_components(plan.model, as_read))
     families = {name: load_path(path)() for name, path in raw["families"].items()}
-    family = choose_family(gpt_plan_in(plan), families)
-    for note in export_hf(Path(raw["checkpoint"]), plan, Path(raw["out"]), family):
+    checkpoint = Path(raw["checkpoint"])
+    family = choose_family(FoldedReader(checkpoint, gpt_plan_in(plan)).plan, families)
+    for note in export_hf(checkpoint, plan, Path(raw["out"]), family):
         echo(f"{note}")
     echo(f"wrote {raw['out']}")
 
