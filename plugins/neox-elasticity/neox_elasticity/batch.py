@@ -80,9 +80,16 @@ def in_words(block: ElasticityBlock, plan: BatchPlan, each: int) -> str:
 def _misfit(block: ElasticityBlock, fit: Fit, copies: int, each: int) -> MisfitError:
     below = [count * each for count in fit.copies if count < copies][-NEAREST:]
     above = [count * each for count in fit.copies if count > copies][:NEAREST]
-    message = f"{fit.batch} samples a step do not divide over {copies * each} ranks"
+    ranks, counted = copies * each, copies * (each if block.version == 0.2 else 1)
+    inside = counted in range(block.min_gpus, block.max_gpus + 1) and ranks % block.num_gpus_per_node == 0
+    if inside:
+        message = f"{fit.batch} samples a step do not divide over {ranks} ranks"
+    elif ranks % block.num_gpus_per_node:
+        message = f"{ranks} ranks are not whole nodes of {block.num_gpus_per_node}"
+    else:
+        message = f"{counted} is not from min_gpus {block.min_gpus} to max_gpus {block.max_gpus}"
     hint = f"take {_listed([*below, *above], 'or')} ranks, the nearest that fit"
-    other = other_batch(block, copies) if block.version == 0.2 else 0
+    other = other_batch(block, copies) if inside and block.version == 0.2 else 0
     if other:
         hint += f"; without elasticity these ranks could take {other} samples, with other losses"
     return MisfitError(message, f"{BLOCK}.enabled", hint)

@@ -22,7 +22,7 @@ def _count(default: int, *, help: str, unit: str) -> Any:
 
 def _sizes(instance: Any, field: Any, value: list[int]) -> None:
     if not value or len(value) > MOST_SIZES or not all(1 <= each <= MOST for each in value):
-        raise ValueError(f"must be 1 to {MOST_SIZES} numbers above 0")
+        raise ValueError(f"must be 1 to {MOST_SIZES} numbers from 1 to {MOST:,}")
 
 
 @frozen

@@ -368,7 +368,7 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
         Said(elastic(max_train_batch_size=None), "elasticity.max_train_batch_size: is required", elastic()),
         Said(elastic(micro_batch_sizes=None), "elasticity.micro_batch_sizes: is required", elastic()),
         Said(elastic(micro_batch_sizes=[9]), "9 is more than max_train_batch_size, 8", elastic(micro_batch_sizes=[8])),
-        Said(elastic(micro_batch_sizes=[0]), "micro_batch_sizes: must be 1 to 64 numbers above 0", elastic()),
+        Said(elastic(micro_batch_sizes=[0]), "micro_batch_sizes: must be 1 to 64 numbers from 1", elastic()),
     ),
     61: (
         Said(elastic(min_gpus=0), "elasticity.min_gpus: must be", elastic(min_gpus=1)),
