@@ -55,7 +55,7 @@ class WeightShared:
     )
     quantizer_kernel: bool = setting(
         False,
-        help="Round with a fused kernel. Only false: it would change the speed alone.",
+        help="Round with a fused kernel, which would change the speed alone.",
         changes="speed",
         check=only(False, why="not available: torch rounds the weights in a few operations a step"),
         origin="deepspeed",
