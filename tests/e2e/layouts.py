@@ -122,7 +122,11 @@ def make_plan(case: dict[str, Any], out: Path, world: int) -> RunPlan:
         "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": CLIPPING,
-        "zero_optimization": {"stage": zero, "overlap_comm": False},
+        "zero_optimization": {
+            "stage": zero,
+            "overlap_comm": False,
+            "allgather_partitions": not case.pop("owned", False),
+        },
         "zero_allow_untested_optimizer": True,
     }
     if "counts" in case:

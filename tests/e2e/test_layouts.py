@@ -92,6 +92,7 @@ LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
     4: {
         "tp2pp2": {"tensor": 2, "pipe": 2, "accumulation": 4},
         "tp2dp2z1": {"tensor": 2, "zero": 1},
+        "tp2dp2z1owned": {"tensor": 2, "zero": 1, "owned": True},
     },
 }
 # Each position, norm, with and without tied embeddings, accumulation, recomputation and dropout.
@@ -111,6 +112,7 @@ ONLY = {
     "pp2compiled": ("plain",),
     "tp2pp2": (*EACH, "mixers"),
     "tp2dp2z1": ("documents", "counted"),
+    "tp2dp2z1owned": ("counted",),
 }
 
 CASES = [

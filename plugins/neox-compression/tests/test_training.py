@@ -227,3 +227,15 @@ def test_masks_of_l1_are_of_the_weights_at_the_offset(
 def test_what_cannot_be_is_refused(resolve: Callable[..., Any], sets: tuple[str, ...], said: str) -> None:
     with pytest.raises(NeoxError, match=said):
         resolve(*sets)
+
+
+def test_what_an_export_will_not_have_is_noted_before_the_start(resolve: Callable[..., Any]) -> None:
+    def noted(*sets: str) -> list[str]:
+        return [each.message for each in resolve(*sets).notes if "export" in each.message]
+
+    assert noted(*on("activation_quantization", "g: {}")) == [
+        "makes a model that cannot be exported: published models do not round inputs"
+    ]
+    (heads,) = noted(*on("head_pruning", HEADS, "num_heads: 4"))
+    assert heads.startswith("leaves fewer heads of the same width in an export")
+    assert not noted(*on("head_pruning", "g: {modules: [attention.output]}", "num_heads: 4"))

@@ -10,7 +10,7 @@ from neox_gpt.api import LinearShape, linear_layers, weight_type
 from neox_compression.config.check.pruning import related_problems, snip_problems
 from neox_compression.config.check.teacher import reduction_problems
 from neox_compression.config.sections.pruning import HeadPruning, RowPruning
-from neox_compression.config.sections.quantization import WeightQuantization
+from neox_compression.config.sections.quantization import ActivationQuantization, WeightQuantization
 from neox_compression.patterns import has
 from neox_compression.plan import SNIP
 from neox_compression.settings import CompressionSettings, techniques
@@ -45,8 +45,14 @@ def problems(config: Any, settings: CompressionSettings) -> Iterator[Problem]:
         yield from _groups(config, technique.different_groups, f"{at}.different_groups", layers)
         if isinstance(technique, WeightQuantization):
             yield from _weights(config, technique, at, layers)
+        if isinstance(technique, ActivationQuantization):
+            message = "makes a model that cannot be exported: published models do not round inputs"
+            yield config.problem(message, f"{at}.shared_parameters.enabled", severity="note")
         if isinstance(technique, HeadPruning):
             yield from _heads(config, technique, at, layers)
+            if any(each.related_modules for each in technique.different_groups.values()):
+                message = "leaves fewer heads of the same width in an export, which only some families have"
+                yield config.problem(message, f"{at}.different_groups", severity="note")
         if isinstance(technique, HeadPruning | RowPruning):
             yield from related_problems(config, technique, at, layers)
 
