@@ -184,7 +184,7 @@ def test_masks_of_l1_are_of_the_weights_at_the_offset(
         (weights("g: {modules: ['a[']}"), "must be a part of a name or a regular expression"),
         (weights(""), "is enabled but names no layers"),
         (on("activation_quantization", "g: {params: {bits: 3}}"), "bits"),
-        (weights("g: {}", "quantizer_kernel: true"), "quantizer_kernel: true is not available: torch rounds"),
+        (weights("g: {}", "quantizer_kernel: true"), "quantizer_kernel: cannot be true: torch rounds"),
         (on("row_pruning", "g: {related_modules: [[mlp.down]]}"), "layers.0.attention.qkv has no layer that shrinks"),
         (
             on("row_pruning", "g: {modules: [mlp.up], related_modules: [[attention.qkv]]}"),

@@ -73,6 +73,11 @@ SPELLINGS: tuple[OlderSpelling, ...] = (
     Gone("deepspeed_mpi", "the launcher tells the ranks their places", (False,), "launcher: openmpi starts by mpirun"),
     _switch("deepspeed_slurm", "launcher", "slurm", also=("SLURM", "Slurm")),
     Gone("deepspeed", "engine chooses what trains", (True,)),
+    Gone(
+        "compression_training.weight_quantization.shared_parameters.quantizer_kernel",
+        "torch rounds the weights in a few operations a step",
+        (False,),
+    ),
     Gone("deepscale", "it came before the engines of today", (False,)),
     Gone("deepscale_config", "it came before the engines of today", ()),
     Moved("peak_theoretical_tflops", "peak_tflops"),

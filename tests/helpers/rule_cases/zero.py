@@ -21,6 +21,12 @@ CASES: dict[str, Case] = {
         ("zero_optimization={stage: 1, allgather_bucket_size: 5e8}",),
         CPU,
     ),
+    "hooks_overlap": (
+        ("zero_optimization={stage: 1, overlap_comm: true, grad_hooks: false}", "num_gpus=2"),
+        "error: zero_optimization.grad_hooks: false contradicts overlap_comm: true, which reduces from",
+        ("zero_optimization={stage: 1, overlap_comm: true, grad_hooks: true}", "num_gpus=2"),
+        CPU,
+    ),
     "quantizer_there": (
         (
             "zero_optimization={stage: 3, zero_quantized_gradients: true, reduce_scatter: false}",

@@ -26,7 +26,7 @@ KEYS = all_keys(REGISTRY)
 STATES = states(KEYS)
 
 # Parameters and named features of the documents that this version does not have. Both may only go down.
-PARAMETERS_KNOWN_ONLY = 13
+PARAMETERS_KNOWN_ONLY = 12
 FEATURES_KNOWN_ONLY = 5
 
 # Where a name, a type or a default is not the documents', and why.

@@ -396,7 +396,7 @@ INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
         ),
         Said(
             ("compression_training.weight_quantization.shared_parameters.quantizer_kernel=true",),
-            "quantizer_kernel: true is not available",
+            "quantizer_kernel: cannot be true: torch rounds the weights",
             ("compression_training.weight_quantization.shared_parameters.quantizer_kernel=false",),
         ),
     ),

@@ -9,7 +9,6 @@ from attrs import validators as v
 
 from neox_compression.config.sections.fields import block, enabled, groups, modules, offset
 from neox_core.api import setting
-from neox_core.config.schema.checks import only
 
 
 @frozen
@@ -51,13 +50,6 @@ class WeightShared:
         False,
         help="Round in each forward pass; false: once after each step of the optimizer, which needs weights in half "
         "precision.",
-        origin="deepspeed",
-    )
-    quantizer_kernel: bool = setting(
-        False,
-        help="Round with a fused kernel, which would change the speed alone.",
-        changes="speed",
-        check=only(False, why="not available: torch rounds the weights in a few operations a step"),
         origin="deepspeed",
     )
     fp16_mixed_quantize: MixedQuantize = block(MixedQuantize(), "Block: blend whole and rounded weights.")
