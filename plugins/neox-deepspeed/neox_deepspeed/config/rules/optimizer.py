@@ -42,17 +42,19 @@ def owners_step_what_they_own(config: Config, shape: ClusterShape) -> Iterator[P
         return
     (optimizer,) = config.components("optimizer")
     component, zero = optimizer.entry.component, config.section(ZeroSection).zero_optimization
-    whose = f"of {component.name}" if component.whole_parameters else "with allgather_partitions: false"
+    value, key, owned, instead = "false", "zero_optimization.allgather_partitions", "whole parameters", "remove it"
+    if component.whole_parameters:
+        value, key, owned = "1", "zero_optimization.stage", f"whole parameters of {component.name}"
+        instead = "use stage: 0"
     if zero.offload_optimizer is not None and zero.offload_optimizer.device != "none":
         yield config.problem(
-            f"is for slices, and at stage 1 ranks own whole parameters {whose}",
+            f"is for slices, and at stage 1 ranks own {owned}",
             "zero_optimization.offload_optimizer",
             "remove it",
         )
     if config.section(PrecisionSection).dtype == "fp16":
         yield config.problem(
-            f"1 puts whole parameters on each rank {whose}, and fp16's loss scale needs DeepSpeed's copies of all"
-            " parameters",
-            "zero_optimization.stage",
-            "use stage: 0, or bf16: {enabled: true}",
+            f"{value} puts {owned} on each rank, and fp16's loss scale needs DeepSpeed's copies of all parameters",
+            key,
+            f"{instead}, or bf16: {{enabled: true}}",
         )
