@@ -185,6 +185,13 @@ PROOFS: dict[str, dict[str, str]] = {
         "dynamic": plugin("compression", "like_deepspeed::inputs_in_the_range_of_each_token"),
         "static": LIKE_RANGES,
     },
+    "retrieval": {
+        "ICT": plugin("retrieval", "model::loss_and_accuracies_by_hand"),
+        "REALM": plugin("retrieval", "index::evaluate_counts_what_is_found"),
+        "BERT": plugin("retrieval", "index::both_encoders_start_as_the_bert"),
+        "FAISS block index": plugin("retrieval", "index::a_search_is_that_of_all_products"),
+        "indexer job": plugin("retrieval", "index::vectors_are_those_of_the_blocks"),
+    },
     "integration": {
         "ADLR autoresume": f"{E2E}autoresume.py::test_it_is_asked_at_the_interval_and_ends_two_ranks_with_a_checkpoint"
         "_that_resumes",
@@ -194,9 +201,6 @@ PROOFS: dict[str, dict[str, str]] = {
         "document-boundary resets": plugin("gpt", "documents::documents_of_a_sample_are_as_if_alone"),
     },
 }
-NOT_YET = {("retrieval", name) for name in ("ICT", "REALM", "BERT", "FAISS block index", "indexer job")}
-
-
 WORDS = {
     "OneBitAdam": "one_bit_adam",
     "ZeroOneAdam": "zero_one_adam",
@@ -238,6 +242,11 @@ WORDS = {
     "Megatron checkpointing": "torch",
     "DeepSpeed checkpointing": "deepspeed",
     "ADLR autoresume": "adlr",
+    "ICT": "block",
+    "REALM": "evaluate",
+    "BERT": "bert",
+    "FAISS block index": "faiss",
+    "indexer job": "vectors",
     "tiered splits": "split",
     "document-boundary resets": "reset_attention_mask",
 }
@@ -245,17 +254,17 @@ WORDS = {
 
 @pytest.mark.parametrize(("kind", "name"), FEATURES)
 def test_a_feature_has_a_test_or_a_reason(kind: str, name: str) -> None:
-    if (kind, name) in NOT_YET:
-        return
     place = PROOFS.get(kind, {}).get(name)
     assert place is not None, f"name the test that proves {kind}: {name} in {__file__}"
     file, _, test = place.partition("::")
+    if kind == "retrieval" and not (ROOT / file).exists():
+        pytest.skip("neox-retrieval is not there yet")
     assert not test or test in functions_of(file), f"{file} has no {test}"
     assert WORDS.get(name, name) in (ROOT / file).read_text(encoding="utf-8"), f"{file} does not name {name}"
 
 
 def test_no_other_feature_is_named() -> None:
-    named = {(kind, name) for kind, names in PROOFS.items() for name in names} | NOT_YET
+    named = {(kind, name) for kind, names in PROOFS.items() for name in names}
     assert named == set(FEATURES)
     assert len(FEATURES) == 141
 
