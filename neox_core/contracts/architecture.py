@@ -31,12 +31,16 @@ class ModelSize:
 
     shapes: of every parameter, by name; a layer that is passed through twice counts once. rows: of the embedding.
     gated: whether the first projection of the MLP is twice as wide. untold: why `rows` is 0, not known before a start.
+    flops: floating-point operations of forward and backward for one token, as a rank counts them; 0: not known.
+    width: elements of a token between two layers; 0: not known.
     """
 
     shapes: Shapes
     rows: int
     gated: bool
     untold: str = ""
+    flops: int = 0
+    width: int = 0
 
     @property
     def num_parameters(self) -> int:

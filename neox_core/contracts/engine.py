@@ -71,7 +71,15 @@ class Sharding:
 
 
 class Memory(Protocol):
-    """The memory that a run is expected to take."""
+    """The memory that a run is expected to take: bytes on the device of the fullest rank.
+
+    total: all of it. activations: what the backward pass needs.
+    """
+
+    @property
+    def total(self) -> int: ...
+    @property
+    def activations(self) -> int: ...
 
     def in_words(self) -> str:
         """The sum and its parts."""

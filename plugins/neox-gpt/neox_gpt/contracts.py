@@ -92,6 +92,7 @@ class FeedForwardSize:
     * kept: numbers that the backward pass needs of each token, all tensor ranks together, besides its input.
     * one_rank_only: it cannot be split; a run with model-parallel-size above 1 is refused.
     * spread: over how many data-parallel ranks a parameter is spread along its first dimension, by name.
+    * flops: as `flops_per_token` of the module; None: 6 for each element of its parameters of two dimensions or more.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -99,6 +100,7 @@ class FeedForwardSize:
     kept: int = 0
     one_rank_only: bool = False
     spread: Mapping[str, int] = field(factory=dict)
+    flops: int | None = None
 
 
 class FeedForward(Protocol):

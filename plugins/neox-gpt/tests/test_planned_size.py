@@ -51,6 +51,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "GPT-NeoX's norm of queries and keys": {"pos-emb": "rotary", "use-qk-layernorm": True},
     "norms around": {"norm-place": "both", "pos-emb": "rotary", "use-bias-in-attn-output": False},
     "norms after": {"norm-place": "after", "no-weight-tying": True, "use-bias-in-head": True},
+    "windows": {"sliding-window-width": 16, "attention-config": [[["global", "sliding"], 2]]},
     "shared layers": {"num-unique-layers": 2, "pos-emb": "sinusoidal", "activation": "geglu"},
 }
 
@@ -65,6 +66,10 @@ def test_every_parameter_is_told(tmp_path: Path, name: str) -> None:
     resolved = resolve(tmp_path, **SHAPES[name])
     assert isinstance(resolved.size, ModelSize)
     assert dict(resolved.size.shapes) == parameter_shapes(resolved.plan.model, 100)
+    model = build_model(
+        resolved.plan.model, 100, BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), 1)
+    )
+    assert (resolved.size.flops, resolved.size.width) == (model.flops_per_token, 48)
 
 
 def test_gpt_2_has_its_published_number(tmp_path: Path) -> None:

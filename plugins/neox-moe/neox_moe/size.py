@@ -16,4 +16,5 @@ def moe_size(shape: FeedForwardShape, settings: MoESettings) -> FeedForwardSize:
     # A token's input and output at each of its experts, and what the MLP keeps there.
     kept = settings.moe_top_k * (2 * hidden + (4 if shape.gated else 2) * width) + 2 * experts
     spread = dict.fromkeys(("up.weight", "down.weight"), settings.moe_expert_parallel_size)
-    return FeedForwardSize(shapes, {"up.weight": 1 + len(halves), "down.weight": 2}, kept, spread=spread)
+    flops = 6 * hidden * (experts + settings.moe_top_k * (2 + len(halves)) * width)
+    return FeedForwardSize(shapes, {"up.weight": 1 + len(halves), "down.weight": 2}, kept, spread=spread, flops=flops)

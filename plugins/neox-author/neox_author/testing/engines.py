@@ -128,6 +128,8 @@ def _check_planner(resolved: Resolved) -> None:
     if resolved.memory is not None:
         said = resolved.memory.in_words()
         hold(isinstance(said, str) and bool(said), "memory() tells what a rank holds, in words")
+        counted = (resolved.memory.total, resolved.memory.activations)
+        hold(all(isinstance(each, int) for each in counted), "memory() tells `total` and `activations`, in bytes")
 
 
 def _paths(values: Any, at: str = "") -> list[str]:

@@ -74,6 +74,9 @@ class _EnginePlanner(EnginePlanner):
 
 
 class _Memory:
+    total = 0
+    activations = 0
+
     def in_words(self) -> str:
         return "not known"
 

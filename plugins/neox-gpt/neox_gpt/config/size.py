@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -13,6 +14,7 @@ from neox_core.config.schema.sections.data import DataSection
 from neox_core.config.schema.structure import Config
 from neox_core.contracts.architecture import ModelSize, Shapes, Untold
 from neox_core.hooks.component import load_path
+from neox_gpt.attention.size import attention_flops
 from neox_gpt.change_contracts import ChangeSize, LinearShape
 from neox_gpt.config.plan import ADDED, GPTPlan
 from neox_gpt.config.sections.attention import AttentionSection
@@ -101,8 +103,37 @@ def model_size(config: Config, model: GPTPlan, *, changed: bool = True) -> Decod
             own = ChangeSize() if change is None else change
             added |= _within(at, own.shapes)
             split |= {f"{at}.{name}": dim for name, dim in own.split.items()}
+    flops = 0 if untold or added else _flops(config, model, rows, mixed, fed)
     shapes |= added
-    return DecoderSize(shapes, rows, told["activation"], untold, split=split, kept=kept, spread=spread)
+    return DecoderSize(
+        shapes,
+        rows,
+        told["activation"],
+        untold,
+        split=split,
+        kept=kept,
+        spread=spread,
+        flops=flops,
+        width=model.hidden_size,
+    )
+
+
+def _flops(
+    config: Config, model: GPTPlan, rows: int, mixed: Sequence[MixerSize], fed: Sequence[FeedForwardSize]
+) -> int:
+    """FLOPs of forward and backward per token of a model without changes, as `shape.flops_per_token` counts them."""
+    total = 6 * model.hidden_size * rows
+    shape = mixer_shape(config)
+    for layer in range(model.num_layers):
+        feed_forward = fed[model.place_of_feed_forward(layer)]
+        matrices = sum(prod(each) for each in feed_forward.shapes.values() if len(each) > 1)
+        total += 6 * matrices if feed_forward.flops is None else feed_forward.flops
+        total += mixed[model.place_of_mixer(layer)].flops
+        window = model.windows[layer] if model.windows else None
+        if window is not None:  # of softmax attention, whose planner is asked once for all layers
+            seen = evolve(shape, window=window)
+            total += attention_flops(seen, shape.seq_length) - attention_flops(shape, shape.seq_length)
+    return total
 
 
 def dimension(split: int | ByHead) -> int:
@@ -121,8 +152,17 @@ def position_size(config: Config) -> PositionSize | Untold:
 
 def mixer_sizes(config: Config) -> Iterator[MixerSize | Untold]:
     """What the planner of each mixer in use tells, in their order."""
+    shape = mixer_shape(config)
+    for chosen in config.components("mixer"):
+        told = _tell(chosen, (shape,))
+        fits = isinstance(told, MixerSize | Untold)
+        yield told if fits else Untold(f"the planner of mixer {chosen.entry.component.name} gives no MixerSize")
+
+
+def mixer_shape(config: Config) -> MixerShape:
+    """What the planner of each mixer is asked about."""
     model, attention = config.section(ModelSection), config.section(AttentionSection)
-    shape = MixerShape(
+    return MixerShape(
         model.hidden_size,
         model.num_attention_heads,
         model.num_kv_heads or model.num_attention_heads,
@@ -135,10 +175,6 @@ def mixer_sizes(config: Config) -> Iterator[MixerSize | Untold]:
         qk_norm="shared" if attention.use_qk_layernorm else attention.qk_norm,
         output_bias=output_bias(model),
     )
-    for chosen in config.components("mixer"):
-        told = _tell(chosen, (shape,))
-        fits = isinstance(told, MixerSize | Untold)
-        yield told if fits else Untold(f"the planner of mixer {chosen.entry.component.name} gives no MixerSize")
 
 
 def output_bias(model: ModelSection) -> bool | None:

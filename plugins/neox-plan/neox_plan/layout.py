@@ -1,0 +1,87 @@
+"""A plan with other numbers of ranks, micro-batches or stages of ZeRO, and what its fullest rank then holds."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any, cast
+
+from attrs import evolve, frozen
+
+from neox_core.plan.planners import architecture_planner, engine_planner
+from neox_core.plan.plans import RecomputePlan
+
+if TYPE_CHECKING:
+    from neox_core.contracts.architecture import ModelSize
+    from neox_core.contracts.engine import Memory
+    from neox_core.plan.plans import RunPlan
+    from neox_core.plan.resolve import Resolved
+
+
+@frozen
+class Layout:
+    """How a model is spread: what a config can change without changing what is computed.
+
+    * tensor, pipeline: ranks. micro_batch: samples. zero: the stage. recompute: whether activations are recomputed.
+    """
+
+    tensor: int
+    pipeline: int
+    micro_batch: int
+    zero: int
+    recompute: bool
+
+    def keys(self) -> dict[str, Any]:
+        """The config keys that ask for it."""
+        return {
+            "model-parallel-size": self.tensor,
+            "pipe-parallel-size": self.pipeline,
+            "train_micro_batch_size_per_gpu": self.micro_batch,
+            "zero_optimization.stage": self.zero,
+            "checkpoint-activations": self.recompute,
+        }
+
+    def __str__(self) -> str:
+        ranks = f"tensor {self.tensor}, pipeline {self.pipeline}, ZeRO {self.zero}"
+        return f"{ranks}, micro-batch {self.micro_batch}{', recomputation' if self.recompute else ''}"
+
+
+def layout_of(plan: RunPlan) -> Layout:
+    """The layout that a plan has."""
+    return Layout(
+        plan.cluster.tensor_parallel,
+        plan.cluster.pipeline_parallel,
+        plan.batch.micro_batch,
+        plan.optim.zero_stage,
+        plan.model.recompute is not None,
+    )
+
+
+def with_layout(plan: RunPlan, layout: Layout) -> RunPlan | None:
+    """The same run in another layout; None where its ranks or its batch cannot be divided so."""
+    copies, left = divmod(plan.cluster.world_size, layout.tensor * layout.pipeline)
+    passes, rest = divmod(plan.batch.train_batch, layout.micro_batch * copies) if copies else (0, 1)
+    if left or rest or not passes:
+        return None
+    recompute = (plan.model.recompute or RecomputePlan(1)) if layout.recompute else None
+    return evolve(
+        plan,
+        cluster=evolve(plan.cluster, tensor_parallel=layout.tensor, pipeline_parallel=layout.pipeline),
+        batch=evolve(plan.batch, micro_batch=layout.micro_batch, gradient_accumulation=passes, data_parallel=copies),
+        optim=evolve(plan.optim, zero_stage=layout.zero),
+        model=evolve(plan.model, recompute=recompute),
+    )
+
+
+def memory_of(resolved: Resolved, plan: RunPlan) -> Memory:
+    """What the fullest rank of a variant of a resolved run holds."""
+    size = cast("ModelSize", resolved.size)
+    architecture, (optimizer,) = architecture_planner(resolved.config), resolved.config.components("optimizer")
+    held, activations = architecture.on_fullest_rank(plan, size), architecture.activation_bytes(plan, size)
+    numbers = optimizer.entry.component.state_numbers
+    return engine_planner(resolved.config).memory(resolved.config, plan, held, activations, numbers)
+
+
+def parameters_of(resolved: Resolved, plan: RunPlan) -> int:
+    """Parameters on the fullest rank before ZeRO shares them out."""
+    held = architecture_planner(resolved.config).on_fullest_rank(plan, cast("ModelSize", resolved.size))
+    return sum(map(prod, held.values()))

@@ -1,0 +1,134 @@
+"""Which layouts of a run fit, which of them is fastest, and what the nearest changes are that make one fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import TYPE_CHECKING, cast
+
+from attrs import frozen
+
+from neox_core.config.report import ProblemsError
+from neox_core.plan.resolve import prepare_run
+from neox_plan.layout import Layout, layout_of, memory_of, parameters_of, with_layout
+from neox_plan.step import Step, step_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from neox_core.contracts.architecture import ModelSize
+    from neox_core.contracts.engine import Memory
+    from neox_core.plan.plans import RunPlan
+    from neox_core.plan.resolve import Resolved
+    from neox_plan.gpus import Gpu
+
+LIBRARIES = 2 << 30
+"""Bytes that CUDA, the libraries, and buffers for communication take of a GPU, by experience of DeepSpeed's users."""
+FULL = 0.95
+"""Share of a GPU's memory that a run can use: the rest is lost to fragments."""
+MOST_TENSOR = 16
+
+
+@frozen
+class Candidate:
+    """A layout, what its fullest rank holds, and how long its step takes where the GPU is known."""
+
+    layout: Layout
+    memory: Memory
+    step: Step | None
+
+    def fits(self, gpu: Gpu) -> bool:
+        return self.memory.total <= room(gpu)
+
+
+def room(gpu: Gpu) -> float:
+    """Bytes of a GPU that a run can fill."""
+    return FULL * gpu.gib * 2**30 - LIBRARIES
+
+
+def candidate(resolved: Resolved, plan: RunPlan, gpu: Gpu | None) -> Candidate:
+    """A variant of a resolved run, measured by closed forms."""
+    size = cast("ModelSize", resolved.size)
+    step = step_of(plan, size, parameters_of(resolved, plan), gpu) if gpu is not None and size.flops else None
+    return Candidate(layout_of(plan), memory_of(resolved, plan), step)
+
+
+def candidates(resolved: Resolved, gpu: Gpu) -> list[Candidate]:
+    """All layouts of the run's ranks and batch by the time of a step, the fastest first. Some a rule may refuse."""
+    found = []
+    for layout in _layouts(resolved.plan):
+        plan = with_layout(resolved.plan, layout)
+        if plan is not None:
+            found.append(candidate(resolved, plan, gpu))
+    return sorted(found, key=lambda each: (each.step.seconds if each.step else 0.0, each.memory.total))
+
+
+def _layouts(plan: RunPlan) -> Iterator[Layout]:
+    ranks, batch = plan.cluster.world_size, plan.batch.train_batch
+    tensors = [each for each in _powers(MOST_TENSOR) if ranks % each == 0]
+    stages = [each for each in range(1, min(ranks, plan.model.num_layers) + 1) if ranks % each == 0]
+    micros = [each for each in _powers(64) if batch % each == 0]
+    for tensor, pipeline, micro, zero, recompute in product(tensors, stages, micros, (0, 1, 2, 3), (False, True)):
+        if pipeline == 1 or zero < 2:  # a pipeline sends gradients before they can be shared out
+            yield Layout(tensor, pipeline, micro, zero, recompute)
+
+
+def _powers(most: int) -> list[int]:
+    return [2**power for power in range(most.bit_length()) if 2**power <= most]
+
+
+def changes_between(old: Layout, new: Layout) -> dict[str, object]:
+    """The keys that lead from one layout to another."""
+    before = old.keys()
+    return {key: value for key, value in new.keys().items() if value != before[key]}
+
+
+def nearest(resolved: Resolved, found: list[Candidate], gpu: Gpu) -> Iterator[Candidate]:
+    """The layouts that fit, those with the fewest changes of keys first, the fastest of these before others."""
+    now = layout_of(resolved.plan)
+    fitting = [each for each in found if each.fits(gpu)]
+    yield from sorted(fitting, key=lambda each: len(changes_between(now, each.layout)))
+
+
+def accepted(
+    found: Iterator[Candidate],
+    resolved: Resolved,
+    files: tuple[Path, ...],
+    sets: tuple[str, ...],
+    cluster: str,
+    most: int,
+) -> list[Candidate]:
+    """The first `most` of them that the rules of the config accept, one for each tensor x pipeline x ZeRO."""
+    kept: list[Candidate] = []
+    seen: set[tuple[int, int, int]] = set()
+    tried = 0
+    for each in found:
+        layout = each.layout
+        kind = (layout.tensor, layout.pipeline, layout.zero)
+        if kind in seen:
+            continue
+        seen.add(kind)
+        tried += 1
+        if _is_accepted(layout, resolved, files, sets, cluster):
+            kept.append(each)
+        if len(kept) == most or tried == 8 * most:
+            break
+    return kept
+
+
+def _is_accepted(
+    layout: Layout, resolved: Resolved, files: tuple[Path, ...], sets: tuple[str, ...], cluster: str
+) -> bool:
+    try:
+        prepare_run(
+            files, (*sets, *as_sets(layout.keys(), resolved)), catalog=resolved.catalog, start=False, cluster=cluster
+        )
+    except ProblemsError:
+        return False
+    return True
+
+
+def as_sets(keys: Mapping[str, object], resolved: Resolved) -> tuple[str, ...]:
+    """`--set` for a layout: the whole batch stays, so what its ranks add up follows."""
+    words = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in keys.items()]
+    return (*words, f"train_batch_size={resolved.plan.batch.train_batch}", "gradient_accumulation_steps=null")
