@@ -39,8 +39,8 @@ def in_lines(found: Estimate) -> Iterator[str]:
     if found.room is not None and found.gpu is not None:
         fits = "fits" if found.fits else "does not fit"
         yield f"{fits}: {_bytes(memory.total)} of the {_bytes(found.room)} that a run can fill on {found.gpu.name}"
-    for mend in found.mends:
-        yield f"  would fit with {', '.join(f'{key}: {_yaml(value)}' for key, value in mend.items())}"
+    for fix in found.fixes:
+        yield f"  would fit with {', '.join(f'{key}: {_yaml(value)}' for key, value in fix.items())}"
     for place, each in enumerate(found.best, 1):
         yield f"{place}. {_ranked(each)}"
 

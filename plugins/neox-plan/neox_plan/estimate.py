@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from neox_plan.gpus import Gpu
 
 RANKED = 3
-MENDED = 3
+FIXED = 3
 
 
 @frozen
@@ -30,7 +30,7 @@ class Estimate:
     * parameters: by part of the model. tokens: of a step; total_tokens: of the run. flops_per_token: as a rank counts
       them. seconds: of a step, None where the GPU is not known; mfu: as a share, with those seconds.
     * now: the layout of the config. recomputed: the same with the other choice of recomputation, for its activations.
-    * room: bytes that fit on the GPU; None: it is not known. best: layouts that fit, the fastest first. mends: where
+    * room: bytes that fit on the GPU; None: it is not known. best: layouts that fit, the fastest first. fixes: where
       `now` does not fit, the keys to change.
     """
 
@@ -48,7 +48,7 @@ class Estimate:
     gpu: Gpu | None
     room: float | None
     best: list[Candidate]
-    mends: list[Mapping[str, object]]
+    fixes: list[Mapping[str, object]]
 
     @property
     def fits(self) -> bool | None:
@@ -73,14 +73,14 @@ def estimate(
     changed = with_layout(plan, other)
     seconds, share = _times(resolved, now, gpu, mfu)
     best: list[Candidate] = []
-    mends: list[Mapping[str, object]] = []
+    fixes: list[Mapping[str, object]] = []
     if gpu is not None and plan.cluster.device == "cuda":
         found = candidates(resolved, gpu)
         fitting = (each for each in found if each.fits(gpu))
         best = accepted(fitting, resolved, files, sets, cluster, RANKED)
         if not now.fits(gpu):
-            near = accepted(nearest(resolved, found, gpu), resolved, files, sets, cluster, MENDED)
-            mends = [changes_between(now.layout, each.layout) for each in near]
+            near = accepted(nearest(resolved, found, gpu), resolved, files, sets, cluster, FIXED)
+            fixes = [changes_between(now.layout, each.layout) for each in near]
     tokens = plan.batch.train_batch * plan.model.seq_length
     return Estimate(
         parameters=by_part(size),
@@ -97,7 +97,7 @@ def estimate(
         gpu=gpu,
         room=None if gpu is None or plan.cluster.device != "cuda" else room(gpu),
         best=best,
-        mends=mends,
+        fixes=fixes,
     )
 
 

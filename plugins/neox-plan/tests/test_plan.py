@@ -131,13 +131,13 @@ def test_a_changed_key_makes_fit_what_did_not(tmp_path: Path) -> None:
     big |= {"seq-length": 2048, "max-position-embeddings": 2048, "train_micro_batch_size_per_gpu": 8}
     found = json.loads(called(tmp_path, "--on", "1x8:A100-40GB", "--json", **big))
     assert found["fits"] is False
-    assert 1 <= len(found["mends"]) <= 3
-    for mend in found["mends"]:
-        sets = [f"{key}={str(value).lower()}" for key, value in mend.items()]
+    assert 1 <= len(found["fixes"]) <= 3
+    for fix in found["fixes"]:
+        sets = [f"{key}={str(value).lower()}" for key, value in fix.items()]
         again = json.loads(
             called(tmp_path, "--on", "1x8:A100-40GB", "--json", *(f"--set={each}" for each in sets), **big)
         )
-        assert again["fits"] is True, mend
+        assert again["fits"] is True, fix
     assert all(each["memory"]["weights"] for each in found["best"])
     times = [each["step"]["products"] for each in found["best"]]
     assert len(times) == 3
