@@ -16,6 +16,7 @@ from neox_plan.gpus import GPUS
 from neox_plan.layout import parameters_of
 from neox_plan.step import step_of
 
+from neox_core.contracts.architecture import ModelSize
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import Resolved, prepare_run
 
@@ -67,7 +68,8 @@ def resolve(folder: Path, cluster: str, **keys: Any) -> Resolved:
 def predicted(resolved: Resolved, gpu: str) -> tuple[float, float]:
     """(TFLOP/s of a GPU with what is recomputed, tokens a second of a GPU)."""
     plan = resolved.plan
-    step = step_of(plan, resolved.size, parameters_of(resolved, plan), GPUS[gpu])  # type: ignore[arg-type]
+    assert isinstance(resolved.size, ModelSize)
+    step = step_of(plan, resolved.size, parameters_of(resolved, plan), GPUS[gpu])
     tokens = plan.batch.train_batch * plan.model.seq_length / plan.cluster.world_size
     computed = step.flops * (4 / 3 if plan.model.recompute else 1)
     return computed / step.seconds / 1e12, tokens / step.seconds

@@ -23,6 +23,7 @@ NAMES = {
 SETTING = {"setting", "_speed", "_split"}
 """What makes a key: a default may name the component that a config without it has."""
 KNOWN = {
+    "cli/process.py": {"plan"},  # an argument of a child
     "hooks/guard.py": {"deepspeed"},  # the library, which is heavy
     "plan/stored/earlier.py": {  # what every run had before there was a choice
         *("causal-lm", "deepspeed", "gpt"),

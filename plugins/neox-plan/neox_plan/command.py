@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from neox_core.cli.config import in_one_line
 from neox_core.cli.notes import FILES, SETS, say
 from neox_core.contracts.architecture import ModelSize
 from neox_core.errors import UsageError
@@ -57,6 +56,8 @@ def plan(files: tuple[Path, ...], sets: tuple[str, ...], on: str | None, mfu: fl
         echo_json(as_object(found))
         return
     say(resolved.notes)
-    echo(in_one_line(resolved.plan))
+    echo(
+        f"{resolved.plan.model.in_words()}; {resolved.plan.precision.dtype}, {found.ranks} x {resolved.plan.cluster.device}"
+    )
     for line in in_lines(found):
         echo(line)

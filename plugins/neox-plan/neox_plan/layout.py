@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 from attrs import evolve, frozen
 
 from neox_core.plan.planners import architecture_planner, engine_planner
-from neox_core.plan.plans import RecomputePlan
+from neox_core.plan.runfile import RecomputePlan
 
 if TYPE_CHECKING:
     from neox_core.contracts.architecture import ModelSize
     from neox_core.contracts.engine import Memory
-    from neox_core.plan.plans import RunPlan
+    from neox_core.plan.runfile import RunPlan
     from neox_core.plan.resolve import Resolved
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from neox_core.contracts.architecture import ModelSize
     from neox_core.contracts.engine import Memory
-    from neox_core.plan.plans import RunPlan
+    from neox_core.plan.runfile import RunPlan
     from neox_core.plan.resolve import Resolved
     from neox_plan.gpus import Gpu
 

@@ -11,7 +11,7 @@ from attrs import frozen
 
 if TYPE_CHECKING:
     from neox_core.contracts.architecture import ModelSize
-    from neox_core.plan.plans import RunPlan
+    from neox_core.plan.runfile import RunPlan
     from neox_plan.gpus import Gpu
 
 PRODUCTS = 0.62

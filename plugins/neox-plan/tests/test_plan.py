@@ -122,7 +122,9 @@ def test_flops_are_six_for_each_weight_and_attention(tmp_path: Path) -> None:
     """8 layers of 12 h^2 weights and 12 h s of attention, and the head."""
     found = json.loads(called(tmp_path, "--json"))
     assert found["flops_per_token"] == 8 * (6 * 12 * 256**2 + 12 * 256 * 128) + 6 * 1024 * 256
-    assert sum(found["parameters"].values()) == resolve(tmp_path).size.num_parameters  # type: ignore[union-attr]
+    size = resolve(tmp_path).size
+    assert isinstance(size, ModelSize)
+    assert sum(found["parameters"].values()) == size.num_parameters
     assert (found["tokens"], found["total_tokens"], found["seconds"]) == (64 * 128, 10 * 64 * 128, None)
 
 
