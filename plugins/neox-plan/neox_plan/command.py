@@ -56,8 +56,7 @@ def plan(files: tuple[Path, ...], sets: tuple[str, ...], on: str | None, mfu: fl
         echo_json(as_object(found))
         return
     say(resolved.notes)
-    echo(
-        f"{resolved.plan.model.in_words()}; {resolved.plan.precision.dtype}, {found.ranks} x {resolved.plan.cluster.device}"
-    )
+    run = resolved.plan
+    echo(f"{run.model.in_words()}; {run.precision.dtype}, {found.ranks} x {run.cluster.device}")
     for line in in_lines(found):
         echo(line)

@@ -13,8 +13,8 @@ from neox_core.plan.runfile import RecomputePlan
 if TYPE_CHECKING:
     from neox_core.contracts.architecture import ModelSize
     from neox_core.contracts.engine import Memory
-    from neox_core.plan.runfile import RunPlan
     from neox_core.plan.resolve import Resolved
+    from neox_core.plan.runfile import RunPlan
 
 
 @frozen

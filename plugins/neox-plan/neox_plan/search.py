@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from neox_core.contracts.architecture import ModelSize
     from neox_core.contracts.engine import Memory
-    from neox_core.plan.runfile import RunPlan
     from neox_core.plan.resolve import Resolved
+    from neox_core.plan.runfile import RunPlan
     from neox_plan.gpus import Gpu
 
 LIBRARIES = 2 << 30
