@@ -201,6 +201,9 @@ class Engine(Storage, Protocol):
 
     `passes`, a number that may be left out: how often a batch of the last step went through the model, a pass without
     gradients as a third, for the FLOPs in the log; without it, once.
+
+    `evaluation_metrics()`, which may be left out too: the means of what the objective measured in the last `evaluate`,
+    as `metrics()` gives those of training. The log has them beside the validation loss, as `valid_<name>`.
     """
 
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:

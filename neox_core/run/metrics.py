@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,29 +27,38 @@ class Metrics:
         self._engine, self._context = engine, context
         found = [*sources.items(), *(("model", module) for module in model.modules())]
         self._sources: list[tuple[str, Any]] = [pair for pair in found if callable(getattr(pair[1], "metrics", None))]
-        self._names: tuple[str, ...] | None = None
+        self._names: dict[str, tuple[str, ...]] = {}
 
     def read(self) -> dict[str, float]:
         """The metrics since the last call. Waits for the device. Collective.
 
         Raises PluginError for a name that is new after the first call.
         """
+        return self._means(self._measured(), "log step")
+
+    def of_evaluation(self) -> dict[str, float]:
+        """The same of what the objective measured in the last evaluation."""
+        measured = getattr(self._engine, "evaluation_metrics", dict)
+        return self._means(measured().items(), "evaluation")
+
+    def _means(self, measured: Iterable[tuple[str, float | Tensor]], when: str) -> dict[str, float]:
         own: dict[str, list[float | Tensor]] = {}
-        for name, value in self._measured():
+        for name, value in measured:
             own.setdefault(short(name), []).append(value)
-        if self._names is None:
-            self._names = self._agreed(own)
-        if new := sorted(own.keys() - {*self._names}):
-            raise PluginError(f"the metric {new[0]} was not there at the first log step", hint="tell its author")
-        if not self._names:
+        if when not in self._names:
+            self._names[when] = self._agreed(own)
+        names = self._names[when]
+        if new := sorted(own.keys() - {*names}):
+            raise PluginError(f"the metric {new[0]} was not there at the first {when}", hint="tell its author")
+        if not names:
             return {}
-        values = [self._number(own.get(name, ())) for name in self._names]
-        counts = [float(len(own.get(name, ()))) for name in self._names]
+        values = [self._number(own.get(name, ())) for name in names]
+        counts = [float(len(own.get(name, ()))) for name in names]
         table = torch.stack([torch.stack(values), torch.tensor(counts, device=self._context.device)])
         if self._context.groups.world is not None:
             dist.all_reduce(table, group=self._context.groups.world)
         sums, numbers = table.tolist()
-        return {name: sums[at] / numbers[at] for at, name in enumerate(self._names) if numbers[at]}
+        return {name: sums[at] / numbers[at] for at, name in enumerate(names) if numbers[at]}
 
     def _measured(self) -> Iterator[tuple[str, float | Tensor]]:
         yield from self._engine.metrics().items()

@@ -153,10 +153,14 @@ class Report:
         self._read_losses()
 
     def validation(self, step: int, losses: Sequence[Tensor], split: str = "valid") -> float:
-        """Log the mean of the losses over all ranks as `<split>_loss`, and return it. losses: of this rank."""
+        """Log the mean of the losses over all ranks as `<split>_loss`, and return it. losses: of this rank.
+
+        Also what the objective measured beside them, as `<split>_<name>`.
+        """
         value = mean_of_ranks(losses, self.groups)
-        perplexity = math.exp(value) if value < 700 else math.inf
-        self.log(step, {f"{split}_loss": value, f"{split}_perplexity": perplexity})
+        values = {"loss": value, "perplexity": math.exp(value) if value < 700 else math.inf}
+        values |= {} if self._metrics is None else self._metrics.of_evaluation()
+        self.log(step, {f"{split}_{name}": each for name, each in values.items()})
         return value
 
     def say(self, message: str) -> None:

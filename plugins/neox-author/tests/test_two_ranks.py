@@ -1,5 +1,6 @@
 """Ranks that a check forks."""
 
+import faulthandler
 import signal
 from pathlib import Path
 
@@ -31,3 +32,12 @@ def test_ranks_that_say_nothing_are_tried_once_more(
     else:
         assert two_ranks.on_ranks(1, act, "it answers") == [0]
     assert len(list(tmp_path.iterdir())) == tries
+
+
+def test_ranks_are_forked_beside_a_watchdog() -> None:
+    """`neox plugins test` has one while it tries a component; a forked rank does not have its thread."""
+    faulthandler.dump_traceback_later(3600)
+    try:
+        assert two_ranks.on_ranks(1, lambda rank, group: rank, "it answers") == [0]
+    finally:
+        faulthandler.cancel_dump_traceback_later()

@@ -234,6 +234,7 @@ class PipelineEngine(Engine):
 
     def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
         """The mean of all batches of all data-parallel ranks, the same on each."""
+        self._criterion.evaluation_metrics()  # those of an evaluation before
         some = self._shared(self._given(batches, 0))
         pairs = [self._pair(each, share, self._no_keys(each.tokens)) for _, (each, share) in some]
         self._engine.reset_activation_shape()

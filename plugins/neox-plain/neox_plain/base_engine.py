@@ -156,6 +156,7 @@ class BaseEngine(ABC):
         Where some tokens do not count, each is weighed so that the mean over all ranks is the mean over tokens.
         """
         self.model.eval()
+        self._criterion.evaluation_metrics()  # those of an evaluation before
         with torch.no_grad():
             some = self._criterion.shares(self._given(batches, 0), self._groups)
             losses = [self._loss(self._evaluated(), batch, share) for batch, share in some]
@@ -176,6 +177,10 @@ class BaseEngine(ABC):
     def metrics(self) -> Mapping[str, Tensor]:
         """The means of what objective and model measured since the last call: scalars on the device by name."""
         return self._criterion.metrics()
+
+    def evaluation_metrics(self) -> Mapping[str, Tensor]:
+        """The means of what the objective measured in the last `evaluate`: scalars on the device by name."""
+        return self._criterion.evaluation_metrics()
 
     @property
     def passes(self) -> float:

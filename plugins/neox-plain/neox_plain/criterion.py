@@ -37,8 +37,7 @@ class Criterion:
             raise reference.fault(f"has no method {lacks[0]}")
         self.draws: bool = getattr(self.objective, "draws", False)
         self.passes = 1.0
-        self._sums: dict[str, Tensor] = {}
-        self._batches = 0
+        self._trained, self._evaluated = _Means(), _Means()
 
     def shares(self, batches: Iterator[Batch], groups: Groups) -> Iterator[tuple[Batch, Tensor | None]]:
         """Micro-batches, equally many on every rank, each with what its mean loss is multiplied by; None: nothing.
@@ -73,19 +72,23 @@ class Criterion:
 
             found = self.objective.loss(passing, batch)  # an error may be the model's: memory that runs out
             mean = self._mean(found)
-            if not torch.is_grad_enabled():
-                return mean if share is None else mean * share
-            if measures:
+            total, numbers = self._total(found, mean, share, seen)
+            if measures and torch.is_grad_enabled():
                 self.passes = sum(thirds) / 3
-            return self._total(found, mean, share, seen, measures=measures)
+                self._trained.add(numbers)
+            elif measures:
+                self._evaluated.add(numbers)
+            return total
 
         return compute
 
     def metrics(self) -> dict[str, Tensor]:
-        """The means of what was measured since the last call, by name."""
-        found = {name: value / self._batches for name, value in self._sums.items()}
-        self._sums, self._batches = {}, 0
-        return found
+        """The means of what was measured in training since the last call, by name."""
+        return self._trained.take()
+
+    def evaluation_metrics(self) -> dict[str, Tensor]:
+        """The same of batches without gradients."""
+        return self._evaluated.take()
 
     def _weights(self, batch: Batch) -> Tensor | None:
         with self.reference.blamed("weights(), which gives what each label counts for, or None"):
@@ -105,9 +108,14 @@ class Criterion:
         return found.mean
 
     def _total(
-        self, found: Loss, mean: Tensor, share: Tensor | None, seen: Sequence[Outputs], *, measures: bool
-    ) -> Tensor:
+        self, found: Loss, mean: Tensor, share: Tensor | None, seen: Sequence[Outputs]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """What is trained on, or evaluated, and what is measured besides. seen: the passes with gradients."""
         factor: Tensor | float = 1.0 if share is None else share
+        for name, value in found.metrics.items():
+            if not isinstance(value, Tensor) or value.dim():
+                given = _shown(value).removeprefix("one of ")
+                raise self.reference.fault(f"loss() gives the metric {name} as {given}: its contract says scalars")
         numbers = {f"objective_{name}": value * factor for name, value in found.metrics.items()}
         total = mean if share is None else mean * share
         own = total
@@ -119,15 +127,26 @@ class Criterion:
             numbers[OWN] = own
         for name in seen[0].metrics if seen else ():
             numbers[name] = torch.stack([outputs.metrics[name] for outputs in seen]).mean()
-        if measures:
-            self._add(numbers)
-        return total
+        return total, numbers
 
-    def _add(self, numbers: Mapping[str, Tensor]) -> None:
+
+class _Means:
+    """Sums of numbers over batches, on the device, until somebody takes their means."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._batches = 0
+
+    def add(self, numbers: Mapping[str, Tensor]) -> None:
         for name, value in numbers.items():
             own = value.detach()
             self._sums[name] = self._sums[name] + own if name in self._sums else own
         self._batches += 1
+
+    def take(self) -> dict[str, Tensor]:
+        found = {name: value / self._batches for name, value in self._sums.items()}
+        self._sums, self._batches = {}, 0
+        return found
 
 
 def _shown(mean: object) -> str:

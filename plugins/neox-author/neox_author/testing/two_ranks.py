@@ -19,6 +19,8 @@ from typing import Any
 from neox_author.testing.clauses import heard, hold, not_applicable
 
 LIMIT_S = 60.0
+STACK_S = 0.5
+"""How long ranks that are about to be killed may take to write where they stand."""
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
 
 
@@ -61,6 +63,9 @@ def _tried(size: int, act: Callable[[int, Any], Any]) -> tuple[list[dict[str, An
             if any("fault" in _read(Path(folder, f"{rank}.json")) for rank in range(size)):
                 end = min(end, time.monotonic() + 1.0)  # others may wait for a rank that has failed
         for pid in left:
+            os.kill(pid, signal.SIGUSR1)  # where it stands
+        time.sleep(STACK_S if left else 0)
+        for pid in left:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         return [
@@ -77,7 +82,8 @@ def _forked(rank: int, size: int, act: Callable[[int, Any], Any], folder: Path) 
     told: list[tuple[str, str]] = []
     stack = (folder / f"{rank}.stack").open("w")
     try:
-        faulthandler.dump_traceback_later(0.9 * LIMIT_S, file=stack)
+        # not dump_traceback_later: a child of a process in which that waits would wait for a thread that it does not have
+        faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
         import torch
         import torch.distributed as dist
 
