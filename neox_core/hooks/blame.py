@@ -4,6 +4,7 @@ import os
 import traceback
 from importlib.metadata import entry_points
 from traceback import walk_tb
+from types import FrameType
 
 from attrs import Attribute
 
@@ -30,18 +31,31 @@ def place_of(error: BaseException, path: str) -> str:
 
 
 def culprit_of(error: BaseException, module: str = "") -> str:
-    """The plugin whose code is last in the traceback of an error, with version and position; "" where there is none.
+    """The plugin whose code is last in the traceback of an error, with version, position and what was called of it.
+
+    "" where there is none.
 
     module: a module that was run, and is to blame where no plugin is in the traceback.
     """
     owners = {point.module.partition(".")[0]: point.dist for point in entry_points(group=GROUP) if point.dist}
-    for frame, line in reversed(list(walk_tb(error.__traceback__))):
-        name = frame.f_globals.get("__name__", "")
-        owner = owners.get(name.partition(".")[0])
+    frames = list(walk_tb(error.__traceback__))
+    packages = [str(frame.f_globals.get("__name__", "")).partition(".")[0] for frame, _ in frames]
+    for at in reversed(range(len(frames))):
+        owner = owners.get(packages[at])
         if owner is not None:
-            return f"{owner.name} {owner.version}: {name}, line {line}"
+            name, line = frames[at][0].f_globals["__name__"], frames[at][1]
+            first = next((each for each in range(at, 0, -1) if packages[each - 1] != packages[at]), 0)
+            return f"{owner.name} {owner.version}: {name}, line {line}{_called(frames[first][0])}"
     owner = owners.get(module.partition(".")[0])
     return f"{owner.name} {owner.version}: {module}" if owner else ""
+
+
+def _called(frame: FrameType) -> str:
+    """What was called of a plugin, for a message: a function, or a component's class and the method of its contract."""
+    own, name = frame.f_locals.get("self"), frame.f_code.co_name
+    if name == "<module>":
+        return ""
+    return f", in {name}" if own is None else f", in {type(own).__name__}.{name}"
 
 
 def blame(error: BaseException, module: str = "") -> PluginError | None:

@@ -9,7 +9,7 @@ import attrs
 from attrs import evolve, field, frozen
 
 from neox_core.errors import NeoxError, PluginError
-from neox_core.hooks.component import cause_of, load_path, path_of
+from neox_core.hooks.component import ONE_FILE, cause_of, load_path, path_of
 from neox_core.ledger import Ledger
 from neox_core.untrusted import short, strict_converter, why
 
@@ -64,6 +64,8 @@ class ComponentRef:
         except PluginError as error:
             gone = getattr(error.__cause__, "name", None) == self.target.partition(":")[0].partition(".")[0]
             hint = f"install {self.plugin} {self.version}" if gone else "`neox plugins check` tries all imports"
+            if gone and self.version.startswith(ONE_FILE):
+                hint = "--plugins-dir needs one cache folder for all hosts: set XDG_CACHE_HOME to a shared one"
             raise PluginError(f"{self.owner}: {error.message}", hint=hint) from error
         return target, self._settings(settings_class) if settings is None else settings
 

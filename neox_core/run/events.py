@@ -165,8 +165,8 @@ class Events:
                 self.say(f"{each.name} asks to stop: {each.asked.why}")
                 self._stop.end()
                 each.asked = None
-            if values := each.call("measured", step):
-                self.report.log(step, dict(values))
+            if (values := each.call("measured", step)) is not None:
+                self.report.log(step, _numbers(each.reference, "measured", values))
         values = self._kept.take_values()
         if "loss" in values:
             self._ask("log", step, values, self._kept.take_losses())
@@ -176,12 +176,11 @@ class Events:
         for reference, evaluator in self._evaluators if split == "valid" else ():
             with undisturbed(), reference.blamed("evaluate(), which returns a float for each name"):
                 values = evaluator.evaluate(step)
-            if not isinstance(values, Mapping) or not all(isinstance(each, float) for each in values.values()):
-                raise reference.fault("evaluate() returns a float for each name")
+            values = _numbers(reference, "evaluate", values)
             twice = ", ".join(sorted(values.keys() & self._kept.values.keys()))
             if twice:
                 raise reference.fault(f"gives {twice}, which the run or another evaluator has")
-            self.report.log(step, dict(values))
+            self.report.log(step, values)
         measured = self._kept.take_values()
         if split == "valid":
             self._ask("evaluated", step, measured)
@@ -276,3 +275,9 @@ class Events:
         self._kept.take_values(), self._kept.take_losses()
         self._restore()
         by.call("rewound", state.step, ask)
+
+
+def _numbers(reference: ComponentRef, method: str, values: object) -> dict[str, float]:
+    if not isinstance(values, Mapping) or not all(isinstance(each, float) for each in values.values()):
+        raise reference.fault(f"{method}() returns a float for each name")
+    return dict(values)

@@ -18,7 +18,7 @@ import click
 from neox_core.cli.offered import NOTES
 from neox_core.errors import UsageError
 from neox_core.files import cache_folder, read_bytes, replacing
-from neox_core.hooks.component import GROUP
+from neox_core.hooks.component import GROUP, ONE_FILE
 from neox_core.hooks.installed import API
 
 MAX_BYTES, MAX_FILES = 1 << 20, 100
@@ -41,7 +41,7 @@ def _install(file: Path) -> str:
     if not name.isidentifier() or not name.isascii():
         raise UsageError(f"{file}: its name is not that of a module", hint="rename it, such as my_norm.py")
     digest = hashlib.sha256(source).hexdigest()
-    version, home = f"0+{digest[:12]}", cache_folder() / "plugins-dir" / digest
+    version, home = f"{ONE_FILE}{digest[:12]}", cache_folder() / "plugins-dir" / digest
     if os.pathsep in str(home):
         raise UsageError(f"{home}: {os.pathsep!r} in the name of the cache folder", hint="set XDG_CACHE_HOME")
     _refuse_taken(file, home / file.name)

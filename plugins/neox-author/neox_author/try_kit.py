@@ -5,6 +5,7 @@ An item is [plugin, kind, name], or [plugin, "", ""] for the listing itself, whi
 
 import re
 from collections.abc import Iterator
+from inspect import signature
 from typing import Any
 
 from neox_author.apart import Tell, serve
@@ -81,7 +82,8 @@ def _check_component(catalog: Any, kind: str, name: str) -> None:
         return
     kit, required = kit_of(entry.definition), list(_required(entry))
     if kit and not required:
-        load_path(kit)(catalog, name)
+        check = load_path(kit)
+        check(catalog, name, **({"trained": True} if "trained" in signature(check).parameters else {}))
     else:
         why = f"its settings have no default: {', '.join(required)}" if kit else "neox has no check of this kind"
         not_applicable(f"the contract of the kind {kind}", why)

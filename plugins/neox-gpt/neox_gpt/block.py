@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from neox_core.errors import PluginError
 from neox_core.parallel.tensor import ALONE
-from neox_gpt.auxiliary import names_of
+from neox_gpt.auxiliary import fault_of, names_of
 from neox_gpt.changes import LinearChange
 from neox_gpt.dropout import attended_site, drop, mlp_site
 from neox_gpt.scope import PLAIN, Scope
@@ -55,7 +56,8 @@ class Block(nn.Module):
         self.mlp: Any = feed_forward()
         self.mlp_post_norm = norm() if after else None
         self.last_bias_apart = hasattr(self.mlp, "last_bias")
-        self.auxiliary = shape.auxiliary if names_of(self.mlp) else None
+        self.gives = frozenset(names_of(self.mlp))
+        self.auxiliary = shape.auxiliary if self.gives else None
         self.changes: tuple[LinearChange, ...] = ()
 
     def find_changes(self) -> None:
@@ -97,6 +99,9 @@ class Block(nn.Module):
         numbers = None
         if self.auxiliary is not None:
             fed, numbers = fed
+            if numbers.keys() != self.gives:
+                owner = f"{type(self.mlp).__module__}.{type(self.mlp).__qualname__}"
+                raise PluginError(f"the feed-forward {owner} {fault_of(self.mlp, numbers)}", hint="tell its author")
         bias = self.mlp.last_bias if self.last_bias_apart else None
         if self.mlp_post_norm is not None:
             fed, bias = self.mlp_post_norm(fed), None

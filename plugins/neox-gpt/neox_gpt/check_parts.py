@@ -7,6 +7,7 @@ something else.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,9 +51,8 @@ def probe_parts(plan: GPTPlan, activation: Activation, shape: PositionShape, con
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         _probe_norm(plan.norm, plan.hidden_size, context)
         width = 8
-        x = _zeros(context, 1, 2, 2 * width if activation.gated else width)
-        with plan.activation.blamed():
-            found = activation(x)
+        x = _ramp(1, 2, 2 * width if activation.gated else width).to(context.device, context.dtype)
+        found = _called(plan.activation, activation, x)
         _require_like(plan.activation, f"of {_shown(x)}", [found], [x[..., :width]])
         _probe_position(plan.position, shape, context)
 
@@ -86,9 +86,8 @@ def _probe_feed_forward(reference: ComponentRef, activation: Activation, shape: 
             raise reference.fault(f"its {attribute} is {_shown(names)}, not a tuple of names")
     if sum(each.numel() for each in made.parameters()) <= FEW:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
-            real, x = reference.make(shape, activation, ALONE).float(), torch.zeros(1, 2, shape.hidden_size)
-            with reference.blamed():
-                found = real(x)
+            real, x = _filled(reference.make(shape, activation, ALONE).float()), _ramp(1, 2, shape.hidden_size)
+            found = _called(reference, real, x)
         if names_of(made):
             found, numbers = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
             if fault := fault_of(made, numbers):
@@ -129,17 +128,14 @@ def _probe_mixer(reference: ComponentRef, position: Any, shape: MixerShape) -> N
     if not isinstance(made, nn.Module):
         raise reference.fault(f"makes {_shown(made)}, not a torch.nn.Module")
     if sum(each.numel() for each in made.parameters()) <= FEW:
-        real, x = reference.make(shape, ALONE).float(), torch.zeros(1, 2, shape.hidden_size)
-        scope = Scope(position.prepare(torch.arange(2), torch.float32))
-        with reference.blamed():
-            found = real(x, position, scope, 0)
+        real, x = _filled(reference.make(shape, ALONE).float()), _ramp(1, 2, shape.hidden_size)
+        found = _called(reference, real, x, position, Scope(position.prepare(torch.arange(2), torch.float32)), 0)
         _require_like(reference, f"of {_shown(x)}", [found], [x])
 
 
 def _probe_norm(reference: ComponentRef, dim: int, context: BuildContext) -> None:
-    norm, x = _module(reference, context, dim), _zeros(context, 1, 2, dim)
-    with reference.blamed():
-        found = norm(x)
+    norm, x = _module(reference, context, dim), _ramp(1, 2, dim).to(context.device, context.dtype)
+    found = _called(reference, norm, x)
     _require_like(reference, f"of {_shown(x)}", [found], [x])
 
 
@@ -181,7 +177,19 @@ def _module(reference: ComponentRef, context: BuildContext, shape: object) -> An
     made = reference.make(shape)
     if not isinstance(made, nn.Module):
         raise reference.fault(f"makes {_shown(made)}, not a torch.nn.Module")
-    return made.to(context.device, context.dtype)
+    return _filled(made.to(context.device, context.dtype))
+
+
+def _called(reference: ComponentRef, part: Any, x: Tensor, *rest: Any) -> Any:
+    """What a part gives for `x`. Raises PluginError where it changes its input or draws random numbers."""
+    before, state = x.clone(), torch.get_rng_state()
+    with reference.blamed("its call, which raises nothing"):
+        found = part(x, *rest)
+    if not torch.equal(x, before):
+        raise reference.fault("changes its input: its contract says that a call leaves the input as it is")
+    if not torch.equal(torch.get_rng_state(), state):
+        raise reference.fault("draws from torch's own generator: its contract says that numbers follow from the keys")
+    return found
 
 
 def _require_like(reference: ComponentRef, what: str, found: Sequence[object], wanted: Sequence[Tensor]) -> None:
@@ -189,10 +197,24 @@ def _require_like(reference: ComponentRef, what: str, found: Sequence[object], w
         if not isinstance(got, Tensor) or (got.shape, got.dtype) != (like.shape, like.dtype):
             clause = "its contract says that result and input have one shape, dtype and device"
             raise reference.fault(f"{what} it gives {_shown(got)}, not {_shown(like)}: {clause}")
+        if not bool(got.isfinite().all()):
+            raise reference.fault(f"{what} it gives numbers that are not finite, and its contract says finite ones")
 
 
 def _zeros(context: BuildContext, *size: int) -> Tensor:
     return torch.zeros(size, device=context.device, dtype=context.dtype)
+
+
+def _ramp(*size: int) -> Tensor:
+    """Numbers from -1 to 1, in rising order."""
+    return torch.linspace(-1, 1, prod(size)).reshape(size)
+
+
+def _filled(module: Any) -> Any:
+    """The module; what it has not drawn would be any numbers, and not finite ones."""
+    for parameter in module.parameters():
+        parameter.fill_(0.01)
+    return module
 
 
 def _shown(value: object) -> str:

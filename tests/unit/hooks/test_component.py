@@ -127,7 +127,7 @@ def test_an_error_is_placed_in_the_plugin_that_it_came_through_last(module: Any,
     load_path(module("class thing:\n    def part(call):\n        return call()\n"))
     through = load_path("test_target_module:thing.part")
     for call, said in (
-        (lambda: through(lambda: 1 // 0), " (in neox-a 1.0: test_target_module, line 3)"),
+        (lambda: through(lambda: 1 // 0), " (in neox-a 1.0: test_target_module, line 3, in part)"),
         (lambda: 1 // 0, ""),
     ):
         with pytest.raises(ZeroDivisionError) as caught:

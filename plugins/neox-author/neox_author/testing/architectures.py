@@ -80,13 +80,21 @@ def check_architecture(catalog: Catalog, name: str, **keys: Any) -> None:
         if dropped is not None:
             check_dropout(whole, dropped.build(weights=weights))
         check_decoding(tried.architecture(), partial(tried.build, dtype=torch.float32), whole, tried.plan.seq_length)
-        for clause, tensor, pipe, sequence_parallel in LAYOUTS:
-            split = {"model_parallel_size": tensor, "pipe_parallel_size": pipe, "sequence_parallel": sequence_parallel}
-            other = tried.other(clause, ranks=tensor * pipe, **split)
-            if other is not None:
-                _check_layout(other, clause, weights, model, whole)
+        check_layouts(tried, weights, model, whole)
         if dropped is not None and (other := dropped.other("", ranks=2, pipe_parallel_size=2)) is not None:
             _check_layout(other, "PP 2 equals one process with dropout", weights, model, dropped.build(weights=weights))
+
+
+def check_layouts(tried: Tried, weights: Mapping[str, Tensor], first: Any, whole: Any) -> None:
+    """Each of LAYOUTS that rules allow gives the loss and gradients of one process.
+
+    first, whole: the model with its first weights, and with `weights`.
+    """
+    for clause, tensor, pipe, sequence_parallel in LAYOUTS:
+        split = {"model_parallel_size": tensor, "pipe_parallel_size": pipe, "sequence_parallel": sequence_parallel}
+        other = tried.other(clause, ranks=tensor * pipe, **split)
+        if other is not None:
+            _check_layout(other, clause, weights, first, whole)
 
 
 @frozen

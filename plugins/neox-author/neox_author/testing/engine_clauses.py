@@ -8,11 +8,11 @@ import torch
 import torch.distributed as dist
 from attrs import evolve
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from neox_author.testing.clauses import has, hold, not_applicable
 from neox_author.testing.ranks import hold_same
 from neox_author.testing.resolved import SEQ, VOCAB
+from neox_author.testing.spread_rows import spread_rows
 from neox_core.checkpoint.checkpointer import Checkpointer
 from neox_core.contracts.engine import Engine
 from neox_core.errors import ConfigError
@@ -63,46 +63,6 @@ class Told(nn.Module):
 
     def at_step(self, step: int) -> None:
         self.steps.append(step)
-
-
-class _Gathered(torch.autograd.Function):
-    """The rows of all ranks. The gradient of a rank's rows is the sum of what all ranks give for them."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, parts: Spread) -> Tensor:
-        ctx.parts = parts
-        found = [torch.empty_like(rows) for _ in range(parts.size)]
-        dist.all_gather(found, rows.contiguous(), group=parts.group)
-        return torch.cat(found)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        total = gradients[0].contiguous()
-        dist.all_reduce(total, group=ctx.parts.group)
-        return total.chunk(ctx.parts.size)[ctx.parts.rank].clone(), None
-
-
-def spread_rows(block: nn.Module, parts: Spread) -> None:
-    """Give this rank some of the rows of the first matrix in a block. The block computes the same."""
-    name, weight = next((name, each) for name, each in block.named_parameters(recurse=False) if each.dim() == 2)
-    cut = parts.cut(0, len(weight))
-    rows: Any = nn.Parameter(cut.of(weight.detach()).clone())
-    rows.cut, rows.spread = cut, parts
-    setattr(block, name, rows)
-    plain, within = block.forward, [False]
-
-    def forward(x: Tensor) -> Tensor:
-        if within[0]:
-            result: Tensor = plain(x)
-            return result
-        within[0] = True
-        try:
-            result = functional_call(block, {name: _Gathered.apply(rows, parts)}, (x,))
-        finally:
-            within[0] = False
-        return result
-
-    block.forward = forward
 
 
 class Made:
@@ -214,8 +174,21 @@ def check_alone(tried: Tried, wide: Tried) -> dict[str, Any]:
     return {"losses": losses, "norms": norms, "weights": plain}
 
 
+def train_alone(tried: Tried) -> dict[str, Any]:
+    """What one rank gives, as `check_layout` compares it, with a checkpoint halfway."""
+    made = Made(tried.saving())
+    first, first_norms = made.train(range(HALFWAY))
+    made.checkpointer().save(_state(tried.plan, HALFWAY))
+    then, then_norms = made.train(range(HALFWAY, len(LRS)))
+    weights = {name: each.tolist() for name, each in made.weights().items()}
+    return {"losses": [*first, *then], "norms": [*first_norms, *then_norms], "weights": weights}
+
+
 def check_layout(tried: Tried, alone: dict[str, Any], *, spreads: bool = False) -> None:
-    """On ranks of a layout, after `check_alone` has left a checkpoint. spreads: a weight is spread over them."""
+    """On ranks of a layout, after `check_alone` or `train_alone` has left a checkpoint.
+
+    spreads: a weight is spread over the ranks.
+    """
     whole = {name: torch.tensor(each) for name, each in alone["weights"].items()}
     clause = f"{tried.layout} trains as one rank"
     groups = build_groups(tried.plan.cluster)

@@ -82,7 +82,7 @@ def _forked(rank: int, size: int, act: Callable[[int, Any], Any], folder: Path) 
     told: list[tuple[str, str]] = []
     stack = (folder / f"{rank}.stack").open("w")
     try:
-        # not dump_traceback_later: a child of a process in which that waits would wait for a thread that it does not have
+        # dump_traceback_later would wait for ever for its thread, where this was forked beside one that waits
         faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
         import torch
         import torch.distributed as dist

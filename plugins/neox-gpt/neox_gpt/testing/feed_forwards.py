@@ -16,6 +16,7 @@ from neox_core.hooks.component import load_path
 from neox_core.parallel.tensor import ALONE, TensorParallel
 from neox_gpt.auxiliary import LOSSES, METRICS, divided, fault_of, names_of
 from neox_gpt.contracts import FeedForwardShape, FeedForwardSize
+from neox_gpt.testing.in_layouts import check_in_layouts, chosen
 from neox_gpt.testing.layer_clauses import (
     check_accumulation,
     check_calls,
@@ -36,11 +37,12 @@ WHAT = "a feed-forward"
 
 
 @clauses
-def check_feed_forward(catalog: Catalog, name: str, **settings: Any) -> None:
+def check_feed_forward(catalog: Catalog, name: str, *, trained: bool = False, **settings: Any) -> None:
     """Raises AssertionError naming the clause of `neox_gpt.api.FeedForward` that the feed-forward breaks, and the first
     tensor that differs.
 
     It is run whole, on two tensor-parallel ranks, and on two with sequence parallelism; the ranks are threads.
+    Then it is in all layers of a small decoder, in the layouts of `in_layouts`. trained: also train that decoder there.
     """
     entry = catalog.find("feed forward", name)
     target, built, path = entry.load(), build(entry, **settings), entry.component.planner
@@ -55,6 +57,7 @@ def check_feed_forward(catalog: Catalog, name: str, **settings: Any) -> None:
                 _check_split(make, size, sequence_parallel=sequence_parallel)
     wide = _make(target, FeedForwardShape(512, 512), _Plain(), built)
     check_accumulation(wide.train(not _is_batched(wide)), _run, random(2, 8, 512))
+    check_in_layouts(catalog, trained=trained, mlp_type=chosen(entry), **settings)
 
 
 class _Plain:

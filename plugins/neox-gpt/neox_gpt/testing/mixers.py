@@ -18,6 +18,7 @@ from neox_gpt.attention.cache import DecodingCache
 from neox_gpt.config.size import dimension
 from neox_gpt.contracts import ByHead, MixerShape, MixerSize
 from neox_gpt.scope import Scope
+from neox_gpt.testing.in_layouts import check_in_layouts, chosen
 from neox_gpt.testing.layer_clauses import (
     check_accumulation,
     check_calls,
@@ -44,11 +45,12 @@ DOCUMENTS = ((0, 0, 0, 1, 1, 1, 1, 1), (0,) * SEQ, (0, 1, 2, 2, 2, 2, 3, 3))
 
 
 @clauses
-def check_mixer(catalog: Catalog, name: str, **settings: Any) -> None:
+def check_mixer(catalog: Catalog, name: str, *, trained: bool = False, **settings: Any) -> None:
     """Raises AssertionError naming the clause of `neox_gpt.api.Mixer` that the mixer breaks, and the first tensor that
     differs.
 
     It is run whole, on two tensor-parallel ranks, and on two with sequence parallelism; the ranks are threads.
+    Then it is in all layers of a small decoder, in the layouts of `in_layouts`. trained: also train that decoder there.
     """
     entry = catalog.find("mixer", name)
     target, built, path = entry.load(), build(entry, **settings), entry.component.planner
@@ -72,6 +74,7 @@ def check_mixer(catalog: Catalog, name: str, **settings: Any) -> None:
     wide = MixerShape(128, 4, 4, 768)
     size = planner(wide, built)
     check_accumulation(target(wide, ALONE, built), _Run(size), random(1, 768, 128))
+    check_in_layouts(catalog, trained=trained, attention_config=[[[chosen(entry)], "all"]], **settings)
 
 
 def _make(target: Any, shape: MixerShape, settings: Any, tensor: TensorParallel = ALONE) -> Any:

@@ -19,6 +19,7 @@ from neox_core.parallel.tensor import ALONE, Cut, TensorParallel
 from neox_gpt.change_contracts import ChangeSize, LinearShape
 from neox_gpt.changes import LinearChange, describe
 from neox_gpt.linear import ColumnLinear, RowLinear
+from neox_gpt.testing.in_layouts import check_in_layouts, chosen
 from neox_gpt.testing.layer_clauses import (
     check_accumulation,
     check_calls,
@@ -45,12 +46,13 @@ OTHERS = ("embedding.weight", "layers.0.attention_norm.weight", "layers.0.mlp.up
 
 
 @clauses
-def check_model_change(catalog: Catalog, name: str, **settings: Any) -> None:
+def check_model_change(catalog: Catalog, name: str, *, trained: bool = False, **settings: Any) -> None:
     """Raises AssertionError naming the clause of `neox_gpt.api.ModelChange` that the change breaks, and the first
     tensor that differs.
 
     It is asked about four layers, as a block has them. Each that it changes is run whole, on two tensor-parallel ranks,
-    and on two with sequence parallelism; the ranks are threads.
+    and on two with sequence parallelism; the ranks are threads. trained: also train a small decoder with it, in the
+    layouts of `in_layouts`.
     """
     entry = catalog.find("model change", name)
     target, built, path = entry.load(), build(entry, **settings), entry.component.planner
@@ -78,6 +80,8 @@ def check_model_change(catalog: Catalog, name: str, **settings: Any) -> None:
             _check_split(layer, sizes[each], sequence_parallel=sequence_parallel)
     wide = LinearShape(changed[0].name, 512, 512, changed[0].split)
     check_accumulation(_Layer(wide, name, partial(target, built), change.draws).make(), _run, random(2, 8, 512))
+    if trained:
+        check_in_layouts(catalog, passes=False, trained=True, model_changes=[chosen(entry)], **settings)
 
 
 @frozen

@@ -11,9 +11,10 @@ from neox_checkpoints.inspecting import describe
 from neox_gpt.api import saved_run
 
 from neox_core.errors import CheckpointError, ConfigError, PluginError
+from neox_core.hooks.component import ONE_FILE
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
-from neox_core.plan.runfile import RunPlan, components_of, digest, read_runfile, to_json, write_runfile
+from neox_core.plan.runfile import ComponentRef, RunPlan, components_of, digest, read_runfile, to_json, write_runfile
 from neox_core.plan.stored.installed import stored_plan
 from neox_core.plan.stored.saved import sealed
 
@@ -224,3 +225,10 @@ def test_a_process_reads_the_run_file_of_the_one_that_started_it_and_no_other(
     file.write_text(file.read_text().replace("math:floor", "os:system"))
     with pytest.raises(ConfigError, match="is not the run file that this process was started with"):
         read_runfile(file, digest(plan))
+
+
+def test_a_file_of_plugins_dir_that_another_host_does_not_have_is_named() -> None:
+    away = ComponentRef("norm", "mine", "mine", f"{ONE_FILE}abc", "no_such_file_of_mine:make")
+    with pytest.raises(PluginError, match=r"norm mine:mine 0\+abc: .*no_such_file_of_mine") as caught:
+        away.load()
+    assert "one cache folder for all hosts" in caught.value.hint
