@@ -191,6 +191,21 @@ def test_a_fault_is_named(experts: Any, monkeypatch: pytest.MonkeyPatch, fault: 
         check_feed_forward(catalog, "shared-experts")
 
 
+def test_first_values_that_follow_from_no_seed_are_named(experts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog, layer, _ = experts
+
+    class Drawn(layer.SharedExperts):
+        starts_as_made = ("router",)
+
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            torch.nn.init.normal_(self.router)
+
+    monkeypatch.setattr(layer, "SharedExperts", Drawn)
+    with pytest.raises(AssertionError, match=r"PP 2 equals one process: first weights: layers\.0\.mlp\.router differs"):
+        check_feed_forward(catalog, "shared-experts")
+
+
 @pytest.fixture
 def resolve(tmp_path: Path, experts: Any) -> Callable[..., Any]:
     def _resolve(*sets: str) -> Any:

@@ -135,6 +135,10 @@ FAULTS: dict[str, tuple[tuple[tuple[str, str], ...], str]] = {
     ),
     "a pair": ((("return self.output(", "return None, self.output("),), "gives a tensor, not a tuple"),
     "fp32 result": (((RESULT, f"{RESULT}.float()"),), "same dtype: torch.float64 became torch.float32"),
+    "first values from torch's generator": (
+        ((GATE, f"{GATE}\n        nn.init.normal_(self.gate.bias)"),),
+        "PP 2 equals one process: first weights: layers.0.attention.gate.bias differs",
+    ),
     "other shapes": (((GATE, GATE.replace("tensor)", "tensor, bias=False)")),), "the shape of each parameter"),
 }
 

@@ -1,0 +1,40 @@
+"""`check_mixer(trained=True)`: a decoder with the mixer of docs/plugins/mixer.md is trained in a layout, and resumed."""
+
+from typing import Any
+
+import pytest
+from neox_author.testing.clauses import heard
+from neox_gpt.testing import check_mixer, in_layouts
+
+ZERO_2 = ("ZeRO 2 on two ranks", 2, {"zero_optimization": {"stage": 2}})
+
+
+@pytest.fixture(autouse=True)
+def one_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_layouts, "LAYOUTS", (ZERO_2,))
+
+
+def test_a_sound_mixer_trains_in_it(gated: Any) -> None:
+    told: dict[str, str] = {}
+    with heard(told.setdefault):
+        check_mixer(gated[0], "gated-linear", trained=True, gate_divisor=4.0)
+    assert told["ZeRO 2 on two ranks trains as one rank"] == ""
+    assert told["PP 2 equals one process"] == ""
+
+
+def test_state_that_a_checkpoint_does_not_have_is_named(gated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a mixer counts itself starts at 0 in a run that resumes."""
+    catalog, layer, _ = gated
+
+    class Counts(layer.GatedLinear):
+        seen = 0
+
+        def at_step(self, step: int) -> None:
+            self.seen += 1
+
+        def forward(self, x: Any, *rest: Any) -> Any:
+            return super().forward(x, *rest) * (1 + self.seen)
+
+    monkeypatch.setattr(layer, "GatedLinear", Counts)
+    with pytest.raises(AssertionError, match=r"it resumes to the bit \(ZeRO 2 on two ranks\)"):
+        check_mixer(catalog, "gated-linear", trained=True)
