@@ -95,6 +95,8 @@ def _probe(plan: OptimPlan, device: torch.device, more: Mapping[str, Any]) -> No
         with reference.blamed():
             optimizer.step(*([lambda: torch.zeros(())] if "closure" in plan.uses else []))
     for weight in weights:
+        if not bool(weight.isfinite().all()):
+            raise reference.fault("a step of finite gradients gives weights that are not finite")
         shapes = {(), tuple(weight.shape)}
         if whole:
             sides = enumerate(weight.shape)

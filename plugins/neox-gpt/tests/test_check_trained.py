@@ -1,4 +1,4 @@
-"""`check_mixer(trained=True)`: a decoder with the mixer of docs/plugins/mixer.md is trained in a layout, and resumed."""
+"""`check_mixer(trained=True)`: a decoder with the mixer of docs/plugins/mixer.md trains in a layout, and resumes."""
 
 from typing import Any
 
