@@ -1,4 +1,5 @@
-"""The surface that plugins are written against is frozen: `api`, `contracts` and `testing` of the core and of the kit.
+"""The surface that plugins are written against is frozen: `api`, `contracts` and `testing` of the core, the kit and the
+decoder.
 
 `python tests/contract/test_surface.py` writes surface.txt again after a change that is meant. Its first line is the
 digest of the section of CHANGELOG.md that tells of such changes, so neither changes without the other.
@@ -16,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FROZEN = Path(__file__).with_name("surface.txt")
-MODULES = ("neox_core.api", "neox_core.contracts", "neox_author.testing")
+MODULES = ("neox_core.api", "neox_core.contracts", "neox_author.testing", "neox_gpt.api", "neox_gpt.testing")
 SECTION = "### The plugin API"
 HOW = "tell authors of it under 'The plugin API' in CHANGELOG.md, then run `python tests/contract/test_surface.py`"
 
@@ -40,16 +41,25 @@ def public_names(module: str) -> list[str]:
 
 def definition(module: str, name: str) -> ast.stmt | None:
     """Where a public name is defined, read from its source: a check of the kit cannot be imported without torch."""
-    homes = vars(import_module(module)).get("_HOME")
-    if homes is not None:
+    known = vars(import_module(module))
+    homes = known.get("_HOME", known.get("_CHECKS", {}))
+    if name in homes:
         home = f"{module}.{homes[name]}"
+    elif name in known:
+        home = getattr(known[name], "__module__", module)
     else:
-        home = getattr(getattr(import_module(module), name), "__module__", module)
+        home = imported_from(known["__file__"], name)
     spec = find_spec(home)
     assert spec is not None
     assert spec.origin is not None
     body = ast.parse(Path(spec.origin).read_text("utf-8")).body
     return next((each for each in body if getattr(each, "name", None) == name), None)
+
+
+def imported_from(file: str, name: str) -> str:
+    """Where a module would import a name from when it is asked for it, as it tells type checkers."""
+    imports = (node for node in ast.walk(ast.parse(Path(file).read_text("utf-8"))) if isinstance(node, ast.ImportFrom))
+    return next(str(node.module) for node in imports if any(alias.name == name for alias in node.names))
 
 
 def described(name: str, node: ast.stmt | None) -> Iterator[str]:

@@ -188,7 +188,7 @@ def _called(reference: ComponentRef, part: Any, x: Tensor, *rest: Any) -> Any:
     if not torch.equal(x, before):
         raise reference.fault("changes its input: its contract says that a call leaves the input as it is")
     if not torch.equal(torch.get_rng_state(), state):
-        raise reference.fault("draws from torch's own generator: its contract says that numbers follow from the keys")
+        raise reference.fault("draws from torch's own generator: its contract says that two calls give the same bits")
     return found
 
 
