@@ -241,6 +241,7 @@ def run_case(case: dict[str, Any], out: Path) -> None:
             checkpointer.save(state)
     held_out = torch.randint(VOCAB, (4, SEQ + 1), generator=torch.Generator().manual_seed(99))
     (valid,) = engine.evaluate([held_out])
+    measured_there = metrics.of_evaluation()
     checkpointer.save(state)
     engine.close()
     mine = sum(each.numel() for each in tree_leaves(dict(engine.optimizer.state)) if isinstance(each, Tensor))
@@ -252,6 +253,7 @@ def run_case(case: dict[str, Any], out: Path) -> None:
             "norms": norms,
             "valid": float(valid),
             "metrics": measured,
+            "valid_metrics": measured_there,
             "sent": sent,
             "held": held,
         }

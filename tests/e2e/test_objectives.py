@@ -74,6 +74,9 @@ def test_equals_one_process(out: Path, ranks: int, layout: str, form: str) -> No
     assert found["metrics"][0]
     for one, other in zip(found["metrics"], expected["metrics"], strict=True):
         assert one == pytest.approx(other, rel=1e-4)
+    assert found["valid_metrics"] == pytest.approx(expected["valid_metrics"], rel=1e-4)
+    own = {"smoothed": {"objective_z"}, "plain": {"objective_z"}, "twice": {"objective_apart"}}
+    assert {*found["valid_metrics"]} == own.get(form, set()), "parts of the model measure nothing in an evaluation"
 
 
 def test_a_recomputed_layer_counts_once(out: Path) -> None:

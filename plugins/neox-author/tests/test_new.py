@@ -63,7 +63,6 @@ def test_a_new_plugin_passes_its_own_tests(kind: str, tmp_path: Path, monkeypatc
     ("kind", "name", "said"),
     [
         ("optimiser", "neox-x", "'optimiser' is not a kind of component.*use one of .*optimizer"),
-        ("checkpoint format", "neox-x", "there is no template for a checkpoint format"),
         ("norm", "../neox-x", "cannot be the name of a distribution"),
         ("norm", "neox-x/y", "cannot be the name of a distribution"),
         ("norm", "neox-\u00e9", "cannot be the name of a distribution"),

@@ -71,6 +71,8 @@ class CheckpointFormat(Protocol):
 
     * The target is also imported on the host, so it imports torch inside the functions that need it.
     * It runs nothing that a checkpoint holds, and takes no memory because a file says so.
+    * `write_example(folder)`, which may be left out, writes a small checkpoint of the program: the check tries the
+      format on it, and on damaged copies.
     """
 
     def recognises(self, folder: Path) -> str | None:

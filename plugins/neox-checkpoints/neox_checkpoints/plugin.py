@@ -15,6 +15,7 @@ def neox_kinds() -> list[Kind]:
                 "neox_checkpoints.contracts:ForeignCheckpoint",
                 "neox_checkpoints.contracts:Stored",
             ),
+            kit="neox_checkpoints.testing:check_checkpoint_format",
             help="Checkpoints of other training programs that `neox checkpoint import` reads.",
         )
     ]

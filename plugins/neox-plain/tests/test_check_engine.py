@@ -172,6 +172,10 @@ FAULTS: dict[str, tuple[Callable[[PATCHES], None], str]] = {
         replaced("metrics", lambda self: {name: each * 2 for name, each in self._criterion.metrics().items()}),
         "^metrics.. are means since the last call",
     ),
+    "metrics of earlier evaluations count": (
+        replaced("evaluation_metrics", lambda self: self._criterion.metrics()),
+        "^evaluation_metrics.. are means of the last evaluation",
+    ),
     "skipped steps start at 0": (replaced("count_skipped", lambda self, steps: None), "^count_skipped.. is where"),
 }
 

@@ -301,6 +301,12 @@ def _check_evaluation(made: Made, weights: dict[str, Tensor]) -> None:
         for each in held_out:
             wanted.append(float(made.model.outputs(each[:, :-1]).cross_entropy(each[:, 1:].contiguous())))
     _near("evaluate() gives the loss of each batch", [float(each) for each in losses], wanted)
+    clause = "evaluation_metrics() are means of the last evaluation"
+    if hasattr(made.engine, "evaluation_metrics"):
+        measured = made.engine.evaluation_metrics()
+        _near(clause, [float(measured.get("objective_double", -1))], [sum(wanted)])
+    else:
+        not_applicable(clause, "it has none")
     hold_same("evaluate() changes no weight", made.weights(), weights, 0)
 
 
