@@ -38,24 +38,24 @@ def culprit_of(error: BaseException, module: str = "") -> str:
     module: a module that was run, and is to blame where no plugin is in the traceback.
     """
     owners = {point.module.partition(".")[0]: point.dist for point in entry_points(group=GROUP) if point.dist}
-    frames = list(walk_tb(error.__traceback__))
-    packages = [str(frame.f_globals.get("__name__", "")).partition(".")[0] for frame, _ in frames]
-    for at in reversed(range(len(frames))):
-        owner = owners.get(packages[at])
-        if owner is not None:
-            name, line = frames[at][0].f_globals["__name__"], frames[at][1]
-            first = next((each for each in range(at, 0, -1) if packages[each - 1] != packages[at]), 0)
-            return f"{owner.name} {owner.version}: {name}, line {line}{_called(frames[first][0])}"
+    found, before, called = "", None, ""
+    for frame, line in walk_tb(error.__traceback__):
+        name: str = frame.f_globals.get("__name__", "")
+        package = name.partition(".")[0]
+        called = called if package == before else _called(frame)
+        if owner := owners.get(package):
+            found = f"{owner.name} {owner.version}: {name}, line {line}{called}"
+        before = package
+    if found:
+        return found
     owner = owners.get(module.partition(".")[0])
     return f"{owner.name} {owner.version}: {module}" if owner else ""
 
 
 def _called(frame: FrameType) -> str:
-    """What was called of a plugin, for a message: a function, or a component's class and the method of its contract."""
+    """For a message: what was called, a function, or a component's class and the method of its contract."""
     own, name = frame.f_locals.get("self"), frame.f_code.co_name
-    if name == "<module>":
-        return ""
-    return f", in {name}" if own is None else f", in {type(own).__name__}.{name}"
+    return "" if name == "<module>" else f", in {name if own is None else f'{type(own).__name__}.{name}'}"
 
 
 def blame(error: BaseException, module: str = "") -> PluginError | None:

@@ -14,7 +14,6 @@ from attrs import validators as v
 from neox_core.errors import NeoxError, PluginError
 from neox_core.hooks.blame import cause_of as cause_of
 from neox_core.hooks.markers import GROUP as GROUP
-from neox_core.hooks.markers import ONE_FILE as ONE_FILE
 
 METADATA = "neox"
 """The key of an attrs field's metadata where `setting()` stores its SettingInfo."""

@@ -9,7 +9,8 @@ import attrs
 from attrs import evolve, field, frozen
 
 from neox_core.errors import NeoxError, PluginError
-from neox_core.hooks.component import ONE_FILE, cause_of, load_path, path_of
+from neox_core.hooks.component import cause_of, load_path, path_of
+from neox_core.hooks.markers import ONE_FILE
 from neox_core.ledger import Ledger
 from neox_core.untrusted import short, strict_converter, why
 

@@ -18,8 +18,8 @@ import click
 from neox_core.cli.offered import NOTES
 from neox_core.errors import UsageError
 from neox_core.files import cache_folder, read_bytes, replacing
-from neox_core.hooks.component import GROUP, ONE_FILE
 from neox_core.hooks.installed import API
+from neox_core.hooks.markers import GROUP, ONE_FILE
 
 MAX_BYTES, MAX_FILES = 1 << 20, 100
 

@@ -11,7 +11,7 @@ from neox_checkpoints.inspecting import describe
 from neox_gpt.api import saved_run
 
 from neox_core.errors import CheckpointError, ConfigError, PluginError
-from neox_core.hooks.component import ONE_FILE
+from neox_core.hooks.markers import ONE_FILE
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import ComponentRef, RunPlan, components_of, digest, read_runfile, to_json, write_runfile
