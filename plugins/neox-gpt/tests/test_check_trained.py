@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
+from neox_author.testing import in_layouts
 from neox_author.testing.clauses import heard
-from neox_gpt.testing import check_mixer, in_layouts
+from neox_gpt.testing import check_mixer
 
 ZERO_2 = ("ZeRO 2 on two ranks", 2, {"zero_optimization": {"stage": 2}})
 

@@ -28,7 +28,7 @@ from neox_author.testing.model_clauses import (
     total,
 )
 from neox_author.testing.ranks import hold_same, later, run_ranks
-from neox_author.testing.resolved import VOCAB, completed, resolve
+from neox_author.testing.resolved import VOCAB, completed, resolve, why_refused
 from neox_author.testing.stages import build_stage, run_stages
 from neox_core.contracts.architecture import ModelSize
 from neox_core.errors import CheckpointError, ConfigError
@@ -126,8 +126,7 @@ class Tried:
         try:
             return Tried(self.resolve, together, self.resolve(**together))
         except ConfigError as error:
-            lines = [each for each in error.message.splitlines()[1:] if ": warning: " not in each]
-            not_applicable(clause, lines[0].partition(" error: ")[2] if lines else error.message)
+            not_applicable(clause, why_refused(error))
             return None
 
     def build(

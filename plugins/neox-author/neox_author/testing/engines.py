@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, frozen
 
 from neox_author.testing.clauses import check_light, clauses, hold, not_applicable
-from neox_author.testing.resolved import completed, resolve
+from neox_author.testing.resolved import completed, resolve, why_refused
 from neox_author.testing.two_ranks import on_ranks
 from neox_core.contracts.engine import Sharding
 from neox_core.errors import ConfigError
@@ -110,8 +110,7 @@ def _other(clause: str, ask: Callable[..., Resolved], ranks: int, keys: dict[str
     try:
         return ask(ranks=ranks, **keys)
     except ConfigError as error:
-        lines = [each for each in error.message.splitlines()[1:] if " error: " in each]
-        not_applicable(clause, lines[0].partition(" error: ")[2] if lines else error.message)
+        not_applicable(clause, why_refused(error))
         return None
 
 

@@ -38,12 +38,19 @@ VOCAB = DOCUMENTS * EACH
 
 @clauses
 def check_objective(
-    catalog: Catalog, name: str, *, model: ModelPlan | None = None, special: int = 0, **settings: Any
+    catalog: Catalog,
+    name: str,
+    *,
+    model: ModelPlan | None = None,
+    special: int = 0,
+    trained: bool = False,
+    **settings: Any,
 ) -> None:
     """The clauses of contracts.Objective, tried on a dataset in memory of which half is for validation.
 
     model: the plan of a model, for an objective that reads it. special: ids of the vocabulary that are in no document,
-    from `VOCAB` on. Raises AssertionError with the clause that does not hold.
+    from `VOCAB` on. trained: also train a small model by it in several layouts, see
+    `neox_author.testing.in_layouts`. Raises AssertionError with the clause that does not hold.
     """
     whole = VOCAB + special
     entry = catalog.find("objective", name)
@@ -72,6 +79,10 @@ def check_objective(
         passes = load_path(entry.component.planner)(chosen) if entry.component.planner else 1
         check_loss(target(plan, chosen), passes, whole, SEQ)
         _check_counted(samples, whole)
+        if trained:
+            from neox_author.testing.in_layouts import check_in_layouts, whole_name
+
+            check_in_layouts(catalog, "objective", whole_name(entry), passes=False, trained=True, **settings)
         try:
             streamed = samples("train", streamed=True)
         except DataError:

@@ -9,6 +9,7 @@ from attrs import fields, frozen
 
 from neox_core.api import Component, ConfigSection, setting
 from neox_core.contracts.engine import EnginePlanner, Sharding
+from neox_core.errors import ConfigError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.loader import load_plugins
 from neox_core.hooks.registry import Entry, PluginInfo, Registry
@@ -139,3 +140,9 @@ def resolve(catalog: Catalog, kind: str, name: str, folder: Path, ranks: int = 1
     file = folder / "config.json"
     file.write_text(json.dumps(config), encoding="utf-8")
     return prepare_run([file], catalog=catalog, machine=Machine(0, 2), start=False, folder=folder)
+
+
+def why_refused(error: ConfigError) -> str:
+    """The first problem of a config."""
+    lines = [each for each in error.message.splitlines()[1:] if " error: " in each]
+    return lines[0].partition(" error: ")[2] if lines else error.message

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from neox_author.testing.clauses import clauses, hold, not_applicable
+from neox_author.testing.in_layouts import check_in_layouts, whole_name
 from neox_author.testing.plugins import build
 from neox_author.testing.ranks import hold_same, run_ranks
 from torch import Tensor, nn
@@ -16,8 +17,8 @@ from neox_core.hooks.component import load_path
 from neox_core.parallel.tensor import ALONE, TensorParallel
 from neox_gpt.auxiliary import LOSSES, METRICS, divided, fault_of, names_of
 from neox_gpt.contracts import FeedForwardShape, FeedForwardSize
-from neox_gpt.testing.in_layouts import check_in_layouts, chosen
 from neox_gpt.testing.layer_clauses import (
+    DECODER,
     check_accumulation,
     check_calls,
     check_finite_differences,
@@ -42,7 +43,8 @@ def check_feed_forward(catalog: Catalog, name: str, *, trained: bool = False, **
     tensor that differs.
 
     It is run whole, on two tensor-parallel ranks, and on two with sequence parallelism; the ranks are threads.
-    Then it is in all layers of a small decoder, in the layouts of `in_layouts`. trained: also train that decoder there.
+    Then it is in all layers of a small decoder, in several layouts. trained: also train that decoder in them, see
+    `neox_author.testing.in_layouts`.
     """
     entry = catalog.find("feed forward", name)
     target, built, path = entry.load(), build(entry, **settings), entry.component.planner
@@ -57,7 +59,7 @@ def check_feed_forward(catalog: Catalog, name: str, *, trained: bool = False, **
                 _check_split(make, size, sequence_parallel=sequence_parallel)
     wide = _make(target, FeedForwardShape(512, 512), _Plain(), built)
     check_accumulation(wide.train(not _is_batched(wide)), _run, random(2, 8, 512))
-    check_in_layouts(catalog, trained=trained, mlp_type=chosen(entry), **settings)
+    check_in_layouts(catalog, "architecture", DECODER, trained=trained, mlp_type=whole_name(entry), **settings)
 
 
 class _Plain:

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from neox_gpt.testing.ranks import Result, gradients, tensor_of, weighted
 
+DECODER = "neox-gpt:gpt"
+"""The architecture that parts are tried in."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 Run = Callable[[nn.Module, Tensor], Result]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from attrs import evolve, frozen
 from neox_author.testing.clauses import clauses, hold, not_applicable
+from neox_author.testing.in_layouts import check_in_layouts, whole_name
 from neox_author.testing.plugins import build
 from neox_author.testing.ranks import hold_same, run_ranks
 from torch import Tensor, nn
@@ -18,8 +19,8 @@ from neox_gpt.attention.cache import DecodingCache
 from neox_gpt.config.size import dimension
 from neox_gpt.contracts import ByHead, MixerShape, MixerSize
 from neox_gpt.scope import Scope
-from neox_gpt.testing.in_layouts import check_in_layouts, chosen
 from neox_gpt.testing.layer_clauses import (
+    DECODER,
     check_accumulation,
     check_calls,
     check_finite_differences,
@@ -50,7 +51,8 @@ def check_mixer(catalog: Catalog, name: str, *, trained: bool = False, **setting
     differs.
 
     It is run whole, on two tensor-parallel ranks, and on two with sequence parallelism; the ranks are threads.
-    Then it is in all layers of a small decoder, in the layouts of `in_layouts`. trained: also train that decoder there.
+    Then it is in all layers of a small decoder, in several layouts. trained: also train that decoder in them, see
+    `neox_author.testing.in_layouts`.
     """
     entry = catalog.find("mixer", name)
     target, built, path = entry.load(), build(entry, **settings), entry.component.planner
@@ -74,7 +76,8 @@ def check_mixer(catalog: Catalog, name: str, *, trained: bool = False, **setting
     wide = MixerShape(128, 4, 4, 768)
     size = planner(wide, built)
     check_accumulation(target(wide, ALONE, built), _Run(size), random(1, 768, 128))
-    check_in_layouts(catalog, trained=trained, attention_config=[[[chosen(entry)], "all"]], **settings)
+    everywhere = [[[whole_name(entry)], "all"]]
+    check_in_layouts(catalog, "architecture", DECODER, trained=trained, attention_config=everywhere, **settings)
 
 
 def _make(target: Any, shape: MixerShape, settings: Any, tensor: TensorParallel = ALONE) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from attrs import frozen
 from neox_author.testing.clauses import clauses, has, hold, not_applicable
+from neox_author.testing.in_layouts import check_in_layouts, whole_name
 from neox_author.testing.plugins import build
 from neox_author.testing.ranks import hold_same, run_ranks
 from torch import Tensor, nn
@@ -19,8 +20,8 @@ from neox_core.parallel.tensor import ALONE, Cut, TensorParallel
 from neox_gpt.change_contracts import ChangeSize, LinearShape
 from neox_gpt.changes import LinearChange, describe
 from neox_gpt.linear import ColumnLinear, RowLinear
-from neox_gpt.testing.in_layouts import check_in_layouts, chosen
 from neox_gpt.testing.layer_clauses import (
+    DECODER,
     check_accumulation,
     check_calls,
     check_finite_differences,
@@ -52,7 +53,7 @@ def check_model_change(catalog: Catalog, name: str, *, trained: bool = False, **
 
     It is asked about four layers, as a block has them. Each that it changes is run whole, on two tensor-parallel ranks,
     and on two with sequence parallelism; the ranks are threads. trained: also train a small decoder with it, in the
-    layouts of `in_layouts`.
+    layouts of `neox_author.testing.in_layouts`.
     """
     entry = catalog.find("model change", name)
     target, built, path = entry.load(), build(entry, **settings), entry.component.planner
@@ -81,7 +82,8 @@ def check_model_change(catalog: Catalog, name: str, *, trained: bool = False, **
     wide = LinearShape(changed[0].name, 512, 512, changed[0].split)
     check_accumulation(_Layer(wide, name, partial(target, built), change.draws).make(), _run, random(2, 8, 512))
     if trained:
-        check_in_layouts(catalog, passes=False, trained=True, model_changes=[chosen(entry)], **settings)
+        keys = {"model_changes": [whole_name(entry)], **settings}
+        check_in_layouts(catalog, "architecture", DECODER, passes=False, trained=True, **keys)
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""A part of a decoder inside of one, in the layouts of a run: what shows only among other layers, ranks and steps."""
+"""A component in a small model, in the layouts of a run: what shows only among other layers, ranks and steps."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from neox_author.testing.engine_clauses import check_layout, train_alone
 from neox_author.testing.engines import KEYS
 from neox_author.testing.engines import Tried as Shaped
 from neox_author.testing.model_clauses import check_recomputed
-from neox_author.testing.resolved import completed, resolve
+from neox_author.testing.resolved import completed, resolve, why_refused
 from neox_author.testing.two_ranks import on_ranks
+from neox_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog
@@ -34,18 +35,25 @@ LAYOUTS: tuple[tuple[str, int, dict[str, Any]], ...] = (
 )
 
 
-def check_in_layouts(catalog: Catalog, *, passes: bool = True, trained: bool = False, **keys: Any) -> None:
-    """Raises AssertionError naming the layout in which a decoder does not compute what it computes on one rank, and the
-    first tensor that differs.
+def check_in_layouts(
+    catalog: Catalog, kind: str, name: str, *, passes: bool = True, trained: bool = False, **keys: Any
+) -> None:
+    """Raises AssertionError naming the layout in which a small model does not compute what one rank does, and the first
+    tensor that differs. A layout that rules refuse is not applicable.
 
+    kind, name: as of `resolve`
     passes: compare loss and gradients in float64 under recomputation, tensor parallelism and pipelines, in one process
     trained: train with DeepSpeed on one rank and in each of LAYOUTS, resumed there to the bit, and from the checkpoint
     of one rank; ranks are processes, which takes half a minute
-    keys: of a config, with `_`, that choose a part of the decoder, and its settings
+    keys: of a config, with `_`, that choose a part of the model, and settings
     """
     with tempfile.TemporaryDirectory() as folder:
-        ask = partial(resolve, completed(catalog), "architecture", "neox-gpt:gpt", Path(folder))
-        tried = Tried(ask, keys, ask(**keys))
+        ask = partial(resolve, completed(catalog), kind, name, Path(folder))
+        try:
+            tried = Tried(ask, keys, ask(**keys))
+        except ConfigError as error:
+            not_applicable("it computes the same in each layout", why_refused(error))
+            return
         if passes:
             first = tried.build()
             weights = enlarged(first)
@@ -60,7 +68,7 @@ def check_in_layouts(catalog: Catalog, *, passes: bool = True, trained: bool = F
             _check_trained(tried, Path(folder))
 
 
-def chosen(entry: Entry) -> str:
+def whole_name(entry: Entry) -> str:
     """The component by its whole name, as a config may write it."""
     return f"{entry.plugin.id}:{entry.component.name}"
 
