@@ -26,7 +26,6 @@ class Norm(nn.Module):
         super().__init__()
 
     def forward(self, x: Any) -> Any:
-        torch.rand(3)
         return x
 
 
@@ -35,6 +34,7 @@ class Position(nn.Module):
         super().__init__()
 
     def embed(self, hidden: Any, positions: Any) -> Any:
+        torch.rand(3)
         return hidden
 
     def prepare(self, positions: Any, dtype: torch.dtype) -> Any:
@@ -80,7 +80,10 @@ def changed(base: type, **methods: Any) -> type:
     [
         ("norm", changed(Norm, forward=lambda self, x: x.sum(-1)), "of float32 [1, 2, 8] it gives float32 [1, 2], not"),
         ("norm", changed(Norm, forward=lambda self, x: x.double()), "gives float64 [1, 2, 8], not float32 [1, 2, 8]"),
+        ("norm", changed(Norm, forward=lambda self, x: x.add_(1)), "changes its input: its contract says"),
+        ("norm", changed(Norm, forward=lambda self, x: x * torch.rand(())), "draws from torch's own generator"),
         ("norm", lambda *args: None, "makes None, not a torch.nn.Module"),
+        ("activation", changed(Activation, __call__=lambda self, x: x.chunk(2, -1)[0] / 0), "that are not finite"),
         ("activation", changed(Activation, gated=False), "of float32 [1, 2, 8] it gives float32 [1, 2, 4], not"),
         ("activation", changed(Activation, gated=None), "a truth value `gated`"),
         ("activation", lambda *args: None, "makes None"),
@@ -137,6 +140,7 @@ class Steps(torch.optim.Optimizer):
         (lambda weight: weight.flatten()[:2], True, r"its state 'kept' .* is float32 \[2\] after a step"),
         (lambda weight: [weight], False, "its state 'kept' of a parameter .* is a list after a step"),
         (lambda weight: {}["key"], False, "failed: KeyError: 'key'"),
+        (lambda weight: weight.data.div_(0).new_zeros(()), False, "gives weights that are not finite"),
     ],
 )
 def test_state_that_no_checkpoint_could_hold_is_named_before_the_first_step(
