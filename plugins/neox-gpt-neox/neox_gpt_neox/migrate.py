@@ -19,8 +19,9 @@ from neox_core.config.schema.owners import Owners, find_owners
 from neox_core.config.schema.structure import Config, structure
 from neox_core.hooks.catalog import Catalog
 from neox_gpt_neox.defaults import unset
+from neox_gpt_neox.idle import NOT_HERE
 from neox_gpt_neox.older import Gone
-from neox_gpt_neox.recipe import NOT_HERE, mark_of
+from neox_gpt_neox.recipe import mark_of
 from neox_gpt_neox.source import Entry, Source, read_source, write
 from neox_gpt_neox.translate import SAYS_NOTHING, rules_of
 

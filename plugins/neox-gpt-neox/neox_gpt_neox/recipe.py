@@ -5,12 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
-
-from neox_core.config.problem import COMMAND_LINE
 from neox_core.config.schema.convert import same
 from neox_gpt_neox.defaults import assume, say_defaults
 from neox_gpt_neox.epochs import translate_epochs
+from neox_gpt_neox.idle import NOT_HERE, drop_idle
 from neox_gpt_neox.translate import SAYS_NOTHING, Rewriting
 
 MARKS = (
@@ -24,8 +22,6 @@ MARKS = (
     "wandb_host",
 )
 """Keys that GPT-NeoX 2 has and `neox config migrate` replaces: a config with one of them is GPT-NeoX's."""
-NOT_HERE = "has no effect here"
-"""How the note starts on a key that acts beside another choice."""
 UNREAD = ("apply_residual_connection_post_layernorm", "reset_attention_mask", "reset_position_ids")
 """Keys that act here, and that GPT-NeoX has and reads nowhere."""
 GATED = ("geglu", "reglu", "bilinear", "swiglu", "glu")
@@ -35,35 +31,6 @@ READ_THROUGH = ("bf16", "comms_logger", "csv_monitor", "data_types", "flops_prof
 """Blocks of deepspeed_extra_args that are blocks of a config."""
 NO_HOSTS = "/mock_path"
 """The hostfile that GPT-NeoX's recipes name for none."""
-
-
-@frozen
-class Idle:
-    """Keys that act only beside other names of `beside`, whose default is `default`."""
-
-    keys: tuple[str, ...]
-    beside: str
-    names: tuple[str, ...]
-    default: str | None = None
-
-
-_NORMS = ("layernorm", "rmsnorm", "scalenorm")
-_POSITIONS = ("learned", "rotary", "sinusoidal", "rpe", "alibi", "none")
-
-
-def _of(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(each for each in names if each != name)
-
-
-IDLE = (
-    Idle(("merge_file",), "tokenizer_type", ("HFTokenizer", "SPMTokenizer", "CharLevelTokenizer", "TiktokenTokenizer")),
-    Idle(("rms_norm_epsilon",), "norm", _of("rmsnorm", _NORMS), "layernorm"),
-    Idle(("layernorm_epsilon",), "norm", _of("layernorm", _NORMS), "layernorm"),
-    Idle(("scalenorm_epsilon",), "norm", _of("scalenorm", _NORMS), "layernorm"),
-    Idle(("rotary_pct", "rotary_emb_base"), "pos_emb", _of("rotary", _POSITIONS), "learned"),
-    Idle(("rpe_num_buckets", "rpe_max_distance"), "pos_emb", _of("rpe", _POSITIONS), "learned"),
-    Idle(("comment", "account"), "launcher", ("local", "pdsh", "openmpi", "mvapich", "mpich", "impi"), "local"),
-)
 
 
 def mark_of(values: Mapping[str, Any]) -> str:
@@ -88,10 +55,11 @@ def translate_recipe(work: Rewriting, mark: str) -> None:
     steps = [_extra_args, _others, _llama_mlp, _no_hosts, translate_epochs, _decay, _warmup, _saves]
     if mark:
         assume(work, mark)
-        steps += [_cosine, _hosts, _idle, _unread, _vocabulary]
+        steps += [_cosine, _hosts, _unread, _vocabulary]
         steps.append(_experts if _is(work.value("moe_num_experts"), 2) else _width)
     for step in steps:
         step(work)
+    drop_idle(work, of_gpt_neox=bool(mark))
     if mark:
         say_defaults(work, mark)
 
@@ -235,20 +203,6 @@ def _hosts(work: Rewriting) -> None:
     if len(hosts) > 1:
         work.note("hostfile", "names several hosts, which start by launcher: pdsh, GPT-NeoX's default")
         work.write("launcher", "pdsh", work.places["hostfile"])
-
-
-def _idle(work: Rewriting) -> None:
-    """Keys of another tokenizer, norm, position or launcher than the one that a file chooses."""
-    if same(work.value("short_seq_prob"), 0.1):
-        work.drop("short_seq_prob", f"{NOT_HERE}: it is for BERT, and at its default")
-    for each in IDLE:
-        place = work.places.get(each.beside)
-        if place is not None and place.where == COMMAND_LINE and each.beside != "tokenizer_type":
-            continue  # who changes the model there changes its other keys too
-        chosen = work.value(each.beside) or each.default
-        for key in each.keys:
-            if chosen in each.names and work.value(key) is not None:
-                work.drop(key, f"{NOT_HERE}: it does not act beside {each.beside.replace('_', '-')}: {chosen}")
 
 
 def _unread(work: Rewriting) -> None:

@@ -71,11 +71,34 @@ def test_what_a_key_of_gpt_neox_is_read_as(read: Any, written: str, values: dict
     assert {each.severity for each in problems} <= {"note"}
 
 
-@pytest.mark.parametrize("written", ["rms_norm_epsilon: 1e-6", "rotary_pct: 0.25", "account: a", "short_seq_prob: 0.1"])
+@pytest.mark.parametrize("written", ["rms_norm_epsilon: 1e-6", "rotary_pct: 0.25", "account: a", "short_seq_prob: 0.2"])
 def test_the_same_key_in_a_config_of_neox_is_left_to_its_reader(read: Any, written: str) -> None:
     own, problems = read(written, marked=False)
     assert list(own) == [written.partition(":")[0]]
     assert problems == ()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "rms_norm_epsilon: 1e-8",
+        "norm: rmsnorm\nlayernorm_epsilon: 1e-5",
+        "scalenorm_epsilon: 1e-8",
+        "pos_emb: alibi\nrotary_pct: 1.0\nrotary_emb_base: 10000",
+        "rpe_num_buckets: 32\nrpe_max_distance: 128",
+        "moe_top_k: 1\nmoe_router_type: sinkhorn",
+        "short_seq_prob: 0.1",
+    ],
+)
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_key_at_gpt_neox_s_default_that_does_not_act_is_noted(read: Any, written: str, *, marked: bool) -> None:
+    own, problems = read(written, marked=marked)
+    assert own.keys() <= {"norm", "pos_emb"}
+    assert {each.severity for each in problems} == {"note"}
+
+
+def test_what_a_key_of_experts_says_at_another_value_is_left_to_its_reader(read: Any) -> None:
+    assert read("moe_top_k: 2")[0] == {"moe_top_k": 2}
 
 
 def test_a_cosine_that_ends_before_the_run_is_noted_of_gpt_neox_alone(read: Any) -> None:

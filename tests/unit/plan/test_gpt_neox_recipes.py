@@ -159,26 +159,32 @@ def test_a_share_of_the_run_decays(tmp_path: Path) -> None:
     assert toy({"lr_decay_fraction": 0.5, "lr_decay_iters": 7}, tmp_path).plan.optim.decay_steps == 7
 
 
+TOY: dict[str, Any] = {
+    "num_layers": 2,
+    "hidden_size": 96,
+    "num_attention_heads": 4,
+    "seq_length": 8,
+    "max_position_embeddings": 8,
+    "train_iters": 10,
+    "train_micro_batch_size_per_gpu": 1,
+    "data_path": "d",
+    "optimizer": {"type": "Adam", "params": {"lr": 0.1}},
+    "tokenizer_type": "GPT2BPETokenizer",
+    "vocab_file": "v",
+    "merge_file": "m",
+}
+
+
 def toy(keys: Mapping[str, Any], folder: Path) -> Resolved:
     """The plan of a small model with some keys of GPT-NeoX."""
-    model = {
-        "num_layers": 2,
-        "hidden_size": 96,
-        "num_attention_heads": 4,
-        "seq_length": 8,
-        "max_position_embeddings": 8,
-    }
-    run = {"train_iters": 10, "train_micro_batch_size_per_gpu": 1, "data_path": "d", "optimizer": {"type": "Adam"}}
-    run["optimizer"]["params"] = {"lr": 0.1}
-    words = {"tokenizer_type": "GPT2BPETokenizer", "vocab_file": "v", "merge_file": "m"}
-    (folder / "toy.yml").write_text(json.dumps({**model, **run, **words, **keys}))
+    (folder / "toy.yml").write_text(json.dumps({**TOY, **keys}))
     return prepare_run([folder / "toy.yml"], start=False, cluster="1x4", catalog=load_once(), checked=True, resume=None)
 
 
 def test_a_file_of_all_defaults_is_no_mistake(tmp_path: Path) -> None:
-    keys = {key: value for key, value in DEFAULTS.items() if value is not None}
-    assert len(keys) > 180
-    toy(keys, tmp_path)
+    assert len(DEFAULTS) > 300
+    toy({key: value for key, value in DEFAULTS.items() if value is not None}, tmp_path)
+    toy({key: value for key, value in DEFAULTS.items() if value is not None or key not in TOY}, tmp_path)
 
 
 def test_the_page_has_each_default_that_differs() -> None:
