@@ -98,6 +98,18 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
         "use_qk",
     ),
     "labels": (lambda step: _rewrite(step, "num_kv_heads", "train_label_data_paths: [a]\nnum_kv_heads"), "label"),
+    "samples of another kind": (
+        lambda step: _rewrite(step, "num_kv_heads", "pack_impl: unpacked\nnum_kv_heads"),
+        "pack_impl",
+    ),
+    "a prompt that is trained": (
+        lambda step: _rewrite(step, "num_kv_heads", "soft_prompt_tuning: {enabled: true}\nnum_kv_heads"),
+        "soft_prompt_tuning",
+    ),
+    "biases for parts of a sample": (
+        lambda step: _rewrite(step, "gpt_j_residual: true", "gpt_j_residual: false\nsequence_parallel: true"),
+        "sequence_parallel without gpt_j_residual",
+    ),
     "no config": (lambda step: shutil.rmtree(step / "configs"), "--config FILE"),
 }
 

@@ -66,6 +66,25 @@ def test_every_number_comes_over(name: str, tmp_path: Path) -> None:
         assert reader.tensor("state", parameter, "step").item() == 5
 
 
+def test_the_moments_of_a_table_of_which_each_rank_has_one_head(tmp_path: Path) -> None:
+    """Its part is as wide as a bound of SM3, which has one number for all heads."""
+    run = Run("zero", tensor=4, positions="rpe")
+    made = write_run(tmp_path / "theirs", run)
+    reader = imported(tmp_path / "theirs", tmp_path / "ours")
+    root = 2.0  # of the head width, by which GPT-NeoX multiplies the table
+    for state, scale in (("exp_avg", 1 / root), ("exp_avg_sq", 1 / root**2)):
+        found = reader.tensor("state", "position.weight", state)
+        torch.testing.assert_close(found, made[state]["rpe"] * scale, rtol=0, atol=0)
+
+
+def test_what_blocks_of_the_config_say_at_rest_and_layouts_of_sparse_attention_change_nothing(tmp_path: Path) -> None:
+    rests = {"soft_prompt_tuning": {"enabled": False, "num_tokens": 10}, "pack_impl": "packed", "allow_chopped": True}
+    write_run(tmp_path / "theirs", Run("zero", config=rests))
+    path = tmp_path / "theirs/global_step7/layer_02-model_00-model_states.pt"
+    torch.save({**torch.load(path), "attention.sparse_attn.master_layout": torch.ones(4, 2, 2).long()}, path)
+    imported(tmp_path / "theirs", tmp_path / "ours")
+
+
 @pytest.mark.parametrize("form", ["adam", "zero"])
 @pytest.mark.parametrize("optimizer", ["Lion", "SGD", "SM3"])
 def test_the_state_of_other_optimizers(optimizer: str, form: str, tmp_path: Path) -> None:

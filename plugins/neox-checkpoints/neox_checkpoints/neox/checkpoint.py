@@ -118,7 +118,7 @@ class NeoXCheckpoint:
             else:
                 yield Stored("master", rule.ours, master)
         yield Stored("weight", rule.ours, weight)
-        yield from self._states(rule, kept, shape)
+        yield from self._states(rule, kept, shape, parts[0][0].shape)
 
     def _require_one_run(self, rule: Rule, parts: Sequence[Sequence[Tensor]], where: Path) -> None:
         """Ranks of one run have the same copy of what is not divided among them, but for rounding."""
@@ -134,7 +134,9 @@ class NeoXCheckpoint:
                     hint="copy the checkpoint's folder again, whole",
                 )
 
-    def _states(self, rule: Rule, kept: Sequence[Sequence[Group]], shape: tuple[int, ...]) -> Iterator[Stored]:
+    def _states(
+        self, rule: Rule, kept: Sequence[Sequence[Group]], shape: tuple[int, ...], part: Sequence[int]
+    ) -> Iterator[Stored]:
         called = STATES[self.keys["optimizer"]["type"]]
         group = kept[0][0]
         for theirs, ours in called.items():
@@ -148,7 +150,7 @@ class NeoXCheckpoint:
             if any(part is None for parts in found for part in parts):
                 yield Stored("state", rule.ours, torch.zeros(shape), ours)  # of what has had no gradient yet
                 continue
-            yield Stored("state", rule.ours, join_state(rule, found, shape, theirs), ours)
+            yield Stored("state", rule.ours, join_state(rule, found, part, theirs), ours)
 
 
 def _there(found: Tensor | None, group: Group) -> Tensor:

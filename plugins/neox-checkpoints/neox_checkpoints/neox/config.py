@@ -94,9 +94,14 @@ FIXED: dict[str, tuple[Any, ...]] = {
     "use_bnb_optimizer": (False,),
     "train_impl": ("normal",),
     "dataset_impl": ("gpt2",),
+    "pack_impl": ("packed",),
+    "allow_chopped": (True,),
+    "soft_prompt_tuning": (False,),
     **{f"{part}_label_data_paths": () for part in ("train", "valid", "test")},
 }
-"""Keys of another model or another objective, and the values at which they change nothing."""
+"""Keys of another model, objective or order of samples, and the values at which they change nothing: of a block, its
+`enabled`.
+"""
 SAID_TWICE = {
     "bf16",
     "bias_gelu_fusion",
@@ -182,9 +187,10 @@ def keys_of(config: Mapping[str, Any], facts: Facts) -> Written:
     """
     given = {key: value for key, value in config.items() if value is not None}
     for key, rests in FIXED.items():
-        if key in given and given[key] not in rests:
+        found = given.get(key)
+        if key in given and (found.get("enabled", False) if isinstance(found, Mapping) else found) not in rests:
             raise CheckpointError(
-                f"{facts.path}: the config sets {key} to {short(given[key])}, which this version of neox cannot import"
+                f"{facts.path}: the config sets {key} to {short(found)}, which this version of neox cannot import"
             )
     defaults = {**DEFAULTS, **(OLDER if facts.first_version else {})}
     out = Written()
@@ -244,6 +250,12 @@ def _shape(model: Mapping[str, Any], facts: Facts, out: Written) -> None:
         out.notes.append(
             "GPT-NeoX leaves the attention out of a block with gpt_j_residual whose MLP has no bias; neox adds it, so"
             " that losses differ from the first step on"
+        )
+    copies = facts.tensor_ranks > 1 and any(name.endswith(("dense.bias", "linear2.bias")) for name in facts.shapes)
+    if copies and model.get("sequence_parallel") and not model.get("gpt_j_residual"):
+        raise CheckpointError(
+            f"{facts.path}: the config sets sequence_parallel without gpt_j_residual: GPT-NeoX then has, for the part of"
+            " a sample of each tensor rank, other biases of attention.dense and mlp.linear2, which no other layout has"
         )
     if hidden % heads:
         raise CheckpointError(f"{facts.path}: hidden_size {hidden} is not a multiple of {heads} attention heads")

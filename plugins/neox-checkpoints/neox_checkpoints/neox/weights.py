@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 FIRST_BLOCK = 2
 """The number of the first block among the layers: 0 is the embedding, 1 and the layer after the blocks have no file."""
 EMBEDDING, POSITIONS = "0.word_embeddings.weight", "0.position_embeddings.weight"
-_BUFFERS = re.compile(r"(rotary_emb\.inv_freq|position_embeddings\.inv_freq|alibi_embed\.slopes|masked_bias)$")
+_BUFFERS = re.compile(
+    r"(rotary_emb\.inv_freq|position_embeddings\.inv_freq|alibi_embed\.slopes|masked_bias|sparse_attn\.master_layout)$"
+)
 _LEAVES = {"weight": ("weight", "scale", "g"), "bias": ("bias",)}
 
 Parts = Sequence[Tensor]
@@ -153,12 +155,12 @@ def _by_key(heads: int, kv_heads: int) -> Join:
     return join
 
 
-def join_state(rule: Rule, theirs: Sequence[Parts], shape: tuple[int, ...], state: str) -> Tensor:
+def join_state(rule: Rule, theirs: Sequence[Parts], part: Sequence[int], state: str) -> Tensor:
     """The state of a parameter from those of its parts; one that has a number for each row or column is joined over
-    the ranks that split this side, and is the largest of all ranks over the other.
+    the ranks that split this side, and is the largest of all ranks over the other. part: shape of the parameter's part.
     """
     first = theirs[0][0]
-    if rule.dim is not None and first.ndim == len(shape) and first.shape[rule.dim] == 1 < shape[rule.dim]:
+    if rule.dim is not None and first.ndim == len(part) and first.shape[rule.dim] == 1 < part[rule.dim]:
         return torch.stack([part for parts in theirs for part in parts]).amax(0)
     joined = rule.join(theirs)
     if rule.scale == 1:
