@@ -254,8 +254,8 @@ def _shape(model: Mapping[str, Any], facts: Facts, out: Written) -> None:
     copies = facts.tensor_ranks > 1 and any(name.endswith(("dense.bias", "linear2.bias")) for name in facts.shapes)
     if copies and model.get("sequence_parallel") and not model.get("gpt_j_residual"):
         raise CheckpointError(
-            f"{facts.path}: the config sets sequence_parallel without gpt_j_residual: GPT-NeoX then has, for the part"
-            " of a sample of each tensor rank, other biases of attention.dense and mlp.linear2, which no other layout has"
+            f"{facts.path}: the config sets sequence_parallel without gpt_j_residual: GPT-NeoX then has"
+            " other biases of attention.dense and mlp.linear2 for each part of a sample, which no other layout has"
         )
     if hidden % heads:
         raise CheckpointError(f"{facts.path}: hidden_size {hidden} is not a multiple of {heads} attention heads")
