@@ -55,7 +55,7 @@ def translate_recipe(work: Rewriting, mark: str) -> None:
     steps = [_extra_args, _others, _llama_mlp, _no_hosts, translate_epochs, _decay, _warmup, _saves]
     if mark:
         assume(work, mark)
-        steps += [_cosine, _hosts, _unread, _vocabulary]
+        steps += [_cosine, _part_of_a_step, _hosts, _unread, _vocabulary]
         steps.append(_experts if _is(work.value("moe_num_experts"), 2) else _width)
     for step in steps:
         step(work)
@@ -232,6 +232,13 @@ def _cosine(work: Rewriting) -> None:
     if same(work.value("lr_decay_style"), "cosine") and _is(end, 1) and _is(steps, end + 1) and not older:
         said = f"the rate is min-lr from step {end} to the end, {steps}; GPT-NeoX's cosine rises again after its end"
         work.note("lr_decay_iters", said)
+
+
+def _part_of_a_step(work: Rewriting) -> None:
+    """A warm-up that ends within a step, in GPT-NeoX; one shorter than a step starts above the peak there."""
+    end, share = work.value("lr_decay_iters") or work.value("train_iters"), work.value("warmup")
+    if isinstance(share, float) and 0 < share <= 1 and _is(end, 1) and abs(share * end - round(share * end)) > 1e-6:
+        work.note("warmup", f"GPT-NeoX's lasts {share * end:g} steps, and this one {round(share * end)}")
 
 
 def _warmup(work: Rewriting) -> None:
