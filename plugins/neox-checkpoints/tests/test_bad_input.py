@@ -71,6 +71,17 @@ class Harm:
         return os.system, ("touch harmed",)
 
 
+def _says(step: Path, key: str, *within: object, value: object) -> None:
+    """A key of the first rank's file, or one in it, has another value."""
+    path = step / RANK.replace("01", "00")
+    content = torch.load(path, weights_only=True)
+    found = content
+    for each in (key, *within)[:-1]:
+        found = found[each]
+    found[(key, *within)[-1]] = value
+    torch.save(content, path)
+
+
 def _rewrite(step: Path, old: str, new: str) -> None:
     config = step / "configs" / "run.yml"
     text = config.read_text()
@@ -98,6 +109,18 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
         "use_qk",
     ),
     "labels": (lambda step: _rewrite(step, "num_kv_heads", "train_label_data_paths: [a]\nnum_kv_heads"), "label"),
+    "a schedule without numbers": (lambda step: _says(step, "lr_scheduler", "end_iter", value=[1]), "mp_rank_00"),
+    "an engine without numbers": (lambda step: _says(step, "ds_config", "gradient_clipping", value="x"), "mp_rank_00"),
+    "a shape that is none": (
+        lambda step: _says(step, "param_shapes", 0, "2.mlp.linear1.weight", value=None),
+        "mp_rank_00_model_states.pt: the shape of 2.mlp.linear1.weight",
+    ),
+    "a tensor where none is": (lambda step: _says(step, "ds_version", value=torch.ones(2)), "mp_rank_00"),
+    "a list for a number": (lambda step: _rewrite(step, "train_iters: 100", "train_iters: [1]"), "sets train_iters to"),
+    "a word for a block": (
+        lambda step: _rewrite(step, "optimizer: {", "optimizer: x\nother: {"),
+        "sets optimizer to x, not to a block",
+    ),
     "samples of another kind": (
         lambda step: _rewrite(step, "num_kv_heads", "pack_impl: unpacked\nnum_kv_heads"),
         "pack_impl",

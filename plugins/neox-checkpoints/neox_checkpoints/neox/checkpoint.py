@@ -14,6 +14,7 @@ from torch import Tensor
 from neox_checkpoints.contracts import ImportedProgress, Stored
 from neox_checkpoints.neox.config import Facts, Written, keys_of, read_config
 from neox_checkpoints.neox.groups import MASTER, Group
+from neox_checkpoints.neox.kinds import engine_in, schedule_in
 from neox_checkpoints.neox.ranks import SHARED, Ranks
 from neox_checkpoints.neox.steps import keep_its_steps
 from neox_checkpoints.neox.weights import EMBEDDING, FIRST_BLOCK, Rule, join_state, merged, rules, unused
@@ -207,8 +208,8 @@ def _facts(ranks: Ranks) -> Facts:
         data_ranks=data_ranks if type(data_ranks) is int else max(1, ranks.folder.data_ranks),
         first_version="csr_tensor_module_names" in first,
         deepspeed=version if isinstance(version := first.get("ds_version"), str) else "",
-        ds_config=_dict(first.get("ds_config")),
-        scheduler=_dict(first.get("lr_scheduler")),
+        ds_config=engine_in(first.get("ds_config"), path),
+        scheduler=schedule_in(first.get("lr_scheduler"), path),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from attrs import define, field
 
+from neox_checkpoints.neox.kinds import require_config
 from neox_core.config.read.load import load
 from neox_core.errors import CheckpointError
 from neox_core.untrusted import short
@@ -186,6 +187,7 @@ def keys_of(config: Mapping[str, Any], facts: Facts) -> Written:
     that contradicts the checkpoint.
     """
     given = {key: value for key, value in config.items() if value is not None}
+    require_config(given, facts.path)
     for key, rests in FIXED.items():
         found = given.get(key)
         if key in given and (found.get("enabled", False) if isinstance(found, Mapping) else found) not in rests:
@@ -195,9 +197,6 @@ def keys_of(config: Mapping[str, Any], facts: Facts) -> Written:
     defaults = {**DEFAULTS, **(OLDER if facts.first_version else {})}
     out = Written()
     model = Asked({**defaults, **given})
-    for key in ("num_layers", "hidden_size", "num_attention_heads"):
-        if type(model.get(key)) is not int or model[key] < 1:
-            raise CheckpointError(f"{facts.path}: the config sets {key} to {short(model.get(key))}, not a number")
     listed = any(model.get(f"{part}_data_paths") for part in ("train", "valid", "test"))
     for key in SAME:
         if key in model and not (listed and key in ("split", "data_path")):

@@ -23,6 +23,7 @@ from typing import Any
 from attrs import define, field, frozen
 from torch import Tensor
 
+from neox_checkpoints.neox.kinds import shape_in
 from neox_checkpoints.pickles import require_tensor
 from neox_core.errors import CheckpointError
 from neox_core.untrusted import short
@@ -117,7 +118,7 @@ def named_groups(shapes: Any, path: Path) -> list[list[tuple[str, Shape]]] | Non
     listed = shapes if isinstance(shapes, (list, tuple)) else [shapes]
     if not all(isinstance(each, Mapping) for each in listed):
         raise CheckpointError(f"{path}: param_shapes is not a list of shapes by name")
-    return [[(canonical(str(name)), tuple(shape)) for name, shape in each.items()] for each in listed]
+    return [[(canonical(str(name)), shape_in(shape, name, path)) for name, shape in each.items()] for each in listed]
 
 
 def canonical(name: str) -> str:

@@ -72,6 +72,8 @@ def read_ranks(folder: NeoXFolder, *, optimizer: bool) -> Ranks:
     first = told[0]
     for rank, content in told.items():
         for key in RUN:
+            if isinstance(content.get(key), Tensor):
+                raise CheckpointError(f"{folder.ranks[rank]}: its {key} is a tensor, which GPT-NeoX does not write")
             if content.get(key) != first.get(key):
                 raise CheckpointError(
                     f"{folder.ranks[rank]}: is of another run or step than {folder.ranks[0].name}: its {key} differs",
