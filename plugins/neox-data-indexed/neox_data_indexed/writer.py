@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from abc import ABC, abstractmethod
@@ -14,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from neox_core.errors import DataError
+from neox_core.files import lock
 from neox_data_indexed.layout import bin_path, idx_path
 
 if TYPE_CHECKING:
@@ -161,9 +161,8 @@ def _open_partial(final: Path, kept: int) -> IO[bytes]:
     path = final.with_name(f".{final.name}.partial")
     file = path.open("a+b")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        ours = os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except (BlockingIOError, FileNotFoundError):
+        ours = lock(file.fileno()) and os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
         ours = False
     if not ours:
         file.close()
