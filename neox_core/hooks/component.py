@@ -88,7 +88,7 @@ def _tuple_of(
 
 def _an(kind: type, what: str = "", form: str = "(?s:.*)") -> Callable[[Any, "Attribute[Any]", Any], None]:
     def check(offer: Any, attribute: "Attribute[Any]", value: Any) -> None:
-        if not isinstance(value, kind) or (kind is str and not re.fullmatch(form, value)):
+        if not isinstance(value, kind) or (isinstance(value, str) and not re.fullmatch(form, value)):
             raise TypeError(f"{offer.name}: {attribute.alias} has to be {what or f'a {kind.__name__}'}, not {value!r}")
 
     return check

@@ -50,7 +50,7 @@ def _with(tensors: Any) -> Any:
     """A run whose tensors are changed by a function of those that the page gives."""
 
     def change(module: Any) -> Any:
-        class Run(module.Run):  # type: ignore[misc]
+        class Run(module.Run):  # type: ignore[misc]  # a class that is loaded by its path
             def tensors(self, model: Any) -> Iterator[Stored]:
                 yield from tensors(list(super().tensors(model)))
 
