@@ -8,6 +8,7 @@ import pickle
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,6 +105,14 @@ def _drop(manifest: dict[str, Any], **fields: Any) -> None:
     manifest["pieces"] = [piece for piece in manifest["pieces"] if not fields.items() <= piece.items()]
 
 
+def _halve(manifest: dict[str, Any]) -> None:
+    """Say that the weights are bf16, and that all but one have fp32 copies."""
+    weights = [piece for piece in manifest["pieces"] if piece["kind"] == "weight"]
+    manifest["pieces"] += [{**piece, "kind": "master"} for piece in weights if piece["name"] != "out.weight"]
+    for piece in weights:
+        piece["dtype"] = "BF16"
+
+
 SQUARE = {"kind": "state", "name": "out.weight", "state": "exp_avg_sq"}
 
 
@@ -129,6 +138,7 @@ SQUARE = {"kind": "state", "name": "out.weight", "state": "exp_avg_sq"}
         (lambda m: m.update(values={"gone.weight": {"step": 1}}), "state of gone.weight, which is not in this model"),
         (lambda m: _drop(m, kind="weight", name="out.weight"), "no out.weight"),
         (lambda m: _drop(m, kind="buffer"), "no seen"),
+        (_halve, ": no fp32 copy of out.weight\n"),
         (lambda m: _drop(m, kind="rng"), "not a state of a random generator"),
         (lambda m: _drop(m, kind="rng", name="0/numpy"), "not a state of a random generator"),
     ],
@@ -168,7 +178,9 @@ class Errors(torch.optim.SGD):
             self.error.copy_(stored[0]["error"])
 
 
-@pytest.mark.parametrize("lost", ["nothing", "the pieces", "what the state says of them, as of an earlier version"])
+@pytest.mark.parametrize(
+    "lost", ["nothing", "the pieces", "the names", "what the state says, as of an earlier version"]
+)
 def test_what_each_rank_keeps_for_itself_has_to_be_there(plan: RunPlan, lost: str) -> None:
     reference = ComponentRef("optimizer", "Errors", "neox-errors", "0.1.0", f"{__name__}:Errors")
     plan = evolve(plan, optim=evolve(plan.optim, optimizer=reference, weight_decay=0.0))
@@ -177,6 +189,11 @@ def test_what_each_rank_keeps_for_itself_has_to_be_there(plan: RunPlan, lost: st
     if lost == "the pieces":
         edit(lambda manifest: _drop(manifest, kind="own"))(folder)
         with pytest.raises(CheckpointError, match="no error, which each rank kept for itself"):
+            run.load()
+        return
+    if lost == "the names":
+        edit(lambda stored: stored.update(own=[]), "state.json")(folder)
+        with pytest.raises(CheckpointError, match="error, which no rank kept for itself"):
             run.load()
         return
     if lost != "nothing":
@@ -237,6 +254,19 @@ def test_a_state_that_anybody_may_have_written_is_one_clear_error(plan: RunPlan,
     assert len(caught.value.message) < 1500
 
 
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan, "1", None])
+def test_a_loss_scale_that_none_can_be_is_refused(plan: RunPlan, scale: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, scaler = Run(plan), SimpleNamespace(cur_scale=2.0**16)
+    monkeypatch.setattr(type(run.engine), "loss_scaler", lambda self: scaler)
+    folder = run.steps(1).save()
+    edit(lambda stored: stored["loss_scaler"].update(cur_scale=scale), "state.json")(folder)
+    with pytest.raises(CheckpointError, match=f"the loss scaler's cur_scale cannot be '{scale}'"):
+        Run(with_checkpoint(plan, load=str(folder))).load()
+    edit(lambda stored: stored["loss_scaler"].update(cur_scale=4), "state.json")(folder)
+    Run(with_checkpoint(plan, load=str(folder))).load()
+    assert scaler.cur_scale == 4
+
+
 def test_every_change_of_a_single_byte_is_noticed(plan: RunPlan) -> None:
     folder = Run(plan).steps(2).save()
     save, draw = folder.parent, random.Random(7)
@@ -248,13 +278,14 @@ def test_every_change_of_a_single_byte_is_noticed(plan: RunPlan) -> None:
     for file, place, change in places:
         whole = file.read_bytes()
         file.write_bytes(whole[:place] + bytes([whole[place] ^ change]) + whole[place + 1 :])
-        try:
-            found = find_checkpoint(save)
-            assert found is not None
-            CheckpointReader(found).verify()
-            missed.append((file.name, place, change))
-        except CheckpointError:
-            pass
+        for start in (save, folder) if file.name == "manifest.json" else (save,):  # by `latest`, and by name
+            try:
+                found = find_checkpoint(start)
+                assert found is not None
+                CheckpointReader(found).verify()
+                missed.append((start.name, file.name, place, change))
+            except CheckpointError:
+                pass
         file.write_bytes(whole)
     assert len(places) == 400
     assert missed == []

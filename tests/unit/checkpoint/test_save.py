@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -62,6 +63,29 @@ def test_coming_to_a_step_again_replaces_it(plan: RunPlan) -> None:
     again = Run(plan).steps(1)
     again.engine.model.get_parameter("out.weight").data.zero_()
     assert torch.equal(read_weights(again.steps(1).save())["out.weight"], again.weights()["out.weight"])
+
+
+def test_a_kill_before_latest_names_what_replaced_a_step_leaves_it_found(
+    plan: RunPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`latest` held the checksum of the manifest that was replaced."""
+
+    class Killed(BaseException):
+        """What nothing handles."""
+
+    def kill(folder: object) -> str:
+        raise Killed
+
+    Run(plan).steps(2).save()
+    again = Run(plan).steps(1)
+    again.engine.model.get_parameter("out.weight").data.zero_()
+    again.steps(1)
+    monkeypatch.setattr("neox_core.checkpoint.write.latest_text", kill)
+    with pytest.raises(Killed):
+        again.save()
+    found = find_checkpoint(Path(plan.checkpoint.save or ""))
+    assert found is not None
+    assert torch.equal(read_weights(found)["out.weight"], again.weights()["out.weight"])
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(plan: RunPlan) -> None:
