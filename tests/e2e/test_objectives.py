@@ -74,7 +74,8 @@ def test_equals_one_process(out: Path, ranks: int, layout: str, form: str) -> No
     assert found["metrics"][0]
     for one, other in zip(found["metrics"], expected["metrics"], strict=True):
         assert one == pytest.approx(other, rel=1e-4)
-    assert found["valid_metrics"] == pytest.approx(expected["valid_metrics"], rel=1e-4)
+    # without dropout the two passes of "twice" are as near as rounding in fp32: 1e-5
+    assert found["valid_metrics"] == pytest.approx(expected["valid_metrics"], rel=1e-4, abs=3e-5)
     own = {"smoothed": {"objective_z"}, "plain": {"objective_z"}, "twice": {"objective_apart"}}
     assert {*found["valid_metrics"]} == own.get(form, set()), "parts of the model measure nothing in an evaluation"
 
