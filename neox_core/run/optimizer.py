@@ -37,7 +37,7 @@ def build_optimizer(
     """
     target, _ = plan.optimizer.load()
     for name, parameter in model.named_parameters():
-        parameter.is_table = name.partition(".")[0] in tables
+        parameter.is_table = name.startswith(tuple(f"{each}." for each in tables))
     device = next((parameter.device for _, parameter in model.named_parameters()), torch.device("cpu"))
     takes = signature(target).parameters
     run = OptimizerRun(planned_shape(plan, total_steps), {each: name for name, each in model.named_parameters()})

@@ -23,13 +23,14 @@ def problems(config: Any) -> Iterator[Problem]:
         if encoder:
             yield from _of_pairs(config, objective.settings)
     if encoder:
-        yield from _of_encoder(config)
+        yield from encoder_problems(config)
         if objective.entry.component.name == "causal-lm":
             message = "causal-lm predicts the next token, which an encoder sees"
             yield config.problem(message, "objective", "set objective: masked-lm")
 
 
-def _of_encoder(config: Any) -> Iterator[Problem]:
+def encoder_problems(config: Any) -> Iterator[Problem]:
+    """What an encoder does not take, whatever is made of its states."""
     if config.value("sequence_parallel"):
         yield config.problem("an encoder does not take it: the first token has a head of its own", "sequence_parallel")
     for key in _ONE_TEXT:

@@ -101,23 +101,33 @@ class EncoderOutputs(DecoderOutputs):
     pairs: Tensor | None = field(default=None)
 
 
-class Encoder(GPT):
-    """See `GPT`. special: ids of special tokens. types: rows of the table of pieces. pairs: with a head for pairs."""
+class EncoderTrunk(GPT):
+    """See `GPT`: the states of an encoder, without what is made of them. special: ids of special tokens.
 
-    def __init__(self, *args: Any, special: Special, types: int, pairs: bool, **more: Any) -> None:
+    types: rows of the table of pieces.
+    """
+
+    def __init__(self, *args: Any, special: Special, types: int, **more: Any) -> None:
         super().__init__(*args, **more)
         self.documents = cast("Any", Padding(special.pad))
-        shape, norm = self.shape, cast("Callable[[], nn.Module]", args[1])
-        width = (shape.vocab_size, shape.hidden_size, shape.hidden_dropout, self.tensor)
+        shape = self.shape
         sparse = bool(self.sparse_weights)
         self.embedding = EncoderEmbedding(
-            *width,
+            *(shape.vocab_size, shape.hidden_size, shape.hidden_dropout, self.tensor),
             sparse_gradients=sparse,
             multiplier=shape.embedding_multiplier,
             types=types,
             sep=special.sep,
         )
         self.sparse_weights = (self.embedding.weight,) if sparse else ()
+
+
+class Encoder(EncoderTrunk):
+    """See `EncoderTrunk`, with the transform before the vocabulary. pairs: with a head for pairs."""
+
+    def __init__(self, *args: Any, pairs: bool, **more: Any) -> None:
+        super().__init__(*args, **more)
+        shape, norm = self.shape, cast("Callable[[], nn.Module]", args[1])
         self.transform = Transform(shape.hidden_size, shape.vocab_size, norm, self.tensor, pairs=pairs)
 
     def loss(

@@ -82,18 +82,25 @@ class BertPlanner(GPTPlanner):
         )
 
     def size(self, config: Config, plan: Any) -> ModelSize | Untold:
-        size = super().size(config, plan)
+        size = self.trunk_size(config, plan)
         if not isinstance(size, DecoderSize):
             return size
         hidden = plan.hidden_size
         norm = {name: shape for name, shape in size.shapes.items() if name.startswith("final_norm.")}
-        more: dict[str, tuple[int, ...]] = {"embedding.types": (plan.num_tokentypes, hidden)}
+        more: dict[str, tuple[int, ...]] = {}
         more |= {"transform.weight": (hidden, hidden), "transform.bias": (hidden,), "transform.out_bias": (size.rows,)}
         more |= {name.replace("final_norm", "transform.norm"): shape for name, shape in norm.items()}
         if plan.binary_head:
             more |= {"transform.pooler.weight": (hidden, hidden), "transform.pooler.bias": (hidden,)}
             more |= {"transform.pair.weight": (2, hidden), "transform.pair.bias": (2,)}
         return evolve(size, shapes={**size.shapes, **more}, split={**size.split, "transform.out_bias": 0})
+
+    def trunk_size(self, config: Config, plan: Any) -> ModelSize | Untold:
+        """The parameters of `model.EncoderTrunk`."""
+        size = super().size(config, plan)
+        if not isinstance(size, DecoderSize):
+            return size
+        return evolve(size, shapes={**size.shapes, "embedding.types": (plan.num_tokentypes, plan.hidden_size)})
 
 
 PLANNER = BertPlanner()

@@ -26,11 +26,16 @@ PREPARE = "make one with `neox data prepare --split-sentences`"
 
 @frozen(eq=False)
 class Sentences:
-    """The documents of one split. first: the first sentence of each document, and the end, int64 [documents + 1]."""
+    """The documents of one split. first: the first sentence of each document, and the end, int64 [documents + 1].
+
+    start: the number of the first of these documents in the dataset, which has `of` documents.
+    """
 
     prefix: str
     source: TokenSource
     first: NDArray[np.int64]
+    start: int = 0
+    of: int = 0
 
     def read(self, start: int, end: int, vocab_size: int) -> list[int]:
         """The ids of sentences from `start` to before `end`. Raises DataError for an id that the model has not."""
@@ -56,7 +61,8 @@ def sentences_of(plan: RunPlan, split: Split, datasets: Datasets) -> Sentences:
     if not len(mine):
         share = ", ".join(f"{each:g}" for each in plan.data.split)
         raise DataError(f"{prefix}: none of its documents is for {split} (split {share})", hint="change split")
-    found = Sentences(prefix, source, bounds[mine.start : mine.stop + 1].astype(np.int64))
+    first = bounds[mine.start : mine.stop + 1].astype(np.int64)
+    found = Sentences(prefix, source, first, mine.start, len(bounds) - 1)
     if not source.sizes[found.first[0] : found.first[-1]].any():
         raise DataError(f"{prefix}: the documents for {split} hold no token", hint=PREPARE)
     return found

@@ -87,7 +87,15 @@ def unlike(plan: GPTPlan, checkpoint: Path) -> str | None:
         mine, other = _told(ours, name), _told(theirs, name)
         if mine != other:
             return f"{name} is {other} there and {mine} here"
-    return next((f"{name} gives layers different parts" for name in BY_LAYER if ours[name] or theirs.get(name)), None)
+    return next((f"{name} gives layers different parts" for name in BY_LAYER if _differ(ours, theirs, name)), None)
+
+
+def _differ(ours: Mapping[str, Any], theirs: Mapping[str, Any], name: str) -> bool:
+    """Whether a field gives layers different parts, in one of two plans or between them."""
+    mine, other = ours[name], theirs.get(name)
+    if not isinstance(other, list) or not mine or len(mine) != 1 or len(other) != 1:
+        return bool(mine or other)
+    return bool(_told({name: mine[0]}, name) != _told({name: other[0]}, name))
 
 
 def _told(model: Mapping[str, Any], name: str) -> Any:

@@ -1,0 +1,55 @@
+"""The work of `neox retrieval search` and `evaluate`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from neox_core.errors import UsageError, run_main
+from neox_core.plan.runfile import receive_plan
+from neox_core.terminal import echo
+from neox_retrieval.opened import Opened, open_run
+from neox_retrieval.questions import asked, held_out, held_out_blocks, rates
+from neox_retrieval.search import Index, build
+from neox_retrieval.vectors import read_vectors
+
+
+def main() -> None:
+    given: dict[str, Any] = json.loads(sys.argv[1])
+    plan = receive_plan(given["plan"])
+    opened = open_run(plan, Path(given["checkpoint"]), torch.device("cpu"))
+    vectors = read_vectors(Path(given["blocks"]), opened.facts)
+    model: Any = plan.model
+    if "text" in given:
+        _search(opened, build(vectors, gpu=model.index.gpu, exact=given["exact"]), given["text"], given["count"])
+        return
+    for k in given["counts"]:
+        if k > opened.facts.blocks:
+            raise UsageError(f"-k {k} is more than the {opened.facts.blocks} blocks", hint="ask for fewer")
+    without = {}
+    if given["held_out"] is not None:
+        questions, without = held_out(opened, given["held_out"]), {}
+        if given["without"]:
+            without = {each.block: each.sentence for each in questions}
+    else:
+        questions = asked(Path(given["questions"]), opened.facts.blocks)
+    replaced = held_out_blocks(opened, without)
+    index = build(vectors, gpu=model.index.gpu, exact=given["exact"])
+    table = rates(opened, index, questions, given["counts"], replaced, bm25=given["bm25"])
+    echo("\n".join(table))
+
+
+def _search(opened: Opened, index: Index, text: str, count: int) -> None:
+    products, numbers = index.search(opened.embed_queries([text]), min(count, opened.facts.blocks))
+    for rank, (product, number) in enumerate(zip(products[0].tolist(), numbers[0].tolist(), strict=True), 1):
+        title = opened.words(opened.blocks.title(number))
+        echo(f"{rank}. {title or 'block'} ({number}, {product:.3f})")
+        echo(f"   {opened.words(opened.blocks.body(number))}")
+
+
+if __name__ == "__main__":
+    run_main(main)
