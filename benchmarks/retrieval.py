@@ -1,7 +1,7 @@
 """Documents for docs/retrieval.md, and the comparison with BM25 that it shows.
 
-    python benchmarks/retrieval.py documents docs.jsonl
-    python benchmarks/retrieval.py compare --load runs/retriever --blocks blocks
+python benchmarks/retrieval.py documents docs.jsonl
+python benchmarks/retrieval.py compare --load runs/retriever --blocks blocks
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def documents() -> Iterator[tuple[str, str]]:
         for folder in (found and found.submodule_search_locations) or ():
             files += [(Path(folder).parent, each) for each in Path(folder).rglob("*.py") if "tests" not in each.parts]
     seen: set[str] = set()
-    for root, file in sorted(files, key=lambda pair: hashlib.sha256(str(pair[1].relative_to(pair[0])).encode()).digest()):
+    for root, file in sorted(
+        files, key=lambda pair: hashlib.sha256(str(pair[1].relative_to(pair[0])).encode()).digest()
+    ):
         try:
             tree = ast.parse(file.read_text(encoding="utf-8"))
         except (SyntaxError, UnicodeDecodeError, ValueError):
@@ -39,7 +41,7 @@ def documents() -> Iterator[tuple[str, str]]:
         module = ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
         for name, text in _docstrings(tree, module):
             plain = _plain(text)
-            if LEAST <= len(plain) and plain not in seen:
+            if len(plain) >= LEAST and plain not in seen:
                 seen.add(plain)
                 yield name, plain[:MOST]
 

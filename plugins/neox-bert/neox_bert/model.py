@@ -100,6 +100,11 @@ class EncoderOutputs(DecoderOutputs):
 
     pairs: Tensor | None = field(default=None)
 
+    def at(self, places: Tensor) -> EncoderOutputs:
+        """The same of some tokens of each sample alone. places: int64 [batch, number]."""
+        wide = places[..., None].expand(-1, -1, self.hidden.shape[-1])
+        return evolve(self, hidden=self.hidden.gather(1, wide))
+
 
 class EncoderTrunk(GPT):
     """See `GPT`: the states of an encoder, without what is made of them. special: ids of special tokens.

@@ -54,7 +54,13 @@ class MaskedLM:
         """The cross-entropy of the chosen tokens, and that of the pairs, each sample by its number of chosen tokens."""
         chosen = self._chosen(batch)
         outputs: Any = run(self.inputs(batch))
-        masked = outputs.cross_entropy(batch.tokens[:, :-1].masked_fill(~chosen, IGNORED))
+        labels = batch.tokens[:, :-1].masked_fill(~chosen, IGNORED)
+        if hasattr(outputs, "at"):  # an encoder's: most tokens need no logits
+            most = max(1, int(labels.shape[1] * self._settings.mask_prob + 0.5))
+            places = chosen.int().argsort(dim=1, descending=True, stable=True)[:, :most]
+            masked = outputs.at(places).cross_entropy(labels.gather(1, places))
+        else:
+            masked = outputs.cross_entropy(labels)
         if not self._paired:
             return Loss(masked)
         logits, label = outputs.pairs, batch.tokens[:, -1].clamp(0, 1)

@@ -10,6 +10,7 @@ from attrs import evolve
 from encoders import CLS, MASK, PAD, SEP, example_encoder
 from neox_author.testing.outputs import WholeLogits
 from neox_author.testing.plans import example_plan
+from neox_bert.model import EncoderOutputs
 from neox_bert.objective import MaskedLM
 from neox_bert.settings import MaskedLMSettings
 from torch.nn import functional as F
@@ -97,3 +98,24 @@ def test_loss_of_tokens_and_pairs() -> None:
     torch.testing.assert_close(loss.metrics["pairs"], of_pairs)
     torch.testing.assert_close(loss.metrics["pairs_right"], right.float())
     assert torch.equal(read[0], masked.inputs(given))
+
+
+@pytest.mark.parametrize("share", [0.15, 1.0, 0.001])
+def test_only_what_is_predicted_has_logits(share: float) -> None:
+    """The loss of an encoder's outputs, of which the chosen tokens alone meet the vocabulary, is that of all tokens."""
+    masked, given = objective(mask_prob=share, sentence_pairs="none"), batch(4)
+    given.tokens[3, 40:-1] = PAD
+    draw = torch.Generator().manual_seed(5)
+    hidden = torch.randn(4, SEQ, 8, generator=draw, dtype=torch.float64)
+    weight = torch.randn(VOCAB, 8, generator=draw, dtype=torch.float64)
+    counted: list[int] = []
+
+    class Counting(EncoderOutputs):
+        def cross_entropy(self, labels: torch.Tensor) -> torch.Tensor:
+            counted.append(labels.shape[1])
+            return super().cross_entropy(labels)
+
+    found = masked.loss(lambda _: Counting(hidden, weight), given)
+    wanted = masked.loss(lambda _: WholeLogits(hidden @ weight.T), given)
+    torch.testing.assert_close(found.mean, wanted.mean)
+    assert counted == [max(1, int(SEQ * share + 0.5))]

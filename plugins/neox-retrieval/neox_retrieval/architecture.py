@@ -36,10 +36,10 @@ class RetrieverArchitecture(GPTArchitecture):
         recompute_by: Callable[..., Tensor] | None = None,
     ) -> Any:
         plan = cast("RetrieverPlan", self.plan)
-        if weights is not None and (stored := weights.get("query_head.weight")) is not None:
-            if len(stored) != plan.head_size:  # before a model of that size takes memory
-                message = f"weights of another model: their vectors have {len(stored)} elements, not {plan.head_size}"
-                raise CheckpointError(message, hint="set ict-head-size as the run had it")
+        stored = None if weights is None else weights.get("query_head.weight")
+        if stored is not None and len(stored) != plan.head_size:  # before a model of that size takes memory
+            message = f"weights of another model: their vectors have {len(stored)} elements, not {plan.head_size}"
+            raise CheckpointError(message, hint="set ict-head-size as the run had it")
         model: Any = super().build(vocab_size, context, weights, eod=eod, recompute_by=recompute_by)
         model.join(context.groups)
         if weights is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -130,7 +131,7 @@ def rows_of(sentences: Sentences, titles: Titles | None, length: int) -> NDArray
     sizes, made = sentences.source.sizes, list[tuple[int, int, int]]()
     of_titles = None if titles is None else titles.sizes()
     bounds = sentences.first.tolist()
-    for number, (start, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True), sentences.start):
+    for number, (start, end) in enumerate(pairwise(bounds), sentences.start):
         room = length - 2 if of_titles is None else length - 3 - min(int(of_titles[number]), length // 2)
         first, held = start, 0
         for sentence, size in enumerate(sizes[start:end].tolist(), start):

@@ -45,16 +45,20 @@ def _of_model(config: Any) -> Iterator[Problem]:
         yield config.problem("a retriever has no pipeline: it has two encoders", "pipe_parallel_size", "set it to 1")
     if config.components("curriculum"):
         message = "a retriever takes whole samples, of a query and a block"
-        yield config.problem(message, config.components("curriculum")[0].key, "remove the curriculum")
+        yield config.problem(message, config.components("curriculum")[0].path, "remove the curriculum")
     for each in config.components("model change"):
-        yield config.problem(f"{each.entry.component.name} changes one decoder, not two encoders", each.key, "remove it")
+        yield config.problem(
+            f"{each.entry.component.name} changes one decoder, not two encoders", each.path, "remove it"
+        )
     if any(each.entry.component.name != "regular" for each in config.components("feed forward")):
         yield config.problem("the encoders of a retriever have the regular MLP alone", "mlp_type", "remove it")
     if config.value("train_data_paths"):
         yield config.problem("inverse-cloze reads one dataset", "train_data_paths", "set data-path")
     query, whole = config.section(RetrieverSection).query_length, config.value("seq_length")
     if whole - query < LEAST_BLOCK:
-        message = f"{query} leaves {max(0, whole - query)} of seq-length {whole} for the block, which needs {LEAST_BLOCK}"
+        message = (
+            f"{query} leaves {max(0, whole - query)} of seq-length {whole} for the block, which needs {LEAST_BLOCK}"
+        )
         yield config.problem(message, "query_length", "set a longer seq-length, or a shorter query-length")
 
 

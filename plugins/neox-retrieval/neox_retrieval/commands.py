@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from neox_core.plan.runfile import RunPlan
 
 LOAD = click.option("--load", required=True, help="The retriever's `save`, a folder or an address, or a checkpoint.")
-BLOCKS = click.option("--blocks", type=click.Path(path_type=Path), help="Folder of the vectors. Default: as the run says.")
+BLOCKS = click.option(
+    "--blocks", type=click.Path(path_type=Path), help="Folder of the vectors. Default: as the run says."
+)
 EXACT = click.option("--exact", is_flag=True, help="Compare with all vectors on disk, also where FAISS is installed.")
 
 
@@ -40,7 +42,7 @@ def index(files: tuple[Path, ...], sets: tuple[str, ...]) -> None:
     """
     from neox_retrieval.indexer import INDEXER
 
-    resolved = prepare_run(files, sets, resume="auto")
+    resolved = prepare_run(files, sets, resume=None)
     say(resolved.notes)
     plan, model = resolved.plan, resolved.plan.model
     if not isinstance(model, RetrieverPlan):
@@ -121,7 +123,9 @@ def evaluate(
     in the block or its title, or {"question": text, "block": number}.
     """
     if (questions is None) == (held_out is None):
-        raise UsageError("evaluate asks the questions of a file, or held-out sentences", hint="name a file or --held-out")
+        raise UsageError(
+            "evaluate asks the questions of a file, or held-out sentences", hint="name a file or --held-out"
+        )
     if without and held_out is None:
         raise UsageError("--without is for --held-out", hint="leave it out")
     if bm25:
@@ -151,7 +155,9 @@ def _require(module: str, extra: str) -> None:
     from importlib.util import find_spec
 
     if find_spec(module) is None:
-        raise UsageError(f"--bm25 needs {module}, which is not installed", hint=f"pip install 'neox-retrieval[{extra}]'")
+        raise UsageError(
+            f"--bm25 needs {module}, which is not installed", hint=f"pip install 'neox-retrieval[{extra}]'"
+        )
 
 
 def _claim(folder: Path) -> int:

@@ -60,7 +60,8 @@ class Indexer:
             if rank == 0 and number % index.log_interval == 0:
                 done = min(len(pending), number * ranks * index.batch)
                 rate = done / (time.monotonic() - began)
-                echo(f"batch {number:,} of {len(starts):,}: about {done:,} of {len(pending):,} blocks, {rate:,.0f} a second")
+                blocks = f"about {done:,} of {len(pending):,} blocks, {rate:,.0f} a second"
+                echo(f"batch {number:,} of {len(starts):,}: {blocks}")
         self._wait()
         if rank == 0:
             vectors.finish()

@@ -8,16 +8,15 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from attrs import field, frozen
 from neox_bert.api import EncoderTrunk
 from neox_gpt.api import linear
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_gather
 
 from neox_core.parallel.sample_keys import mix
 
 if TYPE_CHECKING:
-    from neox_bert.api import Special
     from torch.distributed import ProcessGroup
 
     from neox_core.parallel.groups import Groups
@@ -63,11 +62,31 @@ class RetrieverOutputs:
         wide = torch.promote_types(self.blocks.dtype, torch.float32)
         queries, blocks = self.queries.to(wide), self.blocks.to(wide)
         if self.size > 1:
-            blocks = torch.cat(all_gather(blocks, self.group))  # type: ignore[no-untyped-call] # of torch
+            blocks = _Gathered.apply(blocks, self.group, self.rank, self.size)  # type: ignore[no-untyped-call] # torch's
         with torch.autocast(queries.device.type, enabled=False):
             products = queries @ blocks.T
         batch = len(queries)
         return products, torch.arange(batch, device=queries.device) + self.rank * batch
+
+
+class _Gathered(torch.autograd.Function):
+    """The rows of all ranks, in their order; the gradient of a row is the sum of what all ranks have for it.
+
+    torch.distributed.nn's function has an exchange of single messages for gloo, and knows registered groups alone.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, group: Any, rank: int, size: int) -> Tensor:
+        ctx.group, ctx.rank, ctx.number = group, rank, len(rows)
+        parts = [torch.empty_like(rows, memory_format=torch.contiguous_format) for _ in range(size)]
+        dist.all_gather(parts, rows.contiguous(), group=group)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        total = gradients[0].contiguous().clone()
+        dist.all_reduce(total, group=ctx.group)
+        return total[ctx.rank * ctx.number :][: ctx.number], None, None, None
 
 
 class Retriever(nn.Module):
@@ -79,9 +98,7 @@ class Retriever(nn.Module):
     layers: tuple[()] = ()
     documents = None
 
-    def __init__(
-        self, *parts: Any, head_size: int, query_length: int, shared: bool, **more: Any
-    ) -> None:
+    def __init__(self, *parts: Any, head_size: int, query_length: int, shared: bool, **more: Any) -> None:
         super().__init__()
         shape, norm, feed_forward, own_position, tensor = parts
         self.query_length = query_length

@@ -54,11 +54,11 @@ class Opened:
             raise UsageError("the run has no tokenizer, which would make tokens of a text", hint="set tokenizer-type")
         cls, sep, *_ = self.blocks.special
         length = model.query_length
-        rows = [
-            filled_up([cls, *tokenizer.encode(each)[: length - 2], sep], self.blocks, length) for each in texts
-        ]
+        rows = [filled_up([cls, *tokenizer.encode(each)[: length - 2], sep], self.blocks, length) for each in texts]
         found = [
-            self._plain(model.embed_queries(torch.stack([torch.from_numpy(one) for one in rows[at : at + 64]]).to(self.device)))
+            self._plain(
+                model.embed_queries(torch.stack([torch.from_numpy(one) for one in rows[at : at + 64]]).to(self.device))
+            )
             for at in range(0, len(rows), 64)
         ]
         vectors: NDArray[np.float32] = torch.cat([torch.from_numpy(each) for each in found]).numpy()

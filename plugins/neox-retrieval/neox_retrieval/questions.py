@@ -117,7 +117,7 @@ def rates(
     *,
     bm25: bool,
 ) -> list[str]:
-    """A table in Markdown: for each of `counts`, the share of questions whose right block is among the first so many."""
+    """A table in Markdown: for each of `counts`, how often the right block is among the first so many."""
     most, total = counts[-1], opened.facts.blocks
     vectors = opened.embed_queries([each.text for each in questions])
     found = {"retriever": _neighbours(index, vectors, min(most + len(replaced.numbers), total), replaced, most)}
@@ -190,4 +190,3 @@ def _places(opened: Opened, questions: Sequence[Question], numbers: NDArray[np.i
         )
         places.append(right.index(True) if True in right else len(found))
     return places
-

@@ -22,15 +22,20 @@ OF_TOKENS = ("transform.", "head.")
 def start(plan: RetrieverPlan, model: Any) -> None:
     """Give `model` the weights that its plan names, or leave the drawn ones. Every rank reads them for itself.
 
-    Raises CheckpointError for a checkpoint that is damaged or of a model that is not alike.
+    Heads that are drawn are the same, so that with encoders of one BERT a text is near itself from the start. Raises
+    CheckpointError for a checkpoint that is damaged or of a model that is not alike.
     """
+    with torch.no_grad():
+        model.block_head.weight.copy_(model.query_head.weight)
     folder = plan.ict_load or plan.bert_load
     if folder is None:
         return
     checkpoint = teacher_in(Path(folder))
     why = unlike(plan, checkpoint)
     if why is not None:
-        raise CheckpointError(f"{checkpoint}: is of another model: {why}", hint="set the keys of the model as it has them")
+        raise CheckpointError(
+            f"{checkpoint}: is of another model: {why}", hint="set the keys of the model as it has them"
+        )
     reader = CheckpointReader(checkpoint)
     reader.verify(lambda _, file: ".optimizer." not in file)
     shapes = reader.shapes("weight")

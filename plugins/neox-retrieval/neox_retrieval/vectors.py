@@ -134,7 +134,9 @@ def read_vectors(folder: Path, facts: Facts) -> Vectors:
         if getattr(found, name) != getattr(facts, name):
             raise DataError(f"{folder}: its vectors are of {what}", hint=f"{AGAIN}, or name the run that they are of")
     if found != facts:
-        raise DataError(f"{folder / FACTS}: says {found.blocks} vectors of {found.size}, not {facts.blocks} of {facts.size}")
+        raise DataError(
+            f"{folder / FACTS}: says {found.blocks} vectors of {found.size}, not {facts.blocks} of {facts.size}"
+        )
     if (folder / PART).exists():
         raise DataError(f"{folder}: its index is not finished", hint="run `neox retrieval index` again")
     path = folder / FILE

@@ -26,8 +26,8 @@ KEYS = all_keys(REGISTRY)
 STATES = states(KEYS)
 
 # Parameters and named features of the documents that this version does not have. Both may only go down.
-PARAMETERS_KNOWN_ONLY = 12
-FEATURES_KNOWN_ONLY = 5
+PARAMETERS_KNOWN_ONLY = 1
+FEATURES_KNOWN_ONLY = 0
 
 # Where a name, a type or a default is not the documents', and why.
 DEVIATIONS = {

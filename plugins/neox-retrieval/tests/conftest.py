@@ -1,0 +1,6 @@
+"""The folder is where tests find `towers`."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
