@@ -169,7 +169,8 @@ class Objective(Protocol):
 
     * `draws`, True where `loss` uses `Batch.keys`, may be left out otherwise.
     * `inputs`, `weights` and `loss` are pure functions of the batch and the model: they keep nothing, do not wait for
-      the device, change no tensor, and draw no random numbers but those that follow from the keys. None is collective.
+      the device, change no tensor, and draw no random numbers but those that follow from the keys. None is collective,
+      except where the outputs of the model are: all data-parallel ranks make equally many passes.
     """
 
     def samples(

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import frozen
+from neox_causal_lm.api import split_documents
 
 from neox_core.contracts.objective import SPLITS
-from neox_core.data.sources import Datasets
 from neox_core.errors import DataError
 from neox_core.untrusted import parse_object, read_file, short
-from neox_retrieval.blocks import open_blocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,23 +78,23 @@ def held_out(opened: Opened, number: int) -> list[Question]:
 
     Raises DataError where there are not so many blocks with two sentences.
     """
-    plan = opened.run.plan
+    plan, blocks = opened.run.plan, opened.blocks
     split = "test" if plan.data.split[2] else "valid"
-    own = open_blocks(plan, split, Datasets(plan.data), opened.blocks.special, opened.blocks.vocab_size)
-    places = {int(row[1]): place for place, row in enumerate(opened.blocks.rows)}
-    draw = np.random.default_rng([plan.train.seed, 2, SPLITS.index(split)])
-    sizes, found = own.sentences.source.sizes, list[Question]()
-    for block in draw.permutation(len(own)).tolist():
-        sentences = own.filled(block)
-        long = [each for each in sentences if sizes[each] >= LEAST]
-        if len(sentences) < 2 or not long:
+    place, sentences = SPLITS.index(split), blocks.sentences
+    documents = split_documents(sentences.of, plan.data.split)[place]
+    own = np.flatnonzero((blocks.rows[:, 0] >= documents.start) & (blocks.rows[:, 0] < documents.stop))
+    draw, found = np.random.default_rng([plan.train.seed, 2, place]), list[Question]()
+    for block in draw.permutation(own).tolist():
+        within = blocks.filled(block)
+        long = [each for each in within if sentences.source.sizes[each] >= LEAST]
+        if len(within) < 2 or not long:
             continue
         sentence = long[int(draw.integers(len(long)))]
-        text = opened.words(own.sentences.read(sentence, sentence + 1, own.vocab_size))
-        found.append(Question(text, places[int(own.rows[block, 1])], sentence=sentence))
+        text = opened.words(sentences.read(sentence, sentence + 1, blocks.vocab_size))
+        found.append(Question(text, block, sentence=sentence))
         if len(found) == number:
             return found
-    message = f"{own.sentences.prefix}: {len(found)} blocks of the documents for {split} can be asked for, not {number}"
+    message = f"{sentences.prefix}: {len(found)} blocks of the documents for {split} can be asked for, not {number}"
     raise DataError(message, hint="ask for fewer, or change split")
 
 
