@@ -20,6 +20,8 @@ ROWS, HEADS, CHANNELS = (f"compression_training.{each}_pruning" for each in ("ro
 VALUES = {
     "hidden_size": "128",
     "num_tokentypes": "1",
+    **dict.fromkeys(("bert_load", "ict_load"), "TEACHER"),
+    "query_length": "16",
     "max_position_embeddings": "64",
     "norm": "rmsnorm",
     "pos_emb": "rotary",
@@ -129,6 +131,7 @@ LLAMA_3, YARN = ("rotary_scaling=llama3", *LONGER), ("rotary_scaling=yarn", *LON
 # path of a key, or of a block around it -> what it needs to act; the longest counts
 SPECIAL = ("cls", "sep", "mask", "pad")
 ENCODER = ("architecture=bert", "objective=masked-lm", *(f"{each}_token_id={at}" for at, each in enumerate(SPECIAL, 1)))
+RETRIEVER = ("architecture=retriever", "objective=inverse-cloze", *ENCODER[2:], "query_length=8", "ict_head_size=8")
 COMPRESSED = "compression_training.weight_quantization"
 INPUTS = "compression_training.activation_quantization"
 BESIDE: dict[str, Sets] = {
@@ -165,6 +168,20 @@ BESIDE: dict[str, Sets] = {
     **dict.fromkeys((f"{each}_token_id" for each in SPECIAL), ENCODER),
     **dict.fromkeys(("sentence_pairs", "mask_prob", "short_seq_prob"), ENCODER),
     "num_tokentypes": (*ENCODER, "sentence_pairs=none"),
+    **dict.fromkeys(
+        (
+            "ict_head_size",
+            "query_length",
+            "share_towers",
+            "bert_load",
+            "ict_load",
+            "titles_data_path",
+            "block_data_path",
+        ),
+        RETRIEVER,
+    ),
+    **dict.fromkeys(("indexer_batch_size", "indexer_log_interval", "faiss_use_gpu", "query_in_block_prob"), RETRIEVER),
+    **dict.fromkeys(("use_one_sent_docs", "report_topk_accuracies"), RETRIEVER),
     "compression_training.head_pruning.shared_parameters.enabled": (
         "compression_training.head_pruning.different_groups={g: {modules: [attention.output]}}",
         "compression_training.head_pruning.shared_parameters.num_heads=4",
@@ -293,6 +310,7 @@ COMPONENT: dict[str, Callable[[str], Sets]] = {
 }
 # keys of which no run takes another value than the default, or not without another key
 REFUSED = {
+    "faiss_use_gpu",  # of a FAISS without one
     "comet.api_key",
     "eigenvalue.layer_name",
     f"{REDUCTION}.module_name_prefix",

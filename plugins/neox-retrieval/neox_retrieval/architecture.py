@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class RetrieverArchitecture(GPTArchitecture):
     """A planned retriever."""
 
-    tables = tuple(f"{tower}.{part}" for tower in ("query", "block") for part in ("embedding", "position"))
+    tables: Any = tuple(f"{tower}.{part}" for tower in ("query", "block") for part in ("embedding", "position"))
     causal = False
 
     def build(

@@ -30,11 +30,11 @@ def main() -> None:
     for k in given["counts"]:
         if k > opened.facts.blocks:
             raise UsageError(f"-k {k} is more than the {opened.facts.blocks} blocks", hint="ask for fewer")
-    without = {}
+    without: dict[int, int] = {}
     if given["held_out"] is not None:
-        questions, without = held_out(opened, given["held_out"]), {}
+        questions = held_out(opened, given["held_out"])
         if given["without"]:
-            without = {each.block: each.sentence for each in questions}
+            without = {each.block: each.sentence for each in questions if each.block is not None}
     else:
         questions = asked(Path(given["questions"]), opened.facts.blocks)
     replaced = held_out_blocks(opened, without)

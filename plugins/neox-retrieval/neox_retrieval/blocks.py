@@ -67,7 +67,8 @@ class Blocks:
     def filled(self, block: int) -> list[int]:
         """The sentences of a block that have tokens."""
         _, first, end = self.rows[block].tolist()
-        return (first + np.flatnonzero(self.sentences.source.sizes[first:end])).tolist()
+        found: list[int] = (first + np.flatnonzero(self.sentences.source.sizes[first:end])).tolist()
+        return found
 
     def body(self, block: int, without: int | None = None) -> list[int]:
         """The ids of the sentences of a block. without: one of them that is left out."""

@@ -62,7 +62,7 @@ class RetrieverOutputs:
         wide = torch.promote_types(self.blocks.dtype, torch.float32)
         queries, blocks = self.queries.to(wide), self.blocks.to(wide)
         if self.size > 1:
-            blocks = _Gathered.apply(blocks, self.group, self.rank, self.size)  # type: ignore[no-untyped-call] # torch's
+            blocks = _Gathered.apply(blocks, self.group, self.rank, self.size)
         with torch.autocast(queries.device.type, enabled=False):
             products = queries @ blocks.T
         batch = len(queries)

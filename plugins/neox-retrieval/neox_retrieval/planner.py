@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import evolve, field, fields, frozen
 from neox_bert.api import BertPlan, BertPlanner
@@ -13,9 +13,6 @@ from neox_core.contracts.architecture import ModelSize, Shapes, Untold
 from neox_core.plan.runfile import RunPlan
 from neox_core.plan.source import FIRST, START, of
 from neox_retrieval.section import IndexSection, RetrieverSection
-
-if TYPE_CHECKING:
-    from neox_retrieval.model import Retriever
 
 TOWERS = ("query", "block")
 """The first parts of the names of the encoders' parameters."""
@@ -66,13 +63,14 @@ class RetrieverPlan(BertPlan):
         own = {"ict-head-size": model.get("head_size"), "share-towers": model.get("share_towers")}
         return {**super().shaping(model), **own}
 
-    def make_model(self, *parts: Any, **more: Any) -> "Retriever":  # type: ignore[override]  # with two of them
+    def make_model(self, *parts: Any, **more: Any) -> Any:
+        """A `model.Retriever`, of two encoders where other plans have one."""
         from neox_retrieval.model import Retriever  # imports torch
 
         own = self._own()
         del own["pairs"]
-        given = {"head_size": self.head_size, "query_length": self.query_length, "shared": self.share_towers}
-        return Retriever(*parts, **more, **own, **given)
+        given: dict[str, Any] = {"head_size": self.head_size, "query_length": self.query_length}
+        return Retriever(*parts, **more, **own, **given, shared=self.share_towers)
 
 
 class RetrieverPlanner(BertPlanner):

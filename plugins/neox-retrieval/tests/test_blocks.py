@@ -22,7 +22,7 @@ TITLES = [[3], [1], [2], [30], [2]]
 def samples(folder: Path, *sets: str, sources: Any = None, wanted: int = 0, split: str = "train", **given: Any) -> Any:
     plan = of_split(resolved(folder, *sets).plan, 1.0, 0.0, 0.0)
     held = sources or datasets(text=Source(DOCUMENTS), titles=Source(TITLES))
-    return InverseCloze(plan, InverseClozeSettings(**given)).samples(split, held, 64, (wanted,))  # type: ignore[arg-type]
+    return InverseCloze(plan, InverseClozeSettings(**given)).samples(split, held, 64, (wanted,))
 
 
 def rows(made: Any) -> Any:
@@ -44,7 +44,7 @@ def sentences(ids: Any) -> list[int]:
 
 def test_a_block_has_as_many_whole_sentences_as_fit(tmp_path: Path) -> None:
     plan = resolved(tmp_path).plan
-    found = all_blocks(plan, datasets(text=Source(DOCUMENTS)), special_tokens(plan.model), 64)  # type: ignore[arg-type]
+    found = all_blocks(plan, datasets(text=Source(DOCUMENTS)), special_tokens(plan.model), 64)
     assert found.rows.tolist() == [
         [0, 0, 3],
         [0, 3, 5],
@@ -61,7 +61,7 @@ def test_a_block_has_as_many_whole_sentences_as_fit(tmp_path: Path) -> None:
 def test_a_block_starts_with_the_title_of_its_document(tmp_path: Path) -> None:
     plan = resolved(tmp_path, f"titles-data-path={tmp_path / 'titles'}").plan
     held = datasets(text=Source(DOCUMENTS), titles=Source(TITLES))
-    found = all_blocks(plan, held, special_tokens(plan.model), 64)  # type: ignore[arg-type]
+    found = all_blocks(plan, held, special_tokens(plan.model), 64)
     assert found.rows[:2].tolist() == [[0, 0, 2], [0, 2, 5]], "the title takes room"
     for block, (document, first, end) in enumerate(found.rows.tolist()):
         ids = piece(found.tokens(block))
@@ -130,7 +130,7 @@ def test_splits_share_no_document(tmp_path: Path) -> None:
     made = {}
     for split in ("train", "valid"):
         objective = InverseCloze(plan, InverseClozeSettings(use_one_sent_docs=True))
-        found = objective.samples(split, datasets(text=Source(DOCUMENTS)), 64, (0,))  # type: ignore[arg-type]
+        found = objective.samples(split, datasets(text=Source(DOCUMENTS)), 64, (0,))
         made[split] = {*found.identify(np.arange(len(found)))[:, 0].tolist()}
     assert made == {"train": {0, 1}, "valid": {2, 3, 4}}
 

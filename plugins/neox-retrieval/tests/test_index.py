@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,8 +15,10 @@ import numpy as np
 import pytest
 import torch
 from attrs import evolve
+from click.testing import CliRunner
 from neox_author.testing import build, load_only
 from neox_gpt.api import saved_run
+from neox_retrieval.commands import evaluate, index, search
 from neox_retrieval.opened import Opened, open_run
 from neox_retrieval.questions import asked, held_out, held_out_blocks, rates
 from neox_retrieval.search import Exact
@@ -139,7 +142,6 @@ def losses(run: Path) -> list[tuple[float, float]]:
 @pytest.mark.parametrize(
     ("name", "sets"),
     [
-        ("plain", ["train_micro_batch_size_per_gpu=4"]),
         ("zero-3", ["train_micro_batch_size_per_gpu=4", "engine=deepspeed", "zero_optimization.stage=3"]),
         ("tensor", ["train_micro_batch_size_per_gpu=8", "engine=deepspeed", "model-parallel-size=2"]),
     ],
@@ -193,7 +195,7 @@ def test_a_search_is_that_of_all_products(folder: Path, opened: Opened, exact: b
     np.testing.assert_allclose(products, -np.sort(-whole, axis=1)[:, :7], rtol=0, atol=1e-5)
     np.testing.assert_allclose(np.take_along_axis(whole, numbers, 1), products, rtol=0, atol=1e-5)
     if exact:
-        small = Exact(_Small(vectors))  # type: ignore[arg-type]
+        small = Exact(_Small(vectors))
         np.testing.assert_array_equal(small.search(queries, 7)[1], numbers)
 
 
@@ -212,8 +214,10 @@ def test_the_same_blocks_have_the_same_numbers_again(folder: Path, out: Path, op
     assert "are there" in neox(
         out, "retrieval", "index", "retriever.yml", "--set", "load=one", "--set", "bert-load=null"
     )
-    again = ["--set", "load=one", "--set", "block-data-path=again", "--set", "indexer-batch-size=50"]
-    neox(out, "retrieval", "index", "retriever.yml", *again)
+    again = ["load=one", "block-data-path=again", "indexer-batch-size=50", "indexer-log-interval=3"]
+    told = neox(out, "retrieval", "index", "retriever.yml", *(part for each in again for part in ("--set", each)))
+    batches = -(-opened.facts.blocks // 50)
+    assert re.findall(r"batch (\d+) of (\d+)", told) == [(str(each), str(batches)) for each in range(3, batches + 1, 3)]
     assert (out / "again" / FACTS).read_bytes() == before[1]
     np.testing.assert_allclose(
         load_file(out / "again" / FILE)["vectors"], load_file(folder / FILE)["vectors"], rtol=0, atol=1e-6
@@ -264,8 +268,8 @@ def test_bm25_finds_rare_words(folder: Path, opened: Opened, out: Path) -> None:
         assert first <= each.sentence < end
         assert each.text == opened.words(sentences.read(each.sentence, each.sentence + 1, 64))
     assert len({each.block for each in questions}) == 20
-    index = Exact(read_vectors(folder, opened.facts))
-    told = rates(opened, index, questions, [1, 5], held_out_blocks(opened, {}), bm25=True)
+    exact = Exact(read_vectors(folder, opened.facts))
+    told = rates(opened, exact, questions, [1, 5], held_out_blocks(opened, {}), bm25=True)
     row = told[-1].split(" | ")
     assert float(row[2].rstrip("%")) > 50
     assert row[3].strip("| ") == f"{5 / opened.facts.blocks:.2%}"
@@ -274,7 +278,7 @@ def test_bm25_finds_rare_words(folder: Path, opened: Opened, out: Path) -> None:
 def test_without_their_sentences_blocks_are_embedded_again(folder: Path, opened: Opened) -> None:
     """The table is that of all products with the new vectors in place."""
     questions = held_out(opened, 20)
-    replaced = held_out_blocks(opened, {each.block: each.sentence for each in questions})  # type: ignore[misc]
+    replaced = held_out_blocks(opened, {each.block: each.sentence for each in questions})
     told = rates(opened, Exact(read_vectors(folder, opened.facts)), questions, [1, 9], replaced, bm25=False)
     vectors = load_file(folder / FILE)["vectors"]
     for each in questions:
@@ -430,11 +434,19 @@ def test_a_line_that_is_no_question_is_refused(line: str, said: str, tmp_path: P
         (["index", "bert.yml"], "architecture is not retriever"),
         (["search", "w1", "--load", "bert"], "is no retriever"),
         (["evaluate", "--load", "one"], "name a file or --held-out"),
-        (["evaluate", "--load", "one", "--held-out", "999"], "can be asked for, not 999"),
     ],
 )  # fmt: skip
-def test_what_the_commands_refuse(words: list[str], said: str, out: Path, folder: Path) -> None:
-    assert said in neox(out, "retrieval", *words, fails=True)
+def test_what_the_commands_refuse(words: list[str], said: str, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(out)
+    command = {"index": index, "search": search, "evaluate": evaluate}[words[0]]
+    found = CliRunner().invoke(command, words[1:]).exception
+    assert isinstance(found, NeoxError)
+    assert said in found.message + found.hint
+
+
+def test_held_out_sentences_are_no_more_than_there_are(opened: Opened) -> None:
+    with pytest.raises(DataError, match="can be asked for, not 999"):
+        held_out(opened, 999)
 
 
 def test_faiss_on_a_gpu_needs_one(folder: Path, opened: Opened) -> None:

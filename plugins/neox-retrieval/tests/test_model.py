@@ -35,7 +35,7 @@ def losses(plan: Any, model: Any, given: Tensor, *counts: int) -> Any:
 
     def compute(run: Any) -> Tensor:
         kept.append(objective(plan, *counts).loss(run, Batch(given)))
-        return kept[0].mean  # type: ignore[no-any-return]
+        return kept[0].mean
 
     keys = torch.arange(len(given))
     model(compute, keys).backward()
@@ -51,7 +51,7 @@ def test_its_size_is_told_on_the_host(sets: list[str], tmp_path: Path) -> None:
     found = resolved(tmp_path, *sets)
     model = built(found.plan)
     shapes = {name: tuple(each.shape) for name, each in model.named_parameters()}
-    assert shapes == found.size.shapes  # type: ignore[union-attr]
+    assert shapes == found.size.shapes
     assert (model.block is None) == bool(sets)
     first, second = (dict(model.named_parameters())[f"{name}_head.weight"] for name in ("query", "block"))
     assert first.shape == (HEAD, 32)

@@ -249,6 +249,7 @@ TOLD = f"{PLUGINS}launchers/tests/test_hosts.py::test_ranks_of_all_hosts_are_tol
 RUN_IN_ORDER = f"{UNIT}run/test_loop.py::test_the_order_of_a_run"
 LAYOUTS = "tests/e2e/test_layouts.py::test_equals_one_process"
 TOKENIZERS = f"{PLUGINS}tokenizers/tests/test_tokenizers.py::"
+RETRIEVAL = f"{PLUGINS}retrieval/tests/"
 POSITIONS = f"{PLUGINS}positions/tests/test_positions.py::"
 REPORT = f"{UNIT}run/test_report.py::"
 CHOICE = f"{PLUGINS}curriculum/tests/test_choice.py::"
@@ -286,6 +287,19 @@ PLACES: dict[str, str] = {
     "eigenvalue": "tests/e2e/test_eigenvalue.py::test_it_is_that_of_the_explicit_hessian",
     "mask_prob": f"{PLUGINS}bert/tests/test_masks.py::test_a_share_of_the_text_is_predicted",
     "short_seq_prob": f"{PLUGINS}bert/tests/test_samples.py::test_short_samples_are_as_many_as_asked_for",
+    "ict_head_size": f"{RETRIEVAL}test_model.py::test_its_size_is_told_on_the_host",
+    "ict_load": f"{RETRIEVAL}test_index.py::test_vectors_are_those_of_the_blocks",
+    "bert_load": f"{RETRIEVAL}test_index.py::test_both_encoders_start_as_the_bert",
+    "titles_data_path": f"{RETRIEVAL}test_blocks.py::test_a_block_starts_with_the_title_of_its_document",
+    "query_in_block_prob": f"{RETRIEVAL}test_blocks.py::test_a_share_of_the_blocks_keeps_its_query",
+    "use_one_sent_docs": (
+        f"{RETRIEVAL}test_blocks.py::test_documents_of_one_sentence_are_trained_on_where_they_are_asked_for"
+    ),
+    "report_topk_accuracies": f"{RETRIEVAL}test_model.py::test_loss_and_accuracies_by_hand",
+    "faiss_use_gpu": f"{RETRIEVAL}test_index.py::test_faiss_on_a_gpu_needs_one",
+    "block_data_path": f"{RETRIEVAL}test_index.py::test_the_same_blocks_have_the_same_numbers_again",
+    "indexer_batch_size": f"{RETRIEVAL}test_index.py::test_the_same_blocks_have_the_same_numbers_again",
+    "indexer_log_interval": f"{RETRIEVAL}test_index.py::test_the_same_blocks_have_the_same_numbers_again",
     "split": "plugins/neox-causal-lm/tests/test_order.py::test_documents_are_split_as_gpt_neox_does",
     "data_impl": f"{UNIT}plan/test_resolve.py::test_infer_looks_at_the_first_bytes",
     "optimizer": f"{PLUGINS}adam/tests/test_adam.py::test_classes_are_those_that_are_asked_for",
