@@ -98,6 +98,16 @@ RUNS: dict[str, dict[str, Any]] = {
         "objective": "masked-lm",
         **{f"{each}-token-id": at for at, each in enumerate(("cls", "sep", "mask", "pad"), 120)},
     },
+    "retriever": {
+        **PLAIN,
+        "architecture": "retriever",
+        "objective": "inverse-cloze",
+        "ict-head-size": 8,
+        "query-length": 8,
+        "titles-data-path": "{folder}/tokens",
+        "use-one-sent-docs": True,
+        **{f"{each}-token-id": at for at, each in enumerate(("cls", "sep", "mask", "pad"), 120)},
+    },
     "curvature": {**PLAIN, "eigenvalue": {"enabled": True, "verbose": True}},
     "text": {
         **PLAIN,
@@ -227,6 +237,10 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "`neox generate`": ("MixerFacts.decodes",),
     "an encoder with a tokenizer, in plugins/neox-bert/tests; one with layouts is refused": (
         *("BertPlan.tokenizer", "BertPlan.layouts"),
+    ),
+    "the commands of neox-retrieval, a retriever that starts with weights, and what is as of an encoder": (
+        *(f"RetrieverPlan.{name}" for name in ("index", "layouts", "make_vocab_size_divisible_by", "tokenizer")),
+        *(f"IndexPlan.{name}" for name in ("path", "batch", "log_interval", "gpu")),
     ),
     "rules, which refuse what is not its default": (*(f"{name}.cuda_aware" for name in ONE_BIT_SETTINGS),),
     "monitors that send what they are told, in plugins/neox-monitors/tests": (

@@ -27,6 +27,7 @@ GUIDES = {
         "kernels",
         "sparse-attention",
         "compression",
+        "retrieval",
         "monitors",
         "checkpoints",
     ),
