@@ -139,7 +139,7 @@ def evaluate(
 def _saved(load: str) -> tuple[Path, RunPlan]:
     checkpoint, plan = saved_run(load, load_plugins())
     if not isinstance(plan.model, RetrieverPlan):
-        raise UsageError(f"{load}: is no retriever", hint="name a run of architecture: retriever")
+        raise UsageError(f"{load}: is not a retriever", hint="name a run of architecture: retriever")
     return checkpoint, plan
 
 

@@ -78,7 +78,9 @@ class Opened:
 def open_run(plan: RunPlan, checkpoint: Path, device: torch.device) -> Opened:
     """Load a retriever and open its documents. Raises CheckpointError, DataError, ConfigError for another model."""
     if not isinstance(plan.model, RetrieverPlan):
-        raise ConfigError(f"{plan.architecture.owner}: is no retriever", hint="name a run of architecture: retriever")
+        raise ConfigError(
+            f"{plan.architecture.owner}: is not a retriever", hint="name a run of architecture: retriever"
+        )
     run = load_run(plan, checkpoint, str(device))
     blocks = all_blocks(plan, Datasets(plan.data), special_tokens(plan.model), run.vocab_size)
     facts = Facts(len(blocks), plan.model.head_size, identity_of(run.model), blocks.identity())

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class ClozeSamples:
     """The samples of a split, a function of (seed, split, index): [CLS] query [SEP] filled up, and then a block.
 
-    kept: the blocks that are trained on. orders: places in `kept`, shuffled anew in each pass over them.
+    kept: the blocks that are trained on. orders: places in `kept`, in another order in each pass over them.
     stays: the share of samples whose block keeps the query.
     """
 

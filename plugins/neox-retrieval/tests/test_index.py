@@ -354,7 +354,7 @@ def test_the_command_says_it_in_one_error(folder: Path, out: Path, tmp_path: Pat
     assert "its vectors are of another model" in told
 
 
-def test_an_index_of_other_blocks_is_made_anew(opened: Opened, tmp_path: Path) -> None:
+def test_an_index_of_other_blocks_is_made_from_the_start(opened: Opened, tmp_path: Path) -> None:
     """What is there of the same blocks is kept, and nothing else, nor files of other lengths."""
     facts = Facts(5, 2, "m", "d")
     vectors = np.arange(10, dtype=np.float32).reshape(5, 2)
@@ -432,7 +432,7 @@ def test_a_line_that_is_no_question_is_refused(line: str, said: str, tmp_path: P
         (["index", "retriever.yml"], "nothing names the retriever"),
         (["index", "retriever.yml", "--set", "load=one", "--set", "block-data-path=null"], "block-data-path is not"),
         (["index", "bert.yml"], "architecture is not retriever"),
-        (["search", "w1", "--load", "bert"], "is no retriever"),
+        (["search", "w1", "--load", "bert"], "is not a retriever"),
         (["evaluate", "--load", "one"], "name a file or --held-out"),
     ],
 )  # fmt: skip

@@ -65,7 +65,8 @@ def resolved(folder: Path, *sets: str, config: str = RETRIEVER, start: bool = Fa
 
 def built(plan: RunPlan, weights: Any = None, **groups: Any) -> Any:
     """The model of a plan, in float64 and training."""
-    return RetrieverArchitecture(plan.model).build(VOCAB, context(**groups), weights)  # type: ignore[arg-type]
+    model: Any = plan.model
+    return RetrieverArchitecture(model).build(VOCAB, context(**groups), weights)
 
 
 def context(tensor: TensorParallel = ALONE, data: tuple[Any, int, int] = (None, 0, 1)) -> BuildContext:
