@@ -56,7 +56,8 @@ class Callback(Protocol):
       end together, at the next log, evaluation or save at the latest; nothing is saved after it. One of a collective
       callback ends its rank, and the launcher ends the others.
     * A component with a `planner` gives the run its batch, in place of the batch keys: a light function
-      `planner(settings, num_ranks, data_parallel) -> BatchPlan`, called on the host, which raises MisfitError.
+      `planner(settings, num_ranks, data_parallel) -> BatchPlan`, called on the host, which raises MisfitError; it
+      may return None to leave the batch to its keys.
     * What a callback does follows from its settings, its calls and its state, so a resumed run does the same. A step is
       in `losses` of one call only: of `log`, or of `save` where a save comes before the log.
     """

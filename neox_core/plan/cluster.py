@@ -55,8 +55,11 @@ class ClusterShape:
             names = " and ".join(each.entry.component.name for each in deciding)
             raise MisfitError(f"{names} each decide the batch", "callbacks", "keep one of them")
         for chosen in deciding:
-            plan: BatchPlan = load_path(chosen.entry.component.planner or "")(chosen.settings, self.num_ranks, copies)
-            return plan
+            plan: BatchPlan | None = load_path(chosen.entry.component.planner or "")(
+                chosen.settings, self.num_ranks, copies
+            )
+            if plan is not None:
+                return plan
         sizes = config.section(BatchSection)
         found = solve_batch(
             sizes.train_batch_size, sizes.train_micro_batch_size_per_gpu, sizes.gradient_accumulation_steps, copies

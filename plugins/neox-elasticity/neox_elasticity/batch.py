@@ -14,9 +14,14 @@ NEAREST = 2
 """Number of sizes on each side that a message names."""
 
 
-def plan_batch(settings: ElasticitySettings, num_ranks: int, copies: int) -> BatchPlan:
-    """The batch on `num_ranks` ranks, which are `copies` copies of the model. Raises MisfitError where none fits."""
+def plan_batch(settings: ElasticitySettings, num_ranks: int, copies: int) -> BatchPlan | None:
+    """The batch on `num_ranks` ranks, which are `copies` copies of the model; None: that of the batch keys.
+
+    Raises MisfitError where none fits.
+    """
     block = settings.elasticity
+    if not block.enabled:
+        return None
     for fault in faults(block):
         raise fault
     fit, each = fitting(block), max(1, num_ranks // copies)

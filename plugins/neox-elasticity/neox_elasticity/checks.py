@@ -16,7 +16,11 @@ def problems(config: Any, cluster: Any) -> Iterator[Problem]:
     chosen = next((each for each in config.components("callback") if each.entry.component.name == BLOCK), None)
     if chosen is None:
         return
+    if chosen.settings.max_restarts is not None:
+        yield config.problem("is read by `neox elastic` only", "max_restarts", severity="note")
     block: ElasticityBlock = chosen.settings.elasticity
+    if not block.enabled:
+        return
     for key in ("max_train_batch_size", "micro_batch_sizes"):
         if not config.is_set(f"{BLOCK}.{key}"):
             yield config.problem("is required while elasticity is enabled", f"{BLOCK}.{key}", "set it")
@@ -29,7 +33,8 @@ def problems(config: Any, cluster: Any) -> Iterator[Problem]:
         plan = plan_batch(chosen.settings, cluster.num_ranks, cluster.data_parallel(config))
     except MisfitError:  # which the rule of the batch reports
         return
-    yield config.problem(in_words(block, plan, _ranks_of_a_copy(config)), f"{BLOCK}.enabled", severity="note")
+    if plan is not None:
+        yield config.problem(in_words(block, plan, _ranks_of_a_copy(config)), f"{BLOCK}.enabled", severity="note")
 
 
 def batch_is_elastic(config: Any, block: ElasticityBlock) -> Iterator[Problem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,19 @@ from neox_core.errors import ConfigError
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.assemble import run_dir
 from neox_core.plan.cluster import cluster_shape, detect
+from neox_core.plan.hosts import DEFAULT_HOSTFILE
 from neox_elasticity.batch import BLOCK, faults, fitting
-from neox_elasticity.members import Slot
+from neox_elasticity.members import Sizes, Slot, WholeHosts
 from neox_elasticity.record import Record
-from neox_elasticity.settings import ElasticityBlock
-from neox_elasticity.supervise import Elastic
+from neox_elasticity.settings import ElasticityBlock, ElasticitySettings
+from neox_elasticity.supervise import Elastic, Look
 
 FILTERS = {"include": "", "exclude": "", "num_nodes": -1, "num_gpus": -1}
 """Keys that choose among the slots, and their defaults."""
 OURS = ("hostfile", "include")
 """Keys that each `neox train` gets from this command."""
+COUNTS = ("num_nodes=-1", "num_gpus=-1")
+"""Which this command reads in their place."""
 
 
 @click.command()
@@ -37,19 +40,20 @@ def elastic(files: tuple[Path, ...], sets: tuple[str, ...]) -> None:
     """Train the model that FILES describe on the slots of the hostfile, and continue by itself when they change.
 
     A rank that is killed, or a host that fails, ends the run at its last checkpoint; a hostfile that is written with
-    other slots ends it after a step. Either way the run continues on the most slots that `elasticity` allows. It
-    always continues from `save`.
+    other slots ends it after a step. Either way the run continues by itself from `save`: on the most slots that
+    `elasticity` allows, or with `max-restarts` alone on as many as before, where hosts of the hostfile beyond
+    `num-nodes` take the place of those that fail.
     """
     config = _read(files, sets)
-    block = _block(config)
-    for fault in faults(block):
-        raise _refused(config, fault.message, fault.key, fault.hint)
-    try:
-        copies = fitting(block).copies
-    except MisfitError as misfit:
-        raise _refused(config, misfit.message, misfit.key, misfit.hint) from None
-    each = config.value("model_parallel_size") * max(1, config.value("pipe_parallel_size"))
-    kept = (one for one in sets if one.partition("=")[0].strip() not in OURS)
+    settings = _settings(config)
+    listed = config
+    if settings.elasticity.enabled:
+        shape: Sizes | WholeHosts = _sizes(config, settings.elasticity)
+    else:
+        listed = _read(files, (*sets, *COUNTS))
+        shape = _whole_hosts(config, slots_of(listed))
+        sets = (*sets, *COUNTS)
+    kept = (one for one in sets if one.partition("=")[0].strip().replace("-", "_") not in OURS)
     words = [*map(str, files), *(word for one in kept for word in ("--set", one))]
     folder = Path(run_dir(config))
     try:
@@ -58,18 +62,50 @@ def elastic(files: tuple[Path, ...], sets: tuple[str, ...]) -> None:
         raise ConfigError(
             f"{error.filename}: cannot be written: {error.strerror}", hint="set another `save`"
         ) from error
-    sizes = [count * each for count in copies]
-    run = Elastic(words, slots_of(config), sizes, block.min_time * 60.0, Record(folder))
+    least_s = settings.elasticity.min_time * 60.0
+    run = Elastic(words, slots_of(listed), shape, least_s, Record(folder), settings.max_restarts)
     raise SystemExit(run.run())
 
 
-def slots_of(config: Config) -> Callable[[], tuple[object, tuple[Slot, ...]]]:
+def _sizes(config: Config, block: ElasticityBlock) -> Sizes:
+    for key, default in FILTERS.items():
+        if config.value(key) != default:
+            raise _refused(config, "contradicts `neox elastic`, which chooses among the slots", key, "remove it")
+    for fault in faults(block):
+        raise _refused(config, fault.message, fault.key, fault.hint)
+    try:
+        copies = fitting(block).copies
+    except MisfitError as misfit:
+        raise _refused(config, misfit.message, misfit.key, misfit.hint) from None
+    each = config.value("model_parallel_size") * max(1, config.value("pipe_parallel_size"))
+    return Sizes([count * each for count in copies])
+
+
+def _whole_hosts(config: Config, look: Look) -> WholeHosts:
+    """As many hosts as the config asks for, with as many slots each; all others of the hostfile are spare."""
+    for key in ("include", "exclude"):
+        if config.value(key):
+            hint = "write the hosts into the hostfile in the order of use, and `num-nodes`"
+            raise _refused(config, "contradicts max-restarts, which chooses among the hosts", key, hint)
+    slots = Counter(host for host, _ in look()[1])
+    count, each = config.value("num_nodes"), config.value("num_gpus")
+    if count > len(slots):
+        raise _refused(config, f"must be -1, or from 1 to {len(slots)}, the number of hosts", "num_nodes", "")
+    if each < 1 and len(set(slots.values())) > 1:
+        raise _refused(config, "is required where the hosts have different numbers of slots", "num_gpus", "set it")
+    if 0 < count < len(slots) and config.value("master_addr") is not None:
+        raise _refused(config, "is the address of one host, which a spare host may replace", "master_addr", "remove it")
+    return WholeHosts(count if count > 0 else len(slots), each if each > 0 else min(slots.values()))
+
+
+def slots_of(config: Config) -> Look:
     """What looks at the hostfile of a config: what changes when it is written, and its slots."""
     path, machine = Path(config.value("hostfile")), detect()
+    without = not path.exists() and config.value("hostfile") == DEFAULT_HOSTFILE
 
     def look() -> tuple[object, tuple[Slot, ...]]:
         try:
-            found = path.stat()
+            found = None if without else path.stat()
         except OSError as error:
             hint = "write lines such as: worker-0 slots=4"
             raise ConfigError(f"cannot read the hostfile {path}: {error.strerror}", hint=hint) from error
@@ -78,7 +114,7 @@ def slots_of(config: Config) -> Callable[[], tuple[object, tuple[Slot, ...]]]:
         if errors(problems):
             raise ProblemsError(problems)
         slots = tuple((host.name, slot) for host in shape.hosts for slot in host.devices)
-        return (found.st_mtime_ns, found.st_size, found.st_ino), slots
+        return found and (found.st_mtime_ns, found.st_size, found.st_ino), slots
 
     return look
 
@@ -92,18 +128,15 @@ def _read(files: tuple[Path, ...], sets: tuple[str, ...]) -> Config:
     return config
 
 
-def _block(config: Config) -> ElasticityBlock:
-    """The block of the config. Raises ConfigError for what `neox elastic` cannot do with the config."""
+def _settings(config: Config) -> ElasticitySettings:
+    """Those of the config. Raises ConfigError for what `neox elastic` cannot do with the config."""
     chosen = [each for each in config.components("callback") if each.entry.component.name == BLOCK]
     if not chosen:
-        raise _refused(config, "is required by `neox elastic`", f"{BLOCK}.enabled", "set it to true")
+        raise _refused(config, "is required by `neox elastic`", f"{BLOCK}.enabled", "set it to true, or max-restarts")
     if config.value("save") is None:
         raise _refused(config, "is required by `neox elastic`", "save", "runs continue from their checkpoints")
-    for key, default in FILTERS.items():
-        if config.value(key) != default:
-            raise _refused(config, "contradicts `neox elastic`, which chooses among the slots", key, "remove it")
-    block: ElasticityBlock = chosen[0].settings.elasticity
-    return block
+    settings: ElasticitySettings = chosen[0].settings
+    return settings
 
 
 def _refused(config: Any, message: str, key: str, hint: str) -> ProblemsError:

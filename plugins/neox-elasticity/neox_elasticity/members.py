@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from attrs import frozen
 
@@ -28,6 +29,52 @@ class Team:
         return "@".join(f"{host}:{','.join(slots)}" for host, slots in by_host.items())
 
 
+@frozen
+class Sizes:
+    """The largest team of one of some numbers of ranks, from the first slots that are not lost."""
+
+    sizes: Sequence[int]
+
+    def there(self, listed: Sequence[Slot], lost: Collection[Slot]) -> tuple[Slot, ...]:
+        """The slots that a run may have."""
+        return tuple(slot for slot in listed if slot not in lost)
+
+    def pick(self, listed: Sequence[Slot], lost: Collection[Slot]) -> Team | None:
+        """A team, in the order of the hostfile; None where the slots are too few. lost: in the order of time."""
+        return choose(self.there(listed, lost), self.sizes)
+
+    def needs(self) -> str:
+        return f"the fewest ranks that fit are {min(self.sizes)}"
+
+
+@frozen
+class WholeHosts:
+    """Always `count` hosts with `each` slots: those at the top of the hostfile that have not failed, and then those that
+    failed first.
+    """
+
+    count: int
+    each: int
+
+    def there(self, listed: Sequence[Slot], lost: Collection[Slot]) -> tuple[Slot, ...]:
+        return tuple(listed)
+
+    def pick(self, listed: Sequence[Slot], lost: Collection[Slot]) -> Team | None:
+        slots = Counter(host for host, _ in listed)
+        failed = {host: number for number, (host, _) in enumerate(lost, 1)}
+        able = sorted((host for host in slots if slots[host] >= self.each), key=lambda host: failed.get(host, 0))
+        chosen, taken = set(able[: self.count]), Counter[str]()
+        team = []
+        for host, slot in listed:
+            if host in chosen and taken[host] < self.each:
+                taken[host] += 1
+                team.append((host, slot))
+        return Team(tuple(team)) if len(chosen) == self.count else None
+
+    def needs(self) -> str:
+        return f"the run needs {self.count} hosts with {self.each} slots each"
+
+
 def choose(there: Iterable[Slot], sizes: Sequence[int]) -> Team | None:
     """The largest team of one of `sizes`, from the first slots that are there; None where the slots are too few."""
     slots = tuple(there)
@@ -47,6 +94,11 @@ def change(now: Team, wanted: Team | None, there: Iterable[Slot], ran_s: float, 
     if wanted is not None and len(wanted) > len(now) and ran_s >= least_s:
         return "joined"
     return ""
+
+
+def restarts_help(failure: Mapping[str, object]) -> bool:
+    """Whether a failure without a lost slot may not come again: no rank has reported a mistake of the user."""
+    return not failure.get("users_mistake")
 
 
 def lost_slots(failure: Mapping[str, object], team: Team) -> tuple[Slot, ...]:

@@ -78,6 +78,19 @@ def _mark(line: str) -> Mark | None:
     return Mark(step, float(at)) if type(step) is int and isinstance(at, int | float) else None
 
 
+def restarts_now(folder: Path) -> int:
+    """How often `neox elastic`, which runs in this folder, has started the run again; 0 where it does not run."""
+    try:
+        with (folder / FILE).open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - END))
+            last = json.loads(file.read().decode("utf-8", errors="replace").splitlines()[-1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    number = last.get("restarts") if isinstance(last, dict) and last.get("event") == "start" else None
+    return number if type(number) is int else 0
+
+
 def read_failure(folder: Path) -> Mapping[str, Any]:
     """failure.json of the run; {} where there is none."""
     try:

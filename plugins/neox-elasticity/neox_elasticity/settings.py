@@ -67,7 +67,15 @@ class ElasticitySettings:
     elasticity: ElasticityBlock = _setting(
         ElasticityBlock(), help="Block: one batch for many numbers of ranks, which may change during the run."
     )
+    max_restarts: int | None = setting(
+        None,
+        help="How often `neox elastic` starts the run again after a rank or a host has failed, on spare hosts of the "
+        "hostfile where it has any. Default: with `elasticity` as long as slots are left; without it, never.",
+        check=v.optional(v.and_(v.ge(0), v.le(MOST))),
+        changes="output",
+        origin="neox",
+    )
 
     @property
     def enabled(self) -> bool:
-        return self.elasticity.enabled
+        return self.elasticity.enabled or self.max_restarts is not None

@@ -20,7 +20,7 @@ from neox_core.errors import NeoxError, RankError
 from neox_core.files import replacing
 from neox_core.interpreter import python
 from neox_core.terminal import echo
-from neox_elasticity.members import Slot, Team, change, choose, lost_slots
+from neox_elasticity.members import Sizes, Slot, Team, WholeHosts, change, lost_slots, restarts_help
 from neox_elasticity.record import Record, read_failure
 
 STOPPED = 130
@@ -38,21 +38,23 @@ Look = Callable[[], tuple[object, tuple[Slot, ...]]]
 class Elastic:
     """A run that changes its ranks.
 
-    train: what follows `neox train`. sizes: numbers of ranks that fit. least_s: seconds that a number of ranks is kept
-    before there are more.
+    train: what follows `neox train`. shape: which teams fit. least_s: seconds that a number of ranks is kept before
+    there are more. most: how often it starts again after failures; None: as long as a team fits.
     """
 
     train: Sequence[str]
     look: Look
-    sizes: Sequence[int]
+    shape: Sizes | WholeHosts
     least_s: float
     record: Record
-    _lost: set[Slot] = field(factory=set, init=False)
+    most: int | None = None
+    _lost: dict[Slot, None] = field(factory=dict, init=False)
     _seen: object = field(default=None, init=False)
     _listed: tuple[Slot, ...] = field(default=(), init=False)
     _asked: list[int] = field(factory=list, init=False)
     _newer: tuple[object, float] | None = field(default=None, init=False)
     _told: str = field(default="", init=False)
+    _restarts: int = field(default=0, init=False)
 
     def run(self) -> int:
         """Train until the run is done. Returns the exit code of the last `neox train`."""
@@ -61,18 +63,35 @@ class Elastic:
                 team = self._team()
                 if self._asked:
                     return STOPPED
-                self.record.note("start", world_size=len(team), slots=team.include())
+                self.record.note("start", world_size=len(team), slots=team.include(), restarts=self._restarts)
                 code, why = self._once(team)
                 if code == 0 or self._asked:
+                    self.record.note("end")
                     return code if code >= 0 else STOPPED  # by the signal, before it was ready to take one
-                lost = lost_slots(read_failure(self.record.folder), team) if code == RankError.exit_code else ()
-                if not lost and not why:  # the signal of a change may end it with any code while it starts
+                if not self._fails(code, team) and not why:  # the signal of a change may end it while it starts
+                    self.record.note("end")
                     return code
                 self.record.interrupted()
-                for host, slot in lost:
-                    self._lost.add((host, slot))
-                    self.record.note("lost", host=host, slot=slot)
-                    echo(f"neox elastic: slot {slot} of {host} is lost; the run continues without it", err=True)
+
+    def _fails(self, code: int, team: Team) -> bool:
+        """Keep what has failed. Returns whether the run is to start again for it."""
+        failure = read_failure(self.record.folder) if code == RankError.exit_code else {}
+        lost = lost_slots(failure, team)
+        again = bool(lost) or (self.most is not None and code == RankError.exit_code and restarts_help(failure))
+        if again and self.most is not None and self._restarts >= self.most:
+            echo(f"neox elastic: started again {self._restarts} times, as max-restarts allows", err=True)
+            return False
+        for host, slot in lost:
+            self._lost.pop((host, slot), None)
+            self._lost[host, slot] = None
+            self.record.note("lost", host=host, slot=slot)
+            echo(f"neox elastic: slot {slot} of {host} is lost; the run continues without it", err=True)
+        if again:
+            self._restarts += 1
+            self.record.note("restart", number=self._restarts, why=str(failure.get("message", "")))
+            of = "" if self.most is None else f" of {self.most}"
+            echo(f"neox elastic: restart {self._restarts}{of}", err=True)
+        return again
 
     def _once(self, team: Team) -> tuple[int, str]:
         """Run `neox train` on a team. Returns its exit code, and why it was asked to end for another team, or ""."""
@@ -105,22 +124,25 @@ class Elastic:
     def _team(self) -> Team:
         while self._read() and not self._asked:
             time.sleep(POLL_S)
-        team = choose(self._there(), self.sizes)
+        team = self._wanted()
         if team is None:
             listed, left = len(self._listed), len(self._there())
             lost = f", of which {listed - left} are lost" if listed > left else ""
             raise RankError(
-                f"the hostfile has {listed} slots{lost}, and the fewest ranks that fit are {min(self.sizes)}",
+                f"the hostfile has {listed} slots{lost}, and {self.shape.needs()}",
                 hint="write the hostfile with the slots that are there, and start `neox elastic` again: it continues",
             )
         return team
 
     def _there(self) -> tuple[Slot, ...]:
-        return tuple(slot for slot in self._listed if slot not in self._lost)
+        return self.shape.there(self._listed, self._lost)
+
+    def _wanted(self) -> Team | None:
+        return self.shape.pick(self._listed, self._lost)
 
     def _changed(self, team: Team, ran_s: float) -> str:
         self._read()
-        return change(team, choose(self._there(), self.sizes), self._there(), ran_s, self.least_s)
+        return change(team, self._wanted(), self._there(), ran_s, self.least_s)
 
     def _read(self) -> bool:
         """Look at the hostfile. When it was written, the slots that were lost are there again if it names them.

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neox_elasticity.members import Team, change, choose, lost_slots
-from neox_elasticity.record import FILE, Record, last_mark
+from neox_elasticity.members import Sizes, Team, WholeHosts, change, choose, lost_slots
+from neox_elasticity.record import FILE, Record, last_mark, restarts_now
 from neox_elasticity.supervise import Elastic
 
 from neox_core.errors import RankError, UsageError
@@ -79,6 +79,9 @@ def test_a_file_of_something_else_has_no_step(text: str, tmp_path: Path) -> None
     assert last_mark(tmp_path / "metrics.jsonl") is None
 
 
+ANY_SIZE = Sizes([1, 2, 3, 4])
+
+
 class Hosts:
     """Slots that are there, or an error."""
 
@@ -92,17 +95,24 @@ class Hosts:
         return answer
 
 
-def supervisor(tmp_path: Path, look: Hosts, *codes: int, failure: dict[str, Any] | None = None) -> Any:
+def supervisor(
+    tmp_path: Path,
+    look: Hosts,
+    *codes: int,
+    failure: dict[str, Any] | None = None,
+    shape: Any = ANY_SIZE,
+    most: int | None = None,
+) -> Any:
     """One whose runs end with the codes, in turn, each with failure.json where it failed."""
     teams, left = [], list(codes)
 
     class Played(Elastic):
         def _once(self, team: Team) -> tuple[int, str]:
-            teams.append(len(team))
+            teams.append(team.include() if isinstance(shape, WholeHosts) else len(team))
             (tmp_path / "failure.json").write_text(json.dumps(failure or {}))
             return left.pop(0), ""
 
-    return Played([], look, [1, 2, 3, 4], 0.0, Record(tmp_path)), teams
+    return Played([], look, shape, 0.0, Record(tmp_path), most), teams
 
 
 KILLED = {"rank": 0, "exit_code": -9, "message": "was killed by SIGKILL"}
@@ -115,6 +125,68 @@ def test_each_killed_rank_costs_its_slot_until_none_is_left(tmp_path: Path) -> N
     assert teams == [4, 3, 2, 1]
     events = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
     assert [(each["host"], each["slot"]) for each in events if each["event"] == "lost"] == list(FOUR)
+
+
+def test_no_more_restarts_than_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, teams = supervisor(tmp_path, Hosts((1, FOUR)), 6, 6, 6, failure=KILLED, most=2)
+    assert run.run() == 6
+    assert teams == [4, 3, 2]
+    assert "started again 2 times, as max-restarts allows" in capsys.readouterr().err
+    events = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
+    assert [each["restarts"] for each in events if each["event"] == "start"] == [0, 1, 2]
+    assert restarts_now(tmp_path) == 0  # of a command that has ended
+
+
+THREE = tuple((host, slot) for host in "abc" for slot in (0, 1))
+
+
+def test_a_spare_host_takes_the_place_of_one_that_failed_and_the_last_resort_is_one_that_did(tmp_path: Path) -> None:
+    run, teams = supervisor(
+        tmp_path, Hosts((1, THREE)), 6, 6, 6, 0, failure=KILLED, shape=WholeHosts(2, 2), most=3
+    )  # always the first rank: the host at the top of the hostfile that has not failed
+    assert run.run() == 0
+    assert teams == ["a:0,1@b:0,1", "b:0,1@c:0,1", "a:0,1@c:0,1", "b:0,1@c:0,1"]
+
+
+def test_a_host_with_too_few_slots_is_no_spare() -> None:
+    listed = (("a", 0), ("a", 1), ("b", 0), ("c", 0), ("c", 1), ("c", 2))
+    team = WholeHosts(2, 2).pick(listed, {("a", 0)})
+    assert team is not None
+    assert team.include() == "a:0,1@c:0,1"
+    assert WholeHosts(3, 2).pick(listed, set()) is None
+
+
+@pytest.mark.parametrize(
+    ("failure", "codes", "most", "code"),
+    [
+        ({"rank": 0, "exit_code": 1, "message": "RuntimeError: ECC", "users_mistake": False}, (6, 0), 1, 0),
+        ({"rank": 0, "exit_code": 1, "message": "RuntimeError: ECC", "users_mistake": False}, (6,), None, 6),
+        ({"rank": 0, "exit_code": 6, "message": "nan", "users_mistake": True}, (6,), 1, 6),
+        ({}, (2,), 1, 2),
+    ],
+)
+def test_a_crash_is_tried_again_where_max_restarts_says_so_and_a_mistake_is_not(
+    failure: dict[str, Any], codes: tuple[int, ...], most: int | None, code: int, tmp_path: Path
+) -> None:
+    run, teams = supervisor(tmp_path, Hosts((1, FOUR)), *codes, failure=failure, most=most)
+    assert (run.run(), teams) == (code, [4] * len(codes))
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ('{"event": "start", "restarts": 2}\n', 2),
+        ('{"event": "start", "restarts": 2}\n{"event": "end"}\n', 0),
+        ('{"event": "start", "restarts": "2"}\n', 0),
+        ('{"event": "start"}\n', 0),
+        ("[]\n", 0),
+        ("\0", 0),
+        ("", 0),
+    ],
+)
+def test_restarts_are_those_of_the_command_that_runs(text: str, number: int, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(text)
+    assert restarts_now(tmp_path) == number
 
 
 def test_a_hostfile_that_is_written_again_brings_slots_back(tmp_path: Path) -> None:
@@ -136,7 +208,7 @@ def test_a_hostfile_counts_once_it_stays_as_it_is(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("neox_elasticity.supervise.SETTLE_S", 0.3)
     half, whole = (2, FOUR[:2]), (3, (*FOUR, ("c", 0)))
     run, _ = supervisor(tmp_path, Hosts((1, FOUR), UsageError("half"), half, half, whole))
-    run.sizes = [1, 2, 3, 4, 5]
+    run.shape = Sizes([1, 2, 3, 4, 5])
     team = run._team()
     assert [run._changed(team, 1.0) for _ in range(4)] == [""] * 4
     time.sleep(0.4)
@@ -181,6 +253,9 @@ elasticity: {enabled: true, max_train_batch_size: 30, micro_batch_sizes: [2, 3]}
 """
 
 
+ALONE = ("elasticity.enabled=false", "max-restarts=1", "train_batch_size=4")
+
+
 @pytest.mark.parametrize(
     ("sets", "said"),
     [
@@ -188,6 +263,10 @@ elasticity: {enabled: true, max_train_batch_size: 30, micro_batch_sizes: [2, 3]}
         ((), "save: is required by `neox elastic`"),
         (("save=there", "num_gpus=2"), "num_gpus: contradicts `neox elastic`, which chooses among the slots"),
         (("save=there", "include=a"), "include: contradicts `neox elastic`"),
+        (("save=there", *ALONE, "include=a"), "include: contradicts max-restarts"),
+        (("save=there", *ALONE, "num_nodes=2", "hostfile=two"), "num_nodes: must be -1, or from 1 to 1"),
+        (("save=there", *ALONE, "hostfile=unlike"), "num_gpus: is required where the hosts have different"),
+        (("save=there", *ALONE, "hostfile=unlike", "num_nodes=1", "num_gpus=1", "master_addr=x"), "master_addr: is"),
         (("save=there", "hostfile=nowhere"), "cannot read the hostfile nowhere: No such file"),
         (("save=there", "hostfile=empty"), "names no host"),
         (("save=there", "elasticity.max_train_batch_size=2"), "micro_batch_sizes: 3 is more than"),
@@ -201,6 +280,7 @@ def test_what_cannot_be_elastic_is_refused(sets: tuple[str, ...], said: str, tmp
     (tmp_path / "run.yml").write_text(CONFIG)
     (tmp_path / "empty").touch()
     (tmp_path / "two").write_text("localhost slots=2\n")
+    (tmp_path / "unlike").write_text("one slots=2\ntwo slots=1\n")
     words = [word for each in sets for word in ("--set", each)]
     command = [sys.executable, "-m", "neox_core", "elastic", "run.yml", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

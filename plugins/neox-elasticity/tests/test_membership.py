@@ -163,3 +163,19 @@ def test_losses_are_those_of_a_run_that_nothing_disturbs(folder: Path) -> None:
     assert [each["world_size"] for each in events if each["event"] == "start"] == [4, 3, 4]
     assert told == ["start", "lost", "start", "recovered", "joined", "start", "recovered"]
     assert all(0 < each["lost_s"] < WAIT_S for each in events if each["event"] == "recovered")
+
+
+def test_a_run_without_the_block_starts_again_in_place_as_often_as_it_may(folder: Path) -> None:
+    alone = ("elasticity.enabled=false", "train_batch_size=12", "max-restarts=1", "num-gpus=2", "train-iters=60")
+    run = Run(folder, "elastic", *alone)
+    run.until(12, ranks=2)
+    os.kill(run.ranks()[1], signal.SIGKILL)
+    run.until(24, ranks=2)
+    os.kill(run.ranks()[0], signal.SIGKILL)
+    assert run.end() == 6, run.said()
+    steps = [each["step"] for each in run.records()]
+    assert steps == [*range(1, len(steps) + 1)]
+    told = [json.loads(line) for line in (run.save / "metrics.jsonl").read_text().splitlines()]
+    assert [each["restarts"] for each in told if "restarts" in each] == [1.0]
+    assert "started again 1 times, as max-restarts allows" in run.said()
+    assert "is read by `neox elastic` only" in run.said()
