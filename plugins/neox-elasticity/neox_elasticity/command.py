@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ FILTERS = {"include": "", "exclude": "", "num_nodes": -1, "num_gpus": -1}
 """Keys that choose among the slots, and their defaults."""
 OURS = ("hostfile", "include")
 """Keys that each `neox train` gets from this command."""
-COUNTS = ("num_nodes=-1", "num_gpus=-1")
+COUNTS = ("num_nodes", "num_gpus")
 """Which this command reads in their place."""
 
 
@@ -50,11 +51,10 @@ def elastic(files: tuple[Path, ...], sets: tuple[str, ...]) -> None:
     if settings.elasticity.enabled:
         shape: Sizes | WholeHosts = _sizes(config, settings.elasticity)
     else:
-        listed = _read(files, (*sets, *COUNTS))
+        sets = (*_without(sets, COUNTS), *(f"{key}=-1" for key in COUNTS))
+        listed = _read(files, sets)
         shape = _whole_hosts(config, slots_of(listed))
-        sets = (*sets, *COUNTS)
-    kept = (one for one in sets if one.partition("=")[0].strip().replace("-", "_") not in OURS)
-    words = [*map(str, files), *(word for one in kept for word in ("--set", one))]
+    words = [*map(str, files), *(word for one in _without(sets, OURS) for word in ("--set", one))]
     folder = Path(run_dir(config))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,6 +65,10 @@ def elastic(files: tuple[Path, ...], sets: tuple[str, ...]) -> None:
     least_s = settings.elasticity.min_time * 60.0
     run = Elastic(words, slots_of(listed), shape, least_s, Record(folder), settings.max_restarts)
     raise SystemExit(run.run())
+
+
+def _without(sets: Iterable[str], keys: Collection[str]) -> list[str]:
+    return [one for one in sets if one.partition("=")[0].strip().replace("-", "_") not in keys]
 
 
 def _sizes(config: Config, block: ElasticityBlock) -> Sizes:

@@ -49,8 +49,8 @@ class Sizes:
 
 @frozen
 class WholeHosts:
-    """Always `count` hosts with `each` slots: those at the top of the hostfile that have not failed, and then those that
-    failed first.
+    """Always `count` hosts with `each` slots: those at the top of the hostfile that have not failed, and then
+    those that failed first.
     """
 
     count: int

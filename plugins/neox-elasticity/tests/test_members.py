@@ -265,7 +265,7 @@ ALONE = ("elasticity.enabled=false", "max-restarts=1", "train_batch_size=4")
         (("save=there", "include=a"), "include: contradicts `neox elastic`"),
         (("save=there", *ALONE, "include=a"), "include: contradicts max-restarts"),
         (("save=there", *ALONE, "num_nodes=2", "hostfile=two"), "num_nodes: must be -1, or from 1 to 1"),
-        (("save=there", *ALONE, "hostfile=unlike"), "num_gpus: is required where the hosts have different"),
+        (("save=there", *ALONE, "hostfile=unlike"), "num-gpus: is required where the hosts have different"),
         (("save=there", *ALONE, "hostfile=unlike", "num_nodes=1", "num_gpus=1", "master_addr=x"), "master_addr: is"),
         (("save=there", "hostfile=nowhere"), "cannot read the hostfile nowhere: No such file"),
         (("save=there", "hostfile=empty"), "names no host"),

@@ -38,6 +38,7 @@ from neox_core.heartbeat import VARIABLE, Heartbeats
 from neox_core.interpreter import python
 from neox_core.plan.runfile import DIGEST, ClusterPlan, RunPlan, read_runfile
 from neox_launchers.agents import names, settings_of
+from neox_launchers.contents import contents
 from neox_launchers.environment import visible_devices
 from neox_launchers.failure import (
     SHUTDOWN_S,
@@ -152,7 +153,8 @@ def _meeting(plan: RunPlan, run_dir: Path, node: int, asked: threading.Event) ->
     token = read_token(run_dir)
     limit = settings_of(plan).meet_timeout
     os.environ |= {"NEOX_RUN_TOKEN": token, "NEOX_MEET_TIMEOUT_S": str(limit)}
-    return Meeting(names(plan), node, cluster.master_addr, port, token, limit, asked, run_dir / STOP)
+    packages = contents(plan.plugins)
+    return Meeting(names(plan), node, cluster.master_addr, port, token, limit, asked, run_dir / STOP, packages)
 
 
 def _as_one_of_several(agent: Agent, meeting: Meeting, run_dir: Path, plan: RunPlan, asked: threading.Event) -> int:

@@ -8,9 +8,10 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 
 from torch.distributed import DistError, PrefixStore, Store, TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
@@ -44,7 +45,8 @@ def read_token(run_dir: Path) -> str:
 class Meeting(RendezvousHandler):
     """One agent's way to the others. limit_s: for all hosts to arrive.
 
-    stop: set when this agent is asked to end. request: file that asks all agents to.
+    stop: set when this agent is asked to end. request: file that asks all agents to. contents: digests of the packages
+    of this host, which have to be those of the first one.
     """
 
     def __init__(
@@ -57,9 +59,11 @@ class Meeting(RendezvousHandler):
         limit_s: float,
         stop: threading.Event,
         request: Path | None = None,
+        contents: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.hosts, self.node, self.address, self.port = hosts, node, address, port
         self.token, self.limit_s, self.stop, self.request = token, limit_s, stop, request
+        self.contents = dict(contents)
         self.store: Store | None = None
         self.look_s = max(LOOK_S, len(hosts) / LOOKS)
         self._looked = -math.inf
@@ -68,6 +72,7 @@ class Meeting(RendezvousHandler):
         """The store, when every host has arrived. Raises RankError that names those that have not."""
         end = time.monotonic() + self.limit_s
         store = PrefixStore(self.token, self._open(end))
+        self._compare(store)
         store.add(f"beat/{self.node}", 1)
         if self.node == 0:
             self._await_all(store, end)
@@ -80,6 +85,25 @@ class Meeting(RendezvousHandler):
                 raise RankError(f"{self.hosts[self.node]} waited {self.limit_s:.0f} s for the other hosts")
         self.store = store
         return RendezvousInfo(store, self.node, len(self.hosts), RendezvousStoreInfo(self.address, self.port))
+
+    def _compare(self, store: Store) -> None:
+        """Raises RankError that names the packages of which this host has other files than the first one."""
+        mine = json.dumps(self.contents, sort_keys=True)
+        digest = hashlib.sha256(mine.encode()).hexdigest()
+        if self.node == 0:
+            store.set("contents/all", mine)
+            store.set("contents", digest)
+            return
+        if store.get("contents").decode() == digest:
+            return
+        first = json.loads(store.get("contents/all"))
+        names = sorted(self.contents.keys() | first.keys())
+        unlike = [name for name in names if self.contents.get(name) != first.get(name)]
+        raise RankError(
+            f"{self.hosts[self.node]} has other files of {', '.join(unlike)} than {self.hosts[0]}, perhaps of the same "
+            "version",
+            hint="install the same packages on every host; one that was edited has to be edited on all",
+        )
 
     def _await_all(self, store: Store, end: float) -> None:
         """Until the other hosts have arrived. Reports from time to time which have not."""

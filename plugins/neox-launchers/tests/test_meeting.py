@@ -22,8 +22,8 @@ from neox_core.errors import RankError
 HOSTS = ["h0", "h1", "h2"]
 
 
-def meeting(node, port, token="mine", limit_s=30, stop=None, request=None):
-    return Meeting(HOSTS, node, "127.0.0.1", port, token, limit_s, stop or threading.Event(), request)
+def meeting(node, port, token="mine", limit_s=30, stop=None, request=None, contents=()):
+    return Meeting(HOSTS, node, "127.0.0.1", port, token, limit_s, stop or threading.Event(), request, dict(contents))
 
 
 class Request:
@@ -49,6 +49,19 @@ def test_all_hosts_share_one_store_whichever_comes_first(port):
     infos[0].store.set("said", "by 2")
     assert [each.store.get("said") for each in infos] == [b"by 2"] * 3
     assert [each.rank for each in infos] == [2, 1, 0]
+
+
+def test_a_host_with_other_files_of_a_package_is_named(port):
+    same, other = {"neox-gpt": "1", "torch": "2"}, {"neox-gpt": "3", "torch": "2", "more": "4"}
+    with ThreadPoolExecutor(3) as pool:
+        stop = threading.Event()
+        others = [pool.submit(meeting(node, port, stop=stop, contents=same).next_rendezvous) for node in (0, 1)]
+        with pytest.raises(RankError, match=r"^h2 has other files of more, neox-gpt than h0, perhaps of the same vers"):
+            meeting(2, port, contents=other).next_rendezvous()
+        stop.set()
+        for each in others:
+            with pytest.raises(StoppedError):
+                each.result()
 
 
 def test_hosts_that_do_not_arrive_are_named(port, monkeypatch, capfd):
