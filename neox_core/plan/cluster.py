@@ -115,6 +115,10 @@ def cluster_shape(
     pool, faults = _hostfile(launch) if imagined is None else (imagined, [])
     config.note("hostfile")  # also where other hosts replace it
     problems += [each if each.where else config.problem(each.message, each.key, each.hint) for each in faults]
+    try:
+        pool = pool or ({} if faults else _allocation(config, launch, device))
+    except MisfitError as error:
+        problems.append(config.problem(error.message, error.key, error.hint))
     if not pool:
         if launch.device == "cuda" and not machine.num_cuda:
             problems.append(
@@ -140,6 +144,12 @@ def _hostfile(launch: LaunchSection) -> tuple[Pool, list[Problem]]:
     if launch.hostfile == DEFAULT_HOSTFILE and not path.exists():
         return {}, []
     return read_hostfile(path)
+
+
+def _allocation(config: Config, launch: LaunchSection, device: Device) -> Pool:
+    """The hosts that the launcher's planner knows of; none where it has none, or is not in an allocation."""
+    planners = [each.entry.component.planner for each in config.components("launcher")]
+    return load_path(planners[0])(device, launch.num_gpus) if planners and planners[0] else {}
 
 
 def _this_machine(

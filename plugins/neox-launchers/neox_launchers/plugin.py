@@ -3,9 +3,11 @@
 from neox_core.api import Component, hookimpl
 
 
-def _offer(name: str, target: str, summary: str, settings: str = "HostSettings") -> Component:
+def _offer(
+    name: str, target: str, summary: str, settings: str = "HostSettings", planner: str | None = None
+) -> Component:
     where = f"neox_launchers.settings:{settings}"
-    return Component(name, f"neox_launchers.{target}", where, summary=summary, needs=("torch",))
+    return Component(name, f"neox_launchers.{target}", where, summary=summary, needs=("torch",), planner=planner)
 
 
 @hookimpl
@@ -22,5 +24,11 @@ def neox_launchers() -> list[Component]:
         _offer("mvapich", "mpi:hydra", "The same by the mpirun of MVAPICH"),
         _offer("mpich", "mpi:hydra", "The same by the mpirun of MPICH"),
         _offer("impi", "mpi:intel", "The same by the mpirun of Intel MPI"),
-        _offer("slurm", "slurm:slurm", "The same on each host of a Slurm allocation, by srun", "SlurmSettings"),
+        _offer(
+            "slurm",
+            "slurm:slurm",
+            "The same on each host of a Slurm allocation, by srun",
+            "SlurmSettings",
+            "neox_launchers.allocation:allocation",
+        ),
     ]
