@@ -42,7 +42,6 @@ def job_script(command: str, config: Path, sets: tuple[str, ...], nodes: str) ->
     told = " ".join(f"--set '{each}'" for each in sets)
     for theirs, mine in (
         ("--nodes 4 --gpus-per-node 8 --exclusive", f"--nodes {nodes} --exclusive"),
-        ("slots=8", "slots=1"),
         ("neox train config.yml", f"{NEOX[0]} {command} {config} {told}"),
         ("--set device=cuda", ""),
         *((("--resume auto", ""),) if command == "elastic" else ()),

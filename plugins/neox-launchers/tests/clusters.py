@@ -214,6 +214,7 @@ class Switch:
             _ip("-n", space, "address", "add", f"{host}/24", "dev", "eth0")
             for card in ("lo", "eth0"):
                 _ip("-n", space, "link", "set", card, "up")
+            _ip("-n", space, "route", "add", "default", "via", f"{network}.1")  # for what calls back by another address
             (folder / host).mkdir()
             self.power_on(host)
         text = "".join((folder / host / "ssh_config").read_text().replace("*", host, 1) for host in self.hosts)
@@ -233,6 +234,19 @@ class Switch:
         _ip("link", "set", self.hosts[host], "down")
         _kill_all_of(self.hosts[host])
 
+    def pull_the_cable(self, host: str) -> None:
+        _ip("link", "set", self.hosts[host], "down")
+
+    def plug_it_in(self, host: str) -> None:
+        _ip("link", "set", self.hosts[host], "up")
+
+    def kill_sshd(self, host: str) -> None:
+        """All of its processes, those of connections too."""
+        for pid in _pids(self.hosts[host]):
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/comm").read_text().strip() == "sshd":
+                    os.kill(pid, signal.SIGKILL)
+
     def remove(self) -> None:
         for space in self.hosts.values():
             _kill_all_of(space)
@@ -240,11 +254,15 @@ class Switch:
         _ip("link", "delete", self.bridge)
 
 
-def _kill_all_of(space: str) -> None:
+def _pids(space: str) -> list[int]:
     pids = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True, check=True)
-    for pid in pids.stdout.split():
+    return [int(pid) for pid in pids.stdout.split()]
+
+
+def _kill_all_of(space: str) -> None:
+    for pid in _pids(space):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(int(pid), signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
 
 
 def _ip(*words: str) -> None:

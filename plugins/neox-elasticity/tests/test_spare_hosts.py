@@ -1,0 +1,50 @@
+"""A host that loses its power is replaced by a spare one of the hostfile. Hosts are network namespaces, by pdsh."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "neox-launchers" / "tests"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from clusters import Switch, can_have_hosts, real_ways
+from test_membership import Run, folder
+
+__all__ = ["folder"]
+
+pytestmark = [
+    pytest.mark.deadline,
+    pytest.mark.ranks,
+    pytest.mark.skipif(
+        not (can_have_hosts() and "pdsh" in dict(real_ways())), reason="needs root, network namespaces, pdsh and sshd"
+    ),
+]
+
+
+def test_a_spare_host_continues_what_a_host_without_power_has_left(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "switch").mkdir()
+    switch = Switch(tmp_path / "switch", 3)
+    try:
+        first, second, spare = switch.hosts
+        (folder / "hosts").write_text("".join(f"{host} slots=1\n" for host in switch.hosts))
+        for name, value in switch.env.items():
+            monkeypatch.setenv(name, value)
+        alone = ("elasticity.enabled=false", "train_batch_size=12", "max-restarts=1", "num-nodes=2", "launcher=pdsh")
+        run = Run(folder, "elastic", *alone, "host-timeout=6", "train-iters=40")
+        run.until(12, ranks=2)
+        switch.power_off(second)
+        code = run.end()
+    finally:
+        switch.remove()
+    assert code == 0, run.said()
+    assert [each["step"] for each in run.records()] == [*range(1, 41)]
+    starts = [each["slots"] for each in run.events() if each["event"] == "start"]
+    assert starts == [f"{first}:0@{second}:0", f"{first}:0@{spare}:0"]
+    (why,) = [each["why"] for each in run.events() if each["event"] == "restart"]
+    assert why.startswith(f"host {second}: ")
+    told = [json.loads(line) for line in (run.save / "metrics.jsonl").read_text().splitlines()]
+    assert [each["restarts"] for each in told if "restarts" in each] == [1.0]
