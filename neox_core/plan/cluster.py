@@ -55,10 +55,8 @@ class ClusterShape:
             names = " and ".join(each.entry.component.name for each in deciding)
             raise MisfitError(f"{names} each decide the batch", "callbacks", "keep one of them")
         for chosen in deciding:
-            plan: BatchPlan | None = load_path(chosen.entry.component.planner or "")(
-                chosen.settings, self.num_ranks, copies
-            )
-            if plan is not None:
+            plan = load_path(chosen.entry.component.planner or "")(chosen.settings, self.num_ranks, copies)
+            if isinstance(plan, BatchPlan):
                 return plan
         sizes = config.section(BatchSection)
         found = solve_batch(
@@ -115,8 +113,10 @@ def cluster_shape(
     pool, faults = _hostfile(launch) if imagined is None else (imagined, [])
     config.note("hostfile")  # also where other hosts replace it
     problems += [each if each.where else config.problem(each.message, each.key, each.hint) for each in faults]
+    asked = [] if pool or faults else [each.entry.component.planner for each in config.components("launcher")]
     try:
-        pool = pool or ({} if faults else _allocation(config, launch, device))
+        for planner in filter(None, asked):  # which knows the hosts of an allocation
+            pool = load_path(planner)(device, launch.num_gpus)
     except MisfitError as error:
         problems.append(config.problem(error.message, error.key, error.hint))
     if not pool:
@@ -144,12 +144,6 @@ def _hostfile(launch: LaunchSection) -> tuple[Pool, list[Problem]]:
     if launch.hostfile == DEFAULT_HOSTFILE and not path.exists():
         return {}, []
     return read_hostfile(path)
-
-
-def _allocation(config: Config, launch: LaunchSection, device: Device) -> Pool:
-    """The hosts that the launcher's planner knows of; none where it has none, or is not in an allocation."""
-    planners = [each.entry.component.planner for each in config.components("launcher")]
-    return load_path(planners[0])(device, launch.num_gpus) if planners and planners[0] else {}
 
 
 def _this_machine(
