@@ -159,8 +159,15 @@ class Meeting(RendezvousHandler):
         mine = json.dumps({"run": hashlib.sha256(self.token.encode()).hexdigest(), "in": str(Path.cwd())})
         call = timedelta(seconds=CALL_S)
         if self.node == 0:
-            store = TCPStore(self.address, self.port, None, True, call, wait_for_workers=False, multi_tenant=True)
-            store.set("neox/run", mine)
+            try:
+                store = TCPStore(self.address, self.port, None, True, call, wait_for_workers=False, multi_tenant=True)
+                store.set("neox/run", mine)
+            except (DistError, RuntimeError) as error:
+                raise RankError(
+                    f"{self.hosts[0]} cannot be reached by itself at {self.address}:{self.port}: "
+                    f"{str(error).splitlines()[0]}",
+                    hint="set `master_addr` to an address of the first host, and see whether it finds names soon",
+                ) from None
             return store
         self._await_port(end)
         place = f"{self.address}:{self.port}"

@@ -214,7 +214,6 @@ class Switch:
             _ip("-n", space, "address", "add", f"{host}/24", "dev", "eth0")
             for card in ("lo", "eth0"):
                 _ip("-n", space, "link", "set", card, "up")
-            _ip("-n", space, "route", "add", "default", "via", f"{network}.1")  # for what calls back by another address
             (folder / host).mkdir()
             self.power_on(host)
         text = "".join((folder / host / "ssh_config").read_text().replace("*", host, 1) for host in self.hosts)

@@ -44,7 +44,7 @@ class Run:
         package = tmp_path / "neox_core" / "run"
         package.mkdir(parents=True)
         (tmp_path / "neox_core" / "__init__.py").write_text(f"__path__.append({next(iter(neox_core.__path__))!r})\n")
-        (package / "__init__.py").write_text("")
+        (package / "__init__.py").write_text(f"__path__.append({next(iter(neox_core.__path__)) + '/run'!r})\n")
         (package / "rank.py").write_text(code)
         self.daemons = tmp_path / "way"
         self.daemons.mkdir()

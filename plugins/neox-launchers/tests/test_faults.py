@@ -112,7 +112,12 @@ def test_the_right_host_is_named_and_all_end(tmp_path, monkeypatch, launcher, fa
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     env = {**switch.env, **as_root, "OMPI_MCA_plm_rsh_args": ssh, "HYDRA_LAUNCHER_EXTRA_ARGS": ssh}
     try:
-        run = Run(tmp_path, monkeypatch, lambda folder: env, launcher, tuple(switch.hosts), FAULTY, **LIMITS)
+        more = {
+            "openmpi": f"--mca oob_tcp_if_include {second.rpartition('.')[0]}.0/24",
+            "mpich": f"-iface {switch.bridge}",
+        }
+        settings = {**LIMITS, "launcher_args": more.get(launcher, "")}
+        run = Run(tmp_path, monkeypatch, lambda folder: env, launcher, tuple(switch.hosts), FAULTY, **settings)
         run.wait_for(*ALL, "pids2")
         time.sleep(1.5)  # some heartbeats
         disturb(run, switch, second, fault)
