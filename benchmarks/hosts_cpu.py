@@ -1,11 +1,12 @@
 """Many agents on one machine: how long hosts take to meet, to stop and to hear that one has failed or is silent.
 
-    python benchmarks/hosts_cpu.py [--hosts 128,1024] [--times 3] [--rows]
+    unshare -n sh -c "ip link set lo up; python benchmarks/hosts_cpu.py [--hosts 128,1024] [--times 3] [--rows]"
 
 The first host is a process of its own with the store, as on a cluster. The others are agents without ranks, many to a
 process, which is forked after torch is imported: each has the `Meeting` and `Neighbours` of neox-launchers, its own
 connections and its own threads. On this machine all of them share the cores that one agent has for itself on a
-cluster, so the times are upper bounds. What is measured, in seconds:
+cluster, so the times are upper bounds. The network namespace has no DNS: torch's store looks up the name of each
+address that connects, and with a slow DNS this is all that would be measured. What is measured, in seconds:
 
 * meet: from the first call until the last host knows that all are there.
 * stop: from the file `stop` until the last host asks its ranks to stop.

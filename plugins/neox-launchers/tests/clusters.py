@@ -199,9 +199,11 @@ class Switch:
     Each has one card, `eth0`. folder: for the files of sshd and ssh. env: how pdsh gets to the hosts.
     """
 
+    _numbers = itertools.count()  # a namespace stays for a moment after it was deleted
+
     def __init__(self, folder: Path, count: int = 2) -> None:
         number = os.getpid()
-        self.folder, self.bridge = folder, f"neox{number}"
+        self.folder, self.bridge = folder, f"nx{number % 100_000}-{next(self._numbers)}"
         network = f"10.{190 + number // 250 % 10}.{number % 250}"
         self.hosts = {f"{network}.{each + 2}": f"{self.bridge}-{each}" for each in range(count)}
         _ip("link", "add", self.bridge, "type", "bridge")
