@@ -34,14 +34,14 @@ def test_a_spare_host_continues_what_a_host_without_power_has_left(
         for name, value in switch.env.items():
             monkeypatch.setenv(name, value)
         alone = ("elasticity.enabled=false", "train_batch_size=12", "max-restarts=1", "num-nodes=2", "launcher=pdsh")
-        run = Run(folder, "elastic", *alone, "host-timeout=6", "train-iters=40")
+        run = Run(folder, "elastic", *alone, "host-timeout=6", "train-iters=24")
         run.until(12, ranks=2)
         switch.power_off(second)
         code = run.end()
     finally:
         switch.remove()
     assert code == 0, run.said()
-    assert [each["step"] for each in run.records()] == [*range(1, 41)]
+    assert [each["step"] for each in run.records()] == [*range(1, 25)]
     starts = [each["slots"] for each in run.events() if each["event"] == "start"]
     assert starts == [f"{first}:0@{second}:0", f"{first}:0@{spare}:0"]
     (why,) = [each["why"] for each in run.events() if each["event"] == "restart"]
