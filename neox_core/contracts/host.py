@@ -49,8 +49,8 @@ class Launcher(Protocol):
     A pure function: the same plan gives the same command, and the launcher starts and writes nothing. Hosts, ranks and
     the address of the first rank are in `plan.cluster`, a ClusterPlan.
 
-    A component with a `planner`, a light function `planner(device, num_gpus) -> {host: slots}`, tells the hosts where the
-    config names no hostfile: those of a scheduler's allocation. {}: this machine. It raises MisfitError.
+    A component with a `planner`, a light function `planner(device, num_gpus) -> {host: slots}`, tells the hosts where
+    the config names no hostfile: those of a scheduler's allocation. {}: this machine. It raises MisfitError.
 
     The command:
 

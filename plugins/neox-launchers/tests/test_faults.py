@@ -3,9 +3,9 @@
 The hosts are network namespaces with sshd of their own. The ranks wait in the place of those that train; what they
 report, how they end and their heartbeats are those of the core. Each launcher meets one fault here. All of them:
 
-    NEOX_FAULTS=docs/faults.csv python -m pytest plugins/neox-launchers/tests/test_faults.py
+    NEOX_FAULTS=faults.csv python -m pytest plugins/neox-launchers/tests/test_faults.py
 
-which writes the table, and takes some minutes.
+which appends a line for each, and takes some minutes.
 """
 
 import csv
