@@ -78,6 +78,7 @@ def _check_weights(objective: Objective, batch: Batch) -> None:
 
 def _check_batch(objective: Objective, batch: Batch, passes: int, vocab: int) -> None:
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        objective.loss(_Model(vocab).to(dtype).run, batch)  # may set up what later calls use
         model = _Model(vocab).to(dtype)
         state, tokens = torch.get_rng_state(), batch.tokens.clone()
         with NoWait():
