@@ -39,12 +39,13 @@ class Ops(Protocol):
 
 @frozen(eq=False)
 class Choice:
-    """What computes an op. kernel None: the reference. passed_over: (offer, reasons) of the kernels not chosen."""
+    """What computes an op. kernel, offer None: the reference. passed_over: (offer, reasons) of those not chosen."""
 
     op: str
     name: str
     kernel: Callable[..., Any] | None
     passed_over: tuple[tuple[str, tuple[str, ...]], ...]
+    offer: ComponentRef | None = None
 
     @property
     def line(self) -> str:
@@ -81,7 +82,7 @@ def choose(
         if not reasons:
             rest = plan.offers[plan.offers.index(offer) + 1 :]
             passed += [(each.name, (f"{offer.name} comes first",)) for each in rest]
-            return Choice(plan.op, offer.name, kernel, tuple(passed))
+            return Choice(plan.op, offer.name, kernel, tuple(passed), offer)
         passed.append((offer.name, reasons))
     if plan.asked not in (AUTO, FUSED):
         why = "; ".join(f"{name}: {', '.join(reasons)}" for name, reasons in passed)
@@ -149,10 +150,9 @@ def use_kernels(
     chosen = {each.op: each.kernel for each in choices if each.kernel is not None}
     ready: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for each, choice in zip(kernels, choices, strict=True):
-        if choice.kernel is not None and each.reference:
-            offer = next(one for one in each.offers if one.load()[0] is choice.kernel)
-            _probe(offer, choice.kernel, each.reference, dtype, context.device)
-            ready[each.op] = set_up(offer, choice.kernel, context.device)
+        if choice.kernel is not None and choice.offer is not None and each.reference:
+            _probe(choice.offer, choice.kernel, each.reference, dtype, context.device)
+            ready[each.op] = set_up(choice.offer, choice.kernel, context.device)
     for user in (*kernel_users(model), optimizer):
         if hasattr(user, "kernels"):
             user.kernels = chosen

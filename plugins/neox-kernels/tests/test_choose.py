@@ -55,6 +55,13 @@ class Picky(Double):
         return (f"blocks {use.blocks}, bias {use.bias}, dropout {use.dropout}",)
 
 
+def __getattr__(name: str) -> Any:
+    """A kernel that a module makes whenever it is asked for it."""
+    if name != "MADE_ANEW":
+        raise AttributeError(name)
+    return Double()
+
+
 PICKY = Picky()
 GOOD, BAD, UNTESTED = Double(), Double(reasons=("too wide", "too old")), Double(tested=frozenset({"sm_90"}))
 WRONG = Double(factor=1.1)
@@ -219,6 +226,7 @@ def test_what_a_sparse_model_asks_for_is_refused_before_its_first_step(
         ("SHORT", rf"result 1 has the shape \[6\], not \[7\]; the reference is {__name__}:reference"),
         ("RAISING", "failed: KeyError: 'no such block'"),
         ("GOOD", ""),
+        ("MADE_ANEW", ""),
     ],
 )
 def test_a_kernel_of_the_wrong_shape_is_named_before_the_first_step(name: str, said: str) -> None:
