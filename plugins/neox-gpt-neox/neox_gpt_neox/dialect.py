@@ -40,7 +40,8 @@ class GPTNeoX(Spellings):
         return None if hint is None else (f"{name} is a name of GPT-NeoX that this version does not have", hint)
 
     def names_in(self, path: str) -> Sequence[str]:
-        return known().names_in(path)
+        own = known().names_in(path)
+        return own if path else (*own, *gpt_neox()[0])
 
 
 DIALECT = GPTNeoX(SPELLINGS)

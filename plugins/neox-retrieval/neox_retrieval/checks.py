@@ -11,7 +11,8 @@ from neox_gpt.api import teacher_in
 
 from neox_core.api import Problem
 from neox_core.errors import CheckpointError
-from neox_retrieval.section import IndexSection, InverseClozeSettings, RetrieverSection
+from neox_retrieval.section import IndexSection, RetrieverSection
+from neox_retrieval.settings import InverseClozeSettings
 
 NAME = "retriever"
 _OF_A_DECODER = ("logit_softcap", "fp16_lm_cross_entropy", "no_weight_tying", "use_bias_in_head")
@@ -73,7 +74,7 @@ def _of_start(config: Any, section: RetrieverSection) -> Iterator[Problem]:
             except CheckpointError:
                 message = f"{folder}: no checkpoint here to start with"
                 hint = "name the folder that its run called save; a run that resumes from its own does not need it"
-                yield config.problem(message, key, hint)
+                yield config.problem(message, key, hint, "start")
 
 
 def _of_index(config: Any, section: IndexSection) -> Iterator[Problem]:

@@ -20,6 +20,9 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(neox, ["config", *arguments])
 
 
+OWNERS = "neox-gpt (architecture gpt), neox-bert (architecture bert), neox-retrieval (architecture retriever)"
+
+
 def test_explain_says_all_that_is_known_of_a_key() -> None:
     text = run("explain", "hidden_size").stdout
     lines = [line.split(maxsplit=1) for line in text.splitlines()]
@@ -30,7 +33,7 @@ def test_explain_says_all_that_is_known_of_a_key() -> None:
     assert ["unit", "elements"] in lines
     assert ["changes", "numerics"] in lines
     assert ["origin", "megatron"] in lines
-    assert ["owner", "neox-gpt (architecture gpt), neox-bert (architecture bert)"] in lines
+    assert ["owner", OWNERS] in lines
     assert ["status", "implemented"] in lines
     assert "heads_divide_hidden: " in text.partition("rules:")[2]
 
