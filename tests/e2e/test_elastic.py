@@ -55,6 +55,7 @@ def test_a_rank_that_hangs_loses_its_slot(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "rank 1: made no progress for " in done.stderr
     events = [json.loads(line) for line in (save / "elastic.jsonl").read_text().splitlines()]
+    events = [each for each in events if each["event"] in ("start", "lost")]
     assert [(each["event"], each.get("world_size", each.get("slot"))) for each in events[:3]] == [
         ("start", 2),
         ("lost", 1),

@@ -131,7 +131,8 @@ def test_a_hostfile_that_is_written_in_pieces_while_the_run_starts(folder: Path)
             time.sleep(0.4)
     assert run.end() == 0, run.said()
     assert [each["step"] for each in run.records()] == [*range(1, 13)]
-    assert [each["event"] for each in run.events() if each["event"] != "recovered"] == ["start", "joined", "start"]
+    told = [each["event"] for each in run.events() if each["event"] != "recovered"]
+    assert told == ["start", "joined", "start", "end"]
     assert {each["world_size"] for each in run.events() if each["event"] == "start"} == {2, 3}
 
 
@@ -161,7 +162,7 @@ def test_losses_are_those_of_a_run_that_nothing_disturbs(folder: Path) -> None:
     events = run.events()
     told = [each["event"] for each in events]
     assert [each["world_size"] for each in events if each["event"] == "start"] == [4, 3, 4]
-    assert told == ["start", "lost", "start", "recovered", "joined", "start", "recovered"]
+    assert told == ["start", "lost", "restart", "start", "recovered", "joined", "start", "recovered", "end"]
     assert all(0 < each["lost_s"] < WAIT_S for each in events if each["event"] == "recovered")
 
 

@@ -152,9 +152,9 @@ def test_either_spelling_of_the_preference(tmp_path: Path) -> None:
     assert resolve(tmp_path, *small, "elasticity.prefer_large_batch=false").plan.batch.train_batch == 5
 
 
-def test_checkpoints_keep_the_numbers_of_ranks() -> None:
+def test_checkpoints_keep_the_numbers_of_ranks(tmp_path: Path) -> None:
     def after(ranks: int, step: int, state: dict[str, Any] | None) -> dict[str, Any]:
-        run: Any = SimpleNamespace(num_ranks=ranks)
+        run: Any = SimpleNamespace(num_ranks=ranks, run_dir=tmp_path)
         made = History(run, *[None] * 2)  # type: ignore[arg-type]  # not read here
         if state is not None:
             made.restore(json.loads(json.dumps(state)))

@@ -103,7 +103,7 @@ def test_the_plan_multiplies_to_the_batch_on_every_number_of_ranks() -> None:
 
 def test_bounds_in_gpus_hold_where_they_are_not_whole_nodes() -> None:
     block = ElasticityBlock(
-        max_train_batch_size=96, micro_batch_sizes=[2], num_gpus_per_node=4, min_gpus=6, max_gpus=18
+        enabled=True, max_train_batch_size=96, micro_batch_sizes=[2], num_gpus_per_node=4, min_gpus=6, max_gpus=18
     )
     settings = ElasticitySettings(elasticity=block)
     assert [n for n in range(1, 40) if _fits(settings, n)] == [8, 12, 16]
@@ -112,9 +112,10 @@ def test_bounds_in_gpus_hold_where_they_are_not_whole_nodes() -> None:
 
 def _fits(settings: ElasticitySettings, ranks: int) -> bool:
     try:
-        return plan_batch(settings, ranks, ranks).data_parallel == ranks
+        plan = plan_batch(settings, ranks, ranks)
     except MisfitError:
         return False
+    return plan is not None and plan.data_parallel == ranks
 
 
 def test_a_large_block_is_solved_quickly_enough_to_be_read_from_a_hostile_file() -> None:

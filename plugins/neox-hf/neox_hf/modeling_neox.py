@@ -188,8 +188,11 @@ class NeoxModel(NeoxPreTrainedModel):
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        cache: Cache | None = None,
         **more: object,
     ) -> BaseModelOutputWithPast:
+        """cache: what transformers calls `past_key_values` from 5.24 on."""
+        past_key_values = cache if past_key_values is None else past_key_values
         x = self.embedding(input_ids) if inputs_embeds is None else inputs_embeds
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache()

@@ -37,7 +37,7 @@ class Criterion:
             raise reference.fault(f"has no method {lacks[0]}")
         self.draws: bool = getattr(self.objective, "draws", False)
         self.passes = 1.0
-        self._names: frozenset[str] | None = None
+        self._names: dict[bool, frozenset[str]] = {}  # of metrics, with gradients and without
         self._trained, self._evaluated = _Means(), _Means()
 
     def shares(self, batches: Iterator[Batch], groups: Groups) -> Iterator[tuple[Batch, Tensor | None]]:
@@ -117,8 +117,8 @@ class Criterion:
             if not isinstance(value, Tensor) or value.dim():
                 given = _shown(value).removeprefix("one of ")
                 raise self.reference.fault(f"loss() gives the metric {name} as {given}: its contract says scalars")
-        self._names = frozenset(found.metrics) if self._names is None else self._names
-        if new := sorted(self._names ^ found.metrics.keys()):
+        names = self._names.setdefault(torch.is_grad_enabled(), frozenset(found.metrics))
+        if new := sorted(names ^ found.metrics.keys()):
             raise self.reference.fault(f"loss() gives the metric {new[0]} for some batches alone: always, or never")
         numbers = {f"objective_{name}": value * factor for name, value in found.metrics.items()}
         total = mean if share is None else mean * share

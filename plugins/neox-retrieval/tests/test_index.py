@@ -30,11 +30,12 @@ from towers import BERT, MODEL, RETRIEVER
 from neox_core.checkpoint.read import read_weights
 from neox_core.errors import ConfigError, DataError, NeoxError
 from neox_core.hooks.loader import load_plugins
+from neox_core.interpreter import python
 from neox_core.plan.stored.saved import find_checkpoint
 
 pytestmark = pytest.mark.ranks
 
-NEOX = str(Path(sys.executable).with_name("neox"))
+NEOX = python("neox_core")
 WORDS = 59
 DOCUMENTS = 200
 RUN = """
@@ -48,7 +49,7 @@ BLOCKS = "titles-data-path: title\nblock-data-path: blocks\nreport-topk-accuraci
 
 def neox(folder: Path, *words: str, fails: bool = False) -> str:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([NEOX, *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run([*NEOX, *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode != 0) == fails, done.stdout[-3000:] + done.stderr[-3000:]
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr
@@ -98,7 +99,7 @@ def opened(out: Path) -> Opened:
 def folder(out: Path) -> Path:
     """The index, which one rank began and was killed, and two ranks ended."""
     small = ["--set", "indexer-batch-size=1", "--set", "indexer-log-interval=1", "--set", "bert-load=null"]
-    command = [NEOX, "retrieval", "index", "retriever.yml", "--set", "ict-load=one", *small]
+    command = [*NEOX, "retrieval", "index", "retriever.yml", "--set", "ict-load=one", *small]
     process = subprocess.Popen(command, cwd=out, stdout=subprocess.PIPE, text=True)
     done, until = out / "blocks" / DONE, time.monotonic() + 120
     while not (done.exists() and b"\x01" * 10 in done.read_bytes()):
