@@ -183,7 +183,6 @@ REFUSED: tuple[tuple[list[str], str], ...] = (
     (["num_gpus=2", "pipe-parallel-size=2"], "a retriever has no pipeline"),
     (["num_gpus=2", "model-parallel-size=2", "sequence-parallel=true"], "an encoder does not take it"),
     (["query-length=33"], "33 leaves 7 of seq-length 40 for the block"),
-    (["bert-load=gone"], "bert-load: .*gone: no checkpoint here to start with"),
     (["bert-load=gone", "ict-load=gone"], "contradicts ict-load"),
     (["no-weight-tying=true"], "which a retriever does not have"),
     (["model-changes=[lora]"], "lora changes one decoder"),
@@ -201,6 +200,15 @@ REFUSED: tuple[tuple[list[str], str], ...] = (
 def test_what_it_does_not_take_is_refused(sets: list[str], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said):
         resolved(tmp_path, *sets)
+
+
+def test_a_checkpoint_that_is_not_there_stops_a_start_and_not_a_look(tmp_path: Path) -> None:
+    said = "gone: no checkpoint here to start with"
+    assert any(
+        said in each.message and each.severity == "warning" for each in resolved(tmp_path, "bert-load=gone").notes
+    )
+    with pytest.raises(ConfigError, match=said):
+        resolved(tmp_path, "bert-load=gone", start=True)
 
 
 def test_a_gpu_of_faiss_is_asked_for_when_there_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
