@@ -11,8 +11,8 @@ from neox_gpt.api import teacher_in
 
 from neox_core.api import Problem
 from neox_core.errors import CheckpointError
+from neox_retrieval.objective_section import InverseClozeSettings
 from neox_retrieval.section import IndexSection, RetrieverSection
-from neox_retrieval.settings import InverseClozeSettings
 
 NAME = "retriever"
 _OF_A_DECODER = ("logit_softcap", "fp16_lm_cross_entropy", "no_weight_tying", "use_bias_in_head")

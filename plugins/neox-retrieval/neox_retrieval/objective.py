@@ -15,7 +15,7 @@ from neox_retrieval.samples import ClozeSamples, open_samples
 if TYPE_CHECKING:
     from neox_core.contracts.objective import Batch, Datasets, Run, Split
     from neox_core.plan.runfile import RunPlan
-    from neox_retrieval.settings import InverseClozeSettings
+    from neox_retrieval.objective_section import InverseClozeSettings
 
 
 class InverseCloze:

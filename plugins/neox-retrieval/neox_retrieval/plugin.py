@@ -39,7 +39,7 @@ def neox_objectives() -> list[Component]:
         Component(
             name="inverse-cloze",
             target="neox_retrieval.objective:InverseCloze",
-            settings="neox_retrieval.settings:InverseClozeSettings",
+            settings="neox_retrieval.objective_section:InverseClozeSettings",
             summary="Find the block of text that a sentence was taken from, among all blocks of a batch "
             "(arXiv:1906.00300).",
         )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from neox_core.contracts.objective import Datasets, Split
     from neox_core.plan.runfile import RunPlan
-    from neox_retrieval.settings import InverseClozeSettings
+    from neox_retrieval.objective_section import InverseClozeSettings
 
 
 @frozen(eq=False)

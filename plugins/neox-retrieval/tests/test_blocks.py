@@ -9,7 +9,7 @@ import pytest
 from neox_bert.api import special_tokens
 from neox_retrieval.blocks import all_blocks
 from neox_retrieval.objective import InverseCloze
-from neox_retrieval.settings import InverseClozeSettings
+from neox_retrieval.objective_section import InverseClozeSettings
 from towers import CLS, PAD, QUERY, SEP, SEQ, Source, datasets, of_split, resolved
 
 from neox_core.errors import DataError

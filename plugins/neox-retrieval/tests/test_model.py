@@ -7,7 +7,7 @@ import pytest
 import torch
 from neox_author.testing.ranks import run_ranks
 from neox_retrieval.objective import InverseCloze
-from neox_retrieval.settings import InverseClozeSettings
+from neox_retrieval.objective_section import InverseClozeSettings
 from torch import Tensor
 from towers import HEAD, PAD, QUERY, SEQ, built, resolved
 
