@@ -19,7 +19,7 @@ def neox_architectures() -> list[Component]:
             "(arXiv:1906.00300).",
             sections=(
                 ConfigSection("retriever", "neox_retrieval.section:RetrieverSection"),
-                ConfigSection("index", "neox_retrieval.section:IndexSection"),
+                ConfigSection("index of blocks", "neox_retrieval.section:IndexSection"),
                 ConfigSection("encoder", "neox_bert.section:EncoderSection"),
                 ConfigSection("model", f"{_GPT}.model:ModelSection"),
                 ConfigSection("attention", f"{_GPT}.attention:AttentionSection"),
