@@ -1,8 +1,7 @@
 """The 74 rules between the keys of the documents, by number: what holds each of them, and where it is tested.
 
 A name is a rule of `plan/rules`, with a case in tests/helpers/rule_cases. `Said` is what a setting, a plugin, the
-loader or the plan says, broken and just held here. `Refused` are keys that this version does not have: since every
-value of theirs is refused, none can break the rule.
+loader or the plan says, broken and just held here.
 """
 
 from collections.abc import Callable
@@ -19,7 +18,6 @@ from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
 
 CPU, GPU = Machine(0, 4), Machine(4, 4)
-NOT_YET = "is known, but not available in this version yet"
 
 
 @frozen
@@ -30,13 +28,6 @@ class Said:
     said: str
     held: tuple[str, ...] = ()
     machine: Machine = CPU
-
-
-@frozen
-class Refused:
-    """Keys with a value, each of which is known and not available."""
-
-    sets: tuple[str, ...]
 
 
 def elastic(*more: str, **changed: object) -> tuple[str, ...]:
@@ -105,7 +96,7 @@ def metrics(inner: str) -> tuple[str, ...]:
 
 
 ZERO = "zero_optimization"
-INDEX: dict[int, tuple[str | Said | Refused, ...]] = {
+INDEX: dict[int, tuple[str | Said, ...]] = {
     # batch and parallelism
     1: ("ranks_make_whole_copies",),
     2: ("batch_fits",),
@@ -495,10 +486,3 @@ def test_a_rule_that_is_named_is_there(name: str) -> None:
 def test_said(said: Callable[..., list[str]], case: Said) -> None:
     assert any(case.said in line for line in said(case.broken, case.machine)), said(case.broken, case.machine)
     assert said(case.held, case.machine) == []
-
-
-@pytest.mark.parametrize("refused", _each(Refused))
-def test_refused(said: Callable[..., list[str]], refused: Refused) -> None:
-    for each in refused.sets:
-        key = each.partition("=")[0].rpartition(".")[2]
-        assert any(key in line and NOT_YET in line for line in said((each,))), said((each,))
