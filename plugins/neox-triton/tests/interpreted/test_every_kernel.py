@@ -30,7 +30,7 @@ def test_keeps_the_contract(op: str) -> None:
 
 @pytest.mark.parametrize("op", DIFFERENTIABLE)
 def test_a_second_derivative_is_refused(op: str) -> None:
-    """Where it would count as 0: the gradient of a gradient is no part of any kernel."""
+    """Where it would count as 0: no kernel computes the gradient of a gradient."""
     kernel = load_path(target_of(op))
     arguments = next(iter(kernel.examples(torch.float32, CPU, large=False)))
     inputs = [each for each in arguments if isinstance(each, Tensor) and each.requires_grad]
