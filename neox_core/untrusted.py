@@ -84,11 +84,16 @@ def structured(converter: Converter, raw: Any, cls: type[T], what: str, error: t
 
 def why(reason: Exception) -> str:
     """The first reason of a conversion that failed, and its position."""
-    from cattrs import transform_error
     from cattrs.errors import BaseValidationError
+    from cattrs.v import format_exception, transform_error
+
+    def said(fault: BaseException, kind: type | None) -> str:
+        """The text of a check of ours, else cattrs's."""
+        told = fault.args[0] if type(fault) is ValueError and kind is None and fault.args else None
+        return told if isinstance(told, str) else format_exception(fault, kind)
 
     if isinstance(reason, BaseValidationError):
-        return short(transform_error(reason)[0])
+        return short(transform_error(reason, format_exception=said)[0])
     return short(f"{type(reason).__name__}: {reason}")
 
 

@@ -15,7 +15,6 @@ from neox_core.checkpoint.agree import agree_on_step, on_all_ranks
 from neox_core.checkpoint.read import CheckpointReader, read_weights
 from neox_core.checkpoint.resume import Resume, Resumed
 from neox_core.checkpoint.rng import read_rng
-from neox_core.checkpoint.state import SCALER_STATE, StoredState, TrainState, stored_to_plain
 from neox_core.checkpoint.write import (
     PLAIN,
     RankContents,
@@ -32,6 +31,7 @@ from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import to_json
 from neox_core.plan.stored.saved import find_checkpoint, require_checkpoint, step_of
 from neox_core.plan.stored.schedule import schedule_terms
+from neox_core.plan.stored.state import SCALER_STATE, StoredState, TrainState, stored_to_plain
 from neox_core.plan.stored.stores import checkpoint_to_load, find_at, open_stores
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +16,12 @@ from neox_core.checkpoint.read import CheckpointReader
 from neox_core.checkpoint.restore import restore_optimizer, restore_own, restore_weights
 from neox_core.checkpoint.rng import write_rng
 from neox_core.checkpoint.schedule import RunSchedule, run_schedule
-from neox_core.checkpoint.state import SCALER_STATE, StoredState, TrainState, stored_from_plain
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import optim_of, unknown
 from neox_core.plan.stored.earlier import terms_today
-from neox_core.plan.stored.saved import RUN, STATE
+from neox_core.plan.stored.saved import RUN
 from neox_core.plan.stored.schedule import schedule_terms
+from neox_core.plan.stored.state import SCALER_STATE, StoredState, TrainState, stored_from_plain
 from neox_core.untrusted import replaces, short
 
 if TYPE_CHECKING:
@@ -75,13 +74,10 @@ class Resume:
         restore_weights(engine, reader, masters=plan.load_masters)
         if plan.finetune:
             return Resumed(TrainState(), self._schedule(self._plan.optim), folder, ())
-        stored = stored_from_plain(reader.state(), folder / STATE)
+        stored = stored_from_plain(reader.state(), folder, reader.manifest.step)
         state, notes = stored.state, self._changed_versions(stored.plugins)
         if not reader.manifest.sealed:
             notes.append("an earlier version wrote the checkpoint, without a checksum of its manifest")
-        if state.step != reader.manifest.step:
-            message = f"{folder}: is at step {reader.manifest.step} by its manifest, at step {state.step} by {STATE}"
-            raise CheckpointError(message, hint=_ANOTHER)
         if state.consumed_samples != (mine := self._plan.batch.samples_before(state.step)):
             raise CheckpointError(
                 f"{folder}: {state.consumed_samples} samples in {state.step} steps; this run takes"
@@ -118,7 +114,7 @@ class Resume:
         scaler = self._engine.loss_scaler()
         for name, value in stored.loss_scaler.items():
             if name in SCALER_STATE and hasattr(scaler, name):
-                if not replaces(value, getattr(scaler, name)) or (name == "cur_scale" and not 0 < value < math.inf):
+                if not replaces(value, getattr(scaler, name)):
                     raise CheckpointError(f"the loss scaler's {name} cannot be {short(value)!r}", hint=_ANOTHER)
                 setattr(scaler, name, value)
 

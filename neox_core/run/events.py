@@ -12,9 +12,9 @@ import torch.distributed as dist
 from attrs import define, field
 
 from neox_core.checkpoint.rng import undisturbed
-from neox_core.checkpoint.state import Intervention
 from neox_core.contracts.events import Ask, Callback
 from neox_core.errors import ConfigError, NeoxError, PluginError, RankError
+from neox_core.plan.stored.state import Intervention
 from neox_core.run.report import Kept
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from neox_core.checkpoint.checkpointer import Checkpointer
-    from neox_core.checkpoint.state import TrainState
     from neox_core.contracts.engine import Engine
     from neox_core.contracts.objective import Split
     from neox_core.parallel.context import BuildContext
     from neox_core.plan.component import ComponentRef
     from neox_core.plan.runfile import RunPlan
+    from neox_core.plan.stored.state import TrainState
     from neox_core.run.evaluation import Evaluation
     from neox_core.run.loop import Reporter, Saver, Stop
     from neox_core.run.report import Report

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from neox_core.checkpoint.schedule import RunSchedule
-    from neox_core.checkpoint.state import TrainState
     from neox_core.contracts.engine import Engine
     from neox_core.plan.runfile import RunPlan
+    from neox_core.plan.stored.state import TrainState
 
 
 class Reporter(Protocol):

@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from neox_core.checkpoint.schedule import RunSchedule
-    from neox_core.checkpoint.state import TrainState
     from neox_core.contracts import Tokenizer
     from neox_core.contracts.architecture import Architecture
     from neox_core.contracts.engine import Engine, EngineMaker
     from neox_core.contracts.objective import Split
     from neox_core.ledger import Ledger
     from neox_core.plan.runfile import RunPlan
+    from neox_core.plan.stored.state import TrainState
     from neox_core.run.startup import Startup
 
 MEET_TIMEOUT = timedelta(seconds=int(os.environ.get("NEOX_MEET_TIMEOUT_S", "600")))

@@ -16,11 +16,11 @@ from neox_core.data.stream import Mark
 from neox_core.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from neox_core.checkpoint.state import TrainState
     from neox_core.contracts import Curriculum, DataBackend
     from neox_core.contracts.objective import Samples, SampleStream, Split
     from neox_core.parallel.groups import Groups
     from neox_core.plan.runfile import RunPlan
+    from neox_core.plan.stored.state import TrainState
 
 
 class TrainingSamples(ABC):

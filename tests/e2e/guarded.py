@@ -24,9 +24,9 @@ import torch
 from layouts import warm_up
 
 from neox_core.checkpoint.checkpointer import Checkpointer, Resumed
-from neox_core.checkpoint.state import Intervention
 from neox_core.ledger import Ledger
 from neox_core.plan.runfile import noting, read_runfile
+from neox_core.plan.stored.state import Intervention
 from neox_core.run import run as runs
 from neox_core.run.events import Events
 from neox_core.run.startup import Startup

@@ -104,15 +104,18 @@ def read_run(folder: Path, error: type[NeoxError] = CheckpointError) -> dict[str
 
 
 def read_stored(folder: Path, *names: str, error: type[NeoxError] = CheckpointError) -> list[dict[str, Any]]:
-    """JSON files of a run's folder, or of a checkpoint, where they must match the manifest.
+    """JSON files of a run's folder, or of a checkpoint, where they must match the manifest, which can be one of them.
 
     Raises `error` for a file that cannot be read, CheckpointError for one that was changed.
     """
     if not (folder / MANIFEST).exists():
         return [_content(name, read_object(folder / name, error)) for name in names]
-    seals = read_sealed(folder / MANIFEST)[0].get("files")
-    found = []
+    manifest = read_sealed(folder / MANIFEST)[0]
+    seals, found = manifest.get("files"), []
     for name in names:
+        if name == MANIFEST:
+            found.append(manifest)
+            continue
         path, seal = folder / name, seals.get(name) if isinstance(seals, dict) else None
         if not isinstance(seal, dict):
             raise CheckpointError(f"{folder / MANIFEST}: names no checksum for {name}", hint=DAMAGED)

@@ -12,11 +12,11 @@ import torch
 
 from neox_checkpoints.contracts import ForeignCheckpoint, Stored
 from neox_core.checkpoint.rng import read_rng, seed_rank, undisturbed
-from neox_core.checkpoint.state import StoredState, TrainState, stored_to_plain
 from neox_core.checkpoint.write import RankContents, cannot_write, publish, write_manifest, write_rank
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import to_json
 from neox_core.plan.stored.schedule import schedule_terms
+from neox_core.plan.stored.state import StoredState, TrainState, stored_to_plain
 
 if TYPE_CHECKING:
     from neox_core.plan.runfile import RunPlan

@@ -12,9 +12,9 @@ from neox_checkpoints.importing import import_checkpoint
 from neox_checkpoints.neox.format import GPTNeoX
 
 from neox_core.checkpoint.read import CheckpointReader
-from neox_core.checkpoint.state import StoredState, stored_from_plain
 from neox_core.errors import CheckpointError
 from neox_core.hooks.loader import load_plugins
+from neox_core.plan.stored.state import StoredState, stored_from_plain
 
 RUNS = {
     "1: ZeRO 1 in intervals": Run("stage1", data=2, older_names=True),
@@ -149,7 +149,7 @@ def test_a_folder_of_weights_whose_optimizer_was_removed(tmp_path: Path) -> None
 def test_progress_comes_over(tmp_path: Path) -> None:
     write_run(tmp_path / "theirs", Run("zero", data=2))
     reader = imported(tmp_path / "theirs", tmp_path / "ours")
-    stored: StoredState = stored_from_plain(reader.state(), tmp_path)
+    stored: StoredState = stored_from_plain(reader.state(), tmp_path, 7)
     assert (stored.state.step, stored.skipped_steps) == (7, 2)
     assert (stored.state.consumed_samples, stored.state.consumed_tokens) == (7 * 8, 7 * 8 * 8)
     scale = {"cur_scale": 1024.0, "cur_iter": 7, "last_overflow_iter": 3, "cur_hysteresis": 2}

@@ -7,9 +7,9 @@ from neox_gpt.api import build_model
 from neox_plain.api import build_engine
 
 from neox_core.checkpoint.checkpointer import Checkpointer
-from neox_core.checkpoint.state import TrainState
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
+from neox_core.plan.stored.state import TrainState
 from neox_core.run.optimizer import build_optimizer
 
 CONFIG = """

@@ -13,12 +13,12 @@ from neox_plain.api import build_engine
 from torch import Tensor
 
 from neox_core.checkpoint.checkpointer import Checkpointer
-from neox_core.checkpoint.state import TrainState
 from neox_core.errors import NeoxError
 from neox_core.hooks.loader import load_plugins
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.resolve import prepare_run
+from neox_core.plan.stored.state import TrainState
 from neox_core.run.optimizer import build_optimizer
 
 CONFIG = """

@@ -14,44 +14,36 @@ from neox_core.errors import CheckpointError
 from neox_core.plan.batch import solve_batch
 from neox_core.plan.runfile import RunPlan, to_plain
 from neox_core.plan.stored.earlier import terms_today
-from neox_core.plan.stored.saved import RUN, STATE, read_stored, require_checkpoint
+from neox_core.plan.stored.saved import MANIFEST, RUN, STATE, read_stored, require_checkpoint
 from neox_core.plan.stored.schedule import schedule_terms
+from neox_core.plan.stored.state import StoredState, TrainState, stored_from_plain
 from neox_core.plan.stored.stores import checkpoint_to_load, open_stores
-from neox_core.untrusted import short
+from neox_core.untrusted import replaces, short
 from neox_resume.changed import changed_numbers
 
 ANEW = "`--set finetune=true` starts at step 0 from its weights"
-MOST = 2**63 - 1
-"""Bound of the steps and samples of a run."""
 SHOWN = 8
 """Number of changes of a schedule that a message lists."""
 
 
 @frozen
 class Saved:
-    """Facts of a checkpoint. samples: of all ranks, in `step` steps. run: the plan of the run that wrote it."""
+    """Facts of a checkpoint. state: None where only its weights are taken. run: the plan of the run that wrote it."""
 
     folder: Path
-    step: int
-    samples: int
-    schedule: Mapping[str, Any]
+    state: StoredState | None
     run: Mapping[str, Any]
 
 
-def read_saved(folder: Path) -> Saved:
-    """Read the facts of a checkpoint. Raises CheckpointError for files that a run did not write; the ranks check
-    tensors.
+def read_saved(folder: Path, *, weights: bool = False) -> Saved:
+    """Read the facts of a checkpoint. weights: whether only its weights are taken.
+
+    Raises CheckpointError for files that a run did not write; the ranks check tensors.
     """
-    stored, run = read_stored(folder, STATE, RUN)
-    state, schedule = stored.get("state"), stored.get("schedule")
-    if not isinstance(state, dict) or not isinstance(schedule, dict):
-        raise CheckpointError(f"{folder / STATE}: not the state of a run")
-    step, samples = state.get("step"), state.get("consumed_samples")
-    if not isinstance(step, int) or not isinstance(samples, int) or not (0 <= step <= MOST and 0 <= samples <= MOST):
-        raise CheckpointError(f"{folder / STATE}: holds no number of steps and samples")
+    manifest, stored, run = read_stored(folder, MANIFEST, STATE, RUN)
     if run.get("format") != 1:
         raise CheckpointError(f"{folder / RUN}: not a run file of format 1")
-    return Saved(folder, step, samples, schedule, run)
+    return Saved(folder, None if weights else stored_from_plain(stored, folder, manifest.get("step", -1)), run)
 
 
 def resume_problems(config: Config, plan: RunPlan) -> Iterator[Problem]:
@@ -64,7 +56,8 @@ def _problems(config: Config, plan: RunPlan) -> Iterator[Problem]:
     try:
         folder, own = checkpoint_to_load(plan.checkpoint, open_stores(plan.checkpoint))
         require_checkpoint(plan.checkpoint, folder)
-        saved = None if folder is None else read_saved(folder)
+        weights = plan.checkpoint.finetune and not own
+        saved = None if folder is None else read_saved(folder, weights=weights)
     except CheckpointError as error:
         yield config.problem(error.message, key, error.hint)
         return
@@ -76,21 +69,22 @@ def _problems(config: Config, plan: RunPlan) -> Iterator[Problem]:
     if other:
         hint = "the keys of the model must be those of the checkpoint; `neox config diff` shows all"
         yield config.problem(f"{saved.folder} was made for another model: {other}", key, hint)
-    if plan.checkpoint.finetune and not own:
+    if saved.state is None:
         return
+    state = saved.state.state
     if not other:
         yield from changed_numbers(config, plan, saved.run, str(saved.folder))
-    if saved.samples != plan.batch.samples_before(saved.step):
-        yield _other_batch(config, plan, saved, key)
+    if state.consumed_samples != plan.batch.samples_before(state.step):
+        yield _other_batch(config, plan, saved, state, key)
     has_optimizer = _at(saved.run, "checkpoint", "save_optimizer", True)
     if plan.checkpoint.load_optimizer and not has_optimizer:
         message = f"{saved.folder} was written with no-save-optim"
         yield config.problem(message, key, f"`--set no-load-optim=true` starts with new state; {ANEW}")
     elif plan.checkpoint.load_optimizer or (own and has_optimizer):
-        yield from (config.problem(*each) for each in _optimizer_faults(plan, saved, key))
-    if saved.step >= plan.train.train_iters:
-        message = f"leaves nothing to train: {saved.folder} is at step {saved.step}"
-        hint = f"continue with `--set train-iters=` a number above {saved.step}"
+        yield from (config.problem(*each) for each in _optimizer_faults(plan, saved, saved.state, key))
+    if state.step >= plan.train.train_iters:
+        message = f"leaves nothing to train: {saved.folder} is at step {state.step}"
+        hint = f"continue with `--set train-iters=` a number above {state.step}"
         yield config.problem(message, "train_iters", hint, "warning")
 
 
@@ -104,12 +98,12 @@ def _other_shape(plan: RunPlan, saved: Saved) -> Iterator[str]:
             yield f"{name} is {short(str(then[name]))} there, {now[name]} here"
 
 
-def _other_batch(config: Config, plan: RunPlan, saved: Saved, key: str) -> Problem:
+def _other_batch(config: Config, plan: RunPlan, saved: Saved, state: TrainState, key: str) -> Problem:
     if plan.batch.ramp is not None or _at(saved.run, "batch", "ramp", None) is not None:
-        said = f"{saved.folder} has {saved.samples} samples in {saved.step} steps, and this run reads"
-        said += f" {plan.batch.samples_before(saved.step)} in them: its position in the data would be lost"
+        said = f"{saved.folder} has {state.consumed_samples} samples in {state.step} steps, and this run reads"
+        said += f" {plan.batch.samples_before(state.step)} in them: its position in the data would be lost"
         return config.problem(said, key, f"keep rampup-batch-size and train_batch_size; {ANEW}")
-    then, ranks = saved.samples / max(1, saved.step), _ranks(saved.run)
+    then, ranks = state.consumed_samples / max(1, state.step), _ranks(saved.run)
     there = f"{then:g} samples a step" + (f" on {_counted(ranks)}" if ranks else "")
     here = f"{plan.batch.train_batch} on {_counted(plan.cluster.world_size)}"
     message = (
@@ -148,18 +142,25 @@ def batch_sets(config: Config, plan: RunPlan, train_batch: int) -> str | None:
     return None
 
 
-def _optimizer_faults(plan: RunPlan, saved: Saved, key: str) -> Iterator[tuple[str, str, str]]:
+def _optimizer_faults(plan: RunPlan, saved: Saved, stored: StoredState, key: str) -> Iterator[tuple[str, str, str]]:
     """(message, key, hint) of each."""
     name, plugin = (_at(saved.run, "optim", "optimizer", each, None) for each in ("name", "plugin"))
     mine = plan.optim.optimizer
-    if name != mine.name and plugin != mine.plugin:
-        message = f"{saved.folder} holds the state of {short(name)}, and this run's optimizer is {mine.name}"
-        yield message, key, "`--set no-load-optim=true` starts with new state"
+    new = "`--set no-load-optim=true` starts with new state"
+    if name is None or plugin is None:
+        yield f"{saved.folder / RUN} names no optimizer", key, new
+    elif name != mine.name and plugin != mine.plugin:
+        yield f"{saved.folder} holds the state of {short(name)}, and this run's optimizer is {mine.name}", key, new
+    for option, value in (pair for group in stored.options for pair in group.items()):
+        set_to = mine.settings.get(option)
+        if not replaces(value, float(set_to) if type(set_to) is int else set_to):
+            message = f"{saved.folder} has {short(repr(value))} as the optimizer's {short(option)}"
+            yield f"{message}, which is {set_to} here", key, new
     now = json.loads(json.dumps(schedule_terms(plan.optim)))
-    stored = terms_today(saved.schedule, now)
-    if plan.checkpoint.schedule_from == "must-match" and now != stored:
-        keys = sorted(each for each in {*now, *stored} if now.get(each) != stored.get(each))
-        changes = "; ".join(f"{each}: {short(stored.get(each))} there, {now.get(each)} here" for each in keys[:SHOWN])
+    then = terms_today(stored.schedule, now)
+    if plan.checkpoint.schedule_from == "must-match" and now != then:
+        keys = sorted(each for each in {*now, *then} if now.get(each) != then.get(each))
+        changes = "; ".join(f"{each}: {short(then.get(each))} there, {now.get(each)} here" for each in keys[:SHOWN])
         hint = "`--set override-lr-scheduler=true` takes the config's"
         hint += ", `--set use-checkpoint-lr-scheduler=true` the checkpoint's"
         yield f"{saved.folder} has another learning-rate schedule: {changes}", key, hint

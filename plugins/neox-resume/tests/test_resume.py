@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import to_plain
 from neox_core.plan.stored.saved import sealed
 from neox_core.plan.stored.schedule import schedule_terms
+from neox_core.plan.stored.state import StoredState, TrainState, stored_to_plain
 
 CONFIG = """
 num-layers: 2
@@ -29,7 +31,16 @@ engine: plain
 optimizer: {type: Adam, params: {lr: 1.0e-3}}
 load: saved
 """
+FOLDER = Path("saved/step-00000002")
 Check = Callable[..., tuple[Problem, ...]]
+
+
+def write_state(content: Any) -> None:
+    """A state.json of step 2, with a manifest that fits it."""
+    (FOLDER / "state.json").write_text(json.dumps(content))
+    files = {name: (FOLDER / name).read_bytes() for name in ("state.json", "run.json")}
+    seals = {name: {"size": len(text), "sha256": sha256(text).hexdigest()} for name, text in files.items()}
+    (FOLDER / "manifest.json").write_bytes(sealed({"step": 2, "files": seals}))
 
 
 @pytest.fixture
@@ -40,16 +51,10 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
         Path(name).write_bytes(b"")
     Path("c.yml").write_text(CONFIG)
     plan = prepare_run([Path("c.yml")], start=False).plan
-    folder = Path("saved/step-00000002")
-    folder.mkdir(parents=True)
-    state = {"step": 2, "consumed_samples": 8, "consumed_tokens": 256}
-    stored = {
-        "state.json": json.dumps({"state": state, "schedule": schedule_terms(plan.optim)}).encode(),
-        "run.json": json.dumps(to_plain(plan)).encode(),
-    }
-    seals = {name: {"size": len(text), "sha256": sha256(text).hexdigest()} for name, text in stored.items()}
-    for name, text in {**stored, "manifest.json": sealed({"files": seals})}.items():
-        (folder / name).write_bytes(text)
+    FOLDER.mkdir(parents=True)
+    (FOLDER / "run.json").write_text(json.dumps(to_plain(plan)))
+    state = TrainState(step=2, consumed_samples=8, consumed_tokens=256, data_rounds=(400,))
+    write_state(stored_to_plain(StoredState(state, schedule_terms(plan.optim), {}, "0.1.0", 0, {}, [{}, {}])))
 
     def _check(*sets: str) -> tuple[Problem, ...]:
         return prepare_run([Path("c.yml")], sets, start=False, checked=True).notes
@@ -88,3 +93,52 @@ def test_errors_of_two_kinds_stop_it_as_a_config_does(check: Check) -> None:
     with pytest.raises(ProblemsError, match="gone: no checkpoint") as caught:
         check("load=gone", "hostfile=hosts", "launcher=local")
     assert (len(errors(caught.value.problems)), caught.value.exit_code) == (2, 2)
+
+
+SKIPPED = {"at": 2, "to": 0, "first": 4, "last": 6, "by": "guard"}
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value", "said"),
+    [
+        ("state", "step", "2", "expected int @ .*step"),
+        ("state", "step", 4, "at step 2 by its manifest, at step 4 by state.json"),
+        ("state", "consumed_tokens", -1, "must be >= 0"),
+        ("state", "data_hash", 1.5, "expected int .* @ .*data_hash"),
+        ("state", "data_rounds", [16, 8], "8 samples are read, of an order of 16, 8"),
+        ("state", "data_rounds", [4], "8 samples are read, of an order of 4"),
+        ("state", "data_contents", {"train": [5]}, "expected str @ "),
+        ("state", "interventions", [{**SKIPPED, "first": 6}], "from step 2 to 0, without samples 6 to 6"),
+        ("state", "interventions", [{**SKIPPED, "to": 3}], "from step 2 to 3"),
+        ("state", "interventions", [{**SKIPPED, "last": 2**62}], "of an order of 400"),
+        ("state", "callbacks", [], "expected a mapping @ .*callbacks"),
+        ("state", "unknown", 1, "extra fields found"),
+        (None, "skipped_steps", 3, "3 of 2 steps are skipped"),
+        (None, "plugins", {"neox-adam": 1}, "expected str @ .*plugins"),
+        (None, "loss_scaler", {"cur_scale": -1.0}, "cur_scale cannot be '-1.0'"),
+        (None, "loss_scaler", {"cur_iter": "x"}, "cur_iter cannot be 'x'"),
+        (None, "options", [{"lr": 5.0}, {}], "'lr' cannot be '5.0'"),
+        (None, "options", [{"step": [1]}, {}], r"'step' cannot be '\[1\]'"),
+        (None, "options", [{"weight_decay": float("nan")}, {}], "'weight_decay' cannot be 'nan'"),
+        (None, "options", [{"eps": "x"}, {}], "has 'x' as the optimizer's eps, which is"),
+        (None, "own", 5, "expected tuple.* @ .*own"),
+    ],
+)
+def test_a_state_that_no_run_wrote_is_refused_before_a_rank_starts(
+    check: Check, part: str | None, key: str, value: Any, said: str
+) -> None:
+    content = json.loads((FOLDER / "state.json").read_text())
+    (content if part is None else content[part])[key] = value
+    write_state(content)
+    with pytest.raises(ProblemsError, match=said) as caught:
+        check()
+    assert caught.value.exit_code == 5
+    check("finetune=true")  # reads weights alone
+
+
+def test_a_position_in_texts_belongs_to_the_step(check: Check) -> None:
+    content = json.loads((FOLDER / "state.json").read_text())
+    content["state"] |= {"data_rounds": [], "data_position": {"step": 3, "trail": 0}}
+    write_state(content)
+    with pytest.raises(ProblemsError, match="its position in the texts belongs to step 3"):
+        check()

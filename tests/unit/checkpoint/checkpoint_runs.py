@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from neox_core.checkpoint.checkpointer import Checkpointer, Resumed
 from neox_core.checkpoint.rng import seed_rank
-from neox_core.checkpoint.state import TrainState
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import CheckpointPlan, ComponentRef, RunPlan
 from neox_core.plan.stored.saved import latest_text, read_sealed, sealed
+from neox_core.plan.stored.state import TrainState
 from neox_core.run.optimizer import build_optimizer
 
 ADAM = ComponentRef(

@@ -11,9 +11,9 @@ from checkpoint_runs import LINEAR, Run, edit, resuming, with_checkpoint
 
 from neox_core.checkpoint.checkpointer import find_checkpoint, read_weights
 from neox_core.checkpoint.read import CheckpointReader
-from neox_core.checkpoint.state import TrainState
 from neox_core.errors import CheckpointError, PluginError
 from neox_core.plan.runfile import ComponentRef, RunPlan
+from neox_core.plan.stored.state import TrainState
 
 pytestmark = pytest.mark.usefixtures("process_group")
 

@@ -221,7 +221,7 @@ def _top(**changes: Any) -> Damage:
         (_state(step=True), "not the state of a run"),
         (_state(step=10**7, consumed_samples=10**7), "is at step 2 by its manifest, at step 10000000 by state.json"),
         (_state(data_rounds=["a"]), "not the state of a run.*data_rounds"),
-        (_state(data_rounds=[-5]), "not the state of a run: invalid value"),
+        (_state(data_rounds=[-5]), "not the state of a run: .data_rounds. must be >= 0"),
         (_state(data_contents={"train": [5]}), "not the state of a run"),
         (_state(data_hash="x"), "not the state of a run"),
         (_top(plugins={"a": 5}), "not the state of a run"),

@@ -29,7 +29,6 @@ from torch import Tensor, nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from neox_core.checkpoint.schedule import RunSchedule
-from neox_core.checkpoint.state import TrainState
 from neox_core.contracts.engine import Peak
 from neox_core.contracts.host import RunInfo
 from neox_core.hooks.component import load_path
@@ -38,6 +37,7 @@ from neox_core.parallel.groups import Groups, build_groups
 from neox_core.parallel.row import Routing
 from neox_core.parallel.sample_keys import sample_keys
 from neox_core.plan.runfile import ComponentRef, RecomputePlan
+from neox_core.plan.stored.state import TrainState
 from neox_core.run.loop import train
 from neox_core.run.report import Report
 

@@ -11,9 +11,9 @@ from neox_author.testing.plans import example_plan
 from torch import Tensor
 
 from neox_core.checkpoint.schedule import RunSchedule
-from neox_core.checkpoint.state import TrainState
 from neox_core.errors import RankError
 from neox_core.plan.runfile import RunPlan
+from neox_core.plan.stored.state import TrainState
 from neox_core.run.loop import train
 
 

@@ -9,10 +9,10 @@ from attrs import evolve
 from neox_author.testing.plans import example_plan
 
 from neox_core.checkpoint.contents import BLOCKS, contents_of, other_contents
-from neox_core.checkpoint.state import TrainState
 from neox_core.errors import CheckpointError, DataError
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, DataSource
+from neox_core.plan.stored.state import TrainState
 from neox_core.run.samples import open_samples
 
 ALONE = Groups(None, None, 0, 1)

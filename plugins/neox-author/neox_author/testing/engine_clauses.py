@@ -226,7 +226,7 @@ def _resume(made: Made) -> None:
 
 
 def _state(plan: Any, step: int) -> Any:
-    from neox_core.checkpoint.state import TrainState
+    from neox_core.plan.stored.state import TrainState
 
     state = TrainState()
     for _ in range(step):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +11,8 @@ from attrs import define, field, frozen
 from attrs import validators as v
 
 from neox_core.errors import CheckpointError
-from neox_core.untrusted import strict_converter, structured
+from neox_core.plan.stored.saved import STATE
+from neox_core.untrusted import replaces, short, strict_converter, structured
 
 if TYPE_CHECKING:
     from neox_core.plan.runfile import RunPlan
@@ -32,6 +35,10 @@ class Intervention:
     first: int = field(validator=_COUNT)
     last: int = field(validator=_COUNT)
     by: str
+
+    def __attrs_post_init__(self) -> None:
+        if self.to > self.at or self.first >= self.last:
+            raise ValueError(f"from step {self.at} to {self.to}, without samples {self.first} to {self.last}")
 
 
 @define
@@ -91,6 +98,31 @@ class StoredState:
     options: list[dict[str, Any]]
     own: tuple[str, ...] | None = None
 
+    def __attrs_post_init__(self) -> None:
+        if fault := next(_faults(self), None):
+            raise ValueError(fault)
+
+
+def _faults(stored: StoredState) -> Iterator[str]:
+    """What no run writes."""
+    state, rounds = stored.state, stored.state.data_rounds
+    if stored.skipped_steps > state.step:
+        yield f"{stored.skipped_steps} of {state.step} steps are skipped"
+    read = max(state.consumed_samples, *(each.last for each in state.interventions), 0)
+    if rounds and (sorted({*rounds}) != [*rounds] or read > rounds[-1]):
+        yield f"{read} samples are read, of an order of {', '.join(map(str, rounds[-5:]))}"
+    if state.interventions and not rounds:
+        yield "samples are skipped, of no order"
+    position = state.data_position
+    if position is not None and not rounds and position.get("step") != state.step:
+        yield f"its position in the texts belongs to step {short(position.get('step'))}"
+    for name, value in stored.loss_scaler.items():
+        if name in SCALER_STATE and (not replaces(value, 0.0) or (name == "cur_scale" and not 0 < value < math.inf)):
+            yield f"the loss scaler's {name} cannot be {short(value)!r}"
+    for name, value in (pair for group in stored.options for pair in group.items()):
+        if name in ("params", "lr") or not replaces(value, None):
+            yield f"the optimizer's group option {short(name)!r} cannot be {short(value)!r}"
+
 
 _converter = strict_converter()
 
@@ -100,6 +132,13 @@ def stored_to_plain(stored: StoredState) -> dict[str, Any]:
     return plain
 
 
-def stored_from_plain(plain: dict[str, Any], path: Path) -> StoredState:
-    """A StoredState. Raises CheckpointError that names `path` where `plain` is not one."""
-    return structured(_converter, plain, StoredState, f"{path}: not the state of a run", CheckpointError)
+def stored_from_plain(plain: dict[str, Any], folder: Path, step: int) -> StoredState:
+    """The content of the state.json in `folder`. step: that of the manifest. Raises CheckpointError for another
+    step, and where `plain` is not what a run writes.
+    """
+    error = f"{folder / STATE}: not the state of a run"
+    stored = structured(_converter, plain, StoredState, error, CheckpointError)
+    if stored.state.step != step:
+        message = f"{folder}: is at step {short(step)} by its manifest, at step {stored.state.step} by {STATE}"
+        raise CheckpointError(message, hint="load another checkpoint")
+    return stored
