@@ -124,11 +124,8 @@ def _faults(stored: StoredState) -> Iterator[str]:
             yield f"the optimizer's group option {short(name)!r} cannot be {short(value)!r}"
 
 
-_converter = strict_converter()
-
-
 def stored_to_plain(stored: StoredState) -> dict[str, Any]:
-    plain: dict[str, Any] = _converter.unstructure(stored)
+    plain: dict[str, Any] = strict_converter().unstructure(stored)
     return plain
 
 
@@ -137,7 +134,7 @@ def stored_from_plain(plain: dict[str, Any], folder: Path, step: int) -> StoredS
     step, and where `plain` is not what a run writes.
     """
     error = f"{folder / STATE}: not the state of a run"
-    stored = structured(_converter, plain, StoredState, error, CheckpointError)
+    stored = structured(strict_converter(), plain, StoredState, error, CheckpointError)
     if stored.state.step != step:
         message = f"{folder}: is at step {short(step)} by its manifest, at step {stored.state.step} by {STATE}"
         raise CheckpointError(message, hint="load another checkpoint")
