@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from neox_plain.config.precision_rules import enabled, left_off
     from neox_plain.engine import Engine, build_engine
     from neox_plain.factors import split_groups
+    from neox_plain.gpu_peaks import PEAKS
     from neox_plain.maker import Plain
     from neox_plain.peak import find_peak
     from neox_plain.planner import PlainPlanner
 
 _LATER = {
+    "PEAKS": "gpu_peaks:PEAKS",
     "BaseEngine": "base_engine:BaseEngine",
     "Engine": "engine:Engine",
     "Plain": "maker:Plain",
@@ -53,6 +55,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "PEAKS",
     "BaseEngine",
     "Engine",
     "GradientsSection",

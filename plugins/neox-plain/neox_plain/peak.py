@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from neox_core.contracts.engine import Peak
+from neox_plain.gpu_peaks import PEAKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,25 +17,6 @@ if TYPE_CHECKING:
     from neox_core.plan.runfile import PrecisionPlan
 
     Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-# Dense TFLOP/s with 16-bit inputs, and with fp32 inputs without TF32; from the vendors' data sheets.
-KNOWN = {
-    "B200": (2250.0, 80.0),
-    "H200": (989.0, 67.0),
-    "GH200": (989.0, 67.0),
-    "H100 PCIe": (756.0, 51.0),
-    "H100": (989.0, 67.0),
-    "A100": (312.0, 19.5),
-    "L40S": (362.0, 91.6),
-    "L4": (121.0, 30.3),
-    "A10": (125.0, 31.2),
-    "V100": (125.0, 15.7),
-    "T4": (65.0, 8.1),
-    "RTX 4090": (165.0, 82.6),
-    "RTX 3090": (71.0, 35.6),
-    "MI300X": (1307.0, 163.4),
-}
-
 
 AGREEMENT = 0.8
 """Smallest ratio of the slowest to the fastest measurement on a CPU; below it, the machine is busy with other work."""
@@ -51,7 +33,7 @@ def find_peak(precision: PrecisionPlan, device: torch.device, product: Product) 
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
     if device.type == "cuda":
         gpu = torch.cuda.get_device_name(device)
-        known = next((peaks for part, peaks in KNOWN.items() if re.search(rf"\b{part}\b", gpu)), None)
+        known = next((peaks for part, peaks in PEAKS.items() if re.search(rf"\b{part}\b", gpu)), None)
         if known is None:
             return Peak(None, f"the peak of {gpu} is not known; set peak-tflops")
         tflops = known[1] if name == "fp32" else known[0]

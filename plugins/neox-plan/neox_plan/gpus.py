@@ -1,6 +1,7 @@
 """GPUs by name: what a plan needs to know of them. From the vendors' data sheets."""
 
 from attrs import frozen
+from neox_plain.api import PEAKS
 
 from neox_core.errors import UsageError
 from neox_core.untrusted import short
@@ -25,15 +26,15 @@ class Gpu:
 GPUS = {
     each.name: each
     for each in (
-        Gpu("V100", 125.0, 15.7, 32, 150, 12.5),
-        Gpu("A100", 312.0, 19.5, 80, 300, 25),
-        Gpu("A100-40GB", 312.0, 19.5, 40, 300, 25),
-        Gpu("L4", 121.0, 30.3, 24, 32, 12.5),
-        Gpu("L40S", 362.0, 91.6, 48, 32, 25),
-        Gpu("H100", 989.0, 67.0, 80, 450, 50),
-        Gpu("H200", 989.0, 67.0, 141, 450, 50),
-        Gpu("B200", 2250.0, 80.0, 180, 900, 50),
-        Gpu("MI300X", 1307.0, 163.4, 192, 448, 50),
+        Gpu("V100", *PEAKS["V100"], 32, 150, 12.5),
+        Gpu("A100", *PEAKS["A100"], 80, 300, 25),
+        Gpu("A100-40GB", *PEAKS["A100"], 40, 300, 25),
+        Gpu("L4", *PEAKS["L4"], 24, 32, 12.5),
+        Gpu("L40S", *PEAKS["L40S"], 48, 32, 25),
+        Gpu("H100", *PEAKS["H100"], 80, 450, 50),
+        Gpu("H200", *PEAKS["H200"], 141, 450, 50),
+        Gpu("B200", *PEAKS["B200"], 180, 900, 50),
+        Gpu("MI300X", *PEAKS["MI300X"], 192, 448, 50),
     )
 }
 
