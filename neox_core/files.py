@@ -65,18 +65,19 @@ def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
         raise
 
 
-def lock(descriptor: int, *, wait: bool = False) -> bool:
+def lock(descriptor: int, *, wait: bool = False, required: bool = False) -> bool:
     """Lock an open file for this process, until the file is closed or the process ends.
 
-    wait: whether to wait for a process that holds the lock. Returns False where another process holds it; True where
-    the file system has no locks.
+    wait: whether to wait for a process that holds the lock. Returns False where another process holds it; where the
+    file system has no locks, True, or if the lock is `required`, raises OSError.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError:
-        return True
+        if required:
+            raise
     return True
 
 

@@ -7,7 +7,6 @@ while. The files are in the user's cache folder; where that cannot be written, n
 is only compared with what is installed.
 """
 
-import fcntl
 import os
 import signal
 import sys
@@ -168,10 +167,7 @@ def _abandoned(note: Path) -> str:
     age = time.time() - note.lstat().st_mtime
     file = os.open(note, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        gone = True
-    except BlockingIOError:
-        gone = False
+        gone = lock(file, required=True)
     finally:
         os.close(file)
     plugin = _named_in(note)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from neox_core.errors import DataError
+from neox_core.files import replacing
 from neox_curriculum.index import read_rows
 from neox_curriculum.schedule import difficulty
 
@@ -134,8 +135,7 @@ def _write(folder: Path, name: str, samples: NDArray[np.int64]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{id(samples):x}.tmp")
-        with temporary.open("wb") as file:
+        with replacing(path, temporary), temporary.open("wb") as file:
             np.save(file, samples, allow_pickle=False)
-        temporary.replace(path)
     except OSError as error:
         raise DataError(f"data_cluster_path {folder}: cannot be written: {error.strerror}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes.util
-import fcntl
 import os
 import platform
 import resource
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from neox_core.files import lock
 from neox_doctor.finding import Finding
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -146,7 +146,7 @@ def _folder(save: Path) -> Iterator[Finding]:
             file.flush()
             os.fsync(file.fileno())
             speed = file.tell() / (time.perf_counter() - begun)
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file.fileno(), required=True)
         mine.rename(mine.with_suffix(".renamed"))
     except OSError as error:
         hint = "neox needs a folder that it can write, lock and rename in; give another one as `save`"

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from neox_core.checkpoint.read import CheckpointReader
 from neox_core.errors import CheckpointError, ConfigError, NeoxError, UsageError, run_main
+from neox_core.files import replacing
 from neox_core.hooks.component import cause_of, load_path
 from neox_core.plan.runfile import ComponentRef, receive_plan, with_components
 from neox_core.terminal import echo
@@ -57,14 +58,14 @@ def export_hf(
     try:
         shutil.rmtree(written, ignore_errors=True)
         written.mkdir(parents=True)
-        config.update(write_tokenizer(plan, written, notes))
-        write_published(written, config, _their_weights(reader, family, model), file_bytes)
-        for name, text in getattr(family, "files", dict)().items():
-            (written / name).write_text(text, encoding="utf-8")
+        with replacing(out, written):
+            config.update(write_tokenizer(plan, written, notes))
+            write_published(written, config, _their_weights(reader, family, model), file_bytes)
+            for name, text in getattr(family, "files", dict)().items():
+                (written / name).write_text(text, encoding="utf-8")
+            notes += _compare(reader, written, model, rows, family)
     except OSError as error:
         raise CheckpointError(f"{written}: cannot be written: {error.strerror or error}") from error
-    notes += _compare(reader, written, model, rows, family)
-    written.rename(out)
     return notes
 
 

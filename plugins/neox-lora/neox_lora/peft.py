@@ -15,6 +15,7 @@ from neox_gpt.api import gpt_plan_in
 from neox_core.checkpoint.read import CheckpointReader
 from neox_core.checkpoint.tensor_file import write_tensors
 from neox_core.errors import CheckpointError, ConfigError, UsageError
+from neox_core.files import replacing
 from neox_lora.settings import LoraSettings
 
 if TYPE_CHECKING:
@@ -76,9 +77,9 @@ def write_adapters(
     try:
         shutil.rmtree(written, ignore_errors=True)
         written.mkdir(parents=True)
-        (written / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        write_tensors(written / WEIGHTS, tensors, {"format": "pt"})
-        written.rename(out)
+        with replacing(out, written):
+            (written / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            write_tensors(written / WEIGHTS, tensors, {"format": "pt"})
     except OSError as error:
         raise CheckpointError(f"{written}: cannot be written: {error.strerror or error}") from error
     return f"wrote {out}: adapters of {len(modules)} layers of {name}"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from neox_core.contracts.host import RunInfo
+from neox_core.files import replacing
 from neox_monitors.events import events
 from neox_monitors.place import folder_of, require_file, written_to
 from neox_monitors.settings import CsvSettings
@@ -51,7 +52,7 @@ class CsvFiles:
         elif path.exists():
             with path.open(newline="", encoding="utf-8", errors="replace") as file:
                 rows = [row for row in csv.reader(file) if self._keeps(row)]
-        with path.open("w", newline="", encoding="utf-8") as file:
+        with replacing(path) as new, new.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([["step", column], *rows])
 
     def _keeps(self, row: list[str]) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from neox_core.contracts.host import RunInfo
+from neox_core.files import replacing
 from neox_monitors.place import require_file, written_to
 
 WAY_OUT = "move it away, or give the run another folder: --run-dir"
@@ -49,10 +50,12 @@ def _keep_until(path: Path, step: int) -> None:
     if step == 0:
         path.replace(_before(path))
         return
-    temporary = path.with_name(f".{path.name}")
-    with path.open(encoding="utf-8", errors="replace") as lines, temporary.open("w", encoding="utf-8") as kept:
+    with (
+        replacing(path) as new,
+        path.open(encoding="utf-8", errors="replace") as lines,
+        new.open("w", encoding="utf-8") as kept,
+    ):
         kept.writelines(f"{line.rstrip()}\n" for line in lines if _step(line) <= step)
-    temporary.replace(path)
 
 
 def _before(path: Path) -> Path:

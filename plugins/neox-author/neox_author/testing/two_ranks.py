@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from neox_author.testing.clauses import heard, hold, not_applicable
+from neox_core.files import replacing
 
 LIMIT_S = 60.0
 STACK_S = 0.5
@@ -101,9 +102,8 @@ def _forked(rank: int, size: int, act: Callable[[int, Any], Any], folder: Path) 
         place = traceback.extract_tb(error.__traceback__)[-1]
         said = {"fault": f"rank {rank}: {type(error).__name__}: {error} ({Path(place.filename).name}, {place.lineno})"}
     finally:
-        written = folder / f".{rank}.json"
-        written.write_text(json.dumps(said))
-        written.rename(folder / f"{rank}.json")
+        with replacing(folder / f"{rank}.json") as written:
+            written.write_text(json.dumps(said))
         os._exit(0)
 
 
