@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from neox_core.errors import PluginError
 from neox_core.parallel.tensor import ALONE
 from neox_gpt.auxiliary import fault_of, names_of
 from neox_gpt.changes import LinearChange
 from neox_gpt.dropout import attended_site, drop, mlp_site
+from neox_gpt.faults import require_alike, shown
 from neox_gpt.scope import PLAIN, Scope
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Block(nn.Module):
     residual_post_norm: the serial form with the normalised tensor as residual.
     norm_place: both: x = x + norm(attention(norm(x))), and so for the MLP; after: x = x + norm(attention(x)).
     With sequence parallelism a rank has some of the positions. mixer, feed_forward: make what keeps `contracts.Mixer`
-    and `contracts.FeedForward`; whatever the mixer is, its parameters are those of `attention`.
+    and `contracts.FeedForward`; whatever the mixer is, its parameters are those of `attention`. index: among blocks.
     """
 
     def __init__(
@@ -39,9 +39,12 @@ class Block(nn.Module):
         mixer: Callable[[], Mixer],
         feed_forward: Callable[[], FeedForward],
         tensor: TensorParallel = ALONE,
+        index: int = 0,
     ) -> None:
         super().__init__()
         self.tensor = tensor
+        self.shape = shape
+        self.index = index
         self.kernels: Mapping[str, Callable[..., Any]] = {}
         self.parallel = shape.parallel_residual
         self.residual_post_norm = shape.residual_post_norm
@@ -64,6 +67,15 @@ class Block(nn.Module):
         """Tell the model changes within, once they are there, which samples each pass is of."""
         self.changes = tuple(each for each in self.modules() if isinstance(each, LinearChange))
 
+    def owner_of(self, name: str) -> str:
+        """Which component a module within is of, by its name in the block; "" where that is not known."""
+        plan, part = self.shape.plan, name.partition(".")[0]
+        if plan is None:
+            return ""
+        if part == "mlp":
+            return (plan.activation if name == "mlp.activation" else plan.feed_forward(self.index)).owner
+        return plan.mixer(self.index).owner if part == "attention" else plan.norm.owner if "norm" in part else ""
+
     def forward(
         self, x: Tensor, position: Position, scope: Scope = PLAIN, layer: int = 0
     ) -> Tensor | tuple[Tensor, Tensor]:
@@ -80,19 +92,20 @@ class Block(nn.Module):
             attended, bias = self.attention(normed, position, scope, layer, bias=not apart), self.attention.last_bias
         else:
             attended, bias = self.attention(normed, position, scope, layer), None
+        settled = attended
         if self.attention_post_norm is not None:
-            attended, bias = self.attention_post_norm(attended), None
+            settled, bias = self.attention_post_norm(attended), None
         residual = normed if self.residual_post_norm else x
         site = attended_site(layer)
         if self.parallel or self.shares_norm:
-            residual = self._add(residual, attended, bias, scope.keys, site)
+            residual = self._add(residual, settled, bias, scope.keys, site)
             normed = normed if self.mlp_norm is None else self.mlp_norm(x)
         else:
             if not apart and self.mlp_norm is not None and getattr(self.mlp_norm, "adds_residual", False):
-                dropped = drop(attended, self.dropout, scope.keys, site, self.tensor.first_position(x.shape[1]))
+                dropped = drop(settled, self.dropout, scope.keys, site, self.tensor.first_position(x.shape[1]))
                 normed, after = self.mlp_norm(dropped, residual)
             else:
-                after = self._add(residual, attended, bias, scope.keys, site)
+                after = self._add(residual, settled, bias, scope.keys, site)
                 normed = after if self.mlp_norm is None else self.mlp_norm(after)
             residual = normed if self.residual_post_norm else after
         fed = self.mlp(normed, bias=not apart) if self.last_bias_apart else self.mlp(normed)
@@ -100,20 +113,24 @@ class Block(nn.Module):
         if self.auxiliary is not None:
             fed, numbers = fed
             if numbers.keys() != self.gives:
-                owner = f"{type(self.mlp).__module__}.{type(self.mlp).__qualname__}"
-                raise PluginError(f"the feed-forward {owner} {fault_of(self.mlp, numbers)}", hint="tell its author")
+                raise ValueError(f"the feed-forward {fault_of(self.mlp, numbers)}")
         bias = self.mlp.last_bias if self.last_bias_apart else None
+        settled_too = fed
         if self.mlp_post_norm is not None:
-            fed, bias = self.mlp_post_norm(fed), None
-        x = self._add(residual, fed, bias, scope.keys, mlp_site(layer))
+            settled_too, bias = self.mlp_post_norm(fed), None
+        after = self._add(residual, settled_too, bias, scope.keys, mlp_site(layer))
         if self.auxiliary is None or numbers is None:
-            return x
-        return x, self.auxiliary.vector(numbers, x, self.tensor)
+            return after
+        return after, self.auxiliary.vector(numbers, after, self.tensor)
 
     def _add(self, residual: Tensor, x: Tensor, bias: Tensor | None, keys: Tensor | None, site: int) -> Tensor:
         """The residual stream after a sublayer whose result is `x`, without its last bias where a kernel adds it."""
+        if x.shape != residual.shape:  # which would be repeated to fit
+            raise ValueError(f"a part of the model gives {shown(x)} for {shown(residual)}")
         first = self.tensor.first_position(x.shape[1])
         fused = self.kernels.get("bias_dropout_add")
         if fused is not None:
             return fused(x, bias, residual, self.dropout, keys, site, first)
-        return residual + drop(x, self.dropout, keys, site, first)
+        made = residual + drop(x, self.dropout, keys, site, first)
+        require_alike(made, residual)
+        return made

@@ -25,8 +25,11 @@ def flops_of_changes(shape: ModelShape, changes: Changes, build_block: Callable[
     if not changes.some:
         return 0
     of_block: dict[int, int] = {}
-    for index in dict.fromkeys(shape.layer_order):
-        block, at = build_block(index), f"layers.{index}"
+    blocks = {index: build_block(index) for index in dict.fromkeys(shape.layer_order)}
+    inside = [f"layers.{index}.{name}" for index, block in blocks.items() for name, _ in block.named_parameters()]
+    changes.require_effect(blocks.values(), ["embedding.weight", "final_norm.weight", "head.weight", *inside])
+    for index, block in blocks.items():
+        at = f"layers.{index}"
         mixed, fed = (_of(part, f"{at}.{name}", changes) for name, part in block.named_children() if name in PARTS)
         whole = 6 * sum(each.numel() for each in _weights(block.mlp).values())
         met = min(1.0, block.mlp.flops_per_token / whole) if whole else 0.0  # an expert's weights meet few tokens

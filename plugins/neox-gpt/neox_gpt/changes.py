@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 from zlib import crc32
 
@@ -159,6 +159,22 @@ class Changes:
             block.find_changes()
         return block
 
+    def require_effect(self, blocks: Iterable[Block], names: Iterable[str]) -> None:
+        """Raises PluginError for a change that does nothing: it adds nothing to any of all `blocks`, the whole ones of
+        the model, overrides no method of `LinearChange`, has no first values, and freezes no parameter of `names`.
+        """
+        made = [each for block in blocks for each in block.modules() if isinstance(each, nn.ModuleDict)]
+        names = list(names)
+        for reference, change in self._made:
+            own = [each[reference.name] for each in made if reference.name in each]
+            if any(_acts(each) for each in own) or hasattr(change, "first_value"):
+                continue
+            with reference.blamed():
+                freezes = any(change.freezes(name) for name in names)
+            if not freezes:
+                what = f"makes a {type(own[0]).__name__} that does nothing" if own else "changes no layer of this model"
+                raise reference.fault(f"{what}, freezes nothing and has no first values: it would have no effect")
+
     def freeze(self, model: nn.Module) -> None:
         """Train only what is not frozen. Raises ConfigError where nothing of `model`, whole or a stage, is left."""
         if not self._made:
@@ -268,6 +284,15 @@ class Changes:
             found = change(x, y)
         if not isinstance(found, Tensor) or (found.shape, found.dtype) != (y.shape, y.dtype):
             raise reference.fault(f"of {describe(y)} it gives {describe(found)}, not the same")
+
+
+def _acts(change: nn.Module) -> bool:
+    """Whether the change of a layer adds parameters, or has a method of its own."""
+    own = type(change)
+    return any(True for _ in change.parameters()) or any(
+        getattr(own, name) is not getattr(LinearChange, name)
+        for name in ("change_weight", "change_input", "change_bias", "forward", "at_step", "folded", "kept")
+    )
 
 
 def _drawn(name: str, shape: tuple[int, ...]) -> None:

@@ -6,7 +6,7 @@ something else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from neox_core.parallel.tensor import ALONE
 from neox_gpt.attention.size import attention_flops
 from neox_gpt.auxiliary import LOSSES, METRICS, auxiliary_of, fault_of, names_of
 from neox_gpt.config.plan import SOFTMAX_ATTENTION
+from neox_gpt.faults import shown
 from neox_gpt.scope import Scope
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def build_activation(reference: ComponentRef) -> Activation:
     """Build an activation. Raises PluginError for one that breaks `contracts.Activation`."""
     activation: Activation = reference.make()
     if not callable(activation) or not isinstance(getattr(activation, "gated", None), bool):
-        raise reference.fault(f"makes {_shown(activation)}, and an activation is called and has a truth value `gated`")
+        raise reference.fault(f"makes {shown(activation)}, and an activation is called and has a truth value `gated`")
     return activation
 
 
@@ -53,7 +54,7 @@ def probe_parts(plan: GPTPlan, activation: Activation, shape: PositionShape, con
         width = 8
         x = _ramp(1, 2, 2 * width if activation.gated else width).to(context.device, context.dtype)
         found = _called(plan.activation, activation, x)
-        _require_like(plan.activation, f"of {_shown(x)}", [found], [x[..., :width]])
+        _require_like(plan.activation, f"of {shown(x)}", [found], [x[..., :width]])
         _probe_position(plan.position, shape, context)
 
 
@@ -67,7 +68,9 @@ def probe_feed_forwards(plan: GPTPlan, activation: Activation, shape: ModelShape
     for layer, block in enumerate(shape.layer_order):
         place = plan.place_of_feed_forward(layer)
         if place not in made:
-            made[place] = _probe_feed_forward(plan.used_feed_forwards[place], activation, shape.feed_forward(block))
+            reference, told = plan.used_feed_forwards[place], (plan.feed_forward_shapes or {place: None})[place]
+            made[place] = _probe_feed_forward(reference, activation, shape.feed_forward(block))
+            _require_told(reference, made[place], told)
     of_layers = [made[plan.place_of_feed_forward(layer)] for layer in range(shape.num_layers)]
     return sum(each.flops_per_token for each in of_layers), auxiliary_of(of_layers)
 
@@ -76,14 +79,14 @@ def _probe_feed_forward(reference: ComponentRef, activation: Activation, shape: 
     with torch.device("meta"):
         made = reference.make(shape, activation, ALONE)
     if not isinstance(made, nn.Module):
-        raise reference.fault(f"makes {_shown(made)}, not a torch.nn.Module")
+        raise reference.fault(f"makes {shown(made)}, not a torch.nn.Module")
     flops = getattr(made, "flops_per_token", None)
     if not isinstance(flops, int):
-        raise reference.fault(f"its flops_per_token is {_shown(flops)}, not a whole number")
+        raise reference.fault(f"its flops_per_token is {shown(flops)}, not a whole number")
     for attribute in (LOSSES, METRICS):
         names = getattr(made, attribute, ())
         if not isinstance(names, tuple) or not all(isinstance(each, str) for each in names):
-            raise reference.fault(f"its {attribute} is {_shown(names)}, not a tuple of names")
+            raise reference.fault(f"its {attribute} is {shown(names)}, not a tuple of names")
     if sum(each.numel() for each in made.parameters()) <= FEW:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
             real, x = _filled(reference.make(shape, activation, ALONE).float()), _ramp(1, 2, shape.hidden_size)
@@ -92,7 +95,7 @@ def _probe_feed_forward(reference: ComponentRef, activation: Activation, shape: 
             found, numbers = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
             if fault := fault_of(made, numbers):
                 raise reference.fault(fault)
-        _require_like(reference, f"of {_shown(x)}", [found], [x])
+        _require_like(reference, f"of {shown(x)}", [found], [x])
     return made
 
 
@@ -109,7 +112,8 @@ def probe_mixers(plan: GPTPlan, shape: ModelShape, places: PositionShape) -> int
     with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
         position = plan.position.make(evolve(places, max_positions=min(2, places.max_positions)))
         for place, block in first.items():
-            _probe_mixer(plan.mixers[place], position, shape.mixer(block))
+            made, facts = _probe_mixer(plan.mixers[place], position, shape.mixer(block)), plan.mixer_facts[place]
+            _require_told(plan.mixers[place], made, facts.shapes, facts.norms)
         x = torch.zeros(1, 1, shape.hidden_size)
         taken = any(each.needs_positions for each in plan.mixer_facts) or plan.position.name == NONE
         if not taken and position.embed(x, torch.arange(1)) is x:
@@ -122,28 +126,44 @@ def probe_mixers(plan: GPTPlan, shape: ModelShape, places: PositionShape) -> int
     return sum(flops)
 
 
-def _probe_mixer(reference: ComponentRef, position: Any, shape: MixerShape) -> None:
+def _require_told(
+    reference: ComponentRef, made: Any, told: Mapping[str, tuple[int, ...]] | None, norms: Sequence[str] = ()
+) -> None:
+    """Raises PluginError for a module with other parameters than its planner has told. norms: of parts left out."""
+    if told is None:
+        return
+    prefixes = tuple(f"{each}." for each in norms)
+    own = {name: list(each.shape) for name, each in made.named_parameters() if not name.startswith(prefixes)}
+    wanted = {name: list(each) for name, each in told.items()}
+    if name := min((each for each in {**own, **wanted} if own.get(each) != wanted.get(each)), default=""):
+        says = f"its planner tells {name} {wanted[name]}" if name in wanted else f"its planner does not tell {name}"
+        has = f"has it as {own[name]}" if name in own else "has no such parameter"
+        raise reference.fault(f"{says}, and its module {has}: its contract says that they tell the same")
+
+
+def _probe_mixer(reference: ComponentRef, position: Any, shape: MixerShape) -> nn.Module:
     with torch.device("meta"):
         made = reference.make(shape, ALONE)
     if not isinstance(made, nn.Module):
-        raise reference.fault(f"makes {_shown(made)}, not a torch.nn.Module")
+        raise reference.fault(f"makes {shown(made)}, not a torch.nn.Module")
     if sum(each.numel() for each in made.parameters()) <= FEW:
         real, x = _filled(reference.make(shape, ALONE).float()), _ramp(1, 2, shape.hidden_size)
         found = _called(reference, real, x, position, Scope(position.prepare(torch.arange(2), torch.float32)), 0)
-        _require_like(reference, f"of {_shown(x)}", [found], [x])
+        _require_like(reference, f"of {shown(x)}", [found], [x])
+    return made
 
 
 def _probe_norm(reference: ComponentRef, dim: int, context: BuildContext) -> None:
     norm, x = _module(reference, context, dim), _ramp(1, 2, dim).to(context.device, context.dtype)
     found = _called(reference, norm, x)
-    _require_like(reference, f"of {_shown(x)}", [found], [x])
+    _require_like(reference, f"of {shown(x)}", [found], [x])
 
 
 def _probe_position(reference: ComponentRef, shape: PositionShape, context: BuildContext) -> None:
     position = _module(reference, context, shape)
     lacks = [name for name in STAGES if not callable(getattr(position, name, None))]
     if lacks:
-        raise reference.fault(f"makes {_shown(position)}, which has no method {lacks[0]}")
+        raise reference.fault(f"makes {shown(position)}, which has no method {lacks[0]}")
     tokens = min(2, shape.max_positions)
     positions = torch.arange(tokens, device=context.device)
     hidden = _zeros(context, 1, tokens, shape.hidden_size)
@@ -155,7 +175,7 @@ def _probe_position(reference: ComponentRef, shape: PositionShape, context: Buil
         bias = position.score_bias(prepared)
     _require_like(reference, "from embed", [embedded], [hidden])
     if not isinstance(rotated, tuple | list) or len(rotated) != 2:
-        raise reference.fault(f"rotate gives {_shown(rotated)}, not a query and a key")
+        raise reference.fault(f"rotate gives {shown(rotated)}, not a query and a key")
     _require_like(reference, "from rotate", rotated, [query, query])
     if bias is not None:
         _probe_bias(reference, bias, positions, shape.num_heads)
@@ -163,20 +183,20 @@ def _probe_position(reference: ComponentRef, shape: PositionShape, context: Buil
 
 def _probe_bias(reference: ComponentRef, bias: Any, positions: Tensor, num_heads: int) -> None:
     if not callable(bias):
-        raise reference.fault(f"score_bias gives {_shown(bias)}, neither a function nor None")
+        raise reference.fault(f"score_bias gives {shown(bias)}, neither a function nor None")
     heads = torch.arange(num_heads, device=positions.device)[:, None, None]
     wanted = (num_heads, len(positions), len(positions))
     with reference.blamed():
         found = bias(heads, positions[:, None], positions)
     fits = isinstance(found, Tensor) and found.is_floating_point()
     if not fits or torch.broadcast_shapes(found.shape, wanted) != wanted:
-        raise reference.fault(f"its score_bias is {_shown(found)}, and does not broadcast to {list(wanted)}")
+        raise reference.fault(f"its score_bias is {shown(found)}, and does not broadcast to {list(wanted)}")
 
 
 def _module(reference: ComponentRef, context: BuildContext, shape: object) -> Any:
     made = reference.make(shape)
     if not isinstance(made, nn.Module):
-        raise reference.fault(f"makes {_shown(made)}, not a torch.nn.Module")
+        raise reference.fault(f"makes {shown(made)}, not a torch.nn.Module")
     return _filled(made.to(context.device, context.dtype))
 
 
@@ -199,7 +219,7 @@ def _require_like(reference: ComponentRef, what: str, found: Sequence[object], w
     for got, like in zip(found, wanted, strict=True):
         if not isinstance(got, Tensor) or (got.shape, got.dtype) != (like.shape, like.dtype):
             clause = "its contract says that result and input have one shape, dtype and device"
-            raise reference.fault(f"{what} it gives {_shown(got)}, not {_shown(like)}: {clause}")
+            raise reference.fault(f"{what} it gives {shown(got)}, not {shown(like)}: {clause}")
         if got.device.type == "cpu" and not bool(got.isfinite().all()):
             raise reference.fault(f"{what} it gives numbers that are not finite, and its contract says finite ones")
 
@@ -218,9 +238,3 @@ def _filled(module: Any) -> Any:
     for parameter in module.parameters():
         parameter.fill_(0.01)
     return module
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    return "None" if value is None else f"a {type(value).__name__}"

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from neox_core.parallel.tensor import ALONE, Cut
 from neox_gpt.dropout import EMBEDDING, drop
+from neox_gpt.faults import require_alike
 
 if TYPE_CHECKING:
     from neox_core.parallel.tensor import TensorParallel
@@ -49,6 +50,7 @@ class Embedding(nn.Module):
         if self.multiplier is not None:
             rows = rows * torch.tensor(self.multiplier, dtype=rows.dtype, device="cpu").item()
         hidden = position.embed(rows, positions[..., mine])  # [batch, seq, hidden]
+        require_alike(hidden, rows)
         if torch.is_grad_enabled() and not hidden.requires_grad:
             hidden.requires_grad_()  # of a frozen table; recomputation and pipelines give a gradient to what needs one
         return drop(hidden, self.dropout, keys, EMBEDDING, mine.start)

@@ -20,6 +20,7 @@ from neox_gpt.attention.flex import mask_of_pass
 from neox_gpt.block import Block
 from neox_gpt.documents import DocumentRules
 from neox_gpt.embedding import Embedding
+from neox_gpt.faults import fault_in, require_alike
 from neox_gpt.linear import ColumnLinear
 from neox_gpt.loss import cross_entropy, finished
 from neox_gpt.matmul import linear
@@ -88,7 +89,7 @@ class GPT(nn.Module):
         self.position = position
         mixer = mixer or (lambda block: Attention(shape.mixer(block), tensor))
         self.layers = nn.ModuleList(
-            Block(shape, norm, partial(mixer, index), partial(feed_forward, index), tensor)
+            Block(shape, norm, partial(mixer, index), partial(feed_forward, index), tensor, index)
             for index in range(shape.num_unique_layers)
         )
         self.final_norm = norm()
@@ -114,7 +115,12 @@ class GPT(nn.Module):
             number = next(passes)
             return self.outputs(tokens, mix(keys ^ number) if keys is not None and number else keys, routing)
 
-        return compute(run)
+        try:
+            return compute(run)
+        except Exception as error:
+            if fault := fault_in(error, self.shape):
+                raise fault from error
+            raise
 
     def loss(
         self, tokens: Tensor, labels: Tensor, keys: Tensor | None = None, *, routing: Routing | None = None
@@ -173,7 +179,9 @@ class GPT(nn.Module):
         x, total = run_layers(blocks, x, self.position, scope, self.recompute)
         if cache is not None:
             cache.advance(tokens.shape[1])
-        return self.final_norm(x), total
+        before_last_norm, normed = x, self.final_norm(x)
+        require_alike(normed, before_last_norm)
+        return normed, total
 
     def scope(
         self,

@@ -57,7 +57,7 @@ class Parts:
     def block(self, index: int) -> Block:
         """A block that owns weights, with the model changes in it."""
         sublayers = partial(self.mixer, index), partial(self.feed_forward, index)
-        made = Block(self.shape, self.norm, *sublayers, self.tensor)
+        made = Block(self.shape, self.norm, *sublayers, self.tensor, index)
         return self.changes.attach(made, f"layers.{index}")
 
 

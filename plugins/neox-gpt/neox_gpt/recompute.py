@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
+from neox_gpt.faults import fault_in
 from neox_gpt.routing import through_some
 
 if TYPE_CHECKING:
@@ -78,7 +79,12 @@ def _run(
         # A generation's keys grow with every token: a compiled block would be compiled again and again.
         run = block if scope.cache is None else block.forward
         some = scope.routing is not None and scope.routing.applies(layer, x.shape[1])
-        x, given = apart(through_some(run, x, position, scope, layer) if some else run(x, position, scope, layer))
+        try:
+            x, given = apart(through_some(run, x, position, scope, layer) if some else run(x, position, scope, layer))
+        except Exception as error:
+            if fault := fault_in(error, block.shape):
+                raise fault from error
+            raise
         total = _sum(total, given)
     return x, total
 

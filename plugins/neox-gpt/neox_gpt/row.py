@@ -7,6 +7,7 @@ keys of dropout.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +20,7 @@ from neox_core.parallel.row import RowLayer
 from neox_gpt.attention.flex import mask_of_pass
 from neox_gpt.block import Block
 from neox_gpt.embedding import Embedding
+from neox_gpt.faults import fault_in, require_alike
 from neox_gpt.linear import ColumnLinear
 from neox_gpt.outputs import DecoderOutputs
 from neox_gpt.recompute import run_layers
@@ -129,7 +131,7 @@ class DecoderRow:
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         if documents is not None and (within := documents.positions(tokens)) is not None:
             positions = within
-        with self._casting(tokens):
+        with self._casting(tokens), self._explained():
             x = embedding(tokens, positions, self._position, self._keys(passed, training=embedding.training))
         auxiliary = self.parts.shape.auxiliary
         start = () if auxiliary is None else (auxiliary.start(x),)
@@ -146,9 +148,21 @@ class DecoderRow:
 
     def _normalise(self, norm: nn.Module, passed: Passed, routing: Routing | None) -> Tensor | Passed:
         """What the output gets: all positions, on every rank of a tensor group; and what feed-forwards have given."""
-        with self._casting(passed[0]):
-            x = self.parts.tensor.enter(norm(passed[0]))
+        with self._casting(passed[0]), self._explained():
+            before_last_norm, normed = passed[0], norm(passed[0])
+            require_alike(normed, before_last_norm)
+            x = self.parts.tensor.enter(normed)
         return x if self.parts.shape.auxiliary is None else (x, passed[1])
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """What fails inside the block is blamed on the part that is to blame."""
+        try:
+            yield
+        except Exception as error:
+            if fault := fault_in(error, self.parts.shape):
+                raise fault from error
+            raise
 
     def _casting(self, x: Tensor) -> torch.autocast:
         return torch.autocast(x.device.type, self.autocast, enabled=self.autocast is not None)

@@ -35,6 +35,7 @@ class ModelShape:
     positions. attention_multiplier, attention_softcap,
     attention_output_bias: its other fields. norm_place: of each sublayer. embedding_multiplier: of the rows of the
     embedding. logit_softcap: c of `c tanh(logit / c)`. head_bias: of the output projection.
+    plan: whose components the parts are, for errors.
     """
 
     num_layers: int
@@ -75,6 +76,7 @@ class ModelShape:
     embedding_multiplier: float | None = None
     logit_softcap: float | None = None
     head_bias: bool = False
+    plan: GPTPlan | None = field(default=None, eq=False, repr=False)
 
     @property
     def layer_order(self) -> tuple[int, ...]:
@@ -173,6 +175,7 @@ def build_shape(plan: GPTPlan, vocab_size: int, *, gated: bool) -> ModelShape:
         embedding_multiplier=plan.embedding_multiplier,
         logit_softcap=plan.logit_softcap,
         head_bias=bool(plan.head_bias),
+        plan=plan,
     )
 
 

@@ -259,6 +259,35 @@ def test_a_breach_in_a_run_names_the_change(
         build_model(plan, 64, CONTEXT)
 
 
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("return None", "changes no layer of this model, freezes nothing and has no first values"),
+        ("return LinearChange(linear, tensor)", "makes a LinearChange that does nothing, freezes nothing"),
+    ],
+)
+def test_a_change_that_changes_nothing_is_refused(
+    made: str, said: str, resolve: Callable[..., Any], rescale: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its planner tells the host of layers; one that freezes something has an effect."""
+    plan, module = resolve(ON).plan.model, rescale[1]
+
+    class Idle(module.Rescale):  # type: ignore[name-defined]  # of the page
+        frozen = ""
+
+        def change(self, linear: Any, tensor: Any) -> Any:
+            return None if made == "return None" else LinearChange(linear, tensor)
+
+        def freezes(self, name: str) -> bool:
+            return name == self.frozen
+
+    monkeypatch.setattr(module, "Rescale", Idle)
+    with pytest.raises(PluginError, match=f"model change neox-rescale:rescale .*{said}"):
+        build_model(plan, 64, CONTEXT)
+    monkeypatch.setattr(Idle, "frozen", "layers.0.mlp.up.weight")
+    assert not build_model(plan, 64, CONTEXT).layers[0].mlp.up.weight.requires_grad
+
+
 def test_the_step_reaches_a_change(resolve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the engine plain; that a base class tells it serves the other one too."""
     told: list[int] = []

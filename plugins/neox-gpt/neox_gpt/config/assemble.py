@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from neox_core.config.schema.sections.data import DataSection
 from neox_core.config.schema.structure import Chosen, Config
-from neox_core.contracts.architecture import Untold
+from neox_core.contracts.architecture import Shapes, Untold
 from neox_core.plan.assemble import reference
 from neox_core.plan.planners import engine_planner, sharding
 from neox_core.plan.runfile import RecomputePlan
@@ -24,8 +24,8 @@ from neox_gpt.config.plan import REGULAR, SOFTMAX_ATTENTION, GPTPlan, MixerFacts
 from neox_gpt.config.sections.activation_checkpointing import ActivationCheckpointingSection, option, segments
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.model import DropoutSection, ModelSection
-from neox_gpt.config.size import linears, mixer_sizes, model_size, output_bias
-from neox_gpt.contracts import MixerSize
+from neox_gpt.config.size import feed_forward_sizes, is_gated, linears, mixer_sizes, model_size, output_bias
+from neox_gpt.contracts import FeedForwardSize, MixerSize
 
 
 def linear_layers(config: Config) -> tuple[LinearShape, ...] | None:
@@ -50,6 +50,7 @@ def gpt_plan(config: Config) -> GPTPlan:
     fed = tuple(map(reference, config.components("feed forward")))
     mixers = tuple(map(reference, config.components("mixer")))
     names = softmax_names(model.num_layers, attention.attention_config, attention.sparsity)
+    regular = [each.identity for each in fed] == [REGULAR.identity]
     softmax = [each.identity for each in mixers] == [SOFTMAX_ATTENTION.identity]
     return GPTPlan(
         num_layers=model.num_layers,
@@ -89,7 +90,8 @@ def gpt_plan(config: Config) -> GPTPlan:
         mixers=None if softmax else mixers,
         mixer_facts=None if softmax else _mixer_facts(config),
         mixer_of_layer=mixer_of_layer(model.num_layers, attention.attention_config, others_chosen(config)),
-        feed_forwards=None if [each.identity for each in fed] == [REGULAR.identity] else fed,
+        feed_forwards=None if regular else fed,
+        feed_forward_shapes=None if regular else _feed_forward_shapes(config),
         changes=tuple(map(reference, config.components("model change"))) or None,
         feed_forward_of_layer=feed_forward_of_layer(model.num_layers, model.mlp_type),
         layout_of_layer=_layout_of_layer(config, layouts, model.num_layers),
@@ -109,7 +111,22 @@ def gpt_plan(config: Config) -> GPTPlan:
 
 def _mixer_facts(config: Config) -> tuple[MixerFacts, ...]:
     sizes = (each for each in mixer_sizes(config) if isinstance(each, MixerSize))  # a rule refuses others
-    return tuple(MixerFacts(each.flops, each.decodes, each.needs_positions) for each in sizes)
+    return tuple(
+        MixerFacts(each.flops, each.decodes, each.needs_positions, _plain(each.shapes), tuple(each.norms))
+        for each in sizes
+    )
+
+
+def _feed_forward_shapes(config: Config) -> tuple[dict[str, tuple[int, ...]] | None, ...]:
+    gated = is_gated(config)
+    if isinstance(gated, Untold):
+        return tuple(None for _ in config.components("feed forward"))
+    sizes = feed_forward_sizes(config, gated=gated)
+    return tuple(_plain(each.shapes) if isinstance(each, FeedForwardSize) else None for each in sizes)
+
+
+def _plain(shapes: Shapes) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(shape) for name, shape in shapes.items()}
 
 
 def _layout_of_layer(config: Config, layouts: Sequence[Chosen], num_layers: int) -> tuple[int | None, ...]:

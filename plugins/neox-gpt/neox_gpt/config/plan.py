@@ -44,11 +44,16 @@ SOFTMAX_ATTENTION = ComponentRef(
 
 @frozen
 class MixerFacts:
-    """What a rank and `neox generate` use of `contracts.MixerSize`."""
+    """What a rank and `neox generate` use of `contracts.MixerSize`.
+
+    shapes None: a plan of an earlier version. norms: names of parts whose parameters `shapes` leaves out.
+    """
 
     flops: int = field(metadata=of("attention_config", apart=START))
     decodes: bool = field(metadata=of("attention_config", apart=START))
     needs_positions: bool = field(metadata=of("attention_config", apart=START))
+    shapes: dict[str, tuple[int, ...]] | None = field(default=None, metadata=of("attention_config", apart=START))
+    norms: tuple[str, ...] = field(default=(), metadata=of("attention_config", apart=START))
 
 
 @frozen(kw_only=True)
@@ -61,7 +66,8 @@ class GPTPlan(ModelPlan):
     layout_of_layer: for each layer its place in `layouts`, None where it sees all before it; empty: all layers do.
     mixers, mixer_facts, mixer_of_layer: as those of feed-forwards; None: softmax attention, in all layers.
     feed_forwards None: the MLP, as in plans of earlier versions. feed_forward_of_layer: for each layer its place in
-    `feed_forwards`; None: all have the first. changes: model changes in their order; None: there are none.
+    `feed_forwards`; None: all have the first. feed_forward_shapes: of the parameters of each of `feed_forwards`, as its
+    planner tells them; None: it does not. changes: model changes in their order; None: there are none.
     head_dim: None: hidden_size / num_attention_heads. windows: for each layer the tokens before itself that a token
     sees; None: all, in that layer or in all. positions_of_layer: whether a layer takes positions; None: all do.
     norm_place None: before each sublayer. attention_output_bias None: as attention_bias. head_bias None: there is none.
@@ -107,6 +113,9 @@ class GPTPlan(ModelPlan):
     mixer_of_layer: tuple[int, ...] | None = field(default=None, metadata=of("attention_config"))
     feed_forwards: tuple[ComponentRef, ...] | None = field(default=None, metadata=of(kind=FEED_FORWARD))
     feed_forward_of_layer: tuple[int, ...] | None = field(default=None, metadata=of("mlp_type"))
+    feed_forward_shapes: tuple[dict[str, tuple[int, ...]] | None, ...] | None = field(
+        default=None, metadata=of("mlp_type", apart=START)
+    )
 
     changes: tuple[ComponentRef, ...] | None = field(default=None, metadata=of(kind=MODEL_CHANGE))
 
