@@ -204,6 +204,10 @@ class Engine(Storage, Protocol):
 
     `evaluation_metrics()`, which may be left out too: the means of what the objective measured in the last `evaluate`,
     as `metrics()` gives those of training. The log has them beside the validation loss, as `valid_<name>`.
+
+    `find_source()`, which may be left out: what first gave a number that is not finite, in words, such as "layers.1.mlp
+    gives"; "" where nothing did. For the error of a loss that is not finite. It repeats the step that `find_nonfinite`
+    repeats, or the last one. Collective.
     """
 
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:

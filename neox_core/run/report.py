@@ -195,8 +195,9 @@ class Report:
             losses = [row[column] for row in table]
             bad = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
             if bad and self.stop_on_nonfinite:
+                where = f"on rank {', '.join(map(str, bad))}{self._skipped.source()}"
                 raise RankError(
-                    f"the loss is {losses[bad[0]]} at step {step} on rank {', '.join(map(str, bad))}",
+                    f"the loss is {losses[bad[0]]} at step {step} {where}",
                     hint="resume from an earlier checkpoint, the last but one if the last leads here again; "
                     "lower the learning rate or clip gradients, or set on-nonfinite-loss: skip",
                 )

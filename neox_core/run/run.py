@@ -201,6 +201,7 @@ class _Built:
         )
         progress.reached(self.state.step)
         startup.hide()
+        find_source = getattr(self.engine, "find_source", str)
         monitors: list[Monitor] = []
         for reference in plan.monitors if dist.get_rank() == 0 else ():
             with undisturbed():
@@ -214,7 +215,7 @@ class _Built:
             flops_per_token=self.model.flops_per_token,
             peak=peak,
             stop_on_nonfinite=plan.train.on_nonfinite_loss == "stop",
-            skipped=SkippedSteps(most_skipped(plan), self.engine.find_nonfinite, context.groups),
+            skipped=SkippedSteps(most_skipped(plan), self.engine.find_nonfinite, context.groups, find_source),
             startup=startup,
             data_hash=self.samples.trail,
             tokens_of=self.tokens_of,

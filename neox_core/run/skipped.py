@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch.distributed as dist
 
@@ -26,12 +26,20 @@ class SkippedSteps:
     """Counts the skipped steps since the last update; all ranks count the same.
 
     most: the number of them allowed in a row. find: this rank's parameters whose gradient was not finite in the
-    first of them, last layer first. Collective.
+    first of them, last layer first. find_source: what first gave such a number, in words, as an engine tells it. Both
+    are collective.
     """
 
-    def __init__(self, most: int, find: Callable[[], list[str]] = list, groups: Groups = _ALONE) -> None:
+    def __init__(
+        self,
+        most: int,
+        find: Callable[[], list[str]] = list,
+        groups: Groups = _ALONE,
+        find_source: Callable[[], str] = str,
+    ) -> None:
         self.most = most
         self._find = find
+        self._find_source = find_source
         self._groups = groups
         self._first: int | None = None
         self._last = 0
@@ -67,11 +75,22 @@ class SkippedSteps:
             "set on-nonfinite-loss: skip to skip such steps",
         )
 
+    def source(self) -> str:
+        """For the error of a loss: the part of the model that first gave a number that is not finite. Collective."""
+        told = [each for each in self._of_all_ranks(self._find_source()) if each[1]]
+        first = min(told, key=lambda each: each[0], default=(0, ""))[1]  # the forward pass starts in the first stage
+        return first and f": the first number that is not finite is what {first}"
+
+    def _of_all_ranks(self, mine: Any) -> list[tuple[int, Any]]:
+        """Each rank's stage and what it has."""
+        if self._groups.world is None:
+            return [(self._groups.pipe_rank, mine)]
+        found: list[tuple[int, Any]] = [(0, None)] * dist.get_world_size(self._groups.world)
+        dist.all_gather_object(found, (self._groups.pipe_rank, mine), group=self._groups.world)
+        return found
+
     def _where(self) -> str:
-        found: list[tuple[int, list[str]]] = [(self._groups.pipe_rank, self._find())]
-        if self._groups.world is not None:
-            mine, found = found[0], [(0, [])] * dist.get_world_size(self._groups.world)
-            dist.all_gather_object(found, mine, group=self._groups.world)
+        found: list[tuple[int, list[str]]] = self._of_all_ranks(self._find())
         bad = [rank for rank, (_, names) in enumerate(found) if names]
         if not bad:
             return ", once the ranks have added up theirs"

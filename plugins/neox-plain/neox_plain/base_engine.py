@@ -23,6 +23,7 @@ from neox_core.untrusted import replaces, short
 from neox_plain.clip import clip, counts_here
 from neox_plain.criterion import Criterion
 from neox_plain.factors import factor_of, require_matches, scale_gradients
+from neox_plain.first_nonfinite import looking
 
 if TYPE_CHECKING:
     from neox_core.contracts.curriculum import Curriculum
@@ -117,10 +118,7 @@ class BaseEngine(ABC):
         """Add the gradient of `loss`, divided by the number of micro-batches of a step, to the gradients of it."""
 
     def made_update(self) -> bool | Tensor:
-        """Whether the last step's gradient was finite, so that its update was made.
-
-        A scalar on the device where the host does not look at it; the weights are spoilt then if it is False.
-        """
+        """As `contracts.engine.Engine.made_update`."""
         return self._finite
 
     def find_nonfinite(self) -> list[str]:
@@ -141,14 +139,25 @@ class BaseEngine(ABC):
                 found[name] = None
 
         hooks = [each.register_hook(partial(look, name)) for name, each in self._named.items() if each.requires_grad]
-        again, scaler = self._left_out, self.loss_scaler()
-        self._consumed = again.consumed
-        if scaler is not None:
-            scaler.cur_scale = again.loss_scale
-        self.train_step(iter(again.batches), lr=0.0)
+        self._repeat(self._left_out)
         for hook in hooks:
             hook.remove()
         return list(found)
+
+    def find_source(self) -> str:
+        """What first gave a number that is not finite, in words: see `contracts.engine.Engine`. Collective."""
+        with looking(self.model) as found:
+            loss = self._repeat(self._left_out or self._began)
+        if not found and not bool(loss.isfinite()):
+            return f"{self._criterion.reference.owner} makes of finite results of the model"
+        return "".join(found)
+
+    def _repeat(self, began: _Began) -> Tensor:
+        """Make a step again. Nothing can be trained or saved afterwards. Collective."""
+        self._consumed, scaler = began.consumed, self.loss_scaler()
+        if scaler is not None:
+            scaler.cur_scale = began.loss_scale
+        return self.train_step(iter(began.batches), lr=0.0)
 
     def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
         """This rank's loss of each batch, without dropout and auxiliary losses: scalars on the device.
