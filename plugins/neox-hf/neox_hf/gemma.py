@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from neox_core.errors import ConfigError
 from neox_hf.common import demand, needed
 from neox_hf.llama import Llama
 from neox_hf.rope import rope_config, rope_keys
-from neox_hf.windows import FULL, SLIDING, layer_types, read_types, width_of, window_keys
+from neox_hf.windows import FULL, SLIDING, layer_types, read_types, read_width, whole, width_of, window_keys
 
 if TYPE_CHECKING:
     from neox_gpt.api import GPTPlan
@@ -44,26 +44,36 @@ class Gemma2(Llama):
     )
     caps: ClassVar[tuple[float | None, float | None]] = (50.0, 30.0)
     period = 2
+    periods: ClassVar[tuple[str, ...]] = ()
+    """Keys by which config.json says another period."""
 
     def more_keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
         if config.get("use_bidirectional_attention"):
             raise ConfigError("config.json: use_bidirectional_attention, and decoders see what is before a token")
-        for key in ("sliding_window_pattern", "_sliding_window_pattern"):
-            demand(config, key, self.period, None)
         config.get("hidden_act")  # older files have the activation by this name too, and transformers ignores it
-        layers = needed(config, "num_hidden_layers")
-        default = [SLIDING if (layer + 1) % self.period else FULL for layer in range(layers)]
         scale = float(config.get("query_pre_attn_scalar", 256))
         keys: dict[str, Any] = {
             "attention-multiplier": scale**-0.5,
             "embedding-multiplier": needed(config, "hidden_size") ** 0.5,
             "attention-softcap": config.get("attn_logit_softcapping", self.caps[0]),
             "logit-softcap": config.get("final_logit_softcapping", self.caps[1]),
-            **window_keys(config.get("sliding_window", 4096), read_types(config, default)),
+            **window_keys(read_width(config, 4096), self.types(config)),
         }
         if "head_dim" not in config:
             raise ConfigError("config.json: head_dim is missing")
         return {key: value for key, value in keys.items() if value is not None}
+
+    def types(self, config: Mapping[str, Any]) -> Sequence[str]:
+        """The type of each layer: every `period`-th sees all tokens, where config.json does not list them."""
+        layers, period = needed(config, "num_hidden_layers"), self.period
+        written = read_types(config, [FULL] * layers) if config.get("layer_types") is not None else None
+        for key in ("sliding_window_pattern", "_sliding_window_pattern"):
+            if (each := config.get(key)) is not None and written is None:
+                if key not in self.periods:
+                    demand(config, key, period)
+                elif (period := whole(key, each)) < 1:
+                    raise ConfigError(f"config.json: {key} is {each}, and has to be 1 or more")
+        return [SLIDING if (layer + 1) % period else FULL for layer in range(layers)] if written is None else written
 
     def more_config(self, model: GPTPlan) -> dict[str, Any]:
         if model.embedding_multiplier != model.hidden_size**0.5:
@@ -89,10 +99,13 @@ class Gemma3(Gemma2):
     has: ClassVar[tuple[str, ...]] = (*Gemma2.has, "qk_norm")
     caps: ClassVar[tuple[float | None, float | None]] = (None, None)
     period = 6
+    periods: ClassVar[tuple[str, ...]] = ("sliding_window_pattern",)
 
     def positions(self, config: Mapping[str, Any]) -> dict[str, Any]:
         written = config.get("rope_parameters") or {}
-        if not {FULL, SLIDING} & set(written):  # the older spelling
+        if not isinstance(written, dict) or set(written) - {FULL, SLIDING}:
+            raise ConfigError("config.json: rope_parameters has something else than the two kinds of layers")
+        if not written:  # the older spelling
             base = config.get("rope_local_base_freq", 10000.0)
             keys = rope_keys({"rope_theta": 1e6, **_only(config, "rope_theta", "rope_scaling")}, 1.0)
         else:
@@ -103,9 +116,7 @@ class Gemma3(Gemma2):
             if "rotary-scaling" in in_windows or in_windows["rotary-pct"] != 1.0:
                 raise ConfigError("config.json: scaled rotary positions in windows, which neox does not have")
             keys = rope_keys({"rope_theta": 1e6}, 1.0, written.get(FULL) or {})
-        types = config.get("layer_types")
-        windows = types is None or SLIDING in types
-        return {**keys, "rotary-emb-base-in-windows": float(base)} if windows else keys
+        return {**keys, "rotary-emb-base-in-windows": float(base)} if SLIDING in self.types(config) else keys
 
     def positions_out(self, model: GPTPlan, position: Mapping[str, Any]) -> dict[str, Any]:
         full = rope_config(model, position)

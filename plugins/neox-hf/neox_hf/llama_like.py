@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from neox_core.errors import ConfigError
 from neox_hf.common import needed
 from neox_hf.llama import Llama
-from neox_hf.windows import FULL, SLIDING, layer_types, read_types, width_of, window_keys
+from neox_hf.windows import FULL, SLIDING, layer_types, read_types, read_width, whole, width_of, window_keys
 
 if TYPE_CHECKING:
     from neox_gpt.api import GPTPlan
@@ -23,9 +24,15 @@ class Qwen2(Llama):
     has: ClassVar[tuple[str, ...]] = (*Llama.has, "windows", "attention_output_bias")
 
     def more_keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        width = config.get("sliding_window", 4096) if config.get("use_sliding_window", False) else None
-        first, layers = config.get("max_window_layers", 28), needed(config, "num_hidden_layers")
-        default = [SLIDING if width is not None and layer >= first else FULL for layer in range(layers)]
+        on, width = config.get("use_sliding_window", False), read_width(config, 4096)
+        if not isinstance(on, bool):
+            raise ConfigError(f"config.json: use_sliding_window is {on!r}, and neither true nor false")
+        width = width if on else None  # files of models without a window have a width too
+        first = whole("max_window_layers", config.get("max_window_layers", 28))
+        default = [
+            SLIDING if width is not None and layer >= first else FULL
+            for layer in range(needed(config, "num_hidden_layers"))
+        ]
         return window_keys(width, read_types(config, default))
 
     def more_config(self, model: GPTPlan) -> dict[str, Any]:

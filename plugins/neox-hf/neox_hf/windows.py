@@ -15,7 +15,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 def window_keys(width: int | None, layer_types: Sequence[str]) -> dict[str, Any]:
     """width: tokens that one sees, itself among them. Raises ConfigError for layers of another kind."""
-    other = sorted(set(layer_types) - {FULL, SLIDING})
+    other = [each for each in layer_types if each not in (FULL, SLIDING)]
     if other:
         raise ConfigError(f"config.json: layer_types has {other[0]!r}, which this version of neox does not have")
     if SLIDING not in layer_types:
@@ -36,6 +36,19 @@ def layer_types(model: GPTPlan) -> list[str]:
 def width_of(model: GPTPlan) -> int | None:
     """Tokens that one sees in layers with a window, itself among them."""
     return next((width + 1 for width in model.windows or () if width is not None), None)
+
+
+def read_width(config: Mapping[str, Any], otherwise: int) -> int | None:
+    """`sliding_window` of a config.json. Raises ConfigError where it is no number of tokens."""
+    width = config.get("sliding_window", otherwise)
+    return None if width is None else whole("sliding_window", width)
+
+
+def whole(key: str, value: Any) -> int:
+    """A value of config.json that has to be a whole number. Raises ConfigError for any other."""
+    if type(value) is not int:
+        raise ConfigError(f"config.json: {key} is {value!r}, and not a whole number")
+    return value
 
 
 def read_types(config: Mapping[str, Any], otherwise: Sequence[str]) -> Sequence[str]:

@@ -307,7 +307,6 @@ def test_the_format_hf_starts_a_run_from_the_same_weights(imported: Imported, tm
         ("llama", {"pretraining_tp": 2}, "pretraining_tp is not understood"),
         ("qwen3", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types has 'chunked_attention'"),
         ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
-        ("gemma3_text", {"sliding_window_pattern": 5, "head_dim": 16}, "sliding_window_pattern is 5"),
         ("gpt_neox", {"num_hidden_layers": None}, "num_hidden_layers is missing"),
         ("olmo2", {"qk_layernorm": False}, "qk_layernorm is not understood"),
     ],
