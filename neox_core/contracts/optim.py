@@ -99,14 +99,14 @@ class AveragingOptimizer(Protocol):
 class ScheduleShape:
     """Peak and floor of the learning rate; lengths in optimizer steps.
 
-    * warmup_steps: length of the linear ramp from 0.
+    * warmup_steps: length of the linear ramp from 0, which may end within a step.
     * decay_steps: the step at which the decay ends, including the warm-up.
     * total_steps: length of the run.
     """
 
     peak_lr: float
     min_lr: float
-    warmup_steps: int
+    warmup_steps: float
     decay_steps: int
     total_steps: int
 

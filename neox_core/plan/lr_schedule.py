@@ -20,7 +20,7 @@ def schedule_shape(config: Config) -> ScheduleShape:
     return ScheduleShape(
         peak_lr=optimizer.settings.lr,
         min_lr=rate.min_lr,
-        warmup_steps=round(rate.warmup * decay_steps),
+        warmup_steps=round(rate.warmup * decay_steps, 9),  # 29.0 where the share is 0.29
         decay_steps=decay_steps,
         total_steps=total_steps,
     )
@@ -41,7 +41,7 @@ def comes_with_optimizer(config: Config) -> bool:
 
 def _with_lengths(chosen: Chosen, shape: ScheduleShape) -> Chosen:
     """`warmup` and `lr-decay-iters` under DeepSpeed's names, as far as the scheduler has them."""
-    lengths = {"warmup_num_steps": max(1, shape.warmup_steps), "total_num_steps": shape.decay_steps}
+    lengths = {"warmup_num_steps": max(1, int(shape.warmup_steps)), "total_num_steps": shape.decay_steps}
     known = {name: value for name, value in lengths.items() if hasattr(chosen.settings, name)}
     return evolve(chosen, settings=evolve(chosen.settings, **known))
 

@@ -193,7 +193,7 @@ class OptimPlan:
     schedule: ComponentRef = field(metadata=of(kind=("scheduler", "lr schedule"), apart=SCHEDULE))
     lr: float = field(metadata=of("optimizer.params.lr", apart=SCHEDULE))
     min_lr: float = field(metadata=of("min_lr", apart=SCHEDULE))
-    warmup_steps: int = field(metadata=of(derived="warmup x the steps of the decay", apart=SCHEDULE))
+    warmup_steps: float = field(metadata=of(derived="warmup x the steps of the decay", apart=SCHEDULE))
     decay_steps: int = field(metadata=of("lr_decay_iters", derived="train-iters", apart=SCHEDULE))
     weight_decay: float = field(metadata=of("optimizer.params.weight_decay", "weight_decay", apart=SETTING))
     gradient_clipping: float

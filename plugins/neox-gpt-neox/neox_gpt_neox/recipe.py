@@ -55,7 +55,7 @@ def translate_recipe(work: Rewriting, mark: str) -> None:
     steps = [_extra_args, _others, _llama_mlp, _no_hosts, translate_epochs, _decay, _warmup, _saves]
     if mark:
         assume(work, mark)
-        steps += [_cosine, _part_of_a_step, _hosts, _unread, _vocabulary]
+        steps += [_cosine, _within_a_step, _hosts, _unread, _vocabulary]
         steps.append(_experts if _is(work.value("moe_num_experts"), 2) else _width)
     for step in steps:
         step(work)
@@ -234,11 +234,12 @@ def _cosine(work: Rewriting) -> None:
         work.note("lr_decay_iters", said)
 
 
-def _part_of_a_step(work: Rewriting) -> None:
-    """A warm-up that ends within a step, in GPT-NeoX; one shorter than a step starts above the peak there."""
+def _within_a_step(work: Rewriting) -> None:
+    """A warm-up shorter than a step starts above the peak in GPT-NeoX."""
     end, share = work.value("lr_decay_iters") or work.value("train_iters"), work.value("warmup")
-    if isinstance(share, float) and 0 < share <= 1 and _is(end, 1) and abs(share * end - round(share * end)) > 1e-6:
-        work.note("warmup", f"GPT-NeoX's lasts {share * end:g} steps, and this one {round(share * end)}")
+    if isinstance(share, float) and _is(end, 1) and 1e-6 < share * end < 1:
+        above = f"{1 / (share * end):g} times it"
+        work.note("warmup", f"lasts {share * end:g} steps: the first update has the peak, and in GPT-NeoX {above}")
 
 
 def _warmup(work: Rewriting) -> None:

@@ -115,11 +115,13 @@ def test_a_cosine_that_ends_before_the_run_is_noted_of_gpt_neox_alone(read: Any)
     assert said("train_iters: 100\nlr_decay_style: linear\nlr_decay_iters: 90") == []
 
 
-def test_a_warmup_that_ends_within_a_step_is_noted(read: Any) -> None:
+def test_a_warmup_within_the_first_step_is_noted(read: Any) -> None:
     def said(written: str) -> list[str]:
         return [each.message for each in read(written)[1] if each.key == "warmup"]
 
-    assert said("train_iters: 20\nwarmup: 0.13") == ["GPT-NeoX's lasts 2.6 steps, and this one 3"]
+    at_once = "lasts 0.2 steps: the first update has the peak, and in GPT-NeoX 5 times it"
+    assert said("train_iters: 20\nwarmup: 0.01") == [at_once]
+    assert said("train_iters: 20\nwarmup: 0.13") == []
     assert said("train_iters: 143000\nwarmup: 0.01") == []
 
 

@@ -16,15 +16,18 @@ Decay = Callable[[float], float]
 
 
 def ramp(shape: ScheduleShape, step: int) -> float | None:
-    """The rate in the warm-up, None after it. The first two updates have the same rate, and none has 0."""
+    """The rate in the warm-up, None after it. The first two updates have the same rate, and none has 0.
+
+    A warm-up of less than a step begins at the peak, where GPT-NeoX's begins above it.
+    """
     if shape.warmup_steps and step <= shape.warmup_steps:
-        return shape.peak_lr * max(1, step) / shape.warmup_steps
+        return shape.peak_lr * min(1.0, max(1, step) / shape.warmup_steps)
     return None
 
 
 def passed(shape: ScheduleShape, step: int) -> float:
     """Steps after the warm-up, next to those between it and `decay_steps`: 0 or more."""
-    return (step - shape.warmup_steps) / max(1, shape.decay_steps - shape.warmup_steps)
+    return (step - shape.warmup_steps) / (shape.decay_steps - shape.warmup_steps or 1)
 
 
 @frozen

@@ -31,7 +31,7 @@ def rates(name: str, shape: ScheduleShape, **settings: Any) -> Any:
 
 
 def at(
-    name: str, step: int, warmup: int = 0, decay: int = 100, floor: float = 0.0, peak: float = 2.0, **settings: Any
+    name: str, step: int, warmup: float = 0, decay: int = 100, floor: float = 0.0, peak: float = 2.0, **settings: Any
 ) -> float:
     shape = ScheduleShape(peak_lr=peak, min_lr=floor, warmup_steps=warmup, decay_steps=decay, total_steps=decay)
     rate: float = rates(name, shape, **settings)(step)
@@ -128,6 +128,25 @@ def test_wsd_is_flat_until_its_last_steps(style: str, half: float) -> None:
 def test_wsd_falls_over_what_the_warmup_leaves() -> None:
     found = [at("wsd", step, 60, lr_wsd_decay_fraction=0.9) for step in (60, 70, 100)]
     assert found == pytest.approx([2.0, 1.5, 0.0])
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_warmup_may_end_within_a_step(version: int) -> None:
+    """AnnealingLR.get_lr of GPT-NeoX ea7aefd8 and, with 1, of GPT-NeoX 1, whose warm-up is a float, by hand."""
+    warmup, end, peak = 2.6, 20, 2.0
+    ramp = {2: [max(1, step) * peak / warmup for step in (0, 1, 2)], 1: [step * peak / warmup for step in (0, 1, 2)]}
+    passed = {
+        2: [(step - warmup) / (end - warmup) for step in (3, 11, 19)],
+        1: [(step - warmup) / end for step in (3, 11)],
+    }
+    shape = ScheduleShape(peak_lr=peak, min_lr=0.0, warmup_steps=warmup, decay_steps=end, total_steps=end)
+    found = rates("linear", shape, lr_decay_version=version)
+    assert [found(step) for step in (0, 1, 2)] == pytest.approx(ramp[version])
+    wanted = [peak * (1 - each) for each in passed[version]]
+    assert [found(step) for step in (3, 11, 19)][: len(wanted)] == pytest.approx(wanted)
+    assert at("cosine", 0, 0.2) == 2.0
+    assert at("cosine", 1, 0.2) == pytest.approx(1 + math.cos(math.pi * 0.8 / 99.8))
+    assert at("linear", 100, 99.5) == pytest.approx(0.0)
 
 
 def test_inverse_square_root() -> None:

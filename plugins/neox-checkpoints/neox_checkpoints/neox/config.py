@@ -303,9 +303,7 @@ def _training(model: Mapping[str, Any], facts: Facts, out: Written) -> None:
         end = scheduler["end_iter"]
         rises = scheduler["decay_style"] == "cosine" and end < out.keys.get("train-iters", 0)
         out.put("lr_decay_iters", end, "the rate is then min-lr; GPT-NeoX's cosine rises again" if rises else "")
-        warm = scheduler["warmup_iter"]
-        whole = warm == round(warm)
-        out.put("warmup", warm / end, "" if whole else f"GPT-NeoX's lasts {warm:g} steps, and this one {round(warm)}")
+        out.put("warmup", scheduler["warmup_iter"] / end)
     params.pop("weight_decay", None)
     out.put("optimizer", {"type": name, "params": params})
     if name != "SM3":
