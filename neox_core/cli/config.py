@@ -69,7 +69,7 @@ def size_in_words(resolved: Resolved) -> str:
 
 
 def _exports_in_words(resolved: Resolved) -> str:
-    found = exports(resolved.plan.model, resolved.catalog.registry)
+    found = exports(resolved.plan.model, resolved.config, resolved.catalog.registry)
     fits = [name for name, reason in found.items() if not reason]
     if fits:
         return f"exports as {', '.join(fits)}"

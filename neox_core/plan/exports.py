@@ -1,12 +1,17 @@
 """Which families of published checkpoints a planned model can be exported as."""
 
+from neox_core.config.schema.structure import Config
 from neox_core.errors import ConfigError
 from neox_core.hooks.registry import Registry
 from neox_core.plan.runfile import ModelPlan
 
 
-def exports(model: ModelPlan, registry: Registry) -> dict[str, str]:
+def exports(model: ModelPlan, config: Config, registry: Registry) -> dict[str, str]:
     """Family -> why the model cannot be exported as it, "" where it can."""
+    try:
+        model = model.exported(config)
+    except ConfigError as error:
+        return {"an export": error.message}
     found = {}
     for entry in (each for each in registry.entries() if each.definition.exports):
         missing = entry.component.missing()

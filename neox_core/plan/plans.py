@@ -89,6 +89,10 @@ class ModelPlan:
         """
         return {"num-layers": model.get("num_layers"), "padded-vocab-size": model.get("padded_vocab_size")}
 
+    def exported(self, config: Any) -> "ModelPlan":
+        """The model that an export of a run has. config: of the plan. Raises ConfigError where there can be none."""
+        return self
+
     def adds(self, name: str) -> bool:
         """Whether `finetune` may start with a parameter, by its name, that the loaded checkpoint does not have."""
         return False

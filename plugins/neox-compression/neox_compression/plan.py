@@ -50,7 +50,8 @@ def added_size(linear: LinearShape, settings: CompressionSettings) -> ChangeSize
     if SNIP in groups:
         shapes |= dict.fromkeys(SNIP_NAMES, (linear.outputs, linear.inputs))
         split |= dict.fromkeys(SNIP_NAMES, 0 if linear.split == "outputs" else 1)
-    return ChangeSize(shapes, split)
+    kept = next((each.ratio for each in own if each.shrinks), None)
+    return ChangeSize(shapes, split, "activation_quantization" not in groups, kept)
 
 
 def groups_of(name: str, settings: CompressionSettings) -> dict[str, Any]:

@@ -42,7 +42,8 @@ def test_related_modules_shrink(
     activation: str,
 ) -> None:
     """The smaller model has the shapes of what stays, and computes what the whole one does with its zeros."""
-    plan = resolve(*pruned(method, 0.3), f"activation={activation}", "intermediate-size=40").plan
+    resolved = resolve(*pruned(method, 0.3), f"activation={activation}", "intermediate-size=40")
+    plan = resolved.plan
     checkpoint = trained(plan)
     reader, weights = FoldedReader(checkpoint, plan.model), folded(plan, checkpoint)
     sides = 2 if activation == "swiglu" else 1
@@ -56,6 +57,7 @@ def test_related_modules_shrink(
         assert shapes[f"layers.{layer}.attention.output.weight"] == (32, 2 * 8)
     own = reader.plan
     assert (own.num_attention_heads, own.head_dim, own.intermediate_size) == (2, 8, 12)
+    assert plan.model.exported(resolved.config) == own  # as told before the start
     whole = build_model(plan.model, 64, context, read_weights(checkpoint)).eval()
     small = build_model(own, 64, context, weights).eval()
     with torch.no_grad():

@@ -12,6 +12,7 @@ from torch import Tensor
 from neox_core.checkpoint.read import read_weights
 from neox_core.errors import ConfigError, NeoxError
 from neox_core.parallel.context import BuildContext
+from neox_core.plan.exports import exports
 
 TOKENS = torch.arange(64).view(4, 16)
 AT = "compression_training"
@@ -239,3 +240,23 @@ def test_what_an_export_will_not_have_is_noted_before_the_start(resolve: Callabl
     (heads,) = noted(*on("head_pruning", HEADS, "num_heads: 4"))
     assert heads.startswith("leaves fewer heads of the same width in an export")
     assert not noted(*on("head_pruning", "g: {modules: [attention.output]}", "num_heads: 4"))
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        ((), ""),
+        (on("row_pruning", "g: {modules: [mlp.up], related_modules: [[mlp.down]]}"), ""),
+        (on("head_pruning", "g: {modules: [attention.output]}", "num_heads: 4"), ""),
+        (on("head_pruning", HEADS, "num_heads: 4"), "head-dim is something that this family"),
+        (on("activation_quantization", "g: {}"), "cannot be folded into the weights of layers.0.attention.qkv"),
+    ],
+)
+def test_the_families_of_a_check_are_those_of_the_export(
+    resolve: Callable[..., Any], sets: tuple[str, ...], said: str
+) -> None:
+    """GPT-NeoX's has no head width of its own, so none for fewer heads of the same width."""
+    resolved = resolve(*sets, "pos-emb=rotary", "norm=layernorm")
+    found = exports(resolved.plan.model, resolved.config, resolved.catalog.registry)
+    assert said in found.get("gpt_neox", found.get("an export", ""))
+    assert bool(found.get("gpt_neox", "nothing")) == bool(said)

@@ -36,10 +36,14 @@ class ChangeSize:
 
     * shapes: of each parameter that the change adds to the whole layer, by name.
     * split: the dimension along which tensor parallelism splits a parameter, by name. Every rank has all of the others.
+    * folds: whether `LinearChange.folded` will give a weight.
+    * keeps: the share of the layer's units that an export has, rounded up, see `LinearChange.kept`; None: all.
     """
 
     shapes: Mapping[str, tuple[int, ...]] = field(factory=dict)
     split: Mapping[str, int] = field(factory=dict)
+    folds: bool = True
+    keeps: float | None = None
 
 
 class ModelChange(Protocol):

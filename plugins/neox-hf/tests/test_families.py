@@ -148,7 +148,7 @@ QUICKSTART = Path(__file__).parents[3] / "configs/quickstart.yml"
 
 def test_the_model_of_the_quick_start_has_a_family() -> None:
     resolved = prepare_run([QUICKSTART], catalog=load_plugins(), start=False)
-    found = exports(resolved.plan.model, resolved.catalog.registry)
+    found = exports(resolved.plan.model, resolved.config, resolved.catalog.registry)
     assert [name for name, reason in found.items() if not reason] == ["neox"]
 
 

@@ -202,6 +202,11 @@ class GPTPlan(ModelPlan):
 
         return DecoderRow(*parts)
 
+    def exported(self, config: Any) -> "GPTPlan":
+        from neox_gpt.config.left_out import exported_plan
+
+        return exported_plan(self, config) if self.changes else self
+
     def adds(self, name: str) -> bool:
         return bool(self.changes) and ADDED in name
 
