@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SHAPES = (
     ScheduleShape(peak_lr=1e-3, min_lr=0.0, warmup_steps=0, decay_steps=100, total_steps=100),
     ScheduleShape(peak_lr=1e-3, min_lr=1e-4, warmup_steps=10, decay_steps=100, total_steps=100),
+    ScheduleShape(peak_lr=1e-3, min_lr=0.0, warmup_steps=20.9, decay_steps=100, total_steps=100),
     ScheduleShape(peak_lr=0.5, min_lr=0.5, warmup_steps=3, decay_steps=50, total_steps=80),
     ScheduleShape(peak_lr=2e-4, min_lr=0.0, warmup_steps=60, decay_steps=80, total_steps=200),
     ScheduleShape(peak_lr=1e-3, min_lr=0.0, warmup_steps=1, decay_steps=1, total_steps=1),
@@ -77,10 +78,10 @@ def _check_options(schedule: Any, another: Any, steps: range) -> None:
 
 def _check_curve(make: Callable[[], LRSchedule], shape: ScheduleShape) -> None:
     rates = _rates(make, shape)
-    warmup, peak, slack = shape.warmup_steps, shape.peak_lr, 1e-9 * shape.peak_lr
+    warmup, peak, slack = math.ceil(shape.warmup_steps), shape.peak_lr, 1e-9 * shape.peak_lr
     hold(all(rate <= peak + slack for rate in rates), "never above peak_lr")
     first = 1 if warmup and rates[0] else 0
-    ramp = [peak * max(first, step) / warmup for step in range(warmup)]
+    ramp = [peak * max(first, step) / shape.warmup_steps for step in range(warmup)]
     straight = all(abs(rate - right) <= slack for rate, right in zip(rates, ramp, strict=False))
     hold(straight, "a straight ramp over warmup_steps, from 0 or from the rate of step 1")
     hold(abs(rates[warmup] - peak) <= 0.05 * peak, "continuous at the end of the warm-up: it begins at peak_lr")
