@@ -78,6 +78,7 @@ def write_plan(files: tuple[str, ...], save: Path, folder: Path, catalog: Any) -
     tokenizer = JSON if json_of_hf else BPE
     sets = [*SMALL.split(), *tokenizer.format(folder).split(), *RECIPES[files]]
     sets += [f"data-path={folder}/tokens", f"save={save}", f"load={save}"]
+    sets += [f"tensorboard-dir={folder}/tensorboard", f"log-dir={folder}/logs"]
     plan = prepare_run(written(files, folder), sets, catalog=catalog, machine=Machine(0, 1), resume=None).plan
     assert (plan.checkpoint.resume, plan.train.train_iters) == ("auto", 20)
     write_runfile(plan, save / "run.json")

@@ -118,7 +118,7 @@ def slots_of(config: Config) -> Look:
         if errors(problems):
             raise ProblemsError(problems)
         slots = tuple((host.name, slot) for host in shape.hosts for slot in host.devices)
-        return found and (found.st_mtime_ns, found.st_size, found.st_ino), slots
+        return (found.st_mtime_ns, found.st_size, found.st_ino) if found else (), slots
 
     return look
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neox_elasticity.command import _read, slots_of
 from neox_elasticity.members import Sizes, Team, WholeHosts, change, choose, lost_slots
 from neox_elasticity.record import FILE, Record, last_mark, restarts_now
 from neox_elasticity.supervise import Elastic
@@ -251,6 +252,13 @@ data-path: none
 optimizer: {type: Adam, params: {lr: 1.0e-3}}
 elasticity: {enabled: true, max_train_batch_size: 30, micro_batch_sizes: [2, 3]}
 """
+
+
+def test_without_a_hostfile_the_slots_are_those_of_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "run.yml").write_text(CONFIG)
+    look = slots_of(_read((tmp_path / "run.yml",), ("num_gpus=3",)))
+    run, teams = supervisor(tmp_path, look, 0)
+    assert (run.run(), teams) == (0, [3])
 
 
 ALONE = ("elasticity.enabled=false", "max-restarts=1", "train_batch_size=4")
