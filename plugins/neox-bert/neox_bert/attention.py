@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from neox_gpt.api import PLAIN, Attention, Scope, attention_site, drop_probabilities
+from neox_gpt.api import PLAIN, Attention, Request, Scope, attention_site, blocked_attention, drop_probabilities
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class Bidirectional(Attention):
-    """[batch, seq, hidden] -> [batch, seq, hidden]; tokens of one document in the sample see each other.
+    """[batch, seq, hidden] -> [batch, seq, hidden]; tokens of one document in the sample see each other, or in a layer
+    with a sparse layout those in the blocks that it names.
 
     Parameters and their places are those of causal attention.
     """
@@ -32,6 +33,20 @@ class Bidirectional(Attention):
         layer: int = 0,
     ) -> Tensor:
         documents, seq = scope.documents, query.shape[2]
+        blocks = scope.tables.get(layer) if scope.tables else None
+        if blocks is not None:
+            request = Request(
+                scale=self.scale,
+                bias_of=bias_of,
+                prepared=scope.prepared,
+                first_head=self.first_head,
+                documents=documents,
+                dropout=self.dropout,
+                keys=scope.keys,
+                site=attention_site(layer),
+                blocks=blocks,
+            )
+            return blocked_attention(query, key, value, request)
         seen = None if documents is None else (documents[:, :, None] == documents[:, None, :])[:, None]
         make = None if bias_of is None else bias_of(scope.prepared)
         bias = None

@@ -38,8 +38,6 @@ def encoder_problems(config: Any) -> Iterator[Problem]:
             yield config.problem("is for samples of several documents, which an encoder does not get", key, "remove it")
     if config.value("sample_prompt") is not None:
         yield config.problem("an encoder does not continue a text", "sample_prompt", "remove it")
-    if config.components("sparse layout"):
-        yield config.problem("has layouts of a decoder", "sparsity", "set sparsity: none")
     if config.value("tokenizer_type") is None:
         for name in SPECIAL:
             if config.value(f"{name}_token_id") is None:

@@ -1,7 +1,7 @@
 """What an encoder says on the host: a decoder's plan and size, with the parts that it has beside them."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve, field, fields, frozen
 from neox_gpt.api import DecoderSize, GPTPlan, GPTPlanner, MixerShape, MixerSize
@@ -25,6 +25,8 @@ class BertPlan(GPTPlan):
     """An encoder. binary_head: what learns pairs, see `model.Transform`. special: the ids of the tokens of
     `section.SPECIAL`; None: those that the tokenizer has.
     """
+
+    causal: ClassVar[bool] = False
 
     num_tokentypes: int
     binary_head: bool = field(metadata=of("sentence_pairs"))

@@ -30,6 +30,7 @@ from neox_gpt.sparse_contracts import LayoutShape, SparseKernel, SparseLayout, S
 if TYPE_CHECKING:
     from neox_gpt.architecture import GPTArchitecture
     from neox_gpt.attention.attention import Attention
+    from neox_gpt.attention.blocked import blocked_attention
     from neox_gpt.attention.cache import DecodingCache
     from neox_gpt.attention.flex import TILE, flex_by, tile_lists
     from neox_gpt.attention.scores import Request
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from neox_gpt.build import build_decoder_stage, build_model, build_on_meta, parameter_shapes
     from neox_gpt.changes import LinearChange
     from neox_gpt.config.assemble import gpt_plan, linear_layers, weight_type
+    from neox_gpt.config.mixers import is_causal
     from neox_gpt.config.planner import GPTPlanner
     from neox_gpt.config.size import DecoderSize
     from neox_gpt.dropout import attention_site, drop_probabilities, site_keys
@@ -78,12 +80,14 @@ _HEAVY = {
     "Teacher": "teacher",
     "attention_site": "dropout",
     "attention_size": "attention.size",
+    "blocked_attention": "attention.blocked",
     "build_decoder_stage": "build",
     "build_model": "build",
     "build_on_meta": "build",
     "drop_probabilities": "dropout",
     "flex_by": "attention.flex",
     "gpt_plan": "config.assemble",
+    "is_causal": "config.mixers",
     "linear": "matmul",
     "linear_layers": "config.assemble",
     "load_run": "loaded",
@@ -142,6 +146,7 @@ __all__ = [
     "Teacher",
     "attention_site",
     "attention_size",
+    "blocked_attention",
     "build_decoder_stage",
     "build_model",
     "build_on_meta",
@@ -149,6 +154,7 @@ __all__ = [
     "flex_by",
     "gpt_plan",
     "gpt_plan_in",
+    "is_causal",
     "linear",
     "linear_layers",
     "load_run",

@@ -18,7 +18,7 @@ class LayoutShape:
     * num_heads: attention heads of the whole model.
     * layer: index of the layer, from 0.
     * seed: seed of the run.
-    * causal: no token attends to later tokens, as in every model that neox trains.
+    * causal: no token attends to later tokens, as in a decoder.
     """
 
     num_blocks: int
@@ -32,7 +32,7 @@ class SparseLayout(Protocol):
     """`target(shape: LayoutShape, settings) -> bool [heads, query blocks, key blocks]`, on the CPU.
 
     * True where a block of queries attends to a block of keys. Lower triangular where the shape is causal; the code
-      that computes attention masks within a block on the diagonal.
+      that computes attention then masks within a block on the diagonal. Elsewhere a token attends to all of a block.
     * It is a pure function of its arguments: random blocks follow from (seed, layer, head), and it does not use torch's
       own generator.
     * The settings have `block`, the side of a block in tokens.

@@ -107,6 +107,48 @@ def test_equals_dense_attention(
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("density", [0.2, 0.7, 1.0])
+@pytest.mark.parametrize(
+    ("heads", "key_heads", "seq", "dim", "block"),
+    [(4, 4, 64, 8, 16), (4, 2, 100, 16, 16), (2, 1, 37, 5, 4), (3, 3, 50, 32, 1)],
+)
+@pytest.mark.parametrize("filled_up", [False, True])
+def test_of_tokens_on_both_sides_it_equals_dense_attention(
+    density: float, heads: int, key_heads: int, seq: int, dim: int, block: int, filled_up: bool
+) -> None:
+    """With the last tokens of a sample in a document of their own, and a bias that tells before from after."""
+    blocks = -(-seq // block)
+    layout = torch.rand(heads, blocks, blocks, generator=torch.Generator().manual_seed(9)) < density
+    if density == 0.7:  # in groups of rows
+        layout |= torch.eye(blocks, dtype=torch.bool)
+    inputs = draw(heads, key_heads, seq, dim)
+    place = torch.arange(seq)
+    documents = (place[None] >= torch.tensor([[seq - 3], [seq // 2]])).long() if filled_up else None
+    slope = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
+    table = BlockTable(layout, block, causal=False)
+    request = Request(
+        dim**-0.5,
+        bias_of=lambda prepared: lambda head, query_at, key_at: prepared * (head + 1) * (key_at - query_at).double(),
+        prepared=slope,
+        documents=documents,
+        blocks=table,
+    )
+    made = blocked_attention(*inputs, request)
+    query, key, value = inputs
+    key, value = (each.repeat_interleave(heads // key_heads, 1) for each in (key, value))
+    seen = layout.repeat_interleave(block, 1).repeat_interleave(block, 2)[:, :seq, :seq].expand(2, -1, -1, -1)
+    assert torch.equal(table.seen(0, seq), seen[0])
+    if documents is not None:
+        seen = seen & (documents[:, :, None] == documents[:, None, :])[:, None]
+    bias = slope * (torch.arange(heads) + 1)[:, None, None] * (place - place[:, None])
+    scores = query @ key.mT / dim**0.5 + bias
+    wanted = torch.where(seen, scores.masked_fill(~seen, -1e30).softmax(-1), 0.0) @ value
+    torch.testing.assert_close(made, wanted, rtol=0, atol=1e-12)
+    grad = torch.randn(made.shape, generator=torch.Generator().manual_seed(1), dtype=made.dtype)
+    for one, other in zip(*(torch.autograd.grad(out, [*inputs, slope], grad) for out in (made, wanted)), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
 def test_fp32_is_within_1e_5_of_float64() -> None:
     layout = random_layout(4, 16, 0.4)
     inputs = draw(4, 4, 256, 64, torch.float32)

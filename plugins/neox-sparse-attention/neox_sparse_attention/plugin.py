@@ -2,7 +2,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from neox_core.api import Component, Problem, hookimpl
-from neox_sparse_attention.rules import RULES
+from neox_sparse_attention.rules import RULES, looks_where_the_model_does
 
 
 @hookimpl
@@ -54,8 +54,13 @@ def neox_kernels() -> list[Component]:
 
 @hookimpl
 def neox_check_config(config: Any) -> Iterator[Problem]:
-    for layout in config.components("sparse layout"):
-        if layout.entry.plugin.id == "neox-sparse-attention":
-            num_blocks = config.value("seq-length") // layout.settings.block
-            for rule in RULES:
-                yield from rule(layout.settings, num_blocks)
+    mine = [each for each in config.components("sparse layout") if each.entry.plugin.id == "neox-sparse-attention"]
+    if not mine:
+        return
+    from neox_gpt.api import is_causal  # more of neox-gpt than a list of plugins needs
+
+    causal, length = is_causal(config), config.value("seq-length")
+    for layout in mine:
+        yield from looks_where_the_model_does(layout.settings, causal=causal)
+        for rule in RULES:
+            yield from rule(layout.settings, length // layout.settings.block)

@@ -12,12 +12,16 @@ def _problem(key: str, message: str, hint: str = "") -> Problem:
     return Problem(message, f"{BLOCK}.{key}", hint)
 
 
-def looks_back(settings: Any, num_blocks: int) -> Iterator[Problem]:
-    """A decoder sees nothing ahead, so neither do its global blocks."""
-    if getattr(settings, "attention", "unidirectional") == "bidirectional":
+def looks_where_the_model_does(settings: Any, *, causal: bool) -> Iterator[Problem]:
+    """A decoder sees nothing ahead, so neither do its global blocks; an encoder sees both sides. causal: of the model."""
+    direction = getattr(settings, "attention", None)
+    if causal and direction == "bidirectional":
         yield _problem("attention", "a decoder cannot look ahead", "attention: unidirectional")
-    elif getattr(settings, "horizontal_global_attention", False):
+    elif causal and getattr(settings, "horizontal_global_attention", False):
         yield _problem("horizontal_global_attention", "needs attention: bidirectional, which no decoder has")
+    elif not causal and direction == "unidirectional":
+        message = "is unidirectional, and the tokens of an encoder see those after them too"
+        yield _problem("attention", message, "attention: bidirectional")
 
 
 def windows_hold_global_blocks(settings: Any, num_blocks: int) -> Iterator[Problem]:
@@ -70,4 +74,4 @@ def heads_differ(settings: Any, num_blocks: int) -> Iterator[Problem]:
         yield Problem(said, f"{BLOCK}.different_layout_per_head", severity="note")
 
 
-RULES = (heads_differ, looks_back, windows_hold_global_blocks, ranges_are_ranges, counts_fit)
+RULES = (heads_differ, windows_hold_global_blocks, ranges_are_ranges, counts_fit)

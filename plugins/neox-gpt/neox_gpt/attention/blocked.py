@@ -38,10 +38,14 @@ def blocked_attention(query: Tensor, key: Tensor, value: Tensor, request: Reques
     if table is None:
         raise ValueError("blocked attention needs a table")
     padding = -seq % table.block
-    if padding:  # keys behind the last query are seen by none
+    if padding:
         query, key, value = (F.pad(each, (0, 0, 0, padding)) for each in (query, key, value))
-        pair = request.documents, request.positions
-        documents, positions = (None if each is None else F.pad(each, (0, padding)) for each in pair)
+        documents, positions = request.documents, request.positions
+        if not table.causal and documents is None:
+            documents = torch.zeros(len(query), seq, dtype=torch.int64, device=query.device)
+        if documents is not None:  # no query that counts sees what is behind the last one
+            documents = F.pad(documents, (0, padding), value=-1)
+        positions = None if positions is None else F.pad(positions, (0, padding))
         request = evolve(request, documents=documents, positions=positions)
     request = evolve(request, blocks=table.first((seq + padding) // table.block))
     query, key = query.to(value.dtype), key.to(value.dtype)
@@ -189,7 +193,9 @@ class _Part:
             head, query_at, key_at = self.places(request)
             if request.positions is not None:
                 query_at, key_at = (request.positions[:, each] for each in (query_at, key_at))
-            found = of(head, query_at, key_at.minimum(query_at))  # it knows of no key ahead
+            if request.blocks is None or request.blocks.causal:
+                key_at = key_at.minimum(query_at)  # a bias may know of no key ahead
+            found = of(head, query_at, key_at)
             size = self.batch, self.rows.row.numel(), self.high, self.rows.column.shape[1] * self.block
             return found.expand(size)
 

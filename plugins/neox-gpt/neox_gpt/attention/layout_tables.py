@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def build_tables(plan: GPTPlan, context: BuildContext) -> dict[int, BlockTable]:
-    """By layer, the blocks that this rank's heads see; a layer that sees everything before it has none.
+    """By layer, the blocks that this rank's heads see; a layer that sees everything it may has none.
 
     Raises PluginError for a layout that cannot be loaded or that breaks its contract.
     """
@@ -32,7 +32,8 @@ def build_tables(plan: GPTPlan, context: BuildContext) -> dict[int, BlockTable]:
         layout, block = draw_layout(plan, layer, context.seed)
         before = latest.get(place)
         if before is None or not torch.equal(_different(before[0]), _different(layout)):  # most layers have the same
-            latest[place] = layout, BlockTable(layout[first : first + share], block, context.device)
+            part = layout[first : first + share]
+            latest[place] = layout, BlockTable(part, block, context.device, causal=plan.causal)
         tables[layer] = latest[place][1]
     return tables
 
@@ -43,11 +44,12 @@ def draw_layout(plan: GPTPlan, layer: int, seed: int) -> tuple[Tensor, int]:
     reference: ComponentRef = plan.layouts[place]  # type: ignore[index]  # this layer has one
     settings = reference.load()[1]
     blocks = plan.seq_length // settings.block
-    layout = reference.make(LayoutShape(blocks, plan.num_attention_heads, layer, seed))
+    layout = reference.make(LayoutShape(blocks, plan.num_attention_heads, layer, seed, plan.causal))
     wanted = (plan.num_attention_heads, blocks, blocks)
     fits = isinstance(layout, torch.Tensor) and layout.dtype == torch.bool and tuple(layout.shape) == wanted
-    if not fits or any(map(_ahead, _different(layout))):
-        raise reference.fault(f"makes no lower triangular layout of bool {list(wanted)}")
+    if not fits or (plan.causal and any(map(_ahead, _different(layout)))):
+        form = "lower triangular layout" if plan.causal else "layout"
+        raise reference.fault(f"makes no {form} of bool {list(wanted)}")
     return layout, settings.block
 
 

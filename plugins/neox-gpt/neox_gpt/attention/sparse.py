@@ -24,8 +24,8 @@ class Rows:
 
     head, row: [groups], row the first of its group; column: [groups, columns], the blocks that some row of the group
     sees. head counts those of the table, not of the model. diagonal: whether the last `tall` columns are the blocks of
-    the group's own queries, or none is. hidden: bool [groups, tall, some], which of the first columns a row does not
-    see; it sees all others, as far as they are not ahead.
+    the group's own queries, of which those ahead are not seen. hidden: bool [groups, tall, some], which of the first
+    columns a row does not see; it sees all others.
     """
 
     head: Tensor
@@ -49,17 +49,20 @@ class Rows:
 
 
 class BlockTable:
-    """A layout bool [heads, query blocks, key blocks], lower triangular, as lists; `block` in tokens.
+    """A layout bool [heads, query blocks, key blocks] as lists; `block` in tokens.
 
+    causal: the layout is lower triangular, and no token sees a later one; False: a token sees all of a block.
     What it holds goes with the number of blocks that are seen, once for heads that are alike.
     """
 
-    def __init__(self, layout: Tensor, block: int, device: torch.device | str = "cpu") -> None:
-        self.block, self.device = block, torch.device(device)
+    def __init__(
+        self, layout: Tensor, block: int, device: torch.device | str = "cpu", *, causal: bool = True
+    ) -> None:
+        self.block, self.device, self.causal = block, torch.device(device), causal
         self.num_heads, self.num_blocks, _ = layout.shape
         patterns, self._heads = _patterns(layout.cpu())
         self._seen = [_lists(each) for each in patterns]
-        self.rows = tuple(_group(patterns, self._heads, block, self.device))
+        self.rows = tuple(_group(patterns, self._heads, block, self.device, causal=causal))
         self._shorter: dict[int, BlockTable] = {}
         self._latest: tuple[int, Tensor] | None = None
 
@@ -76,7 +79,7 @@ class BlockTable:
             if len(self._shorter) == _SHORTER:
                 del self._shorter[next(iter(self._shorter))]
             layout = self._on_host(0, num_blocks)[:, :, :num_blocks]
-            self._shorter[num_blocks] = BlockTable(layout, self.block, self.device)
+            self._shorter[num_blocks] = BlockTable(layout, self.block, self.device, causal=self.causal)
         return self._shorter[num_blocks]
 
     def seen(self, first: int, total: int) -> Tensor:
@@ -85,7 +88,8 @@ class BlockTable:
         keys = torch.arange(total, device=self.device)
         start, end = first // self.block, -(-total // self.block)
         rows = self._row(start) if end == start + 1 else self._between(start, end)
-        return rows[:, queries // self.block - start][:, :, keys // self.block] & (keys <= queries[:, None])
+        seen = rows[:, queries // self.block - start][:, :, keys // self.block]
+        return seen & (keys <= queries[:, None]) if self.causal else seen
 
     def _row(self, row: int) -> Tensor:
         """Kept until another one is asked for: while text is generated, by every layer for every token of a block."""
@@ -128,7 +132,9 @@ def _patterns(layout: Tensor) -> tuple[list[Tensor], list[list[int]]]:
     return patterns, heads
 
 
-def _group(patterns: Sequence[Tensor], heads: Sequence[list[int]], block: int, device: torch.device) -> Iterator[Rows]:
+def _group(
+    patterns: Sequence[Tensor], heads: Sequence[list[int]], block: int, device: torch.device, *, causal: bool
+) -> Iterator[Rows]:
     """The groups of all heads by their shape; rows that see nothing are left out."""
     found: dict[tuple[int, int, int, bool], list[tuple[Tensor, ...]]] = defaultdict(list)
     blocks, height = patterns[0].shape[0], _height(patterns, block)
@@ -136,7 +142,7 @@ def _group(patterns: Sequence[Tensor], heads: Sequence[list[int]], block: int, d
     for pattern, of_heads in zip(patterns, heads, strict=True):
         head = torch.tensor(of_heads)
         for first, last, tall in ((0, whole, height), (whole, blocks, blocks - whole)):
-            for kind, row, column, hidden in _alike(pattern, first, last, tall) if first < last else ():
+            for kind, row, column, hidden in _alike(pattern, first, last, tall, causal) if first < last else ():
                 each = head.repeat_interleave(row.numel()), row.repeat(head.numel())
                 shape = (tall, *kind)
                 found[shape].append((*each, column.repeat(head.numel(), 1), hidden.repeat(head.numel(), 1, 1)))
@@ -162,20 +168,23 @@ def _height(patterns: Sequence[Tensor], block: int) -> int:
 
 
 def _alike(
-    pattern: Tensor, first: int, last: int, tall: int
+    pattern: Tensor, first: int, last: int, tall: int, causal: bool
 ) -> Iterator[tuple[tuple[int, int, bool], Tensor, Tensor, Tensor]]:
     """((columns, hidden ones, diagonal), row, column, hidden) of the groups of rows first to last, by their shape.
 
-    Columns that only some rows see come first; the group's own come last, where it sees all that are not ahead.
+    Columns that only some rows see come first. Of a causal pattern, the group's own come last, where it sees all that
+    are not ahead.
     """
     blocks = pattern.shape[1]
     cells = pattern[first:last].unflatten(0, (-1, tall))
     row = torch.arange(first, last, tall)
     mine = row[:, None] + torch.arange(tall)
     some, every = cells.any(1), cells.all(1)
-    own = torch.zeros_like(some).scatter_(1, mine, some.gather(1, mine))
+    own = torch.zeros_like(some)
+    if causal:
+        own.scatter_(1, mine, some.gather(1, mine))
     seen = cells.gather(2, mine[:, None].expand(-1, tall, -1))
-    gaps = (~seen).tril().flatten(1).any(1) & (tall > 1)
+    gaps = (~seen).tril().flatten(1).any(1) & (tall > 1) & causal
     partly = some & ~own & (~every | gaps[:, None])
     column = torch.cat([partly, some & ~own & ~partly, own], 1).nonzero()[:, 1] % blocks
     counts, hidden = some.sum(1), torch.where(gaps, some.sum(1), partly.sum(1))

@@ -128,7 +128,7 @@ def _why_not_in_this_model(config: Config, op: str, asked: str) -> tuple[str, st
     if op == "cross_entropy" and (section.logit_softcap is not None or section.use_bias_in_head):
         return "the kernels of cross_entropy have no logit-softcap and no use-bias-in-head", "remove it"
     if op in (*SOFTMAXES, BLOCK_SPARSE) and not has_softmax_attention(config):
-        return "no layer has softmax attention", "remove it"
+        return "no layer has causal softmax attention", "remove it"
     if op == "cross_entropy" and parallel.ranks_of_a_copy > 1:
         return "the kernels of cross_entropy need one rank to hold the vocabulary and all layers", "remove it"
     if op in SOFTMAXES:

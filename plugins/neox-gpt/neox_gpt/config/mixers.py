@@ -9,6 +9,7 @@ from neox_core.config.schema.structure import Config
 from neox_core.errors import UsageError
 from neox_core.hooks.install import package_of
 from neox_core.hooks.registry import Registry
+from neox_core.plan.planners import architecture_planner
 from neox_gpt.config.attention_config import SOFTMAX, is_layout_or_dense, names_in
 from neox_gpt.config.kinds import MIXER, SPARSE_LAYOUT
 from neox_gpt.config.plan import SOFTMAX_ATTENTION, GPTPlan
@@ -46,8 +47,15 @@ def others_chosen(config: Config) -> frozenset[str]:
     return frozenset(name for each in entries for name in (each.component.name, each.qualified)) - {SOFTMAX}
 
 
+def is_causal(config: Config) -> bool:
+    """Whether no token of a config's model sees a later one, as in a decoder. Raises as `architecture_planner`."""
+    planner = architecture_planner(config)
+    plan_class: type[GPTPlan] = getattr(planner, "plan_class", GPTPlan)
+    return plan_class.causal
+
+
 def has_softmax_attention(config: Config) -> bool:
-    """Whether some layer has softmax attention."""
+    """Whether some layer has causal softmax attention."""
     return any(_identity(each.entry) == SOFTMAX_ATTENTION.identity for each in config.components(MIXER.name))
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import field, frozen
 
@@ -71,7 +71,10 @@ class GPTPlan(ModelPlan):
     head_dim: None: hidden_size / num_attention_heads. windows: for each layer the tokens before itself that a token
     sees; None: all, in that layer or in all. positions_of_layer: whether a layer takes positions; None: all do.
     norm_place None: before each sublayer. attention_output_bias None: as attention_bias. head_bias None: there is none.
+    causal: no token sees a later one, which is so for every plan of a class.
     """
+
+    causal: ClassVar[bool] = True
 
     hidden_size: int
     num_attention_heads: int
