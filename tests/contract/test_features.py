@@ -125,7 +125,7 @@ PROOFS: dict[str, dict[str, str]] = {
     },
     "sparse-attention-direction": {
         "unidirectional": plugin("sparse-attention", "layouts::the_contract_is_kept_and_every_block_sees_itself"),
-        "bidirectional": REFUSED,
+        "bidirectional": plugin("bert", "sparse::a_layer_is_dense_attention_under_the_mask_of_its_layout"),
     },
     "data-routing": {"random-LTD": ROUTING},
     "random-ltd-model-type": {"decoder": ROUTING, "encoder": REFUSED},

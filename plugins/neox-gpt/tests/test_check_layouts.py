@@ -37,6 +37,10 @@ def ahead(shape: LayoutShape, settings: Any) -> Tensor:
     return torch.ones_like(sound(shape, settings))
 
 
+def both_ways(shape: LayoutShape, settings: Any) -> Tensor:
+    return sound(shape, settings) if shape.causal else ahead(shape, settings)
+
+
 def numbers(shape: LayoutShape, settings: Any) -> Tensor:
     return sound(shape, settings).long()
 
@@ -68,8 +72,9 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return run
 
 
-def test_a_sound_one_passes(check: Callable[..., None]) -> None:
-    check(sound)
+@pytest.mark.parametrize("target", [sound, both_ways])
+def test_a_sound_one_passes(check: Callable[..., None], target: Any) -> None:
+    check(target)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,10 @@ def _key(default: Any, *, help: str, **more: Any) -> Any:
 
 
 def _direction() -> Any:
-    return _key("unidirectional", help="Whether a block sees only what is before it, as a decoder must, or everything.")
+    return _key(
+        "unidirectional",
+        help="Whether a block sees only what is before it, as a decoder must, or both sides, as an encoder must.",
+    )
 
 
 def _per_head() -> Any:

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
+    "Reading": "model_clauses",
     "assert_light": "plugins",
     "build": "plugins",
     "check_architecture": "architectures",

@@ -17,6 +17,8 @@ from torch import nn
 from neox_author.testing.clauses import check_light, clauses, has, hold, not_applicable
 from neox_author.testing.model_clauses import (
     KEYS,
+    LOGITS,
+    Reading,
     check_decoding,
     check_dropout,
     check_passes,
@@ -25,7 +27,6 @@ from neox_author.testing.model_clauses import (
     loss_of,
     random_tokens,
     state_of,
-    total,
 )
 from neox_author.testing.ranks import hold_same, later, run_ranks
 from neox_author.testing.resolved import VOCAB, completed, resolve, why_refused
@@ -55,31 +56,36 @@ LAYOUTS: tuple[tuple[str, int, int, bool], ...] = (
 
 
 @clauses
-def check_architecture(catalog: Catalog, name: str, **keys: Any) -> None:
+def check_architecture(catalog: Catalog, name: str, *, reading: Reading = LOGITS, **keys: Any) -> None:
     """The clauses of contracts.Architecture and its planner. Raises AssertionError with the one that does not hold, the
     layout, and the first tensor that differs.
 
-    keys: of a config, with `_`, beside those of a usual decoder (num_layers, hidden_size, num_attention_heads ...).
+    reading: how to read what a pass gives, of a model whose outputs are not logits of tokens. keys: of a config, with
+    `_`, beside those of a usual decoder (num_layers, hidden_size, num_attention_heads ...).
     """
     entry = catalog.find("architecture", name)
     check_light(entry.require_planner())
     with tempfile.TemporaryDirectory() as folder:
         ask = partial(resolve, completed(catalog), "architecture", name, Path(folder))
-        tried = Tried(ask, keys, ask(**keys))
+        tried = Tried(ask, keys, ask(**keys), reading)
         _check_plan(tried.resolved)
         model = tried.build()
         _check_built(tried, model)
         weights = enlarged(model)
         whole = tried.build(weights=weights)
         hold_same("build() takes given weights", state_of(whole), weights, 0)
-        check_passes(whole, causal=getattr(tried.target, "causal", True))
+        check_passes(whole, causal=getattr(tried.target, "causal", True), reading=reading)
         recomputed = tried.other("it computes the same with recomputation", checkpoint_activations=True)
         if recomputed is not None:
-            check_recomputed(whole, recomputed.build(weights=weights))
+            check_recomputed(whole, recomputed.build(weights=weights), reading)
         dropped = tried.other("dropout follows from the keys of the samples", hidden_dropout=0.3)
         if dropped is not None:
-            check_dropout(whole, dropped.build(weights=weights))
-        check_decoding(tried.architecture(), partial(tried.build, dtype=torch.float32), whole, tried.plan.seq_length)
+            check_dropout(whole, dropped.build(weights=weights), reading)
+        if reading.logits:
+            make = partial(tried.build, dtype=torch.float32)
+            check_decoding(tried.architecture(), make, whole, tried.plan.seq_length)
+        else:
+            not_applicable("sample() continues as passes over the whole text do", "it gives no logits of tokens")
         check_layouts(tried, weights, model, whole)
         if dropped is not None and (other := dropped.other("", ranks=2, pipe_parallel_size=2)) is not None:
             _check_layout(other, "PP 2 equals one process with dropout", weights, model, dropped.build(weights=weights))
@@ -99,11 +105,12 @@ def check_layouts(tried: Tried, weights: Mapping[str, Tensor], first: Any, whole
 
 @frozen
 class Tried:
-    """An architecture under some keys of a config. resolve: makes a plan of other keys."""
+    """An architecture under some keys of a config. resolve: makes a plan of other keys. reading: of its outputs."""
 
     resolve: Callable[..., Resolved]
     keys: Mapping[str, Any]
     resolved: Resolved
+    reading: Reading = LOGITS
 
     @property
     def plan(self) -> Any:
@@ -124,7 +131,7 @@ class Tried:
         """The same under more keys; None where rules refuse them, so that the clause does not apply."""
         together = {**self.keys, **keys}
         try:
-            return Tried(self.resolve, together, self.resolve(**together))
+            return Tried(self.resolve, together, self.resolve(**together), self.reading)
         except ConfigError as error:
             not_applicable(clause, why_refused(error))
             return None
@@ -199,7 +206,7 @@ def _check_built(tried: Tried, model: Any) -> None:
     kept = all(each.dtype == torch.bfloat16 for each in halves.parameters())
     hold(kept, "build() gives weights in the dtype of the context")
     tokens = random_tokens()
-    loss = loss_of(halves, tokens)
+    loss = loss_of(halves, tokens, reading=tried.reading)
     hold(loss.dtype in (torch.float32, torch.float64), "the loss is in fp32 or wider, whatever the weights are in")
     wrong = first | {(name := min(shapes)): torch.zeros(1 + first[name].shape[0], *first[name].shape[1:])}
     try:
@@ -224,7 +231,7 @@ def _check_layout(tried: Tried, clause: str, weights: Mapping[str, Tensor], firs
     """Loss and gradients of a layout are those of one process. first: the model with its first weights."""
     resolved = tried.resolved
     plan, tokens = resolved.plan, random_tokens()
-    wanted_loss, wanted = gradients(whole, tokens)
+    wanted_loss, wanted = gradients(whole, tokens, tried.reading)
     started, faults = state_of(first), list[AssertionError]()
 
     def rank(tensor: TensorParallel) -> list[dict[str, tuple[int, ...]]]:
@@ -243,14 +250,14 @@ def _check_layout(tried: Tried, clause: str, weights: Mapping[str, Tensor], firs
         if pipe > 1:
             keys = (KEYS,) if whole.draws else ()
             labels = tokens[:, 1:].contiguous()
-            loss = run_stages(parts, (tokens[:, :-1], *keys), lambda out: total(out, labels))
+            loss = run_stages(parts, (tokens[:, :-1], *keys), lambda out: tried.reading.loss(out, labels))
             found: dict[str, Tensor] = {}
             for part in parts:
                 for name, each in part.named_parameters():
                     own_gradient = torch.zeros_like(each) if each.grad is None else each.grad
                     found[name] = found[name] + own_gradient if name in found else own_gradient
         else:
-            loss, found = gradients(parts[0], tokens)
+            loss, found = gradients(parts[0], tokens, tried.reading)
         for each in faults:
             raise each
         hold_same(clause, {"the loss": loss}, {"the loss": wanted_loss})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from neox_author.testing.clauses import has, hold
+from neox_author.testing.clauses import has, hold, not_applicable
 from neox_author.testing.outputs import WholeLogits
 from neox_author.testing.waits import NoWait
 from neox_core.contracts.objective import Batch, Loss
@@ -16,6 +18,7 @@ from neox_core.parallel.sample_keys import sample_keys
 if TYPE_CHECKING:
     from neox_core.contracts.objective import Objective
 
+Outputs = Callable[[Tensor], Any]
 ROWS, WIDTH = 4, 8
 END = 0
 """The token after which no label counts."""
@@ -27,36 +30,41 @@ class _Documents:
 
 
 class _Model(nn.Module):
-    """Logits that depend on all tokens so far; it counts its passes, and remembers the tokens of the first."""
+    """Logits that depend on all tokens so far; it counts its passes, and remembers the tokens of the first.
 
-    def __init__(self, vocab: int) -> None:
+    make: what makes outputs of these logits.
+    """
+
+    def __init__(self, vocab: int, make: Outputs = WholeLogits) -> None:
         super().__init__()
+        self.make = make
         draw = torch.Generator().manual_seed(5)
         self.table = nn.Parameter(torch.randn(vocab, WIDTH, generator=draw, dtype=torch.float64))
         self.out = nn.Parameter(torch.randn(vocab, WIDTH, generator=draw, dtype=torch.float64) / WIDTH)
         self.passes: list[Tensor] = []
 
-    def run(self, tokens: Tensor) -> WholeLogits:
+    def run(self, tokens: Tensor) -> Any:
         self.passes.append(tokens)
         weight = torch.tril(torch.ones(tokens.shape[1], tokens.shape[1], dtype=self.table.dtype)) / tokens.shape[1]
-        return WholeLogits(weight @ self.table[tokens] @ self.out.T)
+        return self.make(weight @ self.table[tokens] @ self.out.T)
 
 
-def check_loss(objective: Objective, passes: int, vocab: int, seq: int) -> None:
-    """The clauses of `inputs`, `weights` and `loss`. passes: as the planner says.
+def check_loss(objective: Objective, passes: int, vocab: int, seq: int, outputs: Outputs | None = None) -> None:
+    """The clauses of `inputs`, `weights` and `loss`. passes: as the planner says. outputs: as of `check_objective`.
 
     Raises AssertionError with the clause that does not hold.
     """
+    model = partial(_Model, vocab, outputs or WholeLogits)
     has(objective, "an objective", "inputs", "weights", "loss")
     draw = torch.Generator().manual_seed(3)
     tokens = torch.randint(vocab, (ROWS, seq + 1), generator=draw)
     tokens[0, :-2], tokens[2, 1] = END, END  # the labels of the first row hardly count
     keys = sample_keys(1, 0, ROWS, "cpu") if getattr(objective, "draws", False) else None
-    for documents in (None, _Documents()):
+    for documents in (None, _Documents()) if outputs is None else (None,):
         batch = Batch(tokens.clone(), keys, documents)
         _check_weights(objective, batch)
-        _check_batch(objective, batch, passes, vocab)
-        _check_rows(objective, batch, vocab)
+        _check_batch(objective, batch, passes, model)
+        (_check_rows if outputs is None else _check_order)(objective, batch, model)
 
 
 def _check_weights(objective: Objective, batch: Batch) -> None:
@@ -76,10 +84,10 @@ def _check_weights(objective: Objective, batch: Batch) -> None:
         hold(not bool(weights[~counts].any()), "labels that do not count in their documents have the weight 0")
 
 
-def _check_batch(objective: Objective, batch: Batch, passes: int, vocab: int) -> None:
+def _check_batch(objective: Objective, batch: Batch, passes: int, make: Callable[[], _Model]) -> None:
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
-        objective.loss(_Model(vocab).to(dtype).run, batch)  # may set up what later calls use
-        model = _Model(vocab).to(dtype)
+        objective.loss(make().to(dtype).run, batch)  # may set up what later calls use
+        model = make().to(dtype)
         state, tokens = torch.get_rng_state(), batch.tokens.clone()
         with NoWait():
             found = objective.loss(model.run, batch)
@@ -114,9 +122,9 @@ def _check_form(found: Any) -> None:
         hold(not value.requires_grad, f"the metric {name} has no gradient")
 
 
-def _check_rows(objective: Objective, batch: Batch, vocab: int) -> None:
+def _check_rows(objective: Objective, batch: Batch, make: Callable[[], _Model]) -> None:
     """The loss of a batch is the mean of the losses of its rows, each by its share of the weights."""
-    model = _Model(vocab)
+    model = make()
     rows = [
         Batch(batch.tokens[at : at + 1], None if batch.keys is None else batch.keys[at : at + 1], batch.documents)
         for at in range(ROWS)
@@ -131,3 +139,17 @@ def _check_rows(objective: Objective, batch: Batch, vocab: int) -> None:
         bool((whole - expected).abs() <= 1e-9 * (1 + expected.abs())),
         "the loss is the mean over what counts: that of a batch follows from those of its samples and their weights",
     )
+
+
+def _check_order(objective: Objective, batch: Batch, make: Callable[[], _Model]) -> None:
+    """Of samples that are compared with each other: the loss is the same in another order of them."""
+    model, keys = make(), batch.keys
+    turned = Batch(batch.tokens.flip(0), None if keys is None else keys.flip(0), batch.documents)
+    with torch.no_grad():
+        one, other = (objective.loss(model.run, each).mean for each in (batch, turned))
+    clause = "the loss does not depend on the order of the samples in a batch"
+    hold(bool((one - other).abs() <= 1e-9 * (1 + one.abs())), clause)
+    clause = (
+        "the loss is the mean over what counts: that of a batch follows from those of its samples and their weights"
+    )
+    not_applicable(clause, "it compares the samples of a batch with each other")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from attrs import frozen
 
 from neox_author.testing.clauses import has, hold, not_applicable
 from neox_author.testing.ranks import hold_same
@@ -21,6 +23,7 @@ BATCH = 3
 KEYS = sample_keys(5, 0, BATCH, torch.device("cpu"))
 STEP = 1e-5
 """Of finite differences, in float64: their error is its square, and rounding over it."""
+RESULTS = "the results"
 
 
 def random_tokens(batch: int = BATCH, seq: int = SEQ) -> Tensor:
@@ -40,30 +43,47 @@ def total(outputs: Any, labels: Tensor) -> Tensor:
     return loss
 
 
-def loss_of(model: Any, tokens: Tensor, keys: Tensor | None = KEYS) -> Tensor:
+@frozen
+class Reading:
+    """How clauses read what a pass gives.
+
+    loss: (outputs, labels int64 [batch, seq]) -> a scalar, which may compare the samples of a batch with each other.
+    results: outputs -> a tensor [batch, ...], of each sample by itself. logits: whether these are logits of tokens,
+    [batch, seq, vocab], and the outputs a `contracts.objective.Outputs`.
+    """
+
+    loss: Callable[[Any, Tensor], Tensor]
+    results: Callable[[Any], Tensor]
+    logits: bool = False
+
+
+LOGITS = Reading(total, lambda outputs: outputs.logits(), logits=True)  # type: ignore[no-any-return]
+
+
+def loss_of(model: Any, tokens: Tensor, keys: Tensor | None = KEYS, reading: Reading = LOGITS) -> Tensor:
     """Of a pass over int64 [batch, seq + 1]."""
     labels = tokens[:, 1:].contiguous()
     given = () if keys is None or not model.draws else (keys[: len(tokens)],)
-    loss: Tensor = model(lambda run: total(run(tokens[:, :-1]), labels), *given)
+    loss: Tensor = model(lambda run: reading.loss(run(tokens[:, :-1]), labels), *given)
     return loss
 
 
-def logits_of(model: Any, tokens: Tensor, keys: Tensor | None = KEYS) -> Tensor:
-    """[batch, seq, vocab] of int64 [batch, seq]."""
+def results_of(model: Any, tokens: Tensor, keys: Tensor | None = KEYS, reading: Reading = LOGITS) -> Tensor:
+    """[batch, ...] of int64 [batch, seq]."""
     found: list[Tensor] = []
 
     def compute(run: Any) -> Tensor:
-        found.append(run(tokens).logits().detach())
+        found.append(reading.results(run(tokens)).detach())
         return found[0].sum()
 
     model(compute, *(() if keys is None or not model.draws else (keys[: len(tokens)],)))
     return found[0]
 
 
-def gradients(model: Any, tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def gradients(model: Any, tokens: Tensor, reading: Reading = LOGITS) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss, and its gradient by the name of the parameter."""
     model.zero_grad()
-    loss = loss_of(model, tokens)
+    loss = loss_of(model, tokens, reading=reading)
     loss.backward()
     found = {
         name: torch.zeros_like(each) if each.grad is None else each.grad for name, each in model.named_parameters()
@@ -71,25 +91,29 @@ def gradients(model: Any, tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     return loss.detach(), {name: each.detach().clone() for name, each in found.items()}
 
 
-def check_passes(model: Any, *, causal: bool) -> None:
+def check_passes(model: Any, *, causal: bool, reading: Reading = LOGITS) -> None:
     """One pass over a whole model in float64, with weights that all matter."""
     tokens = random_tokens()
     inputs, before, state = tokens[:, :-1], tokens.clone(), torch.get_rng_state()
     weights = state_of(model)
-    _check_outputs(model, tokens)
-    first, again = logits_of(model, inputs), logits_of(model, inputs)
-    hold_same("two passes give the same bits", {"the logits": again}, {"the logits": first}, 0)
+    results = partial(results_of, model, reading=reading)
+    if reading.logits:
+        _check_outputs(model, tokens)
+    else:
+        not_applicable("a pass gives Outputs, whose scores follow from the logits", "it gives other results")
+    first, again = results(inputs), results(inputs)
+    hold_same("two passes give the same bits", {RESULTS: again}, {RESULTS: first}, 0)
     hold(torch.equal(torch.get_rng_state(), state), "a pass draws no numbers from torch's own generator")
     hold(torch.equal(tokens, before), "a pass leaves the tokens as they are")
     hold_same("a pass leaves weights as they are", state_of(model), weights, 0)
-    alone = torch.cat([logits_of(model, each[None]) for each in inputs])
+    alone = torch.cat([results(each[None]) for each in inputs])
     clause = "a sample does not depend on the others in its micro-batch"
-    hold_same(clause, {"the logits": alone}, {"the logits": first})
+    hold_same(clause, {RESULTS: alone}, {RESULTS: first})
     if causal:
         place = SEQ // 2
         other = inputs.clone()
         other[:, place] = other[:, place] % (VOCAB - 1) + 1
-        changed = logits_of(model, other)
+        changed = results(other)
         clause = "a change at one position alters no result before it"
         same = torch.equal(changed[:, :place], first[:, :place])
         near = (changed[:, :place] - first[:, :place]).abs().amax(-1).amax(0) > 1e-12
@@ -98,9 +122,9 @@ def check_passes(model: Any, *, causal: bool) -> None:
         hold(not torch.equal(changed[:, place:], first[:, place:]), "a result depends on the token at its position")
     else:
         not_applicable("a change at one position alters no result before it", "`causal` is False")
-    _check_differences(model, tokens)
+    _check_differences(model, tokens, reading)
     with NoWait():
-        loss_of(model, tokens).backward()
+        loss_of(model, tokens, reading=reading).backward()
     hold(True, "it does not wait for the device")
     model.zero_grad()
 
@@ -141,10 +165,10 @@ def _check_outputs(model: Any, tokens: Tensor) -> None:
     hold(float(kept["none"]) == 0, "cross_entropy() is 0 where no label counts")
 
 
-def _check_differences(model: Any, tokens: Tensor) -> None:
+def _check_differences(model: Any, tokens: Tensor, reading: Reading) -> None:
     """Each parameter's gradient, along a direction, is what the loss does there."""
     clause = "the gradient is that of the function, against finite differences in float64"
-    _, found = gradients(model, tokens)
+    _, found = gradients(model, tokens, reading)
     for place, (name, parameter) in enumerate(model.named_parameters()):
         if not parameter.requires_grad:
             continue
@@ -153,40 +177,39 @@ def _check_differences(model: Any, tokens: Tensor) -> None:
         with torch.no_grad():
             for sign in (1, -1):
                 parameter.copy_(start + sign * STEP * way)
-                losses.append(loss_of(model, tokens).double())
+                losses.append(loss_of(model, tokens, reading=reading).double())
             parameter.copy_(start)
         slope = (losses[0] - losses[1]) / (2 * STEP)
         along = (found[name] * way).sum()
         hold(bool((slope - along).abs() <= 1e-6 + 1e-5 * slope.abs()), f"{clause}: {name} differs")
 
 
-def check_recomputed(whole: Any, recomputed: Any) -> None:
+def check_recomputed(whole: Any, recomputed: Any, reading: Reading = LOGITS) -> None:
     """recomputed: of the same weights, under `checkpoint-activations`."""
-    (loss, wanted), (again, found) = gradients(whole, random_tokens()), gradients(recomputed, random_tokens())
+    (loss, wanted), (again, found) = (gradients(each, random_tokens(), reading) for each in (whole, recomputed))
     clause = "it computes the same with recomputation"
     hold_same(clause, {"the loss": again, **found}, {"the loss": loss, **wanted}, 1e-12)
 
 
-def check_dropout(whole: Any, dropped: Any) -> None:
+def check_dropout(whole: Any, dropped: Any, reading: Reading = LOGITS) -> None:
     """dropped: of the same weights, with dropout."""
     tokens = random_tokens()[:, :-1]
     hold(dropped.draws is True, "`draws` is True where there is dropout")
     state = torch.get_rng_state()
-    first = logits_of(dropped, tokens)
+    results = partial(results_of, reading=reading)
+    first = results(dropped, tokens)
     clause = "dropout follows from the keys of the samples"
-    hold_same(
-        f"{clause}: the same keys drop the same", {"the logits": logits_of(dropped, tokens)}, {"the logits": first}, 0
-    )
+    hold_same(f"{clause}: the same keys drop the same", {RESULTS: results(dropped, tokens)}, {RESULTS: first}, 0)
     hold(torch.equal(torch.get_rng_state(), state), f"{clause}: it draws no numbers from torch's own generator")
-    others = logits_of(dropped, tokens, KEYS + 1)
+    others = results(dropped, tokens, KEYS + 1)
     hold(not torch.equal(others, first), f"{clause}: other keys drop the same")
-    turned = logits_of(dropped, tokens.flip(0), KEYS.flip(0)).flip(0)
+    turned = results(dropped, tokens.flip(0), KEYS.flip(0)).flip(0)
     clause = "a sample does not depend on the others in its micro-batch, with dropout too"
-    hold_same(clause, {"the logits": turned}, {"the logits": first})
+    hold_same(clause, {RESULTS: turned}, {RESULTS: first})
     passes: list[Tensor] = []
 
     def compute(run: Any) -> Tensor:
-        passes.extend(run(tokens).logits().detach() for _ in range(2))
+        passes.extend(reading.results(run(tokens)).detach() for _ in range(2))
         return passes[0].sum()
 
     dropped(compute, KEYS)
@@ -194,8 +217,8 @@ def check_dropout(whole: Any, dropped: Any) -> None:
     dropped.eval()
     hold_same(
         "there is no dropout in evaluation",
-        {"the logits": logits_of(dropped, tokens, None)},
-        {"the logits": logits_of(whole, tokens)},
+        {RESULTS: results(dropped, tokens, None)},
+        {RESULTS: results(whole, tokens)},
     )
     dropped.train()
 
@@ -232,7 +255,7 @@ def check_decoding(architecture: Any, build: Callable[..., Any], whole: Any, win
     said = letters.encode(text)
     with torch.no_grad():
         while len(ids) < min(window, len(said)):
-            logits = logits_of(model_in_64, torch.tensor([ids]), None)[0, -1]
+            logits = results_of(model_in_64, torch.tensor([ids]), None)[0, -1]
             best = logits.topk(2).values
             if float(best[0] - best[1]) < 30:  # two tokens are near each other: a sample may take either
                 ids.append(said[len(ids)])
@@ -257,9 +280,9 @@ def _looks_up(model: Any, name: str, tokens: Tensor) -> bool:
     """Whether another row of the weight than that of a token changes the logits of that token alone."""
     parameter: Mapping[str, Any] = dict(model.named_parameters())
     with torch.no_grad():
-        before = logits_of(model, tokens[:, :-1])
+        before = results_of(model, tokens[:, :-1])
         parameter[name][3] += 1.0
-        after = logits_of(model, tokens[:, :-1])
+        after = results_of(model, tokens[:, :-1])
         parameter[name][3] -= 1.0
     kept = [each for each in range(VOCAB) if each != 3]
     return bool((before[..., kept] - after[..., kept]).abs().amax() > 1e-12)

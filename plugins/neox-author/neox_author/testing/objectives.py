@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from neox_core.contracts.objective import Objective, Samples, SampleStream, Split
     from neox_core.hooks.catalog import Catalog
@@ -44,13 +45,15 @@ def check_objective(
     model: ModelPlan | None = None,
     special: int = 0,
     trained: bool = False,
+    outputs: Callable[[Tensor], Any] | None = None,
     **settings: Any,
 ) -> None:
     """The clauses of contracts.Objective, tried on a dataset in memory of which half is for validation.
 
     model: the plan of a model, for an objective that reads it. special: ids of the vocabulary that are in no document,
     from `VOCAB` on. trained: also train a small model by it in several layouts, see
-    `neox_author.testing.in_layouts`. Raises AssertionError with the clause that does not hold.
+    `neox_author.testing.in_layouts`. outputs: for an objective that compares whole samples with each other, by other
+    outputs than logits: what makes outputs of a tensor [batch, seq, vocab]. Raises AssertionError with the clause that does not hold.
     """
     whole = VOCAB + special
     entry = catalog.find("objective", name)
@@ -77,7 +80,7 @@ def check_objective(
         from neox_author.testing.losses import check_loss  # imports torch
 
         passes = load_path(entry.component.planner)(chosen) if entry.component.planner else 1
-        check_loss(target(plan, chosen), passes, whole, SEQ)
+        check_loss(target(plan, chosen), passes, whole, SEQ, outputs)
         _check_counted(samples, whole)
         if trained:
             from neox_author.testing.in_layouts import check_in_layouts, whole_name

@@ -55,9 +55,7 @@ class BlockTable:
     What it holds goes with the number of blocks that are seen, once for heads that are alike.
     """
 
-    def __init__(
-        self, layout: Tensor, block: int, device: torch.device | str = "cpu", *, causal: bool = True
-    ) -> None:
+    def __init__(self, layout: Tensor, block: int, device: torch.device | str = "cpu", *, causal: bool = True) -> None:
         self.block, self.device, self.causal = block, torch.device(device), causal
         self.num_heads, self.num_blocks, _ = layout.shape
         patterns, self._heads = _patterns(layout.cpu())
