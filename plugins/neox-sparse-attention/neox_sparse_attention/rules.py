@@ -13,7 +13,10 @@ def _problem(key: str, message: str, hint: str = "") -> Problem:
 
 
 def looks_where_the_model_does(settings: Any, *, causal: bool) -> Iterator[Problem]:
-    """A decoder sees nothing ahead, so neither do its global blocks; an encoder sees both sides. causal: of the model."""
+    """A decoder sees nothing ahead, so neither do its global blocks; an encoder sees both sides.
+
+    causal: whether the model is a decoder.
+    """
     direction = getattr(settings, "attention", None)
     if causal and direction == "bidirectional":
         yield _problem("attention", "a decoder cannot look ahead", "attention: unidirectional")

@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 from neox_sparse_attention.plugin import neox_sparse_layouts
-from neox_sparse_attention.rules import RULES
+from neox_sparse_attention.rules import RULES, looks_where_the_model_does
 
 SETTINGS = {each.name: each.settings for each in neox_sparse_layouts()}
 
 
-def said(mode: str, settings: dict[str, Any], num_blocks: int = 8) -> list[str]:
+def said(mode: str, settings: dict[str, Any], num_blocks: int = 8, *, causal: bool = True) -> list[str]:
     made: Any = SETTINGS[mode](**settings)
-    return [
-        f"{each.key.removeprefix('sparse_attention.')}: {each.message}"
-        for rule in RULES
-        for each in rule(made, num_blocks)
+    found = [
+        *looks_where_the_model_does(made, causal=causal),
+        *(each for rule in RULES for each in rule(made, num_blocks)),
     ]
+    return [f"{each.key.removeprefix('sparse_attention.')}: {each.message}" for each in found]
 
 
 @pytest.mark.parametrize("mode", sorted(SETTINGS))
@@ -102,5 +102,19 @@ def test_rules(mode: str, broken: dict[str, Any], message: str, held: dict[str, 
     assert said(mode, held) == []
 
 
+@pytest.mark.parametrize("mode", sorted(SETTINGS))
+def test_a_layout_of_an_encoder_looks_both_ways(mode: str) -> None:
+    """Where it has a key for that, whose default is a decoder's."""
+    refused = "attention: is unidirectional, and the tokens of an encoder see those after them too"
+    has_a_key = mode in ("fixed", "variable")
+    assert said(mode, {}, causal=False) == ([refused] if has_a_key else [])
+    if has_a_key:
+        both = {"attention": "bidirectional"}
+        assert said(mode, both, causal=False) == []
+        assert said(mode, {**both, "horizontal_global_attention": True}, causal=False) == []
+
+
 def test_a_third_partys_settings_are_left_alone() -> None:
-    assert [problem for rule in RULES for problem in rule(SimpleNamespace(block=4), 8)] == []
+    other: Any = SimpleNamespace(block=4)
+    assert [problem for rule in RULES for problem in rule(other, 8)] == []
+    assert [*looks_where_the_model_does(other, causal=True), *looks_where_the_model_does(other, causal=False)] == []

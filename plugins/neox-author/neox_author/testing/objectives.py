@@ -53,7 +53,8 @@ def check_objective(
     model: the plan of a model, for an objective that reads it. special: ids of the vocabulary that are in no document,
     from `VOCAB` on. trained: also train a small model by it in several layouts, see
     `neox_author.testing.in_layouts`. outputs: for an objective that compares whole samples with each other, by other
-    outputs than logits: what makes outputs of a tensor [batch, seq, vocab]. Raises AssertionError with the clause that does not hold.
+    outputs than logits: what makes outputs of a tensor [batch, seq, vocab]. Raises AssertionError with the clause that
+    does not hold.
     """
     whole = VOCAB + special
     entry = catalog.find("objective", name)
