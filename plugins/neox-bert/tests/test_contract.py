@@ -1,5 +1,7 @@
 """The checks of the kinds that are here."""
 
+from typing import Any
+
 import pytest
 from encoders import example_encoder
 from neox_author.testing import check_architecture, check_objective, load_only
@@ -8,8 +10,13 @@ from neox_gpt.testing import check_mixer
 IDS = {"cls_token_id": 29, "sep_token_id": 30, "mask_token_id": 31, "pad_token_id": 0}
 
 
-@pytest.mark.parametrize("keys", [{}, {"no_weight_tying": False, "apply_residual_connection_post_layernorm": True}])
-def test_architecture(keys: dict[str, bool]) -> None:
+SPARSE = {"sparsity": "all", "sparse_attention": {"mode": "bslongformer", "block": 2, "num_sliding_window_blocks": 1}}
+
+
+@pytest.mark.parametrize(
+    "keys", [{}, {"no_weight_tying": False, "apply_residual_connection_post_layernorm": True}, SPARSE]
+)
+def test_architecture(keys: dict[str, Any]) -> None:
     check_architecture(load_only("neox-bert"), "bert", **IDS, **keys)
 
 

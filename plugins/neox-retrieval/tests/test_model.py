@@ -231,3 +231,18 @@ def test_recomputation_changes_nothing(recomputed: bool, tmp_path: Path) -> None
     losses(plan, model, tokens()), losses(plain, other, tokens())
     for name, wanted in gradients(other).items():
         torch.testing.assert_close(gradients(model)[name], wanted, msg=name)
+
+
+def test_layouts_of_sparse_attention_act_in_both_encoders(tmp_path: Path) -> None:
+    """One of all blocks changes nothing, also where a query is no whole number of blocks; a window of one block does."""
+    sparse = [
+        f"sparse_attention={{mode: {mode}, block: 8}}" for mode in ("dense", "local, num_sliding_window_blocks: 1")
+    ]
+    plan = resolved(tmp_path, "query-length=10").plan
+    plans = [resolved(tmp_path, "query-length=10", "sparsity=all", each).plan for each in sparse]
+    whole, dense, local = map(built, (plan, *plans))
+    wanted, same, other = (losses(plan, each, tokens()).mean for each in (whole, dense, local))
+    torch.testing.assert_close(same, wanted, rtol=0, atol=1e-9)
+    for name, each in gradients(whole).items():
+        torch.testing.assert_close(gradients(dense)[name], each, rtol=0, atol=1e-9, msg=name)
+    assert not torch.allclose(other, wanted)
