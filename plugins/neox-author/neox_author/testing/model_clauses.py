@@ -57,7 +57,7 @@ class Reading:
     logits: bool = False
 
 
-LOGITS = Reading(total, lambda outputs: outputs.logits(), logits=True)  # type: ignore[no-any-return]
+LOGITS = Reading(total, lambda outputs: outputs.logits(), logits=True)
 
 
 def loss_of(model: Any, tokens: Tensor, keys: Tensor | None = KEYS, reading: Reading = LOGITS) -> Tensor:
