@@ -89,11 +89,13 @@ def check_optimizer(
     *,
     updated: bool,
     own: Collection[str] | None,
+    ranks: Iterable[int] = (),
 ) -> None:
     """Raises CheckpointError unless the optimizer's state is complete and only of this model's parameters.
 
     Collective. updated: whether an update was made before the checkpoint was written; else state may be missing. own:
-    what each rank has stored of its own, by the state of the run; None: not known.
+    what each rank has stored of its own, by the state of the run; None: not known. ranks: of the run that wrote the
+    checkpoint, whose part this rank checks.
     """
     trained = model.trained()
     known = {name: shape for name, shape in engine.shapes().items() if trained(name)}
@@ -108,13 +110,13 @@ def check_optimizer(
             problems += [f"{state} of only one of {first} and {name}" for state in sorted(apart)]
     if (updated or held) and not problems:
         problems += _unmet(engine, optimizer, reader)
-    world = reader.manifest.world_size
     for kind in ("own", "rng"):
-        names = [reader.names_of_rank(kind, rank) for rank in range(world)]
-        problems += [f"{kind}: rank {rank} and rank 0 differ" for rank in range(world) if names[rank] != names[0]]
+        names = reader.names_of_rank(kind, 0)
+        differ = [rank for rank in ranks if reader.names_of_rank(kind, rank) != names]
+        problems += [f"{kind}: rank {rank} and rank 0 differ" for rank in differ]
         if kind == "own" and own is not None:
-            problems += [f"no {short(name)}, which each rank kept for itself" for name in sorted({*own} - names[0])]
-            problems += [f"{short(name)}, which no rank kept for itself" for name in sorted(names[0] - {*own})]
+            problems += [f"no {short(name)}, which each rank kept for itself" for name in sorted({*own} - names)]
+            problems += [f"{short(name)}, which no rank kept for itself" for name in sorted(names - {*own})]
     _refuse(reader, problems)
 
 

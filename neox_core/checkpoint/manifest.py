@@ -7,11 +7,17 @@ state.json                           step, consumed samples and tokens, schedule
 rank-00000.weights.safetensors       one of each for every rank that stores something
 rank-00000.optimizer.safetensors
 rank-00000.rng.safetensors
+ranks-00001/                         the same of the ranks from 256 on
+
+Of more than MOST_PIECES pieces, the manifest has one for each tensor. Its file, such as pieces-00000.json, has those
+of this tensor and of the next ones, and pieces-rng-00000.json those that each of some ranks stores for itself.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,11 +26,18 @@ from attrs import validators as v
 
 from neox_core.checkpoint.tensor_file import DTYPES, Seal
 from neox_core.errors import CheckpointError
-from neox_core.plan.stored.saved import MANIFEST, RUN, STATE, read_sealed, sealed
-from neox_core.untrusted import strict_converter, structured
+from neox_core.plan.stored.saved import DAMAGED, MANIFEST, MOST_MANIFEST, RANKS_OF_A_FOLDER, RUN, STATE, read_sealed
+from neox_core.untrusted import parse_object, read_file, strict_converter, structured
 
-FORMAT = 1
-_FILE = r"rank-\d{5,}\.(weights|optimizer|rng)\.safetensors|run\.json|state\.json"
+FORMAT, IN_PARTS = 1, 2
+"""With all pieces in the manifest, and with the pieces in parts."""
+MOST_PIECES = 10_000
+MOST_RANKS = 1 << 20
+PARTS = "pieces-"
+_FILE = (
+    r"(ranks-\d{5,}/)?rank-\d{5,}\.(weights|optimizer|rng)\.safetensors|run\.json|state\.json"
+    rf"|{PARTS}((own|rng)-)?\d{{5,}}\.json"
+)
 
 Kind = Literal["weight", "buffer", "master", "state", "own", "rng"]
 
@@ -81,7 +94,7 @@ class Manifest:
     """
 
     step: int = field(validator=v.ge(0))
-    world_size: int = field(validator=v.ge(1))
+    world_size: int = field(validator=[v.ge(1), v.le(MOST_RANKS)])
     files: dict[str, Seal] = field(validator=v.deep_mapping(v.matches_re(_FILE), v.instance_of(Seal)))
     pieces: tuple[Piece, ...]
     values: dict[str, dict[str, Any]] = field(factory=dict)
@@ -94,28 +107,30 @@ class Manifest:
 _converter = strict_converter()
 
 
-def to_bytes(manifest: Manifest) -> bytes:
-    """The bytes of the file, with its checksum."""
-    plain = _converter.unstructure(manifest)
-    del plain["sealed"]
-    return sealed(plain)
+def piece_to_plain(piece: Piece) -> dict[str, Any]:
+    return {name: value for name, value in _converter.unstructure(piece).items() if value is not None}
 
 
-def pieces_to_plain(pieces: list[Piece]) -> list[dict[str, Any]]:
-    plain: list[dict[str, Any]] = _converter.unstructure(pieces)
-    return plain
+def part_of_rank(kind: str, rank: int) -> str:
+    """The part with the pieces of a kind that a rank stores for itself."""
+    return f"{PARTS}{kind}-{rank // RANKS_OF_A_FOLDER:05d}.json"
 
 
-def pieces_from_plain(plain: list[dict[str, Any]]) -> list[Piece]:
-    return _converter.structure(plain, list[Piece])
+def read_pieces(path: Path, seal: Seal) -> Sequence[Piece]:
+    """The pieces in a part. Raises CheckpointError when it is missing, or was changed."""
+    data = read_file(path, CheckpointError, MOST_MANIFEST)
+    if (len(data), hashlib.sha256(data).hexdigest()) != (seal.size, seal.sha256):
+        raise CheckpointError(f"{path}: wrong checksum, the file was changed after it was written", hint=DAMAGED)
+    raw = parse_object(data, path, CheckpointError).get("pieces")
+    return structured(_converter, raw, list[Piece], f"{path}: not a list of pieces", CheckpointError)
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Read a manifest. Raises CheckpointError when it is missing, has another format, or was changed."""
     path = folder / MANIFEST
     raw, is_sealed = read_sealed(path)
-    if raw.get("format") != FORMAT:
-        raise CheckpointError(f"{path}: format {raw.get('format')}, this version reads format {FORMAT}")
+    if raw.get("format") not in (FORMAT, IN_PARTS):
+        raise CheckpointError(f"{path}: format {raw.get('format')}, this version reads format {FORMAT} and {IN_PARTS}")
     raw["sealed"] = is_sealed
     manifest = structured(_converter, raw, Manifest, f"{path}: not a manifest", CheckpointError)
     unsealed = {piece.file for piece in manifest.pieces} - set(manifest.files)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,20 +11,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from neox_core.checkpoint.manifest import Kind, Piece, read_manifest
+from neox_core.checkpoint.manifest import PARTS, Kind, Piece, part_of_rank, read_manifest, read_pieces
 from neox_core.checkpoint.regions import fit_together
 from neox_core.checkpoint.tensor_file import check_seal, read_part
 from neox_core.errors import CheckpointError
 from neox_core.plan.stored.earlier import as_today
-from neox_core.plan.stored.saved import RUN, STATE, find_checkpoint
+from neox_core.plan.stored.saved import DAMAGED, RUN, STATE, find_checkpoint
 from neox_core.untrusted import read_object
 
 if TYPE_CHECKING:
     from neox_core.parallel.tensor import Cut
 
 
+_Key = tuple[str, str, str | None]
+
+
 class CheckpointReader:
     """One checkpoint. Building a reader checks the manifest; `verify` checks the files that it names.
+
+    Of a checkpoint with parts, it reads those with the tensors that it is asked for.
 
     fetch: gets a file of a checkpoint in a store, by folder, name, size and SHA-256; None: all are in `folder`.
     """
@@ -33,14 +38,13 @@ class CheckpointReader:
         self.folder = folder
         self._fetch = fetch
         self.manifest = read_manifest(folder)
-        self._pieces: dict[tuple[str, str, str | None], list[Piece]] = defaultdict(list)
+        self._tensors: dict[_Key, Piece] = {(each.kind, each.name, each.state): each for each in self.manifest.pieces}
+        self._pieces: dict[_Key, list[Piece]] = {}
         self._of_ranks: dict[tuple[str, int | None], list[Piece]] = defaultdict(list)
-        for piece in self.manifest.pieces:
-            self._pieces[piece.kind, piece.name, piece.state].append(piece)
-            self._of_ranks[piece.kind, piece.rank].append(piece)
+        self._parts: set[str] = set()
+        self._keep([each for each in self.manifest.pieces if not each.file.startswith(PARTS)])
         self._states: dict[str, list[str]] = defaultdict(list)
-        for (kind, name, state), pieces in self._pieces.items():
-            self._check_whole(pieces)
+        for kind, name, state in self._tensors:
             if kind == "state":
                 self._states[name].append(str(state))
 
@@ -48,10 +52,50 @@ class CheckpointReader:
         """Compare files with the manifest's checksums, those that `choose(index, file)`. Raises CheckpointError."""
         for index, (file, seal) in enumerate(sorted(self.manifest.files.items())):
             if choose(index, file):
-                if self._fetch is None:
+                if file.startswith(PARTS):
+                    self._read_part(file)
+                elif self._fetch is None:
                     check_seal(self.folder / file, seal)
                 else:
                     self._path(file)
+
+    def _keep(self, pieces: Iterable[Piece]) -> None:
+        """Keep all pieces of some tensors. Raises CheckpointError unless they make them up."""
+        found: dict[_Key, list[Piece]] = defaultdict(list)
+        for piece in pieces:
+            found[piece.kind, piece.name, piece.state].append(piece)
+            self._of_ranks[piece.kind, piece.rank].append(piece)
+        for of_tensor in found.values():
+            self._check_whole(of_tensor)
+        self._pieces.update(found)
+
+    def _read_part(self, part: str) -> None:
+        """Keep the pieces in a part. Raises CheckpointError unless they are those of the tensors that name it."""
+        if part in self._parts:
+            return
+        pieces, files = read_pieces(self._path(part), self.manifest.files[part]), self.manifest.files
+        said = {key: (each.dtype, each.shape) for key, each in self._tensors.items() if each.file == part}
+        found = {
+            (each.kind, each.name, each.state): (each.dtype, each.shape)
+            for each in pieces
+            if each.rank is None or part_of_rank(each.kind, each.rank) != part
+        }
+        if found != said or not files.keys() >= {each.file for each in pieces}:
+            raise CheckpointError(f"{self.folder / part}: its pieces are not those of the manifest", hint=DAMAGED)
+        self._keep(pieces)
+        self._parts.add(part)
+
+    def _pieces_of(self, kind: str, name: str, state: str | None) -> list[Piece]:
+        file = self._tensors[kind, name, state].file
+        if file.startswith(PARTS):
+            self._read_part(file)
+        return self._pieces[kind, name, state]
+
+    def _pieces_of_rank(self, kind: Kind, rank: int) -> list[Piece]:
+        part = part_of_rank(kind, rank)
+        if part in self.manifest.files:
+            self._read_part(part)
+        return self._of_ranks.get((kind, rank), [])
 
     def _path(self, file: str) -> Path:
         """Where a file lies; one of a store is verified when it is fetched."""
@@ -68,11 +112,11 @@ class CheckpointReader:
 
     def shapes(self, kind: str) -> dict[str, tuple[int, ...]]:
         """Shape by name of every tensor of one kind."""
-        return {name: pieces[0].shape for (has, name, _), pieces in self._pieces.items() if has == kind}
+        return {name: each.shape for (has, name, _), each in self._tensors.items() if has == kind}
 
     def dtypes(self, kind: str) -> dict[str, str]:
         """Type by name of every tensor of one kind."""
-        return {name: pieces[0].dtype for (has, name, _), pieces in self._pieces.items() if has == kind}
+        return {name: each.dtype for (has, name, _), each in self._tensors.items() if has == kind}
 
     def states(self, name: str) -> list[str]:
         """The optimizer's state tensors of one parameter."""
@@ -85,17 +129,17 @@ class CheckpointReader:
 
     def names_of_rank(self, kind: Kind, rank: int) -> set[str]:
         """The names of a kind that each rank stores for itself, of one rank."""
-        return {piece.name.partition("/")[2] for piece in self._of_ranks.get((kind, rank), ())}
+        return {piece.name.partition("/")[2] for piece in self._pieces_of_rank(kind, rank)}
 
     def master_kind(self, name: str) -> str:
         """The kind that holds the most exact values of a parameter."""
-        return "master" if ("master", name, None) in self._pieces else "weight"
+        return "master" if ("master", name, None) in self._tensors else "weight"
 
     def tensor_shape(self, kind: str, name: str, state: str | None = None) -> tuple[int, ...]:
-        return self._pieces[kind, name, state][0].shape
+        return self._tensors[kind, name, state].shape
 
     def tensor_dtype(self, kind: str, name: str, state: str | None = None) -> str:
-        return self._pieces[kind, name, state][0].dtype
+        return self._tensors[kind, name, state].dtype
 
     def tensor(self, kind: str, name: str, state: str | None = None) -> Tensor:
         """A whole tensor, on the CPU."""
@@ -104,7 +148,7 @@ class CheckpointReader:
 
     def flat(self, kind: str, name: str, state: str | None, first: int, last: int) -> Tensor:
         """The elements [first, last) of a tensor, flattened: [last - first], on the CPU."""
-        pieces = self._pieces[kind, name, state]
+        pieces = self._pieces_of(kind, name, state)
         if any(piece.slice is not None for piece in pieces):
             return self._join(pieces).reshape(-1)[first:last]
         return self._run(pieces, first, last)
@@ -144,7 +188,7 @@ class CheckpointReader:
         """What only one rank stored of a kind, by name: states of its generators, or of its optimizer."""
         return {
             piece.name.partition("/")[2]: read_part(self._path(piece.file), piece.key, piece.shape, piece.dtype)
-            for piece in self._of_ranks.get((kind, rank), ())
+            for piece in self._pieces_of_rank(kind, rank)
         }
 
     def _check_whole(self, pieces: list[Piece]) -> None:

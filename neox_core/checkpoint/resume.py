@@ -91,9 +91,10 @@ class Resume:
                 raise CheckpointError(f"{folder}: written with no-save-optim", hint="set no-load-optim or finetune")
             self._require_state_of_its_own(reader)
             updated = state.step > stored.skipped_steps
+            share = range(self._rank, reader.manifest.world_size, self._world_size)
             self._on_all_ranks(
                 lambda: check_optimizer(
-                    engine, optim.optimizer, reader, self._plan.model, updated=updated, own=stored.own
+                    engine, optim.optimizer, reader, self._plan.model, updated=updated, own=stored.own, ranks=share
                 )
             )
             restore_optimizer(engine, reader)

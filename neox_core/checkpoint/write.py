@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,25 @@ import torch
 from attrs import define, field
 from torch import Tensor
 
-from neox_core.checkpoint.manifest import Kind, Manifest, Piece, pieces_from_plain, pieces_to_plain, to_bytes
+from neox_core.checkpoint import manifest as form
+from neox_core.checkpoint.manifest import Kind, Piece, part_of_rank, piece_to_plain
 from neox_core.checkpoint.regions import regions
 from neox_core.checkpoint.tensor_file import DTYPES, Seal, write_bytes, write_tensors
 from neox_core.contracts.optim import AveragingOptimizer
 from neox_core.errors import CheckpointError
 from neox_core.files import replacing
-from neox_core.plan.stored.saved import LATEST, MANIFEST, RUN, STATE, latest_name, latest_text, rank_note, step_folders
+from neox_core.plan.stored.saved import (
+    LATEST,
+    MANIFEST,
+    RUN,
+    STATE,
+    latest_name,
+    latest_text,
+    rank_folder,
+    rank_note,
+    sealed,
+    step_folders,
+)
 
 if TYPE_CHECKING:
     from neox_core.contracts.engine import Storage
@@ -29,6 +42,8 @@ if TYPE_CHECKING:
     from neox_core.parallel.tensor import Cut
 
 PLAIN = (bool, int, float, str, type(None))
+PART = 4096
+"""Pieces of a part, beyond which the next tensor begins another one."""
 
 
 @define
@@ -48,7 +63,7 @@ class RankContents:
         """
         if kind in ("weight", "master") and not _finite(tensor):
             raise CheckpointError(f"{name} holds nan or inf: nothing is saved", hint=_DIVERGED)
-        file = f"rank-{self.rank:05d}.{part}.safetensors"
+        file = f"{rank_folder(self.rank)}rank-{self.rank:05d}.{part}.safetensors"
         key = "/".join(filter(None, (kind, place.get("state"), name)))
         place.setdefault("shape", tuple(tensor.shape))
         held = self.tensors.setdefault(file, {})
@@ -131,10 +146,14 @@ def collect(engine: Storage, rank: int, groups: Groups, *, optimizer: bool, whol
 def write_rank(folder: Path, contents: RankContents) -> None:
     """Write this rank's files and a note of their contents. Raises CheckpointError, for example for a full disk."""
     try:
+        told = rank_note(folder, contents.rank)
+        told.parent.mkdir(exist_ok=True)
         files = {file: write_tensors(folder / file, tensors) for file, tensors in contents.tensors.items()}
         seals = {file: [seal.size, seal.sha256] for file, seal in files.items()}
-        note = {"files": seals, "pieces": pieces_to_plain(contents.pieces), "values": contents.values}
-        write_bytes(rank_note(folder, contents.rank), json.dumps(note).encode())
+        pieces = [[*_tensor_of(piece), json.dumps(piece_to_plain(piece))] for piece in contents.pieces]
+        own = [piece.name.partition("/")[2] for piece in contents.pieces if piece.kind == "own"]
+        note = {"files": seals, "pieces": pieces, "values": contents.values, "own": own}
+        write_bytes(told, json.dumps(note).encode())
     except OSError as error:
         raise cannot_write(folder, error) from error
 
@@ -144,26 +163,65 @@ def write_manifest(
 ) -> None:
     """Combine the notes of all ranks. One rank calls it, after all have written. Raises CheckpointError.
 
-    state: content of state.json, which also names the state that each rank's optimizer has of its own.
+    state: content of state.json, which also names the state that each rank's optimizer has of its own. The pieces stay
+    texts, of which there may be millions.
     """
     try:
         files: dict[str, Seal] = {}
-        pieces: list[Piece] = []
+        pieces: dict[tuple[str, str, str], list[str]] = defaultdict(list)
         values: dict[str, dict[str, Any]] = {}
+        own: set[str] = set()
         for rank in range(world_size):
             note = json.loads(rank_note(folder, rank).read_text(encoding="utf-8"))
             files.update({file: Seal(*seal) for file, seal in note["files"].items()})
-            pieces += pieces_from_plain(note["pieces"])
+            for kind, state_name, name, text in note["pieces"]:
+                pieces[kind, state_name, name].append(text)
             values.update(note["values"])
+            own.update(note["own"])
             rank_note(folder, rank).unlink()
-        own = sorted({piece.name.partition("/")[2] for piece in pieces if piece.kind == "own"})
-        for name, text in {RUN: run, STATE: json.dumps({**state, "own": own}, indent=1)}.items():
+        for name, text in {RUN: run, STATE: json.dumps({**state, "own": sorted(own)}, indent=1)}.items():
             files[name] = write_bytes(folder / name, text.encode())
-        manifest = Manifest(step, world_size, files, tuple(pieces), values, optimizer, rng)
-        write_bytes(folder / MANIFEST, to_bytes(manifest))
-        sync_folder(folder)
+        content = {"step": step, "world_size": world_size, "values": values, "has_optimizer": optimizer, "has_rng": rng}
+        if sum(map(len, pieces.values())) <= form.MOST_PIECES:
+            listed = [json.loads(text) for texts in pieces.values() for text in texts]
+            content |= {"format": form.FORMAT, "pieces": listed}
+        else:
+            content |= {"format": form.IN_PARTS, "pieces": _write_parts(folder, pieces, files)}
+        content["files"] = {file: {"size": seal.size, "sha256": seal.sha256} for file, seal in files.items()}
+        write_bytes(folder / MANIFEST, sealed(content))
+        for each in {folder, *((folder / file).parent for file in files)}:
+            sync_folder(each)
     except OSError as error:
         raise cannot_write(folder, error) from error
+
+
+def _tensor_of(piece: Piece) -> tuple[str, str, str]:
+    """Kind, state and name; of what ranks store for themselves, the part in place of the name."""
+    return piece.kind, piece.state or "", piece.name if piece.rank is None else part_of_rank(piece.kind, piece.rank)
+
+
+def _write_parts(
+    folder: Path, pieces: dict[tuple[str, str, str], list[str]], files: dict[str, Seal]
+) -> list[dict[str, Any]]:
+    """Write pieces in order, so that a layer is in few parts, and add these to `files`. Returns one piece a tensor."""
+    parts: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
+    number = count = 0
+    for key in sorted(pieces):
+        if key[0] in ("own", "rng"):
+            parts[key[2]].append(key)
+            continue
+        if count and count + len(pieces[key]) > PART:
+            number, count = number + 1, 0
+        count += len(pieces[key])
+        parts[f"{form.PARTS}{number:05d}.json"].append(key)
+    tensors = []
+    for part, keys in parts.items():
+        for first in (json.loads(pieces[key][0]) for key in keys if key[2] != part):
+            alike = {name: first[name] for name in ("kind", "name", "state", "dtype", "shape") if name in first}
+            tensors.append({"file": part, "key": "", **alike})
+        texts = (text for key in keys for text in pieces.pop(key))
+        files[part] = write_bytes(folder / part, f'{{"pieces":[{",".join(texts)}]}}'.encode())
+    return tensors
 
 
 def publish(written: Path, final: Path) -> None:

@@ -80,8 +80,8 @@ class StoredCheckpoints(Protocol):
     def publish(self, written: Path, keep: int | None) -> None:
         """Make a checkpoint of what all ranks have uploaded, and then delete what it replaces.
 
-        written: has run.json, state.json and the manifest. keep: how many checkpoints are kept, of earlier steps and
-        this one; None: all.
+        written: has the manifest, and those of its files that no rank has uploaded. keep: how many checkpoints are
+        kept, of earlier steps and this one; None: all.
         """
 
     def shown(self, folder: Path) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MANIFEST, RUN, STATE, LATEST = "manifest.json", "run.json", "state.json", "latest"
 STEP_FOLDER = re.compile(r"step-(\d{8,})")
 SEAL = "sha256"
-_SEALED_FILE = re.compile(r"[a-z0-9.-]+")
+_SEALED_FILE = re.compile(r"(ranks-\d{5,}/)?[a-z0-9.-]+")
 _SEALED = re.compile(rb'\{"%s":"([0-9a-f]{64})",' % SEAL.encode())
 _LATEST = re.compile(r"(?P<name>step-\d{8,19})(\n(?P<sha256>[0-9a-f]{64})  (?P=name)/manifest\.json)?\n?")
 _WITHOUT_LATEST = f"delete {LATEST}: without it the newest checkpoint is taken"
@@ -27,6 +27,8 @@ _NEOX_FILES = ("mp_rank_*_model_states.pt", "layer_*-model_*-model_states.pt")
 DAMAGED = "the checkpoint is damaged: delete its folder to continue from the one before, or load another one"
 MOST_MANIFEST = 32 * MOST_BYTES
 """Largest size in bytes: a manifest has a line for each rank's part of each tensor."""
+RANKS_OF_A_FOLDER = 256
+"""Ranks whose files share a folder: those of the first ranks are beside the manifest."""
 _LONGEST_NAME = 4096
 """Largest number of bytes read of `latest`: a name is far shorter."""
 
@@ -164,9 +166,14 @@ def seals_of(folder: Path) -> dict[str, tuple[int, str]]:
     return found
 
 
+def rank_folder(rank: int) -> str:
+    """Where the files of a rank lie in a checkpoint: "", or the name of a folder with a slash."""
+    return f"ranks-{rank // RANKS_OF_A_FOLDER:05d}/" if rank >= RANKS_OF_A_FOLDER else ""
+
+
 def rank_note(folder: Path, rank: int) -> Path:
     """The file that tells the first rank what another one has written."""
-    return folder / f".rank-{rank:05d}.json"
+    return folder / rank_folder(rank) / f".rank-{rank:05d}.json"
 
 
 def refuse_foreign(folder: Path) -> None:

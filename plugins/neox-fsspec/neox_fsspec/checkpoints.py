@@ -47,7 +47,7 @@ WAITS_S = (1.0, 2.0, 4.0, 8.0)
 """Seconds before each further attempt of a call that failed."""
 _RANGE = 1 << 26
 """Bytes that one call reads of a large object."""
-_UNPUBLISHED = re.compile(r"step-\d{8,}/([a-z0-9.-]+\.[0-9a-f]{16}|\.[0-9a-f]+\.rank-\d{5,}\.json)")
+_UNPUBLISHED = re.compile(r"step-\d{8,}/((ranks-\d{5,}/)?[a-z0-9.-]+\.[0-9a-f]{16}|\.[0-9a-f]+\.rank-\d{5,}\.json)")
 _UNCHANGED = "this checkpoint is not saved, and those before it are unchanged; `--resume auto` continues from the last"
 _LOOK = "check the address, the network, and the credentials in the environment"
 
@@ -100,11 +100,13 @@ class Checkpoints:
     def fetch(self, folder: Path, file: str, size: int, sha256: str) -> Path:
         """A local copy of a file of the checkpoint that `find` returned, with the content that its manifest names."""
         path, prefix = folder / _stored(file, sha256), "" if folder == self.folder else f"{folder.name}/"
-        with _local(folder), (folder / f".{file}.lock").open("wb") as held:
+        with _local(folder):
+            path.parent.mkdir(exist_ok=True)
+        with _local(folder), path.with_name(f".{path.name}.lock").open("wb") as held:
             lock(held.fileno(), wait=True)  # the ranks of a host share the copy
             if not path.is_file():
                 with replacing(path) as new:
-                    if not self._download(f"{prefix}{path.name}", new, size, sha256):
+                    if not self._download(f"{prefix}{_stored(file, sha256)}", new, size, sha256):
                         self._download(f"{prefix}{file}", new, size, sha256, required=True)
         return path
 
@@ -120,16 +122,17 @@ class Checkpoints:
         """Get the note that a rank, on this host or another, has uploaded."""
         note = rank_note(written, rank)
         with _local(written):
+            note.parent.mkdir(exist_ok=True)
             note.write_text(self._text(f"{_name(written)}/.{self.token}{note.name}"), encoding="utf-8")
 
     def publish(self, written: Path, keep: int | None) -> None:
         """Make a checkpoint of what all ranks have uploaded, and then delete what it replaces.
 
-        written: has run.json, state.json and the manifest. keep: how many checkpoints are kept, of earlier steps and
-        this one; None: all. Later steps belong to an earlier run in the same place, and stay.
+        written: has the manifest, and those of its files that no rank has uploaded. keep: how many checkpoints stay, of
+        earlier steps and this one; None: all. Later steps belong to an earlier run in the same place, and stay.
         """
         name, seals = _name(written), seals_of(written)
-        for file in (RUN, STATE):
+        for file in (each for each in seals if (written / each).is_file()):
             self._put(f"{name}/{_stored(file, seals[file][1])}", written / file)
         if self._text(LATEST, missing="").startswith(f"{name}\n"):
             self._put_text(LATEST, f"{name}\n")  # a kill may leave the old or the new manifest

@@ -84,7 +84,7 @@ def _write_token(run_dir: Path) -> None:
 
 def _start(argv: list[str], host_timeout: int, login: Mapping[str, str]) -> subprocess.Popen[str]:
     every = max(1, host_timeout // 4)
-    options = f"-oServerAliveInterval={every} -oServerAliveCountMax=3 -oConnectTimeout={host_timeout}"
+    options = f"-oServerAliveInterval={every} -oServerAliveCountMax=3 -oConnectTimeout={host_timeout} -oLogLevel=INFO"
     options = " ".join([options, *(f"{option} {value}" for option, value in login.items())])
     ssh = {name: " ".join(filter(None, (os.environ.get(name), options))) for name in SSH_VARIABLES}
     env, quiet, read = os.environ | PATIENT | ssh, subprocess.DEVNULL, subprocess.PIPE

@@ -18,8 +18,12 @@ _OF_A_HOST = re.compile(
     r"|srun: error: (?P<task>\S+): tasks? "
     r"|srun: error: Node failure on (?P<node>\S+)"
     r"|mpirun noticed that process rank \d+ with PID \d+ on node (?P<mpi>\S+) exited "
+    r"|(?:Connection to|Timeout, server) (?P<ssh>\S+) (?:closed by remote host|not responding)"
+    r"|ssh: connect to host (?P<start>\S+) port "
 )
 """What the programs themselves say of a host: that it cannot be reached, or that its agent did not end well."""
+_NOISE = re.compile(r"Warning: Permanently added |\[W\d+ ")
+"""What ssh says of a host that it has not met before, and torch of a name that it cannot find."""
 _OF_AN_AGENT = re.compile(rf"{MARK} (?P<what>\w+) ?(?P<words>.*)")
 KEPT_LINES = 10
 TELL_S = 10.0
@@ -58,7 +62,7 @@ class Listener:
                 self._hear(agent["what"], agent["words"].strip())
                 continue
             match = _OF_A_HOST.match(line)
-            if self.lost is None:
+            if self.lost is None and not _NOISE.match(line):
                 self.said = [*self.said, line.strip()][-KEPT_LINES:]
             if match and self.lost is None:
                 self.lost = match[match.lastgroup or 0]
