@@ -22,18 +22,8 @@ from neox_core.checkpoint.tensor_file import DTYPES, Seal, write_bytes, write_te
 from neox_core.contracts.optim import AveragingOptimizer
 from neox_core.errors import CheckpointError
 from neox_core.files import replacing
-from neox_core.plan.stored.saved import (
-    LATEST,
-    MANIFEST,
-    RUN,
-    STATE,
-    latest_name,
-    latest_text,
-    rank_folder,
-    rank_note,
-    sealed,
-    step_folders,
-)
+from neox_core.plan.stored import saved
+from neox_core.plan.stored.saved import LATEST, latest_name, latest_text, rank_folder, rank_note, sealed, step_folders
 
 if TYPE_CHECKING:
     from neox_core.contracts.engine import Storage
@@ -179,7 +169,7 @@ def write_manifest(
             values.update(note["values"])
             own.update(note["own"])
             rank_note(folder, rank).unlink()
-        for name, text in {RUN: run, STATE: json.dumps({**state, "own": sorted(own)}, indent=1)}.items():
+        for name, text in {saved.RUN: run, saved.STATE: json.dumps({**state, "own": sorted(own)}, indent=1)}.items():
             files[name] = write_bytes(folder / name, text.encode())
         content = {"step": step, "world_size": world_size, "values": values, "has_optimizer": optimizer, "has_rng": rng}
         if sum(map(len, pieces.values())) <= form.MOST_PIECES:
@@ -188,7 +178,7 @@ def write_manifest(
         else:
             content |= {"format": form.IN_PARTS, "pieces": _write_parts(folder, pieces, files)}
         content["files"] = {file: {"size": seal.size, "sha256": seal.sha256} for file, seal in files.items()}
-        write_bytes(folder / MANIFEST, sealed(content))
+        write_bytes(folder / saved.MANIFEST, sealed(content))
         for each in {folder, *((folder / file).parent for file in files)}:
             sync_folder(each)
     except OSError as error:

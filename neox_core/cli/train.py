@@ -10,9 +10,9 @@ import click
 from neox_core.cli.config import size_in_words
 from neox_core.cli.notes import FILES, RESUME, SETS, say
 from neox_core.cli.supervise import Supervisor, show
-from neox_core.errors import UsageError
+from neox_core.errors import PluginError, UsageError
 from neox_core.files import lock
-from neox_core.plan.resolve import prepare_run
+from neox_core.plan.resolve import Resolved, prepare_run
 from neox_core.plan.runfile import RunPlan, write_runfile
 from neox_core.plan.start import launch_command
 from neox_core.terminal import echo
@@ -37,8 +37,10 @@ def train(
         os.environ["NEOX_DEBUG"] = "1"  # as `neox --debug train` does
     debug = os.environ.get("NEOX_DEBUG") == "1"
     resolved = prepare_run(files, sets, resume=resume, debug=debug, start=not dry_run, folder=run_dir, checked=True)
-    say(resolved.notes)
     plan = resolved.plan
+    if not dry_run:
+        _hand_over(resolved, files, sets, resume)
+    say(resolved.notes)
     run_file = Path(plan.run_dir) / "run.json"
     command = launch_command(plan)
     if dry_run:
@@ -52,6 +54,16 @@ def train(
     for earlier in run_file.parent.glob("failure*.json"):
         earlier.unlink(missing_ok=True)
     raise SystemExit(Supervisor(command, run_file.parent, plan.launcher.owner).run())
+
+
+def _hand_over(resolved: Resolved, files: tuple[Path, ...], sets: tuple[str, ...], resume: str | None) -> None:
+    """Let the plugin that starts this run do so; return where there is none."""
+    about = {"config": resolved.config, "plan": resolved.plan, "files": files, "sets": sets, "resume": resume}
+    found = [run for runs in resolved.catalog.manager.hook.neox_train(**about) for run in runs]
+    if len(found) > 1:
+        raise PluginError("several plugins would start this run", hint="switch one of them off: NEOX_PLUGINS_DISABLE")
+    if found:
+        raise SystemExit(found[0]())
 
 
 def _claim(folder: Path) -> None:

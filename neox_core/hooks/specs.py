@@ -9,7 +9,8 @@ heavy libraries are refused; a training process calls no hook.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neox_core.hooks.markers import hookspec
@@ -60,4 +61,17 @@ def neox_check_plan(config: Config, plan: RunPlan) -> Iterable[Problem]:
 
     Otherwise as `neox_check_config`. A problem outside of the config, such as a checkpoint that does not fit, has the
     `exit_code` of its kind.
+    """
+
+
+@hookspec
+def neox_train(
+    config: Config, plan: RunPlan, files: Sequence[Path], sets: Sequence[str], resume: str | None
+) -> Iterable[Callable[[], int]]:
+    """What `neox train` does in place of one start of the ranks: called on the host, once the run is found startable.
+
+    * files, sets, resume: the words of the command line, of which the plan was made.
+
+    It returns a list: of one function, which starts runs and returns the exit code of the command, or of none where the
+    run is started once. At most one plugin returns a function for a config.
     """

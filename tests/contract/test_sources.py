@@ -25,7 +25,7 @@ READ_BY_THE_CORE = {"lr", "enabled"}
 SOURCES = [*CORE, *sorted(file for plugin in PLUGINS for file in plugin.glob("neox_*/**/*.py"))]
 
 
-CALLED_LATER = {"neox_check_config", "neox_check_plan"}
+CALLED_LATER = {"neox_check_config", "neox_check_plan", "neox_train"}
 """Hooks that no listing calls: a command that has a config or a plan which uses the plugin does."""
 
 

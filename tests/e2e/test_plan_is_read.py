@@ -208,7 +208,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
         *("AutoresumeSettings.adlr_autoresume", "EigenvalueBlock.enabled"),
         *(f"ElasticityBlock.{each.name}" for each in fields_of(ElasticityBlock)),
     ),
-    "`neox elastic`, which starts a run again": ("ElasticitySettings.max_restarts",),
+    "the host, which starts a run again": ("ElasticitySettings.max_restarts",),
     "a run with a spike, in plugins/neox-spike-guard/tests": (
         *(f"SpikeGuardBlock.{name}" for name in ("after", "before", "most")),
     ),

@@ -1,11 +1,13 @@
 """Rules of the block `elasticity`."""
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 from neox_core.api import Problem
 from neox_core.config.problem import MisfitError
 from neox_elasticity.batch import BLOCK, faults, in_words, plan_batch
+from neox_elasticity.plugin import STARTED
 from neox_elasticity.settings import ElasticityBlock
 
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -17,7 +19,7 @@ def problems(config: Any, cluster: Any) -> Iterator[Problem]:
     if chosen is None:
         return
     if chosen.settings.max_restarts is not None:
-        yield config.problem("is read by `neox elastic` only", "max_restarts", severity="note")
+        yield from restarts_can_be_made(config)
     block: ElasticityBlock = chosen.settings.elasticity
     if not block.enabled:
         return
@@ -35,6 +37,16 @@ def problems(config: Any, cluster: Any) -> Iterator[Problem]:
         return
     if plan is not None:
         yield config.problem(in_words(block, plan, _ranks_of_a_copy(config)), f"{BLOCK}.enabled", severity="note")
+
+
+def restarts_can_be_made(config: Any) -> Iterator[Problem]:
+    """A run starts again from what it has saved."""
+    if config.value("save") is None:
+        yield config.problem("is required by max-restarts", "save", "runs continue from their checkpoints")
+    for key in ("include", "exclude"):
+        if config.value(key) and STARTED not in os.environ:
+            hint = "write the hosts into the hostfile in the order of use, and `num-nodes`"
+            yield config.problem("contradicts max-restarts, which chooses among the hosts", key, hint)
 
 
 def batch_is_elastic(config: Any, block: ElasticityBlock) -> Iterator[Problem]:

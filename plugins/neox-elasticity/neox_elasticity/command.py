@@ -46,7 +46,23 @@ def elastic(files: tuple[Path, ...], sets: tuple[str, ...]) -> None:
     `num-nodes` take the place of those that fail.
     """
     config = _read(files, sets)
-    settings = _settings(config)
+    raise SystemExit(elastic_run("neox elastic", config, files, sets, Path(run_dir(config))).run())
+
+
+def elastic_run(
+    name: str, config: Config, files: Iterable[Path], sets: Iterable[str], folder: Path, resume: str | None = "auto"
+) -> Elastic:
+    """What starts a run of this config until it is done.
+
+    name: of the command. folder: of the run. resume: how the first start resumes; all others continue from `save`.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{error.filename}: cannot be written: {error.strerror}", hint="set another `save`"
+        ) from error
+    settings, sets = _settings(config), tuple(sets)
     listed = config
     if settings.elasticity.enabled:
         shape: Sizes | WholeHosts = _sizes(config, settings.elasticity)
@@ -55,16 +71,9 @@ def elastic(files: tuple[Path, ...], sets: tuple[str, ...]) -> None:
         listed = _read(files, sets)
         shape = _whole_hosts(config, slots_of(listed))
     words = [*map(str, files), *(word for one in _without(sets, OURS) for word in ("--set", one))]
-    folder = Path(run_dir(config))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"{error.filename}: cannot be written: {error.strerror}", hint="set another `save`"
-        ) from error
+    words += ["--run-dir", str(folder)]
     least_s = settings.elasticity.min_time * 60.0
-    run = Elastic(words, slots_of(listed), shape, least_s, Record(folder), settings.max_restarts)
-    raise SystemExit(run.run())
+    return Elastic(words, slots_of(listed), shape, least_s, Record(folder), settings.max_restarts, name, resume)
 
 
 def _without(sets: Iterable[str], keys: Collection[str]) -> list[str]:

@@ -30,7 +30,7 @@ class History:
         self._restarts = restarts_now(self._folder)
 
     def measured(self, step: int) -> dict[str, float]:
-        """`restarts`: how often `neox elastic` has started the run again, after the first step that follows."""
+        """`restarts`: how often the run was started again, after the first step that follows."""
         number, self._restarts = self._restarts, 0
         return {"restarts": float(number)} if number else {}
 

@@ -79,7 +79,7 @@ def _mark(line: str) -> Mark | None:
 
 
 def restarts_now(folder: Path) -> int:
-    """How often `neox elastic`, which runs in this folder, has started the run again; 0 where it does not run."""
+    """How often the command that starts runs again has done so in this folder; 0 where it does not run."""
     try:
         with (folder / FILE).open("rb") as file:
             file.seek(0, 2)

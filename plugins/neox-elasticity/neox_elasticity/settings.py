@@ -69,8 +69,8 @@ class ElasticitySettings:
     )
     max_restarts: int | None = setting(
         None,
-        help="How often `neox elastic` starts the run again after a rank or a host has failed, on spare hosts of the "
-        "hostfile where it has any. Default: with `elasticity` as long as slots are left; without it, never.",
+        help="How often `neox train` starts the run again after a rank or a host has failed, on spare hosts of the "
+        "hostfile where it has any. Default: never; `neox elastic` with `elasticity` as long as slots are left.",
         check=v.optional(v.and_(v.ge(0), v.le(MOST))),
         changes="output",
         origin="neox",

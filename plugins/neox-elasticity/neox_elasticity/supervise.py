@@ -1,11 +1,13 @@
 """Runs `neox train` again and again, each time on the slots that are there, until it is done. Light.
 
-It knows no launcher: it asks `neox train` to stop by a signal, as a user would, and reads its exit code and
-failure.json. `neox train` reads a hostfile that this process writes, so that it never sees one that is half written.
+The work of `neox elastic`, and of `neox train` with max-restarts. It knows no launcher: it asks `neox train` to stop by
+a signal, as a user would, and reads its exit code and failure.json. `neox train` reads a hostfile that this process
+writes, so that it never sees one that is half written.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -21,6 +23,7 @@ from neox_core.files import replacing
 from neox_core.interpreter import python
 from neox_core.terminal import echo
 from neox_elasticity.members import Sizes, Slot, Team, WholeHosts, change, lost_slots, restarts_help
+from neox_elasticity.plugin import STARTED
 from neox_elasticity.record import Record, read_failure
 
 STOPPED = 130
@@ -39,7 +42,8 @@ class Elastic:
     """A run that changes its ranks.
 
     train: what follows `neox train`. shape: which teams fit. least_s: seconds that a number of ranks is kept before
-    there are more. most: how often it starts again after failures; None: as long as a team fits.
+    there are more. most: how often it starts again after failures; None: as long as a team fits. name: of the command
+    that this is. resume: how the first start resumes, as `--resume` says it; None: as without it.
     """
 
     train: Sequence[str]
@@ -48,6 +52,8 @@ class Elastic:
     least_s: float
     record: Record
     most: int | None = None
+    name: str = "neox elastic"
+    resume: str | None = "auto"
     _lost: dict[Slot, None] = field(factory=dict, init=False)
     _seen: object = field(default=None, init=False)
     _listed: tuple[Slot, ...] = field(default=(), init=False)
@@ -79,18 +85,18 @@ class Elastic:
         lost = lost_slots(failure, team)
         again = bool(lost) or (self.most is not None and code == RankError.exit_code and restarts_help(failure))
         if again and self.most is not None and self._restarts >= self.most:
-            echo(f"neox elastic: started again {self._restarts} times, as max-restarts allows", err=True)
+            echo(f"{self.name}: started again {self._restarts} times, as max-restarts allows", err=True)
             return False
         for host, slot in lost:
             self._lost.pop((host, slot), None)
             self._lost[host, slot] = None
             self.record.note("lost", host=host, slot=slot)
-            echo(f"neox elastic: slot {slot} of {host} is lost; the run continues without it", err=True)
+            echo(f"{self.name}: slot {slot} of {host} is lost; the run continues without it", err=True)
         if again:
             self._restarts += 1
             self.record.note("restart", number=self._restarts, why=str(failure.get("message", "")))
             of = "" if self.most is None else f" of {self.most}"
-            echo(f"neox elastic: restart {self._restarts}{of}", err=True)
+            echo(f"{self.name}: restart {self._restarts}{of}", err=True)
         return again
 
     def _once(self, team: Team) -> tuple[int, str]:
@@ -98,9 +104,11 @@ class Elastic:
         hosts = self._write_hosts()
         sets = (f"hostfile={hosts}", f"include={team.include()}")
         told = (word for each in sets for word in ("--set", each))
-        words = python("neox_core", "train", *self.train, *told, "--resume", "auto")
-        before = self._planned()
-        process = subprocess.Popen(words, start_new_session=True)  # a Ctrl-C in the terminal reaches this process only
+        resume, self.resume = self.resume, "auto"
+        words = python("neox_core", "train", *self.train, *told, *(("--resume", resume) if resume else ()))
+        before, env = self._planned(), {**os.environ, STARTED: "1"}
+        # in a session of its own: a Ctrl-C in the terminal reaches this process only
+        process = subprocess.Popen(words, env=env, start_new_session=True)
         began, why, passed_on = time.monotonic(), "", 0
         try:
             while process.poll() is None:
@@ -113,7 +121,7 @@ class Elastic:
                     why = self._changed(team, time.monotonic() - began)
                     if why:
                         self.record.note(why)
-                        echo(f"neox elastic: slots have {why}; the run continues on others", err=True)
+                        echo(f"{self.name}: slots have {why}; the run continues on others", err=True)
                         process.terminate()
         finally:
             if process.poll() is None:
@@ -130,7 +138,7 @@ class Elastic:
             lost = f", of which {listed - left} are lost" if listed > left else ""
             raise RankError(
                 f"the hostfile has {listed} slots{lost}, and {self.shape.needs()}",
-                hint="write the hostfile with the slots that are there, and start `neox elastic` again: it continues",
+                hint="write the hostfile with the slots that are there, and start it again: it continues",
             )
         return team
 
@@ -176,7 +184,7 @@ class Elastic:
             return True
         if fault != self._told:
             self._told = fault
-            echo(f"neox elastic: the hostfile has faults, and the run keeps its slots: {fault}", err=True)
+            echo(f"{self.name}: the hostfile has faults, and the run keeps its slots: {fault}", err=True)
         return False
 
     def _planned(self) -> int:
@@ -200,7 +208,7 @@ class Elastic:
         lost_s = self.record.lost_s()
         if lost_s is not None:
             self.record.note("recovered", lost_s=round(lost_s, 3))
-            echo(f"neox elastic: the change has cost {lost_s:.1f} s", err=True)
+            echo(f"{self.name}: the change has cost {lost_s:.1f} s", err=True)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

@@ -34,7 +34,7 @@ def test_a_spare_host_continues_what_a_host_without_power_has_left(
         for name, value in switch.env.items():
             monkeypatch.setenv(name, value)
         alone = ("elasticity.enabled=false", "train_batch_size=12", "max-restarts=1", "num-nodes=2", "launcher=pdsh")
-        run = Run(folder, "elastic", *alone, "host-timeout=6", "train-iters=24")
+        run = Run(folder, "train", *alone, "host-timeout=6", "train-iters=24")
         run.until(12, ranks=2)
         switch.power_off(second)
         code = run.end()

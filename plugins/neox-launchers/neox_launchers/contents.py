@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -17,6 +18,8 @@ from pathlib import Path
 
 PACKAGES = ("neox-core", "torch")
 SOURCES = frozenset((".py", ".c", ".cpp", ".cu", ".cuh", ".h", ".json", ".toml"))
+IN_RECORD = (".py", ".c", ".cpp", ".cu", ".json", ".toml")
+"""Of them, those that are looked at in a package that is not editable: torch has thousands of headers."""
 LATE_S = 2.0
 """A file that was written so much later than the list of its package may have been edited."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -39,7 +42,7 @@ def package_digest(name: str) -> str:
     except PackageNotFoundError:
         return "not installed"
     record = found.read_text("RECORD")
-    lines = _of_sources(found) if record is None or _is_editable(found) else _of_record(found, record)
+    lines = _of_sources(found) if record is None or _is_editable(found, record) else _of_record(found, record)
     digest = hashlib.sha256(found.version.encode())
     for line in sorted(lines):
         digest.update(f"\n{line}".encode(errors="surrogateescape"))
@@ -47,22 +50,26 @@ def package_digest(name: str) -> str:
 
 
 def _of_record(found: Distribution, record: str) -> Iterator[str]:
-    """A line for each file with a digest. What pip writes itself, and scripts, differ by the place of installation."""
-    root = Path(str(found.locate_file("")))
+    """A line for each file with a digest. What pip writes itself, and scripts, differ by the place of installation.
+
+    A look at each file is what takes time, so a cache of digests would save none.
+    """
+    root = str(found.locate_file(""))
     rows = [row for row in csv.reader(record.splitlines()) if len(row) == 3]
     lists = [row[0] for row in rows if row[0].endswith(".dist-info/RECORD")]
-    written = max((_stat(root / name)[1] for name in lists), default=0.0)
+    written = max((_stat(f"{root}/{name}")[1] for name in lists), default=0.0)
     for name, listed, size in rows:
         if not listed or name.startswith("..") or ".dist-info/" in name:
             continue
         yield f"{name} {listed}"
-        file = root / name
-        if file.suffix in SOURCES - {".h", ".cuh"}:
-            now, at = _stat(file)
+        if name.endswith(IN_RECORD):
+            now, at = _stat(f"{root}/{name}")
             if str(now) != size or at > written + LATE_S:
-                yield f"{name} is {_file_digest(file)}"
-        elif ".so" in file.suffixes and str(_stat(file)[0]) != size:
-            yield f"{name} has {_stat(file)[0]} bytes"
+                yield f"{name} is {_file_digest(Path(root, name))}"
+        elif name.endswith(".so") or ".so." in name:
+            now, _ = _stat(f"{root}/{name}")
+            if str(now) != size:
+                yield f"{name} has {now} bytes"
 
 
 def _of_sources(found: Distribution) -> Iterator[str]:
@@ -80,7 +87,10 @@ def _of_sources(found: Distribution) -> Iterator[str]:
             yield f"{module} {_file_digest(Path(spec.origin))}"
 
 
-def _is_editable(found: Distribution) -> bool:
+def _is_editable(found: Distribution, record: str) -> bool:
+    """Whether its files lie elsewhere: pip says so, or the list has a path to them in place of modules."""
+    if ".pth," in record and ".py," not in record:
+        return True
     with suppress(ValueError, AttributeError):
         return bool(json.loads(found.read_text("direct_url.json") or "{}").get("dir_info", {}).get("editable"))
     return False
@@ -95,10 +105,10 @@ def _required(name: str) -> Iterator[str]:
                 yield re.sub(r"[-_.]+", "-", match[0]).lower()
 
 
-def _stat(file: Path) -> tuple[int, float]:
+def _stat(file: str) -> tuple[int, float]:
     """(size in bytes, unix seconds of the last change); of a file that is not there, (-1, 0)."""
     try:
-        found = file.stat()
+        found = os.stat(file)  # noqa: PTH116, a Path takes longer than the look
     except OSError:
         return -1, 0.0
     return found.st_size, found.st_mtime

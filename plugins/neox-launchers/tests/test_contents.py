@@ -53,7 +53,8 @@ def test_where_a_package_is_installed_and_when_it_was_touched_do_not_count(insta
     assert package_digest("some-thing") == before
 
 
-def test_an_editable_package_counts_by_its_files(tmp_path, monkeypatch):
+@pytest.mark.parametrize("told", [True, False], ids=["by pip", "by another installer"])
+def test_an_editable_package_counts_by_its_files(tmp_path, monkeypatch, told):
     info, source = tmp_path / "site" / "neox_mine-1.0.dist-info", tmp_path / "src" / "mine"
     info.mkdir(parents=True)
     source.mkdir(parents=True)
@@ -61,7 +62,8 @@ def test_an_editable_package_counts_by_its_files(tmp_path, monkeypatch):
     (source / "part.py").write_text("A = 1\n")
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: neox-mine\nVersion: 1.0\n")
     (info / "RECORD").write_text("neox_mine.pth,sha256=x,3\n")
-    (info / "direct_url.json").write_text('{"url": "file:///there", "dir_info": {"editable": true}}')
+    if told:
+        (info / "direct_url.json").write_text('{"url": "file:///there", "dir_info": {"editable": true}}')
     (info / "entry_points.txt").write_text("[neox.plugins]\nmine = mine.plugin\n")
     for folder in (tmp_path / "site", tmp_path / "src"):
         monkeypatch.syspath_prepend(folder)

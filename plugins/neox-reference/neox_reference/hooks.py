@@ -98,7 +98,7 @@ def _overview(registry: Registry) -> Iterator[str]:
     for kind in registry.kinds.values():
         owner, used = _definer(kind, registry), "yes" if kind.used else "not yet"
         yield f"| {kind.name} | [`{kind.hook}`](#{kind.hook}) | {_key(kind)} | {owner} | {used} |"
-    yield "\nAnd three that offer no component: " + ", ".join(f"[`{name}`](#{name})" for name in other_hooks())
+    yield "\nAnd those that offer no component: " + ", ".join(f"[`{name}`](#{name})" for name in other_hooks())
     yield ""
 
 
