@@ -67,7 +67,8 @@ def elastic_run(
     if settings.elasticity.enabled:
         shape: Sizes | WholeHosts = _sizes(config, settings.elasticity)
     else:
-        sets = (*_without(sets, COUNTS), *(f"{key}=-1" for key in COUNTS))
+        counts = COUNTS[:1] if _no_hostfile(config) else COUNTS  # `num_gpus` also says how many this machine has
+        sets = (*_without(sets, counts), *(f"{key}=-1" for key in counts))
         listed = _read(files, sets)
         shape = _whole_hosts(config, slots_of(listed))
     words = [*map(str, files), *(word for one in _without(sets, OURS) for word in ("--set", one))]
@@ -114,7 +115,7 @@ def _whole_hosts(config: Config, look: Look) -> WholeHosts:
 def slots_of(config: Config) -> Look:
     """What looks at the hostfile of a config: what changes when it is written, and its slots."""
     path, machine = Path(config.value("hostfile")), detect()
-    without = not path.exists() and config.value("hostfile") == DEFAULT_HOSTFILE
+    without = _no_hostfile(config)
 
     def look() -> tuple[object, tuple[Slot, ...]]:
         try:
@@ -127,9 +128,14 @@ def slots_of(config: Config) -> Look:
         if errors(problems):
             raise ProblemsError(problems)
         slots = tuple((host.name, slot) for host in shape.hosts for slot in host.devices)
-        return (found.st_mtime_ns, found.st_size, found.st_ino) if found else (), slots
+        return (found.st_mtime_ns, found.st_size, found.st_ino) if found else "no hostfile", slots
 
     return look
+
+
+def _no_hostfile(config: Config) -> bool:
+    """Whether the hosts are this machine, or those of an allocation."""
+    return config.value("hostfile") == DEFAULT_HOSTFILE and not Path(DEFAULT_HOSTFILE).exists()
 
 
 def _read(files: tuple[Path, ...], sets: tuple[str, ...]) -> Config:

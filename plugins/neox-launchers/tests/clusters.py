@@ -84,10 +84,12 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def sshd(folder: Path, hosts: Sequence[str] = HOSTS, inside: Sequence[str] = (), login: int = 0) -> dict[str, str]:
+def sshd(
+    folder: Path, hosts: Sequence[str] = HOSTS, inside: Sequence[str] = (), login: int = 0, more: str = ""
+) -> dict[str, str]:
     """A daemon of one's own on these addresses, with a key of its own, and how pdsh gets there. inside: a command.
 
-    login: its port, where ssh is to hear of it from the hostfile.
+    login: its port, where ssh is to hear of it from the hostfile. more: lines of its configuration.
     """
     port = login or free_ports(1)[0]
     for key in ("host", "user"):
@@ -96,7 +98,7 @@ def sshd(folder: Path, hosts: Sequence[str] = HOSTS, inside: Sequence[str] = (),
     listen = "".join(f"ListenAddress {host}\n" for host in hosts)
     (folder / "sshd_config").write_text(
         f"Port {port}\n{listen}HostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\nStrictModes no\n"
-        f"PidFile {folder}/sshd.pid\nUsePAM no\nPasswordAuthentication no\n"
+        f"PidFile {folder}/sshd.pid\nUsePAM no\nPasswordAuthentication no\n{more}"
     )
     (folder / "ssh_config").write_text(
         f"Host *\n{'' if login else f' Port {port}'}\n IdentityFile {folder}/user\n StrictHostKeyChecking no\n"
@@ -109,21 +111,25 @@ def sshd(folder: Path, hosts: Sequence[str] = HOSTS, inside: Sequence[str] = (),
     return {"PDSH_SSH_ARGS_APPEND": ssh, "OMPI_MCA_plm_rsh_args": ssh, **as_root}
 
 
-def slurm(folder: Path) -> dict[str, str]:
-    """A cluster of one's own: a controller, and this machine as the two nodes `one` and `two`."""
+def slurm(folder: Path, controls: str = "127.0.0.1", switch: "Switch | None" = None) -> dict[str, str]:
+    """A cluster of one's own: a controller, and this machine as the two nodes `one` and `two`.
+
+    switch: has the namespaces that are the nodes. controls: the address of the controller.
+    """
     here, (controller, *nodes) = socket.gethostname(), free_ports(3)
+    spaces = dict.fromkeys(("one", "two"), (controls, "")) if switch is None else switch.nodes()
     (folder / "key").write_bytes(os.urandom(128))
     (folder / "key").chmod(0o600)
     (folder / "state").mkdir()
     (folder / "slurm.conf").write_text(
-        f"ClusterName=test\nSlurmctldHost={here}(127.0.0.1)\nSlurmctldPort={controller}\nSlurmUser=root\n"
+        f"ClusterName=test\nSlurmctldHost={here}({controls})\nSlurmctldPort={controller}\nSlurmUser=root\n"
         f"AuthType=auth/munge\nAuthInfo=socket={folder}/munge\nCredType=cred/munge\n"
         f"StateSaveLocation={folder}/state\nSlurmdSpoolDir={folder}/%n\n"
         f"SlurmctldPidFile={folder}/controller.pid\nSlurmdPidFile={folder}/%n.pid\n"
         f"SlurmctldLogFile={folder}/controller.log\nSlurmdLogFile={folder}/%n.log\n"
         "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSelectType=select/cons_tres\n"
-        f"NodeName=one NodeHostname={here} NodeAddr=127.0.0.1 Port={nodes[0]}\n"
-        f"NodeName=two NodeHostname={here} NodeAddr=127.0.0.1 Port={nodes[1]}\n"
+        f"NodeName=one NodeHostname={here} NodeAddr={spaces['one'][0]} Port={nodes[0]}\n"
+        f"NodeName=two NodeHostname={here} NodeAddr={spaces['two'][0]} Port={nodes[1]}\n"
         "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\nSchedulerParameters=sched_interval=2\n"
         "PartitionName=all Nodes=ALL Default=YES State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=120\n"
         "PartitionName=urgent Nodes=ALL State=UP PriorityTier=2 PreemptMode=OFF\n"
@@ -131,7 +137,9 @@ def slurm(folder: Path) -> dict[str, str]:
     files = {"socket": "munge", "key-file": "key", "log-file": "log", "pid-file": "munge.pid", "seed-file": "seed"}
     munge = [f"--{option}={folder / name}" for option, name in files.items()]
     conf = {"SLURM_CONF": str(folder / "slurm.conf")}
-    for daemon in (["munged", "--force", *munge], ["slurmctld"], ["slurmd", "-N", "one"], ["slurmd", "-N", "two"]):
+    inside = {name: ["ip", "netns", "exec", space] if space else [] for name, (_, space) in spaces.items()}
+    on_nodes = ([*inside[name], "slurmd", "-N", name] for name in spaces)
+    for daemon in (["munged", "--force", *munge], ["slurmctld"], *on_nodes):
         subprocess.run(daemon, env=os.environ | conf, check=True, capture_output=True)
     return conf
 
@@ -241,11 +249,15 @@ class Switch:
     def plug_it_in(self, host: str) -> None:
         _ip("link", "set", self.hosts[host], "up")
 
-    def kill_sshd(self, host: str) -> None:
-        """All of its processes, those of connections too."""
+    def nodes(self) -> dict[str, tuple[str, str]]:
+        """Address and namespace of the hosts by the names that Slurm's nodes have."""
+        return dict(zip(("one", "two"), self.hosts.items(), strict=True))
+
+    def kill_daemons(self, host: str) -> None:
+        """All processes of sshd, those of connections too, and Slurm's daemon."""
         for pid in _pids(self.hosts[host]):
             with contextlib.suppress(OSError):
-                if Path(f"/proc/{pid}/comm").read_text().strip() == "sshd":
+                if Path(f"/proc/{pid}/comm").read_text().strip() in ("sshd", "slurmd"):
                     os.kill(pid, signal.SIGKILL)
 
     def remove(self) -> None:
@@ -277,8 +289,13 @@ def can_have_hosts() -> bool:
     return subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True).returncode == 0
 
 
-def plan_for(folder: Path, launcher: str, hosts: Sequence[str] = (), port: int = 29500, **settings: Any) -> RunPlan:
-    """Two ranks on the first host and one on the second, started by a launcher with these settings."""
+def plan_for(
+    folder: Path, launcher: str, hosts: Sequence[str] = (), port: int = 29500, address: str = "", **settings: Any
+) -> RunPlan:
+    """Two ranks on the first host and one on the second, started by a launcher with these settings.
+
+    address: of the first host, where its name is not one.
+    """
     plan = example_plan(folder, ranks=[2, 1], port=port)
     if hosts:
         places = tuple(Host(name, slots) for name, slots in zip(hosts, (2, 1), strict=True))
@@ -287,7 +304,7 @@ def plan_for(folder: Path, launcher: str, hosts: Sequence[str] = (), port: int =
             cluster=evolve(
                 plan.cluster,
                 hosts=places,
-                master_addr=name_of(hosts[0]) if name_of(hosts[0])[0].isdigit() else HOSTS[0],
+                master_addr=name_of(hosts[0]) if name_of(hosts[0])[0].isdigit() else address or HOSTS[0],
                 threads_per_rank=1,
             ),
         )

@@ -20,7 +20,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from clusters import Switch, can_have_hosts, real_ways
+from clusters import Switch, can_have_hosts, real_ways, slurm
 from launched import ALL, RANK, Run
 
 pytestmark = [
@@ -76,8 +76,8 @@ CONTINUES = ("network down for 2 s", "slow rank")
 MAY_CONTINUE = ("kill sshd",)
 """mpirun's daemons do not all need the connection by which they were started."""
 FAULTS = [*NAMED, *CONTINUES]
-WAYS = [launcher for launcher, _ in real_ways() if launcher != "slurm"]
-FEW = dict(zip(("pdsh", "openmpi", "mpich"), ("disk full", "kill agent", "stopped rank"), strict=True))
+WAYS = [launcher for launcher, _ in real_ways()]
+FEW = {"pdsh": "disk full", "openmpi": "power off", "mpich": "stopped rank", "slurm": "kill agent"}
 
 
 def disturb(run: Run, switch: Switch, host: str, fault: str) -> None:
@@ -87,7 +87,7 @@ def disturb(run: Run, switch: Switch, host: str, fault: str) -> None:
     elif fault == "kill agent":
         os.kill(agent, signal.SIGKILL)
     elif fault == "kill sshd":
-        switch.kill_sshd(host)
+        switch.kill_daemons(host)
     elif fault == "power off":
         switch.power_off(host)
     elif fault.startswith("network down"):
@@ -107,7 +107,8 @@ def disturb(run: Run, switch: Switch, host: str, fault: str) -> None:
 def test_the_right_host_is_named_and_all_end(tmp_path, monkeypatch, launcher, fault):
     (tmp_path / "switch").mkdir()
     switch = Switch(tmp_path / "switch")
-    second = [*switch.hosts][1]
+    hosts, second = tuple(switch.hosts), [*switch.hosts][1]
+    name = "two" if launcher == "slurm" else second
     ssh = switch.env["PDSH_SSH_ARGS_APPEND"]
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     env = {**switch.env, **as_root, "OMPI_MCA_plm_rsh_args": ssh, "HYDRA_LAUNCHER_EXTRA_ARGS": ssh}
@@ -117,7 +118,13 @@ def test_the_right_host_is_named_and_all_end(tmp_path, monkeypatch, launcher, fa
             "mpich": f"-iface {switch.bridge}",
         }
         settings = {**LIMITS, "launcher_args": more.get(launcher, "")}
-        run = Run(tmp_path, monkeypatch, lambda folder: env, launcher, tuple(switch.hosts), FAULTY, **settings)
+        if launcher == "slurm":
+            settings["address"], hosts = hosts[0], ("one", "two")
+
+        def way(folder: Path) -> dict[str, str]:
+            return {**env, **(slurm(folder, f"{second.rpartition('.')[0]}.1", switch) if launcher == "slurm" else {})}
+
+        run = Run(tmp_path, monkeypatch, way, launcher, hosts, FAULTY, **settings)
         run.wait_for(*ALL, "pids2")
         time.sleep(1.5)  # some heartbeats
         disturb(run, switch, second, fault)
@@ -132,16 +139,18 @@ def test_the_right_host_is_named_and_all_end(tmp_path, monkeypatch, launcher, fa
         took = time.monotonic() - began
     finally:
         switch.remove()
+        if launcher == "slurm":
+            run.stop_daemons()
     message = "continues" if continues else str(failure.get("message"))
     if TABLE:
         with Path(TABLE).open("a", newline="", encoding="utf-8") as file:
-            named = message.replace(second, "h2").splitlines()[0]
+            named = message.replace(name, "h2").splitlines()[0]
             csv.writer(file).writerow((launcher, fault, named, "" if continues else f"{took:.1f}"))
     if continues:
         assert code == 0, failure
         return
     assert fault not in CONTINUES, failure
     assert code == 1
-    assert re.match(NAMED[fault].replace("HOST", re.escape(second)), message), message
+    assert re.match(NAMED[fault].replace("HOST", re.escape(name)), message), message
     assert took < 2 * LIMITS["end_timeout"] + LATE_S
     assert failure["rank"] == 2
