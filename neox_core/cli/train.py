@@ -58,8 +58,9 @@ def train(
 
 def _hand_over(resolved: Resolved, files: tuple[Path, ...], sets: tuple[str, ...], resume: str | None) -> None:
     """Let the plugin that starts this run do so; return where there is none."""
-    about = {"config": resolved.config, "plan": resolved.plan, "files": files, "sets": sets, "resume": resume}
-    found = [run for runs in resolved.catalog.manager.hook.neox_train(**about) for run in runs]
+    ask = resolved.catalog.manager.hook.neox_train
+    runs = ask(config=resolved.config, plan=resolved.plan, files=files, sets=sets, resume=resume)
+    found = [run for each in runs for run in each]
     if len(found) > 1:
         raise PluginError("several plugins would start this run", hint="switch one of them off: NEOX_PLUGINS_DISABLE")
     if found:

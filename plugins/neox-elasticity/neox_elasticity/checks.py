@@ -1,14 +1,13 @@
 """Rules of the block `elasticity`."""
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 from neox_core.api import Problem
 from neox_core.config.problem import MisfitError
 from neox_elasticity.batch import BLOCK, faults, in_words, plan_batch
-from neox_elasticity.plugin import STARTED
 from neox_elasticity.settings import ElasticityBlock
+from neox_elasticity.starts import is_one_of_several
 
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
@@ -44,7 +43,7 @@ def restarts_can_be_made(config: Any) -> Iterator[Problem]:
     if config.value("save") is None:
         yield config.problem("is required by max-restarts", "save", "runs continue from their checkpoints")
     for key in ("include", "exclude"):
-        if config.value(key) and STARTED not in os.environ:
+        if config.value(key) and not is_one_of_several():
             hint = "write the hosts into the hostfile in the order of use, and `num-nodes`"
             yield config.problem("contradicts max-restarts, which chooses among the hosts", key, hint)
 

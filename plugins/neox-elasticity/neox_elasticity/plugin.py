@@ -1,14 +1,9 @@
 """What neox-elasticity offers."""
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from neox_core.api import Component, Problem, hookimpl
-
-STARTED = "NEOX_STARTED_AGAIN"
-"""In the environment of a `neox train` that is one start of a run among several."""
 
 
 @hookimpl
@@ -41,14 +36,7 @@ def neox_check_config(config: Any, cluster: Any) -> Iterator[Problem]:
 
 
 @hookimpl
-def neox_train(
-    config: Any, plan: Any, files: Sequence[Path], sets: Sequence[str], resume: str | None
-) -> list[Callable[[], int]]:
-    if STARTED in os.environ:  # by the command that starts runs again
-        return []
-    chosen = [each for each in config.components("callback") if each.entry.component.name == "elasticity"]
-    if not chosen or chosen[0].settings.max_restarts is None:
-        return []
-    from neox_elasticity.command import elastic_run
+def neox_train(config: Any, plan: Any, files: Any, sets: Any, resume: str | None) -> list[Callable[[], int]]:
+    from neox_elasticity.starts import starts
 
-    return [elastic_run("neox train", config, files, sets, Path(plan.run_dir), resume=resume).run]
+    return starts(config, plan, files, sets, resume)

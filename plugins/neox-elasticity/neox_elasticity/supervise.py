@@ -23,8 +23,8 @@ from neox_core.files import replacing
 from neox_core.interpreter import python
 from neox_core.terminal import echo
 from neox_elasticity.members import Sizes, Slot, Team, WholeHosts, change, lost_slots, restarts_help
-from neox_elasticity.plugin import STARTED
 from neox_elasticity.record import Record, read_failure
+from neox_elasticity.starts import STARTED
 
 STOPPED = 130
 POLL_S = 0.2
