@@ -1,4 +1,4 @@
-"""The `jsonl` monitor: metrics.jsonl, one object a line."""
+"""The `jsonl` monitor: metrics.jsonl, one object a line, and messages.jsonl beside it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from neox_core.contracts.host import RunInfo
 from neox_core.files import replacing
+from neox_monitors.messages import Messages
 from neox_monitors.place import require_file, written_to
 
 WAY_OUT = "move it away, or give the run another folder: --run-dir"
@@ -28,6 +29,7 @@ class JsonLines:
             if path.exists():
                 _keep_until(path, run.first_step)
             self._file = path.open("a", encoding="utf-8")
+        self._messages = Messages(run, WAY_OUT)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         record: dict[str, float | None] = {"step": step, "time": round(time.time(), 3)}
@@ -36,10 +38,11 @@ class JsonLines:
         self._file.flush()
 
     def say(self, message: str) -> None:
-        """Messages are for people."""
+        self._messages.say(message)
 
     def close(self) -> None:
         self._file.close()
+        self._messages.close()
 
 
 def _keep_until(path: Path, step: int) -> None:

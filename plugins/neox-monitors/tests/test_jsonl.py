@@ -2,6 +2,8 @@ import errno
 import json
 import math
 import os
+import socket
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,23 @@ def test_a_run_that_starts_anew_keeps_the_file_of_the_one_before(entry, tmp_path
     start(entry, tmp_path).log(5, VALUES)
     assert [line["step"] for line in read(tmp_path)] == [5]
     assert json.loads((tmp_path / "metrics.jsonl.1").read_text())["step"] == 10
+
+
+def test_messages_are_kept_over_a_resume_with_where_the_run_was_started(entry, tmp_path):
+    def messages(name="messages.jsonl"):
+        return [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+
+    monitor = start(entry, tmp_path)
+    monitor.say("saved\n\x1b[31m step")
+    monitor.close()
+    start(entry, tmp_path, first_step=25).say("resumed")
+    assert [line.get("said") for line in messages()] == [None, "saved\n\x1b[31m step", None, "resumed"]
+    began = messages()[2]
+    assert (began["step"], began["start"]["host"], began["start"]["ranks"]) == (25, socket.gethostname(), 1)
+    assert began["start"]["neox-core"] == version("neox-core")
+    start(entry, tmp_path)
+    assert [*messages()[0]] == ["step", "time", "start"]
+    assert len(messages("messages.jsonl.1")) == 4
 
 
 @pytest.mark.parametrize("name", ["console", "csv_monitor", "jsonl"])
