@@ -72,6 +72,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "doctor": (),
     "tune": ("{config}", "--set", f"{EVIL}=1"),
     "elastic": ("{config}", "--set", f"{EVIL}=1"),
+    "runs": ("{folder}",),
+    "report": ("{trained}",),
     "plan": ("{config}", "--set", f"{EVIL}=1"),
     "retrieval index": ("{config}", "--set", f"{EVIL}=1"),
     "retrieval search": (EVIL, "--load", f"{{folder}}/{EVIL}"),
@@ -139,6 +141,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (neox_run / f"global_step{EVIL}").mkdir(parents=True)
     (neox_run / "latest").write_text(f"global_step{EVIL}")
     (neox_run / f"global_step{EVIL}/mp_rank_00_model_states.pt").write_text(EVIL)
+    trained = evil / "trained"
+    trained.mkdir()
+    (trained / "run.json").write_text(json.dumps({EVIL: EVIL}))
     hf = evil / "hf"
     hf.mkdir()
     config = {"model_type": EVIL, "architectures": [EVIL], "hidden_size": 8, "num_hidden_layers": 1, EVIL: 1}
@@ -153,6 +158,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "vocabulary": str(evil / "vocabulary.json"),
         "checkpoints": str(checkpoint.parent),
         "run": str(checkpoint),
+        "trained": str(trained),
         "hf": str(hf),
         "neox": str(neox_run),
     }
