@@ -82,7 +82,9 @@ def test_greedy_knows_the_text_by_heart(trained: tuple[Path, str]) -> None:
     arguments = ("--load", "save", "--prompt", "five six seven eight", "--temperature", "0", "--max-new-tokens", "80")
     done = neox(trained[0], "generate", *arguments)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "note: each time 48 tokens are full, the text continues from their newer half\n"
+    slides, speed = done.stderr.splitlines()
+    assert slides == "note: each time 48 tokens are full, the text continues from their newer half"
+    assert speed.startswith("note: 80 tokens in ")
     assert done.stdout.startswith("five six seven eight nine ten eleven zero one")
     assert len(done.stdout.split()) > 60
     assert counted(done.stdout, "five")
@@ -107,6 +109,36 @@ def test_seed_and_one_checkpoint_of_several(trained: tuple[Path, str]) -> None:
     assert not counted(texts[0], "one")
 
 
+def test_prompts_of_a_file_and_of_a_user(trained: tuple[Path, str]) -> None:
+    """As JSON lines up to a stop string, and typed line by line."""
+    folder = trained[0]
+    (folder / "prompts.jsonl").write_text('{"prompt": "five six", "id": 7}\n{"prompt": "two three four five"}\n')
+    greedy = ("--load", "save", "--temperature", "0", "--max-new-tokens", "30")
+    done = neox(folder, "generate", *greedy, "--prompts", "prompts.jsonl", "--json", "--stop", " ten e")
+    assert done.returncode == 0, done.stderr
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert first | {"tokens": 0} == {
+        "id": 7,
+        "prompt": "five six",
+        "text": " seven eight nine",
+        "end": "stop",
+        "prompt_tokens": first["prompt_tokens"],
+        "tokens": 0,
+    }
+    assert second["text"] == " six seven eight nine"
+    assert "tokens/s" in done.stderr
+    typed = subprocess.run(
+        [*NEOX, "generate", *greedy, "--interactive", "--stop", " nine"],
+        cwd=folder, input="five six\ntwo three four five\n", capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip
+    assert typed.stdout == "five six seven eight\ntwo three four five six seven eight\n", typed.stderr
+    (folder / "prompts.txt").write_bytes(b"five six\n\xff\n")
+    wrong = neox(folder, "generate", *greedy, "--prompts", "prompts.txt")
+    assert wrong.returncode == 4
+    assert "prompts.txt:2: is not UTF-8" in wrong.stderr
+    assert wrong.stdout == ""
+
+
 def test_the_run_ends_with_a_sample(trained: tuple[Path, str]) -> None:
     printed = trained[1]
     assert "sample:\ntwo three four" in printed
@@ -119,6 +151,9 @@ def test_the_run_ends_with_a_sample(trained: tuple[Path, str]) -> None:
         (("--load", "save", "--prompt", "x", "--top-p", "0"), 2, "top-p"),
         (("--load", "save", "--prompt", "x", "--temperature", "-1"), 2, "temperature"),
         (("--load", "save"), 2, "--prompt"),
+        (("--load", "save", "--prompt", "x", "--prompts", "config.yml"), 2, "--prompt"),
+        (("--load", "save", "--prompt", "x", "--stop", ""), 2, "--stop"),
+        (("--load", "save", "--prompt", "x", "--temperature", "nan"), 2, "temperature"),
     ],
 )
 def test_mistakes_are_said_without_a_traceback(

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from neox_gpt.dropout import attention_site, drop_probabilities, site_keys
     from neox_gpt.embedding import Embedding
     from neox_gpt.fold import FoldedReader
+    from neox_gpt.generation.generate import Continuation, continuations
+    from neox_gpt.generation.sampling import Sampling
     from neox_gpt.gpt import GPT
     from neox_gpt.linear import ColumnLinear, RowLinear
     from neox_gpt.loaded import LoadedRun, load_run
@@ -63,6 +65,7 @@ _HEAVY = {
     "DecodingCache": "attention.cache",
     "PLAIN": "scope",
     "ColumnLinear": "linear",
+    "Continuation": "generation.generate",
     "DecoderOutputs": "outputs",
     "DecoderRow": "row",
     "Embedding": "embedding",
@@ -75,6 +78,7 @@ _HEAVY = {
     "MLP": "mlp",
     "Request": "attention.scores",
     "RowLinear": "linear",
+    "Sampling": "generation.sampling",
     "Scope": "scope",
     "TILE": "attention.flex",
     "Teacher": "teacher",
@@ -84,6 +88,7 @@ _HEAVY = {
     "build_decoder_stage": "build",
     "build_model": "build",
     "build_on_meta": "build",
+    "continuations": "generation.generate",
     "drop_probabilities": "dropout",
     "flex_by": "attention.flex",
     "gpt_plan": "config.assemble",
@@ -112,6 +117,7 @@ __all__ = [
     "ByHead",
     "ChangeSize",
     "ColumnLinear",
+    "Continuation",
     "DecoderOutputs",
     "DecoderRow",
     "DecoderSize",
@@ -138,6 +144,7 @@ __all__ = [
     "PositionSize",
     "Request",
     "RowLinear",
+    "Sampling",
     "Scope",
     "ScoreBias",
     "SparseKernel",
@@ -150,6 +157,7 @@ __all__ = [
     "build_decoder_stage",
     "build_model",
     "build_on_meta",
+    "continuations",
     "drop_probabilities",
     "flex_by",
     "gpt_plan",

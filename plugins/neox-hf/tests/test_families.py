@@ -14,7 +14,7 @@ from families import MODELS, MODERN, SIZES, family_of, imported_to, ours, roughe
 from neox_author.testing import assert_light
 from neox_checkpoints.importing import find_format, import_checkpoint
 from neox_checkpoints.inspecting import describe
-from neox_gpt.generation.generate import continue_ids
+from neox_gpt.generation.rows import continue_ids
 from neox_gpt.generation.sampling import Sampling
 from neox_hf.export import choose_family, export_hf, logits_layer_by_layer
 from neox_hf.plugin import neox_model_families

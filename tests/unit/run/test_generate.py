@@ -1,5 +1,6 @@
 """Text from a model: what it is given, where it stops, and how ids become text."""
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -7,8 +8,12 @@ import pytest
 import torch
 from neox_activations.gelu import Gelu
 from neox_gpt.api import PositionShape
-from neox_gpt.generation.generate import UNFINISHED, continue_ids, generate, sample, stream
+from neox_gpt.generation.generate import continuations, sample, stream
+from neox_gpt.generation.main import Job, generate
+from neox_gpt.generation.prompts import Prompt, read_prompts
+from neox_gpt.generation.rows import continue_ids
 from neox_gpt.generation.sampling import Sampling
+from neox_gpt.generation.text import UNFINISHED, Text
 from neox_gpt.gpt import GPT
 from neox_gpt.init import init_parameters
 from neox_gpt.mlp import MLP
@@ -20,7 +25,7 @@ from neox_positions.rotary import Rotary
 from neox_positions.settings import RotarySettings
 from torch import nn
 
-from neox_core.errors import CheckpointError
+from neox_core.errors import CheckpointError, DataError
 from neox_core.hooks.loader import load_plugins
 
 GREEDY = Sampling(temperature=0)
@@ -99,11 +104,13 @@ def test_memory_is_for_the_text_not_for_all_that_the_model_can_see(model: GPT, m
 def test_text_beyond_the_positions_of_the_model_is_said(
     model: GPT, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], prompt, new, said
 ) -> None:
-    monkeypatch.setattr("neox_gpt.generation.generate.load_model", lambda *_: (model, Endless()))
-    generate(Path("run"), None, "A" * prompt, new, "cpu", GREEDY)
+    monkeypatch.setattr("neox_gpt.generation.main.load_model", lambda *_: (model, Endless()))
+    generate(Path("run"), None, Job(new, prompt="A" * prompt, device="cpu", sampling=GREEDY))
     captured = capsys.readouterr()
     assert captured.out.startswith("A" * prompt)
-    notes = captured.err.splitlines()
+    *notes, speed = captured.err.splitlines()
+    assert speed.startswith(f"note: {new} tokens in ")
+    assert speed.endswith(" tokens/s")
     assert len(notes) == len(said)
     assert all(each in note for each, note in zip(said, notes, strict=True))
 
@@ -150,22 +157,148 @@ def test_nothing_to_continue_begins_a_document(model: GPT) -> None:
     assert got == Bytes().decode(expected)
 
 
-def test_pieces_never_split_a_character(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+def pieces(ids: Iterable[int], stops: Sequence[str] = ()) -> list[str]:
+    text = Text(Bytes(), stops)
+    return [*(text.add(token) for token in ids), text.end()]
+
+
+def test_pieces_never_split_a_character() -> None:
     text = "Ω→é€ and plain"
-
-    def fixed(*args: object, **kwargs: object) -> Iterable[int]:
-        return iter(text.encode())
-
-    monkeypatch.setattr("neox_gpt.generation.generate.continue_ids", fixed)
-    pieces = list(stream(model, Bytes(), "", max_new_tokens=99))
-    assert "".join(pieces) == text
-    assert not any(UNFINISHED in piece for piece in pieces)
-    assert pieces[:3] == ["Ω", "→", "é"]
+    got = pieces(text.encode())
+    assert "".join(got) == text
+    assert not any(UNFINISHED in piece for piece in got)
+    assert [piece for piece in got if piece][:3] == ["Ω", "→", "é"]
 
 
-def test_a_cut_character_is_shown_as_such(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neox_gpt.generation.generate.continue_ids", lambda *args, **kwargs: iter("a€".encode()[:2]))
-    assert list(stream(model, Bytes(), "", max_new_tokens=99)) == ["a", UNFINISHED]
+def test_a_cut_character_is_shown_as_such() -> None:
+    assert pieces("a€".encode()[:2]) == ["a", "", UNFINISHED]
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "kept"),
+    [
+        ("one\n\ntwo", ["\n\n"], "one"),  # across two tokens: each byte is one
+        ("one\ntwo", ["\n\n"], "one\ntwo"),  # what may have begun it comes later
+        ("aab", ["ab"], "a"),  # the second a begins it, not the first
+        ("abcabd", ["abd", "cab"], "ab"),  # the one that ends first
+        ("€uro", ["€"], ""),
+        ("xab", ["abc"], "xab"),  # never finished
+        ("xab", ["b", "ab"], "x"),
+        ("stop", ["stop"], ""),
+    ],
+)
+def test_stop_strings(text: str, stops: list[str], kept: str) -> None:
+    got = pieces(text.encode(), stops)
+    assert "".join(got) == kept
+    assert all(kept.startswith("".join(got[:end])) for end in range(len(got)))
+
+
+def test_a_stop_string_ends_a_row_and_leaves_the_others(model: GPT) -> None:
+    free = continuations(model, Bytes(), ["A(", "B"], max_new_tokens=12, sampling=GREEDY)
+    stop = free[0].text[3:5]
+    assert stop not in free[1].text
+    got = continuations(model, Bytes(), ["A(", "B"], max_new_tokens=12, sampling=GREEDY, stops=[stop])
+    assert [each.end for each in got] == ["stop", "length"]
+    assert got[0].text == free[0].text.partition(stop)[0]
+    assert got[0].num_tokens == len(got[0].text) + 2
+    assert got[1] == free[1]
+    assert "".join(stream(model, Bytes(), "A(", max_new_tokens=12, sampling=GREEDY, stops=[stop])) == got[0].text
+
+
+PROMPTS = ["A(", "C", "X" * 31, "SOME WORDS HERE", "Y" * 32, "Z" * 47, "B"]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.0, top_p=0.9, min_p=0.01, repetition_penalty=1.2)])
+@pytest.mark.parametrize("batch", [2, 7])
+def test_batches_equal_single_prompts(model: GPT, sampling: Sampling, batch: int) -> None:
+    """Also where the window of 32 positions is left, and where a prompt alone is longer than that."""
+    asked = {"max_new_tokens": 40, "sampling": sampling}
+    alone = [
+        continuations(model, Endless(), [prompt], **asked, first=number)[0] for number, prompt in enumerate(PROMPTS)
+    ]
+    batches = [
+        continuations(model, Endless(), PROMPTS[first : first + batch], **asked, first=first)
+        for first in range(0, len(PROMPTS), batch)
+    ]
+    assert [each for some in batches for each in some] == alone
+    assert len({each.text for each in alone}) == len(alone)
+    assert {each.num_tokens for each in alone} == {40}
+
+
+def test_a_row_that_ends_with_its_document_leaves_the_others(model: GPT) -> None:
+    class EndsAtThird(Bytes):
+        eod = list(continue_ids(model, [65], Bytes(), max_new_tokens=3, sampling=GREEDY))[2]
+
+    alone = [
+        continuations(model, EndsAtThird(), [prompt], max_new_tokens=20, sampling=GREEDY)[0] for prompt in ("A", "B(")
+    ]
+    assert alone[0].end == "document"
+    assert alone[0].num_tokens <= 2
+    assert continuations(model, EndsAtThird(), ["A", "B("], max_new_tokens=20, sampling=GREEDY) == alone
+
+
+def test_lines_of_json(model: GPT, monkeypatch, capsys, tmp_path: Path) -> None:
+    monkeypatch.setattr("neox_gpt.generation.main.load_model", lambda *_: (model, Endless()))
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "A(", "id": "first"}\n{"prompt": "B\\u001b[2J"}\n')
+    generate(Path("run"), None, Job(4, file=str(file), device="cpu", batch_size=1, sampling=GREEDY, as_json=True))
+    captured = capsys.readouterr()
+    lines = [json.loads(line) for line in captured.out.splitlines()]
+    assert [line["prompt"] for line in lines] == ["A(", "B\x1b[2J"]
+    assert lines[0]["id"] == "first"
+    assert "id" not in lines[1]
+    assert "\x1b" not in captured.out
+    assert [(line["end"], line["tokens"], line["prompt_tokens"]) for line in lines] == [
+        ("length", 4, 2),
+        ("length", 4, 5),
+    ]
+    alone = continuations(model, Endless(), ["A("], max_new_tokens=4, sampling=GREEDY)[0]
+    assert lines[0]["text"] == alone.text
+
+
+def test_prompts_of_a_text_file(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_bytes("one {\n\nΩ\r\nlast".encode())
+    assert read_prompts(file) == [Prompt("one {"), Prompt(""), Prompt("Ω"), Prompt("last")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.txt", b"", "0 lines"),
+        ("a.txt", b"good\n\xff\n", "a.txt:2: is not UTF-8"),
+        ("a.jsonl", b'{"prompt": "x"}\n{"prompt": 3}\n', "a.jsonl:2: its prompt is 3"),
+        ("a.jsonl", b'{"prompt": "x"}\n\n', "a.jsonl:2: cannot be read"),
+        ("a.jsonl", b'["x"]', "a.jsonl:1: not a JSON object"),
+        ("a.jsonl", b'{"text": "x"}', "a.jsonl:1: has the unknown key 'text'"),
+        ("a.jsonl", b'{"id": 1}', "a.jsonl:1: has no key 'prompt'"),
+        ("a.jsonl", b'{"prompt": "x", "id": [1]}', "a.jsonl:1: its id is [1]"),
+        ("a.jsonl", b'{"prompt": "\\ud800"}', "a.jsonl:1: cannot be read: it has half a surrogate pair"),
+        ("a.jsonl", b'{"prompt": ' + b"[" * 100_000, "a.jsonl:1: cannot be read"),
+        ("a.jsonl", b'{"\\u001b[2J": ""}', "a.jsonl:1: has the unknown key"),
+    ],
+)
+def test_a_file_of_prompts_that_is_wrong(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    file = tmp_path / name
+    file.write_bytes(content)
+    with pytest.raises(DataError) as error:
+        read_prompts(file)
+    assert said in error.value.message
+    assert "\x1b" not in error.value.message
+
+
+def test_a_file_of_prompts_that_is_too_large_or_none(tmp_path: Path) -> None:
+    large = tmp_path / "large.txt"
+    with large.open("wb") as file:
+        file.truncate(65 << 20)
+    many = tmp_path / "many.txt"
+    many.write_bytes(b"\n" * 1_000_001)
+    with pytest.raises(DataError, match="large"):
+        read_prompts(large)
+    with pytest.raises(DataError, match="lines"):
+        read_prompts(many)
+    with pytest.raises(DataError, match="cannot be read"):
+        read_prompts(tmp_path / "missing.txt")
 
 
 def test_no_checkpoint_is_an_error(tmp_path) -> None:

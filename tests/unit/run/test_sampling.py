@@ -1,4 +1,6 @@
-"""Temperature, top-k and top-p against distributions worked out by hand."""
+"""Temperature, top-k, top-p, min-p and the repetition penalty: worked out by hand, and as transformers does them."""
+
+import math
 
 import pytest
 import torch
@@ -26,6 +28,9 @@ def logits() -> Tensor:
         ({"top_p": 1e-6}, [0, 1, 0, 0, 0]),
         ({"top_k": 3, "top_p": 0.7}, [0, 0.5 / 0.8, 0, 0.3 / 0.8, 0]),
         ({"temperature": 0}, [0, 1, 0, 0, 0]),
+        ({"min_p": 0.21}, [0, 0.5 / 0.8, 0, 0.3 / 0.8, 0]),
+        ({"min_p": 0.19}, [0.1 / 0.9, 0.5 / 0.9, 0, 0.3 / 0.9, 0]),
+        ({"min_p": 1}, [0, 1, 0, 0, 0]),
     ],
 )
 def test_closed_form(logits: Tensor, settings: dict[str, float], expected: list[float]) -> None:
@@ -72,7 +77,49 @@ def test_half_precision_logits_far_apart() -> None:
     assert got.tolist() == [1.0, 0.0]
 
 
-@pytest.mark.parametrize("wrong", [{"temperature": -1}, {"top_k": 0}, {"top_p": 0}, {"top_p": 1.1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temperature": -1},
+        {"top_k": 0},
+        {"top_p": 0},
+        {"top_p": 1.1},
+        {"min_p": -0.1},
+        {"min_p": 1.1},
+        {"repetition_penalty": 0},
+        {"temperature": math.inf},
+    ],
+)
 def test_senseless_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError):
         Sampling(**wrong)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_as_transformers_does(seed: int) -> None:
+    """All of them at once, in the order in which `generate` of transformers applies them."""
+    transformers = pytest.importorskip("transformers")
+    draws = torch.Generator().manual_seed(seed)
+    logits = torch.randn(200, generator=draws, dtype=torch.float64) * 2
+    seen = torch.randint(200, (30,), generator=draws)
+    sampling = Sampling(temperature=0.7, top_k=40, top_p=0.93, min_p=0.02, repetition_penalty=1.3)
+    processors = transformers.LogitsProcessorList(
+        [
+            transformers.RepetitionPenaltyLogitsProcessor(1.3),
+            transformers.TemperatureLogitsWarper(0.7),
+            transformers.TopKLogitsWarper(40),
+            transformers.TopPLogitsWarper(0.93),
+            transformers.MinPLogitsWarper(0.02),
+        ]
+    )
+    expected = processors(seen[None], logits[None].clone())[0].softmax(0)
+    got = probabilities(logits, sampling, set(seen.tolist()))
+    assert 1 < int((got > 0).sum()) < 40
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=0)
+
+
+def test_a_penalty_holds_for_the_most_likely_token_too(logits: Tensor) -> None:
+    greedy = Sampling(temperature=0, repetition_penalty=3.0)
+    generator = torch.Generator()
+    assert draw(logits, greedy, generator) == 1
+    assert draw(logits, greedy, generator, {1}) == 3
