@@ -57,6 +57,10 @@ def test_every_line_that_is_wrong_is_said_with_its_place(tmp_path: Path, text: s
     assert read(tmp_path, text)[1] == said
 
 
+def test_a_name_has_at_most_the_253_characters_of_dns(tmp_path: Path) -> None:
+    assert read(tmp_path, f"me@{'a' * 253}:22 slots=1\n") == ({f"me@{'a' * 253}:22": (0,)}, [])
+
+
 def test_each_line_of_a_long_file_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr("neox_core.plan.hosts.name_of", lambda host: asked.append(host) or name_of(host))
