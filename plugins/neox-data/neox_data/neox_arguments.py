@@ -56,7 +56,7 @@ class ReadsNeoxArguments(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         from neox_core.cli.notes import say
 
-        own = {name for each in self.params for name in (*each.opts, *each.secondary_opts)}
+        own = {name for each in self.get_params(ctx) for name in (*each.opts, *each.secondary_opts)}
         translated = translate(args, own)
         say(translated.notes)
         return super().parse_args(ctx, list(translated.args))

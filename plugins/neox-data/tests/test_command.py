@@ -137,6 +137,7 @@ def test_keys_of_gpt_neox_are_words_of_their_own(handed_over):
 def test_a_line_in_todays_words_is_left_alone(handed_over, capsys):
     run("prepare", "a.jsonl", "--out", "out", "--name", "mine", "--vocab-file", "v.json", "--merge-file", "m.txt")
     assert handed_over[0][1]["name"] == "mine"
+    run("prepare", "--help")
     assert capsys.readouterr().err == ""
 
 
