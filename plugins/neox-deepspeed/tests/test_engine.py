@@ -1,112 +1,19 @@
-"""Both engines against plain torch loops, in one process: updates, clipping, accumulation, and gradients gone bad."""
+"""Both engines against plain torch loops, in one process: updates, clipping, accumulation."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import product
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import pytest
 import torch
 from attrs import evolve
-from neox_author.testing.outputs import WholeLogits
-from neox_author.testing.plans import example_plan
-from neox_deepspeed.api import build_engine
 from neox_deepspeed.start import engine_config
-from neox_plain import api as plain
+from tiny_engines import CLIPPING, DTYPES, LRS, WEIGHT_DECAY, Tiny, batches, make_engine, make_plan
 from torch import Tensor, nn
 
-from neox_core.parallel.context import BuildContext
-from neox_core.parallel.groups import Groups
-from neox_core.plan.runfile import ComponentRef, PrecisionPlan, RunPlan
-from neox_core.run.optimizer import build_optimizer, spared_from_decay
+from neox_core.run.optimizer import spared_from_decay
 
 pytestmark = pytest.mark.usefixtures("process_group")
-
-ADAM = ComponentRef(
-    "optimizer", "Adam", "neox-adam", "0.1.0", "neox_adam.optim:adam", "neox_adam.settings:AdamSettings"
-)
-CAUSAL_LM = ComponentRef("objective", "causal-lm", "neox-causal-lm", "0.1.0", "neox_causal_lm.objective:CausalLM")
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "bf16+": torch.bfloat16, "fp16": torch.float16}
-LRS = (0.01, 0.02, 0.005)
-WEIGHT_DECAY = 0.1
-CLIPPING = 0.3
-
-
-class Tiny(nn.Module):
-    draws, documents, sparse_weights = False, None, ()
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.embed = nn.Embedding(16, 8)
-        self.norm: Any = nn.LayerNorm(8)
-        self.norm.no_weight_decay = {"weight", "bias"}
-        self.out = nn.Linear(8, 16, bias=False)
-        self.factor = 1.0
-        self.dropout = 0.0
-
-    def forward(self, compute: Callable[[Any], Tensor], *, routing: None = None) -> Tensor:
-        return compute(self.run) * self.factor
-
-    def run(self, tokens: Tensor) -> WholeLogits:
-        return WholeLogits(self.out(nn.functional.dropout(self.norm(self.embed(tokens)), self.dropout, self.training)))
-
-
-def make_plan(
-    dtype: str = "fp32", zero: int | str = 0, accumulation: int = 1, autocast: str | None = None, **train: Any
-) -> RunPlan:
-    """dtype "bf16+": bf16 with gradients added up in fp32, another optimizer of DeepSpeed's. zero "owned": stage 1 of
-    whole parameters; "plain": the engine plain.
-    """
-    name = "plain" if zero == "plain" else "deepspeed"
-    zero, owned = {"owned": (1, True), "plain": (0, False)}.get(str(zero)) or (int(zero), False)
-    plan = example_plan(Path("unused"), ranks=(1,))
-    engine: dict[str, Any] = {
-        "train_batch_size": accumulation,
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": CLIPPING,
-        "zero_optimization": {"stage": zero},
-        "zero_allow_untested_optimizer": True,
-    }
-    if dtype.startswith("bf16"):
-        engine["bf16"] = {"enabled": True}
-    if dtype == "fp16":
-        scale = {"loss_scale": 0, "initial_scale_power": 10, "hysteresis": 1, "loss_scale_window": 1000}
-        engine["fp16"] = {"enabled": True, **scale}
-    if dtype == "bf16+":
-        engine["data_types"] = {"grad_accum_dtype": "fp32"}
-    return evolve(
-        plan,
-        engine_component=evolve(plan.engine_component, name=name),
-        objective=CAUSAL_LM,
-        optim=evolve(
-            plan.optim,
-            optimizer=ADAM,
-            weight_decay=WEIGHT_DECAY,
-            gradient_clipping=CLIPPING,
-            zero_stage=zero,
-            whole_parameters=owned,
-        ),
-        batch=evolve(plan.batch, gradient_accumulation=accumulation),
-        precision=PrecisionPlan(dtype.rstrip("+"), autocast),
-        train=evolve(plan.train, **train),
-        engine=engine,
-    )
-
-
-def make_engine(plan: RunPlan) -> Any:
-    dtype = DTYPES[plan.precision.dtype]
-    model = Tiny().to(dtype)
-    context = BuildContext(torch.device("cpu"), dtype, Groups(None, None, 0, 1), seed=1)
-    build = plain.build_engine if plan.engine_component.name == "plain" else build_engine
-    return build(plan, model, build_optimizer(plan.optim, model), context)
-
-
-def batches(count: int) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return [torch.randint(16, (2, 9), generator=generator) for _ in range(count)]
 
 
 def reference(
@@ -262,114 +169,6 @@ def test_masters_begin_as_the_weights(dtype: str, zero: int | str) -> None:
         weight = weights[shard.name].detach().float().reshape(-1)[shard.first : shard.first + shard.count]
         assert torch.equal(shard.part_of(shard.stepped), weight)
         assert shard.stepped.dtype == torch.float32
-
-
-@pytest.mark.parametrize(("dtype", "zero"), [("fp32", "plain"), *product(("fp32", "bf16"), (0, 1, "owned"))])
-@pytest.mark.parametrize("policy", ["stop", "skip"])
-def test_a_gradient_gone_bad_moves_no_weight(dtype: str, zero: int | str, policy: str) -> None:
-    engine = make_engine(make_plan(dtype, zero, on_nonfinite_loss=policy))
-    stream = iter(batches(5))
-    engine.train_step(stream, 0.01)
-    before = {name: weight.detach().clone() for name, weight in engine.model.named_parameters()}
-    engine.model.factor = float("nan")
-    assert not torch.isfinite(engine.train_step(stream, 0.01))
-    assert engine.made_update() is False
-    assert all(torch.equal(weight, before[name]) for name, weight in engine.model.named_parameters())
-    assert engine.skipped_steps() == 1
-    engine.model.factor = 1.0
-    assert torch.isfinite(engine.train_step(stream, 0.01))
-    moved = [not torch.equal(weight, before[name]) for name, weight in engine.model.named_parameters()]
-    assert all(moved)
-    assert engine.made_update() is True
-    assert engine.skipped_steps() == 1
-
-
-@pytest.mark.parametrize("zero", [0, "plain"])
-def test_on_a_gpu_the_device_knows_that_an_update_was_bad(zero: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = make_engine(make_plan(zero=zero))
-    monkeypatch.setattr(engine, "_looks", False)
-    stream, seen = iter(batches(2)), []
-    for factor in (1.0, float("nan")):
-        engine.model.factor = factor
-        engine.train_step(stream, 0.01)
-        made = engine.made_update()
-        assert isinstance(made, Tensor)
-        seen.append(bool(made))
-    assert seen == [True, False]
-
-
-@pytest.mark.parametrize("zero", [0, "owned", "plain"])
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_on_a_gpu_the_parameter_of_the_first_bad_step_is_found(
-    zero: int | str, accumulation: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without repeating the step, whose weights are spoilt; the next steps are bad in all parameters."""
-    engine = make_engine(make_plan(zero=zero, accumulation=accumulation))
-    monkeypatch.setattr(engine, "_looks", False)
-    stream, step = iter(batches(4 * accumulation)), 0
-
-    def spoil(norm: nn.Module, arguments: Any, out: Tensor) -> None:
-        if step == 2:
-            out.register_hook(lambda gradient: gradient * float("inf"))
-
-    engine.model.norm.register_forward_hook(spoil)
-    assert engine.find_nonfinite() == []
-    for step in range(4):
-        engine.train_step(stream, 0.01)
-        assert step != 1 or engine.find_nonfinite() == []
-    assert engine.find_nonfinite() == ["norm.bias", "norm.weight", "embed.weight"]
-
-
-SPOILT = 15
-"""A first token that makes the gradient of what the norm returns infinite."""
-
-
-@pytest.mark.parametrize(
-    ("dtype", "zero"),
-    [
-        ("fp32", 0),
-        ("fp32", 1),
-        ("fp32", 3),
-        ("bf16", 1),
-        ("fp16", 0),
-        ("fp16", 1),
-        ("fp32", "owned"),
-        ("fp32", "plain"),
-    ],
-)
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_the_parameter_whose_gradient_is_not_finite_is_found(
-    dtype: str, zero: int | str, accumulation: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the batches of the first step that was left out: those of the second would blame the output layer."""
-    from deepspeed.accelerator import get_accelerator
-
-    monkeypatch.setattr(get_accelerator(), "is_fp16_supported", lambda: True)
-    monkeypatch.setattr(nn.functional, "linear", nn.functional.linear)  # ZeRO 3 replaces it for the whole process
-    engine = make_engine(make_plan(dtype, zero, accumulation, on_nonfinite_loss="skip"))
-    spoilt = False
-
-    def look(embed: nn.Module, arguments: tuple[Tensor]) -> None:
-        nonlocal spoilt
-        spoilt = bool(arguments[0][0, 0] == SPOILT)
-
-    def spoil(norm: nn.Module, arguments: Any, out: Tensor) -> None:
-        if spoilt:
-            out.register_hook(lambda gradient: gradient * float("inf"))
-
-    engine.model.embed.register_forward_pre_hook(look)
-    engine.model.norm.register_forward_hook(spoil)
-    made = []
-    for step, batch in enumerate(batches(3)):
-        batch[0, 0] = SPOILT if step == 1 else 0
-        engine.model.factor = float("nan") if step == 2 else 1.0
-        engine.train_step(iter([torch.zeros_like(batch)] * (accumulation - 1) + [batch]), 0.01)
-        made.append(engine.made_update())
-    engine.model.factor = 1.0
-    assert made == [True, False, False]
-    found = engine.find_nonfinite()
-    assert sorted(found) == ["embed.weight", "norm.bias", "norm.weight"]
-    assert found[-1] == "embed.weight", "the backward pass comes to it last"
 
 
 def test_deepspeed_only_averages_where_ranks_own_parameters() -> None:

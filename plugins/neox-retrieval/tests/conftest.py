@@ -1,4 +1,4 @@
-"""The folder is where tests find `towers`."""
+"""The folder is where tests find `towers` and `documents`."""
 
 import sys
 from pathlib import Path

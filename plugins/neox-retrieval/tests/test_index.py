@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,11 @@ import pytest
 import torch
 from attrs import evolve
 from click.testing import CliRunner
-from neox_author.testing import build, load_only
+from documents import BLOCKS, DOCUMENTS, NEOX, RUN, neox, write_documents
 from neox_gpt.api import saved_run
 from neox_retrieval.commands import evaluate, index, search
 from neox_retrieval.opened import Opened, open_run
-from neox_retrieval.questions import asked, held_out, held_out_blocks, rates
+from neox_retrieval.questions import held_out, held_out_blocks, rates
 from neox_retrieval.search import Exact
 from neox_retrieval.search import build as build_index
 from neox_retrieval.vectors import DONE, FACTS, FILE, Facts, Unfinished, begin, read_vectors
@@ -30,46 +29,9 @@ from towers import BERT, MODEL, RETRIEVER
 from neox_core.checkpoint.read import read_weights
 from neox_core.errors import ConfigError, DataError, NeoxError
 from neox_core.hooks.loader import load_plugins
-from neox_core.interpreter import python
 from neox_core.plan.stored.saved import find_checkpoint
 
 pytestmark = pytest.mark.ranks
-
-NEOX = python("neox_core")
-WORDS = 59
-DOCUMENTS = 200
-RUN = """
-tokenizer-type: BertWordPieceLowerCase
-vocab-file: vocab.txt
-data-path: text
-split: 80,10,10
-"""
-BLOCKS = "titles-data-path: title\nblock-data-path: blocks\nreport-topk-accuracies: [1, 5]\nlog-interval: 1\n"
-
-
-def neox(folder: Path, *words: str, fails: bool = False) -> str:
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*NEOX, *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode != 0) == fails, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "Traceback" not in done.stderr
-    return done.stdout + done.stderr
-
-
-def write_documents(folder: Path) -> None:
-    """Documents of 2 to 6 sentences, each with a title of its own; words are w0 to w58."""
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    (folder / "vocab.txt").write_text("\n".join([*special, *(f"w{each}" for each in range(WORDS))]) + "\n")
-    writer = load_only("neox-data-indexed").find("data backend", "mmap")
-    made = build(writer)
-    draw = np.random.default_rng(3)
-    text, titles = (writer.load()(made).create(folder / name, 64) for name in ("text", "title"))
-    for document in range(DOCUMENTS):
-        sizes = draw.integers(4, 14, draw.integers(2, 7)).tolist()
-        about = draw.integers(5, 64, 6)
-        text.add_document(draw.choice(about, sum(sizes)).tolist(), sizes)
-        titles.add_document([5 + document % WORDS, int(about[0])], [2])
-    text.close()
-    titles.close()
 
 
 @pytest.fixture(scope="module")
@@ -381,48 +343,6 @@ def test_an_index_of_other_blocks_is_made_from_the_start(opened: Opened, tmp_pat
     Unfinished(tmp_path, facts).finish()
     np.testing.assert_array_equal(load_file(tmp_path / FILE)["vectors"], vectors)
     assert begin(tmp_path, facts) is True
-
-
-def test_memory_of_indexing_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
-    """A file of 4 GB of vectors is begun, and batches at both of its ends are written, in 200 MB more than nothing."""
-    code = """
-import resource, sys
-from pathlib import Path
-import numpy as np
-from neox_retrieval.vectors import Facts, Unfinished, begin
-facts = Facts(8_000_000, 128, "m", "d")
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-begin(Path(sys.argv[1]), facts)
-vectors = Unfinished(Path(sys.argv[1]), facts)
-assert len(vectors.pending()) == 8_000_000
-for first in (0, 7_999_000):
-    vectors.write(np.arange(first, first + 1000), np.ones((1000, 128), np.float32))
-assert len(vectors.pending()) == 7_998_000
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-"""
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 200_000, "kB"
-    assert (tmp_path / "vectors.part").stat().st_blocks * 512 < 10_000_000, "the rest is a hole"
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("", "has no question"),
-        ("[1]", ":1: not a JSON object"),
-        ('{"question": 3, "block": 1}', ":1: is not a question"),
-        ('{"question": "a"}', "is not a question"),
-        ('{"question": "a", "block": 1, "answers": ["b"]}', "is not a question"),
-        ('{"question": "a", "block": 10}', "block 10 is none of 0 to 9"),
-        ('{"question": "a", "block": true}', "block True is none of"),
-        ('{"question": "a", "answers": []}', "`answers` is not a list of texts"),
-        ('{"question": "a", "answers": ["!"]}', "`answers` is not a list of texts"),
-    ],
-)
-def test_a_line_that_is_no_question_is_refused(line: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "q.jsonl").write_text(line)
-    with pytest.raises(DataError, match=said):
-        asked(tmp_path / "q.jsonl", 10)
 
 
 @pytest.mark.parametrize(
