@@ -39,7 +39,7 @@ def width_of(model: GPTPlan) -> int | None:
 
 
 def read_width(config: Mapping[str, Any], otherwise: int) -> int | None:
-    """`sliding_window` of a config.json. Raises ConfigError where it is no number of tokens."""
+    """`sliding_window` of a config.json. Raises ConfigError where it is not a number of tokens."""
     width = config.get("sliding_window", otherwise)
     return None if width is None else whole("sliding_window", width)
 

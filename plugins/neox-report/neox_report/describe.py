@@ -52,7 +52,7 @@ class Report:
         self._metrics = [Metrics(folder / "metrics.jsonl") for folder in self.folders]
 
     def content(self) -> dict[str, Any]:
-        """Raises UsageError for a folder that is no run, or a file that cannot be read."""
+        """Raises UsageError for a folder that is not a run, or a file that cannot be read."""
         plans = [require_run(folder) for folder in self.folders]
         names = _names(self.folders)
         rows = [_rows(plan) for plan in plans]

@@ -47,7 +47,7 @@ class Fresh:
 def serve_runs(report: Report, host: str, port: int) -> None:
     """Serve until SIGINT or SIGTERM. Raises UsageError for an address that cannot be listened at."""
     fresh = Fresh(report)
-    fresh.content()  # a folder that is no run is an error now
+    fresh.content()  # a folder that is not a run is an error now
     server = _Server(fresh, host, port)
     stop = threading.Event()
     before = {each: signal.signal(each, _setting(stop)) for each in (signal.SIGINT, signal.SIGTERM)}
@@ -108,7 +108,7 @@ class _Server(ThreadingHTTPServer):
         if name in self.names:
             return True
         try:
-            return self.everywhere and bool(ip_address(name))  # a number is no name that leads here
+            return self.everywhere and bool(ip_address(name))  # a number is not a name that leads here
         except ValueError:
             return False
 

@@ -234,7 +234,7 @@ def test_recomputation_changes_nothing(recomputed: bool, tmp_path: Path) -> None
 
 
 def test_layouts_of_sparse_attention_act_in_both_encoders(tmp_path: Path) -> None:
-    """One of all blocks changes nothing, also where a query is no whole number of blocks; a window of one block does."""
+    """One of all blocks changes nothing, also where a query has half a block; a window of one block does."""
     sparse = [
         f"sparse_attention={{mode: {mode}, block: 8}}" for mode in ("dense", "local, num_sliding_window_blocks: 1")
     ]
