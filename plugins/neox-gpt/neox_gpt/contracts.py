@@ -53,6 +53,7 @@ class Activation(Protocol):
       is [..., width], proportional to the value.
     * The output has the dtype of the input and is finite for every finite input. The function does not change its
       input.
+    * In each dtype its numbers are those of float64 for the same input, rounded: to 4 machine epsilons of the largest.
     * It is deterministic: two calls on the same input give the same bits. Its gradient is the gradient of the function.
 
     Planner: `(settings) -> bool`, whether it is gated.

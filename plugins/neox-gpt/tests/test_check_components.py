@@ -71,6 +71,17 @@ def test_parts_that_keep_their_contracts_are_taken_and_no_random_number_is_drawn
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_numbers_are_looked_at_where_there_are_some() -> None:
+    """A fake GPU has none, so that its models are built for their shapes and dtypes alone."""
+    from neox_gpt.check_parts import _has_numbers
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    assert _has_numbers(torch.zeros(2))
+    assert not _has_numbers(torch.zeros(2, device="meta"))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert not _has_numbers(torch.zeros(2, device="cuda"))
+
+
 def changed(base: type, **methods: Any) -> type:
     return type("Odd", (base,), methods)
 

@@ -179,6 +179,14 @@ class Trained(nn.PReLU):
         super().__init__()
 
 
+class Rounded(Activation):
+    """Right in float64; in half precision it rounds to 4 bits on the way."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        made = F.silu(x)
+        return made if x.dtype != torch.float16 else (made * 8).round() / 8
+
+
 class NoGradient(Activation):
     def __call__(self, x: Tensor) -> Tensor:
         return x * torch.sigmoid(x.detach())
@@ -201,6 +209,7 @@ def test_sound_activations_pass(check: Check) -> None:
         (Remembering, "no state"),
         (Random, "same bits"),
         (Overflowing, "finite"),
+        (Rounded, "the numbers of float64, rounded: off by .* in torch.float16"),
         (Trained, "no parameters"),
         (NoGradient, "gradient"),
     ],

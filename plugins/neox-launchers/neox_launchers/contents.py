@@ -22,6 +22,8 @@ IN_RECORD = (".py", ".c", ".cpp", ".cu", ".json", ".toml")
 """Of them, those that are looked at in a package that is not editable: torch has thousands of headers."""
 LATE_S = 2.0
 """A file that was written so much later than the list of its package may have been edited."""
+NOT_INSTALLED = "not installed"
+"""In the place of a digest."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -40,7 +42,7 @@ def package_digest(name: str) -> str:
     try:
         found = distribution(name)
     except PackageNotFoundError:
-        return "not installed"
+        return NOT_INSTALLED
     record = found.read_text("RECORD")
     lines = _of_sources(found) if record is None or _is_editable(found, record) else _of_record(found, record)
     digest = hashlib.sha256(found.version.encode())

@@ -17,6 +17,7 @@ from torch.distributed import DistError, PrefixStore, Store, TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 from neox_core.errors import RankError, UsageError
+from neox_launchers.contents import NOT_INSTALLED
 from neox_launchers.failure import SECRET, say_to_first
 
 LOOK_S = 0.2
@@ -99,10 +100,13 @@ class Meeting(RendezvousHandler):
         first = json.loads(store.get("contents/all"))
         names = sorted(self.contents.keys() | first.keys())
         unlike = [name for name in names if self.contents.get(name) != first.get(name)]
+        lacks = [name for name in unlike if self.contents.get(name) == NOT_INSTALLED]
+        said = f"has other files of {', '.join(unlike)} than {self.hosts[0]}, perhaps of the same version"
+        said = f"lacks {', '.join(lacks)}, which {self.hosts[0]} has" if lacks else said
         raise RankError(
-            f"{self.hosts[self.node]} has other files of {', '.join(unlike)} than {self.hosts[0]}, perhaps of the same "
-            "version",
-            hint="install the same packages on every host; one that was edited has to be edited on all",
+            f"{self.hosts[self.node]} {said}",
+            hint="install the same packages on every host; one that was edited has to be edited on all; for files of "
+            "--plugins-dir set XDG_CACHE_HOME to a folder that all hosts share",
         )
 
     def _await_all(self, store: Store, end: float) -> None:

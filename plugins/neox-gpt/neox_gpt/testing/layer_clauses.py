@@ -14,7 +14,7 @@ from neox_gpt.testing.ranks import Result, gradients, tensor_of, weighted
 
 DECODER = "neox-gpt:gpt"
 """The architecture that parts are tried in."""
-DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 Run = Callable[[nn.Module, Tensor], Result]
 
 
