@@ -168,6 +168,13 @@ def test_a_loss_that_is_not_finite_names_its_step_and_rank(bad):
     assert "on-nonfinite-loss: skip" in caught.value.hint
 
 
+def test_a_loss_that_is_not_finite_names_what_made_it():
+    skipped = SkippedSteps(0, find_source=lambda: "layers.1.mlp (feed forward a:b 1.0) gives")
+    said = r"at step 3 on rank 0: the first number that is not finite is what layers\.1\.mlp \(feed forward a:b 1\.0\) gives"
+    with pytest.raises(RankError, match=said):
+        feed(make(skipped=skipped), [1, 1, math.nan, 1])
+
+
 def test_a_gradient_that_is_not_finite_stops_at_once_where_the_host_knows():
     engine = Spoilt(bool)
     skipped = SkippedSteps(0, lambda: ["layers.1.mlp.out.weight", "embedding.weight", "layers.0.norm.weight"])
