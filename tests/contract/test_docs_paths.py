@@ -42,3 +42,12 @@ def test_what_a_page_names_is_there(page: str) -> None:
         or re.fullmatch(r"neox_[a-z_]+(\.\w+)+", word)
     }
     assert {word for word in stated - GONE.get(page, set()) if not is_there(word)} == set()
+
+
+@pytest.mark.parametrize("page", ["mixer", "feed-forward"])
+def test_the_number_of_lines_of_an_example_is_what_its_page_says(page: str) -> None:
+    text = (ROOT / f"docs/plugins/{page}.md").read_text("utf-8")
+    found = re.findall(r"^`\w+/(\w+)\.py`[^\n]*:\n\n```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    lines = {name: sum(1 for line in source.splitlines() if line.strip()) for name, source in found}
+    (own, listing) = re.search(r"and its plan are (\d+) lines, blank ones aside, and (\d+) list it\.", text).groups()  # type: ignore[union-attr]  # or it fails
+    assert (lines["layer"] + lines["size"], lines["plugin"]) == (int(own), int(listing))
