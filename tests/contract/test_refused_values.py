@@ -55,7 +55,7 @@ OTHERS: list[tuple[str, str, str, Sets]] = [
     ("eigenvalue.layer_name", "blocks", "names no row of layers", ("eigenvalue.enabled=true",)),
     ("rpe_causal", "false", "pos-emb: rpe is always causal", ()),
     ("deepspeed_mpi", "true", "the launcher tells the ranks their places", ()),
-    ("output_layer_parallelism", "row", "is not available in this version yet", ()),
+    ("output_layer_parallelism", "row", "computes the same numbers as column", ()),
     ("checkpoint_validation_with_forward_pass", "true", "compares what it loads with the checksums", ()),
 ]
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from neox_autotuning.model import predict
 from neox_autotuning.settings import AutotuningBlock
 from neox_autotuning.space import KNOBS, MICRO, Space, Trial, search
 from neox_autotuning.tune import compare
@@ -165,3 +166,12 @@ def test_a_model_takes_first_what_it_expects_most_of(monkeypatch: pytest.MonkeyP
     assert [name.count("500000000") for name in names[2:]] == [2, 1, 1, 0]
     assert told[0] == [([1.0, -1.0, -1.0], 1.0), ([2.0, -1.0, -1.0], 2.0)]
     assert told[1][2] == ([2.0, 5e8, 5e8], 2.0)
+
+
+def test_a_real_model_learns_which_knob_matters() -> None:
+    """The trials say that overlap doubles the speed and that buckets do nothing; the prediction says so of new ones."""
+    pytest.importorskip("xgboost")
+    known = [([1.0, bucket, overlap], 100.0 + 100.0 * overlap) for bucket in (1e8, 5e8) for overlap in (0.0, 1.0)]
+    slow, fast = predict(known, [[1.0, 2e8, 0.0], [1.0, 2e8, 1.0]])
+    assert fast > 1.5 * slow
+    assert [slow, fast] == pytest.approx([100.0, 200.0], rel=0.05)
