@@ -12,7 +12,7 @@ from neox_hf.common import demand, needed, plain_layers, settings, their_logits
 from neox_hf.contracts import WeightRule
 from neox_hf.rope import rope_config, rope_keys
 from neox_hf.understood import understood
-from neox_hf.windows import FULL, SLIDING, layer_types, width_of, window_keys
+from neox_hf.windows import FULL, SLIDING, layer_types, read_width, width_of, window_keys
 
 if TYPE_CHECKING:
     from neox_gpt.api import GPTPlan
@@ -184,7 +184,7 @@ class Mistral(Llama):
     has: ClassVar[tuple[str, ...]] = (*Llama.has, "windows")
 
     def more_keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        width = config.get("sliding_window", 4096)
+        width = read_width(config, 4096)
         return window_keys(width, [FULL if width is None else SLIDING])
 
     def more_config(self, model: GPTPlan) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from neox_core.untrusted import read_object
 from neox_hf.common import demand, needed, settings, their_logits
 from neox_hf.contracts import WeightRule
 from neox_hf.llama import Mistral
-from neox_hf.windows import FULL, SLIDING, window_keys
+from neox_hf.windows import FULL, SLIDING, read_width, window_keys
 
 if TYPE_CHECKING:
     from neox_gpt.api import GPTPlan
@@ -45,7 +45,7 @@ class Mixtral(Mistral):
         experts, layers = config.get("num_local_experts", 8), needed(config, "num_hidden_layers")
         if experts == 1:
             raise ConfigError("config.json: num_local_experts is 1, which is a model without experts")
-        width = config.get("sliding_window")
+        width = read_width(config, None)
         return {
             **window_keys(width, [FULL if width is None else SLIDING]),
             "num-kv-heads": config.get("num_key_value_heads", 8) or needed(config, "num_attention_heads"),

@@ -38,7 +38,7 @@ def width_of(model: GPTPlan) -> int | None:
     return next((width + 1 for width in model.windows or () if width is not None), None)
 
 
-def read_width(config: Mapping[str, Any], otherwise: int) -> int | None:
+def read_width(config: Mapping[str, Any], otherwise: int | None) -> int | None:
     """`sliding_window` of a config.json. Raises ConfigError where it is not a number of tokens."""
     width = config.get("sliding_window", otherwise)
     return None if width is None else whole("sliding_window", width)

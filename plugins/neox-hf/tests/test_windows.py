@@ -62,6 +62,7 @@ def test_logits_in_and_out(family: str, written: dict[str, Any], layers: list[in
     ("family", "change", "said"),
     [
         ("qwen2", {**ON, "sliding_window": "5"}, "sliding_window is '5', and not a whole number"),
+        ("mistral", {"sliding_window": "5"}, "sliding_window is '5', and not a whole number"),
         ("qwen2", {**ON, "sliding_window": 5.0}, "sliding_window is 5.0, and not a whole number"),
         ("qwen2", {**ON, "sliding_window": 1, "max_window_layers": 0}, "a window of 2 tokens or more"),
         ("qwen2", {**ON, "use_sliding_window": "no"}, "use_sliding_window is 'no'"),
