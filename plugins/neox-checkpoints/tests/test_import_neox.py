@@ -1,6 +1,7 @@
 """Folders that are laid out as GPT-NeoX writes them, in each form of its optimizers."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from neox_checkpoints.importing import import_checkpoint
 from neox_checkpoints.neox.format import GPTNeoX
 
 from neox_core.checkpoint.read import CheckpointReader
+from neox_core.contracts.optim import planned_shape
 from neox_core.errors import CheckpointError
 from neox_core.hooks.loader import load_plugins
+from neox_core.plan.resolve import prepare_run
 from neox_core.plan.stored.state import StoredState, stored_from_plain
 
 RUNS = {
@@ -183,6 +186,26 @@ def test_a_cosine_that_gpt_neox_would_let_rise_is_said_in_the_config(
     imported(tmp_path / "theirs", tmp_path / "ours")
     text = (tmp_path / "ours" / "config.yml").read_text()
     assert ("# the rate is then min-lr; GPT-NeoX's cosine rises again\nlr-decay-iters: 100\n" in text) == rises
+
+
+@pytest.mark.parametrize(
+    ("form", "version", "written", "noted"),
+    [("stage1", "", 1, False), ("zero", "0.8.2", None, True), ("zero", "0.16.5+91d1c55b", None, False)],
+)
+def test_the_curve_of_an_older_gpt_neox(
+    form: str, version: str, written: int | None, *, noted: bool, tmp_path: Path
+) -> None:
+    """At a step in the middle: AnnealingLR.get_lr of GPT-NeoX v1.0, and of ea7aefd8, by hand."""
+    write_run(tmp_path / "theirs", Run(form, data=2, older_names=form == "stage1"), version=version)
+    _, found = import_checkpoint(tmp_path / "theirs", tmp_path / "ours", GPTNeoX(), load_plugins())
+    assert found.keys.get("lr-decay-version") == written
+    assert any("since September 2023" in each for each in found.notes) == noted
+    plan = prepare_run([tmp_path / "ours/config.yml"], start=False, cluster="1x2").plan
+    schedule, settings = plan.optim.schedule.load()
+    rate = schedule(planned_shape(plan.optim, 100), settings)(41)
+    half = math.cos(math.pi * 40 / (100 if written else 99)) + 1
+    wanted = 0.001 / 2 * half if written else 0.0001 + 0.0009 / 2 * half
+    assert rate == pytest.approx(wanted, rel=1e-9)
 
 
 def test_lists_of_datasets_come_over(tmp_path: Path) -> None:

@@ -122,6 +122,8 @@ SAID_TWICE = {
     "train_micro_batch_size_per_gpu",
 }
 """Keys that are used where they act, or that say what the tensors, DeepSpeed's config or names of files say too."""
+NEWER_CURVES = (0, 15)
+"""A DeepSpeed that GPT-NeoX has had only since its curves are those of today."""
 SCHEDULE = {"lr_decay_fraction", "lr_decay_iters", "lr_decay_style", "min_lr", "warmup"}
 """Keys that the stored schedule says too."""
 
@@ -301,9 +303,12 @@ def _training(model: Mapping[str, Any], facts: Facts, out: Written) -> None:
         out.put("min_lr", scheduler["min_lr"])
         out.put("lr_decay_style", scheduler["decay_style"])
         end = scheduler["end_iter"]
-        rises = scheduler["decay_style"] == "cosine" and end < out.keys.get("train-iters", 0)
+        rises = (
+            scheduler["decay_style"] == "cosine" and end < out.keys.get("train-iters", 0) and not facts.first_version
+        )
         out.put("lr_decay_iters", end, "the rate is then min-lr; GPT-NeoX's cosine rises again" if rises else "")
         out.put("warmup", scheduler["warmup_iter"] / end)
+        _curve(facts, out)
     params.pop("weight_decay", None)
     out.put("optimizer", {"type": name, "params": params})
     if name != "SM3":
@@ -317,6 +322,16 @@ def _training(model: Mapping[str, Any], facts: Facts, out: Written) -> None:
             given = model.get("fp16") or {}
             block |= {each: given[each] for each in known if given.get(each) is not None}
         out.put(facts.dtype, block)
+
+
+def _curve(facts: Facts, out: Written) -> None:
+    """GPT-NeoX's curves, but for the constant one, were others until September 2023, which no file of a run tells."""
+    if facts.scheduler["decay_style"] not in ("linear", "cosine", "exponential"):
+        return
+    if facts.first_version:
+        out.put("lr_decay_version", 1, "the curve of GPT-NeoX 1; 2: that of today")
+    elif _version(facts.deepspeed) < NEWER_CURVES:
+        out.notes.append("the learning rate is that of GPT-NeoX since September 2023; before: lr-decay-version: 1")
 
 
 def _clipping(model: Mapping[str, Any], facts: Facts) -> tuple[float, str]:
@@ -349,5 +364,10 @@ def _batch(model: Mapping[str, Any], facts: Facts, out: Written) -> None:
 
 def _adds_up(version: str) -> bool:
     """Whether a pipeline of this DeepSpeed does not divide gradients by the accumulation: from 0.15.5 on."""
-    found = re.match(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", version)
-    return found is not None and tuple(int(each or 0) for each in found.groups()) >= (0, 15, 5)
+    return _version(version) >= (0, 15, 5)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Its numbers; none where it is not known."""
+    found = re.match(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", text)
+    return () if found is None else tuple(int(each or 0) for each in found.groups())
