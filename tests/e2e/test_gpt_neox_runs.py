@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from gpt_neox_facts import written
-from neox_gpt.generation.generate import generate
+from neox_gpt.generation.main import Job, generate
 from neox_gpt.generation.sampling import Sampling
 from neox_gpt.saved import saved_run
 from tokenizers import ByteLevelBPETokenizer
@@ -66,7 +66,7 @@ def test_ten_recipes_of_gpt_neox_train_resume_and_generate(
         assert losses[20] < losses[1] - 0.05, run
         checkpoint, plan = saved_run(run, catalog)
         assert checkpoint.name == "step-00000020"
-        generate(checkpoint, plan, "two three", 20, "cpu", Sampling(temperature=1.0, top_k=None, top_p=0.9, seed=0))
+        generate(checkpoint, plan, Job(20, "two three", device="cpu", sampling=Sampling(temperature=1.0)))
         text = capsys.readouterr().out
         assert text.startswith("two three"), run
         assert len(text) > len("two three\n"), run
