@@ -68,13 +68,16 @@ def elastic_run(
         shape: Sizes | WholeHosts = _sizes(config, settings.elasticity)
     else:
         counts = COUNTS[:1] if _no_hostfile(config) else COUNTS  # `num_gpus` also says how many this machine has
-        sets = (*_without(sets, counts), *(f"{key}=-1" for key in counts))
-        listed = _read(files, sets)
+        listed, sets = _read(files, _reset(sets, counts)), _reset(sets, COUNTS)
         shape = _whole_hosts(config, slots_of(listed))
     words = [*map(str, files), *(word for one in _without(sets, OURS) for word in ("--set", one))]
     words += ["--run-dir", str(folder)]
     least_s = settings.elasticity.min_time * 60.0
     return Elastic(words, slots_of(listed), shape, least_s, Record(folder), settings.max_restarts, name, resume)
+
+
+def _reset(sets: Iterable[str], keys: Collection[str]) -> tuple[str, ...]:
+    return (*_without(sets, keys), *(f"{key}=-1" for key in keys))
 
 
 def _without(sets: Iterable[str], keys: Collection[str]) -> list[str]:
