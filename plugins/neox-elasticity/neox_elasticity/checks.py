@@ -18,7 +18,7 @@ def problems(config: Any, cluster: Any) -> Iterator[Problem]:
     if chosen is None:
         return
     if chosen.settings.max_restarts is not None:
-        yield from restarts_can_be_made(config)
+        yield from restarts_can_be_made(config, chosen.settings.elasticity)
     block: ElasticityBlock = chosen.settings.elasticity
     if not block.enabled:
         return
@@ -38,13 +38,19 @@ def problems(config: Any, cluster: Any) -> Iterator[Problem]:
         yield config.problem(in_words(block, plan, _ranks_of_a_copy(config)), f"{BLOCK}.enabled", severity="note")
 
 
-def restarts_can_be_made(config: Any) -> Iterator[Problem]:
-    """A run starts again from what it has saved."""
+def restarts_can_be_made(config: Any, block: ElasticityBlock) -> Iterator[Problem]:
+    """A run starts again from what it has saved, on slots that the command chooses."""
     if config.value("save") is None:
         yield config.problem("is required by max-restarts", "save", "runs continue from their checkpoints")
-    for key in ("include", "exclude"):
-        if config.value(key) and not is_one_of_several():
-            hint = "write the hosts into the hostfile in the order of use, and `num-nodes`"
+    if is_one_of_several():
+        return
+    for key in ("include", "exclude", *(("num_nodes", "num_gpus") if block.enabled else ())):
+        if config.value(key) not in ("", -1):
+            hint = (
+                "remove it"
+                if block.enabled
+                else "write the hosts into the hostfile in the order of use, and `num-nodes`"
+            )
             yield config.problem("contradicts max-restarts, which chooses among the hosts", key, hint)
 
 

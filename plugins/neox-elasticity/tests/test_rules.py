@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from neox_author.testing import assert_light, check_callback, load_only
 from neox_elasticity.history import History
+from neox_elasticity.starts import STARTED, starts
 
 from neox_core.config.report import ProblemsError
 from neox_core.hooks.loader import load_plugins
@@ -30,6 +31,9 @@ eval-iters: 0
 optimizer: {type: Adam, params: {lr: 1.0e-3}}
 elasticity: {enabled: true, max_train_batch_size: 30, micro_batch_sizes: [2, 3]}
 """
+
+
+ALONE = ("elasticity.enabled=false", "train_batch_size=4")
 
 
 def resolve(tmp_path: Path, *sets: str) -> Resolved:
@@ -55,6 +59,31 @@ def test_the_batch_of_the_block_takes_the_place_of_the_batch_keys(tmp_path: Path
     assert note.message == (
         "24 samples a step on 1, 2, 3, 4, 6, 8 and 12 ranks; here, on 4, 3 a copy x 2 accumulated x 4"
     )
+
+
+@pytest.mark.parametrize(
+    ("sets", "says"),
+    [
+        ((), "save: is required by max-restarts"),
+        (("save=there",), "num_gpus: contradicts max-restarts"),
+        (("save=there", "num_gpus=-1", "include=localhost:0"), "include: contradicts max-restarts"),
+        (("save=there", *ALONE, "exclude=localhost:0"), "exclude: contradicts max-restarts"),
+    ],
+)
+def test_a_run_that_could_not_start_again_is_refused(tmp_path: Path, sets: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ProblemsError, match=says):
+        resolve(tmp_path, "max-restarts=1", *sets)
+
+
+def test_a_start_among_several_has_the_slots_that_were_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(STARTED, "1")
+    resolved = resolve(tmp_path, "max-restarts=1", "save=there", *ALONE, "num_gpus=-1", "include=localhost:0")
+    assert resolved.plan.cluster.world_size == 1
+    assert starts(resolved.config, resolved.plan, [tmp_path / "run.yml"], [], None) == []
+    monkeypatch.delenv(STARTED)
+    free = resolve(tmp_path, "max-restarts=1", "save=there", *ALONE, "num_gpus=-1")
+    sets = [f"data-path={tmp_path}/none"]
+    assert len(starts(free.config, free.plan, [tmp_path / "run.yml"], sets, None)) == 1
 
 
 def test_show_prints_batch_and_numbers_of_ranks(tmp_path: Path) -> None:
