@@ -137,7 +137,8 @@ def slurm(folder: Path, controls: str = "127.0.0.1", switch: "Switch | None" = N
     files = {"socket": "munge", "key-file": "key", "log-file": "log", "pid-file": "munge.pid", "seed-file": "seed"}
     munge = [f"--{option}={folder / name}" for option, name in files.items()]
     conf = {"SLURM_CONF": str(folder / "slurm.conf")}
-    inside = {name: ["ip", "netns", "exec", space] if space else [] for name, (_, space) in spaces.items()}
+    # not `ip netns exec`, which mounts another /sys, without the control groups that slurmd looks for
+    inside = {name: ["nsenter", f"--net=/run/netns/{space}"] if space else [] for name, (_, space) in spaces.items()}
     on_nodes = ([*inside[name], "slurmd", "-N", name] for name in spaces)
     for daemon in (["munged", "--force", *munge], ["slurmctld"], *on_nodes):
         subprocess.run(daemon, env=os.environ | conf, check=True, capture_output=True)

@@ -20,7 +20,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from clusters import Switch, can_have_hosts, real_ways, slurm
+from clusters import Switch, can_have_hosts, real_ways, slurm, stop_daemons
 from launched import ALL, RANK, Run
 
 pytestmark = [
@@ -139,8 +139,7 @@ def test_the_right_host_is_named_and_all_end(tmp_path, monkeypatch, launcher, fa
         took = time.monotonic() - began
     finally:
         switch.remove()
-        if launcher == "slurm":
-            run.stop_daemons()
+        stop_daemons(tmp_path / "way")
     message = "continues" if continues else str(failure.get("message"))
     if TABLE:
         with Path(TABLE).open("a", newline="", encoding="utf-8") as file:
