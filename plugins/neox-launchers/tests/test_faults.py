@@ -143,7 +143,7 @@ def test_the_right_host_is_named_and_all_end(tmp_path, monkeypatch, launcher, fa
     message = "continues" if continues else str(failure.get("message"))
     if TABLE:
         with Path(TABLE).open("a", newline="", encoding="utf-8") as file:
-            named = message.replace(name, "h2").splitlines()[0]
+            named = re.sub(rf"\b{re.escape(name)}\b", "h2", message).splitlines()[0]
             csv.writer(file).writerow((launcher, fault, named, "" if continues else f"{took:.1f}"))
     if continues:
         assert code == 0, failure
