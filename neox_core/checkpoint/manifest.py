@@ -15,7 +15,6 @@ of this tensor and of the next ones, and pieces-rng-00000.json those that each o
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,10 +23,10 @@ from typing import Any, Literal
 from attrs import field, frozen
 from attrs import validators as v
 
-from neox_core.checkpoint.tensor_file import DTYPES, Seal
+from neox_core.checkpoint.tensor_file import DTYPES, Seal, check_seal
 from neox_core.errors import CheckpointError
-from neox_core.plan.stored.saved import DAMAGED, MANIFEST, MOST_MANIFEST, RANKS_OF_A_FOLDER, RUN, STATE, read_sealed
-from neox_core.untrusted import parse_object, read_file, strict_converter, structured
+from neox_core.plan.stored.saved import MANIFEST, MOST_MANIFEST, RANKS_OF_A_FOLDER, RUN, STATE, read_sealed
+from neox_core.untrusted import read_object, strict_converter, structured
 
 FORMAT, IN_PARTS = 1, 2
 """With all pieces in the manifest, and with the pieces in parts."""
@@ -118,10 +117,8 @@ def part_of_rank(kind: str, rank: int) -> str:
 
 def read_pieces(path: Path, seal: Seal) -> Sequence[Piece]:
     """The pieces in a part. Raises CheckpointError when it is missing, or was changed."""
-    data = read_file(path, CheckpointError, MOST_MANIFEST)
-    if (len(data), hashlib.sha256(data).hexdigest()) != (seal.size, seal.sha256):
-        raise CheckpointError(f"{path}: wrong checksum, the file was changed after it was written", hint=DAMAGED)
-    raw = parse_object(data, path, CheckpointError).get("pieces")
+    check_seal(path, seal)
+    raw = read_object(path, CheckpointError, MOST_MANIFEST).get("pieces")
     return structured(_converter, raw, list[Piece], f"{path}: not a list of pieces", CheckpointError)
 
 
