@@ -141,9 +141,9 @@ def _no_hostfile(config: Config) -> bool:
     return config.value("hostfile") == DEFAULT_HOSTFILE and not Path(DEFAULT_HOSTFILE).exists()
 
 
-def _read(files: tuple[Path, ...], sets: tuple[str, ...]) -> Config:
+def _read(files: Iterable[Path], sets: Iterable[str]) -> Config:
     catalog = load_plugins()
-    loaded = modernise(load(files, sets), catalog.registry)
+    loaded = modernise(load(tuple(files), tuple(sets)), catalog.registry)
     config, found = structure(loaded, catalog)
     if errors([*loaded.problems, *found]):
         raise ProblemsError([*loaded.problems, *found])

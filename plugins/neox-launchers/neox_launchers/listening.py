@@ -22,6 +22,7 @@ _OF_A_HOST = re.compile(
     r"|ssh: connect to host (?P<start>\S+) port "
 )
 """What the programs themselves say of a host: that it cannot be reached, or that its agent did not end well."""
+OF_SSH = ("ssh", "start")
 _NOISE = re.compile(r"Warning: Permanently added |\[W\d+ ")
 """What ssh says of a host that it has not met before, and torch of a name that it cannot find."""
 _OF_AN_AGENT = re.compile(rf"{MARK} (?P<what>\w+) ?(?P<words>.*)")
@@ -34,17 +35,23 @@ LEFT_S = 10.0
 
 @define
 class Listener:
-    """Keeps what was said. hosts: names, in the order of their numbers. program: that starts the agents."""
+    """Keeps what was said. hosts: names, in the order of their numbers. program: that starts the agents.
+
+    lost: the first host of which the program said that it failed. unreachable: the first whose ssh has ended after the
+    hosts had met, which not every program needs any more.
+    """
 
     run_dir: Path
     hosts: list[str]
     settings: LauncherSettings
     program: str
     lost: str | None = None
+    unreachable: str | None = None
     said: list[str] = field(factory=list)
     asked_at: float | None = None
     failed_at: float | None = None
     met: bool = False
+    _said_by_ssh: str = ""
     _here: set[int] = field(factory=set)
     _waiting: str = ""
     _shown: str = ""
@@ -64,7 +71,10 @@ class Listener:
             match = _OF_A_HOST.match(line)
             if self.lost is None and not _NOISE.match(line):
                 self.said = [*self.said, line.strip()][-KEPT_LINES:]
-            if match and self.lost is None:
+            if match and self.met and match.lastgroup in OF_SSH:
+                if self.unreachable is None:
+                    self.unreachable, self._said_by_ssh = match[match.lastgroup], line.strip()
+            elif match and self.lost is None:
                 self.lost = match[match.lastgroup or 0]
                 write_whole(self.run_dir / STOP, FAILED)
                 self.failed_at = self.failed_at or time.monotonic()
@@ -72,6 +82,10 @@ class Listener:
     def reasons(self) -> list[str]:
         """What was said before the first host failed, without what the program adds."""
         return [each.removeprefix("error: ") for each in self.said if not _OF_A_HOST.match(each)] or self.said
+
+    def of(self, host: str) -> str:
+        """What was said of a host."""
+        return "; ".join(each for each in dict.fromkeys((self._said_by_ssh, *self.said)) if host in each)
 
     def missing(self) -> list[str]:
         """Hosts whose agents have not started."""

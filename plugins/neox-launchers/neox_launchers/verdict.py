@@ -44,24 +44,27 @@ def judge(plan: RunPlan, run_dir: Path, log_dir: Path, code: int, listener: List
         write_whole(run_dir / "failure.json", json.dumps(failure, indent=1) + "\n")
         return 1
 
-    silent = _silent(reports)
+    apart = hosts.index(listener.unreachable) if listener.unreachable in hosts else None
+    silent = _silent({node: report for node, report in reports.items() if node != apart})
+    if silent is None and apart in reports and reports[apart].lost:  # it has lost the others, as we have lost it
+        return blame(apart, f"host {hosts[apart]}: {listener.of(hosts[apart])}", mistake=True)
     if silent is not None:
         node, seconds, closed = silent
         what = f"nothing was heard for {seconds:.0f} s" + (f" ({closed})" if closed else "")
         return blame(node, f"host {hosts[node]}: {what}: it, its network or its agent has failed", mistake=True)
     sure, cause = first_failure(run_dir, exits, killed_after=SHUTDOWN_S) if exits else (99, None)
-    gone = listener.lost if listener.lost in left else left[0] if listener.met and len(left) == 1 else None
+    lost = listener.lost or listener.unreachable
+    gone = lost if lost in left else left[0] if listener.met and len(left) == 1 else None
     if cause is not None and (sure <= SURE or gone is None):
         asked = reports[cause.host].asked or listener.asked_at is not None
         write_failure(run_dir, exits, log_dir, killed_after=SHUTDOWN_S, hosts=hosts, asked=asked)
         return 1
     if gone is not None and listener.met:
-        words = "; ".join(each for each in listener.said if gone in each)
+        words = listener.of(gone)
         message = f"host {gone}: its agent ended without a report{words and f': {words}'}"
         return blame(hosts.index(gone), message, mistake=True)
     if listener.asked_at is not None or any(each.asked for each in reports.values()):
         return blame(None, "was asked to stop before the hosts had met", asked=True)
-    lost = listener.lost
     said = "; ".join(filter(None, (overdue, *listener.reasons())))
     return blame(hosts.index(lost) if lost in hosts else None, f"host {lost}: {said}" if lost else said, mistake=True)
 
