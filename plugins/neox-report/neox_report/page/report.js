@@ -40,7 +40,8 @@
     if (value === null || value === undefined) return "-";
     if (Number.isInteger(value)) return value.toLocaleString("en");
     const size = Math.abs(value);
-    return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(3) : String(Number(value.toPrecision(5)));
+    if (size >= 1e4 && size < 1e12) return Math.round(value).toLocaleString("en");
+    return size !== 0 && (size < 1e-3 || size >= 1e12) ? value.toExponential(3) : String(Number(value.toPrecision(5)));
   };
   const when = (time) => new Date(time * 1000).toLocaleString();
   function ago(seconds) {
@@ -114,11 +115,12 @@
     })));
     const touch = matchMedia("(pointer: coarse)").matches;
     const layout = {
-      autosize: true, margin: { l: 58, r: 10, t: 8, b: 40 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      font: { color: text, size: 12, family: "system-ui, sans-serif" }, hovermode: "closest", uirevision: axis,
-      dragmode: touch ? false : "zoom", showlegend: traces.length > 1, legend: { orientation: "h", y: -0.25 },
+      autosize: true, margin: { l: 58, r: 10, t: touch ? 34 : 8, b: 40 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { color: text, size: 12, family: "system-ui, sans-serif" }, hovermode: "x", hoverlabel: { namelength: 40 }, uirevision: axis,
+      dragmode: touch ? false : "zoom", showlegend: false,
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: style.getPropertyValue("--soft").trim(), activecolor: text },
       xaxis: { title: { text: axis === "step" ? "step" : "hours" }, gridcolor: grid, zerolinecolor: grid },
-      yaxis: { title: { text: unit }, gridcolor: grid, zerolinecolor: grid, automargin: true, exponentformat: "SI", ...heights(traces, unit) },
+      yaxis: { title: { text: unit }, gridcolor: grid, zerolinecolor: grid, automargin: true, exponentformat: unit === "tokens/s" ? "SI" : "e", ...heights(traces, unit) },
       shapes: marks(),
     };
     return Plotly.react(plot, traces, layout, { ...PLAIN, displayModeBar: touch ? true : "hover",
@@ -131,13 +133,15 @@
     return { range: [0, highest * 1.08 || 1], ...(highest <= 8 && unit === "ranks" ? { dtick: 1 } : {}) };
   }
   function figure(title, unit, fits, scale = 1) {
-    const found = content.runs.flatMap((run) => lines(run, fits, scale).map((line) => [run, line]));
+    const found = content.runs.flatMap((run, place) => lines(run, fits, scale).map((line, at) => [run, line, place, at]));
     if (!found.length) return null;
     const several = new Set(found.map(([, line]) => line.name)).size > 1;
     const plot = plots.get(title)?.plot || make("div", { class: "plot", "aria-hidden": "true" });
     plots.set(title, { plot, draw: () => drawn(plot, unit, fits, scale) });
     return make("figure", { "data-figure": title }, make("h3", {}, title), plot,
-      make("figcaption", {}, ...found.map(([run, line]) => make("p", {}, caption(run, line, several)))));
+      make("figcaption", {}, ...found.map(([run, line, place, at]) => make("p", {},
+        found.length > 1 ? make("span", { class: `key ${DASHES[at % DASHES.length]}`, colour: hue(place + at), "aria-hidden": "true" }) : null,
+        caption(run, line, several)))));
   }
   function curves() {
     const choice = (value, label) => {
