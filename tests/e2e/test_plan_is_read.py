@@ -176,6 +176,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     },
     "spike_guard": {"spike_guard": {"enabled": True, "least": 2}},
     "ema": {"ema": {"enabled": True}},
+    "profile": {"profile": {"first": 1, "last": 2}},
     "autoresume": {"adlr-autoresume": True, "adlr-autoresume-interval": 1, "autoresume-command": ["echo"]},
     "elasticity": {
         "train_micro_batch_size_per_gpu": None,

@@ -77,6 +77,10 @@ VALUES = {
     "num_gpus": "2",
     "monitors": "[console]",
     "callbacks": "[spike_guard]",
+    "profile": "{first: 2}",
+    "profile.first": "2",
+    "profile.last": "2",
+    "profile.ranks": "[1]",
     "autoresume_command": "[date]",
     "evaluators": "[perplexity_by_dataset]",
     "plugins.require": "[neox-adam]",
@@ -285,6 +289,7 @@ BESIDE: dict[str, Sets] = {
 CALLBACKS: dict[str, Sets] = {
     "elasticity": ("num_gpus=2", "train_micro_batch_size_per_gpu=null", f"elasticity={{enabled: true, {ELASTIC}}}"),
     "autoresume": ("adlr_autoresume=true", "save=out", "autoresume_command=[echo]"),
+    "profile": ("profile.first=1", "num_gpus=2"),
 }
 # kind of component -> how one is chosen
 COMPONENT: dict[str, Callable[[str], Sets]] = {

@@ -9,6 +9,7 @@ from neox_core.config.schema.convert import same
 from neox_gpt_neox.defaults import assume, say_defaults
 from neox_gpt_neox.epochs import translate_epochs
 from neox_gpt_neox.idle import NOT_HERE, drop_idle
+from neox_gpt_neox.profile import translate_profile
 from neox_gpt_neox.translate import SAYS_NOTHING, Rewriting
 
 MARKS = (
@@ -52,7 +53,7 @@ def read_types(work: Rewriting) -> None:
 
 def translate_recipe(work: Rewriting, mark: str) -> None:
     """Rewrite what single rules cannot; with a `mark` of GPT-NeoX also what has another meaning in a config of neox."""
-    steps = [_extra_args, _others, _llama_mlp, _no_hosts, translate_epochs, _decay, _warmup, _saves]
+    steps = [_extra_args, _others, translate_profile, _llama_mlp, _no_hosts, translate_epochs, _decay, _warmup, _saves]
     if mark:
         assume(work, mark)
         steps += [_cosine, _within_a_step, _hosts, _unread, _vocabulary]

@@ -52,6 +52,31 @@ def test_an_older_spelling_is_read_as_its_successor_with_a_note(
     assert all(problem.where.startswith(f"{tmp_path}/c.yml:") for problem in loaded.problems)
 
 
+# In GPT-NeoX, `torch.profiler.schedule(wait=start, warmup=1, active=stop - start)` records the steps counted from 1
+@pytest.mark.parametrize(
+    ("written", "values", "severity"),
+    [
+        ("profile: true", {"profile": {"first": 11, "last": 12}}, "note"),
+        ("memory_profiling: true", {"profile": {"first": 11, "last": 12}}, "note"),
+        (
+            "profile: true\nprofile_step_start: 3\nprofile_step_stop: 9\nmemory_profiling_path: there\ntrain-iters: 7",
+            {"train_iters": 7, "profile": {"first": 4, "last": 7}},
+            "note",
+        ),
+        ("profile: true\ntrain-iters: 10", {"train_iters": 10}, "note"),
+        ("profile: false\nprofile_step_start: 3\nprofile_step_stop: 9", {}, "note"),
+        ("profile: {first: 2}", {"profile": {"first": 2}}, None),
+        ("profile: 3", {}, "error"),
+        ("profile: true\nprofile_step_stop: -1", {}, "error"),
+    ],
+)
+def test_keys_that_profile_steps(read: Any, written: str, values: Any, severity: str | None) -> None:
+    loaded = read(written)
+    assert {problem.severity for problem in loaded.problems} == ({severity} if severity else set())
+    if severity != "error":
+        assert loaded.values == values
+
+
 @pytest.mark.parametrize("written", ["geglu: false", "rms-norm: false", "loss-scale: null", "lr: null"])
 def test_an_older_spelling_at_rest_says_nothing(read: Any, written: str) -> None:
     loaded = read(written)

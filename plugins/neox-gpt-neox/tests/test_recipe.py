@@ -58,7 +58,7 @@ def value_of(values: Any, path: str) -> bool:
         ("train_iters: 9\nwarmup_iters: 3\n", {"train_iters": 9, "warmup": 1 / 3}),
         ("decay_lr_to: 0.25", {"min_lr": 0.25}),
         ("attention_type: groupedquery", {}),
-        ("profile: true", {"profile": True}),
+        ("profile: true", {"profile": {"first": 11, "last": 12}}),
         (
             "deepspeed_extra_args: {comms_logger: {enabled: true}, timers: {}}",
             {"comms_logger": {"enabled": True}, "deepspeed_extra_args": {"timers": {}}},
