@@ -78,12 +78,17 @@ def _component(value: Mapping[str, Any]) -> str:
 
 
 def _kernel(value: Mapping[str, Any]) -> str:
-    offers = [_component(each) for each in value["offers"] if _is_component(each)]
+    offers = [_component(each) for each in _list(value["offers"]) if _is_component(each)]
     return f"{value['asked']}: {', '.join(offers) or 'the reference'}"
 
 
 def _hosts(values: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for each in values:
-        devices = each.get("devices") or []
+        devices = _list(each.get("devices"))
         picked = "" if devices == list(range(len(devices))) else f" ({', '.join(map(str, devices))})"
         yield f"{each['name']} x {each['slots']}{picked}"
+
+
+def _list(value: Any) -> list[Any]:
+    """What a stored plan, which anybody may have written, has as a list."""
+    return value if isinstance(value, list) else []

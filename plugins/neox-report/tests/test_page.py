@@ -2,19 +2,21 @@
 
 import json
 import os
+import random
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from neox_report.attention import attention_of
-from neox_report.describe import Report
+from neox_report.describe import Report, in_text
 from neox_report.page import write_page
 
 from neox_core.cli.main import neox
-from neox_core.errors import UsageError
+from neox_core.errors import NeoxError, UsageError
 
 pytestmark = pytest.mark.ranks
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"><b>\u2028\x1b[31m"
@@ -289,3 +291,35 @@ def test_attention_of_a_plan_that_cannot_be_drawn(make_run: Callable[..., Path])
 def test_no_more_than_a_page_of_runs(trained: Path) -> None:
     with pytest.raises(UsageError, match="21 runs"):
         Report([trained] * 21)
+
+
+ODD: tuple[Any, ...] = (
+    *(None, True, -1, 1e308, 10**30, "", "a\0b", "s3://x", [], [1], {}, {"a": 1}, [[1]], -5, "\x1b[2J"),
+    [{"op": 1, "asked": 2, "offers": 3}],
+    [{"name": 1, "slots": "x", "devices": 5}],
+    [{"prefix": 1, "weight": None}],
+    {"kind": 1, "name": 2, "plugin": 3, "version": 4, "target": 5, "settings": {"q": 1}},
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from places(inner, (*path, key))
+
+
+def test_a_run_file_with_any_value_anywhere_is_shown_or_refused(make_run: Callable[..., Path]) -> None:
+    folder = make_run("odd", [{"step": 1, "time": 1.0, "loss": 1.0}], cluster={"pipeline_parallel": 2})
+    plan = (folder / "run.json").read_text()
+    draw = random.Random(0)
+    paths = [*places(json.loads(plan))]
+    for _ in range(300):
+        changed = json.loads(plan)
+        *around, last = draw.choice(paths)
+        block = changed
+        for key in around:
+            block = block[key]
+        block[last] = draw.choice(ODD)
+        (folder / "run.json").write_text(json.dumps(changed))
+        with suppress(NeoxError):
+            in_text(Report([folder], attention=False).content())

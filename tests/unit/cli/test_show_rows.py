@@ -88,3 +88,9 @@ def test_whatever_a_file_holds_has_rows(value: Any) -> None:
         deep = {"a": deep}
     for each in (value, {"x": value}, deep):
         assert all(isinstance(in_words(inner), str) for inner in flat(each).values())
+
+
+def test_blocks_of_a_stored_plan_whose_parts_are_no_lists() -> None:
+    kernel = {"op": "norm", "asked": "auto", "offers": 3}
+    values = flat({"kernels": [kernel], "hosts": [{"name": "a", "slots": 2, "devices": 5}]})
+    assert values == {"kernels.norm": "auto: the reference", "hosts": "[a x 2]"}
