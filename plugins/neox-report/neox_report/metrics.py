@@ -52,7 +52,7 @@ class Rewind:
 
 @define(eq=False)
 class Metrics:
-    """What a run has written so far. refused: lines without a log step. cut: whether the file is longer than read."""
+    """What a run has written so far. refused: lines that are not log steps. cut: whether the file is longer than read."""
 
     path: Path
     series: dict[str, Thinned] = field(factory=dict)

@@ -108,7 +108,7 @@ class _Server(ThreadingHTTPServer):
         if name in self.names:
             return True
         try:
-            return self.everywhere and bool(ip_address(name))  # a number is not a name that leads here
+            return self.everywhere and bool(ip_address(name))  # a name that leads here is not a number
         except ValueError:
             return False
 

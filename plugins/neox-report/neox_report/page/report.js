@@ -187,7 +187,7 @@
     return make("div", { class: "card", colour: colour(run) }, make("h3", {}, run.name),
       make("p", {}, make("span", { class: `state ${run.state}` }, run.state), run.why ? `: ${run.why}` : ""),
       make("dl", {}, ...rows.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])),
-      run.refused_lines ? make("p", { class: "soft" }, `${number(run.refused_lines)} lines of metrics.jsonl are no log steps.`) : null,
+      run.refused_lines ? make("p", { class: "soft" }, `${number(run.refused_lines)} lines of metrics.jsonl are not log steps.`) : null,
       run.cut ? make("p", { class: "soft" }, "metrics.jsonl is longer than 4 GiB: its end is not shown.") : null);
   }
   function waterfall(run) {
