@@ -29,6 +29,7 @@ GUIDES = {
         "compression",
         "retrieval",
         "monitors",
+        "report",
         "checkpoints",
     ),
     "Inside": ("architecture", "numerics", "benchmarks"),

@@ -52,7 +52,10 @@ class Rewind:
 
 @define(eq=False)
 class Metrics:
-    """What a run has written so far. refused: lines that are not log steps. cut: whether the file is longer than read."""
+    """What a run has written so far.
+
+    refused: lines that are not log steps. cut: whether the file is longer than what is read.
+    """
 
     path: Path
     series: dict[str, Thinned] = field(factory=dict)

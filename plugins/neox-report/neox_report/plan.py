@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def require_run(folder: Path) -> Mapping[str, Any]:
-    """What run.json of the folder of a run holds. Raises UsageError for another folder, or for a file that is not a run file."""
+    """What the run.json of a run's folder holds. Raises UsageError for another folder or file."""
     if not (folder / RUN).is_file():
         hint = "name the folder that `neox train` wrote, which has a run.json; `neox runs` lists those below a folder"
         raise UsageError(f"{folder}: not the folder of a run", hint=hint)
