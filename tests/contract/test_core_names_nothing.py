@@ -25,6 +25,7 @@ SETTING = {"setting", "_speed", "_split"}
 KNOWN = {
     "cli/process.py": {"plan"},  # an argument of a child
     "hooks/guard.py": {"deepspeed"},  # the library, which is heavy
+    "run/optimizer.py": {"eval"},  # a method of an optimizer with modes
     "plan/stored/earlier.py": {  # what every run had before there was a choice
         *("causal-lm", "deepspeed", "gpt"),
         *("neox-causal-lm", "neox-deepspeed", "neox-gpt"),

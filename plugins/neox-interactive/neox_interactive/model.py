@@ -1,0 +1,104 @@
+"""A model and its tokenizer as a module of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+from neox_gpt.api import Sampling, continuations, load_run
+from torch import Tensor, nn
+
+from neox_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from neox_gpt.api import LoadedRun
+
+    from neox_core.contracts import Tokenizer
+    from neox_core.plan.runfile import RunPlan
+
+
+class Model(nn.Module):
+    """What `neox_core.load` returns; its call gives logits.
+
+    model: the module itself, with the weights. tokenizer: with `encode`, `decode`, `vocab_size` and `eod`; None where
+    the run had none. plan: of the run that wrote it. checkpoint: its folder.
+    """
+
+    def __init__(self, run: LoadedRun) -> None:
+        super().__init__()
+        self.model: Any = run.model
+        self.tokenizer: Tokenizer | None = run.tokenizer
+        self.plan: RunPlan = run.plan
+        self.checkpoint: Path = run.checkpoint
+        self.eval()
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """int64 [batch, seq] -> logits [batch, seq, vocab], with gradients where torch records them."""
+        logits: Tensor = self.model(lambda run: run(tokens.to(self.device)).logits())
+        return logits
+
+    @torch.no_grad()
+    def logits(self, text: str | Tensor) -> Tensor:
+        """The logits after each token of a text, [tokens, vocab], or of int64 [batch, seq] ids, [batch, seq, vocab].
+
+        Without gradients. The vocabulary may have more rows than the tokenizer has ids.
+        """
+        if isinstance(text, Tensor):
+            return self(text)
+        whole: Tensor = self(torch.tensor([self._tokenizer().encode(text)]))
+        return whole[0]
+
+    @overload
+    def generate(self, prompts: str, **options: Any) -> str: ...
+    @overload
+    def generate(self, prompts: Sequence[str], **options: Any) -> list[str]: ...
+
+    def generate(
+        self,
+        prompts: str | Sequence[str],
+        *,
+        max_new_tokens: int = 256,
+        stops: Sequence[str] = (),
+        **sampling: Any,
+    ) -> str | list[str]:
+        """What follows a prompt, or each of several, which are continued in one batch.
+
+        max_new_tokens: of each. stops: a text ends before the first of these strings. sampling: as the options of
+        `neox generate`: temperature, top_k, top_p, min_p, repetition_penalty, seed. Prompt k draws with seed + k.
+        Raises UsageError for an option that is not one of these or out of its range, and for a model that cannot
+        generate text.
+        """
+        tokenizer = self._tokenizer()
+        if not hasattr(self.model, "new_cache"):
+            raise UsageError(f"{self.plan.architecture.name}: its model cannot generate text")
+        if isinstance(stops, str) or not all(stops) or max_new_tokens < 1:
+            raise UsageError("stops are texts in a list, none of them empty, and max_new_tokens is at least 1")
+        try:
+            chosen = Sampling(**sampling)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"generate: {error}") from error
+        given = [prompts] if isinstance(prompts, str) else list(prompts)
+        found = continuations(
+            self.model, tokenizer, given, max_new_tokens=max_new_tokens, sampling=chosen, stops=stops
+        ) if given else []  # fmt: skip
+        return found[0].text if isinstance(prompts, str) else [each.text for each in found]
+
+    def _tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise UsageError(f"{self.checkpoint}: its run had no tokenizer", hint="give ids in a tensor to `logits`")
+        return self.tokenizer
+
+
+def load_model(plan: RunPlan, checkpoint: Path, device: str) -> Model:
+    """The model in a checkpoint of a planned run."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f"device {device!r}: {str(error).splitlines()[0]}", hint='use "cpu"') from error
+    return Model(load_run(plan, checkpoint, device))
