@@ -4,6 +4,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import click
+from attrs import asdict
 
 from neox_author.check import check_plugins
 from neox_author.describe import describe
@@ -11,7 +12,9 @@ from neox_author.kit import results_of
 from neox_author.new import kind_of, write_plugin
 from neox_core.errors import PluginError
 from neox_core.hooks.loader import load_plugins
-from neox_core.terminal import echo, one_line, paint, readable
+from neox_core.terminal import echo, echo_json, one_line, paint, readable
+
+JSON = click.option("--json", "as_json", is_flag=True, help="A JSON object instead of lines.")
 
 
 @click.command()
@@ -33,20 +36,27 @@ def info(name: str) -> None:
 
 
 @click.command()
+@JSON
 @click.pass_context
-def check(ctx: click.Context) -> None:
+def check(ctx: click.Context, as_json: bool) -> None:
     """Import everything that plugins offer, and report what is broken, incompatible or clashing: exit code 3 if any
     is.
     """
     catalog = load_plugins(again=True)
+    offers = len(list(catalog.registry.entries())) + len(catalog.registry.sections)
     faults = 0
+    if as_json:
+        findings = list(check_plugins(catalog))
+        faults = sum(each.fault for each in findings)
+        found = [{"fault": each.fault, "message": each.message, "hint": each.hint} for each in findings]
+        echo_json({"plugins": len(catalog.reports), "offers": offers, "faults": faults, "findings": found})
+        ctx.exit(PluginError.exit_code if faults else 0)
     for finding in check_plugins(catalog):
         label = paint("fault:", "red", "bold") if finding.fault else paint("note:", "yellow")
         echo(label, f" {readable(finding.message)}")
         if finding.hint:
             echo(f"  {readable(finding.hint)}")
         faults += finding.fault
-    offers = len(list(catalog.registry.entries())) + len(catalog.registry.sections)
     echo(f"{_count(len(catalog.reports), 'plugin')}, {_count(offers, 'offer')}, {_count(faults, 'fault')}")
     if faults:
         ctx.exit(PluginError.exit_code)
@@ -67,13 +77,18 @@ def new(kind: str, name: str, parent: Path) -> None:
 @click.command()
 @click.argument("plugin", metavar="[PATH]", default=".")
 @click.option("--limit", type=click.IntRange(1), default=300, show_default=True, help="Seconds for one component.")
+@JSON
 @click.pass_context
-def test(ctx: click.Context, plugin: str, limit: int) -> None:
+def test(ctx: click.Context, plugin: str, limit: int, as_json: bool) -> None:
     """Hold everything that a plugin offers to the contract of its kind: exit code 3 where a clause does not hold.
 
     PATH is the folder of the plugin, which need not be installed, or the name of an installed one. It is loaded in
     another process.
     """
+    if as_json:
+        results = list(results_of(plugin, limit))
+        echo_json([asdict(each) for each in results])
+        ctx.exit(PluginError.exit_code if any(each.fault for each in results) else 0)
     counts = {"ok": 0, "failed": 0, "not applicable": 0}
     for result in results_of(plugin, limit):
         echo(paint(one_line(f"{result.kind or 'plugin'} {result.name}"), "bold"))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from attrs import asdict
 
 from neox_core.cli.process import exec_module
 
@@ -59,11 +60,16 @@ def _import(folder: Path, out: Path, configs: tuple[Path, ...], no_optimizer: bo
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-def inspect(folder: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="A JSON object instead of lines.")
+def inspect(folder: Path, as_json: bool) -> None:
     """Say what FOLDER is (a checkpoint of neox, GPT-NeoX, transformers, or DeepSpeed), and what would become of it."""
     from neox_checkpoints.inspecting import describe
     from neox_core.hooks.loader import load_plugins
-    from neox_core.terminal import echo
+    from neox_core.terminal import echo, echo_json
 
-    for line in describe(folder, load_plugins()):
+    found = describe(folder, load_plugins())
+    if as_json:
+        echo_json(asdict(found))
+        return
+    for line in found.lines:
         echo(line)

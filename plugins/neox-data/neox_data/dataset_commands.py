@@ -10,6 +10,7 @@ import click
 
 from neox_core.cli.notes import say
 from neox_core.cli.process import exec_module
+from neox_core.errors import UsageError
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import prepare_run
 from neox_data.components import backend_of, component, files, given_by, named_corpus
@@ -17,6 +18,7 @@ from neox_data.components import backend_of, component, files, given_by, named_c
 SETTINGS = click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="A setting of tokenizer or format, as in a config."
 )
+JSON = click.option("--json", "as_json", is_flag=True, help="A JSON object instead of lines.")
 F = TypeVar("F", bound=Callable[..., Any])
 GPT2 = "GPT2BPETokenizer"
 
@@ -42,6 +44,7 @@ def _reading(command: F) -> F:
 @click.option("--samples", type=click.IntRange(min=0), default=0, show_default=True, help="Training samples to show.")
 @click.option("--seq-length", type=click.IntRange(min=1), default=256, show_default=True, help="Tokens of a sample.")
 @click.option("--seed", type=int, default=1234, show_default=True, help="Of the order of the samples.")
+@JSON
 @_reading
 def inspect(
     prefix: str,
@@ -50,6 +53,7 @@ def inspect(
     samples: int,
     seq_length: int,
     seed: int,
+    as_json: bool,
     vocab_file: str | None,
     merge_file: str | None,
     eod_token: str | None,
@@ -61,6 +65,8 @@ def inspect(
 
     With --samples also which pieces of documents training samples are made of, and what is left out of their loss.
     """
+    if as_json and (histogram or samples):
+        raise UsageError("--json has neither --histogram nor --samples", hint="leave out one of them")
     shown = {
         "document": document,
         "histogram": histogram,
@@ -69,16 +75,18 @@ def inspect(
         "seed": seed,
     }
     arguments = _dataset(prefix, data_impl, tokenizer_type, sets, files(vocab_file, merge_file, eod_token))
-    exec_module("neox_data.inspect", {**arguments, "shown": shown})
+    exec_module("neox_data.inspect", {**arguments, "shown": shown, "as_json": as_json})
 
 
 @click.command()
 @click.argument("prefix")
 @click.option("--vocab-size", type=click.IntRange(min=1), help="Ids have to be below it.")
+@JSON
 @_reading
 def verify(
     prefix: str,
     vocab_size: int | None,
+    as_json: bool,
     vocab_file: str | None,
     merge_file: str | None,
     eod_token: str | None,
@@ -88,7 +96,7 @@ def verify(
 ) -> None:
     """Read the whole dataset at PREFIX: its structure, the range of its ids, and the checksums from its making."""
     arguments = _dataset(prefix, data_impl, tokenizer_type, sets, files(vocab_file, merge_file, eod_token))
-    exec_module("neox_data.verify", {**arguments, "vocab_size": vocab_size})
+    exec_module("neox_data.verify", {**arguments, "vocab_size": vocab_size, "as_json": as_json})
 
 
 @click.command()

@@ -16,7 +16,7 @@ from neox_core.data.sources import open_source
 from neox_core.data.tokenizer import load_tokenizer
 from neox_core.errors import DataError, run_main
 from neox_core.plan.runfile import ComponentRef
-from neox_core.terminal import echo
+from neox_core.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,8 +53,7 @@ def inspect(prefix: Path, backend: ComponentRef, tokenizer: ComponentRef | None,
     reader: DataBackend = backend.make()
     source = open_source(reader, backend, prefix)
     told, sizes = require_as_prepared(reader.files(prefix)), source.sizes
-    if not 0 <= shown.document < len(sizes):
-        raise DataError(f"{prefix}: has no document {shown.document}", hint=f"it has {len(sizes)}, counted from 0")
+    _require(prefix, shown.document, len(sizes))
     decoder: Tokenizer | None = None
     if tokenizer is not None:
         decoder = load_tokenizer(tokenizer)
@@ -70,6 +69,32 @@ def inspect(prefix: Path, backend: ComponentRef, tokenizer: ComponentRef | None,
         _text(prefix, f"document {shown.document}", ids[:SHOWN], decoder),
     ]
     return "\n".join(lines)
+
+
+def facts(prefix: Path, backend: ComponentRef, tokenizer: ComponentRef | None, shown: Shown) -> dict[str, Any]:
+    """What `inspect` says of a dataset and one document, as plain values; errors as of `inspect`."""
+    reader: DataBackend = backend.make()
+    source = open_source(reader, backend, prefix)
+    told, sizes = require_as_prepared(reader.files(prefix)), source.sizes
+    _require(prefix, shown.document, len(sizes))
+    decoder = None if tokenizer is None else load_tokenizer(tokenizer)
+    ids = source.read(shown.document)
+    text = None if decoder is None else _text(prefix, f"document {shown.document}", ids[:SHOWN], decoder)
+    first = [int(token) for token in ids[:SHOWN]]
+    return {
+        "prefix": str(prefix),
+        "documents": len(sizes),
+        "tokens": int(sizes.sum(dtype=np.int64)),
+        "dtype": str(source.dtype),
+        "as_prepared": bool(told),
+        "document_tokens": {"least": int(sizes.min()), "most": int(sizes.max()), "median": float(np.median(sizes))},
+        "document": {"number": shown.document, "tokens": len(ids), "first_ids": first, "text": text},
+    }
+
+
+def _require(prefix: Path, document: int, count: int) -> None:
+    if not 0 <= document < count:
+        raise DataError(f"{prefix}: has no document {document}", hint=f"it has {count}, counted from 0")
 
 
 def histogram(sizes: NDArray[np.integer[Any]]) -> list[str]:
@@ -130,11 +155,14 @@ def _text(prefix: Path, where: str, ids: NDArray[Any], decoder: Tokenizer | None
 
 
 def main() -> None:
-    """`python -m neox_data.inspect JSON`: prefix, backend, tokenizer or null, and the fields of a Shown."""
+    """`python -m neox_data.inspect JSON`: prefix, backend, tokenizer or null, the fields of a Shown, and as_json."""
     raw = json.loads(sys.argv[1])
     tokenizer = ComponentRef(**raw["tokenizer"]) if raw["tokenizer"] else None
-    text = inspect(Path(raw["prefix"]), ComponentRef(**raw["backend"]), tokenizer, Shown(**raw["shown"]))
-    echo(text)
+    asked = Path(raw["prefix"]), ComponentRef(**raw["backend"]), tokenizer, Shown(**raw["shown"])
+    if raw["as_json"]:
+        echo_json(facts(*asked))
+    else:
+        echo(inspect(*asked))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 from attrs import evolve
 from neox_author.testing import load_only
 from neox_data.encode import Encoder
-from neox_data.inspect import Shown, histogram, inspect
+from neox_data.inspect import Shown, facts, histogram, inspect
 from neox_data.manifest import note_files, write_json
 from neox_data.merge import merge
 from neox_data.verify import verify
@@ -65,7 +65,7 @@ def test_a_merged_dataset_has_its_checksums(tmp_path):
     parts = [write(tmp_path / "one/d", [[1]]), write(tmp_path / "two/d", [[2]])]
     for _ in range(2):  # the second replaces the first
         merge(parts, [backend()] * len(parts), tmp_path / "all/d", backend())
-        assert verify(tmp_path / "all/d", backend(), None, None)[-1] == "checksums: d.bin, d.idx as written"
+        assert verify(tmp_path / "all/d", backend(), None, None).checksums == ("d.bin", "d.idx")
         assert "integrity: the index fits the tokens; files begin and end as prepared" in inspect(
             tmp_path / "all/d", backend(), None, Shown()
         )
@@ -113,7 +113,7 @@ def test_merging_into_one_of_them_is_refused(tmp_path):
 
 def test_verifying_says_what_is_right(tmp_path):
     write(tmp_path / "t", [[1, 2, 999], [], [4]])
-    lines = verify(tmp_path / "t", backend(), None, 1000)
+    lines = verify(tmp_path / "t", backend(), None, 1000).in_words().splitlines()
     assert lines[0].endswith("t: 3 documents, 4 tokens: whole")
     assert lines[1] == "ids: 0 to 999, all below 1000; 1 documents are empty"
     assert "none" in lines[2]
@@ -137,7 +137,7 @@ def test_verifying_finds_an_index_of_other_tokens(tmp_path):
 
     sums = {name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in ("t.bin", "t.idx")}
     (tmp_path / "prepared.json").write_text(json.dumps({"sha256": sums}))
-    assert verify(tmp_path / "t", backend(), None, None)[-1] == "checksums: t.bin, t.idx as written"
+    assert verify(tmp_path / "t", backend(), None, None).checksums == ("t.bin", "t.idx")
     write(tmp_path / "u", [[1], [2, 3, 4]])
     (tmp_path / "u.idx").replace(tmp_path / "t.idx")
     with pytest.raises(DataError, match=r"t\.idx: is not what was written"):
@@ -163,7 +163,7 @@ def test_a_manifest_of_other_types_counts_as_none(tmp_path):
     prefix = write(tmp_path / "a", [[1, 2], [3]])
     for manifest in ('{"sha256": 5}', '{"sha256": {"a.bin": [1]}}', '{"edges": "x", "vocabulary": {}}', "[" * 90_000):
         (tmp_path / "prepared.json").write_text(manifest)
-        assert "checksums: none" in verify(prefix, backend(), None, None)[-1]
+        assert "checksums: none" in verify(prefix, backend(), None, None).in_words()
         inspect(prefix, backend(), None, Shown())
 
 
@@ -240,3 +240,15 @@ def test_encoding_keeps_the_order_and_mends_text():
         assert found == [(number, [number] * number) for number in range(10)]
     mended = next(iter(Encoder(LETTERS, ftfy=True).batches([("x", ["ﬁx"])])))  # a ligature
     assert mended[1][0].ids.tolist() == [5, 8, 23]
+
+
+def test_facts_for_programs(tmp_path):
+    write(tmp_path / "t", [[1, 2, 3], [], [4]])
+    got = facts(tmp_path / "t", backend(), LETTERS, Shown())
+    assert json.loads(json.dumps(got)) == got
+    assert (got["documents"], got["tokens"]) == (3, 4)
+    assert got["document_tokens"] == {"least": 0, "most": 3, "median": 1.0}
+    text = inspect(tmp_path / "t", backend(), LETTERS, Shown()).splitlines()[-1]
+    assert got["document"] == {"number": 0, "tokens": 3, "first_ids": [1, 2, 3], "text": text}
+    with pytest.raises(DataError, match="has no document 3"):
+        facts(tmp_path / "t", backend(), None, Shown(document=3))

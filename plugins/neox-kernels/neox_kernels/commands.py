@@ -28,9 +28,10 @@ def kernels() -> None:
 @_device
 @_dtype
 @click.option("--roofline", is_flag=True, help="Also estimate what each kernel moves through memory; needs no GPU.")
-def list_kernels(device: str, dtype: str, roofline: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="A JSON object instead of lines.")
+def list_kernels(device: str, dtype: str, roofline: bool, as_json: bool) -> None:
     """List each op with what computes it here: the choice of `auto`, and why not the others."""
-    _work("list", device, (), {"dtype": dtype, "roofline": roofline})
+    _work("list", device, (), {"dtype": dtype, "roofline": roofline, "as_json": as_json})
 
 
 @kernels.command()

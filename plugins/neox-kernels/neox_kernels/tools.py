@@ -15,7 +15,7 @@ from neox_core.errors import ConfigError, PluginError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.parallel.context import DTYPES
 from neox_core.plan.runfile import ComponentRef, KernelPlan
-from neox_core.terminal import echo
+from neox_core.terminal import echo, echo_json
 from neox_kernels.choose import architecture_of, choose, load_kernel, set_up, why_not
 from neox_kernels.compare import TOLERANCE, Verdict, compare
 from neox_kernels.measure import times_of
@@ -29,19 +29,33 @@ def listed(
 ) -> Iterator[str]:
     """Lines on what `auto` chooses for each op. roofline: also on what its kernels move through memory."""
     yield f"on {_name(device)}, {dtype_name(dtype)}:"
+    for op in choices(rows, device, dtype, roofline=roofline):
+        yield f"{op['op']}: {op['choice']}  ({', '.join(op['owners'])})"
+        for each in op["not_chosen"]:
+            yield f"    not {each['name']}: {', '.join(each['reasons'])}"
+        if not op["num_kernels"]:
+            yield "    no kernel is installed"
+        for each in op["traffic"]:
+            yield f"    {each['name']} {each['line']}"
+
+
+def choices(
+    rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: torch.dtype, *, roofline: bool = False
+) -> Iterator[dict[str, Any]]:
+    """What `auto` chooses for each op, as plain values; the arguments as of `listed`."""
     for row in rows:
         offers = _offers(row)
         shape = next(filter(None, (_shape_if_any(each, dtype) for each in offers)), ())
         choice = choose(KernelPlan(row["op"], "auto", "", offers), shape, dtype, device)
-        yield f"{row['op']}: {choice.name}  ({', '.join(row['owners'])})"
-        for name, reasons in choice.passed_over:
-            yield f"    not {name}: {', '.join(reasons)}"
-        for each in row["missing"]:
-            yield f"    not {each['name']}: {each['reason']}"
-        if not offers and not row["missing"]:
-            yield "    no kernel is installed"
-        for offer in offers if roofline else ():
-            yield f"    {offer.name} {_roofline(offer, dtype)}"
+        others = [{"name": name, "reasons": list(reasons)} for name, reasons in choice.passed_over]
+        yield {
+            "op": row["op"],
+            "choice": choice.name,
+            "owners": list(row["owners"]),
+            "num_kernels": len(offers) + len(row["missing"]),
+            "not_chosen": others + [{"name": each["name"], "reasons": [each["reason"]]} for each in row["missing"]],
+            "traffic": [{"name": each.name, "line": _roofline(each, dtype)} for each in offers] if roofline else [],
+        }
 
 
 def _shape_if_any(offer: ComponentRef, dtype: torch.dtype) -> tuple[int, ...]:
@@ -197,6 +211,11 @@ def main() -> int:
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError("there is no GPU that torch can use here", hint="--device cpu")
     device = torch.device(kind)
+    if asked.get("as_json"):
+        dtype = DTYPES[asked["dtype"]]
+        ops = list(choices(rows, device, dtype, roofline=asked["roofline"]))
+        echo_json({"device": _name(device), "dtype": dtype_name(dtype), "ops": ops})
+        return 0
     work: Mapping[str, Callable[[], int]] = {
         "list": lambda: _show(listed(rows, device, DTYPES[asked["dtype"]], roofline=asked["roofline"])),
         "check": lambda: _check(rows, device),

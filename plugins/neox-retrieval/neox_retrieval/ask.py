@@ -11,7 +11,7 @@ import torch
 
 from neox_core.errors import UsageError, run_main
 from neox_core.plan.runfile import receive_plan
-from neox_core.terminal import echo
+from neox_core.terminal import echo, echo_json
 from neox_retrieval.opened import Opened, open_run
 from neox_retrieval.questions import asked, held_out, held_out_blocks, rates
 from neox_retrieval.search import Index, build
@@ -25,7 +25,14 @@ def main() -> None:
     vectors = read_vectors(Path(given["blocks"]), opened.facts)
     model: Any = plan.model
     if "text" in given:
-        _search(opened, build(vectors, gpu=model.index.gpu, exact=given["exact"]), given["text"], given["count"])
+        index = build(vectors, gpu=model.index.gpu, exact=given["exact"])
+        found = _search(opened, index, given["text"], given["count"])
+        if given["as_json"]:
+            echo_json(found)
+            return
+        for rank, each in enumerate(found, 1):
+            echo(f"{rank}. {each['title'] or 'block'} ({each['block']}, {each['product']:.3f})")
+            echo(f"   {each['text']}")
         return
     for k in given["counts"]:
         if k > opened.facts.blocks:
@@ -43,12 +50,18 @@ def main() -> None:
     echo("\n".join(table))
 
 
-def _search(opened: Opened, index: Index, text: str, count: int) -> None:
+def _search(opened: Opened, index: Index, text: str, count: int) -> list[dict[str, Any]]:
+    """The nearest blocks, the nearest first, as plain values."""
     products, numbers = index.search(opened.embed_queries([text]), min(count, opened.facts.blocks))
-    for rank, (product, number) in enumerate(zip(products[0].tolist(), numbers[0].tolist(), strict=True), 1):
-        title = opened.words(opened.blocks.title(number))
-        echo(f"{rank}. {title or 'block'} ({number}, {product:.3f})")
-        echo(f"   {opened.words(opened.blocks.body(number))}")
+    return [
+        {
+            "block": number,
+            "product": product,
+            "title": opened.words(opened.blocks.title(number)),
+            "text": opened.words(opened.blocks.body(number)),
+        }
+        for product, number in zip(products[0].tolist(), numbers[0].tolist(), strict=True)
+    ]
 
 
 if __name__ == "__main__":

@@ -88,10 +88,11 @@ def index(files: tuple[Path, ...], sets: tuple[str, ...]) -> None:
 @BLOCKS
 @click.option("-k", "count", type=click.IntRange(1, 10_000), default=5, show_default=True, help="Blocks to print.")
 @EXACT
-def search(text: str, load: str, blocks: Path | None, count: int, exact: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="A JSON list instead of lines.")
+def search(text: str, load: str, blocks: Path | None, count: int, exact: bool, as_json: bool) -> None:
     """Print the blocks that belong to TEXT, the nearest first: number, inner product, title and text."""
     checkpoint, plan = _saved(load)
-    given = {"text": text, "count": count, "exact": exact}
+    given = {"text": text, "count": count, "exact": exact, "as_json": as_json}
     exec_module("neox_retrieval.ask", {"checkpoint": str(checkpoint), "blocks": _folder(plan, blocks), **given}, plan)
 
 
