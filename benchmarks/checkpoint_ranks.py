@@ -23,8 +23,9 @@ from results import append_row
 
 from neox_core.checkpoint import read, write
 from neox_core.checkpoint.manifest import Piece
+from neox_core.checkpoint.publish import write_manifest
 from neox_core.checkpoint.read import CheckpointReader
-from neox_core.checkpoint.write import RankContents, write_manifest
+from neox_core.checkpoint.write import RankContents
 from neox_core.plan.stored.saved import MANIFEST, RUN, STATE, rank_note
 
 STAGES, TENSORS, WIDTH, EACH = 4, 100, 1024, 8

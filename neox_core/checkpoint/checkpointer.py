@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,21 +13,11 @@ import torch.distributed as dist
 from attrs import evolve, fields
 
 from neox_core.checkpoint.agree import agree_on_step, on_all_ranks
+from neox_core.checkpoint.publish import Ending, cannot_write, complete, discard, remove_leftovers
 from neox_core.checkpoint.read import CheckpointReader, read_weights
 from neox_core.checkpoint.resume import Resume, Resumed
 from neox_core.checkpoint.rng import read_rng
-from neox_core.checkpoint.write import (
-    PLAIN,
-    RankContents,
-    cannot_write,
-    collect,
-    discard,
-    prune,
-    publish,
-    remove_leftovers,
-    write_manifest,
-    write_rank,
-)
+from neox_core.checkpoint.write import PLAIN, RankContents, collect, write_rank
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import to_json
 from neox_core.plan.stored.saved import find_checkpoint, require_checkpoint, step_of
@@ -35,7 +26,7 @@ from neox_core.plan.stored.state import SCALER_STATE, StoredState, TrainState, s
 from neox_core.plan.stored.stores import checkpoint_to_load, find_at, open_stores
 
 if TYPE_CHECKING:
-    from neox_core.contracts.engine import Storage
+    from neox_core.contracts.engine import BackgroundWriter, Storage
     from neox_core.contracts.store import StoredCheckpoints
     from neox_core.parallel.context import BuildContext
     from neox_core.plan.runfile import RunPlan
@@ -46,7 +37,10 @@ T = TypeVar("T")
 
 
 class Checkpointer:
-    """Writes and reads the checkpoints of one run. Every method is collective: all ranks call it together."""
+    """Writes and reads the checkpoints of one run.
+
+    Every method but `attend` and `close` is collective: all ranks call it together.
+    """
 
     def __init__(self, plan: RunPlan, engine: Storage, context: BuildContext) -> None:
         self._plan = plan
@@ -59,36 +53,67 @@ class Checkpointer:
         self._saved_step: int | None = None
         self._stores = open_stores(plan.checkpoint)
         self._store = self._stores.get(plan.checkpoint.save or "")
+        behind = plan.checkpoint.background and plan.checkpoint.save is not None
+        self._writer: BackgroundWriter | None = getattr(engine, "background_writer")() if behind else None  # noqa: B009
+        self._complete: list[tuple[int, Path | str]] = []
 
     def save(self, state: TrainState) -> Path | str | None:
         """Write a checkpoint of `state` and return its folder, or its address in a store; None when the run does not
-        save, or has already saved it.
+        save, or has already saved it, or trains on while it is written.
 
-        Raises CheckpointError on every rank when any rank could not write; earlier checkpoints are then unchanged.
+        Waits for the checkpoint before it. Raises CheckpointError on every rank when any rank could not write; earlier
+        checkpoints are then unchanged.
         """
         plan = self._plan.checkpoint
         if plan.save is None or self._saved_step == state.step:
             return None
+        self.wait()
         store, name = self._store, f"step-{state.step:08d}"
         if store is not None and not store.token:
             self._own(store)
         final = (Path(plan.save) if store is None else store.folder) / name
         # of a store, each rank has its own, since ranks of several hosts need not share a disk
         written = final.with_name(f".{name}.tmp" if store is None else f".{name}.{self._rank}.tmp")
+        shown = final if store is None else f"{store.url}/{name}"
         alone = self._rank == 0 or store is not None
+        ending = partial(self._ending, written, final, state)
         try:
             self._on_all_ranks(lambda: _empty_folder(written) if alone else None)
-            self._on_all_ranks(lambda: self._write(written))
-            self._on_all_ranks(lambda: self._finish(written, final, state) if self._rank == 0 else None)
+            behind = self._writer is not None and self._writer.start(self._collected, ending, shown, store)
+            if not behind:
+                self._on_all_ranks(lambda: self._write(written))
+                self._on_all_ranks(lambda: complete(ending(), store) if self._rank == 0 else None)
         except CheckpointError:
             if alone and written.exists():
                 with suppress(OSError):
                     discard(written)  # frees the disk space
             raise
         self._saved_step = state.step
+        if behind:
+            return None
+        self._complete.append((state.step, shown))
         if store is not None:
             shutil.rmtree(written, ignore_errors=True)
-        return final if store is None else f"{store.url}/{name}"
+        return shown
+
+    def wait(self) -> None:
+        """Wait until the checkpoint that is written while the run trains is complete. Raises as `save`."""
+        if self._writer is not None:
+            self._complete += self._writer.wait()
+
+    def attend(self, say: Callable[[str], None]) -> bool:
+        """As `BackgroundWriter.attend`."""
+        return self._writer is not None and self._writer.attend(say)
+
+    def close(self) -> None:
+        """As `BackgroundWriter.close`."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def completed(self) -> list[tuple[int, Path | str]]:
+        """Steps and places of the checkpoints that were completed since the last call, the same on all ranks."""
+        taken, self._complete = self._complete, []
+        return taken
 
     def _own(self, store: StoredCheckpoints) -> None:
         """Refuse further saves of a run that was started before this one in the same place."""
@@ -133,6 +158,7 @@ class Checkpointer:
 
     def rewind(self, state: TrainState) -> None:
         """Go back to the checkpoint that this run has saved or loaded last, and make `state` what it was there."""
+        self.wait()
         if self._saved_step is None:
             raise CheckpointError("this run has not saved a checkpoint to rewind to", hint="set save and save-interval")
         folder: Path | None = Path(self._plan.checkpoint.save or "", f"step-{self._saved_step:08d}")
@@ -155,9 +181,14 @@ class Checkpointer:
         starts = "this run starts at step 0 and replaces checkpoints of the same steps"
         return (f"{last} belongs to an earlier run; {starts} (`--resume auto` continues from it)",)
 
-    def _write(self, folder: Path) -> None:
+    @contextmanager
+    def _collected(self) -> Iterator[RankContents]:
         with self._engine.at_hand():
-            write_rank(folder, self._contents())
+            yield self._contents()
+
+    def _write(self, folder: Path) -> None:
+        with self._collected() as contents:
+            write_rank(folder, contents)
         if self._store is not None:
             self._store.upload(folder, self._rank)
 
@@ -175,26 +206,11 @@ class Checkpointer:
                 contents.add("rng", "rng", f"{self._rank}/{name}", tensor, rank=self._rank)
         return contents
 
-    def _finish(self, written: Path, final: Path, state: TrainState) -> None:
-        plan, store = self._plan.checkpoint, self._store
-        if store is not None:
-            for rank in range(self._world_size):
-                store.collect(written, rank)
-        write_manifest(
-            written,
-            state.step,
-            self._world_size,
-            to_json(self._plan),
-            self._describe(state),
-            optimizer=plan.save_optimizer,
-            rng=plan.save_rng,
-        )
-        if store is not None:
-            store.publish(written, plan.keep_last)
-            return
-        publish(written, final)
-        if plan.keep_last is not None:
-            prune(final.parent, plan.keep_last, final)
+    def _ending(self, written: Path, final: Path, state: TrainState) -> Ending:
+        plan = self._plan.checkpoint
+        run, described = to_json(self._plan), self._describe(state)
+        rest = plan.save_optimizer, plan.save_rng, plan.keep_last
+        return Ending(str(written), str(final), state.step, self._world_size, run, described, *rest)
 
     def _on_all_ranks(self, act: Callable[[], T]) -> T:
         return on_all_ranks(act, self._groups, self._device)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 
 from neox_core.checkpoint.agree import agree
-from neox_core.checkpoint.write import cannot_write
+from neox_core.checkpoint.publish import cannot_write
 from neox_core.errors import CheckpointError
 from neox_core.files import lock
 

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from attrs import field, frozen
 from attrs import validators as v
 
-from neox_core.checkpoint.tensor_file import DTYPES, Seal, check_seal
+from neox_core.checkpoint.seal import TYPES, Seal, check_seal
 from neox_core.errors import CheckpointError
 from neox_core.plan.stored.saved import MANIFEST, MOST_MANIFEST, RANKS_OF_A_FOLDER, RUN, STATE, read_sealed
 from neox_core.untrusted import read_object, strict_converter, structured
@@ -57,7 +57,7 @@ class Piece:
     key: str
     kind: Kind
     name: str
-    dtype: str = field(validator=v.in_(set(DTYPES.values())))
+    dtype: str = field(validator=v.in_(set(TYPES)))
     shape: tuple[int, ...] = field(validator=[v.max_len(64), v.deep_iterable(v.ge(0))])  # torch's own limit
     flat_range: tuple[int, int] | None = None
     state: str | None = None

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from neox_core.checkpoint.manifest import PARTS, Kind, Piece, part_of_rank, read_manifest, read_pieces
 from neox_core.checkpoint.regions import fit_together
-from neox_core.checkpoint.tensor_file import check_seal, read_part
+from neox_core.checkpoint.seal import check_seal
+from neox_core.checkpoint.tensor_file import read_part
 from neox_core.errors import CheckpointError
 from neox_core.plan.stored.earlier import as_today
 from neox_core.plan.stored.saved import DAMAGED, RUN, STATE, find_checkpoint

@@ -12,34 +12,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
-from attrs import frozen
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from neox_core.checkpoint.seal import TYPES, Seal
 from neox_core.errors import CheckpointError
 from neox_core.plan.stored.saved import DAMAGED
 
-DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-_CHUNK = 1 << 22
-
-
-@frozen
-class Seal:
-    """Size in bytes and SHA-256 of a file when it was written."""
-
-    size: int
-    sha256: str
+DTYPES = {getattr(torch, name): code for code, name in TYPES.items()}
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, str] | None = None) -> Seal:
@@ -47,6 +27,18 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, 
 
     Raises OSError, for example for a full disk, and CheckpointError for a dtype that the format does not have.
     """
+    digest, size = hashlib.sha256(), 0
+    with path.open("wb") as file:
+        for data in _parts(*layout(tensors, note)):
+            digest.update(data)
+            size += file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return Seal(size, digest.hexdigest())
+
+
+def layout(tensors: Mapping[str, Tensor], note: Mapping[str, str] | None = None) -> tuple[bytes, list[Tensor]]:
+    """A file of `tensors`: its first bytes, and the tensors that follow them in this order without gaps."""
     # Readers view the data in place, so a tensor must start at a multiple of its element's size.
     order = sorted(tensors, key=lambda key: -tensors[key].element_size())
     header: dict[str, object] = {} if note is None else {"__metadata__": dict(note)}
@@ -59,39 +51,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, 
         header[key] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    digest, size = hashlib.sha256(), 0
-    with path.open("wb") as file:
-        for data in _parts(text, (tensors[key] for key in order)):
-            digest.update(data)
-            size += file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    return Seal(size, digest.hexdigest())
-
-
-def write_bytes(path: Path, data: bytes) -> Seal:
-    """Write and fsync a small file."""
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    return Seal(len(data), hashlib.sha256(data).hexdigest())
-
-
-def check_seal(path: Path, seal: Seal) -> None:
-    """Raises CheckpointError when the file is missing or was changed."""
-    try:
-        size = path.stat().st_size
-        if size != seal.size:
-            raise CheckpointError(f"{path}: has {size} bytes, {seal.size} were written", hint=DAMAGED)
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                digest.update(chunk)
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}", hint=DAMAGED) from error
-    if digest.hexdigest() != seal.sha256:
-        raise CheckpointError(f"{path}: wrong checksum, the file was changed after it was written", hint=DAMAGED)
+    return len(text).to_bytes(8, "little") + text, [tensors[key].detach() for key in order]
 
 
 def read_part(path: Path, key: str, shape: tuple[int, ...], dtype: str, part: tuple[int, int] | None = None) -> Tensor:
@@ -114,10 +74,9 @@ def read_part(path: Path, key: str, shape: tuple[int, ...], dtype: str, part: tu
     return tensor
 
 
-def _parts(text: bytes, tensors: Iterator[Tensor]) -> Iterator[bytes | memoryview]:
-    yield len(text).to_bytes(8, "little")
+def _parts(text: bytes, tensors: list[Tensor]) -> Iterator[bytes | memoryview]:
     yield text
     for tensor in tensors:
-        flat = tensor.detach().to("cpu").contiguous().reshape(-1)
+        flat = tensor.to("cpu").contiguous().reshape(-1)
         if flat.numel():
             yield memoryview(flat.view(torch.uint8).numpy())

@@ -1,13 +1,9 @@
-"""Writes a checkpoint of a running engine: the folder appears complete and verified, or not at all."""
+"""What each rank stores of a running engine, and the files that it writes."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
-from collections import defaultdict
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +11,13 @@ import torch
 from attrs import define, field
 from torch import Tensor
 
-from neox_core.checkpoint import manifest as form
 from neox_core.checkpoint.manifest import Kind, Piece, part_of_rank, piece_to_plain
+from neox_core.checkpoint.publish import cannot_write, write_note
 from neox_core.checkpoint.regions import regions
-from neox_core.checkpoint.tensor_file import DTYPES, Seal, write_bytes, write_tensors
+from neox_core.checkpoint.tensor_file import DTYPES, write_tensors
 from neox_core.contracts.optim import AveragingOptimizer
 from neox_core.errors import CheckpointError
-from neox_core.files import replacing
-from neox_core.plan.stored import saved
-from neox_core.plan.stored.saved import LATEST, latest_name, latest_text, rank_folder, rank_note, sealed, step_folders
+from neox_core.plan.stored.saved import rank_folder, rank_note
 
 if TYPE_CHECKING:
     from neox_core.contracts.engine import Storage
@@ -32,8 +26,6 @@ if TYPE_CHECKING:
     from neox_core.parallel.tensor import Cut
 
 PLAIN = (bool, int, float, str, type(None))
-PART = 4096
-"""Pieces of a part, beyond which the next tensor begins another one."""
 
 
 @define
@@ -136,146 +128,23 @@ def collect(engine: Storage, rank: int, groups: Groups, *, optimizer: bool, whol
 def write_rank(folder: Path, contents: RankContents) -> None:
     """Write this rank's files and a note of their contents. Raises CheckpointError, for example for a full disk."""
     try:
-        told = rank_note(folder, contents.rank)
-        told.parent.mkdir(exist_ok=True)
+        rank_note(folder, contents.rank).parent.mkdir(exist_ok=True)
         files = {file: write_tensors(folder / file, tensors) for file, tensors in contents.tensors.items()}
-        seals = {file: [seal.size, seal.sha256] for file, seal in files.items()}
-        pieces = [[*_tensor_of(piece), json.dumps(piece_to_plain(piece))] for piece in contents.pieces]
-        own = [piece.name.partition("/")[2] for piece in contents.pieces if piece.kind == "own"]
-        note = {"files": seals, "pieces": pieces, "values": contents.values, "own": own}
-        write_bytes(told, json.dumps(note).encode())
+        write_note(folder, contents.rank, files, note_of(contents))
     except OSError as error:
         raise cannot_write(folder, error) from error
 
 
-def write_manifest(
-    folder: Path, step: int, world_size: int, run: str, state: Mapping[str, Any], *, optimizer: bool, rng: bool
-) -> None:
-    """Combine the notes of all ranks. One rank calls it, after all have written. Raises CheckpointError.
-
-    state: content of state.json, which also names the state that each rank's optimizer has of its own. The pieces stay
-    texts, of which there may be millions.
-    """
-    try:
-        files: dict[str, Seal] = {}
-        pieces: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-        values: dict[str, dict[str, Any]] = {}
-        own: set[str] = set()
-        for rank in range(world_size):
-            note = json.loads(rank_note(folder, rank).read_text(encoding="utf-8"))
-            files.update({file: Seal(*seal) for file, seal in note["files"].items()})
-            for kind, state_name, name, text in note["pieces"]:
-                pieces[kind, state_name, name].append(text)
-            values.update(note["values"])
-            own.update(note["own"])
-            rank_note(folder, rank).unlink()
-        for name, text in {saved.RUN: run, saved.STATE: json.dumps({**state, "own": sorted(own)}, indent=1)}.items():
-            files[name] = write_bytes(folder / name, text.encode())
-        content = {"step": step, "world_size": world_size, "values": values, "has_optimizer": optimizer, "has_rng": rng}
-        if sum(map(len, pieces.values())) <= form.MOST_PIECES:
-            listed = [json.loads(text) for texts in pieces.values() for text in texts]
-            content |= {"format": form.FORMAT, "pieces": listed}
-        else:
-            content |= {"format": form.IN_PARTS, "pieces": _write_parts(folder, pieces, files)}
-        content["files"] = {file: {"size": seal.size, "sha256": seal.sha256} for file, seal in files.items()}
-        write_bytes(folder / saved.MANIFEST, sealed(content))
-        for each in {folder, *((folder / file).parent for file in files)}:
-            sync_folder(each)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
+def note_of(contents: RankContents) -> dict[str, Any]:
+    """What the rank that writes the manifest has to know of another one beside its files."""
+    pieces = [[*_tensor_of(piece), json.dumps(piece_to_plain(piece))] for piece in contents.pieces]
+    own = [piece.name.partition("/")[2] for piece in contents.pieces if piece.kind == "own"]
+    return {"pieces": pieces, "values": contents.values, "own": own}
 
 
 def _tensor_of(piece: Piece) -> tuple[str, str, str]:
     """Kind, state and name; of what ranks store for themselves, the part in place of the name."""
     return piece.kind, piece.state or "", piece.name if piece.rank is None else part_of_rank(piece.kind, piece.rank)
-
-
-def _write_parts(
-    folder: Path, pieces: dict[tuple[str, str, str], list[str]], files: dict[str, Seal]
-) -> list[dict[str, Any]]:
-    """Write pieces in order, so that a layer is in few parts, and add these to `files`. Returns one piece a tensor."""
-    parts: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
-    number = count = 0
-    for key in sorted(pieces):
-        if key[0] in ("own", "rng"):
-            parts[key[2]].append(key)
-            continue
-        if count and count + len(pieces[key]) > PART:
-            number, count = number + 1, 0
-        count += len(pieces[key])
-        parts[f"{form.PARTS}{number:05d}.json"].append(key)
-    tensors = []
-    for part, keys in parts.items():
-        for first in (json.loads(pieces[key][0]) for key in keys if key[2] != part):
-            alike = {name: first[name] for name in ("kind", "name", "state", "dtype", "shape") if name in first}
-            tensors.append({"file": part, "key": "", **alike})
-        texts = (text for key in keys for text in pieces.pop(key))
-        files[part] = write_bytes(folder / part, f'{{"pieces":[{",".join(texts)}]}}'.encode())
-    return tensors
-
-
-def publish(written: Path, final: Path) -> None:
-    """Rename a finished folder to its final name, then write `latest`. Raises CheckpointError."""
-    try:
-        if final.exists():  # a run that resumed from an earlier step and reached this one again
-            if latest_name(final.parent) == final.name:
-                # without a checksum, since a kill may leave the old or the new manifest
-                _point(final, f"{final.name}\n")
-            discard(final)
-        written.rename(final)
-        sync_folder(final.parent)
-        _point(final, latest_text(final))
-    except OSError as error:
-        raise cannot_write(final, error) from error
-
-
-def _point(checkpoint: Path, text: str) -> None:
-    with replacing(checkpoint.parent / LATEST, checkpoint.parent / f".{LATEST}.tmp") as new:
-        write_bytes(new, text.encode())
-    sync_folder(checkpoint.parent)
-
-
-def prune(folder: Path, keep: int, current: Path) -> None:
-    """Delete checkpoints of earlier steps than `current`'s but the last `keep` - 1. Raises CheckpointError.
-
-    Later steps belong to an earlier run in the same folder, and stay.
-    """
-    found = step_folders(folder)
-    for old in found[found.index(current) + 1 :][max(keep - 1, 0) :]:
-        try:
-            discard(old)
-        except OSError as error:
-            raise CheckpointError(f"{old}: cannot delete this old checkpoint: {error.strerror or error}") from error
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Delete the leftovers of saves and deletions that were killed."""
-    for path in folder.glob(".step-*.tmp"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def discard(path: Path) -> None:
-    """Delete a checkpoint so that a kill leaves no incomplete one under its name."""
-    doomed = path.with_name(f".{path.name}.old.tmp")
-    shutil.rmtree(doomed, ignore_errors=True)
-    path.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Fsync a directory: names in it survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def cannot_write(path: Path, error: OSError) -> CheckpointError:
-    return CheckpointError(
-        f"{path}: cannot write the checkpoint: {error.strerror or error}",
-        hint="earlier checkpoints are unchanged; free some space or change `save`, and resume",
-    )
 
 
 def _turn(shard: Shard, index: int, groups: Groups) -> bool:

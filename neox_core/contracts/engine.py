@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
@@ -14,9 +15,12 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from neox_core.checkpoint.publish import Ending
+    from neox_core.checkpoint.write import RankContents
     from neox_core.config.schema.structure import Config
     from neox_core.contracts.architecture import Shapes
     from neox_core.contracts.curriculum import Curriculum
+    from neox_core.contracts.store import StoredCheckpoints
     from neox_core.parallel.context import BuildContext
     from neox_core.parallel.row import BuildStage
     from neox_core.parallel.shard import Shard
@@ -59,6 +63,7 @@ class Sharding:
     whole_weights: a checkpoint has a weight in one piece also where ranks hold parts of it.
     load_masters: a run resumes from the fp32 copies of weights, not from the rounded ones.
     sparse_gradients: the gradient of a table is sent as the rows that a step has used.
+    background: checkpoints are written while the run trains.
     """
 
     stage: int = 0
@@ -68,6 +73,7 @@ class Sharding:
     whole_weights: bool = False
     load_masters: bool = True
     sparse_gradients: bool = False
+    background: bool = False
 
 
 class Memory(Protocol):
@@ -196,6 +202,34 @@ class Storage(Protocol):
         """To be called after writing into `weights`. Collective."""
 
 
+class BackgroundWriter(Protocol):
+    """Writes the checkpoints of a run while it trains, one at a time; `background_writer()` of an engine makes it.
+
+    `start` and `wait` are collective, and raise CheckpointError on every rank when any rank could not write.
+    """
+
+    def start(
+        self,
+        collected: Callable[[], AbstractContextManager[RankContents]],
+        ending: Callable[[], Ending],
+        shown: Path | str,
+        store: StoredCheckpoints | None,
+    ) -> bool:
+        """Copy what `collected` gives and return, while a process writes the copy, and of all ranks' a checkpoint.
+
+        False: a rank has no memory for a copy, and nothing was done. shown: where the checkpoint will be.
+        """
+
+    def wait(self) -> list[tuple[int, Path | str]]:
+        """Wait until that checkpoint is complete, and return its step and place; nothing where there is none."""
+
+    def attend(self, say: Callable[[str], None]) -> bool:
+        """After each step, without waiting: say what was written. Whether writing has failed, on this rank."""
+
+    def close(self) -> None:
+        """At the end of the run, also after an error: give a checkpoint the time to be completed. Not collective."""
+
+
 class Engine(Storage, Protocol):
     """One rank's model and optimizer in training: the step, what is measured, and the `Storage` of checkpoints.
 
@@ -208,6 +242,8 @@ class Engine(Storage, Protocol):
     `find_source()`, which may be left out: what first gave a number that is not finite, in words, such as "layers.1.mlp
     gives"; "" where nothing did. For the error of a loss that is not finite. It repeats the step that `find_nonfinite`
     repeats, or the last one. Collective.
+
+    `background_writer()` makes a `BackgroundWriter`; only an engine whose `Sharding.background` may be True needs it.
     """
 
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:

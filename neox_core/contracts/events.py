@@ -87,7 +87,10 @@ class Callback(Protocol):
         """Before a checkpoint is written, which "rewind" prevents. losses: as for `log`."""
 
     def saved(self, step: int, folder: Path | str) -> None:
-        """After a checkpoint is written. folder: its address where that is in a store."""
+        """After a checkpoint is complete. folder: its address where that is in a store.
+
+        One that is written while the run trains: before the next one, a rewind, or the end, so `step` may be past.
+        """
 
     def state(self) -> Any:
         """What JSON holds without a change, for the checkpoint; None: nothing. Of rank 0; all ranks have the same."""

@@ -188,4 +188,5 @@ def _checkpoint(config: Config, resume: Resume, folder: str) -> CheckpointPlan:
         load_masters=sharded.load_masters,
         extra_save=checkpoint.extra_save_iters,
         stores=tuple(_stores(config, folder)),
+        background=sharded.background,
     )

@@ -110,6 +110,7 @@ class Events:
     door: Evaluation
     _saver: Saver = field(init=False)
     _stop: StopSignal = field(init=False)
+    _checkpointer: Checkpointer = field(init=False)
     _callbacks: list[_Acting] = field(factory=list)
     _evaluators: list[tuple[ComponentRef, Any]] = field(factory=list)
     _kept: Kept = field(factory=Kept)
@@ -146,7 +147,7 @@ class Events:
         stop: StopSignal,
     ) -> bool:
         """Run the loop, again after each rewind. Returns what it returns. saver, stop: those around which this is."""
-        self._saver, self._stop, self.door.alive = saver, stop, stop.alive
+        self._saver, self._stop, self._checkpointer, self.door.alive = saver, stop, checkpointer, stop.alive
         for name in sorted(self.state.callbacks.keys() - {each.name for each in self._callbacks}):
             self.say(f"{name} left its state in the checkpoint, and is not a callback of this run")
         self._restore()
@@ -155,7 +156,7 @@ class Events:
             try:
                 return loop(self, self, self)
             except _Rewind as rewind:
-                self._rewind(rewind.by, rewind.ask, checkpointer, samples)
+                self._rewind(rewind.by, rewind.ask, samples)
 
     def step(self, step: int, loss: Tensor, lr: float, engine: Engine) -> None:
         self.report.step(step, loss, lr, engine)
@@ -192,8 +193,7 @@ class Events:
 
     def save(self, state: TrainState) -> Path | str | None:
         saved = self._saver.save(state)
-        for each in self._callbacks if saved is not None else ():
-            each.call("saved", state.step, saved)
+        self._tell_saved()
         return saved
 
     def say(self, message: str) -> None:
@@ -203,7 +203,13 @@ class Events:
         stopped = self._stop.poll()  # every step, whatever is asked
         return stopped or self._stopping
 
+    def _tell_saved(self) -> None:
+        for saved in self._checkpointer.completed():
+            for each in self._callbacks:
+                each.call("saved", *saved)
+
     def end(self) -> None:
+        self._tell_saved()
         self._ask("end", self.state.step)
 
     def _restore(self) -> None:
@@ -255,12 +261,13 @@ class Events:
             each.asked = None
         return asked
 
-    def _rewind(self, by: _Acting, ask: Ask, checkpointer: Checkpointer, samples: TrainingSamples) -> None:
+    def _rewind(self, by: _Acting, ask: Ask, samples: TrainingSamples) -> None:
         """Go back to the last checkpoint, and on without the samples of the steps that were asked for."""
         state, at, before = self.state, self.state.step, self.plan.batch.samples_before
         made = state.interventions  # more than the checkpoint has, where the run has gone back to it before
         with self._stop.busy():
-            checkpointer.rewind(state)
+            self._checkpointer.rewind(state)
+        self._tell_saved()
         first = max(ask.first, state.step + 1)
         if first > ask.last:
             message = f"{by.name} skips steps {ask.first} to {ask.last}, which the checkpoint of step {state.step} has"

@@ -114,12 +114,14 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: Ledger) -> 
             step=state.step,
             stall_timeout_s=plan.train.stall_timeout_s,
             report=partial(write_failure, Path(plan.run_dir), rank, waits=True),
+            ends=partial(checkpointer.attend, report.say),
         )
         with stop_signal as stop:
             finished = built.train(resumed.schedule, report, events, checkpointer, stop)
         if finished and plan.train.sample_prompt is not None and tokenizer is not None:
             built.show_sample(tokenizer, plan.train.sample_prompt, report)
     finally:
+        checkpointer.close()
         report.close()
     maker.finish(rank)
     dist.barrier()  # or a rank that is quicker takes the connections of the others with it
@@ -263,6 +265,7 @@ class _Built:
             resumes = "`--resume auto` continues from there"
             then = resumes if plan.checkpoint.save else "nothing is saved, since `save` is not set"
             report.say(f"stopped after step {state.step}; {then}")
+        saver.wait(report)
         if events:
             events.end()
         return finished
@@ -307,3 +310,8 @@ class _Patient:
         self.samples.note(state)
         with self.stop.busy(), self.progress.during("saving"):
             return self.checkpointer.save(state)
+
+    def wait(self, report: Report) -> None:
+        with self.stop.busy(), self.progress.during("saving"):
+            self.checkpointer.wait()
+        self.checkpointer.attend(report.say)

@@ -39,7 +39,7 @@ class StopSignal:
     Between two batches or polls a rank may take `stall_timeout_s` (0: no limit), which its heartbeat reports to the
     launcher. A rank that was asked to stop and makes no progress for `patience_s` is stuck, perhaps because a peer is
     gone: if the launcher does not end it, it exits by itself, after it calls `report` with the reason.
-    step: finished steps.
+    step: finished steps. ends: called once a step; whether the run is to end as `end` ends it.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class StopSignal:
         stall_timeout_s: float = 0.0,
         patience_s: float = PATIENCE_S,
         report: Callable[[RankError], None] = lambda error: None,
+        ends: Callable[[], bool] = lambda: False,
     ) -> None:
         self.heartbeat = heartbeat or Heartbeat()
         self.stall_timeout_s = stall_timeout_s
@@ -59,6 +60,7 @@ class StopSignal:
         self.agreed = False
         self._ended = False
         self._report = report
+        self._ends = ends
         self._step, self._first = step, step
         self._longest = 0.0  # longest time in seconds between two beats, since the first step
         self._agreement = None if groups.world is None else Agreement(groups.world)
@@ -97,7 +99,7 @@ class StopSignal:
         self._step += 1
         self.heartbeat.reached(self._step)
         self._expect()
-        agreed = SIGNALLED if self.asked_by else int(self._ended)
+        agreed = SIGNALLED if self.asked_by else int(self._ends() or self._ended)
         if self._agreement is not None:
             agreed = self._agreement.exchange(agreed)
         if agreed:

@@ -14,7 +14,7 @@ from attrs import evolve
 
 from neox_checkpoints.contracts import CheckpointFormat, ForeignCheckpoint
 from neox_checkpoints.write import FILE_BYTES, config_text, require_empty, write_checkpoint
-from neox_core.checkpoint.write import cannot_write
+from neox_core.checkpoint.publish import cannot_write
 from neox_core.config.problem import Problem
 from neox_core.config.read.load import load
 from neox_core.config.report import ProblemsError

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from neox_checkpoints.contracts import ForeignCheckpoint, Stored
+from neox_core.checkpoint.publish import cannot_write, publish, write_manifest
 from neox_core.checkpoint.rng import read_rng, seed_rank, undisturbed
-from neox_core.checkpoint.write import RankContents, cannot_write, publish, write_manifest, write_rank
+from neox_core.checkpoint.write import RankContents, write_rank
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import to_json
 from neox_core.plan.stored.schedule import schedule_terms

@@ -10,8 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
+from neox_core.checkpoint.publish import cannot_write, publish, write_manifest
 from neox_core.checkpoint.read import CheckpointReader
-from neox_core.checkpoint.write import RankContents, cannot_write, publish, write_manifest, write_rank
+from neox_core.checkpoint.write import RankContents, write_rank
 from neox_core.errors import CheckpointError, run_main
 from neox_core.plan.stored.saved import RUN, find_checkpoint
 from neox_core.terminal import echo

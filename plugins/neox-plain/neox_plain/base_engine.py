@@ -20,6 +20,7 @@ from neox_core.parallel.row import Routing
 from neox_core.parallel.sample_keys import sample_keys
 from neox_core.parallel.tensor import cut_of
 from neox_core.untrusted import replaces, short
+from neox_plain.background.writer import Writer
 from neox_plain.clip import clip, counts_here
 from neox_plain.criterion import Criterion
 from neox_plain.factors import factor_of, require_matches, scale_gradients
@@ -63,6 +64,7 @@ class BaseEngine(ABC):
         context: BuildContext,
         curriculum: Curriculum | None,
     ) -> None:
+        self.background_writer = partial(Writer, plan, context)
         self._curriculum = curriculum
         self._batch = plan.batch
         self._accumulation = plan.batch.gradient_accumulation

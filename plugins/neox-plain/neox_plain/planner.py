@@ -81,7 +81,7 @@ class PlainPlanner:
     optimizer_uses = ("closure", "modes")
 
     def sharding(self, config: Config) -> Sharding:
-        return Sharding()
+        return Sharding(background=checkpoint_rules.in_background(config))
 
     def precision(self, config: Config) -> PrecisionPlan:
         return precision_rules.precision_plan(config)

@@ -16,8 +16,9 @@ from test_stores import again, stored
 from neox_core.checkpoint import read
 from neox_core.checkpoint.checkpointer import read_weights
 from neox_core.checkpoint.manifest import Piece
+from neox_core.checkpoint.publish import publish, write_manifest
 from neox_core.checkpoint.read import CheckpointReader
-from neox_core.checkpoint.write import RankContents, publish, write_manifest, write_rank
+from neox_core.checkpoint.write import RankContents, write_rank
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import RunPlan
 from neox_core.plan.stored.saved import read_sealed
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("process_group")
 @pytest.fixture(autouse=True)
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("neox_core.checkpoint.manifest.MOST_PIECES", 0)
-    monkeypatch.setattr("neox_core.checkpoint.write.PART", 3)
+    monkeypatch.setattr("neox_core.checkpoint.publish.PART", 3)
 
 
 def parts_of(folder: Path) -> list[str]:

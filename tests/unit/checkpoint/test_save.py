@@ -80,7 +80,7 @@ def test_a_kill_before_latest_names_what_replaced_a_step_leaves_it_found(
     again = Run(plan).steps(1)
     again.engine.model.get_parameter("out.weight").data.zero_()
     again.steps(1)
-    monkeypatch.setattr("neox_core.checkpoint.write.latest_text", kill)
+    monkeypatch.setattr("neox_core.checkpoint.publish.latest_text", kill)
     with pytest.raises(Killed):
         again.save()
     found = find_checkpoint(Path(plan.checkpoint.save or ""))

@@ -70,6 +70,7 @@ class DeepSpeedPlanner:
             whole_weights=zero.stage3_gather_16bit_weights_on_model_save,
             load_masters=zero.load_from_fp32_weights,
             sparse_gradients=config.section(CommunicationSection).sparse_gradients,
+            background=checkpoint_rules.in_background(config),
         )
 
     def precision(self, config: Config) -> PrecisionPlan:

@@ -1,5 +1,6 @@
 """Rules of DeepSpeed's block of checkpoints, for every engine that has it."""
 
+import os
 from collections.abc import Iterator
 
 from neox_core.config.problem import Problem
@@ -39,3 +40,20 @@ def local_storage_is_of_one_host(config: Config, shape: ClusterShape) -> Iterato
         )
     elif config.is_set(key):
         yield config.problem("changes nothing: save names the folder, on any disk", key, severity="note")
+
+
+@rule("checkpoint.background", "save")
+def background_needs_linux(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Checkpoints are written in the background from memory that only Linux has; with no `save` there are none."""
+    key = "checkpoint.background"
+    if not in_background(config):
+        return
+    if not hasattr(os, "memfd_create"):
+        yield config.problem("needs shared memory without a name, which Linux has", key, "false")
+    elif config.value("save") is None:
+        yield config.problem("changes nothing: this run saves no checkpoints", key, "set save", severity="note")
+
+
+def in_background(config: Config) -> bool:
+    """Whether checkpoints are to be written while the run trains."""
+    return config.section(CheckpointBlockSection).checkpoint.background

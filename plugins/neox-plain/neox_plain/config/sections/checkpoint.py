@@ -41,6 +41,12 @@ class CheckpointBlock:
         False,
         help="Save on a local disk of the host: for runs on one host.",
     )
+    background: bool = setting(
+        False,
+        help="Write checkpoints while training continues, from a copy in memory (Linux).",
+        changes="speed",
+        aliases=("async",),
+    )
     parallel_write: ParallelWriteBlock = _deepspeed(
         ParallelWriteBlock(), help="Block: who writes a checkpoint.", changes="speed"
     )

@@ -1,0 +1,220 @@
+"""Checkpoints that a process of its own writes while the run trains."""
+
+import json
+import os
+import random
+import re
+import resource
+import signal
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+import pytest
+import torch
+from checkpoint_runs import Run, resuming, with_checkpoint
+from neox_plain.background.memory import free_memory
+
+from neox_core.checkpoint.checkpointer import find_checkpoint
+from neox_core.checkpoint.read import CheckpointReader
+from neox_core.errors import CheckpointError
+from neox_core.plan.runfile import RunPlan
+from neox_core.plan.stored.saved import step_folders
+
+pytestmark = pytest.mark.usefixtures("process_group")
+
+
+@pytest.fixture
+def behind(plan: RunPlan) -> RunPlan:
+    return with_checkpoint(plan, background=True)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """The files of tensors, and what manifest.json and state.json say of them."""
+    content = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix == ".safetensors"}
+    manifest = json.loads((folder / "manifest.json").read_text())
+    pieces = json.dumps(manifest["pieces"]).encode()
+    return {**content, "state.json": (folder / "state.json").read_bytes(), "pieces": pieces}
+
+
+def test_what_is_written_is_what_a_run_that_waits_writes(behind: RunPlan, tmp_path: Path) -> None:
+    run = Run(behind).steps(3)
+    assert run.checkpointer.save(run.state) is None
+    run.steps(2)  # changes every weight while the copy is written
+    run.checkpointer.wait()
+    ((step, shown),) = run.checkpointer.completed()
+    waits = Run(with_checkpoint(behind, background=False, save=str(tmp_path / "waits"))).steps(3).save()
+    assert (step, files(Path(shown))) == (3, files(waits))
+    again = Run(resuming(behind))
+    again.load()
+    assert again.steps(2).losses == run.losses[3:]
+    run.checkpointer.close()
+    again.checkpointer.close()
+
+
+def test_a_second_save_waits_for_the_first_and_old_ones_go(behind: RunPlan) -> None:
+    run = Run(with_checkpoint(behind, keep_last=2))
+    for _ in range(4):
+        run.steps(1).checkpointer.save(run.state)
+    run.checkpointer.wait()
+    folder = Path(behind.checkpoint.save or "")
+    assert [step for step, _ in run.checkpointer.completed()] == [1, 2, 3, 4]
+    assert sorted(path.name for path in folder.iterdir()) == ["latest", "step-00000003", "step-00000004"]
+    run.checkpointer.close()
+
+
+def test_a_rewind_waits_for_the_checkpoint_that_it_goes_back_to(behind: RunPlan) -> None:
+    run = Run(behind).steps(2)
+    run.load()
+    run.steps(2).checkpointer.save(run.state)
+    at = run.weights()
+    run.steps(3).checkpointer.rewind(run.state)
+    assert run.state.step == 2
+    assert all(torch.equal(weight, at[name]) for name, weight in run.weights().items())
+    run.checkpointer.close()
+
+
+@pytest.mark.parametrize("plan", ["plain"], indirect=True)
+def test_a_kill_at_any_instant_ends_on_the_same_bits(behind: RunPlan, tmp_path: Path) -> None:
+    """Each run saves after every step, so nearly all of its time a checkpoint is being written."""
+    last, draw = 30, random.Random(0)
+    whole = Run(with_checkpoint(behind, save=str(tmp_path / "whole")), width=500)
+    for _ in range(last):
+        whole.steps(1).checkpointer.save(whole.state)
+    whole.checkpointer.wait()
+    killed = 0
+    for limit_s in (*(draw.uniform(0.05, 0.3) for _ in range(12)), 60.0):
+        child = os.fork()
+        if child == 0:
+            train(resuming(behind, resume="auto"), last)
+        killed += ends_within(child, limit_s) == -signal.SIGKILL
+        for folder in step_folders(Path(behind.checkpoint.save or "")):
+            CheckpointReader(folder).verify()
+    assert killed > 5
+    folders = [find_checkpoint(Path(each.checkpoint.save or "")) for each in (behind, whole.plan)]
+    assert all(folder is not None and folder.name == f"step-{last:08d}" for folder in folders)
+    assert files(folders[0] or tmp_path) == files(folders[1] or tmp_path)
+    whole.checkpointer.close()
+
+
+def test_the_process_ends_with_the_rank(behind: RunPlan) -> None:
+    entry, exit_ = os.pipe()
+    run = Run(behind, width=2000).steps(1)
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)  # a fork has none of the threads that torch believes to have
+        run.checkpointer.save(run.state)
+        os.write(exit_, str(run.checkpointer._writer._process.pid).encode())
+        time.sleep(60)
+    writer = int(os.read(entry, 20))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    deadline = time.monotonic() + 10
+    while running(writer) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not running(writer)
+
+
+def test_a_full_disk_ends_the_run_and_leaves_the_checkpoint_before(behind: RunPlan) -> None:
+    run = Run(behind).steps(1)
+    run.checkpointer.save(run.state)
+    run.checkpointer.wait()
+    ((_, shown),) = run.checkpointer.completed()
+    before = Path(shown)
+    resource.prlimit(run.checkpointer._writer._process.pid, resource.RLIMIT_FSIZE, (1000, 1000))
+    run.steps(1).checkpointer.save(run.state)  # no file of the process may grow beyond, as on a full disk
+    failed_within_10_s(run)
+    with pytest.raises(CheckpointError, match=r"(?s)cannot write the checkpoint: File too large.*unchanged"):
+        run.steps(1).checkpointer.save(run.state)
+    assert sorted(path.name for path in before.parent.iterdir()) == ["latest", before.name]
+    CheckpointReader(before).verify()
+    run.checkpointer.close()
+
+
+def test_a_process_that_is_killed_ends_the_run(behind: RunPlan) -> None:
+    run = Run(behind, width=2000).steps(1)
+    run.checkpointer.save(run.state)
+    os.kill(run.checkpointer._writer._process.pid, signal.SIGKILL)
+    failed_within_10_s(run)
+    with pytest.raises(CheckpointError, match="the process that writes checkpoints has ended, with code -9"):
+        run.checkpointer.wait()
+    assert list(Path(behind.checkpoint.save or "").iterdir()) == []
+
+
+def test_weights_that_are_not_finite_are_refused_before_training_goes_on(behind: RunPlan) -> None:
+    run = Run(behind).steps(1)
+    with torch.no_grad():
+        run.engine.model.out.weight[0, 0] = torch.nan
+    with pytest.raises(CheckpointError, match=r"out.weight holds nan or inf"):
+        run.checkpointer.save(run.state)
+    assert run.checkpointer.completed() == []
+
+
+def test_without_memory_for_a_copy_the_run_waits(behind: RunPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neox_plain.background.writer.free_memory", lambda: 1000)
+    run = Run(behind).steps(1)
+    CheckpointReader(run.save()).verify()
+    said: list[str] = []
+    assert not run.checkpointer.attend(said.append)
+    assert "too small for a copy" in said[0]
+
+
+def test_what_was_saved_is_told_once(behind: RunPlan) -> None:
+    run, said = Run(behind).steps(1), list[str]()
+    run.checkpointer.save(run.state)
+    run.checkpointer.wait()
+    for _ in range(2):
+        assert not run.checkpointer.attend(said.append)
+    lines = [line for line in said if line.startswith("saved")]
+    assert len(lines) == 1
+    assert re.fullmatch(r"saved \S*/step-00000001 in \d+\.\d s, of which training waited \d\.\d\d s", lines[0])
+    run.checkpointer.close()
+
+
+def test_the_end_of_a_run_waits_for_its_checkpoint_also_after_an_error(behind: RunPlan) -> None:
+    run = Run(behind, width=2000).steps(1)
+    run.checkpointer.save(run.state)
+    run.checkpointer.close()
+    found = find_checkpoint(Path(behind.checkpoint.save or ""))
+    assert found is not None
+    CheckpointReader(found).verify()
+
+
+def test_the_memory_that_is_free_is_at_most_that_of_the_host() -> None:
+    assert 0 < free_memory() <= psutil.virtual_memory().total
+
+
+def train(plan: RunPlan, last: int) -> NoReturn:
+    """In a process of its own: continue a run to its end, with a checkpoint after every step."""
+    torch.set_num_threads(1)
+    run = Run(plan, width=500)
+    run.load()
+    while run.state.step < last:
+        run.steps(1).checkpointer.save(run.state)
+    run.checkpointer.wait()
+    os._exit(0)
+
+
+def ends_within(child: int, limit_s: float) -> int:
+    """How a process ended, which is killed after `limit_s` seconds."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def running(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def failed_within_10_s(run: Run) -> None:
+    """What the loop asks after each step."""
+    deadline = time.monotonic() + 10
+    while not run.checkpointer.attend(lambda line: None):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
