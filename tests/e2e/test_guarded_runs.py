@@ -49,13 +49,14 @@ evaluators: [perplexity_by_dataset]
 """
 TWO = {"num_gpus": 2}
 ZERO = {"engine": "deepspeed"}
+BEHIND = {"checkpoint.background": True}
 LAYOUTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "plain-2": TWO,
-    "tensor": {**TWO, "model-parallel-size": 2},
-    "pipe": {**TWO, **ZERO, "pipe-parallel-size": 2},
+    "tensor": {**TWO, **BEHIND, "model-parallel-size": 2},
+    "pipe": {**TWO, **ZERO, **BEHIND, "pipe-parallel-size": 2},
     "zero-1-bf16": {**TWO, **ZERO, "zero_optimization": {"stage": 1}, "bf16": {"enabled": True}},
-    "zero-3": {**TWO, **ZERO, "zero_optimization": {"stage": 3}},
+    "zero-3": {**TWO, **ZERO, **BEHIND, "zero_optimization": {"stage": 3}},
     "zero-0": {**ZERO, "zero_optimization": {"stage": 0}},
 }
 KILLS: dict[str, list[list[Any]]] = {
@@ -140,10 +141,11 @@ def lab(tmp_path_factory: pytest.TempPathFactory, start: Callable[[str, Path, An
     lab = Lab(tmp_path_factory.mktemp("guarded"))
     for name, keys in LAYOUTS.items():
         lab.run(name, keys)
-    for name, kills in KILLS.items():
+    for index, (name, kills) in enumerate(KILLS.items()):
+        keys = BEHIND if index % 2 else {}
         for kill in kills:
-            lab.run(name, {}, kill=kill)
-        lab.run(name, {})
+            lab.run(name, keys, kill=kill)
+        lab.run(name, keys)
     for name, (codes, _) in FAULTS.items():
         lab.run(name, TWO, callback=name, codes=codes)
     for _ in range(2):

@@ -105,8 +105,7 @@ def _finish(folder: Path, job: dict[str, Any]) -> None:
 def _open(given: dict[str, Any] | None) -> StoredCheckpoints | None:
     if given is None:
         return None
-    from neox_core.plan.component import ComponentRef
-    from neox_core.plan.runfile import StorePlan
+    from neox_core.plan.runfile import ComponentRef, StorePlan
     from neox_core.plan.stored.stores import open_store
 
     store = open_store(StorePlan(given["url"], ComponentRef(**given["component"]), given["folder"]))
