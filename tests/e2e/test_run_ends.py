@@ -46,6 +46,7 @@ def test_a_rank_that_dies_by_itself_is_named_with_its_last_lines(toy, tmp_path, 
 
 
 PATIENT = "stall-timeout=6"
+BEHIND = ("checkpoint.background=true", "save-interval=1")
 
 
 def test_a_rank_that_hangs_is_named_with_the_stacks_of_all(toy, tmp_path):
@@ -88,6 +89,20 @@ def test_a_run_whose_agent_was_told_to_stop_is_not_done(toy, tmp_path):
     assert code == 130, err
     stopped = int(re.search(r"stopped after step (\d+)", out)[1])
     assert (run.save / "latest").read_text().split()[0] == f"step-{stopped:08d}"
+
+
+def test_a_stop_completes_the_checkpoint_that_is_being_written(toy, tmp_path):
+    run = Run(toy, tmp_path, *LONG, PLAIN, *BEHIND)
+    run.wait_for_step(5)
+    everyone = psutil.Process(run.process.pid).children(recursive=True)
+    run.process.terminate()
+    code, out, err = run.end()
+    assert code == 130, err
+    stopped = int(re.search(r"stopped after step (\d+)", out)[1])
+    assert (run.save / "latest").read_text().split()[0] == f"step-{stopped:08d}"
+    told = [int(step) for step in re.findall(r"saved \S*step-(\d+) in \d+\.\d s, of which training waited", out)]
+    assert told == [*range(1, stopped + 1)]
+    assert psutil.wait_procs(everyone, timeout=20)[1] == []
 
 
 def test_a_stop_before_training_says_that_nothing_was_saved(toy, tmp_path):
@@ -148,12 +163,12 @@ def test_an_error_in_the_data_is_said_once_with_its_exit_code(toy, tmp_path):
 @pytest.mark.parametrize("killed", ["host", "launcher"])
 def test_no_process_outlives_the_one_that_started_it(toy, tmp_path, killed):
     """A second Ctrl-C kills the launcher; a scheduler or a full memory may kill anything."""
-    run = Run(toy, tmp_path, *LONG, PLAIN)
+    run = Run(toy, tmp_path, *LONG, PLAIN, *BEHIND)
     run.wait_for_step(5)
     host = psutil.Process(run.process.pid)
     (launcher,) = host.children()
     everyone = host.children(recursive=True)
-    assert len(everyone) == 3
+    assert len(everyone) == 5  # of each rank, the process that writes its checkpoints too
     (host if killed == "host" else launcher).kill()
     _, alive = psutil.wait_procs(everyone, timeout=20)
     assert alive == []

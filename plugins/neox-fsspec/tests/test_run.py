@@ -70,7 +70,9 @@ def test_a_run_in_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         neox(tmp_path, "train", "c.yml", "--set", "num_gpus=1", "--set", "save=here", "--run-dir", "whole")
         said = neox(tmp_path, "train", "c.yml", "--set", "num_gpus=1", "--set", "exit-interval=4")
         assert "saved s3://bucket/run/step-00000004" in said
-        again = neox(tmp_path, "train", "c.yml", "--set", "num_gpus=2", "--resume", "auto", "--run-dir", "other")
+        two = ("--set", "num_gpus=2", "--set", "checkpoint.background=true")
+        again = neox(tmp_path, "train", "c.yml", *two, "--resume", "auto", "--run-dir", "other")
+        assert "saved s3://bucket/run/step-00000008 in " in again
         assert "resumed from s3://bucket/run/step-00000004, at step 4" in again
         objects = boto3.client("s3", region_name="us-east-1").list_objects_v2(Bucket="bucket")["Contents"]
         manifests = [each["Key"] for each in objects if each["Key"].endswith("manifest.json")]

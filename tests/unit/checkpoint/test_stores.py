@@ -247,6 +247,36 @@ def test_a_run_without_a_store_writes_the_run_file_that_it_always_wrote(plan: Ru
     assert "stores" in to_json(stored(plan, place))
 
 
+def test_a_run_that_trains_on_uploads_what_one_that_waits_uploads(plan: RunPlan, place: Path, tmp_path: Path) -> None:
+    kept: dict[str, Any] = {"keep_last": 1}
+    waits = stored(plan, tmp_path / "waits", **kept)
+    for each in (waits, stored(plan, place, "behind", background=True, **kept)):
+        behind = Run(each)
+        for _ in range(2):
+            behind.steps(1).checkpointer.save(behind.state)
+        behind.checkpointer.wait()
+    assert behind.checkpointer.completed() == [(step, f"file://{place}/step-0000000{step}") for step in (1, 2)]
+    files = [{path.name for path in each.glob("step-*/rank*")} for each in (place, tmp_path / "waits")]
+    assert files[0] == files[1]
+    assert steps_in(place) == ["step-00000002"]
+    assert not [path for path in (place.parent / "behind").rglob("*") if "rank" in path.name]
+    assert again(plan, place, "elsewhere").state.step == 2
+    behind.checkpointer.close()
+
+
+def test_a_run_that_trains_on_ends_where_another_one_saves_in_its_place(plan: RunPlan, place: Path) -> None:
+    first = Run(stored(plan, place, "one", background=True))
+    first.steps(1).checkpointer.save(first.state)
+    first.checkpointer.wait()
+    second = Run(stored(plan, place, "other"))
+    second.load()
+    first.steps(1).checkpointer.save(first.state)
+    with pytest.raises(CheckpointError, match="another run has started to save here"):
+        first.checkpointer.wait()
+    assert steps_in(place) == ["step-00000001"]
+    first.checkpointer.close()
+
+
 def test_a_run_goes_back_to_what_it_saved_last(plan: RunPlan, place: Path) -> None:
     run = Run(stored(plan, place))
     run.load()
