@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -22,6 +23,14 @@ def adam(params: Iterable[dict[str, Any]], settings: AdamSettings) -> torch.opti
     return Adam(params, settings, decoupled=settings.adam_w_mode)
 
 
+_STEP = torch.optim.Adam.step
+
+
+def _unwrapped(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of torch without its guard against torch's compiler: that imports the compiler, which takes a second."""
+    return inspect.unwrap(method)
+
+
 class Adam(torch.optim.Adam):
     """torch's Adam, or one parameter at a time by the kernel for `adam_step` where one was chosen, with equal state."""
 
@@ -37,11 +46,17 @@ class Adam(torch.optim.Adam):
         )
         self.kernels: Mapping[str, Callable[..., Any]] = {}
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        _unwrapped(torch.optim.Adam.add_param_group)(self, param_group)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        _unwrapped(torch.optim.Adam.zero_grad)(self, set_to_none)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         kernel = self.kernels.get("adam_step")
         if kernel is None:
-            return super().step(closure)
+            return _unwrapped(_STEP)(self, closure)
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -194,3 +196,23 @@ def test_bad_settings_are_reported_together(entry: Entry) -> None:
     with pytest.raises(ConfigError, match=r"(?s)optimizer\.params\.lr.*optimizer\.params\.betas"):
         build(entry, lr=-1.0, betas=(0.9, 1.0))
     assert math.isfinite(build(entry, lr=0.0).lr)
+
+
+def test_no_step_imports_the_compiler_of_torch() -> None:
+    """Which takes a second and 130 MB. One that torch's own Adam does not import needs no `_unwrapped` any more."""
+    script = """
+import sys, torch
+from neox_adam.optim import adamw
+from neox_adam.settings import AdamWSettings
+weight = torch.nn.Parameter(torch.ones(3))
+groups = [{"params": [weight]}]
+optimizer = OPTIMIZER
+weight.grad = torch.ones(3)
+optimizer.step()
+optimizer.zero_grad()
+print(weight.grad, "torch._dynamo" in sys.modules)
+"""
+    for made, imports in {"adamw(groups, AdamWSettings(lr=0.1))": False, "torch.optim.Adam(groups)": True}.items():
+        command = [sys.executable, "-c", script.replace("OPTIMIZER", made)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+        assert done.stdout.strip() == f"None {imports}"

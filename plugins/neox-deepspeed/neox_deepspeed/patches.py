@@ -7,7 +7,9 @@ needs it: delete the function then.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from neox_deepspeed.jit_wait import acquire, wait
@@ -19,8 +21,24 @@ if TYPE_CHECKING:
 def import_deepspeed(device: str) -> None:
     """Import DeepSpeed in such a way that every later import of it finds it changed. device: "cpu" or "cuda"."""
     os.environ["DS_ACCELERATOR"] = device  # read once, when deepspeed is imported
-    _skip_probes_of_ops()
+    with _without_boosted_trees():
+        _skip_probes_of_ops()
     _skip_compiler_for_muon()
+
+
+@contextmanager
+def _without_boosted_trees() -> Iterator[None]:
+    """DeepSpeed 0.19: its tuner, which no run uses, imports xgboost where it is installed, and with that scipy and
+    scikit-learn: a quarter of the whole import.
+    """
+    known = "xgboost" in sys.modules
+    if not known:
+        sys.modules["xgboost"] = None  # type: ignore[assignment] # so that importing it fails, which DeepSpeed expects
+    try:
+        yield
+    finally:
+        if not known:
+            del sys.modules["xgboost"]
 
 
 def _skip_probes_of_ops() -> None:

@@ -32,6 +32,15 @@ def test_muon_which_zero_imports_imports_the_compiler_of_torch() -> None:
     assert fresh(f"{ours}; {IMPORT}") == "False"
 
 
+def test_the_tuner_imports_boosted_trees_where_they_are_installed(tmp_path: Path) -> None:
+    (tmp_path / "xgboost.py").write_text("")
+    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {{}}; print('xgboost' in sys.modules)"
+    assert fresh(script.format("import deepspeed")) == "True", "delete _without_boosted_trees"
+    ours = "from neox_deepspeed.patches import import_deepspeed; import_deepspeed('cpu')"
+    assert fresh(script.format(ours)) == "False"
+    assert fresh(script.format(f"{ours}; import xgboost")) == "True"
+
+
 def test_a_process_group_on_a_cpu_compiles_an_op_where_the_table_allows_it() -> None:
     script = """
 import sys, deepspeed.ops, deepspeed.comm.torch
