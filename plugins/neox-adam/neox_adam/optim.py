@@ -28,7 +28,8 @@ _STEP = torch.optim.Adam.step
 
 def _unwrapped(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method of torch without its guard against torch's compiler: that imports the compiler, which takes a second."""
-    return inspect.unwrap(method)
+    plain: Callable[..., Any] = inspect.unwrap(method)
+    return plain
 
 
 class Adam(torch.optim.Adam):
