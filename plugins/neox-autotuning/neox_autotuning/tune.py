@@ -44,6 +44,9 @@ def tune(files: tuple[Path, ...], sets: tuple[str, ...], train: bool) -> None:
     written = load(files, sets)
     loaded = modernise(written, catalog.registry)
     block = _block(loaded)
+    if plan.train.train_iters < block.end_profile_step:
+        message = f"train-iters {plan.train.train_iters}: a trial measures up to step {block.end_profile_step}"
+        raise ConfigError(message, hint=f"set train-iters higher, or {BLOCK}.end_profile_step lower")
     folder = _folder("results_dir", block, loaded, plan)
     bench = Bench(files, sets, frozenset(loaded.values), block, folder, _folder("exps_dir", block, loaded, plan))
     space = space_of(plan, written, loaded)

@@ -14,6 +14,7 @@ from neox_autotuning.tune import space_of, tune
 
 from neox_core.config.dialects import modernise
 from neox_core.config.read.load import load
+from neox_core.errors import ConfigError
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import prepare_run
 
@@ -63,6 +64,11 @@ def config(tmp_path: Path) -> Path:
     config = tmp_path / "config.yml"
     config.write_text(CONFIG.format(folder=tmp_path))
     return config
+
+
+def test_a_run_too_short_to_be_measured_is_refused(config: Path) -> None:
+    with pytest.raises(ConfigError, match="train-iters 3: a trial measures up to step 4"):
+        tune.callback((config,), ("train-iters=3",), False)
 
 
 @pytest.mark.parametrize(
