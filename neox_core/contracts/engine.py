@@ -184,7 +184,7 @@ class Storage(Protocol):
         """The whole shape of every parameter: of those that are cut, with the parts on other ranks."""
 
     def stores(self, name: str) -> bool:
-        """Whether this rank speaks for a parameter, or for its part of one, among those of one copy of the model."""
+        """Whether this rank stores a parameter, or its part of one, among those of one copy of the model."""
 
     def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight by name, one after the other; each is whole until the next is asked for. Collective."""

@@ -124,7 +124,7 @@ class RunInfo:
 
 
 class Monitor(Protocol):
-    """`target(run: RunInfo, settings) -> Monitor`; lives in rank 0 and is called at log steps only.
+    """`target(run: RunInfo, settings) -> Monitor`; runs in rank 0 and is called at log steps only.
 
     * To show something between two log steps, it reads `run.progress` in a thread of its own.
     * A resumed run builds it again, in the folder of the first run.

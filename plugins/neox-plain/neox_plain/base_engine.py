@@ -258,7 +258,7 @@ class BaseEngine(ABC):
         return shapes
 
     def stores(self, name: str) -> bool:
-        """Whether this rank speaks for a parameter, or for its part of one, among those of one copy of the model."""
+        """Whether this rank stores a parameter, or its part of one, among those of one copy of the model."""
         return counts_here(self._named[name], self._groups)
 
     def _evaluated(self) -> Any:
