@@ -93,7 +93,9 @@ PROOFS: dict[str, dict[str, str]] = {
     "launcher": dict.fromkeys(("pdsh", "openmpi", "mvapich"), HOSTS),
     "launch-file": {"hostfile": plugin("deepspeed", "hosts::hostfiles_as_deepspeed_reads_them")},
     "launch-syntax": {"NODE_SPEC[@NODE_SPEC ...]": plugin("deepspeed", "hosts::filters_as_deepspeed_reads_them")},
-    "entry-point": {"deepy.py + YAML config": f"{E2E}gpt_neox_runs.py::test_recipes_of_gpt_neox_train_scaled_down"},
+    "entry-point": {
+        "deepy.py + YAML config": f"{E2E}gpt_neox_runs.py::test_ten_recipes_of_gpt_neox_train_resume_and_generate"
+    },
     "distributed-backend": {"nccl": f"{UNIT}plan/test_cluster.py::test_ranks_by_devices"},
     "pipe-partition-method": dict.fromkeys(("parameters", "uniform", "type:[regex]"), PARTITION),
     "data-impl": {

@@ -26,7 +26,7 @@ def metrics(run: str | Path) -> pd.DataFrame:
 
     run: the folder of a run, or a file metrics.jsonl, also of a run that is going on. `time` is in unix seconds; the
     other units are in docs/monitors.md. A step that was logged again, after a rewind, has the later numbers. Raises
-    UsageError without pandas, DataError for a run without the file, or with a line that is no record.
+    UsageError without pandas, DataError for a run without the file, or with a line that is not a record.
     """
     if find_spec("pandas") is None:
         raise UsageError("metrics need pandas, which is not installed", hint="pip install 'neox-interactive[pandas]'")
