@@ -115,4 +115,5 @@ def test_a_host_with_other_files_is_named(fault: str, hosts: Hosts) -> None:
     assert code not in (0, 1), said
     assert hosts.second in said
     wanted = "lacks spread, which" if fault == "missing" else "has other files of spread than"
-    assert f"{hosts.second} {wanted}" in said, said
+    logs = "".join(log.read_text(errors="replace") for log in hosts.folder.glob("saved/**/*.log"))
+    assert f"{hosts.second} {wanted}" in said + logs, said
