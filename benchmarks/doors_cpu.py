@@ -5,7 +5,7 @@
 OTHER is a folder with the files of another commit (`git archive`), such as the one before `attention-config` and
 `mlp-type` chose components. One process for each checkout takes turns of a few steps, forward and backward, on one
 thread. Times are of the processor, which other work on the machine changes less. It also compares the operations of
-torch that a step makes, the loss and the sum of the gradients, bit for bit. Rows are appended to benchmarks/results.csv.
+torch that a step makes, the loss and the sum of the gradients, bit for bit. Rows go to benchmarks/results.csv.
 """
 
 import argparse
