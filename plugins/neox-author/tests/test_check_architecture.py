@@ -175,7 +175,7 @@ FAULTS: dict[str, tuple[Callable[[PATCHES], None], str]] = {
     "a sample sees its neighbours": (block(of_the_batch), "^a sample does not depend on the others in its micro-batch"),
     "a gradient is cut off": (block(cut_off), "^the gradient is that of the function.*: embedding.weight differs"),
     "a pass waits for the device": (block(waits), "^it does not wait for the device, as item does"),
-    "dropout from torch's generator": (block(drops), "^two passes give the same bits: the logits differs"),
+    "dropout from torch's generator": (block(drops), "^two passes give the same bits: the result differs"),
     "weights from torch's generator": (drawn_by_torch, "^first weights follow from .seed, name."),
     "a loss in half precision": (narrow_loss, "^the loss is in fp32 or wider"),
     "the row is another model": (row_alone_differs, "^PP 2 equals one process: the loss differs"),

@@ -23,7 +23,7 @@ BATCH = 3
 KEYS = sample_keys(5, 0, BATCH, torch.device("cpu"))
 STEP = 1e-5
 """Of finite differences, in float64: their error is its square, and rounding over it."""
-RESULTS = "the results"
+RESULTS = "the result"
 
 
 def random_tokens(batch: int = BATCH, seq: int = SEQ) -> Tensor:
