@@ -11,7 +11,13 @@ import pytest
 import torch
 from attrs import evolve
 from checkpoint_runs import Run, edit, resuming, with_checkpoint
-from test_stores import again, stored
+from test_stores import (
+    again,
+    broken,
+    place,
+    stored,
+    test_a_save_that_is_killed_before_any_call_leaves_the_last_checkpoint,
+)
 
 from neox_core.checkpoint import read
 from neox_core.checkpoint.checkpointer import read_weights
@@ -22,6 +28,8 @@ from neox_core.checkpoint.write import RankContents, write_rank
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import RunPlan
 from neox_core.plan.stored.saved import read_sealed
+
+__all__ = ["broken", "place", "test_a_save_that_is_killed_before_any_call_leaves_the_last_checkpoint"]
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
@@ -76,11 +84,11 @@ def test_every_change_of_a_single_byte_is_noticed(plan: RunPlan) -> None:
     missed = []
     for file in files:
         whole = file.read_bytes()
-        for place in (draw.randrange(len(whole)) for _ in range(20)):
-            file.write_bytes(whole[:place] + bytes([whole[place] ^ draw.randrange(1, 256)]) + whole[place + 1 :])
+        for at in (draw.randrange(len(whole)) for _ in range(20)):
+            file.write_bytes(whole[:at] + bytes([whole[at] ^ draw.randrange(1, 256)]) + whole[at + 1 :])
             try:
                 CheckpointReader(folder).verify()
-                missed.append((file.name, place))
+                missed.append((file.name, at))
             except CheckpointError:
                 pass
         file.write_bytes(whole)
