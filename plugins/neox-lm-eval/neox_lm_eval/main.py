@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,8 +26,7 @@ def evaluate(load: str, device: str, evaluation: Evaluation) -> Scores:
 def main() -> None:
     raw: dict[str, Any] = json.loads(sys.argv[1])
     load, device, as_json = (raw.pop(name) for name in ("load", "device", "as_json"))
-    folder = raw.pop("folder")
-    evaluation = Evaluation(**{**raw, "tasks": tuple(raw["tasks"])}, folder=None if folder is None else Path(folder))
+    evaluation = Evaluation(**{**raw, "tasks": tuple(raw["tasks"])})
     scores = evaluate(load, device, evaluation)
     if as_json:
         echo_json({"load": load, "limit": evaluation.limit, "num_fewshot": evaluation.num_fewshot, "scores": scores})

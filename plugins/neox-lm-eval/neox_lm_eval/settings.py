@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from attrs import field, frozen
 from attrs import validators as v
 
@@ -19,7 +17,7 @@ class Evaluation:
     """
 
     tasks: tuple[str, ...]
-    folder: Path | None = None
+    folder: str | None = None
     num_fewshot: int | None = None
     limit: int | None = None
     batch_size: int = field(default=8, validator=v.ge(1))
@@ -52,8 +50,7 @@ class LMEvalBlock:
     batch_size: int = setting(8, help="Texts of a pass over the model.", check=v.ge(1), changes="speed")
 
     def evaluation(self) -> Evaluation:
-        folder = None if self.task_folder is None else Path(self.task_folder)
-        return Evaluation(self.tasks, folder, self.num_fewshot, self.limit, self.batch_size)
+        return Evaluation(self.tasks, self.task_folder, self.num_fewshot, self.limit, self.batch_size)
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""Loads tasks of lm-evaluation-harness and computes their scores, with one error for what a user can mend."""
+"""Loads tasks of lm-evaluation-harness and computes their scores, with one error for what a user can fix."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -39,7 +40,7 @@ class Tasks:
         from lm_eval.tasks import TaskManager
 
         logging.getLogger("lm_eval").setLevel(logging.ERROR)
-        if evaluation.folder is not None and not evaluation.folder.is_dir():
+        if evaluation.folder is not None and not Path(evaluation.folder).is_dir():
             raise UsageError(f"{evaluation.folder}: is not a folder", hint="name the folder that holds tasks in YAML")
         with _in_words(f"folder {evaluation.folder}"):
             manager = TaskManager(include_path=evaluation.folder, include_defaults=evaluation.folder is None)
