@@ -79,7 +79,7 @@ class Hosts:
 
     def give_the_second_its_own(self, cache: Path) -> None:
         """Start its sshd again, with another folder in the place of the cache."""
-        self.switch.kill_sshd(self.second)
+        self.switch.kill_daemons(self.second)
         mount = f"mount --bind {cache} {self.cache} && exec {shutil.which('sshd')} -f"
         words = f"{mount} {self.switch.folder}/{self.second}/sshd_config"
         space = self.switch.hosts[self.second]
