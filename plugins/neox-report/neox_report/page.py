@@ -42,6 +42,7 @@ def write_page(content: Mapping[str, Any], *, live: bool = False) -> str:
     )
 
 
+@cache
 def policy(*, live: bool) -> str:
     """The Content-Security-Policy of the page: its own two scripts, and nothing from a network.
 

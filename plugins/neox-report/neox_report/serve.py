@@ -22,6 +22,8 @@ AGE_S = 1.0
 """For how long the runs that were read are shown before they are read again."""
 PATIENCE_S = 10
 """For a request to arrive."""
+POLL_S = 0.2
+"""Between two looks at whether to end: a signal just before a wait begins does not end the wait."""
 AT_ONCE = 16
 """Connections; more are closed at once."""
 
@@ -58,7 +60,7 @@ def serve_runs(report: Report, host: str, port: int) -> None:
             echo(f"serving at {server.url}; Ctrl-C ends it")
             if not server.local:
                 echo("note: whoever reaches this address can read the configs and logs of these runs", err=True)
-            while not stop.wait(3600):
+            while not stop.wait(POLL_S):
                 pass
             server.shutdown()
     finally:

@@ -44,12 +44,13 @@ def state_of(folder: Path) -> State:
     age = time.time() - max(_written(folder / name) for name in ("run.json", "metrics.jsonl"))
     failure = _first_failure(folder)
     unfinished, stopped = (_there(folder / name) for name in (UNFINISHED, STOPPED))
-    running = _locked(folder / LOCK) or (unfinished and age < SILENT_S and _elsewhere(folder))
+    if _locked(folder / LOCK):  # also after a failure, from which `max-restarts` lets it start again
+        return State("running", "", age)
     if failure is not None:
         asked = failure.get("asked") and failure.get("exit_code") in _SIGTERM
         said = "; ".join(filter(None, (short(failure.get("message", "")), short(failure.get("hint", "")))))
         return State("stopped", "", age) if asked else State("failed", said or "a rank failed", age)
-    if running:
+    if unfinished and age < SILENT_S and _elsewhere(folder):
         return State("running", "", age)
     if stopped:
         return State("stopped", "", age)

@@ -38,6 +38,7 @@ def test_states_by_what_lies_in_the_folder(make_run: Callable[..., Path], tmp_pa
     later = {"rank": 0, "message": "connection closed", "time": 1.0, "lost_peer": True}
     (failed / "failure.rank0.json").write_text(json.dumps(later))
     (asked / "failure.json").write_text(json.dumps({"rank": 0, "exit_code": -15, "message": "killed", "asked": True}))
+    (running / "failure.json").write_text(json.dumps(report))  # of a try before this one
     with (running / ".run.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         found = listed(tmp_path)
