@@ -171,11 +171,8 @@ def test_text_of_a_run_is_text(load: Callable[..., Any], make_run: Callable[...,
     for text in ("<img src=x onerror=", "</script><script>", r"\x1b[31m", r"\u2028"):
         assert text in shown
     assert name in page.text_content(".card h3")
-    page.locator("[data-figure='Training loss']").scroll_into_view_if_needed()
-    area = page.locator("[data-figure='Training loss'] .nsewdrag").bounding_box()
-    page.mouse.move(area["x"] + area["width"] / 2, area["y"] + area["height"] / 2)
-    page.mouse.move(area["x"] + area["width"] / 2 + 2, area["y"] + area["height"] / 2)
-    page.wait_for_selector("[data-figure='Training loss'] .hovertext")
+    plot = "document.querySelector(\"[data-figure='Training loss'] .plot\")"
+    page.evaluate(f"Plotly.Fx.hover({plot}, [{{curveNumber: 0, pointNumber: 0}}])")
     assert "<b>run<img" in page.text_content("[data-figure='Training loss'] .hoverlayer")
     assert page.locator(".plot a:not(.modebar-btn)").count() == 0
 
