@@ -24,7 +24,7 @@ MOST_NUMBERS = 100_000_000
 def metrics(run: str | Path) -> pd.DataFrame:
     """A row for each step that was logged, a column for each number; NaN where a step has none, or it is not finite.
 
-    run: the folder of a run, or a file metrics.jsonl, also of a run that is going on. `time` is in unix seconds; the
+    run: the folder of a run, or a file metrics.jsonl, also of a run that still trains. `time` is in unix seconds; the
     other units are in docs/monitors.md. A step that was logged again, after a rewind, has the later numbers. Raises
     UsageError without pandas, DataError for a run without the file, or with a line that is not a record.
     """

@@ -1,4 +1,4 @@
-"""Loads tasks of lm-evaluation-harness and computes their scores, with one error for what a user can fix."""
+"""Loads tasks of lm-evaluation-harness and computes their scores, with one error for what a user can repair."""
 
 from __future__ import annotations
 
