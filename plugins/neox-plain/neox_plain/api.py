@@ -11,14 +11,14 @@ from neox_plain.config.sections.gradients import GradientsSection
 from neox_plain.config.sections.precision import PrecisionSection
 
 if TYPE_CHECKING:
-    from neox_plain.base_engine import BaseEngine, plain_options
+    from neox_plain.base_engine import BaseEngine
     from neox_plain.clip import copy_marks
     from neox_plain.config import batch_rules, checkpoint_rules, precision_rules
     from neox_plain.config.gradient_rules import gradients_key, gradients_plan, unmatched_factors
     from neox_plain.config.memory import expected_memory
     from neox_plain.config.precision_rules import enabled, left_off
     from neox_plain.engine import Engine, build_engine
-    from neox_plain.factors import split_groups
+    from neox_plain.factors import plain_options, split_groups
     from neox_plain.gpu_peaks import PEAKS
     from neox_plain.maker import Plain
     from neox_plain.peak import find_peak
@@ -40,7 +40,7 @@ _LATER = {
     "gradients_key": "config.gradient_rules:gradients_key",
     "gradients_plan": "config.gradient_rules:gradients_plan",
     "left_off": "config.precision_rules:left_off",
-    "plain_options": "base_engine:plain_options",
+    "plain_options": "factors:plain_options",
     "precision_rules": "planner:precision_rules",
     "split_groups": "factors:split_groups",
     "unmatched_factors": "config.gradient_rules:unmatched_factors",

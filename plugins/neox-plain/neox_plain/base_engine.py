@@ -23,7 +23,7 @@ from neox_core.untrusted import replaces, short
 from neox_plain.background.writer import Writer
 from neox_plain.clip import clip, counts_here
 from neox_plain.criterion import Criterion
-from neox_plain.factors import factor_of, require_matches, scale_gradients
+from neox_plain.factors import factor_of, plain_options, require_matches, scale_gradients
 from neox_plain.first_nonfinite import looking
 
 if TYPE_CHECKING:
@@ -395,8 +395,3 @@ class BaseEngine(ABC):
     def _set_lr(self, lr: float) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
-
-
-def plain_options(group: dict[str, Any]) -> dict[str, Any]:
-    """A parameter group without its parameters."""
-    return {name: value for name, value in group.items() if name != "params"}

@@ -73,3 +73,8 @@ def require_matches(names: Iterable[str], engine: Mapping[str, Any], groups: Gro
                 f"{key.replace('_', '-')}: no parameter of the model has a name like {short(pattern)}",
                 hint=f"a name is such as {short(held[-1])}",
             )
+
+
+def plain_options(group: dict[str, Any]) -> dict[str, Any]:
+    """A parameter group without its parameters."""
+    return {name: value for name, value in group.items() if name != "params"}

@@ -31,6 +31,7 @@ GUIDES = {
         "monitors",
         "report",
         "checkpoints",
+        "python",
     ),
     "Inside": ("architecture", "numerics", "benchmarks"),
 }
