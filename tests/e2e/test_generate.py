@@ -112,26 +112,28 @@ def test_seed_and_one_checkpoint_of_several(trained: tuple[Path, str]) -> None:
 def test_prompts_of_a_file_and_of_a_user(trained: tuple[Path, str]) -> None:
     """As JSON lines up to a stop string, and typed line by line."""
     folder = trained[0]
-    (folder / "prompts.jsonl").write_text('{"prompt": "five six", "id": 7}\n{"prompt": "two three four five"}\n')
+    (folder / "prompts.jsonl").write_text(
+        '{"prompt": "five six seven eight", "id": 7}\n{"prompt": "two three four five six"}\n'
+    )
     greedy = ("--load", "save", "--temperature", "0", "--max-new-tokens", "30")
     done = neox(folder, "generate", *greedy, "--prompts", "prompts.jsonl", "--json", "--stop", " ten e")
     assert done.returncode == 0, done.stderr
     first, second = map(json.loads, done.stdout.splitlines())
     assert first | {"tokens": 0} == {
         "id": 7,
-        "prompt": "five six",
-        "text": " seven eight nine",
+        "prompt": "five six seven eight",
+        "text": " nine",
         "end": "stop",
         "prompt_tokens": first["prompt_tokens"],
         "tokens": 0,
     }
-    assert second["text"] == " six seven eight nine"
+    assert counted(f"{second['prompt']}{second['text']} ten", "two")
     assert "tokens/s" in done.stderr
     typed = subprocess.run(
-        [*NEOX, "generate", *greedy, "--interactive", "--stop", " nine"],
-        cwd=folder, input="five six\ntwo three four five\n", capture_output=True, text=True, timeout=150, check=False,
+        [*NEOX, "generate", *greedy, "--interactive", "--stop", " ten"],
+        cwd=folder, input="five six seven eight\n" * 2, capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
-    assert typed.stdout == "five six seven eight\ntwo three four five six seven eight\n", typed.stderr
+    assert typed.stdout == "five six seven eight nine\n" * 2, typed.stderr
     (folder / "prompts.txt").write_bytes(b"five six\n\xff\n")
     wrong = neox(folder, "generate", *greedy, "--prompts", "prompts.txt")
     assert wrong.returncode == 4
