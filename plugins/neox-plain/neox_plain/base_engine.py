@@ -68,10 +68,8 @@ class BaseEngine(ABC):
         self._curriculum = curriculum
         self._batch = plan.batch
         self._accumulation = plan.batch.gradient_accumulation
-        self._groups = context.groups
-        self._seed = context.seed
-        self._consumed = 0
-        self._clipping = plan.optim.gradient_clipping
+        self._groups, self._seed = context.groups, context.seed
+        self._consumed, self._clipping = 0, plan.optim.gradient_clipping
         self._autocast = AUTOCAST[plan.precision.autocast] if plan.precision.autocast else None
         # To leave out an update the host must know that the gradient is not finite, which waits for the device; on a
         # CPU it costs nothing.
