@@ -30,6 +30,7 @@ GUIDES = {
         "retrieval",
         "monitors",
         "report",
+        "python",
         "checkpoints",
         "python",
     ),
