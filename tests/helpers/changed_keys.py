@@ -120,6 +120,7 @@ TEXT = ("tokenizer_type=GPT2BPETokenizer", "vocab_file=a", "merge_file=b")
 IN_FILES = "offload_param: {device: nvme}, offload_optimizer: {device: nvme}"
 STAGE_3 = ("optimizer.type=CPU_Adam", "zero_optimization={stage: 3}")
 TWO = ("num_gpus=2", "device=cpu")
+TEXT = ("tokenizer_type=HFTokenizer", "vocab_file=a")
 
 ONE_BIT = "cuda_aware: false, comm_backend_name: gloo"
 ONE_BITS = ("OneBitAdam", "ZeroOneAdam", "OneBitLamb")
@@ -263,7 +264,11 @@ BESIDE: dict[str, Sets] = {
     **dict.fromkeys(("save", "extra_save_iters"), ("save=out", "save_interval=5")),
     **dict.fromkeys(("save_interval", "keep_last_n_checkpoints"), ("save=out", "save_interval=5")),
     **dict.fromkeys(("finetune", "no_load_optim", "no_load_rng"), ("load=in",)),
-    **dict.fromkeys(("callbacks", "spike_guard.enabled"), ("save=out", "save_interval=5")),
+    **dict.fromkeys(("callbacks", "spike_guard.enabled", "max_restarts"), ("save=out", "save_interval=5")),
+    **{
+        f"lm_eval.{key}": ("lm_eval.tasks=[a]", *TEXT)
+        for key in ("tasks", "task_folder", "interval", "num_fewshot", "limit", "batch_size")
+    },
     "adlr_autoresume": ("save=out", "autoresume_command=[echo]"),
     "autoresume_command": ("adlr_autoresume=true", "save=out"),
     "elasticity.enabled": (f"elasticity={{{ELASTIC}, ignore_non_elastic_batch_info: true}}",),
@@ -312,6 +317,7 @@ COMPONENT: dict[str, Callable[[str], Sets]] = {
     ),
     "monitor": lambda name: (f"{name}.enabled=true",),
     "callback": lambda name: CALLBACKS.get(name, (f"{name}.enabled=true", "save=out", "save_interval=5")),
+    "evaluator": lambda name: (f"evaluators=[{name}]", "eval_iters=1", "eval_interval=1"),
 }
 # keys of which no run takes another value than the default, or not without another key
 REFUSED = {
@@ -342,7 +348,6 @@ HOLDS = {
     "num_nodes",
     "plugins.require",
     "optimizer.params.comm_backend_name",
-} | {
     "activation_checkpointing.number_checkpoints",
     "curriculum_learning.curriculum_type",
     "torch_autocast.dtype",  # bfloat16 and bf16
@@ -382,7 +387,8 @@ def beside_of(key: Key) -> Sets:
     """What a key needs to act: for a setting, its component."""
     kind, _, name = key.part.rpartition(" ")
     if kind in COMPONENT:
-        first = () if key.path.endswith(".enabled") or key.path == "adlr_autoresume" else COMPONENT[kind](name)
+        alone = key.path.endswith(".enabled") or key.path in ("adlr_autoresume", "max_restarts")
+        first = () if alone else COMPONENT[kind](name)
         return (*first, *BESIDE.get(key.path, ()))
     parts = key.path.split(".")
     around = (".".join(parts[:count]) for count in range(len(parts), 0, -1))

@@ -50,7 +50,7 @@ class Answer:
 def asking(folder: Path) -> Iterator[Callable[[Sets, Machine], Answer]]:
     """`--set`s to their answer, each asked once. folder: an empty one, for the files that keys name."""
     catalog = load_plugins()
-    for library in ("tensorboard", "triton", "wandb", "comet_ml", "xgboost"):  # looked for, and not imported
+    for library in ("tensorboard", "triton", "wandb", "comet_ml", "xgboost", "lm_eval"):  # looked for, and not imported
         (folder / f"{library}.py").touch()
     (folder / "libaio.h").touch()
     (folder / "hosts").write_text("a slots=2\nb slots=2\n")

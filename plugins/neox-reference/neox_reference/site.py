@@ -32,7 +32,6 @@ GUIDES = {
         "report",
         "python",
         "checkpoints",
-        "python",
     ),
     "Inside": ("architecture", "numerics", "benchmarks"),
 }
