@@ -29,7 +29,7 @@ def metrics(run: str | Path) -> pd.DataFrame:
     UsageError without pandas, DataError for a run without the file, or with a line that is not a record.
     """
     if find_spec("pandas") is None:
-        raise UsageError("metrics need pandas, which is not installed", hint="pip install 'neox-interactive[pandas]'")
+        raise UsageError("metrics need pandas, which is not installed", hint="pip install pandas")
     import pandas as pd
 
     path = Path(run)

@@ -44,7 +44,7 @@ def evaluate(
     if not all(names):
         raise UsageError("--tasks: a name is empty", hint="write --tasks lambada_openai,piqa")
     if find_spec("lm_eval") is None:
-        raise PluginError("lm-evaluation-harness is not installed", hint="pip install 'neox-lm-eval[harness]'")
+        raise PluginError("lm-evaluation-harness is not installed", hint="pip install lm_eval")
     checkpoint, plan = saved_run(load, load_plugins())
     if plan.data.tokenizer is None:
         raise UsageError(

@@ -47,7 +47,8 @@ def checkpoint(folder: Path, catalog: Any) -> None:
     saved.mkdir(parents=True)
     state = {"step": 6, "consumed_samples": 24, "consumed_tokens": 768}
     terms = schedule_terms(plan.optim)
-    (saved / "state.json").write_text(json.dumps({"state": state, "schedule": terms, "plugins": {}}))
+    rest = {"plugins": {}, "neox_version": "0.1.0", "skipped_steps": 0, "loss_scaler": {}, "options": []}
+    (saved / "state.json").write_text(json.dumps({"state": state, "schedule": terms, **rest}))
     (saved / "run.json").write_text(to_json(plan))
     seal(folder)
     (folder / "saved/latest").write_text(saved.name)
@@ -60,7 +61,7 @@ def seal(folder: Path) -> None:
     for name in ("state.json", "run.json"):
         data = (saved / name).read_bytes()
         seals[name] = {"size": len(data), "sha256": sha256(data).hexdigest()}
-    (saved / "manifest.json").write_bytes(sealed({"files": seals}))
+    (saved / "manifest.json").write_bytes(sealed({"step": 6, "files": seals}))
 
 
 def edit(file: str, *path: str, value: Any) -> Prepare:
@@ -188,15 +189,15 @@ CASES: dict[str, tuple[Prepare, list[str], list[str], int, str]] = {
     "state is deep": (write(STATE, "[" * 100_000), [SAVED], [], 5, "state.json: cannot be read"),
     "state is a list": (write(STATE, "[]"), [SAVED], [], 5, "not a JSON object"),
     "state is empty": (write(STATE, "{}"), [SAVED], [], 5, "not the state of a run"),
-    "steps are text": (edit("state.json", "state", "step", value="6"), [SAVED], [], 5, "no number of steps"),
-    "steps without end": (edit("state.json", "state", "step", value=10**30), [SAVED], [], 5, "no number of steps"),
+    "steps are text": (edit("state.json", "state", "step", value="6"), [SAVED], [], 5, "expected int @ $.state.step"),
+    "steps without end": (edit("state.json", "state", "step", value=10**30), [SAVED], [], 5, "'step' must be <="),
     "run.json is empty": (write(RUN, "{}"), [SAVED], [], 5, "not a run file of format 1"),
     "run.json of no shape": (
         write(RUN, '{"format": 1, "cluster": {"hosts": [3]}, "optim": []}'),
         [SAVED],
         [],
         5,
-        "the state of None",
+        "run.json names no optimizer",
     ),
     "a name that steers": (
         edit("run.json", "optim", "optimizer", value={"name": "\x1b[31m" + "x" * 10_000, "plugin": "y"}),
