@@ -73,6 +73,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "tune": ("{config}", "--set", f"{EVIL}=1"),
     "elastic": ("{config}", "--set", f"{EVIL}=1"),
     "runs": ("{folder}",),
+    "completion": (EVIL,),
+    "eval": ("--load", "{checkpoints}", "--tasks", "piqa", "--task-folder", f"{{folder}}/no{EVIL}"),
     "report": ("{trained}",),
     "plan": ("{config}", "--set", f"{EVIL}=1"),
     "retrieval index": ("{config}", "--set", f"{EVIL}=1"),

@@ -15,6 +15,12 @@ CASES: dict[str, Case] = {
         ("save=out", "save-interval=5"),
         CPU,
     ),
+    "background_needs_linux": (
+        ("checkpoint={background: true}",),
+        "note: checkpoint.background: changes nothing: this run saves no checkpoints",
+        ("checkpoint={background: true}", "save=out", "save-interval=5"),
+        CPU,
+    ),
     "stores_have_an_address": (
         ("save=file://me:secret@host/run", "save-interval=5"),
         (

@@ -54,7 +54,8 @@ def changed(tmp_path: Path, text: str, plugins: Any, everything: Any) -> Changed
         state = {"step": 2, "consumed_samples": 2 * plan.batch.train_batch, "consumed_tokens": 0}
         folder = tmp_path / "saved"
         folder.mkdir(exist_ok=True)
-        stored = {"state.json": json.dumps({"state": state, "schedule": schedule_terms(plan.optim)})}
+        rest = {"plugins": {}, "neox_version": "0.1.0", "skipped_steps": 0, "loss_scaler": {}, "options": []}
+        stored = {"state.json": json.dumps({"state": state, "schedule": schedule_terms(plan.optim), **rest})}
         stored["run.json"] = json.dumps({**to_plain(plan), **edited})
         for name, content in stored.items():
             (folder / name).write_text(content)
@@ -62,7 +63,7 @@ def changed(tmp_path: Path, text: str, plugins: Any, everything: Any) -> Changed
             name: {"size": len(content), "sha256": sha256(content.encode()).hexdigest()}
             for name, content in stored.items()
         }
-        (folder / "manifest.json").write_bytes(sealed({"files": seals}))
+        (folder / "manifest.json").write_bytes(sealed({"step": 2, "files": seals}))
         resume = [f"load={folder}", "override-lr-scheduler=true"]
         resolved = prepare_run([tmp_path / "c.yml"], [*now, *resume], catalog=catalog, checked=True)
         ends = f" in the run that wrote {folder}: the losses change"
@@ -155,10 +156,10 @@ def test_kernels_and_the_engine_change_speed() -> None:
         {"data": [1]},
         {"data": {"train": [{"weight": 1}, 5], "split": {"\x1b": None}}},
         {"model": {"norm": 3, "hidden_dropout": {"name": []}, "recompute": "all"}},
-        {"optim": {"optimizer": {"name": "Adam", "settings": [1]}}},
+        {"optim": {"optimizer": {"name": "Adam", "plugin": "everything", "settings": [1]}}},
         {"engine": [5]},
         {"engine": {"\x1b": {"\x1b": "\x1b" * 9_000}, "zero_optimization": 7, "fp16": {"loss_scale": {}}}},
-        {"optim": {"optimizer": {"name": "Adam", "settings": {"eps": {"\x1b": "\x1b" * 9_000}}}}},
+        {"optim": {"optimizer": {"name": "Adam", "plugin": "everything", "settings": {"eps": {"\x1b": "\x1b" * 9_000}}}}},
     ],
     ids=lambda edited: json.dumps(edited)[:40],
 )
