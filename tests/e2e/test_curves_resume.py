@@ -12,7 +12,7 @@ pytestmark = pytest.mark.ranks
 
 STAGES = "lr-stages=[{style: cosine, share: 0.5, to: 0.004}, {style: linear, share: 0.5}]"
 SETS = ("num_gpus=1", "train-iters=22", "log-interval=1", "eval-interval=22", "monitors=[jsonl]", "z-loss=0.01")
-RATES = (PLAIN, "lr-decay-style=staged", STAGES, "warmup=0.0909", "min-lr=0.001")
+RATES = (PLAIN, "lr-decay-style=staged", STAGES, "warmup=0.09090909090909091", "min-lr=0.001")
 
 
 CYCLE = "cycle_min_lr: 1.0e-3, cycle_max_lr: 1.0e-2, cycle_first_step_size: 6, cycle_second_step_size: 8"

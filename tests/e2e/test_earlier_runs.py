@@ -42,8 +42,9 @@ ADDED = {
     "model.position.settings.rotary_beta_fast": 32.0,
     "model.position.settings.rotary_beta_slow": 1.0,
     "model.position.settings.rotary_truncate": True,
+    "checkpoint.background": False,
 }
-"""Settings that components have got since, with the value at which they do what was done before."""
+"""Settings that components and blocks have got since, with the value at which they do what was done before."""
 
 
 def neox(*argv: str, codes: tuple[int, ...] = (0,)) -> str:

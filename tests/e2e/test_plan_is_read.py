@@ -210,6 +210,9 @@ OTHERS: dict[str, tuple[str, ...]] = {
         *(f"ElasticityBlock.{each.name}" for each in fields_of(ElasticityBlock)),
     ),
     "the host, which starts a run again": ("ElasticitySettings.max_restarts",),
+    "a run that evaluates by lm-evaluation-harness, in plugins/neox-lm-eval/tests": (
+        *(f"LMEvalBlock.{name}" for name in ("tasks", "task_folder", "interval", "num_fewshot", "limit", "batch_size")),
+    ),
     "a run with a spike, in plugins/neox-spike-guard/tests": (
         *(f"SpikeGuardBlock.{name}" for name in ("after", "before", "most")),
     ),
