@@ -28,11 +28,11 @@ TENSOR, STAGES = "num_gpus=2 model-parallel-size=2", "num_gpus=2 pipe-parallel-s
 PLAIN = f"{ONE} engine=plain"
 CASES = {
     "one rank, parallel residual": ("v1_fp32_z0", (TENSOR, STAGES, HALVES)),
-    "ZeRO 1 over two data ranks": ("v2_fp32_z1_dp2", (f"{HALVES} zero_optimization.stage=1",)),
+    "ZeRO 1 over two data ranks": ("v2_fp32_z1_dp2", (ONE, TENSOR, STAGES, f"{HALVES} z1")),
     "two tensor ranks, serial residual": ("v3_fp32_z0_mp2_serial", (TENSOR, STAGES, HALVES)),
-    "two stages, with accumulation": ("v4_fp32_z0_pp2", (PLAIN, STAGES)),
-    "without a pipeline": ("v6_fp32_z0_sequential", (ONE,)),
-    "two tensor ranks, parallel residual, tied": ("v7b_fp32_z1_mp2_tied", (PLAIN, TENSOR, f"{HALVES} z1")),
+    "two stages, with accumulation": ("v4_fp32_z0_pp2", (PLAIN, TENSOR, STAGES, HALVES)),
+    "without a pipeline": ("v6_fp32_z0_sequential", (ONE, TENSOR, STAGES, HALVES)),
+    "two tensor ranks, parallel residual, tied": ("v7b_fp32_z1_mp2_tied", (PLAIN, TENSOR, STAGES, f"{HALVES} z1")),
     "LLaMA-like": ("v8_llama", (TENSOR, STAGES, HALVES)),
 }
 STEPS = 10

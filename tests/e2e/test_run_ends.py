@@ -120,7 +120,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_its_step(toy, tmp_path):
     sets = ("optimizer.params.lr=1.0e+30", "gradient_clipping=0", "log-interval=7")
     code, out, err = Run(toy, tmp_path, *sets).end()
     assert code == 6
-    step = int(re.search(r"error: the loss is (?:nan|inf) at step (\d+) on rank 0, 1\n", err)[1])
+    step = int(re.search(r"error: the loss is (?:nan|inf) at step (\d+) on rank 0, 1\b", err)[1])
     assert 2 <= step <= 7
     assert "Traceback" not in err
     assert "saved" not in out
