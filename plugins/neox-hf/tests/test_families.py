@@ -275,7 +275,7 @@ def test_the_commands(imported: Imported, tmp_path: Path) -> None:
 def test_the_format_hf_starts_a_run_from_the_same_weights(imported: Imported, tmp_path: Path) -> None:
     """`neox checkpoint inspect` knows such a folder, and `import` writes a config that trains with --set load alone."""
     _, _, folder, ours = imported
-    said, way = describe(folder, load_plugins())
+    said, way = describe(folder, load_plugins()).lines
     assert "a model of transformers" in said
     assert "--format hf" in way
     if not said.endswith("llama"):
