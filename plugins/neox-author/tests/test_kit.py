@@ -9,7 +9,7 @@ import neox_core.testing
 PAGE = (Path(__file__).resolve().parents[3] / "docs/plugins.md").read_text("utf-8")
 
 NEW = {f"check_{kind}" for kind in ("architecture", "callback", "command", "curriculum", "dialect", "engine")}
-NEW |= {f"check_{kind}" for kind in ("evaluator", "kernel", "store")}
+NEW |= {"Reading", *(f"check_{kind}" for kind in ("evaluator", "kernel", "store"))}
 """What `neox_core.testing` never had."""
 
 
