@@ -159,7 +159,11 @@ def test_kernels_and_the_engine_change_speed() -> None:
         {"optim": {"optimizer": {"name": "Adam", "plugin": "everything", "settings": [1]}}},
         {"engine": [5]},
         {"engine": {"\x1b": {"\x1b": "\x1b" * 9_000}, "zero_optimization": 7, "fp16": {"loss_scale": {}}}},
-        {"optim": {"optimizer": {"name": "Adam", "plugin": "everything", "settings": {"eps": {"\x1b": "\x1b" * 9_000}}}}},
+        {
+            "optim": {
+                "optimizer": {"name": "Adam", "plugin": "everything", "settings": {"eps": {"\x1b": "\x1b" * 9_000}}}
+            }
+        },
     ],
     ids=lambda edited: json.dumps(edited)[:40],
 )

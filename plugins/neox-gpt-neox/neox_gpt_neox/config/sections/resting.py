@@ -13,7 +13,9 @@ class RestingSection:
     output_layer_parallelism: str = setting(
         "column",
         help="How the output layer is split.",
-        check=only("column", why="not needed: it computes the same numbers as column, and GPT-NeoX too ends with an error"),
+        check=only(
+            "column", why="not needed: it computes the same numbers as column, and GPT-NeoX too ends with an error"
+        ),
         origin="gpt-neox",
     )
     checkpoint_validation_with_forward_pass: bool = setting(
