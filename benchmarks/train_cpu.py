@@ -94,15 +94,15 @@ def config_of(shape: Shape, steps: int, data: Path, device: str = "cpu") -> dict
     }
 
 
-def write_dataset(folder: Path, tokens: int) -> Path:
-    """Random documents of 1000 ids each."""
+def write_dataset(folder: Path, tokens: int, vocab: int = VOCAB) -> Path:
+    """Random documents of 1000 ids each, below `vocab`."""
     import numpy as np
 
     entry = load_only("neox-data-indexed").find("data backend", "mmap")
-    writer = entry.load()(build(entry)).create(folder / "random", VOCAB)
+    writer = entry.load()(build(entry)).create(folder / "random", vocab)
     random = np.random.default_rng(0)
     for _ in range(tokens // 1000 + 1):
-        writer.add_document(random.integers(0, VOCAB, 1000))
+        writer.add_document(random.integers(0, vocab, 1000))
     writer.close()
     return folder / "random"
 
