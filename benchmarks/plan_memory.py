@@ -1,9 +1,9 @@
 """What `neox plan` says that the fullest rank holds, next to what its process took: `python benchmarks/plan_memory.py`.
 
 30 short runs on a CPU: shapes x engines x ZeRO x tensor and pipeline parallelism x recomputation x precision.
-Measured is the peak of the fullest rank's resident memory, less that of a run of a tiny model in the same layout (what Python and
-its libraries take), plus what is told of the tiny model. Each is one run. With --write, the ratios become a row of
-benchmarks/results.csv.
+Measured is the peak of the fullest rank's resident memory, less that of a run of a tiny model in the same layout
+(what Python and its libraries take), plus what is told of the tiny model. Each is one run. With --write, the ratios
+become a row of benchmarks/results.csv.
 """
 
 import argparse
