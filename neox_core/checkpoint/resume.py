@@ -1,9 +1,10 @@
-"""Puts a checkpoint into a run: what has to fit, what is loaded, and what a person is told of it."""
+"""Puts a checkpoint into a run: what has to fit, what is loaded, what a person is told; and the schedule."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from neox_core.checkpoint.complete import check_model, check_optimizer
 from neox_core.checkpoint.read import CheckpointReader
 from neox_core.checkpoint.restore import restore_optimizer, restore_own, restore_weights
 from neox_core.checkpoint.rng import write_rng
-from neox_core.checkpoint.schedule import RunSchedule, run_schedule
+from neox_core.contracts.optim import planned_schedule, planned_shape
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import optim_of, unknown
 from neox_core.plan.stored.earlier import terms_today
@@ -26,8 +27,9 @@ from neox_core.untrusted import replaces, short
 
 if TYPE_CHECKING:
     from neox_core.contracts.engine import Storage
+    from neox_core.contracts.optim import LRSchedule, Optimizer
     from neox_core.parallel.context import BuildContext
-    from neox_core.plan.runfile import OptimPlan, RunPlan
+    from neox_core.plan.runfile import ComponentRef, OptimPlan, RunPlan
 
 _ANOTHER = "load another checkpoint"
 
@@ -177,3 +179,36 @@ class Resume:
 
     def _on_all_ranks(self, act: Callable[[], None]) -> None:
         on_all_ranks(act, self._groups, self._device)
+
+
+@frozen
+class RunSchedule:
+    """A schedule as the loop uses it. Raises PluginError for a fault of the component."""
+
+    rate: LRSchedule
+    made: Any
+    reference: ComponentRef
+
+    def __call__(self, step: int) -> float:
+        """The learning rate of the update after `step` finished steps."""
+        return self.rate(step)
+
+    @contextmanager
+    def around(self, step: int, optimizer: Optimizer) -> Iterator[None]:
+        """That update's options in the groups of the optimizer; their own after it, which a checkpoint stores."""
+        with self.reference.blamed():
+            options = self.made.options(step) if hasattr(self.made, "options") else {}
+        before = [{name: group[name] for name in options if name in group} for group in optimizer.param_groups]
+        for group, names in zip(optimizer.param_groups, before, strict=True):
+            group.update({name: options[name] for name in names})
+        try:
+            yield
+        finally:
+            for group, own in zip(optimizer.param_groups, before, strict=True):
+                group.update(own)
+
+
+def run_schedule(plan: OptimPlan, total_steps: int) -> RunSchedule:
+    """The schedule of a plan. total_steps: length of the run, in optimizer steps."""
+    made = plan.schedule.make(planned_shape(plan, total_steps))
+    return RunSchedule(planned_schedule(plan, total_steps), made, plan.schedule)

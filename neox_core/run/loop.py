@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from neox_core.checkpoint.schedule import RunSchedule
+    from neox_core.checkpoint.resume import RunSchedule
     from neox_core.contracts.engine import Engine
     from neox_core.plan.runfile import RunPlan
     from neox_core.plan.stored.state import TrainState

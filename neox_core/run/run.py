@@ -43,7 +43,7 @@ from neox_core.run.stop import SLOW, StopSignal
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from neox_core.checkpoint.schedule import RunSchedule
+    from neox_core.checkpoint.resume import RunSchedule
     from neox_core.contracts import Tokenizer
     from neox_core.contracts.architecture import Architecture
     from neox_core.contracts.engine import Engine, EngineMaker

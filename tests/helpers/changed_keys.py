@@ -120,7 +120,6 @@ TEXT = ("tokenizer_type=GPT2BPETokenizer", "vocab_file=a", "merge_file=b")
 IN_FILES = "offload_param: {device: nvme}, offload_optimizer: {device: nvme}"
 STAGE_3 = ("optimizer.type=CPU_Adam", "zero_optimization={stage: 3}")
 TWO = ("num_gpus=2", "device=cpu")
-TEXT = ("tokenizer_type=HFTokenizer", "vocab_file=a")
 
 ONE_BIT = "cuda_aware: false, comm_backend_name: gloo"
 ONE_BITS = ("OneBitAdam", "ZeroOneAdam", "OneBitLamb")

@@ -1,4 +1,4 @@
-"""What ssh says of a host: it ends no run that goes on without it, and names the host of one that has ended."""
+"""A line of ssh ends no run that goes on without its host, and names the host of one that has ended."""
 
 import io
 import json

@@ -65,7 +65,7 @@ class Thinned:
         return sorted(chosen | gaps | ends, key=lambda point: point[0])
 
     def _halve(self) -> None:
-        """Join neighbours, so that there is room for as many points again."""
+        """Join each two neighbouring parts, which frees half of the places."""
         joined = []
         for at in range(0, len(self._parts), 2):
             pair = self._parts[at : at + 2]

@@ -28,7 +28,7 @@ from neox_gpt.testing import example_run
 from torch import Tensor, nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from neox_core.checkpoint.schedule import RunSchedule
+from neox_core.checkpoint.resume import RunSchedule
 from neox_core.contracts.engine import Peak
 from neox_core.contracts.host import RunInfo
 from neox_core.hooks.component import load_path

@@ -10,7 +10,7 @@ from attrs import evolve
 from neox_author.testing.plans import example_plan
 from torch import Tensor
 
-from neox_core.checkpoint.schedule import RunSchedule
+from neox_core.checkpoint.resume import RunSchedule
 from neox_core.errors import RankError
 from neox_core.plan.runfile import RunPlan
 from neox_core.plan.stored.state import TrainState
