@@ -35,8 +35,6 @@ from neox_core.contracts.host import Launcher as Launcher
 from neox_core.contracts.host import Measured as Measured
 from neox_core.contracts.host import Monitor as Monitor
 from neox_core.contracts.host import RunInfo as RunInfo
-from neox_core.contracts.kernel import Kernel as Kernel
-from neox_core.contracts.kernel import KernelUser as KernelUser
 from neox_core.contracts.objective import Batch as Batch
 from neox_core.contracts.objective import Datasets as Datasets
 from neox_core.contracts.objective import Loss as Loss

@@ -162,7 +162,7 @@ class Component:
     * uses: optimizers only: what it asks of an engine: "closure", for a step that computes gradients again, "modes",
       for other weights in evaluation and checkpoints than in training. An engine that does not do it refuses the run.
     * ops: (name, "package.module:attribute" of the reference in plain torch) of each op that a kernel may compute for
-      it; the target then makes a `contracts.KernelUser`.
+      it; the target then makes a `neox_kernels.api.KernelUser`.
     * scheduler: optimizers only: the scheduler of a run whose config names none.
     * magic: data backends only: (suffix, first bytes) of the file by which `data-impl: infer` knows a dataset of it
       without asking: (".idx", b"MMIDIDX").

@@ -76,7 +76,6 @@ KINDS: tuple[Kind, ...] = (
         light=True,
         comes_with="optimizer",
     ),
-    Kind("kernel", "neox_kernels"),
     Kind("launcher", "neox_launchers", key="launcher", light=True, any_case=True),
     Kind("data backend", "neox_data_backends", key="data_impl"),
     Kind("tokenizer", "neox_tokenizers", key="tokenizer_type"),

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from neox_kernels.compile_c import native, native_for
+from neox_kernels.contracts import Kernel, KernelUser
 
 if TYPE_CHECKING:
     from neox_kernels.choose import architecture_of, choose, use_kernels
@@ -33,6 +34,8 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "TOLERANCE",
+    "Kernel",
+    "KernelUser",
     "Row",
     "Tile",
     "Tiled",

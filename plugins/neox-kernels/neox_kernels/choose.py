@@ -17,9 +17,9 @@ from neox_kernels.form import faults_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from neox_core.contracts import Kernel
     from neox_core.parallel.context import BuildContext
     from neox_core.plan.runfile import ComponentRef, KernelPlan
+    from neox_kernels.contracts import Kernel
 
 AUTO, FUSED, REFERENCE = "auto", "fused", "reference"
 
@@ -195,7 +195,7 @@ def _probe(offer: ComponentRef, kernel: Any, reference: str, dtype: torch.dtype,
 
 
 def kernel_users(model: nn.Module) -> Iterator[Any]:
-    """Everything in a model that computes ops: see `contracts.KernelUser`. Activations are not modules."""
+    """Everything in a model that computes ops: see `KernelUser`. Activations are not modules."""
     for module in model.modules():
         shared = getattr(module, "shared_modules", ())  # shared by the layers of a stage of a pipeline
         for each in (module, getattr(module, "activation", None), *shared):

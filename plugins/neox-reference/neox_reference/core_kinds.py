@@ -7,7 +7,6 @@ CONTRACTS: dict[str, tuple[str, ...]] = {
     "optimizer": ("Optimizer", "ModalOptimizer", "AveragingOptimizer"),
     "lr schedule": ("LRSchedule",),
     "scheduler": ("LRSchedule",),
-    "kernel": ("Kernel", "KernelUser"),
     "launcher": ("Launcher",),
     "data backend": ("DataBackend", "ResumableBackend", "TokenizingBackend", "StreamingBackend"),
     "tokenizer": ("Tokenizer", "TrainableTokenizer"),
@@ -27,10 +26,6 @@ HELP = {
     "optimizer": """An optimizer with other weights for evaluation also follows `ModalOptimizer`, one that communicates
 between the data-parallel ranks by itself `AveragingOptimizer`.""",
     "scheduler": "A scheduler replaces `lr-decay-style`, and may ignore the warm-up, peak and floor of the shape.",
-    "kernel": """Named `<op>.<implementation>`, chosen by `kernels` and the fusion switches. `neox plugins info OP`
-shows the call signature of the reference of an op such as `cross_entropy`. The component that computes an op follows
-`KernelUser` and declares the op. A kernel that a model may need more of also
-has `why_not_for`, with an argument of the architecture.""",
     "data backend": """A backend that can continue an unfinished dataset also follows `ResumableBackend` of
 `neox_data.api`, one that reads text `TokenizingBackend`, one that does not count its documents beforehand
 `StreamingBackend`.""",

@@ -38,7 +38,7 @@ def test_every_kind_can_be_offered(point: Any, kind: Any) -> None:
 def test_offers_keep_their_owner_and_come_in_the_order_of_ids(point: Any) -> None:
     points = [
         point("neox-b", neox_monitors=offer("n")),
-        point("Neox_A", neox_monitors=offer("m"), neox_kernels=offer("k.x")),
+        point("Neox_A", neox_monitors=offer("m"), neox_launchers=offer("k.x")),
     ]
     for order in (points, points[::-1]):
         catalog = load_plugins(order, {})
