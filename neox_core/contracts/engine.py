@@ -96,7 +96,7 @@ class EnginePlanner(Protocol):
 
     rules: asked where the engine is chosen. recomputes: whether the engine has a function of its own that recomputes
     activations. One that does what an optimizer's `Component.uses` asks for says so in `optimizer_uses`, a tuple.
-    One whose data-parallel ranks may have different parts of a parameter (`parallel.spread`) has `spreads`, True.
+    One whose data-parallel ranks may have different parts of a parameter (its attribute `spread`) has `spreads`, True.
     A class of it may leave out what has a default here.
     """
 

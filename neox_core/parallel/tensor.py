@@ -155,7 +155,7 @@ class Cut:
 
 def mark_parameters(model: nn.Module, tensor: TensorParallel) -> None:
     """Mark split parameters: for `cut_of`, and for DeepSpeed, which uses another mark. A module's `spreads` names those
-    of `cuts` that are split over data-parallel ranks instead, see `parallel.spread`.
+    of `cuts` that are split over data-parallel ranks instead: their attribute `spread` says how.
 
     With sequence parallelism each rank's gradient of a whole parameter covers only its positions or heads; a hook adds
     the gradients up as soon as they are computed.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from neox_plain.api import spread_of
 from torch import Tensor
 
-from neox_core.parallel.spread import spread_of
 from neox_ema.average import averages
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     import torch
+    from neox_plain.api import Spread
     from torch import Tensor
 
-    from neox_core.parallel.spread import Spread
     from neox_gpt.scope import Scope
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from attrs import evolve, field, frozen
+from neox_plain.api import spread
 
 from neox_core.errors import ConfigError
 from neox_core.parallel.row import Recompute
-from neox_core.parallel.spread import spread
 from neox_core.parallel.tensor import ALONE
 from neox_gpt.attention.layout_tables import build_tables
 from neox_gpt.block import Block

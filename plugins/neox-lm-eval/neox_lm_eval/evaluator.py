@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from neox_plain.api import spread_of
 
 from neox_core.data.batches import build_tokenizer
 from neox_core.errors import ConfigError
 from neox_core.parallel.context import DTYPES, BuildContext
 from neox_core.parallel.groups import Groups
-from neox_core.parallel.spread import spread_of
 from neox_lm_eval.model import NeoxLM, longest, no_tokenizer
 from neox_lm_eval.share import Share
 from neox_lm_eval.tasks import Tasks, by_name

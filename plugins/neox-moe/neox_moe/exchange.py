@@ -13,9 +13,8 @@ from torch.nn import functional as F
 from neox_moe.dispatch import permute, places
 
 if TYPE_CHECKING:
+    from neox_plain.api import Spread
     from torch.distributed import ProcessGroup
-
-    from neox_core.parallel.spread import Spread
 
 
 @torch._disable_dynamo  # noqa: SLF001  lengths depend on the data; torch.compiler.disable would import the compiler

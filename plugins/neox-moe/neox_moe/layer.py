@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from neox_gpt.api import MLP, linear
+from neox_plain.api import Spread
 from torch import Tensor, nn
 
-from neox_core.parallel.spread import Spread
 from neox_moe.dispatch import dispatch, fetch, send
 from neox_moe.exchange import at_experts
 from neox_moe.grouped import grouped_linear

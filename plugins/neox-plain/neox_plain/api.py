@@ -1,5 +1,5 @@
 """What other packages may import of this one: its engine, what other engines derive from, and the keys and rules that
-engines share.
+engines share; and parameters of which data-parallel ranks have different parts.
 
 Listing an engine imports the keys alone; everything else is imported when it is asked for.
 """
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from neox_plain.maker import Plain
     from neox_plain.peak import find_peak
     from neox_plain.planner import PlainPlanner
+    from neox_plain.spread import Spread, spread, spread_of
 
 _LATER = {
     "PEAKS": "gpu_peaks:PEAKS",
@@ -30,6 +31,7 @@ _LATER = {
     "Engine": "engine:Engine",
     "Plain": "maker:Plain",
     "PlainPlanner": "planner:PlainPlanner",
+    "Spread": "spread:Spread",
     "build_engine": "engine:build_engine",
     "batch_rules": "planner:batch_rules",
     "checkpoint_rules": "planner:checkpoint_rules",
@@ -43,6 +45,8 @@ _LATER = {
     "plain_options": "factors:plain_options",
     "precision_rules": "planner:precision_rules",
     "split_groups": "factors:split_groups",
+    "spread": "spread:spread",
+    "spread_of": "spread:spread_of",
     "unmatched_factors": "config.gradient_rules:unmatched_factors",
 }
 
@@ -62,6 +66,7 @@ __all__ = [
     "Plain",
     "PlainPlanner",
     "PrecisionSection",
+    "Spread",
     "batch_rules",
     "build_engine",
     "checkpoint_rules",
@@ -75,5 +80,7 @@ __all__ = [
     "plain_options",
     "precision_rules",
     "split_groups",
+    "spread",
+    "spread_of",
     "unmatched_factors",
 ]

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from neox_core.parallel.groups import wait_for
-from neox_core.parallel.spread import spread_of
+from neox_plain.spread import spread_of
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from neox_core.parallel.spread import Spread, spread_of
+from neox_plain.spread import Spread, spread_of
 
 if TYPE_CHECKING:
     from neox_core.parallel.groups import Groups

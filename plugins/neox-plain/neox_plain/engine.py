@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from neox_core.errors import ConfigError, PluginError
 from neox_core.parallel.row import Routing
 from neox_core.parallel.shard import Shard
-from neox_core.parallel.spread import spread_of
 from neox_core.parallel.tensor import cut_of
 from neox_plain.average import GradientAverage
 from neox_plain.base_engine import BaseEngine
 from neox_plain.factors import split_groups
+from neox_plain.spread import spread_of
 
 if TYPE_CHECKING:
     from neox_core.contracts.curriculum import Curriculum

@@ -19,16 +19,16 @@ from neox_core.errors import ConfigError
 from neox_core.parallel.context import BuildContext, build_context
 from neox_core.parallel.groups import build_groups
 from neox_core.parallel.sample_keys import sample_keys
-from neox_core.parallel.spread import spread
 from neox_core.plan.runfile import RecomputePlan
 from neox_core.run.optimizer import build_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from neox_plain.api import Spread
+
     from neox_author.testing.engines import Tried
     from neox_core.parallel.groups import Groups
-    from neox_core.parallel.spread import Spread
 
 LRS = (0.01, 0.02, 0.005, 0.01)
 HALFWAY = 2
@@ -192,7 +192,11 @@ def check_layout(tried: Tried, alone: dict[str, Any], *, spreads: bool = False) 
     whole = {name: torch.tensor(each) for name, each in alone["weights"].items()}
     clause = f"{tried.layout} trains as one rank"
     groups = build_groups(tried.plan.cluster)
-    parts = spread(groups, groups.data_size) if spreads else None
+    parts = None
+    if spreads:
+        from neox_plain.api import spread  # only where an engine spreads parameters
+
+        parts = spread(groups, groups.data_size)
     made = Made(tried.saving(), groups, parts=parts)
     first, first_norms = made.train(range(HALFWAY))
     made.checkpointer().save(_state(tried.plan, HALFWAY))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 if TYPE_CHECKING:
-    from neox_core.parallel.spread import Spread
+    from neox_plain.api import Spread
 
 
 class _Gathered(torch.autograd.Function):
