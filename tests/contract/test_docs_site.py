@@ -38,6 +38,12 @@ def test_every_command_has_a_page(site: Path) -> None:
     assert text.startswith("# neox data prepare\n\n```text\nUsage: neox data prepare ")
 
 
+def test_every_kind_has_a_page(site: Path) -> None:
+    pages = {page.stem for page in (site / "pages/docs/plugins").glob("*.md")}
+    kinds = {name.replace(" ", "-") for name in load_plugins().registry.kinds}
+    assert kinds - pages == {"scheduler"}, "which is in lr-schedule.md"
+
+
 def test_every_area_of_keys_has_a_page(site: Path) -> None:
     areas = re.findall(r"^## (.*)$", (ROOT / "docs/configuration.md").read_text("utf-8"), re.MULTILINE)
     titles = {page.read_text("utf-8").partition("\n")[0] for page in (site / "pages/docs/configuration").glob("*.md")}

@@ -160,6 +160,8 @@ def _kind(kind: Kind, definer: str) -> Iterator[str]:
 def _key(kind: Kind) -> str:
     if kind.name == "command":
         return "`neox NAME`"
+    if kind.named_by:
+        return "the value of another key"
     if not kind.key:
         return "`enabled` of its settings" if kind.many else "-"
     return f"`{kind.key.replace('_', '-')}`" + (" (a list)" if kind.many else "")
