@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from neox_author.template import called_in, filled, folder_of, kit_of, requirements_of
+from neox_core.cli.main import SUBCOMMANDS
 from neox_core.errors import PluginError, UsageError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.install import first_party_plugins
@@ -81,6 +82,8 @@ def _taken(catalog: Catalog, kind: Kind, distribution: str, package: str, name: 
         yield f"a distribution {distribution} is installed"
     if package in sys.stdlib_module_names or find_spec(package) is not None:
         yield f"a module {package} is installed, and the package of {distribution} would have its name"
+    if kind.name == "command" and name in SUBCOMMANDS:
+        yield f"`neox {name}` is a command of neox itself, and that of {distribution} would have its name"
     for known in catalog.registry.names(kind.name):
         if known.lower() == name:
             owner = catalog.registry.offers(kind.name, known)[0].plugin.id

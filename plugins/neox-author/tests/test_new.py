@@ -72,6 +72,7 @@ def test_a_new_plugin_passes_its_own_tests(kind: str, tmp_path: Path, monkeypatc
         ("norm", "lambda", "'lambda' cannot be the name of a Python package"),
         ("norm", "json", "a module json is installed"),
         ("norm", "Neox_Author", "is a package of neox itself|a distribution Neox_Author is installed"),
+        ("command", "neox-train", "`neox train` is a command of neox itself"),
         ("norm", "neox-lion", "neox-lion is a package of neox itself"),
     ],
 )
