@@ -25,8 +25,7 @@ def _attrs_class(offer: Any, attribute: "Attribute[Any]", value: Any) -> None:
     if not _is_class(value):
         raise TypeError(f"{offer.name}: {attribute.alias} has to be an attrs class, not {value!r}")
     for each in fields(value):
-        fault = _fault(each)
-        if fault:
+        if fault := _fault(each):
             raise TypeError(f"{offer.name}: {value.__name__}.{each.name} {fault}")
 
 

@@ -72,16 +72,14 @@ def how_to_get(modules: Iterable[str], plugin: str) -> str:
     names = {module: declared.get(normalise(module), "") for module in modules}
     known = [name for name in names.values() if name]
     found = [f"pip install {' '.join(known)}"] if known else []
-    others = [module for module, name in names.items() if not name]
-    if others:
+    if others := [module for module, name in names.items() if not name]:
         found.append(f"install {', '.join(others)} as {_home(plugin) or f'the author of {plugin}'} says")
     return "; ".join(found)
 
 
 def require_modules(entry: Entry) -> None:
     """Raises PluginError for a component that needs modules which are not installed."""
-    missing = entry.component.missing()
-    if missing:
+    if missing := entry.component.missing():
         message = f"{entry.kind} {entry.qualified} needs {', '.join(missing)}, not installed"
         raise PluginError(message, hint=how_to_get(missing, entry.plugin.id))
 

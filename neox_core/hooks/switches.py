@@ -45,8 +45,7 @@ def _tool_neox(file: Path) -> dict[str, Any] | None:
 
 
 def _names(file: Path, table: dict[str, Any]) -> list[str]:
-    unknown = sorted(set(table) - {"disable"})
-    if unknown:
+    if unknown := sorted(set(table) - {"disable"}):
         raise PluginError(
             f"{file}: [tool.neox] has no setting {unknown[0]!r}", hint="use its only setting, disable = [...]"
         )

@@ -158,8 +158,7 @@ def _stores(config: Config, folder: str) -> Iterator[StorePlan]:
     checkpoint = config.section(CheckpointSection)
     chosen = {each.entry.component.name: each for each in config.components("store")}
     for url in dict.fromkeys(filter(None, (checkpoint.save, checkpoint.load))):
-        address = split_address(url)
-        if address is not None:
+        if (address := split_address(url)) is not None:
             protocol, place = address
             yield StorePlan(url, reference(chosen[protocol]), str(Path(folder, ".store", protocol, place.lstrip("/"))))
 

@@ -14,7 +14,6 @@ from neox_core.config.schema.sections.parallelism import ParallelismSection
 from neox_core.config.schema.sections.training import BatchSection
 from neox_core.config.schema.structure import Config
 from neox_core.errors import UsageError
-from neox_core.hooks.component import load_path
 from neox_core.plan.batch import solve_batch
 from neox_core.plan.hosts import DEFAULT_HOSTFILE, Pool, exclude, first, include, name_of, read_hostfile
 from neox_core.plan.runfile import BatchPlan, ClusterPlan, Host
@@ -55,8 +54,8 @@ class ClusterShape:
             names = " and ".join(each.entry.component.name for each in deciding)
             raise MisfitError(f"{names} each decide the batch", "callbacks", "keep one of them")
         for chosen in deciding:
-            plan = load_path(chosen.entry.component.planner or "")(chosen.settings, self.num_ranks, copies)
-            if isinstance(plan, BatchPlan):
+            plan: BatchPlan | None = chosen.told(BatchPlan, chosen.settings, self.num_ranks, copies)
+            if plan is not None:
                 return plan
         sizes = config.section(BatchSection)
         found = solve_batch(
@@ -113,10 +112,10 @@ def cluster_shape(
     pool, faults = _hostfile(launch) if imagined is None else (imagined, [])
     config.note("hostfile")  # also where other hosts replace it
     problems += [each if each.where else config.problem(each.message, each.key, each.hint) for each in faults]
-    asked = [] if pool or faults else [each.entry.component.planner for each in config.components("launcher")]
+    asked = [] if pool or faults else [each for each in config.components("launcher") if each.entry.component.planner]
     try:
-        for planner in filter(None, asked):  # which knows the hosts of an allocation
-            pool = load_path(planner)(device, launch.num_gpus)
+        for chosen in asked:  # which knows the hosts of an allocation
+            pool = chosen.told(Mapping, device, launch.num_gpus)
     except MisfitError as error:
         problems.append(config.problem(error.message, error.key, error.hint))
     if not pool:

@@ -101,7 +101,7 @@ class ComponentRef:
             yield
         except NeoxError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             hint = f"tell the author of {self.plugin}; `neox --debug` shows the traceback"
             where = f" in {clause}" if clause else ""
             raise PluginError(f"{self.owner} failed{where}: {cause_of(error, self.target)}", hint=hint) from error

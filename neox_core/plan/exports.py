@@ -14,8 +14,7 @@ def exports(model: ModelPlan, config: Config, registry: Registry) -> dict[str, s
         return {"an export": error.message}
     found = {}
     for entry in (each for each in registry.entries() if each.definition.exports):
-        missing = entry.component.missing()
-        if missing:
+        if missing := entry.component.missing():
             found[entry.component.name] = f"needs {', '.join(missing)}, not installed"
             continue
         try:

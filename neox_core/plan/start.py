@@ -28,8 +28,7 @@ def launch_command(plan: RunPlan, settings: Any = None) -> LaunchCommand:
     settings: of the launcher, where they are at hand.
     """
     command: LaunchCommand = plan.launcher.make(plan, Path(plan.run_dir) / "run.json", settings=settings)
-    fault = launch_fault(command)
-    if fault:
+    if fault := launch_fault(command):
         raise plan.launcher.fault(fault)
     return evolve(command, env={**command.env, DIGEST: digest(plan)})
 

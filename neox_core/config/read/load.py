@@ -55,8 +55,7 @@ class Loaded:
 
     def where(self, path: str) -> str:
         """The place of a path, or of the nearest block around it; else the file when there is just one, else ""."""
-        place = self._nearest(path)
-        if place is None:
+        if (place := self._nearest(path)) is None:
             return str(self.files[0]) if len(self.files) == 1 else ""
         return place.where
 

@@ -95,8 +95,7 @@ def only(*values: Any, why: str = "") -> Only:
 
 def distinct(instance: Any, field: Any, value: Sequence[Any]) -> None:
     """Nothing twice."""
-    twice = [each for index, each in enumerate(value) if each in value[:index]]
-    if twice:
+    if twice := [each for index, each in enumerate(value) if each in value[:index]]:
         raise ValueError(f"names {shown(twice[0])} twice")
 
 

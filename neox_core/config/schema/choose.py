@@ -12,9 +12,9 @@ from neox_core.config.schema.convert import REQUIRED, block_of, by_key, join, ma
 from neox_core.config.schema.owners import Owners, block_name, named, spellings, two_owners
 from neox_core.config.schema.sections_read import Keys
 from neox_core.config.schema.unknown import explain_unknown, missing_package
-from neox_core.errors import ConfigError, PluginError
+from neox_core.errors import ConfigError, NeoxError, PluginError
 from neox_core.hooks.catalog import Catalog
-from neox_core.hooks.component import load_path
+from neox_core.hooks.component import cause_of, load_path
 from neox_core.hooks.install import package_of, package_of_key
 from neox_core.hooks.kinds import Kind
 from neox_core.hooks.registry import Entry, UnknownComponentError
@@ -30,6 +30,20 @@ class Chosen:
     entry: Entry
     settings: Any
     path: str
+
+    def told(self, gives: type, *about: Any) -> Any:
+        """What the planner says: one of `gives`, or None. Raises MisfitError as the planner does, PluginError else."""
+        entry, path = self.entry, self.entry.require_planner()
+        try:
+            said = load_path(path)(*about)
+            if said is not None and not isinstance(said, gives):
+                raise TypeError(f"it gives {shown(said)} in place of {gives.__name__}")
+        except (NeoxError, MisfitError):
+            raise
+        except (Exception, SystemExit) as error:  # the code of a plugin may raise anything
+            message = f"the planner of {entry.kind} {entry.qualified} {entry.plugin.version} failed: "
+            raise PluginError(message + cause_of(error, path), hint=f"tell the author of {entry.plugin.id}") from error
+        return said
 
 
 class Reading(Keys):
@@ -258,8 +272,7 @@ class Reading(Keys):
     def _not_found(self, kind: Kind, name: str, error: PluginError) -> None:
         hint = error.hint
         if isinstance(error, UnknownComponentError):
-            said = explained_name(kind.name, name, self.catalog.registry)
-            if said is not None:
+            if (said := explained_name(kind.name, name, self.catalog.registry)) is not None:
                 self._explained(kind, name, *said)
                 return
             self.absent |= {package_of(kind.name, name)} - {""}

@@ -107,8 +107,7 @@ class Keys:
         self.expected |= by_key(cls).keys()
         found = read_fields(cls, self.without_secrets(cls, mine, ""), "", self.report)
         self.keep(owner, found)
-        instance = make(cls, found, "", self.report)
-        if instance is not None:
+        if (instance := make(cls, found, "", self.report)) is not None:
             self.sections[cls] = instance
 
     def read_sections_of(self, entry: Entry) -> None:

@@ -46,8 +46,7 @@ def explain_unknown(
 
 def explain_inner(problem: Problem, value: Any, catalog: Catalog) -> Iterator[Problem]:
     """An unknown key inside a block: it belongs to another program, or to nothing."""
-    said = explained(problem.key, value, catalog.registry)
-    if said is not None:
+    if (said := explained(problem.key, value, catalog.registry)) is not None:
         yield from said
         return
     block, _, key = problem.key.rpartition(".")

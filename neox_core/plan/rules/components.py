@@ -23,8 +23,7 @@ def components_have_libraries(config: Config, shape: ClusterShape) -> Iterator[P
     left_out = () if find_spec("torch") else OF_EVERY_RUN
     for chosen in (each for of_kind in config.chosen.values() for each in of_kind):
         component = chosen.entry.component
-        missing = [each for each in component.missing() if each not in left_out]
-        if missing:
+        if missing := [each for each in component.missing() if each not in left_out]:
             message = f"{component.name} needs {', '.join(missing)}, not installed"
             yield config.problem(message, _chooser(config, chosen), how_to_get(missing, chosen.entry.plugin.id))
 
@@ -36,8 +35,8 @@ def pipeline_makes_one_pass(config: Config, shape: ClusterShape) -> Iterator[Pro
     component = objective.entry.component
     if stages < 2 or component.planner is None:
         return
-    passes = load_path(component.planner)(objective.settings)
-    if passes > 1:
+    passes = objective.told(int, objective.settings)
+    if passes is not None and passes > 1:
         message = f"{component.name} makes {passes} passes over the model for a batch, and a pipeline makes one"
         yield config.problem(message, "objective", "set pipe-parallel-size: 1, or choose another objective")
 

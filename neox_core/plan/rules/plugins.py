@@ -63,8 +63,8 @@ def _ask(hook: Any, **about: Any) -> list[Problem]:
 
 
 def fault_of_rules(name: str, error: BaseException, catalog: Catalog) -> Problem:
-    """The problem that the rules of a plugin raised an exception: their own fault, or a file's that they look at."""
-    told = about_a_file(error)
+    """The problem that the rules of a plugin raised an exception: their own fault, or that of what they look at."""
+    told = error if isinstance(error, PluginError) else about_a_file(error)
     if told is not None:
         return Problem(told.message, hint=told.hint, exit_code=told.exit_code)
     report = catalog.report(name)

@@ -85,6 +85,7 @@ class Norm:
             (3,),
             "TypeError: object of type 'int' has no len() (test_target_module, line 7)",
         ),
+        (NORM.format(body="raise SystemExit(0)"), (3,), "SystemExit: 0 (test_target_module, line 7)"),
         (NORM, (), "missing 1 required positional argument: 'settings'"),
         ("def Norm(dim):\n    pass", (3,), "takes 1 positional argument but 2 were given"),
     ],

@@ -1,5 +1,6 @@
 """Rules that plugins bring: when they are asked, and what is said of one that fails."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,14 @@ def test_the_systems_error_about_a_file_is_not_the_plugins_fault(check: Check, p
     assert found.startswith(f"error: {'a' * 300}: File name too long (move it away")
 
 
+def test_the_fault_of_a_component_that_rules_meet_is_not_theirs(check: Check, plugins: Any, everything: Any) -> None:
+    def rule(config: Any) -> Any:
+        raise PluginError("store mine:box 1 names no planner", hint="tell its author")
+
+    (found,) = check(catalog=plugins(everything=everything, faulty=Faulty(rule)))
+    assert found == "error: store mine:box 1 names no planner (tell its author)"
+
+
 def test_the_rules_of_a_plugin_that_is_not_used_are_not_asked(check: Check, plugins: Any, everything: Any) -> None:
     def rule(config: Any) -> list[Problem]:
         return [Problem("asked", "seed")]
@@ -171,3 +180,32 @@ def test_two_callbacks_that_decide_the_batch_are_refused(check: Check, plugins: 
 
     (said,) = check("callbacks=[one, two]", catalog=plugins(everything=everything, two=Two()))
     assert "error: callbacks: one and two each decide the batch (keep one of them)" in said
+
+
+class Telling:
+    """A callback whose planner does what `tells` does."""
+
+    tells: Callable[..., Any]
+
+    @hookimpl
+    def neox_callbacks(self) -> list[Component]:
+        return [Component("telling", "nowhere.at_all:Made", planner=f"{__name__}:Telling.tells")]
+
+
+@pytest.mark.parametrize(
+    ("tells", "said"),
+    [
+        (lambda *about: 3, "TypeError: it gives 3 in place of BatchPlan"),
+        (lambda: None, "TypeError: .*takes 0 positional arguments but 3 were given"),
+        (lambda *about: {}["a\x1b[2J"], r"KeyError: 'a\\x1b\[2J' \([a-z_.]*test_rules_of_plugins, line \d+\)"),
+        (lambda *about: sys.exit(0), "SystemExit: 0"),
+    ],
+)
+def test_whatever_a_planner_does_names_it(
+    check: Check, plugins: Any, everything: Any, monkeypatch: pytest.MonkeyPatch, tells: Any, said: str
+) -> None:
+    monkeypatch.setattr(Telling, "tells", staticmethod(tells), raising=False)
+    with pytest.raises(PluginError, match=rf"^the planner of callback telling:telling unknown failed: {said}"):
+        check("callbacks=[telling]", catalog=plugins(everything=everything, telling=Telling()))
+    monkeypatch.setattr(Telling, "tells", staticmethod(lambda *about: None))
+    assert check("callbacks=[telling]", catalog=plugins(everything=everything, telling=Telling())) == []
