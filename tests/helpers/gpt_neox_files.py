@@ -1,8 +1,9 @@
 """Writes folders as GPT-NeoX does, from tensors whose parts are known by name.
 
 The layout follows GPT-NeoX (`megatron/model/transformer.py`, `megatron/checkpointing.py` of ea7aefd8) and DeepSpeed's
-`state_dict` of each optimizer: `stage_1_and_2.py`, `bf16_optimizer.py` and `fused_optimizer.py` of 0.16.5, and for
-GPT-NeoX 1 `stage1.py` of DeeperSpeed 0.3.15 (eb7f5cff).
+`state_dict` of each optimizer: `stage_1_and_2.py`, `bf16_optimizer.py` and `fused_optimizer.py` of 0.16.5, with what
+0.7.0 (5fe9d610), 0.7.7 (2076bf23), 0.10.3 (04a6fedf) and 0.12.6 (c00388a2) write else, and for GPT-NeoX 1 `stage1.py`
+of DeeperSpeed 0.3.15 (eb7f5cff).
 """
 
 import json
@@ -33,6 +34,7 @@ class Run:
 
     cut: the number of GPT-NeoX's layer with which the second of two stages begins. rows: each tensor rank has a part
     of the inputs of the head, as GPT-NeoX 1 has by default. spread: of numbers around 0; 0: they are small and above 0.
+    elastic: with ZeRO's `elastic_checkpoint`, whose states have no padding.
     """
 
     form: str = "zero"
@@ -53,6 +55,7 @@ class Run:
     cut: int = 3
     rows: bool = False
     older_names: bool = False
+    elastic: bool = False
     spread: float = 0.0
     config: dict[str, Any] = field(factory=dict)
 
@@ -296,7 +299,11 @@ def _write_rank(
         if run.form == "stage1":
             zero["param_shapes"] = OrderedDict((spelled[name], held["master"][name].shape) for name in names)
         prefix = "bf16_" if run.precision == "bf16" else ""
-        state["loss_scaler"] = DynamicLossScaler()
+        state |= {"loss_scaler": DynamicLossScaler(), "dynamic_loss_scale": True, "overflow": False, "clip_grad": 0.0}
+        if run.form == "zero" and version != "0.7.0":
+            state["param_slice_mappings"] = [
+                OrderedDict((spelled[name], Fragment()) for name in group) for group in groups
+            ]
         path = step / f"{prefix}zero_pp_rank_{data}_mp_rank_{rank:02d}_optim_states.pt"
         torch.save(zero, path, pickle_module=SimpleNamespace(__name__="", Pickler=ForeignPickler))
 
@@ -330,10 +337,14 @@ def _zero(run: Run, flat: dict[str, list[Tensor]], data: int) -> dict[str, Any]:
         first, last = share * data, share * (data + 1)
         masters.append(flat["master"][group][first : min(last, size)].clone().requires_grad_())
         padded = {kind: torch.cat((flat[kind][group], torch.zeros(share * run.data - size))) for kind in KINDS[1:]}
-        mine = {kind: each[first:last].clone() for kind, each in padded.items()}
+        mine = {kind: each[first : min(last, size) if run.elastic else last].clone() for kind, each in padded.items()}
         states[group] = _called(run, mine)
-    base = {"state": states, "param_groups": [{"step": 0, "params": [0]}, {"step": 0, "params": [1]}]}
-    return {"single_partition_of_fp32_groups": masters, "base_optimizer_state": base}
+    base: Any = {"state": states, "param_groups": [{"step": 0, "params": [0]}, {"step": 0, "params": [1]}]}
+    found = {"single_partition_of_fp32_groups": masters, "base_optimizer_state": base, "zero_stage": ZeroStageEnum()}
+    if run.elastic:  # Apex's Adam counts in its groups, which are not stored
+        lean = [{name: each for name, each in state.items() if name != "step"} for state in states.values()]
+        found |= {"base_optimizer_state": lean, "base_optimizer_state_step": 5}
+    return found
 
 
 def _stage1(run: Run, flat: dict[str, list[Tensor]], data: int, interval: int = 1024) -> dict[str, Any]:
@@ -368,12 +379,33 @@ class DynamicLossScaler:
         vars(self).update(cur_scale=1024.0, cur_iter=7, last_overflow_iter=3, cur_hysteresis=2, dynamic=True)
 
 
+class Fragment:
+    """Stands for DeepSpeed's fragment_address: where a parameter lies in a flat vector."""
+
+    def __init__(self) -> None:
+        vars(self).update(numel=1, start=0)
+
+
+class ZeroStageEnum:
+    """Stands for DeepSpeed's class of this name."""
+
+    def __reduce__(self) -> Any:
+        return ZeroStageEnum, (1,)
+
+
+FOREIGN = {
+    DynamicLossScaler: b"cdeepspeed.runtime.fp16.loss_scaler\nDynamicLossScaler\n",
+    Fragment: b"cdeepspeed.utils.tensor_fragment\nfragment_address\n",
+    ZeroStageEnum: b"cdeepspeed.runtime.zero.config\nZeroStageEnum\n",
+}
+
+
 class ForeignPickler(pickle._Pickler):  # type: ignore[name-defined]  # the one in Python, whose names can be changed
-    """Names DeepSpeed's class, which need not be there."""
+    """Names DeepSpeed's classes, which need not be there."""
 
     def save_global(self, obj: Any, name: str | None = None) -> None:
-        if obj is DynamicLossScaler:
-            self.write(b"cdeepspeed.runtime.fp16.loss_scaler\nDynamicLossScaler\n")
+        if isinstance(obj, type) and obj in FOREIGN:
+            self.write(FOREIGN[obj])
             self.memoize(obj)
         else:
             super().save_global(obj, name)

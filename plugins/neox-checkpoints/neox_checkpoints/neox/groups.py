@@ -183,7 +183,7 @@ def _of_zero(zero: Sequence[tuple[Path, Any]]) -> Contents:
         for where, state in _interleaved(based):
             _sort_in(where, state, parts[-1], numbers[-1])
         for _, state in states:
-            _add_steps(state["base_optimizer_state"], group, numbers[-1])
+            _add_steps(state["base_optimizer_state"], group, numbers[-1], state.get("base_optimizer_state_step", 0))
     return Contents(parts, numbers, whole=False)
 
 
@@ -238,8 +238,11 @@ def _sort_in(
             numbers[str(name)] = max(numbers.get(str(name), 0.0), float(value))
 
 
-def _add_steps(base: Any, group: int, numbers: dict[str, float]) -> None:
-    """Apex counts steps in its groups; DeepSpeed's own Adam counts right for the last parameter of a group only."""
-    counted = base["param_groups"][group].get("step", 0) if isinstance(base, Mapping) else 0
+def _add_steps(base: Any, group: int, numbers: dict[str, float], elastic: Any = 0) -> None:
+    """Apex counts steps in its groups; DeepSpeed's own Adam counts right for the last parameter of a group only.
+
+    elastic: the count of all groups, which DeepSpeed from 0.11 on keeps beside states without padding.
+    """
+    counted = base["param_groups"][group].get("step", 0) if isinstance(base, Mapping) else elastic
     if isinstance(counted, (int, float, Tensor)) and float(counted) > 0:
         numbers["step"] = max(numbers.get("step", 0.0), float(counted))
