@@ -20,7 +20,7 @@ from neox_core.interpreter import python
 STOPPED = 130
 SAID = 12
 """Number of lines of output that are kept of a failed trial."""
-# A trial does not save, load or evaluate, and writes only its metrics.
+# A trial does not save, load or evaluate, is not started again, and writes only its metrics.
 WITHOUT = (
     "save",
     "save_interval",
@@ -28,6 +28,7 @@ WITHOUT = (
     "keep_last_n_checkpoints",
     "load",
     "finetune",
+    "max_restarts",
     "sample_prompt",
     "tensorboard",
     "tensorboard_dir",

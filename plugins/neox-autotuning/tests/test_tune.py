@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from neox_author.testing import build, load_only
+from neox_autotuning.settings import AutotuningBlock
 from neox_autotuning.space import Trial
 from neox_autotuning.trial import Bench, SearchStoppedError
 from neox_autotuning.tune import space_of, tune
@@ -105,6 +107,17 @@ def test_without_folders_in_the_config_results_lie_with_the_run(
     with pytest.raises(SystemExit, match="130"):
         tune.callback((config,), (), False)  # type: ignore[misc]  # click types it as perhaps missing
     assert (asked[0].folder, asked[0].notes) == (tmp_path / "results", tmp_path / "checkpoints" / "autotuning_exps")
+
+
+def test_a_trial_is_not_started_again(tmp_path: Path, config: Path) -> None:
+    pytest.importorskip("neox_elasticity")
+    sets = ["max-restarts=2", "optimizer.type=Adam"]
+    modern = modernise(load([config], sets), load_plugins().registry)
+    bench = Bench([config], sets, frozenset(modern.values), AutotuningBlock(), tmp_path, tmp_path)
+    words = bench.command(Trial("baseline", 0, 2, {}), tmp_path)
+    told = [value for flag, value in pairwise(words) if flag == "--set"]
+    config_of_trial = prepare_run([config], told).config
+    assert config_of_trial.value("max-restarts") is None
 
 
 def neox(*argv: str) -> "subprocess.CompletedProcess[str]":

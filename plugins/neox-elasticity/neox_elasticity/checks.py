@@ -5,7 +5,9 @@ from typing import Any
 
 from neox_core.api import Problem
 from neox_core.config.problem import MisfitError
+from neox_core.errors import NeoxError
 from neox_elasticity.batch import BLOCK, faults, in_words, plan_batch
+from neox_elasticity.listed import FILTERS, all_hosts, whole_hosts
 from neox_elasticity.settings import ElasticityBlock
 from neox_elasticity.starts import is_one_of_several
 
@@ -44,14 +46,14 @@ def restarts_can_be_made(config: Any, block: ElasticityBlock) -> Iterator[Proble
         yield config.problem("is required by max-restarts", "save", "runs continue from their checkpoints")
     if is_one_of_several():
         return
-    for key in ("include", "exclude", *(("num_nodes", "num_gpus") if block.enabled else ())):
-        if config.value(key) not in ("", -1):
-            hint = (
-                "remove it"
-                if block.enabled
-                else "write the hosts into the hostfile in the order of use, and `num-nodes`"
-            )
-            yield config.problem("contradicts max-restarts, which chooses among the hosts", key, hint)
+    if block.enabled:
+        for key in (each for each, default in FILTERS.items() if config.value(each) != default):
+            yield config.problem("contradicts max-restarts, which chooses among the slots", key, "remove it")
+        return
+    try:
+        yield from whole_hosts(config, all_hosts(config))[1]
+    except NeoxError:  # of the hostfile, which the core reports
+        return
 
 
 def batch_is_elastic(config: Any, block: ElasticityBlock) -> Iterator[Problem]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -11,27 +10,22 @@ import click
 
 from neox_core.cli.notes import SETS
 from neox_core.config.dialects import modernise
-from neox_core.config.problem import MisfitError, Problem
+from neox_core.config.problem import MisfitError
 from neox_core.config.read.load import load
 from neox_core.config.report import ProblemsError, errors
 from neox_core.config.schema.structure import Config, structure
 from neox_core.errors import ConfigError
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.assemble import run_dir
-from neox_core.plan.cluster import cluster_shape, detect
-from neox_core.plan.hosts import DEFAULT_HOSTFILE
 from neox_elasticity.batch import BLOCK, faults, fitting
-from neox_elasticity.members import Sizes, Slot, WholeHosts
+from neox_elasticity.listed import COUNTS, FILTERS, all_hosts, slots_of, whole_hosts
+from neox_elasticity.members import Sizes, WholeHosts
 from neox_elasticity.record import Record
 from neox_elasticity.settings import ElasticityBlock, ElasticitySettings
-from neox_elasticity.supervise import Elastic, Look
+from neox_elasticity.supervise import Elastic
 
-FILTERS = {"include": "", "exclude": "", "num_nodes": -1, "num_gpus": -1}
-"""Keys that choose among the slots, and their defaults."""
 OURS = ("hostfile", "include")
 """Keys that each `neox train` gets from this command."""
-COUNTS = ("num_nodes", "num_gpus")
-"""Which this command reads in their place."""
 
 
 @click.command()
@@ -67,17 +61,15 @@ def elastic_run(
     if settings.elasticity.enabled:
         shape: Sizes | WholeHosts = _sizes(config, settings.elasticity)
     else:
-        counts = COUNTS[:1] if _no_hostfile(config) else COUNTS  # `num_gpus` also says how many this machine has
-        listed, sets = _read(files, _reset(sets, counts)), _reset(sets, COUNTS)
-        shape = _whole_hosts(config, slots_of(listed))
+        listed, sets = all_hosts(config), (*_without(sets, COUNTS), *(f"{key}=-1" for key in COUNTS))
+        shape, found = whole_hosts(config, listed)
+        if found:
+            raise ProblemsError(found)
+        slots_of(config)()  # raises what the core has against the counts
     words = [*map(str, files), *(word for one in _without(sets, OURS) for word in ("--set", one))]
     words += ["--run-dir", str(folder)]
     least_s = settings.elasticity.min_time * 60.0
     return Elastic(words, slots_of(listed), shape, least_s, Record(folder), settings.max_restarts, name, resume)
-
-
-def _reset(sets: Iterable[str], keys: Collection[str]) -> tuple[str, ...]:
-    return (*_without(sets, keys), *(f"{key}=-1" for key in keys))
 
 
 def _without(sets: Iterable[str], keys: Collection[str]) -> list[str]:
@@ -96,49 +88,6 @@ def _sizes(config: Config, block: ElasticityBlock) -> Sizes:
         raise _refused(config, misfit.message, misfit.key, misfit.hint) from None
     each = config.value("model_parallel_size") * max(1, config.value("pipe_parallel_size"))
     return Sizes([count * each for count in copies])
-
-
-def _whole_hosts(config: Config, look: Look) -> WholeHosts:
-    """As many hosts as the config asks for, with as many slots each; all others of the hostfile are spare."""
-    for key in ("include", "exclude"):
-        if config.value(key):
-            hint = "write the hosts into the hostfile in the order of use, and `num-nodes`"
-            raise _refused(config, "contradicts max-restarts, which chooses among the hosts", key, hint)
-    slots = Counter(host for host, _ in look()[1])
-    count, each = config.value("num_nodes"), config.value("num_gpus")
-    if count > len(slots):
-        raise _refused(config, f"must be -1, or from 1 to {len(slots)}, the number of hosts", "num_nodes", "")
-    if each < 1 and len(set(slots.values())) > 1:
-        raise _refused(config, "is required where the hosts have different numbers of slots", "num_gpus", "set it")
-    if 0 < count < len(slots) and config.value("master_addr") is not None:
-        raise _refused(config, "is the address of one host, which a spare host may replace", "master_addr", "remove it")
-    return WholeHosts(count if count > 0 else len(slots), each if each > 0 else min(slots.values()))
-
-
-def slots_of(config: Config) -> Look:
-    """What looks at the hostfile of a config: what changes when it is written, and its slots."""
-    path, machine = Path(config.value("hostfile")), detect()
-    without = _no_hostfile(config)
-
-    def look() -> tuple[object, tuple[Slot, ...]]:
-        try:
-            found = None if without else path.stat()
-        except OSError as error:
-            hint = "write lines such as: worker-0 slots=4"
-            raise ConfigError(f"cannot read the hostfile {path}: {error.strerror}", hint=hint) from error
-        problems: list[Problem] = []
-        shape = cluster_shape(config, machine, problems)
-        if errors(problems):
-            raise ProblemsError(problems)
-        slots = tuple((host.name, slot) for host in shape.hosts for slot in host.devices)
-        return (found.st_mtime_ns, found.st_size, found.st_ino) if found else "no hostfile", slots
-
-    return look
-
-
-def _no_hostfile(config: Config) -> bool:
-    """Whether the hosts are this machine, or those of an allocation."""
-    return config.value("hostfile") == DEFAULT_HOSTFILE and not Path(DEFAULT_HOSTFILE).exists()
 
 
 def _read(files: Iterable[Path], sets: Iterable[str]) -> Config:

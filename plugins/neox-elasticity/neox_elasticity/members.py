@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from attrs import frozen
 
 Slot = tuple[str, int]
 """A host, and the number of one of its slots."""
+Look = Callable[[], tuple[object, tuple[Slot, ...]]]
+"""Returns what changes when the hostfile is written, and its slots. Raises NeoxError where it has faults."""
 
 
 @frozen

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -22,7 +22,7 @@ from neox_core.errors import NeoxError, RankError
 from neox_core.files import replacing
 from neox_core.interpreter import python
 from neox_core.terminal import echo
-from neox_elasticity.members import Sizes, Slot, Team, WholeHosts, change, lost_slots, restarts_help
+from neox_elasticity.members import Look, Sizes, Slot, Team, WholeHosts, change, lost_slots, restarts_help
 from neox_elasticity.record import Record, read_failure
 from neox_elasticity.starts import STARTED
 
@@ -32,9 +32,6 @@ SETTLE_S = 1.0
 """How long a hostfile has to stay as it is before it counts, since an editor or a script may write it in pieces."""
 HOSTS = "elastic.hosts"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-Look = Callable[[], tuple[object, tuple[Slot, ...]]]
-"""Returns what changes when the hostfile is written, and its slots. Raises NeoxError where it has faults."""
 
 
 @define(eq=False)

@@ -34,6 +34,7 @@ elasticity: {enabled: true, max_train_batch_size: 30, micro_batch_sizes: [2, 3]}
 
 
 ALONE = ("elasticity.enabled=false", "train_batch_size=4")
+SPARE = ("launcher=pdsh", "hostfile=hosts", "num_nodes=1")
 
 
 def resolve(tmp_path: Path, *sets: str) -> Resolved:
@@ -68,11 +69,27 @@ def test_the_batch_of_the_block_takes_the_place_of_the_batch_keys(tmp_path: Path
         (("save=there",), "num_gpus: contradicts max-restarts"),
         (("save=there", "num_gpus=-1", "include=localhost:0"), "include: contradicts max-restarts"),
         (("save=there", *ALONE, "exclude=localhost:0"), "exclude: contradicts max-restarts"),
+        (("save=there", *ALONE, *SPARE, "num_gpus=1", "master_addr=one"), "master_addr: .* a spare host may replace"),
+        (("save=there", *ALONE, *SPARE, "num_gpus=-1"), "num_gpus: is required where the hosts have different"),
+        (("save=there", *ALONE, *SPARE, "num_gpus=1", "num_nodes=3"), "num_nodes: must be -1, or from 1 to 2"),
     ],
 )
 def test_a_run_that_could_not_start_again_is_refused(tmp_path: Path, sets: tuple[str, ...], says: str) -> None:
+    (tmp_path / "hosts").write_text("one slots=2\ntwo slots=1\n")
+    sets = tuple(each.replace("hostfile=", f"hostfile={tmp_path}/") for each in sets)
     with pytest.raises(ProblemsError, match=says):
         resolve(tmp_path, "max-restarts=1", *sets)
+
+
+@pytest.mark.parametrize("sets", [("num_gpus=1",), ("num_gpus=-1",), ("num_gpus=2", "num_nodes=2", "master_addr=one")])
+def test_a_spare_host_needs_no_more_than_the_others(tmp_path: Path, sets: tuple[str, ...]) -> None:
+    (tmp_path / "hosts").write_text("one slots=2\ntwo slots=2\n")
+    places = (f"data-path={tmp_path}/none", f"hostfile={tmp_path}/hosts")
+    keys = {each.partition("=")[0]: each for each in (*ALONE, *SPARE, *places, *sets)}
+    resolved = resolve(tmp_path, "max-restarts=1", "save=there", *keys.values())
+    (start,) = starts(resolved.config, resolved.plan, [tmp_path / "run.yml"], [*keys.values()], None)
+    assert start.__self__.shape.count == (2 if "num_nodes=2" in sets else 1)  # type: ignore[attr-defined]
+    assert len(start.__self__.look()[1]) == 4  # type: ignore[attr-defined]
 
 
 def test_a_start_among_several_has_the_slots_that_were_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
