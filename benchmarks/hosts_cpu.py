@@ -50,6 +50,7 @@ class Agent:
             folder,
             60,
             failed=lambda: bool(fails.value) and node == count - 1,
+            over=lambda: False,
             ask=lambda: self.mark(1),
             end=lambda: self.mark(2),
         )

@@ -95,8 +95,16 @@ class Agent(LocalElasticAgent):
 
     def failed(self) -> bool:
         """Also while the others are being ended, which may take SHUTDOWN_S."""
+        return any(code not in (None, 0) for code in self._codes())
+
+    def over(self) -> bool:
+        """Whether all of its ranks have ended well."""
+        codes = self._codes()
+        return bool(codes) and not any(code != 0 for code in codes)
+
+    def _codes(self) -> list[int | None]:
         running = getattr(self._pcontext, "subprocess_handlers", None) or {}
-        return any(each.proc.returncode not in (None, 0) for each in running.values())
+        return [each.proc.returncode for each in running.values()]
 
     def ranks(self) -> list[Rank]:
         """Those that were started."""
@@ -167,6 +175,7 @@ def _as_one_of_several(agent: Agent, meeting: Meeting, run_dir: Path, plan: RunP
         run_dir,
         settings_of(plan).host_timeout,
         failed=agent.failed,
+        over=agent.over,
         ask=partial(os.kill, os.getpid(), signal.SIGTERM),
         end=lambda: ending.begin(report),
     )

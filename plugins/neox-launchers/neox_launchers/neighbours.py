@@ -25,7 +25,8 @@ class Neighbours:
     """Beats, failures and requests to stop, by the store of the first host.
 
     * meeting: the store, once the hosts have met.
-    * failed: whether a rank of this host has failed.
+    * failed, over: whether a rank of this host has failed; whether all of them have ended well, as those of the first
+      host have, which is then the first to leave.
     * ask, end: ask the ranks of this host to stop; end them, since another host has failed.
     * asked, lost, order: the user's request has arrived; hosts that are silent, by number, and for how many seconds;
       the place of this host among those that failed.
@@ -40,6 +41,7 @@ class Neighbours:
     run_dir: Path
     timeout_s: float
     failed: Callable[[], bool]
+    over: Callable[[], bool]
     ask: Callable[[], None]
     end: Callable[[], None]
     lost: dict[int, float] = field(factory=dict)
@@ -125,7 +127,7 @@ class Neighbours:
             silent = {each: now - at for each, at in self._heard.items() if now - at > self.timeout_s}
             if self.broken and not closed_at:
                 closed_at = now
-            if self.broken and now - closed_at > CLOSING_S:
+            if self.broken and now - closed_at > CLOSING_S and not self.over():
                 silent = {0: now - self._heard.get(0, now)}
             if silent:
                 self.lost = silent

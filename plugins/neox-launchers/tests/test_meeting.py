@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from clusters import free_ports
 from neox_launchers.meeting import Meeting, StoppedError, loopback
+from neox_launchers.neighbours import Neighbours
 
 from neox_core.errors import RankError
 
@@ -146,6 +147,29 @@ found = Meeting(["h0", "h1", "h2"], 0, "127.0.0.1", int(sys.argv[1]), "mine", 60
 threading.Timer(0.5, print, ("up",), {"flush": True}).start()
 found.next_rendezvous()
 """
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_first_host_that_leaves_is_lost_unless_all_ranks_have_ended_well(port, over, monkeypatch, tmp_path):
+    monkeypatch.setattr("neox_launchers.neighbours.CLOSING_S", 0.5)
+    hosts, ended = ["h0", "h1"], threading.Event()
+    code = FIRST.replace('"h1", "h2"', '"h1"').replace("found.next", "threading.Timer(9, print).start(); found.next")
+    first = subprocess.Popen([sys.executable, "-c", code, str(port)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    found = Meeting(hosts, 1, "127.0.0.1", port, "mine", 60, threading.Event())
+    found.next_rendezvous()
+    words = {"failed": lambda: False, "over": lambda: over, "ask": lambda: None, "end": ended.set}
+    here = Neighbours(lambda: found.store, 1, hosts, tmp_path, 60, **words)
+    here.start()
+    time.sleep(1)
+    first.kill()
+    first.communicate()
+    deadline = time.monotonic() + 20
+    while not here.broken and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert here.broken
+    assert ended.wait(2 if over else 20) is not over
+    assert set(here.lost) == (set() if over else {0})
+    here.finish()
 
 
 def test_many_hosts_look_less_often(port):
