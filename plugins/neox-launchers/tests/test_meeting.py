@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parent))
 
-from clusters import free_ports
+from clusters import can_have_hosts, free_ports
 from neox_launchers.meeting import Meeting, StoppedError, loopback
 from neox_launchers.neighbours import Neighbours
 
@@ -170,6 +170,39 @@ def test_a_first_host_that_leaves_is_lost_unless_all_ranks_have_ended_well(port,
     assert ended.wait(2 if over else 20) is not over
     assert set(here.lost) == (set() if over else {0})
     here.finish()
+
+
+@pytest.mark.skipif(not can_have_hosts(), reason="needs root and network namespaces")
+def test_the_store_asks_no_dns_for_the_names_of_those_who_connect(tmp_path):
+    (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.1\n")
+    inside = (
+        f"ip link set lo up && mount --bind {tmp_path}/resolv.conf /etc/resolv.conf && exec {sys.executable} -c '{DNS}'"
+    )
+    done = subprocess.run(["unshare", "-n", "-m", "sh", "-c", inside], capture_output=True, text=True, check=False)
+    before, after = map(int, done.stdout.split())
+    assert after == before, done.stderr
+
+
+DNS = """
+import socket, threading, time
+from neox_launchers.meeting import Meeting
+asked, server = [], socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("127.0.0.1", 53))
+
+def answer():  # that there is no such name
+    while True:
+        question, whose = server.recvfrom(512)
+        asked.append(question)
+        server.sendto(question[:2] + bytes([129, 131]) + question[4:], whose)
+
+threading.Thread(target=answer, daemon=True).start()
+found = Meeting(["h0", "h1"], 0, "127.0.0.1", 29500, "mine", 60, threading.Event())
+store = found._open(time.monotonic() + 60)
+before = len(asked)
+kept = [socket.create_connection(("127.0.0.1", 29500)) for _ in range(20)]
+time.sleep(2)
+print(before, len(asked))
+"""
 
 
 def test_many_hosts_look_less_often(port):
