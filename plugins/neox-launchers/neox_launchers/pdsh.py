@@ -13,6 +13,8 @@ from neox_launchers.settings import HostSettings
 
 FAN_OUT = 16_384
 """Hosts that pdsh talks to at a time; its own 32 would leave the others waiting for the first to end."""
+HOSTS_OF_A_WORD = 400
+"""A word of a command line has at most 128 KiB, and a name 253 bytes."""
 OPTIONS = ("-S", "-N", "-b", "-R", "ssh", "-f", str(FAN_OUT))
 
 
@@ -20,7 +22,9 @@ def pdsh(plan: RunPlan, run_file: Path, settings: HostSettings) -> LaunchCommand
     """The plan's ranks on its hosts; on a single host that is this machine, as `local` does it."""
     name = login(plan).get("-l")
     user = ("-l", name) if name else ()  # else pdsh tells ssh the user's name here
-    over_ssh = settings.command("pdsh", *OPTIONS, *user, "-w", ",".join(names(plan)))
+    hosts, most = names(plan), HOSTS_OF_A_WORD
+    groups = (",".join(hosts[first : first + most]) for first in range(0, len(hosts), most))
+    over_ssh = settings.command("pdsh", *OPTIONS, *user, *(word for group in groups for word in ("-w", group)))
 
     def start(agent: Words, env: Mapping[str, str]) -> Words:
         return (*over_ssh, *remote(agent, env, str(Path.cwd())), "%n")

@@ -18,7 +18,7 @@ from neox_launchers.pdsh import remote
 from neox_launchers.settings import HostSettings
 
 from neox_core.errors import ConfigError, UsageError
-from neox_core.plan.runfile import write_runfile
+from neox_core.plan.runfile import Host, write_runfile
 
 
 def test_listing_is_light_and_the_contract_is_kept(tmp_path):
@@ -42,6 +42,15 @@ def test_mpirun_starts_one_agent_a_host_with_the_environment(tmp_path, monkeypat
     assert mpirun[-1] == "mpi"
     alone = check_launcher(load_only("neox-launchers"), "openmpi", example_plan(tmp_path, ranks=[2]))
     assert "mpirun" not in alone.argv
+
+
+def test_the_names_of_many_hosts_fit_on_the_command_line_of_pdsh(tmp_path):
+    plan = example_plan(tmp_path, ranks=[1])
+    hosts = tuple(Host(f"{number:04d}{'x' * 249}", 1) for number in range(1000))
+    plan = evolve(plan, cluster=evolve(plan.cluster, hosts=hosts))
+    argv = check_launcher(load_only("neox-launchers"), "pdsh", plan).argv
+    assert ",".join(word for mark, word in pairwise(argv) if mark == "-w") == ",".join(host.name for host in hosts)
+    subprocess.run(["true", *argv], check=True)  # one word of all would be refused here
 
 
 @pytest.mark.parametrize("launcher", ["mvapich", "mpich", "impi"])
