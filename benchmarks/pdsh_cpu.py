@@ -48,7 +48,7 @@ def own_memory(pid: int) -> float:
 
 def start(count: int, env: dict[str, str]) -> dict[tuple[str, str], float]:
     hosts = ",".join(f"127.1.{each // 250}.{each % 250 + 1}" for each in range(count))
-    waits = FEWEST_S + count // 8
+    waits = FEWEST_S + count // 20
     before, began, lines, memory = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic(), 0, 0.0
     words = ["pdsh", *OPTIONS, "-w", hosts, f"echo here; exec sleep {waits}"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, env={**os.environ, **env}) as running:

@@ -23,8 +23,10 @@ _OF_A_HOST = re.compile(
 )
 """What the programs themselves say of a host: that it cannot be reached, or that its agent did not end well."""
 OF_SSH = ("ssh", "start")
-_NOISE = re.compile(r"Warning: Permanently added |\[W\d+ ")
-"""What ssh says of a host that it has not met before, and torch of a name that it cannot find."""
+_NOISE = re.compile(
+    r"Warning: Permanently added |\[[WE]\d+ |Exception raised from |frame #\d+: |<omitting python frames>|\s*$"
+)
+"""What ssh says of a host that it has not met before, and torch of a name or a connection, with calls inside of it."""
 _OF_AN_AGENT = re.compile(rf"{MARK} (?P<what>\w+) ?(?P<words>.*)")
 KEPT_LINES = 10
 TELL_S = 10.0

@@ -65,7 +65,8 @@ def judge(plan: RunPlan, run_dir: Path, log_dir: Path, code: int, listener: List
         return blame(hosts.index(gone), message, mistake=True)
     if listener.asked_at is not None or any(each.asked for each in reports.values()):
         return blame(None, "was asked to stop before the hosts had met", asked=True)
-    said = "; ".join(filter(None, (overdue, *listener.reasons())))
+    reasons = listener.reasons()
+    said = "; ".join(filter(None, (*reasons, overdue) if lost else (overdue, *reasons)))
     return blame(hosts.index(lost) if lost in hosts else None, f"host {lost}: {said}" if lost else said, mistake=True)
 
 

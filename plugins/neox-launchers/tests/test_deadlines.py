@@ -1,6 +1,7 @@
 """The command that starts the agents: how long it may take, and that it ends whatever it does."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -61,6 +62,15 @@ def test_a_command_that_ends_by_nothing_is_killed_after_the_first_failure(tmp_pa
     assert failure["message"].startswith("host host1: its agent ended without a report")
     assert failure["hint"].startswith("processes may still run on localhost, host1; ")
     assert failure["rank"] == 2
+
+
+def test_the_cause_is_told_before_what_followed_from_it(tmp_path):
+    of_torch = ("[E1 TCPStore.cpp:328] [c10d]", "", *(f"frame #{each}: <unknown function>" for each in range(12)))
+    ended = "pdsh@here: localhost: ssh exited with exit code 2"
+    said = ("neox-host here 0", "error: port 1 is taken", *of_torch, "<omitting python frames>", ended)
+    code, failure, _ = end(start(tmp_path, *said, meet_timeout=600), tmp_path)
+    assert code == 1
+    assert re.fullmatch(r"host localhost: port 1 is taken; \S+ did not end within 2 s", failure["message"])
 
 
 def test_hosts_whose_agents_never_start_are_named(tmp_path):
