@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from neox_core.contracts.host import LaunchCommand
@@ -17,6 +17,8 @@ from neox_launchers.local import is_here, local, logs
 from neox_launchers.settings import HostSettings
 
 Words = tuple[str, ...]
+MOST_NAMES = 20
+"""In a message."""
 
 
 def one_each(
@@ -46,6 +48,12 @@ def one_each(
 def names(plan: RunPlan) -> list[str]:
     """Of the hosts, without the user and the port of a hostfile."""
     return [name_of(host.name) for host in plan.cluster.hosts]
+
+
+def some(hosts: Sequence[str]) -> str:
+    """Their names, of many the first ones."""
+    more = len(hosts) - MOST_NAMES
+    return ", ".join(hosts[:MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def login(plan: RunPlan) -> dict[str, str]:

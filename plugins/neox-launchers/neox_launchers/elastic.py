@@ -37,7 +37,7 @@ from neox_core.files import allow_many_files
 from neox_core.heartbeat import VARIABLE, Heartbeats
 from neox_core.interpreter import python
 from neox_core.plan.runfile import DIGEST, ClusterPlan, RunPlan, read_runfile
-from neox_launchers.agents import names, settings_of
+from neox_launchers.agents import names, settings_of, some
 from neox_launchers.contents import contents
 from neox_launchers.environment import visible_devices
 from neox_launchers.failure import (
@@ -210,7 +210,7 @@ def _number(by: str, hosts: list[str]) -> int:
         name = os.environ.get("SLURMD_NODENAME", socket.gethostname())
         if name not in hosts:
             raise UsageError(
-                f"Slurm has started an agent on {name}, and the hosts of the plan are {', '.join(hosts)}",
+                f"Slurm has started an agent on {name}, and the hosts of the plan are {some(hosts)}",
                 hint="write the hostfile with the names that `scontrol show hostnames` prints",
             )
         return hosts.index(name)

@@ -10,6 +10,7 @@ from typing import IO
 from attrs import define, field
 
 from neox_core.terminal import echo
+from neox_launchers.agents import some
 from neox_launchers.failure import FAILED, MARK, STOP, read_reports, write_whole
 from neox_launchers.settings import LauncherSettings
 
@@ -113,7 +114,7 @@ class Listener:
             if self._ended_at is None and len(over) == len(self.hosts):
                 self._ended_at = now
         if not self.met and self.failed_at is None and now > self._began + TELL_S:
-            waiting = self._waiting or f"{', '.join(self.missing())} of {len(self.hosts)} hosts"
+            waiting = self._waiting or f"{some(self.missing())} of {len(self.hosts)} hosts"
             if waiting != self._shown and (self._waiting or self.missing()):
                 self._shown = waiting
                 echo(f"waiting for {waiting}", err=True)
@@ -123,6 +124,6 @@ class Listener:
         if self._ended_at is not None and now > self._ended_at + LEFT_S:
             return f"{self.program} did not end within {LEFT_S:.0f} s of the hosts"
         if not self.met and now > self._began + limits.meet_timeout + limits.end_timeout:
-            who = ", ".join(self.missing()) or self._waiting
+            who = some(self.missing()) or self._waiting
             return f"{who}: no agent has started within {limits.meet_timeout} s" if who else "the hosts did not meet"
         return ""

@@ -19,6 +19,7 @@ from torch.distributed import DistError, PrefixStore, Store, TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 from neox_core.errors import RankError, UsageError
+from neox_launchers.agents import some
 from neox_launchers.contents import NOT_INSTALLED
 from neox_launchers.failure import SECRET, say_to_first
 
@@ -135,7 +136,7 @@ class Meeting(RendezvousHandler):
                 raise
 
     def _names(self, nodes: Iterable[int]) -> str:
-        return ", ".join(self.hosts[each] for each in nodes)
+        return some([self.hosts[each] for each in nodes])
 
     def _pause(self, file_s: float = FILE_S) -> None:
         if self._is_asked(file_s) or self.stop.wait(LOOK_S):

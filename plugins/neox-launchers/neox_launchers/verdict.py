@@ -10,7 +10,7 @@ from typing import Any
 
 from neox_core.errors import RankError
 from neox_core.plan.runfile import RunPlan
-from neox_launchers.agents import names
+from neox_launchers.agents import names, some
 from neox_launchers.failure import SHUTDOWN_S, HostReport, first_failure, read_reports, write_failure, write_whole
 from neox_launchers.listening import Listener
 
@@ -29,7 +29,7 @@ def judge(plan: RunPlan, run_dir: Path, log_dir: Path, code: int, listener: List
     if not exits and code == 0 and not overdue and not any(report.lost for report in reports.values()):
         return 0
     log, left = str(log_dir / "hosts.log"), [name for node, name in enumerate(hosts) if node not in reports]
-    may_run = f"processes may still run on {', '.join(left)}; " if overdue and left else ""
+    may_run = f"processes may still run on {some(left)}; " if overdue and left else ""
 
     def blame(node: int | None, message: str, *, mistake: bool = False, asked: bool = False) -> int:
         failure: dict[str, Any] = {

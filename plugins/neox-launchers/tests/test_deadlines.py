@@ -13,6 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from clusters import plan_for
+from neox_launchers.agents import some
 
 from neox_core.plan.runfile import write_runfile
 
@@ -79,6 +80,11 @@ def test_hosts_whose_agents_never_start_are_named(tmp_path):
     assert "host1: no agent has started within 2 s" in failure["message"]
     token = tmp_path / ".hosts"
     assert (token.stat().st_mode & 0o777, len(token.read_text())) == (0o600, 32)
+
+
+def test_of_many_hosts_that_are_awaited_some_are_named():
+    assert some(["a", "b"]) == "a, b"
+    assert some([f"h{each}" for each in range(8192)]).endswith(", h18, h19 and 8,172 more")
 
 
 def test_sigterm_ends_a_command_whose_hosts_have_not_met(tmp_path):
