@@ -7,7 +7,7 @@ import click
 from attrs import asdict
 
 from neox_author.check import check_plugins
-from neox_author.describe import describe
+from neox_author.describe import as_objects, describe
 from neox_author.kit import results_of
 from neox_author.new import kind_of, write_plugin
 from neox_core.errors import PluginError
@@ -19,11 +19,12 @@ JSON = click.option("--json", "as_json", is_flag=True, help="A JSON object inste
 
 @click.command()
 @click.argument("name")
-def info(name: str) -> None:
+@JSON
+def info(name: str, as_json: bool) -> None:
     """Describe NAME: a component ("Adam"), one plugin's component ("neox-adam:Adam"), a config section or a plugin."""
     catalog = load_plugins()
-    texts = list(describe(catalog, name))
-    if not texts:
+    found = list(as_objects(catalog, name))
+    if not found:
         names = {entry.component.name for entry in catalog.registry.entries()}
         names |= {report.plugin.id for report in catalog.reports}
         near = get_close_matches(name, sorted(names), 1) or [known for known in names if known.lower() == name.lower()]
@@ -32,7 +33,10 @@ def info(name: str) -> None:
             f"nothing is called {name!r}{failed}",
             hint=f"did you mean {near[0]!r}?" if near else "`neox plugins list` shows all there is",
         )
-    echo("\n\n".join(texts))
+    if as_json:
+        echo_json(found)
+    else:
+        echo("\n\n".join(describe(catalog, name)))
 
 
 @click.command()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from textwrap import indent
+from typing import Any
 
 from neox_author.in_words import type_in_words
 from neox_author.ops import Op, installed_ops
@@ -27,6 +28,39 @@ def describe(catalog: Catalog, name: str) -> Iterator[str]:
     report = catalog.report(owner or bare)
     if report is not None and (not owner or report.status != "ok"):
         yield _plugin(catalog, report)
+
+
+def as_objects(catalog: Catalog, name: str) -> Iterator[dict[str, Any]]:
+    """The same for programs: an object for each, whose member `is` says what it is."""
+    owner, _, bare = name.rpartition(":")
+    for entry in catalog.registry.entries():
+        component = entry.component
+        if component.name == bare and owner in ("", entry.plugin.id):
+            about = {"is": entry.kind, "name": component.name, "summary": component.summary, **_from(entry.plugin)}
+            about |= {"target": component.target, "needs": list(component.needs), "missing": list(component.missing())}
+            yield about | {"settings": _settings_as_objects(component.settings)}
+    for plugin, section in catalog.registry.sections:
+        if section.name == bare and owner in ("", plugin.id):
+            about = {"is": "config section", "name": section.name, "summary": section.summary, **_from(plugin)}
+            yield about | {"settings": _settings_as_objects(section.settings)}
+    for op in installed_ops(catalog.registry):
+        if op.name == bare and not owner:
+            yield {"is": "op", "name": op.name, "of": list(op.owners), "reference": op.reference}
+    report = catalog.report(owner or bare)
+    if report is not None and (not owner or report.status != "ok"):
+        about = {"is": "plugin", "name": report.plugin.id, **_from(report.plugin), "status": report.status}
+        about |= {"cause": report.cause, "hint": report.hint}
+        offers = [entry for entry in catalog.registry.entries() if entry.plugin.id == report.plugin.id]
+        yield about | {"offers": [{"kind": entry.kind, "name": entry.component.name} for entry in offers]}
+
+
+def _from(plugin: PluginInfo) -> dict[str, str]:
+    return {"plugin": plugin.id, "version": plugin.version}
+
+
+def _settings_as_objects(settings: type | None) -> list[dict[str, str]]:
+    rows = [] if settings is None else _setting_rows(settings, "_", "")
+    return [dict(zip(("name", "type", "default", "help"), row, strict=True)) for row in rows]
 
 
 def _component(catalog: Catalog, entry: Entry) -> str:

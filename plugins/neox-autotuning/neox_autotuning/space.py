@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
+from math import inf
 from typing import Any
 
 from attrs import field, frozen
@@ -14,6 +15,8 @@ from neox_autotuning.settings import AutotuningBlock
 Sets = Mapping[str, Any]
 Measure = Callable[["Trial"], float | None]
 """A function that runs a trial and returns its metric, larger is better; None where it failed."""
+Expect = Callable[["Trial"], float]
+"""A function that returns what a trial is expected to give: larger is better; the same for all: unknown."""
 
 OTHER_SPELLINGS = ("train_step_batch_size", "batch_size")
 MICRO, STAGE, ACCUMULATION = (
@@ -89,11 +92,22 @@ def micro_batches(space: Space, block: AutotuningBlock) -> list[int]:
     return sizes
 
 
-def search(space: Space, block: AutotuningBlock, measure: Measure) -> tuple[float, Trial] | None:
-    """(metric, trial) of the best of all stages, None where none ran. Calls `measure` once a trial, in turn."""
+def no_idea(trial: Trial) -> float:
+    """The `Expect` of who knows nothing: every trial keeps its place."""
+    return 0.0
+
+
+def search(
+    space: Space, block: AutotuningBlock, measure: Measure, expect: Expect = no_idea
+) -> tuple[float, Trial] | None:
+    """(metric, trial) of the best of all stages, None where none ran. Calls `measure` once a trial, in turn.
+
+    Stages, and micro-batches within them, are tried in the order of what `expect` says of them.
+    """
     best: tuple[float, Trial] | None = None
-    for stage in space.stages:
-        found = _Stage(stage, space, block, measure).search()
+    stages = [_Stage(stage, space, block, measure, expect) for stage in space.stages]
+    for each in sorted(stages, key=_Stage.hope, reverse=True):
+        found = each.search()
         if found is not None and (best is None or found[0] > best[0]):
             best = found
     return best
@@ -102,18 +116,25 @@ def search(space: Space, block: AutotuningBlock, measure: Measure) -> tuple[floa
 class _Stage:
     """The trials of one ZeRO stage."""
 
-    def __init__(self, stage: int, space: Space, block: AutotuningBlock, measure: Measure) -> None:
+    def __init__(self, stage: int, space: Space, block: AutotuningBlock, measure: Measure, expect: Expect) -> None:
         self.stage, self.space, self.block, self.measure = stage, space, block, measure
+        self.expected = {size: expect(_trial(stage, size, {}, space, block)) for size in micro_batches(space, block)}
         self.best: tuple[float, Trial] | None = None
         self.seen: list[tuple[Trial, float | None]] = []
         self.without_progress = 0
 
+    def hope(self) -> float:
+        """What the best of its micro-batches is expected to give."""
+        return max(self.expected.values(), default=-inf)
+
     def search(self) -> tuple[float, Trial] | None:
         """(metric, trial) of the best, None where none ran."""
-        sizes = micro_batches(self.space, self.block)
-        for size in sizes:
-            if self._done() or self._try(size, {}) is None:
-                break  # larger sizes take more memory
+        failed = inf
+        for size in sorted(self.expected, key=self.expected.__getitem__, reverse=True):
+            if self._done():
+                break
+            if size < failed and self._try(size, {}) is None:
+                failed = size  # larger sizes take more memory
         size = self.space.micro_batch // 2
         while self.best is None and size >= 1 and len(self.seen) < self.block.num_tuning_micro_batch_sizes:
             if _fits(size, self.space, self.block) and not self._done():

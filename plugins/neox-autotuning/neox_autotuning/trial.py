@@ -43,7 +43,7 @@ WITHOUT = (
 class Result:
     """The result of a trial. value: its metric, None where it failed. cause: the last output of a failed trial.
 
-    steps: the first and the last measured step.
+    steps: the first and the last measured step. memory_gib: the most that rank 0 took, as a run reports it.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Result:
     steps: tuple[int, int]
     value: float | None
     cause: str = ""
+    memory_gib: float | None = None
 
 
 class SearchStoppedError(Exception):
@@ -117,7 +118,8 @@ class Bench:
     def _judge(self, trial: Trial, folder: Path, code: int) -> Result:
         value = measured(folder / "metrics.jsonl", self.block) if code == 0 else None
         if value is not None:
-            return Result(trial.name, dict(trial.sets), self.block.metric, self._steps, value)
+            taken = _rows(folder / "metrics.jsonl", self.block)[-1].get("memory_gib")
+            return Result(trial.name, dict(trial.sets), self.block.metric, self._steps, value, memory_gib=taken)
         last = (folder / "output.log").read_text(encoding="utf-8", errors="replace").splitlines()[-SAID:]
         cause = "\n".join(last) if code else f"no step from {self.block.start_profile_step} on was measured"
         said = cause or f"exit code {code}"
@@ -129,12 +131,8 @@ def measured(metrics: Path, block: AutotuningBlock) -> float | None:
 
     The median ignores single steps that are slow because of other work on the machine.
     """
-    steps: dict[int, dict[str, float]] = {}
     try:
-        for line in metrics.read_text(encoding="utf-8").splitlines():
-            record = json.loads(line)
-            steps.setdefault(record["step"], {}).update(record)
-        rows = [steps[step] for step in range(block.start_profile_step, block.end_profile_step + 1)]
+        rows = _rows(metrics, block)
         seconds = median(row["step_s"] for row in rows)
         plan = json.loads((metrics.parent / "run.json").read_text(encoding="utf-8"))
         if block.metric == "latency":
@@ -144,6 +142,15 @@ def measured(metrics: Path, block: AutotuningBlock) -> float | None:
         return float(median(row["tflops"] for row in rows) * 1e12)
     except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
         return None
+
+
+def _rows(metrics: Path, block: AutotuningBlock) -> list[dict[str, float]]:
+    """What metrics.jsonl says of each measured step."""
+    steps: dict[int, dict[str, float]] = {}
+    for line in metrics.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        steps.setdefault(record["step"], {}).update(record)
+    return [steps[step] for step in range(block.start_profile_step, block.end_profile_step + 1)]
 
 
 def score(result: Result) -> float | None:

@@ -10,37 +10,54 @@ from typing import Any
 import click
 from ruamel.yaml import YAML
 
+from neox_autotuning.foresight import foresee
 from neox_autotuning.rules import BLOCK
 from neox_autotuning.settings import AutotuningBlock, AutotuningSettings
-from neox_autotuning.space import MICRO, OTHER_SPELLINGS, Measure, Space, Trial, baseline, is_baseline, search
-from neox_autotuning.trial import Bench, Result, SearchStoppedError, as_sets, score
+from neox_autotuning.space import (
+    MICRO,
+    OTHER_SPELLINGS,
+    Expect,
+    Measure,
+    Space,
+    Trial,
+    baseline,
+    is_baseline,
+    micro_batches,
+    no_idea,
+    search,
+)
+from neox_autotuning.trial import Bench, SearchStoppedError, as_sets
+from neox_autotuning.tried import Tried
 from neox_core.config.dialects import modernise
 from neox_core.config.read.load import Loaded, load
 from neox_core.config.schema.structure import structure_settings
-from neox_core.errors import ConfigError, RankError
+from neox_core.errors import ConfigError, RankError, UsageError
 from neox_core.hooks.loader import load_plugins
 from neox_core.interpreter import python
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan
-from neox_core.terminal import echo
-
-UNITS = {"latency": "s a step", "throughput": "samples/s", "FLOPS": "FLOPS of a device"}
+from neox_core.terminal import echo, echo_json
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a key on top of the files.")
 @click.option("--run", "train", is_flag=True, help="Train with the best afterwards.")
-def tune(files: tuple[Path, ...], sets: tuple[str, ...], train: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="A JSON object of all trials at the end; the lines go to stderr.")
+def tune(files: tuple[Path, ...], sets: tuple[str, ...], train: bool, as_json: bool = False) -> None:
     """Try micro-batches and ZeRO stages of the run that FILES describe, each for a few steps.
 
-    The block `autotuning` sets what to try and for how many steps. A setting that runs out of memory, or fails
+    The block `autotuning` sets what to try and for how many steps. With the package neox-plan, what it expects to be
+    fastest is tried first, and what it expects not to fit is left out. A setting that runs out of memory, or fails
     otherwise, is a result like any other. The best is written to best.yml in results_dir: the whole config, which `neox
     train` takes.
     """
+    if train and as_json:
+        raise UsageError("--json prints what was found, and --run prints a run", hint="use one of them")
     searched = (*sets, f"{BLOCK}.enabled=false")
     catalog = load_plugins()
-    plan = prepare_run(files, searched, catalog=catalog).plan
+    resolved = prepare_run(files, searched, catalog=catalog)
+    plan = resolved.plan
     written = load(files, sets)
     loaded = modernise(written, catalog.registry)
     block = _block(loaded)
@@ -50,36 +67,33 @@ def tune(files: tuple[Path, ...], sets: tuple[str, ...], train: bool) -> None:
     folder = _folder("results_dir", block, loaded, plan)
     bench = Bench(files, sets, frozenset(loaded.values), block, folder, _folder("exps_dir", block, loaded, plan))
     space = space_of(plan, written, loaded)
-    results: list[Result] = []
-
-    def measure(trial: Trial) -> float | None:
-        result = bench.run(trial)
-        results.append(result)
-        echo(_line(result, results[0]))
-        return score(result)
-
+    foresight = foresee(resolved, space, block, micro_batches(space, block))
+    tried = Tried(bench, foresight, as_json)
     try:
         if space.data_parallel == 1 and not _writes_stage(loaded):
-            echo("ZeRO above 0 is left out: it shards over data-parallel ranks, and there is only one")
-        best = compare(space, block, measure)
+            tried.say("ZeRO above 0 is left out: it shards over data-parallel ranks, and there is only one")
+        if foresight.note:
+            echo(foresight.note, err=True)
+        best = compare(space, block, tried.measure, foresight.expect)
     except SearchStoppedError as stopped:
         echo(f"stopped in {stopped}; the results so far are kept, and `neox tune` continues from them", err=True)
         raise SystemExit(130) from None
-    lines = [_line(result, results[0]) for result in results]
     if best is None:
-        _write(folder / "summary.txt", [*lines, "no trial finished"])
+        _write(folder / "summary.txt", [*tried.lines, "no trial finished"])
         raise RankError("no trial finished", hint=f"see the output of each: {folder}/*/output.log")
     verdict = f"best: {best.name}"
     if not best.sets:
         verdict += ", the config as it is: no other setting was faster by more than the variation of its runs"
-    _write(folder / "summary.txt", [*lines, verdict])
+    _write(folder / "summary.txt", [*tried.lines, verdict])
     config = write_best(files, sets, best, folder / "best.yml")
-    echo(f"{verdict}\n`neox train {config}` trains with it")
+    tried.say(f"{verdict}\n`neox train {config}` trains with it")
+    if as_json:
+        echo_json({"trials": tried.trials, "best": best.name, "sets": dict(best.sets), "config": str(config)})
     if train:
         raise SystemExit(subprocess.run(python("neox_core", "train", str(config)), check=False).returncode)
 
 
-def compare(space: Space, block: AutotuningBlock, measure: Measure) -> Trial | None:
+def compare(space: Space, block: AutotuningBlock, measure: Measure, expect: Expect = no_idea) -> Trial | None:
     """The best setting, None where nothing ran: the config as it is unless another one is clearly faster.
 
     The config as it is runs first and last. The difference of these two runs is the variation of a run, so another
@@ -91,7 +105,7 @@ def compare(space: Space, block: AutotuningBlock, measure: Measure) -> Trial | N
     def known(trial: Trial) -> float | None:
         return first if is_baseline(trial, space) else measure(trial)
 
-    best = search(space, block, known)
+    best = search(space, block, known, expect)
     if first is None or best is None or is_baseline(best[1], space):
         return own if first is not None else best and best[1]
     again = measure(baseline(space, "_again"))
@@ -149,17 +163,6 @@ def write_best(files: Sequence[Path], sets: Sequence[str], best: Trial, path: Pa
         file.write(f"# Found by `neox tune`: {best.name}\n")
         writer.dump(values, file)
     return path
-
-
-def _line(result: Result, own: Result) -> str:
-    """The row of a trial; `own`: of the config as it is, which the others are compared with."""
-    if result.value is None:
-        return f"{result.name}: failed: {result.cause.splitlines()[-1].strip()}"
-    line = f"{result.name}: {result.value:.4g} {UNITS[result.metric]}"
-    if own is result or not own.value:
-        return line
-    gain = own.value / result.value - 1 if result.metric == "latency" else result.value / own.value - 1
-    return f"{line}, {abs(gain):.0%} {'faster' if gain > 0 else 'slower'}"
 
 
 def _write(path: Path, lines: Sequence[str]) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from neox_autotuning.model import predict
 from neox_autotuning.settings import AutotuningBlock
-from neox_autotuning.space import KNOBS, MICRO, Space, Trial, search
+from neox_autotuning.space import KNOBS, MICRO, Expect, Space, Trial, no_idea, search
 from neox_autotuning.tune import compare
 
 Speed = Callable[[Trial], float | None]
 
 
-def tried(space: Space, speed: Speed, **block: Any) -> tuple[list[str], str | None]:
+def tried(space: Space, speed: Speed, expect: Expect = no_idea, **block: Any) -> tuple[list[str], str | None]:
     """The names of all trials in order, and that of the best."""
     names: list[str] = []
 
@@ -20,7 +20,7 @@ def tried(space: Space, speed: Speed, **block: Any) -> tuple[list[str], str | No
         names.append(trial.name)
         return speed(trial)
 
-    best = search(space, AutotuningBlock(**block), measure)
+    best = search(space, AutotuningBlock(**block), measure, expect)
     return names, None if best is None else best[1].name
 
 
@@ -175,3 +175,15 @@ def test_a_real_model_learns_which_knob_matters() -> None:
     slow, fast = predict(known, [[1.0, 2e8, 0.0], [1.0, 2e8, 1.0]])
     assert fast > 1.5 * slow
     assert [slow, fast] == pytest.approx([100.0, 200.0], rel=0.05)
+
+
+def test_what_is_expected_to_be_best_is_tried_first() -> None:
+    """Stages by the best of their sizes, then the sizes; what failed ends only the larger ones."""
+    expected = {(0, 1): 1.0, (0, 2): 4.0, (0, 4): 3.0, (1, 1): 2.0, (1, 2): 1.0, (1, 4): 9.0}
+    names, best = tried(
+        space((0, 1)),
+        lambda trial: None if trial.stage == 0 and trial.micro_batch == 2 else 1.0,
+        lambda trial: expected[trial.stage, trial.micro_batch],
+    )
+    assert names == ["z1_mbs4", "z1_mbs1", "z1_mbs2", "z0_mbs2", "z0_mbs1"]
+    assert best == "z1_mbs4"

@@ -17,6 +17,7 @@ _device = click.option("--device", default="auto", show_default=True, type=click
 _dtype = click.option(
     "--dtype", default="bf16", show_default=True, type=click.Choice(["fp32", "bf16", "fp16"]), help="Of the tensors."
 )
+_lines = click.option("--json", "as_json", is_flag=True, help="JSON, an object a line.")
 
 
 @click.group()
@@ -37,21 +38,23 @@ def list_kernels(device: str, dtype: str, roofline: bool, as_json: bool) -> None
 @kernels.command()
 @click.argument("ops", nargs=-1)
 @_device
-def check(ops: tuple[str, ...], device: str) -> None:
+@_lines
+def check(ops: tuple[str, ...], device: str, as_json: bool) -> None:
     """Compare the kernels of OPS, or all, with their references on this device, forward and backward.
 
     Names the kernels that cannot run here, with the reasons. Exits with 1 when a kernel is wrong, or when none can run.
     """
-    _work("check", device, ops, {})
+    _work("check", device, ops, {"as_json": as_json})
 
 
 @kernels.command()
 @click.argument("ops", nargs=-1)
 @_device
 @_dtype
-def bench(ops: tuple[str, ...], device: str, dtype: str) -> None:
+@_lines
+def bench(ops: tuple[str, ...], device: str, dtype: str, as_json: bool) -> None:
     """Measure the kernels of OPS, or all, and their references, forward and backward, on the shapes of a 7B model."""
-    _work("bench", device, ops, {"dtype": dtype})
+    _work("bench", device, ops, {"dtype": dtype, "as_json": as_json})
 
 
 @kernels.command()
@@ -59,13 +62,14 @@ def bench(ops: tuple[str, ...], device: str, dtype: str) -> None:
 @_dtype
 @click.option("--out", type=click.Path(dir_okay=False), help="The table to write, instead of the one that runs read.")
 @click.option("--by", help="Text for the column `by` of the table. Default: the GPU and the version of torch.")
-def tune(ops: tuple[str, ...], dtype: str, out: str | None, by: str | None) -> None:
+@_lines
+def tune(ops: tuple[str, ...], dtype: str, out: str | None, by: str | None, as_json: bool) -> None:
     """Measure the tiles that the kernels of OPS, or all, can use on this GPU, and write the fastest to a table.
 
     A tile is compared with the reference first. The table is tiles.csv in the user's cache folder, which runs and the
     other commands here read. A run that resumes with another table rounds differently.
     """
-    _work("tune", "cuda", ops, {"dtype": dtype, "out": out, "by": by})
+    _work("tune", "cuda", ops, {"dtype": dtype, "out": out, "by": by, "as_json": as_json})
 
 
 def _work(what: str, device: str, names: tuple[str, ...], options: dict[str, Any]) -> NoReturn:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from attrs import asdict
 
 from neox_core.errors import ConfigError, PluginError, run_main
 from neox_core.hooks.component import load_path
@@ -121,8 +122,11 @@ def _judged(title: str, verdicts: Sequence[Verdict], limit: float) -> tuple[bool
     return False, f"{title}: WRONG, off by {worst.error:.1e} of {limit:.0e} in {worst.where}"
 
 
-def measured(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: torch.dtype) -> Iterator[str]:
-    """Lines on the time of a forward and a backward pass, by implementation. Raises ConfigError on a CPU."""
+def measured(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: torch.dtype) -> Iterator[dict[str, Any]]:
+    """Seconds of a forward and a backward pass, of each kernel and of its reference, or why it cannot run.
+
+    Raises ConfigError on a CPU.
+    """
     if device.type != "cuda":
         raise ConfigError(
             "kernels are measured on a GPU", hint="run it on a GPU; on a CPU kernels are only interpreted, for tests"
@@ -131,14 +135,22 @@ def measured(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: tor
         for offer in _offers(row):
             kernel = load_kernel(offer)
             if reasons := why_not(offer, kernel.why_not, _shape(offer, dtype), dtype, device):
-                yield f"{offer.name}: cannot run: {', '.join(reasons)}"
+                yield {"kernel": offer.name, "cannot_run": list(reasons)}
                 continue
             reference = load_path(row["reference"])
             set_up(offer, kernel, device)
             with offer.blamed():
                 arguments = next(iter(kernel.examples(dtype, device, large=True)))
                 own, plain = (statistics.median(times_of(each, arguments)) for each in (kernel, reference))
-            yield f"{offer.name}: {own * 1e3:.3f} ms, reference {plain * 1e3:.3f} ms, {plain / own:.2f} times as fast"
+            yield {"kernel": offer.name, "seconds": own, "reference_seconds": plain}
+
+
+def _timed(found: Mapping[str, Any]) -> str:
+    """What `measured` found of a kernel, in words."""
+    if "cannot_run" in found:
+        return f"{found['kernel']}: cannot run: {', '.join(found['cannot_run'])}"
+    own, plain = found["seconds"], found["reference_seconds"]
+    return f"{found['kernel']}: {own * 1e3:.3f} ms, reference {plain * 1e3:.3f} ms, {plain / own:.2f} times as fast"
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -170,16 +182,29 @@ def _show(lines: Iterator[str]) -> int:
     return 0
 
 
-def _check(rows: Sequence[Mapping[str, Any]], device: torch.device) -> int:
+def _check(rows: Sequence[Mapping[str, Any]], device: torch.device, *, as_json: bool) -> int:
     verdicts = []
     for verdict, line in checked(rows, device):
         verdicts.append(verdict)
-        _show(iter([line]))
+        _say({"kernel": line.split()[0].rstrip(":"), "right": verdict, "said": line}, line, as_json=as_json)
     ran = [each for each in verdicts if each is not None]
     return 0 if ran and all(ran) else 1
 
 
-def _tune(rows: Sequence[Mapping[str, Any]], dtype: torch.dtype, out: str | None, by: str | None) -> int:
+def _bench(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: torch.dtype, *, as_json: bool) -> int:
+    for found in measured(rows, device, dtype):
+        _say(found, _timed(found), as_json=as_json)
+    return 0
+
+
+def _say(found: Mapping[str, Any], line: str, *, as_json: bool) -> None:
+    """A line for people, or one of JSON."""
+    echo(json.dumps(found) if as_json else line)
+
+
+def _tune(
+    rows: Sequence[Mapping[str, Any]], dtype: torch.dtype, out: str | None, by: str | None, *, as_json: bool
+) -> int:
     """Each row is in the table once it is known, so that what ends the work early loses nothing."""
     if not torch.cuda.is_available():
         raise ConfigError(
@@ -195,31 +220,32 @@ def _tune(rows: Sequence[Mapping[str, Any]], dtype: torch.dtype, out: str | None
         if row is not None:
             write_table(path, [row])
             known += 1
-        echo(line)
-    echo(f"{known} tiles in {path}" + ("" if path == own_table() else f"; to use them, copy it to {own_table()}"))
+        _say({"tile": None if row is None else asdict(row), "said": line}, line, as_json=as_json)
+    said = f"{known} tiles in {path}" + ("" if path == own_table() else f"; to use them, copy it to {own_table()}")
+    _say({"tiles": known, "table": str(path)}, said, as_json=as_json)
     return 0 if known else 1
 
 
 def main() -> int:
     asked = json.loads(sys.argv[1])
-    rows = asked["ops"]
+    rows, as_json = asked["ops"], asked["as_json"]
     if asked["what"] == "tune":
-        return _tune(rows, DTYPES[asked["dtype"]], asked["out"], asked["by"])
+        return _tune(rows, DTYPES[asked["dtype"]], asked["out"], asked["by"], as_json=as_json)
     kind = asked["device"]
     if kind == "auto":
         kind = "cuda" if torch.cuda.is_available() else "cpu"
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError("there is no GPU that torch can use here", hint="--device cpu")
     device = torch.device(kind)
-    if asked.get("as_json"):
+    if as_json and asked["what"] == "list":
         dtype = DTYPES[asked["dtype"]]
         ops = list(choices(rows, device, dtype, roofline=asked["roofline"]))
         echo_json({"device": _name(device), "dtype": dtype_name(dtype), "ops": ops})
         return 0
     work: Mapping[str, Callable[[], int]] = {
         "list": lambda: _show(listed(rows, device, DTYPES[asked["dtype"]], roofline=asked["roofline"])),
-        "check": lambda: _check(rows, device),
-        "bench": lambda: _show(measured(rows, device, DTYPES[asked["dtype"]])),
+        "check": lambda: _check(rows, device, as_json=as_json),
+        "bench": lambda: _bench(rows, device, DTYPES[asked["dtype"]], as_json=as_json),
     }
     return work[asked["what"]]()
 

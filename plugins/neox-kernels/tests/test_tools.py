@@ -1,5 +1,6 @@
 """What `neox kernels list`, `check` and `bench` say of kernels that are right, wrong, unable or broken."""
 
+import json
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 import torch
 from attrs import frozen
 from neox_kernels.compare import TOLERANCE
-from neox_kernels.tools import checked, listed, measured
+from neox_kernels.tools import checked, listed, main, measured
 from torch import Tensor
 
 from neox_core.errors import ConfigError, PluginError
@@ -86,6 +87,16 @@ def test_check_judges_each_kernel_in_each_dtype() -> None:
     assert len(TOLERANCE) == 3
     assert "WRONG, off by 1.0e-01" in found[3][1]
     assert "cannot run: too wide" in found[-1][1]
+
+
+def test_the_same_as_lines_of_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = {"what": "check", "device": "cpu", "ops": [row("GOOD", "WRONG")], "as_json": True}
+    monkeypatch.setattr(sys, "argv", ["tools", json.dumps(asked)])
+    assert main() == 1
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(each["kernel"], each["right"]) for each in found] == [("square.GOOD", True)] * 3 + [
+        ("square.WRONG", False)
+    ] * 3
 
 
 def test_a_cpu_is_not_measured() -> None:

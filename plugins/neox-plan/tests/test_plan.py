@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 from click.testing import CliRunner
+from neox_plan.api import foreseen, known_gpu
 from neox_plan.command import plan as command
 from neox_plan.gpus import GPUS
 from neox_plan.layout import Layout, layout_of, memory_of, parameters_of, with_layout
@@ -185,3 +186,23 @@ def test_the_model_of_a_step_knows_the_bubble(tmp_path: Path) -> None:
     assert step.bubble == pytest.approx(3 / passes * (step.products + step.tensor))
     more = evolve(resolved.plan, batch=evolve(resolved.plan.batch, gradient_accumulation=2 * passes))
     assert step_of(more, resolved.size, 1, GPUS["H100"]).bubble == pytest.approx(step.bubble / 2)
+
+
+def test_the_gpu_of_this_machine_is_known_by_its_name() -> None:
+    """What nvidia-smi says of it, with its own memory; another GPU is unknown."""
+    found = known_gpu("NVIDIA A100-SXM4-40GB, 40960\nNVIDIA A100-SXM4-40GB, 40960\n")
+    assert found == evolve(GPUS["A100"], gib=40)
+    assert known_gpu("NVIDIA H100 80GB HBM3, 81559\n") == evolve(GPUS["H100"], gib=81559 / 1024)
+    assert known_gpu("NVIDIA GeForce RTX 3060, 12288\n") is None
+    assert known_gpu("NVIDIA H100, [N/A]\n") is None
+
+
+def test_a_run_with_another_batch_is_foreseen(tmp_path: Path) -> None:
+    resolved = resolve(tmp_path)
+    found = foreseen(resolved, micro_batch=4, accumulation=3, zero=2, gpu=GPUS["H100"])
+    more = {"train_batch_size": 96, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}}
+    again = resolve(tmp_path, **more)
+    assert found is not None
+    assert found.memory == again.memory
+    assert isinstance(again.size, ModelSize)
+    assert found.step == step_of(again.plan, again.size, parameters_of(again, again.plan), GPUS["H100"])

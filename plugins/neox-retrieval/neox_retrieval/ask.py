@@ -13,7 +13,7 @@ from neox_core.errors import UsageError, run_main
 from neox_core.plan.runfile import receive_plan
 from neox_core.terminal import echo, echo_json
 from neox_retrieval.opened import Opened, open_run
-from neox_retrieval.questions import asked, held_out, held_out_blocks, rates
+from neox_retrieval.questions import asked, held_out, held_out_blocks, rates, table_of
 from neox_retrieval.search import Index, build
 from neox_retrieval.vectors import read_vectors
 
@@ -46,8 +46,11 @@ def main() -> None:
         questions = asked(Path(given["questions"]), opened.facts.blocks)
     replaced = held_out_blocks(opened, without)
     index = build(vectors, gpu=model.index.gpu, exact=given["exact"])
-    table = rates(opened, index, questions, given["counts"], replaced, bm25=given["bm25"])
-    echo("\n".join(table))
+    rated = rates(opened, index, questions, given["counts"], replaced, bm25=given["bm25"])
+    if given["as_json"]:
+        echo_json(rated)
+    else:
+        echo("\n".join(table_of(rated)))
 
 
 def _search(opened: Opened, index: Index, text: str, count: int) -> list[dict[str, Any]]:

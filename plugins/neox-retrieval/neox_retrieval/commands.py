@@ -29,6 +29,7 @@ BLOCKS = click.option(
     "--blocks", type=click.Path(path_type=Path), help="Folder of the vectors. Default: as the run says."
 )
 EXACT = click.option("--exact", is_flag=True, help="Compare with all vectors on disk, also where FAISS is installed.")
+JSON = click.option("--json", "as_json", is_flag=True, help="JSON instead of lines.")
 
 
 @click.command()
@@ -88,7 +89,7 @@ def index(files: tuple[Path, ...], sets: tuple[str, ...]) -> None:
 @BLOCKS
 @click.option("-k", "count", type=click.IntRange(1, 10_000), default=5, show_default=True, help="Blocks to print.")
 @EXACT
-@click.option("--json", "as_json", is_flag=True, help="A JSON list instead of lines.")
+@JSON
 def search(text: str, load: str, blocks: Path | None, count: int, exact: bool, as_json: bool) -> None:
     """Print the blocks that belong to TEXT, the nearest first: number, inner product, title and text."""
     checkpoint, plan = _saved(load)
@@ -108,6 +109,7 @@ def search(text: str, load: str, blocks: Path | None, count: int, exact: bool, a
 @click.option("--without", is_flag=True, help="With --held-out: take each sentence out of its block first.")
 @click.option("--bm25", is_flag=True, help="Compare with BM25, by the library bm25s.")
 @EXACT
+@JSON
 def evaluate(
     questions: Path | None,
     load: str,
@@ -117,6 +119,7 @@ def evaluate(
     without: bool,
     bm25: bool,
     exact: bool,
+    as_json: bool,
 ) -> None:
     """Print how often the right block is among the first k.
 
@@ -133,7 +136,7 @@ def evaluate(
         _require("bm25s", "bm25")
     checkpoint, plan = _saved(load)
     given: dict[str, Any] = {"questions": None if questions is None else str(questions), "counts": sorted({*counts})}
-    given |= {"held_out": held_out, "without": without, "bm25": bm25, "exact": exact}
+    given |= {"held_out": held_out, "without": without, "bm25": bm25, "exact": exact, "as_json": as_json}
     exec_module("neox_retrieval.ask", {"checkpoint": str(checkpoint), "blocks": _folder(plan, blocks), **given}, plan)
 
 

@@ -115,21 +115,28 @@ def rates(
     replaced: Replaced,
     *,
     bm25: bool,
-) -> list[str]:
-    """A table in Markdown: for each of `counts`, how often the right block is among the first so many."""
+) -> dict[str, Any]:
+    """For each of `counts`, how often the right block is among the first so many: by `first`, then by who looked."""
     most, total = counts[-1], opened.facts.blocks
     vectors = opened.embed_queries([each.text for each in questions])
     found = {"retriever": _neighbours(index, vectors, min(most + len(replaced.numbers), total), replaced, most)}
     if bm25:
         found["BM25"] = _by_words(opened, questions, most, replaced)
-    chance = any(each.block is not None for each in questions)
-    lines = [f"{len(questions)} questions, {total:,} blocks", "", f"| first | {' | '.join(found)} |"]
-    lines[2] += " chance |" if chance else ""
-    lines.append("|---" * (len(found) + 1 + chance) + "|")
     firsts = {name: np.array(_places(opened, questions, numbers)) for name, numbers in found.items()}
-    for k in counts:
-        shares = " | ".join(f"{float((firsts[name] < k).mean()):.1%}" for name in found)
-        lines.append(f"| {k} | {shares} |" + (f" {k / total:.2%} |" if chance else ""))
+    shares = {k: {name: float((each < k).mean()) for name, each in firsts.items()} for k in counts}
+    if any(each.block is not None for each in questions):
+        shares = {k: each | {"chance": k / total} for k, each in shares.items()}
+    return {"questions": len(questions), "blocks": total, "first": shares}
+
+
+def table_of(rated: Mapping[str, Any]) -> list[str]:
+    """What `rates` found, as a table in Markdown."""
+    columns = list(next(iter(rated["first"].values())))
+    lines = [f"{rated['questions']} questions, {rated['blocks']:,} blocks", "", f"| first | {' | '.join(columns)} |"]
+    lines.append("|---" * (len(columns) + 1) + "|")
+    for k, shares in rated["first"].items():
+        cells = (f"{share:.2%}" if name == "chance" else f"{share:.1%}" for name, share in shares.items())
+        lines.append(f"| {k} | {' | '.join(cells)} |")
     return lines
 
 

@@ -19,7 +19,7 @@ from documents import BLOCKS, DOCUMENTS, NEOX, RUN, neox, write_documents
 from neox_gpt.api import saved_run
 from neox_retrieval.commands import evaluate, index, search
 from neox_retrieval.opened import Opened, open_run
-from neox_retrieval.questions import held_out, held_out_blocks, rates
+from neox_retrieval.questions import held_out, held_out_blocks, rates, table_of
 from neox_retrieval.search import Exact
 from neox_retrieval.search import build as build_index
 from neox_retrieval.vectors import DONE, FACTS, FILE, Facts, Unfinished, begin, read_vectors
@@ -217,6 +217,8 @@ def test_evaluate_counts_what_is_found(folder: Path, out: Path, opened: Opened) 
     table = [line.split(" | ") for line in told.splitlines() if line.startswith("| ")]
     assert table[0][0].strip("| ") == "first"
     assert [row[1] for row in table[1:]] == ["50.0%", "75.0%"]
+    found = json.loads(neox(out, "retrieval", "evaluate", "questions.jsonl", "--load", "one", "-k", "2", "--json"))
+    assert (found["questions"], found["first"]["2"]["retriever"]) == (4, 0.75)
 
 
 def test_bm25_finds_rare_words(folder: Path, opened: Opened, out: Path) -> None:
@@ -232,7 +234,7 @@ def test_bm25_finds_rare_words(folder: Path, opened: Opened, out: Path) -> None:
         assert each.text == opened.words(sentences.read(each.sentence, each.sentence + 1, 64))
     assert len({each.block for each in questions}) == 20
     exact = Exact(read_vectors(folder, opened.facts))
-    told = rates(opened, exact, questions, [1, 5], held_out_blocks(opened, {}), bm25=True)
+    told = table_of(rates(opened, exact, questions, [1, 5], held_out_blocks(opened, {}), bm25=True))
     row = told[-1].split(" | ")
     assert float(row[2].rstrip("%")) > 50
     assert row[3].strip("| ") == f"{5 / opened.facts.blocks:.2%}"
@@ -242,7 +244,8 @@ def test_without_their_sentences_blocks_are_embedded_again(folder: Path, opened:
     """The table is that of all products with the new vectors in place."""
     questions = held_out(opened, 20)
     replaced = held_out_blocks(opened, {each.block: each.sentence for each in questions})
-    told = rates(opened, Exact(read_vectors(folder, opened.facts)), questions, [1, 9], replaced, bm25=False)
+    exact = Exact(read_vectors(folder, opened.facts))
+    told = table_of(rates(opened, exact, questions, [1, 9], replaced, bm25=False))
     vectors = load_file(folder / FILE)["vectors"]
     for each in questions:
         row = torch.from_numpy(opened.blocks.tokens(each.block, each.sentence))[None]
