@@ -10,7 +10,7 @@ from attrs import asdict, evolve
 
 from neox_core.config.schema.convert import fields_of
 from neox_core.config.schema.sections.checkpoint import CheckpointSection
-from neox_core.config.schema.sections.data import BlendSection, DataSection
+from neox_core.config.schema.sections.data import DataSection
 from neox_core.config.schema.sections.host import LaunchSection
 from neox_core.config.schema.sections.optimizer import RegularizationSection
 from neox_core.config.schema.sections.schedule import LearningRateSection
@@ -20,12 +20,11 @@ from neox_core.config.stores import split_address
 from neox_core.plan.cluster import ClusterShape, cluster_plan
 from neox_core.plan.component import offered
 from neox_core.plan.lr_schedule import chosen_schedule, schedule_shape
-from neox_core.plan.planners import architecture_planner, engine_planner, sharding
+from neox_core.plan.planners import architecture_planner, engine_planner, objective_planner, sharding
 from neox_core.plan.runfile import (
     CheckpointPlan,
     ComponentRef,
     DataPlan,
-    DataSource,
     KernelPlan,
     OptimPlan,
     RunPlan,
@@ -96,23 +95,16 @@ def run_dir(config: Config) -> str:
 
 
 def _data(config: Config) -> DataPlan:
-    data, blend = config.section(DataSection), config.section(BlendSection)
+    data, add = config.section(DataSection), getattr(objective_planner(config), "data", None)
     (backend,), tokenizers = config.components("data backend"), config.components("tokenizer")
-    return DataPlan(
+    plan = DataPlan(
         prefix=data.data_path,
         split=shares(data.split),
         backend=reference(backend),
         tokenizer=reference(tokenizers[0]) if tokenizers else None,
         num_workers=data.num_workers,
-        train=_sources(blend.train_data_paths, blend.train_data_weights),
-        valid=_sources(blend.valid_data_paths, blend.valid_data_weights),
-        test=_sources(blend.test_data_paths, blend.test_data_weights),
-        sampler_alpha=blend.weighted_sampler_alpha if blend.weight_by_num_documents else None,
     )
-
-
-def _sources(paths: tuple[str, ...] | None, weights: tuple[float, ...] | None) -> tuple[DataSource, ...]:
-    return tuple(map(DataSource, paths or (), weights or (1.0,) * len(paths or ())))
+    return plan if add is None else add(config, plan)
 
 
 def _optim(config: Config) -> OptimPlan:

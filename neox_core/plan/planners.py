@@ -31,6 +31,13 @@ def engine_planner(config: Config) -> EnginePlanner:
     return planner
 
 
+def objective_planner(config: Config) -> Any:
+    """The planner of the objective, of which it may leave out everything; None without one. Raises as the others."""
+    (chosen,) = config.components("objective")
+    path = chosen.entry.component.planner
+    return None if path is None else load_path(path)
+
+
 def sharding(config: Config) -> Sharding:
     """What the engine of a config does with the model's state. Raises SectionInvalidError as `Config.section`."""
     return engine_planner(config).sharding(config)

@@ -14,7 +14,7 @@ from neox_core.errors import PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.ledger import Ledger
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.planners import architecture_planner, engine_planner
+from neox_core.plan.planners import architecture_planner, engine_planner, objective_planner
 from neox_core.plan.rules import checkpoint, components, data, idle, launch, optimization, parallelism, schedule
 from neox_core.plan.rules.rule import Rule, rules_in
 
@@ -32,10 +32,10 @@ def check_rules(config: Config, shape: ClusterShape) -> Iterator[Problem]:
 
 
 def _of_components(config: Config) -> Iterator[Rule]:
-    """The rules of the architecture and the engine that the config chooses."""
-    for planner in (architecture_planner, engine_planner):
+    """The rules of the architecture, the engine and the objective that the config chooses."""
+    for planner in (architecture_planner, engine_planner, objective_planner):
         try:
-            yield from planner(config).rules
+            yield from getattr(planner(config), "rules", ())
         except SectionInvalidError:
             continue
 

@@ -11,6 +11,7 @@ from neox_core.hooks.component import load_path
 from neox_core.hooks.install import how_to_get
 from neox_core.hooks.kinds import KINDS
 from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.planners import objective_planner
 from neox_core.plan.rules.rule import rule
 
 OF_EVERY_RUN = ("torch", "deepspeed", "numpy", "safetensors")
@@ -32,12 +33,13 @@ def components_have_libraries(config: Config, shape: ClusterShape) -> Iterator[P
 def pipeline_makes_one_pass(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """A pipeline makes one pass over the model for a batch, and some objectives need several."""
     (objective,), stages = config.components("objective"), config.section(ParallelismSection).stages
-    component = objective.entry.component
-    if stages < 2 or component.planner is None:
+    planner = objective_planner(config)
+    if stages < 2 or planner is None:
         return
-    passes = objective.told(int, objective.settings)
-    if passes is not None and passes > 1:
-        message = f"{component.name} makes {passes} passes over the model for a batch, and a pipeline makes one"
+    passes = planner(objective.settings)
+    if passes > 1:
+        name = objective.entry.component.name
+        message = f"{name} makes {passes} passes over the model for a batch, and a pipeline makes one"
         yield config.problem(message, "objective", "set pipe-parallel-size: 1, or choose another objective")
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from neox_core.config.problem import MisfitError, Problem
 from neox_core.config.schema.convert import fields_of, join
-from neox_core.config.schema.sections.data import BlendSection, DataSection
-from neox_core.config.schema.sections.training import TrainingSection
+from neox_core.config.schema.sections.data import DataSection
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.planners import objective_planner
 from neox_core.plan.rules.rule import rule
 from neox_core.plan.split import shares
 
@@ -31,72 +31,16 @@ def split_is_shares(config: Config, shape: ClusterShape) -> Iterator[Problem]:
         yield config.problem(error.message, error.key, error.hint)
 
 
-def _named(config: Config) -> list[tuple[str, tuple[str, ...], tuple[float, ...] | None]]:
-    """(split, paths, weights) of each split that has datasets of its own."""
-    blend = config.section(BlendSection)
-    splits = {
-        "train": (blend.train_data_paths, blend.train_data_weights),
-        "valid": (blend.valid_data_paths, blend.valid_data_weights),
-        "test": (blend.test_data_paths, blend.test_data_weights),
-    }
-    return [(split, paths or (), weights) for split, (paths, weights) in splits.items() if paths or weights]
-
-
-@rule("data_path", "train_data_paths", "split")
-def one_dataset_or_several(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Data comes from data-path and split, or from datasets for each split."""
-    for split, _, _ in _named(config):
-        for key in ("data_path", "split"):
-            if config.is_set(key):
-                yield config.problem(f"contradicts {split}-data-paths", key, "keep one of the two")
-
-
-@rule("valid_data_paths", "test_data_paths", "eval_iters")
-def every_split_has_datasets(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Where training has its own datasets, validation has too; and no split has its own datasets without training."""
-    named, train = {split for split, _, _ in _named(config)}, config.section(TrainingSection)
-    if named and "train" not in named:
-        yield config.problem("is required", "train-data-paths", f"since there are {min(named)}-data-paths")
-    elif named and "valid" not in named and train.eval_iters and train.eval_interval:
-        yield config.problem("is required", "valid-data-paths", "or eval-iters: 0 for none")
-
-
-@rule("train_data_weights", "valid_data_weights", "test_data_weights")
-def weight_for_each_dataset(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """There are as many weights as datasets."""
-    for split, paths, weights in _named(config):
-        if weights is not None and len(weights) != len(paths):
-            yield config.problem(f"has {len(weights)} weights for {len(paths)} datasets", f"{split}-data-weights")
-
-
-@rule("weight_by_num_documents", "weighted_sampler_alpha")
-def weights_from_one_place(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """Weights are written or derived from the documents, and alpha applies only when they are derived."""
-    blend, hint = config.section(BlendSection), "keep one of the two"
-    if blend.weight_by_num_documents:
-        for split, _, weights in _named(config):
-            if weights is not None:
-                yield config.problem("contradicts weight-by-num-documents", f"{split}-data-weights", hint)
-        if not _named(config):
-            yield config.problem("does nothing without train-data-paths", "weight-by-num-documents")
-    elif config.is_set("weighted_sampler_alpha"):
-        yield config.problem("does nothing without weight-by-num-documents", "weighted-sampler-alpha", "", "note")
-
-
-@rule("data_path", "train_data_paths", "valid_data_paths", "test_data_paths")
+@rule("data_path", "objective")
 def data_is_there(config: Config, shape: ClusterShape) -> Iterator[Problem]:
-    """The dataset exists."""
-    prefix, named = config.section(DataSection).data_path, _named(config)
-    for split, paths, _ in named:
-        for path in paths:
-            if not _any_file(Path(path)):
-                yield _no_dataset(config, path, f"{split}-data-paths")
-    if named:
-        return
-    if prefix is None:
-        yield config.problem("is required", "data-path", "make a dataset with `neox data prepare`")
-    elif not _any_file(Path(prefix)):
-        yield _no_dataset(config, prefix, "data-path")
+    """The datasets that the objective reads exist."""
+    ask, prefix = getattr(objective_planner(config), "datasets", None), config.section(DataSection).data_path
+    named = () if ask is None else ask(config)
+    for key, path in named or (("data-path", prefix),):
+        if path is None:
+            yield config.problem("is required", key, "make a dataset with `neox data prepare`")
+        elif not _any_file(Path(path)):
+            yield _no_dataset(config, path, key)
 
 
 @rule("tokenizer_type")

@@ -50,8 +50,6 @@ def encoder_problems(config: Any) -> Iterator[Problem]:
 
 
 def _of_samples(config: Any, settings: MaskedLMSettings) -> Iterator[Problem]:
-    if config.value("train_data_paths"):
-        yield config.problem("masked-lm reads one dataset", "train_data_paths", "set data-path")
     least = 5 if settings.sentence_pairs != "none" else 3
     if config.value("seq_length") < least:
         yield config.problem(f"a sample of masked-lm has {least} tokens or more", "seq_length")

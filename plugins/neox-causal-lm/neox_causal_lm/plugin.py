@@ -3,7 +3,7 @@
 from attrs import frozen
 from attrs import validators as v
 
-from neox_core.api import Component, hookimpl, setting
+from neox_core.api import Component, ConfigSection, hookimpl, setting
 
 
 @frozen
@@ -30,6 +30,8 @@ def neox_objectives() -> list[Component]:
             name="causal-lm",
             target="neox_causal_lm.objective:CausalLM",
             settings=CausalLMSettings,
+            planner="neox_causal_lm.planner:PLANNER",
+            sections=(ConfigSection("blend", "neox_causal_lm.section:BlendSection"),),
             summary="predict the next token; documents are packed into samples as GPT-NeoX does.",
         )
     ]

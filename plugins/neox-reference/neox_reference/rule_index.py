@@ -1,5 +1,6 @@
 """The rules between keys, and those about one key."""
 
+from neox_core.hooks.component import load_path
 from neox_core.hooks.registry import Registry
 from neox_core.plan.planners import CONTRACTS, planner_of
 from neox_core.plan.rules import RULES, components
@@ -7,9 +8,10 @@ from neox_core.plan.rules.rule import Rule, keys_of
 
 
 def all_rules(registry: Registry) -> tuple[Rule, ...]:
-    """The rules of the core, then those of every architecture and engine."""
-    entries = (each for each in registry.entries() if each.kind in CONTRACTS)
-    return tuple(dict.fromkeys((*RULES, *(rule for each in entries for rule in planner_of(each).rules))))
+    """The rules of the core, then those of every architecture, engine and objective."""
+    planners = [planner_of(each) for each in registry.entries() if each.kind in CONTRACTS]
+    planners += [load_path(each.component.planner) for each in registry.entries("objective") if each.component.planner]
+    return tuple(dict.fromkeys((*RULES, *(rule for each in planners for rule in getattr(each, "rules", ())))))
 
 
 def rules_about(key: str, registry: Registry) -> tuple[tuple[str, str], ...]:

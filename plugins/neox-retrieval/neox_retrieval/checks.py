@@ -53,8 +53,6 @@ def _of_model(config: Any) -> Iterator[Problem]:
         )
     if any(each.entry.component.name != "regular" for each in config.components("feed forward")):
         yield config.problem("the encoders of a retriever have the regular MLP alone", "mlp_type", "remove it")
-    if config.value("train_data_paths"):
-        yield config.problem("inverse-cloze reads one dataset", "train_data_paths", "set data-path")
     query, whole = config.section(RetrieverSection).query_length, config.value("seq_length")
     if whole - query < LEAST_BLOCK:
         message = (

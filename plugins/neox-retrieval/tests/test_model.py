@@ -191,7 +191,7 @@ REFUSED: tuple[tuple[list[str], str], ...] = (
     (["query-in-block-prob=1.5"], "query-in-block-prob"),
     (["report-topk-accuracies=[0]"], "report-topk-accuracies"),
     (["report-topk-accuracies=[5, 5]"], "names 5 twice"),
-    (["train-data-paths=[a]", "valid-data-paths=[a]"], "inverse-cloze reads one dataset"),
+    (["train-data-paths=[a]", "valid-data-paths=[a]"], "belongs to objective causal-lm"),
     ([f"curriculum_learning={{{SHORTER}}}"], "a retriever takes whole samples"),
 )
 

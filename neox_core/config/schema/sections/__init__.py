@@ -2,7 +2,7 @@
 
 from neox_core.config.schema.sections.checkpoint import CheckpointSection
 from neox_core.config.schema.sections.choices import ChoicesSection
-from neox_core.config.schema.sections.data import BlendSection, DataSection
+from neox_core.config.schema.sections.data import DataSection
 from neox_core.config.schema.sections.host import LaunchSection, PluginsSection, ReportSection
 from neox_core.config.schema.sections.optimizer import OptimizerSection, RegularizationSection
 from neox_core.config.schema.sections.parallelism import ParallelismSection
@@ -16,7 +16,6 @@ CORE_SECTIONS: tuple[ConfigSection, ...] = tuple(
         ("choices", ChoicesSection),
         ("parallelism", ParallelismSection),
         ("data", DataSection),
-        ("blend", BlendSection),
         ("batch", BatchSection),
         ("training", TrainingSection),
         ("optimizer", OptimizerSection),
