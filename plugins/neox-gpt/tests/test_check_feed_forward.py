@@ -284,6 +284,28 @@ def test_what_cannot_be_split_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("text", "no FeedForwardSize"),
+        (None, "no FeedForwardSize"),
+        (FeedForwardSize({"up": 3}), "`shapes` that are not the lengths of each parameter by name"),  # type: ignore[dict-item]
+        (FeedForwardSize({"up": (4, 4)}, {"down": 0}), "a `split` of 'down', and no such dimension"),
+        (FeedForwardSize({"up": (4, 4)}, {"up": 2}), "a `split` of 'up', and no such dimension"),
+        (FeedForwardSize({"up": (4, 4)}, spread={"down": 2}), "a `spread` of 'down', which its `shapes` lack"),
+    ],
+)
+def test_a_planner_that_breaks_its_contract_is_named(
+    resolve: Callable[..., Any], experts: Any, monkeypatch: pytest.MonkeyPatch, told: Any, said: str
+) -> None:
+    monkeypatch.setattr(experts[2], "size", lambda shape, settings: told)
+    with pytest.raises(NeoxError, match=re.escape(f"the planner of feed forward shared-experts gives {said}")):
+        resolve("mlp-type=shared-experts", "model-parallel-size=2", "num-gpus=2")
+    monkeypatch.setattr(experts[2], "size", lambda shape, settings: sys.exit(0))
+    with pytest.raises(NeoxError, match="the planner of feed forward shared-experts failed: SystemExit"):
+        resolve("mlp-type=shared-experts", "model-parallel-size=2", "num-gpus=2")
+
+
+@pytest.mark.parametrize(
     ("change", "said"),
     [
         (FAULTS["a pair of no tensor"][0], "it gives None, not float32"),

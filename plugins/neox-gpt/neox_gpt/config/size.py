@@ -13,14 +13,13 @@ from neox_core.config.schema.choose import Chosen
 from neox_core.config.schema.sections.data import DataSection
 from neox_core.config.schema.structure import Config
 from neox_core.contracts.architecture import ModelSize, Shapes, Untold
-from neox_core.hooks.component import load_path
 from neox_gpt.attention.size import attention_flops
 from neox_gpt.change_contracts import ChangeSize, LinearShape
 from neox_gpt.config.plan import ADDED, GPTPlan
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.model import DropoutSection, ModelSection
+from neox_gpt.config.told import dimension, tell
 from neox_gpt.contracts import (
-    ByHead,
     FeedForwardShape,
     FeedForwardSize,
     MixerShape,
@@ -60,7 +59,7 @@ def model_size(config: Config, model: GPTPlan, *, changed: bool = True) -> Decod
         asked["tokenizer"] = ()
     for kind, arguments in asked.items():
         (chosen,) = config.components(kind)
-        told[kind] = said = _tell(chosen, arguments)
+        told[kind] = said = tell(chosen, arguments)
         if isinstance(said, Untold) and kind != "tokenizer":
             return said
     ids, multiple = told.get("tokenizer", 0), model.make_vocab_size_divisible_by
@@ -77,7 +76,7 @@ def model_size(config: Config, model: GPTPlan, *, changed: bool = True) -> Decod
             return mixer
         within: dict[str, tuple[int, ...]] = {}
         for name, width in mixer.norms.items():
-            within |= _within(name, _tell(config.components("norm")[0], (width,)))
+            within |= _within(name, tell(config.components("norm")[0], (width,)))
         mixed.append(evolve(mixer, shapes={**mixer.shapes, **within}))
     of_block = [
         (mixed[model.place_of_mixer(layer)], fed[model.place_of_feed_forward(layer)]) for layer in model.first_layers
@@ -136,17 +135,12 @@ def _flops(
     return total
 
 
-def dimension(split: int | ByHead) -> int:
-    """The dimension along which a parameter is split."""
-    return split.dim if isinstance(split, ByHead) else split
-
-
 def position_size(config: Config) -> PositionSize | Untold:
     """What the planner of the position tells."""
     model, (chosen,) = config.section(ModelSection), config.components("position")
     width = model.head_dim or model.hidden_size // model.num_attention_heads
     shape = PositionShape(model.hidden_size, model.num_attention_heads, width, model.max_position_embeddings)
-    said = _tell(chosen, (shape,))
+    said = tell(chosen, (shape,))
     return said if isinstance(said, PositionSize | Untold) else PositionSize(said)
 
 
@@ -154,9 +148,7 @@ def mixer_sizes(config: Config) -> Iterator[MixerSize | Untold]:
     """What the planner of each mixer in use tells, in their order."""
     shape = mixer_shape(config)
     for chosen in config.components("mixer"):
-        told = _tell(chosen, (shape,))
-        fits = isinstance(told, MixerSize | Untold)
-        yield told if fits else Untold(f"the planner of mixer {chosen.entry.component.name} gives no MixerSize")
+        yield tell(chosen, (shape,))
 
 
 def mixer_shape(config: Config) -> MixerShape:
@@ -193,10 +185,8 @@ def linears(shapes: Shapes, split: Mapping[str, int]) -> Iterator[LinearShape]:
 
 def tell_change(chosen: Chosen, linear: LinearShape) -> ChangeSize | Untold | None:
     """What the planner of a model change tells of a layer."""
-    told = _tell(chosen, (linear,))
-    if told is None or isinstance(told, ChangeSize | Untold):
-        return told
-    return Untold(f"the planner of {chosen.entry.kind} {chosen.entry.component.name} gives no ChangeSize")
+    told: ChangeSize | Untold | None = tell(chosen, (linear,))
+    return told
 
 
 def feed_forward_sizes(config: Config, *, gated: bool) -> Iterator[FeedForwardSize | Untold]:
@@ -205,28 +195,14 @@ def feed_forward_sizes(config: Config, *, gated: bool) -> Iterator[FeedForwardSi
     hidden = section.hidden_size
     shape = FeedForwardShape(hidden, section.intermediate_size or 4 * hidden, section.use_bias_in_mlp, gated)
     for chosen in config.components("feed forward"):
-        yield _tell(chosen, (shape,))
+        yield tell(chosen, (shape,))
 
 
 def is_gated(config: Config) -> bool | Untold:
     """Whether the chosen activation is gated."""
     (activation,) = config.components("activation")
-    told: bool | Untold = _tell(activation, ())
+    told: bool | Untold = tell(activation, ())
     return told
-
-
-def _tell(chosen: Chosen, arguments: tuple[Any, ...]) -> Any:
-    """What a component's planner says, or Untold."""
-    component = chosen.entry.component
-    name = f"{chosen.entry.kind} {component.name}"
-    if component.planner is None:
-        return Untold(f"{name} does not tell before it is loaded")
-    try:
-        return load_path(component.planner)(*arguments, chosen.settings)
-    except (OSError, ValueError):
-        return Untold(f"the files of {name} do not tell")
-    except Exception as error:  # noqa: BLE001 the code of a plugin, and its files
-        return Untold(f"the planner of {name} failed: {type(error).__name__}")
 
 
 def _parameters(

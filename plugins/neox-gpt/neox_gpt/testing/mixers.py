@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from neox_core.hooks.component import load_path
 from neox_core.parallel.tensor import ALONE, TensorParallel
 from neox_gpt.attention.cache import DecodingCache
-from neox_gpt.config.size import dimension
+from neox_gpt.config.told import dimension
 from neox_gpt.contracts import ByHead, MixerShape, MixerSize
 from neox_gpt.scope import Scope
 from neox_gpt.testing.layer_clauses import (

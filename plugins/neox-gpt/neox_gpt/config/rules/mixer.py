@@ -13,7 +13,8 @@ from neox_gpt.config.attention_config import mixer_of_layer
 from neox_gpt.config.mixers import others_chosen
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.model import ModelSection
-from neox_gpt.config.size import dimension, mixer_sizes, position_size
+from neox_gpt.config.size import mixer_sizes, position_size
+from neox_gpt.config.told import dimension
 from neox_gpt.contracts import ByHead, MixerSize, PositionSize
 
 KEY = "attention-config"
