@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "plugins" / "neox-launchers" / "tests"))
 
-from clusters import Switch, can_have_hosts, free_ports  # noqa: E402
+from clusters import Switch, can_have_hosts, free_ports, start_sshd  # noqa: E402
 
 pytestmark = [
     pytest.mark.ranks,
@@ -74,16 +74,15 @@ class Hosts:
         env = {**os.environ, **self.switch.env, "XDG_CACHE_HOME": str(self.cache), "OMP_NUM_THREADS": "1"}
         env.pop("PYTHONPATH", None)
         words = [sys.executable, "-m", "neox_core", "--plugins-dir", "mine", *argv]
-        done = subprocess.run(words, env=env, cwd=self.folder, capture_output=True, text=True, timeout=150, check=False)
+        done = subprocess.run(words, env=env, cwd=self.folder, capture_output=True, text=True, timeout=400, check=False)
         return done.returncode, done.stdout + done.stderr
 
     def give_the_second_its_own(self, cache: Path) -> None:
         """Start its sshd again, with another folder in the place of the cache."""
         self.switch.kill_daemons(self.second)
-        mount = f"mount --bind {cache} {self.cache} && exec {shutil.which('sshd')} -f"
-        words = f"{mount} {self.switch.folder}/{self.second}/sshd_config"
-        space = self.switch.hosts[self.second]
-        subprocess.run(["ip", "netns", "exec", space, "sh", "-c", words], check=True, timeout=20)
+        mount = f'mount --bind {cache} {self.cache} && exec "$@"'
+        inside = ("ip", "netns", "exec", self.switch.hosts[self.second], "sh", "-c", mount, "sh")
+        start_sshd(self.switch.folder / self.second, inside)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from neox_core.plan.hosts import name_of
 from neox_core.plan.runfile import Host, RunPlan
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
+PATIENCE_S = 60.0
+"""For what happens at once on a machine that does nothing else."""
 
 STAND_IN = """\
 #!{python}
@@ -105,10 +108,21 @@ def sshd(
         f" UserKnownHostsFile {folder}/known\n LogLevel ERROR\n"
     )
     Path("/run/sshd").mkdir(exist_ok=True)
-    subprocess.run([*inside, shutil.which("sshd"), "-f", folder / "sshd_config"], check=True)
+    start_sshd(folder, inside)
     ssh = f"-F {folder}/ssh_config"
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return {"PDSH_SSH_ARGS_APPEND": ssh, "OMPI_MCA_plm_rsh_args": ssh, **as_root}
+
+
+def start_sshd(folder: Path, inside: Sequence[str] = ()) -> None:
+    """Start the daemon of a folder, and wait until it listens: the command ends before that."""
+    written = folder / "sshd.pid"
+    written.unlink(missing_ok=True)
+    subprocess.run([*inside, shutil.which("sshd"), "-f", folder / "sshd_config"], check=True)
+    end = time.monotonic() + PATIENCE_S
+    while not written.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert written.exists(), f"sshd of {folder} does not listen"
 
 
 def slurm(folder: Path, controls: str = "127.0.0.1", switch: "Switch | None" = None) -> dict[str, str]:
@@ -235,7 +249,7 @@ class Switch:
         _ip("link", "set", self.hosts[host], "up")
         inside = ("ip", "netns", "exec", self.hosts[host])
         if (self.folder / host / "sshd_config").exists():
-            subprocess.run([*inside, shutil.which("sshd"), "-f", self.folder / host / "sshd_config"], check=True)
+            start_sshd(self.folder / host, inside)
         else:
             sshd(self.folder / host, [host], inside)
 
@@ -255,11 +269,16 @@ class Switch:
         return dict(zip(("one", "two"), self.hosts.items(), strict=True))
 
     def kill_daemons(self, host: str) -> None:
-        """All processes of sshd, those of connections too, and Slurm's daemon."""
+        """All processes of sshd, those of connections too, and Slurm's daemon; their ports are free then."""
+        killed = []
         for pid in _pids(self.hosts[host]):
             with contextlib.suppress(OSError):
                 if Path(f"/proc/{pid}/comm").read_text().strip() in ("sshd", "slurmd"):
                     os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+        end = time.monotonic() + PATIENCE_S
+        while {*killed} & {*_pids(self.hosts[host])} and time.monotonic() < end:
+            time.sleep(0.01)
 
     def remove(self) -> None:
         for space in self.hosts.values():
