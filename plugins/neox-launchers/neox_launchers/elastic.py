@@ -1,8 +1,9 @@
 """`python -m neox_launchers.elastic RUN_FILE LOG_DIR [NODE | mpi | slurm]`: start the ranks of this machine, and watch.
 
-torch's elastic agent starts one process a rank, notices the first that fails and stops the others. On top of that:
-SIGINT and SIGTERM reach each rank once and leave its data workers alone, a rank's errors go to LOG_DIR/rank<N>.log, and
-of a failure `failure.json` is written. Exit code 0 when every rank ended well, else 1.
+torch's elastic agent starts one process a rank, notices the first that fails and stops the others; where a run has one
+rank it is started without torch, whose import takes a second. On top of that: SIGINT and SIGTERM
+reach each rank once and leave its data workers alone, a rank's errors go to LOG_DIR/rank<N>.log, and of a failure
+`failure.json` is written. Exit code 0 when every rank ended well, else 1.
 
 With NODE this is one of several hosts of the plan: it meets the others (`meeting`) and hears of them (`neighbours`),
 node<NODE>.json in the folder of the run tells how its ranks ended, and stdin ends when the machine that started it is
@@ -22,22 +23,17 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from inspect import signature
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from attrs import define
-from torch.distributed.elastic.agent.server.api import WorkerSpec
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
-from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+from attrs import define, evolve
 
 from neox_core.errors import UsageError, run_main
 from neox_core.files import allow_many_files
 from neox_core.heartbeat import VARIABLE, Heartbeats
-from neox_core.interpreter import python
-from neox_core.plan.runfile import DIGEST, ClusterPlan, RunPlan, read_runfile
-from neox_launchers.agents import names, settings_of, some
+from neox_core.plan.runfile import DIGEST, RunPlan, read_runfile
+from neox_launchers.agents import names, settings_of
 from neox_launchers.contents import contents
 from neox_launchers.environment import visible_devices
 from neox_launchers.failure import (
@@ -52,64 +48,17 @@ from neox_launchers.failure import (
     write_report,
 )
 from neox_launchers.forwarding import read_private
-from neox_launchers.meeting import Meeting, StoppedError, read_token
-from neox_launchers.neighbours import Neighbours
 from neox_launchers.nvlink import read_topology
+from neox_launchers.ranks import Agent, OneRank
 from neox_launchers.stall import Rank, StallWatch
 
-BARRIER_S = 60
-"""For the ranks of other hosts to end after those of this one have."""
+if TYPE_CHECKING:
+    from neox_launchers.meeting import Meeting
+
 LOOK_S = 0.2
 REPORT_S = 2.0
 """For the agent to notice that its ranks have ended, and to report."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class RankLogs(LogsSpecs):
-    """stderr of each rank to LOG_DIR/rank<N>.log, the log of the run before kept as rank<N>.log.1.
-
-    stdout of rank 0 stays what it is, so that its progress bar sees a terminal; the other ranks put theirs into the
-    log themselves.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(log_dir=str(folder))
-        self.folder = folder
-
-    @property
-    def root_log_dir(self) -> str:
-        return str(self.folder)
-
-    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        files = {local_rank: self.folder / f"rank{env['RANK']}.log" for local_rank, env in envs.items()}
-        for file in files.values():
-            if file.exists():
-                file.replace(file.with_name(f"{file.name}.1"))
-        none = dict.fromkeys(files, "")
-        return LogsDest(stdouts=none, stderrs={rank: str(file) for rank, file in files.items()}, error_files=dict(none))
-
-
-class Agent(LocalElasticAgent):
-    """torch's agent, which can be asked whether one of its ranks has failed."""
-
-    def failed(self) -> bool:
-        """Also while the others are being ended, which may take SHUTDOWN_S."""
-        return any(code not in (None, 0) for code in self._codes())
-
-    def over(self) -> bool:
-        """Whether all of its ranks have ended well."""
-        codes = self._codes()
-        return bool(codes) and not any(code != 0 for code in codes)
-
-    def _codes(self) -> list[int | None]:
-        running = getattr(self._pcontext, "subprocess_handlers", None) or {}
-        return [each.proc.returncode for each in running.values()]
-
-    def ranks(self) -> list[Rank]:
-        """Those that were started."""
-        workers = [each for each in self.get_worker_group().workers if each.id]
-        return [Rank(each.global_rank, each.local_rank, int(each.id)) for each in workers]
 
 
 def main() -> int:
@@ -120,11 +69,8 @@ def main() -> int:
     host = plan.cluster.hosts[node or 0]
     topology = read_topology() if plan.cluster.nvlink_pairs else None
     os.environ.update(visible_devices(host, os.environ, topology))
-    if not plan.debug:
-        logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
     allow_many_files()  # that of the first host is connected to all ranks
     os.environ["NEOX_AGENT"] = str(os.getpid())
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"  # its way with the others kills data workers too
     if node is None:
         clear_failures(run_file.parent)
     else:
@@ -134,7 +80,7 @@ def main() -> int:
     os.environ[VARIABLE] = beats.path
     asked = threading.Event()
     meeting = None if node is None else _meeting(plan, run_file.parent, node, asked)
-    agent = _agent(plan.cluster, run_file, log_dir, meeting)
+    agent = _agent(plan, run_file, log_dir, meeting)
     local, save = plan.checkpoint.save_folder, plan.checkpoint.save
     alone = len(plan.cluster.hosts) == 1
     stalls = StallWatch(agent.ranks, beats, run_file.parent, log_dir, Path(local) if local else save, alone)
@@ -148,14 +94,15 @@ def main() -> int:
         code = _as_one_of_several(agent, meeting, run_file.parent, plan, asked)
         sys.stderr.flush()
         os._exit(code)  # the end of the interpreter aborts a thread that is inside a call to the store
-    result = agent.run()
-    exits = [Exit(rank, failure.exitcode, failure.timestamp) for rank, failure in result.failures.items()]
-    if result.is_failed():
+    exits = agent.exits()
+    if exits:
         write_failure(run_file.parent, exits, log_dir, killed_after=SHUTDOWN_S, asked=asked.is_set())
-    return 1 if result.is_failed() else 0
+    return 1 if exits else 0
 
 
 def _meeting(plan: RunPlan, run_dir: Path, node: int, asked: threading.Event) -> Meeting:
+    from neox_launchers.meeting import Meeting, read_token
+
     cluster = plan.cluster
     port = _free_port(cluster.master_port, any_other=False) if node == 0 else cluster.master_port
     token = read_token(run_dir)
@@ -167,6 +114,9 @@ def _meeting(plan: RunPlan, run_dir: Path, node: int, asked: threading.Event) ->
 
 def _as_one_of_several(agent: Agent, meeting: Meeting, run_dir: Path, plan: RunPlan, asked: threading.Event) -> int:
     """Run the ranks, listen to the other hosts, and report how this one ended."""
+    from neox_launchers.meeting import StoppedError
+    from neox_launchers.neighbours import Neighbours
+
     ending, reported, writing = Ending(agent), threading.Event(), threading.Lock()
     hosts = Neighbours(
         lambda: meeting.store,
@@ -189,17 +139,14 @@ def _as_one_of_several(agent: Agent, meeting: Meeting, run_dir: Path, plan: RunP
 
     hosts.start()
     try:
-        result = agent.run()
+        exits = agent.exits()
     except StoppedError:
         report()
         return 1
     hosts.finish()
     first = hosts.order if hosts.order is not None else len(meeting.hosts)
-    report(
-        Exit(rank, failure.exitcode, failure.timestamp, meeting.node, first, ending.began)
-        for rank, failure in result.failures.items()
-    )
-    return 1 if result.is_failed() else 0
+    report(evolve(each, host=meeting.node, order=first, ended_at=ending.began) for each in exits)
+    return 1 if exits else 0
 
 
 def _number(by: str, hosts: list[str]) -> int:
@@ -229,26 +176,17 @@ def _read(run_file: Path, *, shared: bool) -> RunPlan:
     return read_runfile(run_file, os.environ.get(DIGEST))
 
 
-def _agent(cluster: ClusterPlan, run_file: Path, log_dir: Path, meeting: Meeting | None) -> Agent:
-    host = cluster.hosts[meeting.node if meeting else 0]
-    port = meeting.port if meeting else _free_port(cluster.master_port, any_other=True)
-    address = cluster.master_addr
-    rank = python("neox_core.run.rank", str(run_file))
-    spec = WorkerSpec(
-        role="rank",
-        local_world_size=host.slots,
-        entrypoint=rank[0],
-        args=rank[1:],
-        rdzv_handler=meeting or StaticTCPRendezvous(address, port, 0, 1, f"neox-{os.getpid()}", timeout=60),
-        max_restarts=0,
-        monitor_interval=0.1,
-        master_addr=address,
-        master_port=port,
-        local_addr=meeting.hosts[meeting.node] if meeting else address,
-    )
-    known = signature(LocalElasticAgent).parameters  # torch 2.11 cannot be told, and gives the ranks 30 s
-    patience = {"shutdown_timeout": SHUTDOWN_S} if "shutdown_timeout" in known else {}
-    return Agent(spec, RankLogs(log_dir), exit_barrier_timeout=BARRIER_S, **patience)
+def _agent(plan: RunPlan, run_file: Path, log_dir: Path, meeting: Meeting | None) -> Agent:
+    cluster = plan.cluster
+    if meeting is None:
+        port = _free_port(cluster.master_port, any_other=True)
+        if cluster.hosts[0].slots == 1:
+            return OneRank(run_file, log_dir, cluster.master_addr, port)
+    from neox_launchers.torch_agent import torch_agent  # imports torch
+
+    if not plan.debug:
+        logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
+    return torch_agent(cluster, run_file, log_dir, meeting.port if meeting else port, meeting)
 
 
 def _free_port(wanted: int, *, any_other: bool) -> int:

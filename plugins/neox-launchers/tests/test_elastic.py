@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -122,3 +124,61 @@ def test_ranks_of_a_command_that_was_killed_before_they_began_are_stopped(tmp_pa
     monkeypatch.setenv("NEOX_SUPERVISOR", str(gone.pid))
     assert launch(tmp_path / "run", example_plan(tmp_path / "run", ranks=[2])).returncode == 1
     assert "SIGTERM" in json.loads((tmp_path / "run" / "failure.json").read_text())["message"]
+
+
+ONLY = """
+import os, sys, time
+from pathlib import Path
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+print(*(os.environ[name] for name in names), os.getsid(0) == os.getpid())
+print("torch" in Path(f"/proc/{os.getppid()}/maps").read_text())
+sys.stderr.write("its last words")
+"""
+
+
+def test_the_only_rank_is_started_without_torch(tmp_path, rank_code):
+    """Its agent would import it for a second, before the rank can begin to."""
+    (tmp_path / "run" / "logs").mkdir(parents=True)
+    (tmp_path / "run" / "logs" / "rank0.log").write_text("before")
+    rank_code(ONLY)
+    done = launch(tmp_path / "run", example_plan(tmp_path / "run", ranks=[1]))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["0", "0", "1", "1", "127.0.0.1", "True", "False"]
+    assert (tmp_path / "run" / "logs" / "rank0.log").read_text() == "its last words"
+    assert (tmp_path / "run" / "logs" / "rank0.log.1").read_text() == "before"
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "message"),
+    [
+        ("sys.exit(7)", 7, "ended with exit code 7"),
+        ("os.kill(os.getpid(), 9)", -9, "was killed by SIGKILL"),
+    ],
+)
+def test_how_the_only_rank_failed(tmp_path, rank_code, end, code, message):
+    rank_code(f"import os, sys\n{end}")
+    assert launch(tmp_path / "run", example_plan(tmp_path / "run", ranks=[1])).returncode == 1
+    failure = json.loads((tmp_path / "run" / "failure.json").read_text())
+    assert (failure["rank"], failure["exit_code"], failure["asked"]) == (0, code, False)
+    assert failure["message"].startswith(message)
+
+
+def test_the_only_rank_is_asked_once_to_stop(tmp_path, rank_code):
+    """SIGINT and SIGTERM of the agent are one SIGTERM for the rank, which ends well then."""
+    rank_code(
+        "import signal, time\nasked = []\nsignal.signal(signal.SIGTERM, lambda *_: asked.append(1))"
+        "\nprint('here', flush=True)\nwhile not asked: time.sleep(0.05)\ntime.sleep(1)\nprint(len(asked))"
+    )
+    entry = load_only("neox-launchers").find("launcher", "local")
+    run_file = tmp_path / "run" / "run.json"
+    plan = example_plan(tmp_path / "run", ranks=[1])
+    write_runfile(plan, run_file)
+    command = entry.load()(plan, run_file, build(entry))
+    agent = subprocess.Popen(command.argv, env={**os.environ, **command.env}, stdout=subprocess.PIPE, text=True)
+    assert agent.stdout is not None
+    assert agent.stdout.readline() == "here\n"
+    for number in (signal.SIGINT, signal.SIGTERM):
+        agent.send_signal(number)
+        time.sleep(0.2)
+    assert agent.communicate(timeout=60)[0] == "1\n"
+    assert agent.returncode == 0
