@@ -7,6 +7,7 @@ gradient is taken while they are there.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from neox_core.parallel.tensor import ALONE, TensorParallel
 from neox_gpt.matmul import gradient_product, times_transposed
+from neox_gpt.native_loss import native_chunks
 
 IGNORED = -100
 CHUNK_BYTES = {"cpu": 24 * 2**20}  # a processor's last cache; the logits are read and written four times
@@ -34,6 +36,7 @@ def cross_entropy(
     compiled: LossAndGradient | None = None,
     bias: Tensor | None = None,
     cap: float | None = None,
+    by_torch: bool = False,
 ) -> Tensor:
     """Mean of -log softmax(hidden @ weight.T)[label] in nats over the labels that are not -100.
 
@@ -44,7 +47,8 @@ def cross_entropy(
     dtype of the products, with its few digits, instead of fp32; their sum is always in fp32.
     tensor: the ranks that share the vocabulary, each with its rows of `weight`. Each returns the loss, and the part of
     the gradient of `hidden` that goes through its rows: `TensorParallel.enter` adds them up.
-    compiled: `loss_and_gradient` by a compiler, for one rank. bias, cap: see `finished`.
+    compiled: `loss_and_gradient` by a compiler, for one rank. bias, cap: see `finished`. by_torch: not by the compiled
+    code of `native_loss`, which computes the chunks on a CPU where it can.
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -64,8 +68,13 @@ def cross_entropy(
             compiled if bias is None and cap is None else None,
             bias,
             cap,
+            by_torch,
         )
     return loss
+
+
+by_torch = partial(cross_entropy, by_torch=True)
+"""`cross_entropy` in operations of torch alone: the reference."""
 
 
 def finished(product: Tensor, bias: Tensor | None, cap: float | None) -> Tensor:
@@ -98,6 +107,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         compiled: LossAndGradient | None,
         bias: Tensor | None,  # [vocab]
         cap: float | None,
+        by_torch: bool,
     ) -> Tensor:
         wide = torch.promote_types(dtype, torch.float32)
         inner = dtype if narrow else wide
@@ -107,11 +117,18 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         here = (targets >= 0) & (targets < weight.shape[0])  # of the targets, those among this rank's rows
         targets = targets.clamp(0, weight.shape[0] - 1)
         losses = torch.empty(labels.shape, dtype=inner, device=labels.device)
-        grad_hidden = torch.empty_like(states) if with_gradient else None
+        native = None if by_torch or bias is not None or cap is not None else native_chunks(states, matrix)
+        chunk = chunk if native is None else native.size(chunk)
+        grad_hidden = torch.empty_like(states, dtype=dtype if native is None else wide) if with_gradient else None
         trained = with_gradient and ctx.needs_input_grad[1]
-        grad_weight = torch.zeros(weight.shape[::-1], dtype=wide, device=weight.device) if trained else None
+        turned = weight.shape if native is not None else weight.shape[::-1]
+        grad_weight = torch.zeros(turned, dtype=wide, device=weight.device) if trained else None
         grad_bias = torch.zeros_like(bias, dtype=wide) if with_gradient and bias is not None else None
         for part in (slice(start, start + chunk) for start in range(0, len(labels), chunk)):
+            if native is not None:
+                own = targets[part].where(here[part], -1)
+                losses[part] = native.losses(part, own, counted[part], tensor, grad_hidden, grad_weight)
+                continue
             target = targets[part, None]
             logits = finished(times_transposed(states[part], matrix), bias, cap)  # [chunk, vocab]
             if compiled is not None and with_gradient and tensor.size == 1:
@@ -132,6 +149,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             if grad_bias is not None:
                 grad_bias += (grad * kept).sum(0, dtype=wide)
         count = counted.sum().clamp(min=1)
+        if native is not None and grad_weight is not None:
+            grad_weight = grad_weight.T
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias, count)
         ctx.dtypes = hidden.dtype, weight.dtype
         unknown = counted & ((labels < 0) | (labels >= weight.shape[0] * tensor.size))
@@ -144,7 +163,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         scale = grad_loss / count
         of_weight = None if grad_weight is None else torch.mul(grad_weight.T, scale).contiguous().to(weight_dtype)
         of_bias = None if grad_bias is None else (grad_bias * scale).to(weight_dtype)
-        return (grad_hidden * scale).to(hidden_dtype), of_weight, *(None,) * 7, of_bias, None
+        return (grad_hidden * scale).to(hidden_dtype), of_weight, *(None,) * 7, of_bias, None, None
 
 
 def loss_and_gradient(logits: Tensor, target: Tensor, inner: torch.dtype) -> tuple[Tensor, Tensor]:

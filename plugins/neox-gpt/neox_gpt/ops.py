@@ -6,7 +6,9 @@ OPS = (
     ("bias_dropout_add", "neox_gpt.dropout:bias_dropout_add"),
     (SOFTMAXES[0], "neox_gpt.attention.softmax:causal_softmax"),
     (SOFTMAXES[1], "neox_gpt.attention.softmax:masked_softmax"),
-    ("cross_entropy", "neox_gpt.loss:cross_entropy"),
+    ("cross_entropy", "neox_gpt.loss:by_torch"),
     (BLOCK_SPARSE, "neox_gpt.attention.blocked:blocked_attention"),
 )
 """(name, import path of the reference)."""
+COMPILED = ("cross_entropy",)
+"""Those which a model computes by compiled code of its own on a CPU, unless the reference is asked for."""

@@ -39,7 +39,10 @@ class Ops(Protocol):
 
 @frozen(eq=False)
 class Choice:
-    """What computes an op. kernel, offer None: the reference. passed_over: (offer, reasons) of those not chosen."""
+    """What computes an op. offer None: the reference. kernel None: what the model has for the op.
+
+    passed_over: (offer, reasons) of those not chosen.
+    """
 
     op: str
     name: str
@@ -68,6 +71,8 @@ def choose(
     ConfigError with all reasons where a kernel was asked for by name and cannot run, PluginError for an offer that is
     not a kernel, except for `auto`, which passes it over.
     """
+    if plan.asked == REFERENCE:
+        return Choice(plan.op, REFERENCE, load_path(plan.reference), ())
     passed: list[tuple[str, tuple[str, ...]]] = []
     for offer in plan.offers:
         try:

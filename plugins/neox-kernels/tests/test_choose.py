@@ -300,3 +300,9 @@ def test_an_offer_that_is_no_kernel_is_its_authors_to_mend(name: str, fault: str
     (passed,) = choice("auto", name).passed_over
     assert passed == (f"square.{name}", (found.value.message,))
     assert choice("auto", name, "GOOD").name == choice("auto", "GOOD").name
+
+
+def test_a_reference_that_is_asked_for_takes_the_place_of_what_the_model_has() -> None:
+    plan = KernelPlan("double", "reference", "kernels", (), f"{__name__}:reference")
+    choice = choose(plan, (7,), torch.float32, CPU)
+    assert (choice.line, choice.kernel) == ("double: reference", reference)

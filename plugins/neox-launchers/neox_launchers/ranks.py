@@ -28,7 +28,7 @@ class Agent(Protocol):
         """Those that were started."""
 
 
-def command(run_file: Path) -> list[str]:
+def command(run_file: Path) -> tuple[str, ...]:
     """Of a rank; who it is stands in its environment."""
     return python("neox_core.run.rank", str(run_file))
 

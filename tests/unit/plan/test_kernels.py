@@ -53,6 +53,13 @@ def test_a_cpu_takes_the_references_unless_asked(prepare: Prepare) -> None:
     assert "neox-triton" in plan.plugins
 
 
+def test_the_reference_of_an_op_that_a_model_computes_by_compiled_code(prepare: Prepare) -> None:
+    """It is planned by name, where that of any other op is what the model has without a plan."""
+    plan = prepare("kernels={cross_entropy: reference, layer_norm: reference}")
+    assert asked(plan) == {"cross_entropy": ("reference", "kernels", [])}
+    assert plan.model.kernels[0].reference == "neox_gpt.loss:by_torch"
+
+
 def test_a_gpu_may_take_any_but_softmaxes(prepare: Prepare) -> None:
     found = asked(prepare(num_cuda=1))
     assert {"layer_norm", "bias_gelu", "bias_dropout_add", "cross_entropy"} <= set(found)

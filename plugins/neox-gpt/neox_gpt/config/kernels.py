@@ -18,7 +18,7 @@ from neox_gpt.config.mixers import has_softmax_attention
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.fusion import SWITCHES, FusionSection
 from neox_gpt.config.sections.model import ModelSection
-from neox_gpt.ops import BLOCK_SPARSE, OPS, SOFTMAXES
+from neox_gpt.ops import BLOCK_SPARSE, COMPILED, OPS, SOFTMAXES
 
 AUTO, FUSED, REFERENCE = "auto", "fused", "reference"
 NEED_WHOLE_BIAS = ("bias_gelu", "bias_dropout_add")
@@ -39,6 +39,8 @@ def plan_kernels(config: Config, registry: Registry, device: str) -> tuple[tuple
     for op in sorted(set(mine) | set(asked)):
         choice, key = asked.get(op, (AUTO, ""))
         if choice == REFERENCE and (op in known or key in SWITCHES):
+            if op in COMPILED and op in mine:
+                plans.append(KernelPlan(op, choice, key, (), references[op]))
             continue
         offers = tuple(_offers(registry, op))
         reason = _why_not(config, op, known, mine, offers, choice)

@@ -1,0 +1,114 @@
+"""Chunks of the cross-entropy on a CPU by compiled code, which computes and exponentiates each logit once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import CDLL, c_int, c_long, c_void_p
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from attrs import define
+from neox_kernels.api import native
+from torch import Tensor
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from neox_core.parallel.tensor import TensorParallel
+
+SOURCE = Path(__file__).with_name("loss.cpp")
+KEEPS_NAN = "-fno-finite-math-only"
+
+
+def native_chunks(states: Tensor, matrix: Tensor) -> NativeChunks | None:
+    """What computes the chunks of these states [tokens, width] and words [rows, width]; None where torch does.
+
+    The products are in fp32, of numbers in fp32 or bf16: where the processor multiplies bf16 by itself, torch does.
+    """
+    plain = Tensor, torch.nn.Parameter  # a fake one has no memory
+    if any(type(each) not in plain or each.device.type != "cpu" or not each.numel() for each in (states, matrix)):
+        return None
+    if states.dtype not in (torch.float32, torch.bfloat16) or (states.dtype == torch.bfloat16 and _multiplies_bf16()):
+        return None
+    library = native(SOURCE, KEEPS_NAN)
+    return None if library is None else NativeChunks(library, states.float(), matrix.float().contiguous())
+
+
+def _multiplies_bf16() -> bool:
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())  # noqa: SLF001
+
+
+@define(eq=False)
+class NativeChunks:
+    """states: [tokens, width], matrix: [rows, width], of a tensor-parallel rank its rows; both fp32."""
+
+    library: CDLL
+    states: Tensor
+    matrix: Tensor
+    _powers: Tensor | None = None
+
+    def size(self, wished: int) -> int:
+        """Tokens of a chunk: a multiple of what the code takes at once, and at most `wished` if that is enough."""
+        step = int(self.library.loss_step())
+        return max(step, wished // step * step)
+
+    def losses(
+        self,
+        part: slice,
+        labels: Tensor,
+        kept: Tensor,
+        tensor: TensorParallel,
+        grad_states: Tensor | None,
+        grad_matrix: Tensor | None,
+    ) -> Tensor:
+        """Of a chunk the losses [tokens of part], with any number where `labels` is of no row of any rank.
+
+        labels: int64, of this rank's rows, else -1. kept: bool, which tokens have a gradient. grad_states: like the
+        states; the chunk's part is written. grad_matrix: like the matrix; added to.
+        """
+        count, step, rows = len(labels), int(self.library.loss_step()), self.matrix.shape[0]
+        states, labels, kept = _filled(self.states[part], labels, kept, self.size(count + step - 1))
+        size = len(states)
+        powers = None if grad_states is None else self._powers_of(rows * size)
+        highest, total = torch.empty(2, int(self.library.loss_blocks(c_long(rows))), size)
+        own = torch.zeros(size)
+        self._run("loss_powers", (states, self.matrix, labels), (powers, highest, total, own))
+        top = highest.amax(0)
+        if tensor.size > 1:
+            top = tensor.highest(top)
+        shares = (highest - top).exp()
+        whole = (total * shares).sum(0)
+        if tensor.size > 1:
+            whole, own = tensor.add_up(torch.stack([whole, own]))
+        if grad_states is not None:
+            scale = shares.div_(whole).mul_(kept)
+            grad = torch.empty_like(states)
+            self._run("loss_gradients", (states, self.matrix, labels, scale), (powers, grad, grad_matrix))
+            grad_states[part] = grad[:count]
+        return (top - own + whole.log())[:count]
+
+    def _powers_of(self, count: int) -> Tensor:
+        """Room for them, which the first chunk makes: none is larger."""
+        if self._powers is None:
+            self._powers = torch.empty(count)
+        return self._powers
+
+    def _run(self, name: str, read: Sequence[Tensor], written: Sequence[Tensor | None]) -> None:
+        """A function of the library. read: the states come first. Raises MemoryError where it got none."""
+        sizes = map(c_long, (len(read[0]), *self.matrix.shape))
+        before, after = map(_places, (read, written))
+        if getattr(self.library, name)(*before, *sizes, *after, c_int(torch.get_num_threads())):
+            raise MemoryError("no memory for a chunk of the cross-entropy")
+
+
+def _filled(states: Tensor, labels: Tensor, kept: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """With tokens of zeros, which do not count, up to `size` of them. A label that does not count is -1."""
+    more = size - len(states)
+    labels = labels.where(kept, -1)
+    if not more:
+        return states.contiguous(), labels, kept
+    return F.pad(states, (0, 0, 0, more)), F.pad(labels, (0, more), value=-1), F.pad(kept, (0, more))
+
+
+def _places(tensors: Sequence[Tensor | None]) -> list[c_void_p]:
+    return [c_void_p(None if each is None else each.data_ptr()) for each in tensors]

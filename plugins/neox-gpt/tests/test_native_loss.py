@@ -1,0 +1,136 @@
+"""The compiled chunks of the loss, in fp32, against torch's plain loss in float64 and next to the chunks in torch."""
+
+import math
+import shutil
+
+import pytest
+import torch
+from neox_author.testing.ranks import run_ranks
+from neox_gpt.loss import by_torch, cross_entropy
+from neox_gpt.native_loss import native_chunks
+from neox_kernels.compile_c import COMPILERS
+from torch import Tensor
+from torch.nn import functional as F
+
+from neox_core.parallel.tensor import TensorParallel
+
+pytestmark = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no compiler")
+
+
+def problem(tokens: int, width: int, vocab: int, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    random = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(size, generator=random) for size in ((tokens, width), (vocab, width)))
+    labels = torch.randint(vocab, (tokens,), generator=random)
+    labels[::5] = -100
+    labels[1::7] = vocab - 1
+    return hidden, weight * scale, labels
+
+
+def with_gradients(function, hidden: Tensor, weight: Tensor, labels: Tensor, *more) -> list[Tensor]:
+    given = [each.detach().clone().requires_grad_() for each in (hidden, weight)]
+    loss = function(*given, labels, *more)
+    return [loss.detach(), *torch.autograd.grad(3 * loss, given)]
+
+
+def exact(hidden: Tensor, weight: Tensor, labels: Tensor) -> list[Tensor]:
+    return with_gradients(lambda h, w, y: F.cross_entropy(h @ w.T, y), hidden.double(), weight.double(), labels)
+
+
+def errors(got: list[Tensor], wanted: list[Tensor]) -> list[float]:
+    return [float((one.double() - other).norm() / other.norm()) for one, other in zip(got, wanted, strict=True)]
+
+
+@pytest.mark.parametrize("chunk", [1, 33, 64, None])
+@pytest.mark.parametrize("size", [(37, 24, 211), (1, 1, 2), (64, 128, 1000), (50, 300, 193), (129, 17, 577)])
+def test_as_near_to_float64_as_the_chunks_in_torch(size: tuple[int, int, int], chunk: int | None) -> None:
+    """Odd sizes leave a rest of tokens, words and widths, and the wide one takes its products in two parts."""
+    given = problem(*size)
+    if size[0] == 1:
+        given[2][:] = 1
+    wanted = exact(*given)
+    native, torchs = (errors(with_gradients(each, *given, chunk), wanted) for each in (cross_entropy, by_torch))
+    assert all(one < max(4 * other, 2e-6) for one, other in zip(native, torchs, strict=True)), (native, torchs)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 30.0])
+def test_flat_and_steep_logits(scale: float) -> None:
+    given = problem(40, 32, 500, scale)
+    assert max(errors(with_gradients(cross_entropy, *given), exact(*given))) < 1e-5
+
+
+def test_bf16_multiplies_what_is_rounded_and_keeps_fp32_after_that() -> None:
+    hidden, weight, labels = problem(64, 48, 400, 0.3)
+    wanted = exact(hidden.bfloat16(), weight.bfloat16(), labels)
+
+    def autocast(*given: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return cross_entropy(*given)
+
+    bound = 1e-5 if native_chunks(hidden.bfloat16(), weight.bfloat16()) else 2e-2
+    assert max(errors(with_gradients(autocast, hidden, weight, labels), wanted)) < bound
+
+
+def test_the_result_does_not_depend_on_the_number_of_threads() -> None:
+    given, threads, found = problem(100, 40, 7000), torch.get_num_threads(), []
+    try:
+        for number in (1, 2, 3, 7):
+            torch.set_num_threads(number)
+            found.append(with_gradients(cross_entropy, *given, 48))
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert all(torch.equal(*pair) for pair in zip(found[0], other, strict=True))
+
+
+def test_two_ranks_that_share_the_vocabulary() -> None:
+    hidden, weight, labels = problem(30, 24, 400)
+    labels[3:6] = torch.tensor([0, 199, 200])  # at the border between the two
+    wanted = exact(hidden, weight, labels)
+
+    def rank(tensor: TensorParallel) -> None:
+        rows = slice(200 * tensor.rank, 200 * tensor.rank + 200)
+        x, own = (each.detach().clone().requires_grad_() for each in (hidden, weight[rows]))
+        loss = cross_entropy(tensor.enter(x[None])[0], own, labels, 16, tensor=tensor)
+        found = [loss.detach(), *torch.autograd.grad(3 * loss, (x, own))]
+        assert max(errors(found, [wanted[0], wanted[1], wanted[2][rows]])) < 2e-6
+
+    run_ranks(2, rank)
+
+
+@pytest.mark.parametrize("label", [400, 2**40, -1, -(2**62)])
+def test_a_label_outside_of_the_vocabulary_is_no_loss(label: int) -> None:
+    hidden, weight, labels = problem(30, 24, 400)
+    labels[4] = label
+    assert cross_entropy(hidden.requires_grad_(), weight, labels).isnan()
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+@pytest.mark.parametrize("gradient", [True, False])
+def test_what_is_no_number_stays_none(number: float, gradient: bool) -> None:
+    """In a state or in a word, also one that is no label."""
+    for which, at in ((0, 7), (1, 211)):
+        given = problem(30, 24, 400)
+        given[2][given[2] == 211] = 0
+        given[which][at, 3] = number
+        with torch.set_grad_enabled(gradient):
+            assert cross_entropy(given[0].requires_grad_(), *given[1:]).isnan()
+
+
+def test_ignored_tokens_have_no_gradient_and_may_hold_anything_finite() -> None:
+    hidden, weight, labels = problem(30, 24, 400)
+    before = with_gradients(cross_entropy, hidden, weight, labels)
+    hidden[labels == -100] = 1e5
+    after = with_gradients(cross_entropy, hidden, weight, labels)
+    assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
+    assert not after[1][labels == -100].any()
+    assert not any(each.any() for each in with_gradients(cross_entropy, hidden, weight, torch.full_like(labels, -100)))
+
+
+def test_a_frozen_matrix_or_no_gradient_at_all_has_the_same_loss() -> None:
+    hidden, weight, labels = problem(30, 24, 400)
+    loss, of_hidden, _ = with_gradients(cross_entropy, hidden, weight, labels)
+    states = hidden.clone().requires_grad_()
+    frozen = cross_entropy(states, weight, labels)
+    assert torch.equal(frozen.detach(), loss)
+    assert torch.equal(torch.autograd.grad(3 * frozen, states)[0], of_hidden)
+    assert torch.equal(cross_entropy(hidden, weight, labels), loss)
