@@ -56,7 +56,7 @@ class TrainState:
     consumed_samples: int = field(default=0, validator=_COUNT)
     consumed_tokens: int = field(default=0, validator=_COUNT)
     data_hash: int | None = None
-    data_rounds: tuple[int, ...] = field(default=(), validator=v.deep_iterable(_COUNT))
+    data_rounds: tuple[int, ...] = field(default=(), validator=v.deep_iterable(v.and_(v.ge(0), v.le(2**36))))  # 768 GiB
     data_contents: dict[str, list[str]] = field(factory=dict)
     data_position: dict[str, Any] | None = None
     interventions: tuple[Intervention, ...] = ()

@@ -107,6 +107,7 @@ SKIPPED = {"at": 2, "to": 0, "first": 4, "last": 6, "by": "guard"}
         ("state", "data_hash", 1.5, "expected int .* @ .*data_hash"),
         ("state", "data_rounds", [16, 8], "8 samples are read, of an order of 16, 8"),
         ("state", "data_rounds", [4], "8 samples are read, of an order of 4"),
+        ("state", "data_rounds", [8, 10**12], "must be <= 68719476736"),
         ("state", "data_contents", {"train": [5]}, "expected str @ "),
         ("state", "interventions", [{**SKIPPED, "first": 6}], "from step 2 to 0, without samples 6 to 6"),
         ("state", "interventions", [{**SKIPPED, "to": 3}], "from step 2 to 3"),
