@@ -27,7 +27,7 @@ from neox_core.checkpoint.read import CheckpointReader
 from neox_core.checkpoint.write import RankContents, write_rank
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import RunPlan
-from neox_core.plan.stored.saved import read_sealed
+from neox_core.plan.stored.saved import find_checkpoint, read_sealed, read_stored
 
 __all__ = ["broken", "place", "test_a_save_that_is_killed_before_any_call_leaves_the_last_checkpoint"]
 
@@ -170,3 +170,31 @@ def test_the_seal_of_a_part_is_that_of_its_bytes(plan: RunPlan) -> None:
     for part in parts_of(folder):
         assert files[part]["sha256"] == hashlib.sha256((folder / part).read_bytes()).hexdigest()
         assert len(json.loads((folder / part).read_bytes())["pieces"]) > 0
+
+
+@pytest.mark.parametrize("most", [0, 10_000], ids=["parts", "one manifest"])
+def test_each_changed_bit_is_noticed(plan: RunPlan, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 200 anywhere in a checkpoint and in `latest`: as many of each file, however small."""
+    monkeypatch.setattr("neox_core.checkpoint.manifest.MOST_PIECES", most)
+    folder = Run(plan).steps(1).save()
+    files = [*sorted(folder.iterdir()), folder.parent / "latest"]
+    assert len(parts_of(folder)) == (0 if most else len(files) - 7)
+    draw = random.Random(most)
+    for number in range(200):
+        file = files[number % len(files)]
+        whole = file.read_bytes()
+        changed = bytearray(whole)
+        changed[draw.randrange(len(whole))] ^= 1 << draw.randrange(8)
+        file.write_bytes(changed)
+        with pytest.raises(CheckpointError):
+            _read_all(folder.parent)
+        file.write_bytes(whole)
+    assert _read_all(folder.parent) == folder
+
+
+def _read_all(folder: Path) -> Path | None:
+    found = find_checkpoint(folder)
+    assert found is not None
+    CheckpointReader(found).verify()
+    read_stored(found, "manifest.json", "state.json", "run.json")
+    return found
