@@ -1,8 +1,9 @@
 """Compiling kernels ahead of time, for GPUs that need not be there, and what they take of them.
 
-`python -m neox_triton.ahead` compiles those that resources.csv does not have, in bf16 and for the sizes of all recipes,
-and writes it again; remove it first to compile all, as another version of Triton needs. With an argument fp32 or fp16
-it compiles them for tensors of that dtype, and tells those that spill.
+`python -m neox_triton.ahead` compiles those that resources.csv does not have, for the sizes of all recipes and tensors
+of bf16, fp16 and fp32, or of the dtypes that are its arguments. It adds each at once, so that a run that was stopped
+continues where it was, and tells those that spill. Remove the file first to compile all, as another version of Triton
+needs.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def launches_of(op: str, dtype: torch.dtype = torch.bfloat16) -> list[Launch]:
     return list(different.values())
 
 
-def compiled(op: str, launch: Launch, target: str) -> Resources:
+def compiled(op: str, launch: Launch, target: str, dtype: str = "bf16") -> Resources:
     """One kernel compiled for one target, by the compilers that Triton ships."""
     source = ASTSource(launch.fn, *_specialised(launch))
     more = {"num_stages": launch.stages} if launch.stages else {}
@@ -107,7 +108,7 @@ def compiled(op: str, launch: Launch, target: str) -> Resources:
     name = launch.fn.fn.__name__.lstrip("_")
     variant = "".join(f" {key}={value}" for key, value in launch.constants.items())
     return Resources(
-        op, name + variant, target, "bf16", launch.warps, registers, spills, binary.metadata.shared, digest(launch)
+        op, name + variant, target, dtype, launch.warps, registers, spills, binary.metadata.shared, digest(launch)
     )
 
 
@@ -197,24 +198,36 @@ def every_start(dtype: torch.dtype = torch.bfloat16) -> Iterator[tuple[str, Laun
 
 
 def main() -> int:
-    dtype = sys.argv[1] if len(sys.argv) > 1 else "bf16"
-    known = (
-        {(row.op, row.source, row.target): row for row in read_table()} if dtype == "bf16" and TABLE.exists() else {}
-    )
-    rows = [
-        known.get((op, digest(launch), target)) or compiled(op, launch, target)
+    rows = {(row.op, row.source, row.target): row for row in read_table()} if TABLE.exists() else {}
+    wanted = [
+        (op, launch, target, dtype)
+        for dtype in DTYPES
         for op, launch in every_start(DTYPES[dtype])
         for target in TARGETS
     ]
-    if dtype == "bf16":
-        with TABLE.open("w", newline="", encoding="utf-8") as file:
-            table = csv.DictWriter(file, [each.name for each in fields(Resources)], lineterminator="\n")
-            table.writeheader()
-            table.writerows(map(asdict, rows))
-    spilling = [each for each in rows if each.spills]
-    sys.stdout.writelines(f"{each.op} {each.kernel} on {each.target} spills {each.spills}\n" for each in spilling)
-    sys.stdout.write(f"{len(rows)} kernels of {dtype}, {len(spilling)} of them spill\n")
+    asked = sys.argv[1:] or [*DTYPES]
+    for op, launch, target, dtype in wanted:
+        at = op, digest(launch), target
+        if at not in rows and dtype in asked:
+            rows[at] = compiled(op, launch, target, dtype)
+            _write_table([*rows.values()])
+    found = {at: rows[at] for op, launch, target, _ in wanted if (at := (op, digest(launch), target)) in rows}
+    _write_table([*found.values()])
+    spilling = [each for each in found.values() if each.spills]
+    sys.stdout.writelines(
+        f"{each.op} {each.kernel} of {each.dtype} on {each.target} spills {each.spills}\n" for each in spilling
+    )
+    sys.stdout.write(f"{len(found)} kernels, {len(spilling)} of them spill\n")
     return 1 if spilling else 0
+
+
+def _write_table(rows: Sequence[Resources]) -> None:
+    unfinished = TABLE.with_suffix(".part")
+    with unfinished.open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, [each.name for each in fields(Resources)], lineterminator="\n")
+        table.writeheader()
+        table.writerows(map(asdict, rows))
+    unfinished.replace(TABLE)
 
 
 if __name__ == "__main__":

@@ -153,6 +153,7 @@ class _Launch:
             **(self.shape | token),
             TOKENS=tokens,
             warps=SPARSE_WARPS,
+            registers=KEY_REGISTERS[self.size],
             passes={1: 0},  # a few of its rows
         )
 
