@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from email.parser import HeaderParser
 from importlib.metadata import Distribution, EntryPoint
 
 from attrs import field, frozen
@@ -50,9 +49,21 @@ def _identify(point: EntryPoint) -> Plugin:
     """An entry point without a distribution comes from a test: its name is the id, and it has this core's API."""
     if point.dist is None:
         return Plugin(normalise(point.name), "unknown", f"neox-api-{API}")
-    text = point.dist.read_text("METADATA")  # a README follows the head, and takes half of the time
-    metadata = point.dist.metadata if text is None else HeaderParser().parsestr(text.partition("\n\n")[0])
-    return Plugin(normalise(metadata["Name"] or point.name), metadata["Version"] or "unknown", metadata["Keywords"])
+    text = point.dist.read_text("METADATA")
+    metadata = point.dist.metadata if text is None else _head_of(text)
+    name, version = metadata.get("Name") or point.name, metadata.get("Version") or "unknown"
+    return Plugin(normalise(name), version, metadata.get("Keywords"))
+
+
+def _head_of(text: str) -> dict[str, str]:
+    """The fields before the README, each where it stands first; the parser of mails takes ten times as long."""
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        if not line:
+            break
+        name, _, value = line.partition(": ")
+        fields.setdefault(name, value)
+    return fields
 
 
 def wrong_api(plugin: Plugin) -> str:

@@ -169,7 +169,8 @@ def structure(loaded: Loaded, catalog: Catalog) -> tuple[Config, tuple[Problem, 
     work.settle_keys()
     work.read_rest()
     classes = [section.settings for _, section in work.owners.sections]
-    classes += [section.settings for _, section in catalog.registry.sections_of_components()]
+    chosen = (one.entry.component for several in work.chosen.values() for one in several)
+    classes += [section.settings for component in chosen for section in component.sections]
     known = dict(spellings(classes)) | dict(work.spellings_of_chosen())
     config = Config(
         work.sections,

@@ -45,11 +45,11 @@ def unread_keys(config: Config, ledger: Ledger, catalog: Catalog) -> Iterator[Pr
 
     Settings of components are not included: run.json holds them.
     """
-    owners = {section.settings: plugin for plugin, section in catalog.registry.sections}
-    owners |= {section.settings: entry.plugin for entry, section in catalog.registry.sections_of_components()}
     for cls in config.sections:
         for path in _unread(config.sections[cls], "", config, ledger):
-            plugin = owners.get(cls)
+            owners = {section.settings: plugin for plugin, section in catalog.registry.sections}
+            owners |= {section.settings: entry.plugin for entry, section in catalog.registry.sections_of_components()}
+            plugin = owners.get(cls)  # looked up only here, since the look imports the sections of every component
             if plugin is None:
                 yield config.problem("nothing reads it", path, "remove it, and tell the authors of neox-core")
             else:
