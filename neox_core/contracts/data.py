@@ -67,7 +67,8 @@ class DataBackend(Protocol):
     def files(self, prefix: Path) -> tuple[Path, ...]:
         """The files of the dataset, whether they exist or not. Without the last one there is no dataset."""
 
-    def open(self, prefix: Path) -> TokenSource: ...
+    def open(self, prefix: Path) -> TokenSource:
+        """The dataset at a prefix, to read from."""
 
     def create(self, prefix: Path, vocab_size: int) -> TokenWriter:
         """A writer for a new dataset.
@@ -106,7 +107,8 @@ class TokenStream(Protocol):
 class StreamingBackend(DataBackend, Protocol):
     """A backend that reads documents only in their order. The core recognises it by this method."""
 
-    def stream(self, prefix: Path) -> TokenStream: ...
+    def stream(self, prefix: Path) -> TokenStream:
+        """The documents at a prefix, in their order."""
 
 
 class Tokenizer(Protocol):
@@ -125,9 +127,11 @@ class Tokenizer(Protocol):
     eod: int
     """The id that ends a document, below `vocab_size`."""
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The result of `encode` for each text."""
 
-    def decode(self, ids: Iterable[int]) -> str: ...
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids."""

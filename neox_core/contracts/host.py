@@ -146,7 +146,8 @@ class Monitor(Protocol):
     def say(self, message: str) -> None:
         """Show a message to people, usually one line: a checkpoint written, a warning, a sample of text."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Called once, when the run ends."""
 
 
 class Measured(Protocol):

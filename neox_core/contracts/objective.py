@@ -28,9 +28,11 @@ class Datasets(Protocol):
     def streamed(self) -> bool:
         """Whether documents are read in their own order, with `stream`; else with `source`."""
 
-    def source(self, prefix: str) -> TokenSource: ...
+    def source(self, prefix: str) -> TokenSource:
+        """The dataset at a prefix, where the backend counts documents."""
 
-    def stream(self, prefix: str) -> TokenStream: ...
+    def stream(self, prefix: str) -> TokenStream:
+        """The documents at a prefix, where `streamed` is True."""
 
 
 class Samples(Protocol):
