@@ -30,8 +30,8 @@ class Ask:
 
     do: Literal["stop", "save", "rewind"] = field(validator=v.in_(("stop", "save", "rewind")))
     why: str = field(validator=v.instance_of(str))
-    first: int = field(default=0, validator=v.instance_of(int))
-    last: int = field(default=0, validator=v.instance_of(int))
+    first: int = field(default=0, validator=[v.instance_of(int), v.ge(0), v.lt(1 << 62)])
+    last: int = field(default=0, validator=[v.instance_of(int), v.ge(0), v.lt(1 << 62)])
 
 
 class Callback(Protocol):
@@ -138,8 +138,8 @@ class Evaluator(Protocol):
     * Every rank makes the same collective calls in the same order, and gets the same numbers.
     * It leaves weights, optimizer and `run` as they are. It may wait for the device. The random generators of the
       process are restored after each call.
-    * A name of a number is a word of letters, digits, `_`, `.` and `-`, which neither the run nor another evaluator
-      has. `valid_<name>_loss` in nats a token and `valid_<name>_perplexity` are shown as the validation loss is.
+    * A name of a number is a word of 300 letters, digits, `_`, `.` and `-` at most, which neither the run nor another
+      evaluator has. `valid_<name>_loss` in nats a token and `valid_<name>_perplexity` are shown as the validation loss.
     * An exception ends the run with an error that names the plugin.
     """
 

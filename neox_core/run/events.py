@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from neox_core.contracts.events import Ask, Callback
 from neox_core.errors import ConfigError, NeoxError, PluginError, RankError
 from neox_core.plan.stored.state import Intervention
 from neox_core.run.report import Kept
+from neox_core.untrusted import short
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,13 +39,11 @@ if TYPE_CHECKING:
 
 DOES = ("", "stop", "save", "rewind")
 WHERE = ("rank 0", "every rank", "collective")
+NAME = re.compile(r"(?!(loss|lr)$)[\w.-]{1,300}")
 
 
 class _Rewind(Exception):  # noqa: N818 - no error: it leaves the loop, which begins again at the last checkpoint
-    """All ranks rewind."""
-
-    def __init__(self, by: _Acting, ask: Ask) -> None:
-        self.by, self.ask = by, ask
+    """All ranks rewind. args: the callback, and what it asks."""
 
 
 @define(eq=False)
@@ -74,9 +74,9 @@ class _Acting:
                 raise ValueError("JSON changes it")
             return answer
         except (NeoxError, TypeError, ValueError) as error:
-            said = error.message if isinstance(error, NeoxError) else f"state() is not what JSON holds: {error}"
-            own = error if isinstance(error, NeoxError) else self.reference.fault("")
-            self.fault = type(own)(f"{said} (at the event `{event}`)", hint=own.hint)
+            unlike = self.reference.fault(f"state() is not what JSON holds: {error}")
+            own = error if isinstance(error, NeoxError) else unlike
+            self.fault = type(own)(f"{own.message} (at the event `{event}`)", hint=own.hint)
             if self.where == "collective":
                 raise self.fault from error
             return None
@@ -132,6 +132,8 @@ class Events:
                 acts = where != "rank 0" or dist.get_rank() == 0
                 more = {"engine": self.door.engine} if "engine" in signature(target).parameters else {}
                 made = target(self.report.run, self.context, settings, **more) if acts else None
+            if acts and made is None:
+                raise reference.fault("makes None, not a callback")
             self._callbacks.append(_Acting(reference, where, made))
         for reference in self.plan.evaluators:
             with undisturbed():
@@ -156,20 +158,19 @@ class Events:
             try:
                 return loop(self, self, self)
             except _Rewind as rewind:
-                self._rewind(rewind.by, rewind.ask, samples)
+                self._rewind(samples, *rewind.args)
 
     def step(self, step: int, loss: Tensor, lr: float, engine: Engine) -> None:
         self.report.step(step, loss, lr, engine)
         for each in self._callbacks:
             each.ask("step", step)
             if each.asked is not None:
-                self.say(f"{each.name} asks to stop: {each.asked.why}")
+                self.say(f"{each.name} asks to stop: {short(each.asked.why)}")
                 self._stop.end()
                 each.asked = None
             if (values := each.call("measured", step)) is not None:
                 self.report.log(step, _numbers(each.reference, "measured", values))
-        values = self._kept.take_values()
-        if "loss" in values:
+        if "loss" in (values := self._kept.take_values()):
             self._ask("log", step, values, self._kept.take_losses())
 
     def validation(self, step: int, losses: Sequence[Tensor], split: Split = "valid") -> float:
@@ -178,8 +179,7 @@ class Events:
             with undisturbed(), reference.blamed("evaluate(), which returns a float for each name"):
                 values = evaluator.evaluate(step)
             values = _numbers(reference, "evaluate", values)
-            twice = ", ".join(sorted(values.keys() & self._kept.values.keys()))
-            if twice:
+            if twice := ", ".join(sorted(values.keys() & self._kept.values.keys())):
                 raise reference.fault(f"gives {twice}, which the run or another evaluator has")
             self.report.log(step, values)
         measured = self._kept.take_values()
@@ -227,16 +227,15 @@ class Events:
         asked = dict(self._agreed())
         for do, (each, ask) in asked.items():
             if do != "save":
-                self.say(f"{each.name} asks to {do}: {ask.why}")
+                self.say(f"{each.name} asks to {do}: {short(ask.why)}")
         if "rewind" in asked:
             raise _Rewind(*asked["rewind"])
         self._stopping |= "stop" in asked
         if "save" in asked and not saving:
             self.check()
-            saved = self.save(self.state)
-            if saved is not None:
+            if (saved := self.save(self.state)) is not None:
                 by, ask = asked["save"]
-                self.say(f"saved {saved}, as {by.name} asks: {ask.why}")
+                self.say(f"saved {saved}, as {by.name} asks: {short(ask.why)}")
 
     def _agreed(self) -> list[tuple[str, tuple[_Acting, Ask]]]:
         """What the callbacks ask, the same on all ranks. Collective."""
@@ -247,8 +246,7 @@ class Events:
             dist.all_gather(rows, mine, group=self.context.groups.world)
         asked = []
         for each, ranks in zip(self._callbacks, torch.stack(rows, 1).tolist(), strict=True):  # [callbacks, ranks, 4]
-            failed = [rank for rank, row in enumerate(ranks) if row[0]]
-            if failed:
+            if failed := [rank for rank, row in enumerate(ranks) if row[0]]:
                 other = f"{each.reference.owner} failed on rank {failed[0]}"
                 raise each.fault or PluginError(other, hint="see the log of that rank for the cause")
             if each.where != "rank 0" and ranks.count(ranks[0]) < len(ranks):
@@ -261,7 +259,7 @@ class Events:
             each.asked = None
         return asked
 
-    def _rewind(self, by: _Acting, ask: Ask, samples: TrainingSamples) -> None:
+    def _rewind(self, samples: TrainingSamples, by: _Acting, ask: Ask) -> None:
         """Go back to the last checkpoint, and on without the samples of the steps that were asked for."""
         state, at, before = self.state, self.state.step, self.plan.batch.samples_before
         made = state.interventions  # more than the checkpoint has, where the run has gone back to it before
@@ -284,7 +282,9 @@ class Events:
         by.call("rewound", state.step, ask)
 
 
-def _numbers(reference: ComponentRef, method: str, values: object) -> dict[str, float]:
-    if not isinstance(values, Mapping) or not all(isinstance(each, float) for each in values.values()):
-        raise reference.fault(f"{method}() returns a float for each name")
+def _numbers(reference: ComponentRef, method: str, values: Any) -> dict[str, float]:
+    for name, each in values.items() if isinstance(values, Mapping) else [("", values)]:
+        if not isinstance(each, float) or not isinstance(name, str) or not NAME.fullmatch(name):
+            said = f"{method}() gives a float for each name, a word that is not the run's"
+            raise reference.fault(f"{said}, not {short({name: each})}")
     return dict(values)

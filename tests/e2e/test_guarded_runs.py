@@ -71,7 +71,7 @@ KILLS: dict[str, list[list[Any]]] = {
 FAULTS: dict[str, tuple[list[int], str]] = {
     "RaisesOnOneRank": ([1, 1], "callback faulty:RaisesOnOneRank 1 failed"),
     "AsksOnOneRank": ([1, 1], "asks for nothing, stop on the ranks, in their order: not the same"),
-    "StateOfTensors": ([1, 1], r"state\(\) is not what JSON holds.*\(at the event `state`\)"),
+    "StateOfTensors": ([1, 1], r"StateOfTensors 1: state\(\) is not what JSON holds.*\(at the event `state`\)"),
     "LeavesACollective": ([1, 1], "LeavesACollective"),
     "RewindsUnasked": ([1, 1], r"save\(\) asks to rewind, which it may not"),
     "EvaluatesOnOneRank": (

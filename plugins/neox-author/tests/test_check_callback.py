@@ -151,6 +151,8 @@ FAULTS: dict[str, tuple[str, Any, str]] = {
     "keys that are numbers": ("state", by_number, "state\\(\\) is what JSON holds without a change; .* becomes"),
     "infinity": ("state", infinite, "state\\(\\) is what JSON holds without a change; .*JSON compliant"),
     "a tensor": ("state", as_tensor, "state\\(\\) is what JSON holds without a change; .*not JSON serializable"),
+    "text for the log": ("measured", lambda self, step: {"a": "3"}, "measured\\(\\) returns a float for each name"),
+    "a name with a line": ("measured", lambda self, step: {"a\nb": 3.0}, "measured\\(\\) returns .*, a word, or None"),
     "another name of a method": ("evaluated", None, "it has a method for one event or more"),
 }
 

@@ -6,7 +6,7 @@ import json
 import math
 import random
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from inspect import signature
 from pathlib import Path
@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from neox_author.testing.clauses import clauses, hold, not_applicable
+from neox_author.testing.clauses import clauses, hold, is_word, not_applicable
 from neox_author.testing.plugins import build
 from neox_author.testing.two_ranks import on_two_ranks
 from neox_core.contracts.events import Ask, Callback
@@ -23,7 +23,7 @@ from neox_core.contracts.host import RunInfo
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog
 
-EVENTS = ("start", "step", "log", "evaluated", "save", "saved", "end")
+EVENTS = ("start", "step", "measured", "log", "evaluated", "save", "saved", "end")
 METHODS = (*EVENTS, "state", "restore", "rewound")
 LAST, EACH_LOG, EACH_SAVE = 240, 4, 6
 SPIKES = {90: 9.0, 151: 30.0, 152: 30.0, 199: math.nan, 223: math.inf}
@@ -116,6 +116,8 @@ class _Played:
             _check_ask(event, step, asked, rewinds)
             state = self.state() if event == "save" else None
             told.append((step, event, asked, state))
+            if event == "step":
+                _check_numbers(self.call("measured", step))
             if asked is not None and asked.do == "rewind":
                 self.rewind(step, asked, state)
         return told
@@ -152,6 +154,12 @@ def _check_ask(event: str, step: int, asked: Any, rewinds: bool) -> None:
         hold(rewinds, "a callback that asks to rewind has `rewinds = True`")
         hold(asked.first <= asked.last and asked.last > 0, f"a rewind skips steps: {asked.first} to {asked.last}")
         hold(asked.first <= step, f"a rewind skips steps that the run has made: {asked.first} is after {step}")
+
+
+def _check_numbers(values: Any) -> None:
+    named = isinstance(values, Mapping) and all(map(is_word, values))
+    said = f"measured() returns a float for each name, a word, or None; it returns {values!r}"
+    hold(values is None or (named and all(isinstance(each, float) for each in values.values())), said)
 
 
 def _events(rank: int = 0) -> list[tuple[Any, ...]]:

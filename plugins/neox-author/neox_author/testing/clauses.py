@@ -1,5 +1,6 @@
 """What the checks share: naming the clause that fails or does not apply, and finding heavy imports."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -100,3 +101,8 @@ def check_light(target: str) -> None:
         return  # made by a test: no other process can import it
     heavy = heavy_imports("from importlib import import_module; import_module(sys.argv[1])", module)
     hold(not heavy, f"{module} is imported on the host too and must be light; it imports {heavy}")
+
+
+def is_word(name: object) -> bool:
+    """Whether a number of the log may have this name."""
+    return isinstance(name, str) and bool(re.fullmatch(r"[\w.-]{1,300}", name))

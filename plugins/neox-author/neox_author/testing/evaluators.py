@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from neox_author.testing.clauses import clauses, has, hold
+from neox_author.testing.clauses import clauses, has, hold, is_word
 from neox_author.testing.plans import example_plan
 from neox_author.testing.plugins import build
 from neox_author.testing.two_ranks import on_two_ranks
@@ -62,7 +61,7 @@ def _evaluate(evaluator: Any, step: int) -> dict[str, float]:
         f"evaluate() returns a float for each name, and one or more; it returns {numbers!r}",
     )
     for each in numbers:
-        hold(re.fullmatch(r"[\w.-]+", str(each)), f"a name is made of letters, digits, `_`, `.` and `-`, not {each!r}")
+        hold(is_word(each), f"a name is made of letters, digits, `_`, `.` and `-`, not {each!r}")
     ours = sorted({"loss", "lr", "valid_loss", "valid_perplexity", "test_loss", "test_perplexity"} & numbers.keys())
     hold(not ours, f"its names are none of the run's; it has {', '.join(ours)}")
     return dict(numbers)
