@@ -28,6 +28,7 @@ from neox_author.testing import build, load_only
 from results import append_row
 
 SLOTS, LIMIT, WAIT_S, STALL_S = 4, 1e-6, 300, 20
+"""WAIT_S: for how long a run may write nothing; how long it takes in all depends on the machine."""
 CONFIG = """\
 engine: plain
 device: cpu
@@ -156,7 +157,7 @@ def disturbed(folder: Path, steps: int, kinds: Sequence[str], seed: int, switch:
             print(f"step {step}, {have} ranks: {kind}", flush=True)
             wait(process, folder, lambda number=number: len(costs(save)) > number, starts)
             done.append(kind)
-        code = process.wait(WAIT_S)
+        code = process.wait()
     finally:
         if process.poll() is None:
             process.terminate()
@@ -171,10 +172,16 @@ def costs(save: Path) -> list[float]:
 
 
 def wait(process: subprocess.Popen[bytes], folder: Path, there: Any, starts: int = 0) -> tuple[int, int]:
-    """Wait until something is there. Returns the starts so far, and the ranks of the last one."""
-    end = time.monotonic() + WAIT_S
+    """Wait until something is there, for as long as the run goes on. Returns the starts so far, and the ranks of the
+    last one.
+    """
+    files = [folder / "elastic" / name for name in ("metrics.jsonl", "elastic.jsonl")]
+    last, since = -1, time.monotonic()
     while not there():
-        if process.poll() is not None or time.monotonic() > end:
+        written = sum(each.stat().st_size for each in files if each.exists())
+        if written != last:
+            last, since = written, time.monotonic()
+        if process.poll() is not None or time.monotonic() > since + WAIT_S:
             raise SystemExit(f"the run has not come to it:\n{(folder / 'elastic.log').read_text()[-3000:]}")
         time.sleep(0.02)
     found = [each for each in lines_of(folder / "elastic" / "elastic.jsonl") if each["event"] == "start"]
