@@ -269,10 +269,11 @@ def _qk_norm(model: Mapping[str, Any], facts: Facts, out: Written) -> None:
     if not model.get("use_qk_layernorm"):
         return
     if model["norm"] != "layernorm" or facts.tensor_ranks > 1:
-        why = f"norm {short(model['norm'])}" if facts.tensor_ranks == 1 else f"{facts.tensor_ranks} tensor ranks"
+        layer = model["norm"] == "layernorm"
+        alone = f"{facts.tensor_ranks} tensor ranks: each has a norm of its own, which takes its own heads together"
+        why = alone if layer else f"norm {short(model['norm'])}: GPT-NeoX then takes each head by itself"
         raise CheckpointError(
-            f"{facts.path}: the config sets use_qk_layernorm with {why}: GPT-NeoX then takes other"
-            " heads together than neox"
+            f"{facts.path}: the config sets use_qk_layernorm with {why}; that of neox takes all heads together"
         )
     out.put("use_qk_layernorm", True)
 
