@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from neox_plain.clip import copy_marks
     from neox_plain.config import batch_rules, checkpoint_rules, precision_rules
     from neox_plain.config.gradient_rules import gradients_key, gradients_plan, unmatched_factors
-    from neox_plain.config.memory import expected_memory
+    from neox_plain.config.memory import Extra, expected_memory
     from neox_plain.config.precision_rules import enabled, left_off
     from neox_plain.engine import Engine, build_engine
     from neox_plain.factors import plain_options, split_groups
@@ -29,6 +29,7 @@ _LATER = {
     "PEAKS": "gpu_peaks:PEAKS",
     "BaseEngine": "base_engine:BaseEngine",
     "Engine": "engine:Engine",
+    "Extra": "config.memory:Extra",
     "Plain": "maker:Plain",
     "PlainPlanner": "planner:PlainPlanner",
     "Spread": "spread:Spread",
@@ -62,6 +63,7 @@ __all__ = [
     "PEAKS",
     "BaseEngine",
     "Engine",
+    "Extra",
     "GradientsSection",
     "Plain",
     "PlainPlanner",

@@ -20,6 +20,7 @@ from neox_core.plan.rules.rule import Rule, rules_in
 from neox_core.plan.runfile import BatchPlan, PrecisionPlan, RunPlan
 from neox_deepspeed.config.json import engine_json
 from neox_deepspeed.config.json.blocks import engine_blocks
+from neox_deepspeed.config.memory import beside
 from neox_deepspeed.config.owners import owns_parameters
 from neox_deepspeed.config.rules import engine, idle, offload, optimizer, parallelism, precision, profiling, zero
 from neox_deepspeed.config.sections.communication import CommunicationSection
@@ -90,7 +91,8 @@ class DeepSpeedPlanner:
         activations: int,
         state_numbers: tuple[float, float] | None,
     ) -> Memory:
-        return expected_memory(plan, self.sharding(config), held, activations, state_numbers)
+        extra = beside(plan, config.section(ZeroSection).zero_optimization, held)
+        return expected_memory(plan, self.sharding(config), held, activations, state_numbers, extra)
 
     def key_of(self, config: Config, path: str) -> str | None:
         if path in ELSEWHERE:

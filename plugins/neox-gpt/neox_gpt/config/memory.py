@@ -4,6 +4,8 @@ from neox_core.plan.runfile import RunPlan
 from neox_gpt.config.plan import GPTPlan
 from neox_gpt.config.size import DecoderSize
 
+CHUNK_BYTES = {True: 24 << 20, False: 256 << 20}
+"""Of fp32 logits, on a CPU and elsewhere: those of `loss.py`, which imports torch."""
 TABLES = ("embedding.weight", "head.weight", "head.bias")
 
 
@@ -34,13 +36,14 @@ def _layers_of_a_stage(plan: RunPlan, model: GPTPlan) -> int:
 
 
 def activation_bytes(plan: RunPlan, model: GPTPlan, size: DecoderSize) -> int:
-    """Bytes kept for the backward pass, of as many micro-batches as a first stage has in flight."""
+    """Bytes kept for the backward pass, of as many micro-batches as a first stage has in flight, and of the loss."""
     tensor = plan.cluster.tensor_parallel
     width = plan.precision.bytes_each
     tokens = plan.batch.micro_batch * model.seq_length
     layers = -(-model.num_layers // plan.cluster.pipeline_parallel)
     whole = tensor if plan.cluster.sequence_parallel else 1
     kept, cut = _kept(model, size.kept)
+    kept += _of_norms(model, size, width)
     layer = tokens * width * (kept // whole + cut // tensor)
     inputs = tokens * width * model.hidden_size // whole
     if model.recompute is None:
@@ -48,8 +51,36 @@ def activation_bytes(plan: RunPlan, model: GPTPlan, size: DecoderSize) -> int:
     else:
         segment = min(model.recompute.layers, layers)
         total = -(-layers // segment) * inputs + segment * layer
-    under_way = min(plan.cluster.pipeline_parallel, plan.batch.gradient_accumulation)
-    return total * under_way + 3 * inputs
+    stages, loss = plan.cluster.pipeline_parallel, loss_bytes(plan, model, size)
+    under_way = min(stages, plan.batch.gradient_accumulation)
+    first, last = total * under_way + (0 if stages > 1 else loss), total + loss
+    return max(first, last) + 3 * inputs
+
+
+def loss_bytes(plan: RunPlan, model: GPTPlan, size: DecoderSize) -> int:
+    """Bytes of `loss.cross_entropy` at its peak, at the end of the forward pass or at the start of the backward pass.
+
+    Of a chunk of tokens: logits, and probabilities in fp32, which become their gradient. Of the head: the gradient in
+    fp32, and the part of it that a chunk gives, on a CPU in fp32 as well.
+    """
+    cpu, half = plan.cluster.device == "cpu", plan.precision.bytes_each == 2
+    rows = -(-size.rows // plan.cluster.tensor_parallel)
+    logits = rows * min(plan.batch.micro_batch * model.seq_length, max(1, CHUNK_BYTES[cpu] // (4 * rows)))
+    head = rows * model.hidden_size
+    of_part = (6 if cpu else 2) if half else 4
+    return max(8 * logits + (4 + of_part) * head, (4 + 4 + 4) * head)
+
+
+def _of_norms(model: GPTPlan, size: DecoderSize, width: int) -> int:
+    """Numbers of a token that the norms of a layer keep besides their inputs and outputs.
+
+    A norm with a weight alone is made of several operations in fp32, and keeps the input divided by its length, in
+    half precision the input in fp32 too. With weight and bias it is one operation, which keeps the input.
+    """
+    if sum(name.startswith("final_norm.") for name in size.shapes) != 1:
+        return 0
+    norms = (1 if model.shared_norm else 2) + (2 if model.norm_place == "both" else 0)
+    return norms * model.hidden_size * (1 if width == 4 else 4)
 
 
 def _kept(model: GPTPlan, sublayers: int) -> tuple[int, int]:
