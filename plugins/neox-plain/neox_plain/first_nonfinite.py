@@ -58,9 +58,9 @@ def _described(model: nn.Module, name: str) -> str:
     """A module by its name, and the component that it is of, where a module around it knows."""
     if not name:
         return "the model"
-    words = name.split(".")
+    words, modules = name.split("."), dict(model.named_modules())  # a stage names its modules as the whole model does
     for place in range(len(words)):
-        owner_of = getattr(model.get_submodule(".".join(words[:place])), "owner_of", None)
+        owner_of = getattr(modules.get(".".join(words[:place])), "owner_of", None)
         if owner_of is not None and (owner := owner_of(".".join(words[place:]))):
             return f"{name} ({owner})"
     return name
