@@ -51,18 +51,17 @@ def _identify(point: EntryPoint) -> Plugin:
         return Plugin(normalise(point.name), "unknown", f"neox-api-{API}")
     text = point.dist.read_text("METADATA")
     metadata = point.dist.metadata if text is None else _head_of(text)
-    name, version = metadata.get("Name") or point.name, metadata.get("Version") or "unknown"
-    return Plugin(normalise(name), version, metadata.get("Keywords"))
+    return Plugin(normalise(metadata["Name"] or point.name), metadata["Version"] or "unknown", metadata["Keywords"])
 
 
 def _head_of(text: str) -> dict[str, str]:
     """The fields before the README, each where it stands first; the parser of mails takes ten times as long."""
-    fields: dict[str, str] = {}
+    fields = {"Name": "", "Version": "", "Keywords": ""}
     for line in text.splitlines():
         if not line:
             break
         name, _, value = line.partition(": ")
-        fields.setdefault(name, value)
+        fields[name] = fields.get(name) or value
     return fields
 
 

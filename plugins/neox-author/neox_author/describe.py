@@ -36,7 +36,8 @@ def as_objects(catalog: Catalog, name: str) -> Iterator[dict[str, Any]]:
     for entry in catalog.registry.entries():
         component = entry.component
         if component.name == bare and owner in ("", entry.plugin.id):
-            about = {"is": entry.kind, "name": component.name, "summary": component.summary, **_from(entry.plugin)}
+            about: dict[str, Any] = {"is": entry.kind, "name": component.name, "summary": component.summary}
+            about |= _from(entry.plugin)
             about |= {"target": component.target, "needs": list(component.needs), "missing": list(component.missing())}
             yield about | {"settings": _settings_as_objects(component.settings)}
     for plugin, section in catalog.registry.sections:

@@ -33,7 +33,7 @@ from neox_core.errors import UsageError, run_main
 from neox_core.files import allow_many_files
 from neox_core.heartbeat import VARIABLE, Heartbeats
 from neox_core.plan.runfile import DIGEST, RunPlan, read_runfile
-from neox_launchers.agents import names, settings_of
+from neox_launchers.agents import names, settings_of, some
 from neox_launchers.contents import contents
 from neox_launchers.environment import visible_devices
 from neox_launchers.failure import (

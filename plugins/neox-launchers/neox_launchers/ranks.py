@@ -24,6 +24,9 @@ class Agent(Protocol):
     def failed(self) -> bool:
         """Whether a rank has failed; also while the others are being ended, which may take SHUTDOWN_S."""
 
+    def over(self) -> bool:
+        """Whether all of its ranks have ended well."""
+
     def ranks(self) -> list[Rank]:
         """Those that were started."""
 
@@ -64,6 +67,9 @@ class OneRank:
 
     def failed(self) -> bool:
         return self._process is not None and self._process.returncode not in (None, 0)
+
+    def over(self) -> bool:
+        return self._process is not None and self._process.returncode == 0
 
     def ranks(self) -> list[Rank]:
         return [] if self._process is None else [Rank(0, 0, self._process.pid)]

@@ -53,8 +53,15 @@ class TorchAgent(LocalElasticAgent):
         return [Exit(rank, failure.exitcode, failure.timestamp) for rank, failure in failures.items()]
 
     def failed(self) -> bool:
+        return any(code not in (None, 0) for code in self._codes())
+
+    def over(self) -> bool:
+        codes = self._codes()
+        return bool(codes) and not any(code != 0 for code in codes)
+
+    def _codes(self) -> list[int | None]:
         running = getattr(self._pcontext, "subprocess_handlers", None) or {}
-        return any(each.proc.returncode not in (None, 0) for each in running.values())
+        return [each.proc.returncode for each in running.values()]
 
     def ranks(self) -> list[Rank]:
         workers = [each for each in self.get_worker_group().workers if each.id]

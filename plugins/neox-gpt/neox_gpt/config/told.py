@@ -9,7 +9,11 @@ from neox_core.hooks.component import load_path
 from neox_gpt.change_contracts import ChangeSize
 from neox_gpt.contracts import ByHead, FeedForwardSize, MixerSize, PositionSize
 
-SIZES: dict[str, type] = {"mixer": MixerSize, "feed forward": FeedForwardSize, "model change": ChangeSize}
+SIZES: dict[str, type[MixerSize] | type[FeedForwardSize] | type[ChangeSize]] = {
+    "mixer": MixerSize,
+    "feed forward": FeedForwardSize,
+    "model change": ChangeSize,
+}
 """What planners of these kinds give."""
 PLAIN: dict[str, type] = {"activation": bool, "tokenizer": int}
 
