@@ -34,7 +34,7 @@ class Run:
 
     cut: the number of GPT-NeoX's layer with which the second of two stages begins. rows: each tensor rank has a part
     of the inputs of the head, as GPT-NeoX 1 has by default. spread: of numbers around 0; 0: they are small and above 0.
-    elastic: with ZeRO's `elastic_checkpoint`, whose states have no padding.
+    elastic: with ZeRO's `elastic_checkpoint`, whose states have no padding. skipped: every step so far was.
     """
 
     form: str = "zero"
@@ -56,6 +56,7 @@ class Run:
     rows: bool = False
     older_names: bool = False
     elastic: bool = False
+    skipped: bool = False
     spread: float = 0.0
     config: dict[str, Any] = field(factory=dict)
 
@@ -339,7 +340,7 @@ def _zero(run: Run, flat: dict[str, list[Tensor]], data: int) -> dict[str, Any]:
         padded = {kind: torch.cat((flat[kind][group], torch.zeros(share * run.data - size))) for kind in KINDS[1:]}
         mine = {kind: each[first : min(last, size) if run.elastic else last].clone() for kind, each in padded.items()}
         states[group] = _called(run, mine)
-    base: Any = {"state": states, "param_groups": [{"step": 0, "params": [0]}, {"step": 0, "params": [1]}]}
+    base: Any = {"state": {} if run.skipped else states, "param_groups": [{"step": 0, "params": [0]}, {"step": 0, "params": [1]}]}
     found = {"single_partition_of_fp32_groups": masters, "base_optimizer_state": base, "zero_stage": ZeroStageEnum()}
     if run.elastic:  # Apex's Adam counts in its groups, which are not stored
         lean = [{name: each for name, each in state.items() if name != "step"} for state in states.values()]

@@ -132,6 +132,18 @@ def test_the_state_of_other_optimizers(optimizer: str, form: str, tmp_path: Path
             torch.testing.assert_close(bound, bound_of(second[name], dim), rtol=0, atol=0)
 
 
+def test_an_optimizer_whose_every_step_was_skipped_starts_with_moments_of_zero(tmp_path: Path) -> None:
+    """In fp16 the scale of the loss may fall for some steps first; torch's Adam has no state until one is done."""
+    run = Run("zero", data=2, skipped=True)
+    made = write_run(tmp_path / "theirs", run)
+    reader = imported(tmp_path / "theirs", tmp_path / "ours")
+    for name, weight in expected(run, made["master"]).items():
+        torch.testing.assert_close(reader.tensor("master", name), weight, rtol=0, atol=0)
+        for state in ("exp_avg", "exp_avg_sq"):
+            assert not reader.tensor("state", name, state).any()
+        assert reader.tensor("state", name, "step") == 0
+
+
 FOLDERS: dict[str, tuple[tuple[str, ...], str | None, str | None]] = {  # steps, what `latest` says, which is imported
     "several, and one is named": (("global_step3", "global_step7"), "global_step3", "global_step3"),
     "several, and none is named": (("global_step9", "global_step10"), None, "global_step10"),

@@ -288,7 +288,7 @@ def test_what_cannot_be_split_is_refused(
     [
         ("text", "no FeedForwardSize"),
         (None, "no FeedForwardSize"),
-        (FeedForwardSize({"up": 3}), "`shapes` that are not the lengths of each parameter by name"),  # type: ignore[dict-item]
+        (FeedForwardSize(dict[str, Any](up=3)), "`shapes` that are not the lengths of each parameter by name"),
         (FeedForwardSize({"up": (4, 4)}, {"down": 0}), "a `split` of 'down', and no such dimension"),
         (FeedForwardSize({"up": (4, 4)}, {"up": 2}), "a `split` of 'up', and no such dimension"),
         (FeedForwardSize({"up": (4, 4)}, spread={"down": 2}), "a `spread` of 'down', which its `shapes` lack"),
