@@ -38,6 +38,10 @@ def encoder_problems(config: Any) -> Iterator[Problem]:
             yield config.problem("is for samples of several documents, which an encoder does not get", key, "remove it")
     if config.value("sample_prompt") is not None:
         yield config.problem("an encoder does not continue a text", "sample_prompt", "remove it")
+    if config.value("sliding_window_width") is not None:
+        message = "an encoder has no window of the tokens before each"
+        hint = "remove it; sparsity: all with sparse_attention: {mode: bslongformer} has windows to both sides"
+        yield config.problem(message, "sliding_window_width", hint)
     if config.value("tokenizer_type") is None:
         for name in SPECIAL:
             if config.value(f"{name}_token_id") is None:
