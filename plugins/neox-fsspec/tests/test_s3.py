@@ -7,7 +7,8 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -70,20 +71,35 @@ def whole(folder: Path) -> int:
     return int(found.name.removeprefix("step-"))
 
 
-def test_uploads_that_are_killed_leave_the_last_checkpoint(tmp_path: Path) -> None:
-    """With keep-last-n-checkpoints: 1, at random instants of saves of new steps and of steps that are there already."""
-    draw = random.Random(7)
+@contextmanager
+def saving(folder: Path) -> Iterator[Callable[[int, float | str], bool]]:
+    """Saves a step in another process, see `uploads.py`, and tells whether that has ended by itself."""
     for step in (1, 2, 3):
-        prepared(tmp_path, step)
-    command = [sys.executable, str(Path(__file__).with_name("uploads.py")), str(tmp_path)]
+        prepared(folder, step)
+    command = [sys.executable, str(Path(__file__).with_name("uploads.py")), str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as forks:
         assert forks.stdin is not None
         assert forks.stdout is not None
 
-        def save(step: int, part: float) -> bool:
+        def save(step: int, part: float | str) -> bool:
             print(step, part, file=forks.stdin, flush=True)
             return forks.stdout.readline().strip() == "0"
 
+        yield save
+        forks.stdin.close()
+
+
+def start_over(folder: Path, save: Callable[[int, float | str], bool]) -> None:
+    """Leave a checkpoint of step 1 alone."""
+    reader = remote(folder / "reader")
+    reader._delete([*reader._keys()])
+    assert save(1, 0.0)
+
+
+def test_uploads_that_are_killed_leave_the_last_checkpoint(tmp_path: Path) -> None:
+    """With keep-last-n-checkpoints: 1, at random instants of saves of new steps and of steps that are there already."""
+    draw = random.Random(7)
+    with saving(tmp_path) as save:
         assert save(1, 0.0)
         assert save(1, 0.0)
         last, ended, moved = 1, 0, 0
@@ -93,14 +109,30 @@ def test_uploads_that_are_killed_leave_the_last_checkpoint(tmp_path: Path) -> No
             found = whole(tmp_path)
             assert found == step or (found == last and not done)
             ended, moved, last = ended + done, moved + (found != last), found
-            if last == 3:  # start over
-                reader = remote(tmp_path / "reader")
-                reader._delete([*reader._keys()])
-                assert save(1, 0.0)
+            if last == 3:
+                start_over(tmp_path, save)
                 last = 1
-        forks.stdin.close()
     assert moved > 3
     assert ended < KILLS - 10
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_kill_before_any_request_leaves_the_last_checkpoint(step: int, tmp_path: Path) -> None:
+    """Of a save of a new step, and of one that is there already; the next save then ends, and nothing is left over."""
+    with saving(tmp_path) as save:
+        start_over(tmp_path, save)
+        found, request = [], 0
+        while not save(step, f"at-{(request := request + 1)}"):
+            found.append(whole(tmp_path))
+            if found[-1] != 1:
+                start_over(tmp_path, save)
+        assert save(3, 0.0)
+    assert request > 12
+    assert found == sorted(found)
+    assert {*found} == {1, step}
+    reader = remote(tmp_path / "reader")
+    assert {key.partition("/")[0] for key in reader._keys()} == {"step-00000003", "latest", ".owner"}
+    assert len(reader._keys()) == 3 + 5
 
 
 def test_no_message_repeats_a_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 """`python uploads.py FOLDER`: for each line of its input, forks a process that saves a checkpoint, and tells its end.
 
 A line is `STEP PART`: the process is killed after that part of the processor's time that an upload takes, whatever else
-the machine does; 0 lets it finish.
+the machine does; 0 lets it finish. PART `at-7` kills it where it would send its seventh request.
 FOLDER: has `written-STEP`, what a save of one rank has before it uploads.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from neox_fsspec.checkpoints import Checkpoints
 
@@ -24,6 +26,19 @@ URL = "s3://bucket/run"
 
 def remote(folder: Path) -> Checkpoints:
     return Checkpoints(StorePlan(URL, S3, str(folder)))
+
+
+def kill_at(request: int) -> None:
+    from aiobotocore.httpsession import AIOHTTPSession
+
+    send, sent = AIOHTTPSession.send, itertools.count(1)
+
+    async def counting(self: Any, *args: Any) -> Any:
+        if next(sent) == request:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await send(self, *args)
+
+    AIOHTTPSession.send = counting
 
 
 def save(folder: Path, step: int, part: float) -> None:
@@ -55,11 +70,13 @@ def main() -> None:
 
     folder = Path(sys.argv[1])
     for line in sys.stdin:
-        step, part = line.split()
+        step, word = line.split()
         child = os.fork()
         if child == 0:
             try:
-                save(folder, int(step), float(part))
+                if word.startswith("at-"):
+                    kill_at(int(word[3:]))
+                save(folder, int(step), 0.0 if word.startswith("at-") else float(word))
                 os._exit(0)
             finally:
                 os._exit(1)
