@@ -216,6 +216,11 @@ def test_auto_tokenizer_reads_the_tokenizer_of_a_llama_export(tmp_path: Path, ki
     assert mine is not None
     assert loaded(TEXT, add_special_tokens=False)["input_ids"] == mine.encode(TEXT)
     assert loaded.decode(loaded(TEXT, add_special_tokens=False)["input_ids"]) == TEXT
+    text = Path(__file__).read_text().splitlines(keepends=True)  # transformers takes special tokens out of a text
+    lines = [line for line in text if begin not in line and end not in line][:200]
+    found = loaded(lines, add_special_tokens=False)["input_ids"]
+    assert found == [mine.encode(line) for line in lines]
+    assert loaded.batch_decode(found) == [mine.decode(ids) for ids in found] == lines
     assert (loaded.eos_token, loaded.eos_token_id, loaded.bos_token) == (end, mine.eod, begin)
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert (config["eos_token_id"], config["bos_token_id"]) == (mine.eod, loaded.bos_token_id)
