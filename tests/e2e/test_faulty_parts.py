@@ -69,12 +69,12 @@ def make(shape, activation, tensor, settings):
 """
 
 
-def run(folder: Path, change: str, code: int, **values: Any) -> str:
-    """What a run says that fails."""
+def run(folder: Path, change: str, code: int, more: str = "", **values: Any) -> str:
+    """What a run says that fails. more: lines of its config."""
     (folder / "mine").mkdir()
     (folder / "mine/odd_parts.py").write_text(PLUGIN.replace("CHANGE", change))
     (folder / "text.jsonl").write_text("\n".join(json.dumps({"text": f"document {n} of a text"}) for n in range(200)))
-    (folder / "run.yml").write_text(CONFIG.format(folder=folder, **values))
+    (folder / "run.yml").write_text(CONFIG.format(folder=folder, **values) + more)
     wrong = str(values["ranks"] - 1)
     env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1", "WRONG_RANK": wrong}
     argv = [sys.executable, "-m", "neox_core", "--plugins-dir", "mine", "train", "run.yml"]
@@ -83,10 +83,21 @@ def run(folder: Path, change: str, code: int, **values: Any) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize(("engine", "ranks"), [("plain", 1), ("deepspeed", 2)])
-def test_a_loss_that_becomes_nan_names_the_part_that_made_it(engine: str, ranks: int, tmp_path: Path) -> None:
-    said = run(tmp_path, "made * float('nan')", 6, engine=engine, ranks=ranks)
-    assert f"the loss is nan at step 6 on rank {ranks - 1}: the first number that is not finite is what" in said
+@pytest.mark.parametrize(
+    ("engine", "ranks", "layout"),
+    [
+        ("plain", 1, ""),
+        ("deepspeed", 2, ""),
+        ("deepspeed", 2, "zero_optimization: {stage: 3}"),
+        ("deepspeed", 2, "pipe-parallel-size: 2"),
+    ],
+)
+def test_a_loss_that_becomes_nan_names_the_part_that_made_it(
+    engine: str, ranks: int, layout: str, tmp_path: Path
+) -> None:
+    said = run(tmp_path, "made * float('nan')", 6, layout, engine=engine, ranks=ranks)
+    heard = "0, 1" if "pipe" in layout else ranks - 1  # the last stage tells the others its loss
+    assert f"the loss is nan at step 6 on rank {heard}: the first number that is not finite is what" in said
     assert "layers.1.mlp (feed forward odd-parts:odd 0+" in said
 
 

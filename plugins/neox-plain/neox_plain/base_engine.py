@@ -148,7 +148,8 @@ class BaseEngine(ABC):
         """What first gave a number that is not finite, in words: see `contracts.engine.Engine`. Collective."""
         with looking(self.model) as found:
             loss = self._repeat(self._left_out or self._began)
-        if not found and not bool(loss.isfinite()):
+        last = self._groups.pipe_rank == self._groups.pipe_size - 1  # all stages are told the loss
+        if not found and last and not bool(loss.isfinite()):
             return f"{self._criterion.reference.owner} makes of finite results of the model"
         return "".join(found)
 
