@@ -340,7 +340,8 @@ def _zero(run: Run, flat: dict[str, list[Tensor]], data: int) -> dict[str, Any]:
         padded = {kind: torch.cat((flat[kind][group], torch.zeros(share * run.data - size))) for kind in KINDS[1:]}
         mine = {kind: each[first : min(last, size) if run.elastic else last].clone() for kind, each in padded.items()}
         states[group] = _called(run, mine)
-    base: Any = {"state": {} if run.skipped else states, "param_groups": [{"step": 0, "params": [0]}, {"step": 0, "params": [1]}]}
+    held = {} if run.skipped else states
+    base: Any = {"state": held, "param_groups": [{"step": 0, "params": [0]}, {"step": 0, "params": [1]}]}
     found = {"single_partition_of_fp32_groups": masters, "base_optimizer_state": base, "zero_stage": ZeroStageEnum()}
     if run.elastic:  # Apex's Adam counts in its groups, which are not stored
         lean = [{name: each for name, each in state.items() if name != "step"} for state in states.values()]

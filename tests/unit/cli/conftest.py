@@ -118,7 +118,7 @@ def prepare(site: Any) -> None:
     )
     site.install_ours("neox-plain", "plugin.py", "api.py", "planner.py", "config")
     site.install_ours("neox-deepspeed", "plugin.py", "config")
-    site.install_ours("neox-causal-lm", "plugin.py")
+    site.install_ours("neox-causal-lm", "plugin.py", "section.py", "planner.py")
     site.install_ours("neox-reference")
     work: Path = site.work
     using(site, "Fine")

@@ -75,6 +75,7 @@ def test_info_shows_how_a_reference_is_called(site: Any) -> None:
     )
     files = {"neox_a/inner/__init__.py": "raise RuntimeError('imported')", "neox_a/inner/parts.py": reference}
     site.install("neox-a", listing, files)
+    site.install_ours("neox-kernels")
     (op, norm, kernel) = site.neox_each(*(["plugins", "info", name] for name in ("my_norm", "mine", "my_norm.quick")))
     called = "my_norm(x: torch.Tensor, eps: float=1e-05) -> torch.Tensor"
     for line in ("of        neox-a:mine", "kernels   neox-a:my_norm.quick", f"called    {called}", "  x [..., dim]."):

@@ -192,6 +192,7 @@ def neox_kernels():
     wrong = wrong.replace("names: tuple[str, ...]", "names: set")
     site.install("neox-a", wrong + kernels)
     site.install("neox-b", OPS)
+    site.install_ours("neox-kernels")
     done = site.neox("plugins", "check")
     assert done.returncode == 3
     assert "config section neox-a:mine: Settings.speed: its default must be a whole number, not 0.5" in done.stdout
