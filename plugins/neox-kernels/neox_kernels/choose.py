@@ -71,7 +71,7 @@ def choose(
     ConfigError with all reasons where a kernel was asked for by name and cannot run, PluginError for an offer that is
     not a kernel, except for `auto`, which passes it over.
     """
-    if plan.asked == REFERENCE:
+    if plan.asked == REFERENCE and not plan.offers:
         return Choice(plan.op, REFERENCE, load_path(plan.reference), ())
     passed: list[tuple[str, tuple[str, ...]]] = []
     for offer in plan.offers:
