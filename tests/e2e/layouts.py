@@ -271,6 +271,7 @@ def rank_main(rank: int, world: int, out: Path, cases: list[dict[str, Any]], act
         store = f"file://{out}/.store-{case['name']}"
         dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
         act(case, out)
+        gc.collect()  # an engine in a circle of objects would keep its groups
         # a thread of each of gloo's wakes 100 times a second; DeepSpeed, where it was used, has to know
         (import_module("deepspeed.comm") if import_module("deepspeed.comm.comm").cdb else dist).destroy_process_group()
         gc.freeze()  # what is there by now stays; DeepSpeed collects often
