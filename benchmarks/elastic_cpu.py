@@ -172,9 +172,7 @@ def costs(save: Path) -> list[float]:
 
 
 def wait(process: subprocess.Popen[bytes], folder: Path, there: Any, starts: int = 0) -> tuple[int, int]:
-    """Wait until something is there, for as long as the run goes on. Returns the starts so far, and the ranks of the
-    last one.
-    """
+    """Wait for `there` while the run writes metrics. Returns how often it has started, and its present ranks."""
     files = [folder / "elastic" / name for name in ("metrics.jsonl", "elastic.jsonl")]
     last, since = -1, time.monotonic()
     while not there():

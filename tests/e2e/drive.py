@@ -9,13 +9,14 @@ import json
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from forks import forked
 from layouts import warm_up
 from neox_gpt.architecture import GPTArchitecture
 from neox_gpt.build import build_model
@@ -111,23 +112,6 @@ def rank_main(rank: int, launch: dict[str, Any]) -> None:
     dist.destroy_process_group()
 
 
-def forked(rank: int, launch: dict[str, Any]) -> int:
-    """A process of its own, which need not import anything again."""
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        rank_main(rank, launch)
-        code = 0
-    finally:
-        if code:
-            traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
 def main() -> None:
     warm_up()
     from deepspeed.runtime.swap_tensor import optimizer_utils, partitioned_param_swapper
@@ -136,7 +120,7 @@ def main() -> None:
         module.MIN_AIO_BYTES = 0  # else it offloads nothing to files that is smaller than 1 MiB
 
     for launch in json.loads(sys.argv[1]):
-        children = [forked(rank, launch) for rank in range(launch["ranks"])]
+        children = [forked(partial(rank_main, rank, launch)) for rank in range(launch["ranks"])]
         ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         wanted = 0 if launch["kill_after"] is None else -signal.SIGKILL
         if ended != [wanted] * len(children):

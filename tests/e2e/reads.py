@@ -10,8 +10,8 @@ import json
 import os
 import socket
 import sys
-import traceback
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from attrs import evolve
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.config import DeepSpeedConfig
 from deepspeed.runtime.config_utils import DeepSpeedConfigModel, DeepSpeedConfigObject
+from forks import forked
 from layouts import warm_up
 
 from neox_core.config.schema.convert import block_of
@@ -194,18 +195,7 @@ def main() -> None:
     for file in files.values():
         import_all(json.loads(Path(file).read_text()))
     for name, file in files.items():
-        child = os.fork()
-        if not child:
-            code = 1
-            try:
-                rank_main(Path(file), out / f"{name}.json")
-                code = 0
-            finally:
-                if code:
-                    traceback.print_exc()
-                sys.stderr.flush()
-                os._exit(code)
-        if os.waitpid(child, 0)[1]:
+        if os.waitpid(forked(partial(rank_main, Path(file), out / f"{name}.json")), 0)[1]:
             sys.stderr.write(f"the run {name} failed\n")
             os._exit(1)
     os._exit(0)  # gloo's threads, and what libraries say of themselves when they are torn down

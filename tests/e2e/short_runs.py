@@ -11,10 +11,11 @@ import os
 import re
 import socket
 import sys
-import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from forks import forked
 from layouts import warm_up
 from reads import import_all
 
@@ -45,6 +46,15 @@ def rank_main(file: Path) -> None:
     noted = noting(plan, ledger)
     finished = run(noted, noted.engine_component.load()[0](noted), Startup(0.0), ledger)
     sys.stdout.write(f"finished: {finished}\n")
+
+
+def noted_run(file: Path) -> None:
+    """`rank_main`, whose words go to a file beside the plan."""
+    said = os.open(file.with_name(SAID), os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+    rank_main(file)
 
 
 def observed(folder: Path) -> dict[str, Any]:
@@ -79,23 +89,7 @@ def main() -> None:
     for file in files.values():
         import_all(json.loads(Path(file).read_text()))
     for name, file in files.items():
-        child = os.fork()
-        if not child:
-            code = 1
-            try:
-                said = os.open(Path(file).with_name(SAID), os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-                os.dup2(said, 1)
-                os.dup2(said, 2)
-                sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
-                rank_main(Path(file))
-                code = 0
-            finally:
-                if code:
-                    traceback.print_exc()
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
-        ended = os.waitpid(child, 0)[1]
+        ended = os.waitpid(forked(partial(noted_run, Path(file))), 0)[1]
         seen = observed(Path(file).parent) | {"ended": ended}
         (out / f"{name}.json").write_text(json.dumps(seen))
     os._exit(0)  # gloo's threads, and what libraries say of themselves when they are torn down

@@ -7,7 +7,6 @@ of DeeperSpeed 0.3.15 (eb7f5cff).
 """
 
 import json
-import pickle
 from collections import OrderedDict
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ from typing import Any
 
 import torch
 from attrs import define, field
+from deepspeed_classes import DynamicLossScaler, ForeignPickler, Fragment, ZeroStageEnum
 from torch import Tensor
 
 HIDDEN, HEADS, LAYERS, ROWS, WIDE, LENGTH = 16, 4, 2, 32, 24, 8
@@ -372,42 +372,3 @@ def _spelled(run: Run, name: str) -> str:
     if run.sequential:
         return f"sequential.{name}"
     return f"tied_modules.embed.{name[2:]}" if run.tied and name.startswith("0.") else name
-
-
-class DynamicLossScaler:
-    """Stands for DeepSpeed's class of this name."""
-
-    def __init__(self) -> None:
-        vars(self).update(cur_scale=1024.0, cur_iter=7, last_overflow_iter=3, cur_hysteresis=2, dynamic=True)
-
-
-class Fragment:
-    """Stands for DeepSpeed's fragment_address: where a parameter lies in a flat vector."""
-
-    def __init__(self) -> None:
-        vars(self).update(numel=1, start=0)
-
-
-class ZeroStageEnum:
-    """Stands for DeepSpeed's class of this name."""
-
-    def __reduce__(self) -> Any:
-        return ZeroStageEnum, (1,)
-
-
-FOREIGN = {
-    DynamicLossScaler: b"cdeepspeed.runtime.fp16.loss_scaler\nDynamicLossScaler\n",
-    Fragment: b"cdeepspeed.utils.tensor_fragment\nfragment_address\n",
-    ZeroStageEnum: b"cdeepspeed.runtime.zero.config\nZeroStageEnum\n",
-}
-
-
-class ForeignPickler(pickle._Pickler):  # type: ignore[name-defined]  # the one in Python, whose names can be changed
-    """Names DeepSpeed's classes, which need not be there."""
-
-    def save_global(self, obj: Any, name: str | None = None) -> None:
-        if isinstance(obj, type) and obj in FOREIGN:
-            self.write(FOREIGN[obj])
-            self.memoize(obj)
-        else:
-            super().save_global(obj, name)

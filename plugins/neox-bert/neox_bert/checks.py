@@ -39,8 +39,8 @@ def encoder_problems(config: Any) -> Iterator[Problem]:
     if config.value("sample_prompt") is not None:
         yield config.problem("an encoder does not continue a text", "sample_prompt", "remove it")
     if config.value("sliding_window_width") is not None:
-        message = "an encoder has no window of the tokens before each"
-        hint = "remove it; sparsity: all with sparse_attention: {mode: bslongformer} has windows to both sides"
+        message = "an encoder does not have sliding windows"
+        hint = "remove it; sparsity: all with sparse_attention: {mode: bslongformer} has windows on both sides"
         yield config.problem(message, "sliding_window_width", hint)
     if config.value("tokenizer_type") is None:
         for name in SPECIAL:

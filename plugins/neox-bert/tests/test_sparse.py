@@ -125,7 +125,7 @@ REFUSED = (
     (["sparse_attention={mode: fixed, block: 8}"], "is unidirectional, and the tokens of an encoder"),
     (["architecture=gpt", "objective=causal-lm", of("fixed")], "a decoder cannot look ahead"),
     ([of("local"), "kernels={block_sparse_attention: flex}"], "no layer has causal softmax attention"),
-    (["sliding_window_width=4"], "sliding_window_width: an encoder has no window"),
+    (["sliding_window_width=4"], "sliding_window_width: an encoder does not have sliding windows"),
 )
 
 

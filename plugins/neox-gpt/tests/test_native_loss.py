@@ -14,7 +14,10 @@ from torch.nn import functional as F
 
 from neox_core.parallel.tensor import TensorParallel
 
-pytestmark = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no compiler")
+pytestmark = [
+    pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no compiler"),
+    pytest.mark.skipif(torch.cpu._is_avx512_supported(), reason="torch computes the loss on this processor"),
+]
 
 
 def problem(tokens: int, width: int, vocab: int, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
@@ -38,6 +41,11 @@ def exact(hidden: Tensor, weight: Tensor, labels: Tensor) -> list[Tensor]:
 
 def errors(got: list[Tensor], wanted: list[Tensor]) -> list[float]:
     return [float((one.double() - other).norm() / other.norm()) for one, other in zip(got, wanted, strict=True)]
+
+
+def test_the_code_is_compiled_here() -> None:
+    """Else the tests below would compare torch with itself."""
+    assert native_chunks(*problem(8, 8, 8)[:2]) is not None
 
 
 @pytest.mark.parametrize("chunk", [1, 33, 64, None])
@@ -66,8 +74,7 @@ def test_bf16_multiplies_what_is_rounded_and_keeps_fp32_after_that() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             return cross_entropy(*given)
 
-    bound = 1e-5 if native_chunks(hidden.bfloat16(), weight.bfloat16()) else 2e-2
-    assert max(errors(with_gradients(autocast, hidden, weight, labels), wanted)) < bound
+    assert max(errors(with_gradients(autocast, hidden, weight, labels), wanted)) < 1e-5
 
 
 def test_the_result_does_not_depend_on_the_number_of_threads() -> None:

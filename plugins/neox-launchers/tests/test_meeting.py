@@ -189,7 +189,7 @@ from neox_launchers.meeting import Meeting
 asked, server = [], socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 server.bind(("127.0.0.1", 53))
 
-def answer():  # that there is no such name
+def answer():  # every question: this name does not exist
     while True:
         question, whose = server.recvfrom(512)
         asked.append(question)
