@@ -141,3 +141,13 @@ def test_a_frozen_matrix_or_no_gradient_at_all_has_the_same_loss() -> None:
     assert torch.equal(frozen.detach(), loss)
     assert torch.equal(torch.autograd.grad(3 * frozen, states)[0], of_hidden)
     assert torch.equal(cross_entropy(hidden, weight, labels), loss)
+
+
+def test_whoever_replaces_or_counts_products_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeepSpeed's ZeRO 3 and its profiler put functions of their own in the place of `linear`, and leave them there."""
+    given, seen = problem(40, 24, 400), []
+    before = with_gradients(cross_entropy, *given, 16)
+    monkeypatch.setattr(F, "linear", lambda x, weight: seen.append((len(x), *weight.shape)))
+    after = with_gradients(cross_entropy, *given, 16)
+    assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
+    assert seen == [(16, 400, 24), (16, 400, 24), (8, 400, 24)]
