@@ -21,7 +21,9 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -47,20 +49,22 @@ def documents() -> Iterator[tuple[str, str]]:
         found = find_spec(name)
         for folder in (found and found.submodule_search_locations) or ():
             files += [(Path(folder).parent, each) for each in Path(folder).rglob("*.py") if "tests" not in each.parts]
+    files.sort(key=lambda pair: hashlib.sha256(str(pair[1].relative_to(pair[0])).encode()).digest())
     seen: set[str] = set()
-    for root, file in sorted(
-        files, key=lambda pair: hashlib.sha256(str(pair[1].relative_to(pair[0])).encode()).digest()
-    ):
-        try:
-            tree = ast.parse(file.read_text(encoding="utf-8"))
-        except (SyntaxError, UnicodeDecodeError, ValueError):
-            continue
-        module = ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-        for name, text in _docstrings(tree, module):
-            plain = _plain(text)
+    with ProcessPoolExecutor() as pool:
+        for name, plain in chain.from_iterable(pool.map(_documents_of, *zip(*files, strict=True), chunksize=16)):
             if len(plain) >= LEAST and plain not in seen:
                 seen.add(plain)
                 yield name, plain[:MOST]
+
+
+def _documents_of(root: Path, file: Path) -> list[tuple[str, str]]:
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError, ValueError):
+        return []
+    module = ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+    return [(name, _plain(text)) for name, text in _docstrings(tree, module)]
 
 
 def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
@@ -69,8 +73,9 @@ def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
         if text:
             yield name, text
     for child in ast.iter_child_nodes(node):
-        own = getattr(child, "name", None)
-        yield from _docstrings(child, f"{name}.{own}" if isinstance(own, str) else name)
+        if isinstance(child, ast.stmt | ast.ExceptHandler):  # an expression holds no definition
+            own = getattr(child, "name", None)
+            yield from _docstrings(child, f"{name}.{own}" if isinstance(own, str) else name)
 
 
 def _plain(text: str) -> str:
