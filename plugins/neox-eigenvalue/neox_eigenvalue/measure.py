@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from neox_core.contracts.events import Where
     from neox_core.contracts.host import RunInfo
     from neox_core.parallel.context import BuildContext
-    from neox_eigenvalue.plugin import EigenvalueSettings
+    from neox_eigenvalue.settings import EigenvalueSettings
 
 
 class Eigenvalues:
-    """Of the loss of the last micro-batches of a step on all data-parallel ranks, at the weights after the step.
+    """Measured on the last micro-batches of a step on all data-parallel ranks, with the weights after the step.
 
     The loss is without dropout; it is computed in float64 on a CPU, elsewhere in float32. The weights of the run are
     not touched, and every rank gets the same numbers.

@@ -1,72 +1,12 @@
 """Offers DeepSpeed's block `eigenvalue`: a callback that measures the curvature of each layer."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
-from attrs import validators as v
+from neox_core.api import Component, Problem, hookimpl
 
-from neox_core.api import Component, Problem, hookimpl, setting
-
-
-@frozen
-class EigenvalueBlock:
-    """The largest eigenvalue of the Hessian of the loss, of each layer."""
-
-    enabled: bool = setting(
-        False,
-        help="Measure the largest eigenvalue of the Hessian of each layer, the sharpness of the loss.",
-        changes="output",
-        origin="deepspeed",
-    )
-    verbose: bool = setting(
-        False, help="Print the iterations and the eigenvalue of each layer.", changes="output", origin="deepspeed"
-    )
-    max_iter: int = setting(
-        100, help="Iterations for a layer, at most.", check=v.gt(0), changes="output", origin="deepspeed"
-    )
-    tol: float = setting(
-        0.01,
-        help="The iterations end when the eigenvalue changes by less than this share of itself.",
-        check=v.gt(0),
-        changes="output",
-        origin="deepspeed",
-    )
-    stability: float = setting(
-        1e-6,
-        help="Added to the length of a vector before the vector is divided by it.",
-        check=v.ge(0),
-        changes="output",
-        origin="deepspeed",
-    )
-    gas_boundary_resolution: int = setting(
-        1, help="Steps between two measurements.", unit="steps", check=v.gt(0), changes="output", origin="deepspeed"
-    )
-    layer_name: str = setting(
-        "layers",
-        help="Where the layers are in a model: layers, the only place.",
-        changes="output",
-        origin="deepspeed",
-    )
-    layer_num: int | None = setting(
-        None,
-        help="Layers to measure, the first ones; all if not given.",
-        unit="layers",
-        check=v.optional(v.gt(0)),
-        changes="output",
-        origin="deepspeed",
-    )
-
-
-@frozen
-class EigenvalueSettings:
-    eigenvalue: EigenvalueBlock = setting(
-        EigenvalueBlock(), help="Block of the curvature of each layer.", changes="output", origin="deepspeed"
-    )
-
-    @property
-    def enabled(self) -> bool:
-        return self.eigenvalue.enabled
+if TYPE_CHECKING:
+    from neox_eigenvalue.settings import EigenvalueBlock
 
 
 @hookimpl
@@ -75,7 +15,7 @@ def neox_callbacks() -> list[Component]:
         Component(
             "eigenvalue",
             "neox_eigenvalue.measure:Eigenvalues",
-            EigenvalueSettings,
+            "neox_eigenvalue.settings:EigenvalueSettings",
             summary="Measures the largest eigenvalue of the Hessian of each layer (arXiv:1905.03696)",
         )
     ]
@@ -88,7 +28,7 @@ def neox_check_config(config: Any) -> Iterator[Problem]:
             yield from _problems(config, chosen.settings.eigenvalue)
 
 
-def _problems(config: Any, block: EigenvalueBlock) -> Iterator[Problem]:
+def _problems(config: Any, block: "EigenvalueBlock") -> Iterator[Problem]:
     if block.layer_name != "layers":
         yield config.problem("names no row of layers of a model here", "eigenvalue.layer_name", "layer_name: layers")
     layers = config.value("num_layers")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from neox_core.contracts.events import Where
     from neox_core.contracts.host import RunInfo
     from neox_core.parallel.context import BuildContext
-    from neox_ema.plugin import EmaSettings
+    from neox_ema.settings import EmaSettings
 
 STATE = "ema"
 """The name of the average among the states of a parameter, here and in a checkpoint."""

@@ -2,36 +2,19 @@
 
 from typing import Any
 
-from attrs import frozen
-from attrs import validators as v
-
-from neox_core.api import Component, Problem, hookimpl, setting
-
-
-@frozen
-class EmaBlock:
-    """The exponential moving average of the weights."""
-
-    enabled: bool = setting(False, help="Keep an average of the weights, in fp32.")
-    decay: float = setting(
-        0.999,
-        help="After each update the average becomes decay x average + (1 - decay) x weights.",
-        check=v.and_(v.gt(0), v.lt(1)),
-    )
-
-
-@frozen
-class EmaSettings:
-    ema: EmaBlock = setting(EmaBlock(), help="Block of the average of weights.")
-
-    @property
-    def enabled(self) -> bool:
-        return self.ema.enabled
+from neox_core.api import Component, Problem, hookimpl
 
 
 @hookimpl
 def neox_callbacks() -> list[Component]:
-    return [Component("ema", "neox_ema.average:Average", EmaSettings, summary="Keeps a moving average of the weights")]
+    return [
+        Component(
+            "ema",
+            "neox_ema.average:Average",
+            "neox_ema.settings:EmaSettings",
+            summary="Keeps a moving average of the weights",
+        )
+    ]
 
 
 @hookimpl

@@ -3,61 +3,20 @@
 from collections.abc import Iterator
 from typing import Any
 
-from attrs import frozen
-from attrs import validators as v
-
-from neox_core.api import Component, Problem, hookimpl, setting
+from neox_core.api import Component, Problem, hookimpl
 
 MOST_STEPS = 100
 """A trace has some 10 MB a step, and is in memory until the last one."""
 
 
-def _ranks(instance: Any, attribute: Any, ranks: tuple[int, ...]) -> None:
-    if not ranks or min(ranks) < 0 or len(set(ranks)) < len(ranks):
-        raise ValueError("must be different ranks, counted from 0")
-
-
-@frozen
-class ProfileBlock:
-    """Which steps are profiled, on which ranks."""
-
-    first: int | None = setting(
-        None,
-        help="First step that is profiled; null: none is.",
-        unit="steps",
-        check=v.optional(v.ge(1)),
-        aliases=("from",),
-        changes="output",
-    )
-    last: int | None = setting(
-        None,
-        help="Last step that is profiled. Default: the first.",
-        unit="steps",
-        check=v.optional(v.ge(1)),
-        aliases=("to",),
-        changes="output",
-    )
-    ranks: tuple[int, ...] = setting((0,), help="Ranks that are profiled.", check=_ranks, changes="output")
-    nsys: bool = setting(
-        False,
-        help="On GPUs, mark the steps for NVIDIA's nsys, which is started around the run, and write no trace of torch.",
-        changes="output",
-    )
-
-
-@frozen
-class ProfileSettings:
-    profile: ProfileBlock = setting(ProfileBlock(), help="Block of the profiler of steps.", changes="output")
-
-    @property
-    def enabled(self) -> bool:
-        return self.profile != ProfileBlock()  # one without `first` is an error, see below
-
-
 @hookimpl
 def neox_callbacks() -> list[Component]:
     summary = "Writes traces of some steps (torch.profiler), and of a GPU's memory"
-    return [Component("profile", "neox_profile.profiler:profile_steps", ProfileSettings, summary=summary)]
+    return [
+        Component(
+            "profile", "neox_profile.profiler:profile_steps", "neox_profile.settings:ProfileSettings", summary=summary
+        )
+    ]
 
 
 @hookimpl

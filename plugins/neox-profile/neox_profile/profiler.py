@@ -16,7 +16,7 @@ from neox_profile.recorded import Nsys, Recorder, Torch, most_expensive
 if TYPE_CHECKING:
     from neox_core.contracts.host import RunInfo
     from neox_core.parallel.context import BuildContext
-    from neox_profile.plugin import ProfileBlock, ProfileSettings
+    from neox_profile.settings import ProfileBlock, ProfileSettings
 
 FOLDER = "profiles"
 

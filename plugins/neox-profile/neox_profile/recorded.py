@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 OPS = 10
 """Operations of the table."""
 MOST_ALLOCATIONS = 100_000
-"""Of the memory snapshot: the newest."""
+"""Number of newest entries that the memory snapshot keeps."""
 
 
 class Recorder(Protocol):

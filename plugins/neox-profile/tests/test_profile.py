@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from neox_author.testing import assert_light, build, check_callback, load_only
-from neox_profile.plugin import ProfileSettings
 from neox_profile.profiler import Profiler, Unprofiled, profile_steps
+from neox_profile.settings import ProfileSettings
 
 from neox_core.config.report import ProblemsError
 from neox_core.contracts.host import RunInfo

@@ -13,7 +13,7 @@ from neox_core.errors import RankError
 if TYPE_CHECKING:
     from neox_core.contracts.host import RunInfo
     from neox_core.parallel.context import BuildContext
-    from neox_spike_guard.plugin import SpikeGuardSettings
+    from neox_spike_guard.settings import SpikeGuardSettings
 
 Losses = Sequence[tuple[int, float]]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from neox_author.testing import assert_light, build, check_callback, load_only
 from neox_spike_guard.guard import SpikeGuard
-from neox_spike_guard.plugin import SpikeGuardSettings
+from neox_spike_guard.settings import SpikeGuardSettings
 
 from neox_core.config.report import ProblemsError
 from neox_core.errors import RankError
