@@ -30,7 +30,7 @@ def printable(text: str) -> str:
 
 def one_line(text: str) -> str:
     """The text as part of a line: everything except visible characters and spaces is escaped as Python does."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def cut(text: str, most: int) -> str:

@@ -31,6 +31,7 @@ class Plugin:
 
 
 def plugins_of(points: Iterable[EntryPoint]) -> list[Plugin]:
+    """The plugins of entry points, each once, sorted by id."""
     plugins: dict[str, Plugin] = {}
     read: dict[Distribution, Plugin] = {}  # each access parses the metadata of a distribution
     for point in sorted(points, key=lambda point: (point.name, point.value)):
@@ -57,15 +58,14 @@ def _identify(point: EntryPoint) -> Plugin:
 def _head_of(text: str) -> dict[str, str]:
     """The fields before the README, each where it stands first; the parser of mails takes ten times as long."""
     fields = {"Name": "", "Version": "", "Keywords": ""}
-    for line in text.splitlines():
-        if not line:
-            break
+    for line in text.partition("\n\n")[0].splitlines():
         name, _, value = line.partition(": ")
         fields[name] = fields.get(name) or value
     return fields
 
 
 def wrong_api(plugin: Plugin) -> str:
+    """Why the plugin does not fit this core; "" where it does."""
     keywords = (plugin.keywords or "").replace(",", " ").split()
     declared = [word.removeprefix("neox-api-") for word in keywords if word.startswith("neox-api-")]
     if API in declared:
@@ -89,6 +89,7 @@ class Watch:
 
 
 def watch_of(points: Iterable[EntryPoint], off: Mapping[str, str]) -> AbstractContextManager[Watch]:
+    """The watch of the first installed package that has one; one that knows nothing if none has."""
     for point in points:
         with suppress(Exception):  # the report of its package has the cause
             if point.dist is not None and normalise(point.dist.name) not in off:

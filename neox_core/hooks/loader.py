@@ -166,8 +166,8 @@ def _register(
                 raise PluginError(f"{info.module} is already registered by {manager.get_name(module)}")
             registered.append(name)
             manager.register(module, name=name)
-            _check_hooks(manager, module, unknown)
-            listing.offers += [(info, offer) for offer in _offers(manager, module, info, registry)]
+            mine = _hooks_of(manager, module, unknown)
+            listing.offers += [(info, offer) for offer in _offers(manager, module, info, registry, mine)]
         _check_names([offer for _, offer in listing.offers if isinstance(offer, Entry)])
     except BaseException:
         for name in registered:
@@ -189,7 +189,8 @@ def _check_marks(manager: pluggy.PluginManager, module: object) -> None:
             raise PluginError(f"{name} is not marked as a hook", hint="put @hookimpl above it")
 
 
-def _check_hooks(manager: pluggy.PluginManager, module: object, unknown: Callable[[str], PluginError]) -> None:
+def _hooks_of(manager: pluggy.PluginManager, module: object, unknown: Callable[[str], PluginError]) -> set[str]:
+    """The names of the hooks that a module implements. Raises PluginError for one that nothing specifies."""
     callers = manager.get_hookcallers(module) or []
     if not callers:
         raise PluginError("offers nothing: it has no hook", hint="mark one with @hookimpl; see docs/hooks.md")
@@ -197,10 +198,12 @@ def _check_hooks(manager: pluggy.PluginManager, module: object, unknown: Callabl
         optional = any(impl.optionalhook for impl in caller.get_hookimpls() if impl.plugin is module)
         if not caller.has_spec() and not optional:
             raise unknown(caller.name)
+    return {caller.name for caller in callers}
 
 
-def _offers(manager: pluggy.PluginManager, module: object, info: PluginInfo, registry: Registry) -> Iterator[Offer]:
-    mine = {caller.name for caller in manager.get_hookcallers(module) or ()}
+def _offers(
+    manager: pluggy.PluginManager, module: object, info: PluginInfo, registry: Registry, mine: set[str]
+) -> Iterator[Offer]:
     for kind in registry.kinds.values():
         for component in () if kind.hook not in mine else _call(manager, module, kind.hook, Component):
             yield Entry(kind.name, component, info, kind)
@@ -209,8 +212,7 @@ def _offers(manager: pluggy.PluginManager, module: object, info: PluginInfo, reg
 
 
 def _call(manager: pluggy.PluginManager, module: object, hook: str, expected: type) -> Iterator[Any]:
-    others = [plugin for plugin in manager.get_plugins() if plugin is not module]
-    caller = manager.subset_hook_caller(hook, others)  # one plugin at a time, so every offer has an owner
+    caller = manager.subset_hook_caller(hook, manager.get_plugins() - {module})  # so every offer has an owner
     returned = caller()
     if len(returned) < len(caller.get_hookimpls()):  # pluggy drops None
         raise PluginError(f"{hook} returned None; it returns a list of {expected.__name__}", hint="return the list")

@@ -109,9 +109,8 @@ class Registry:
 
     def entries(self, kind: str | None = None) -> Iterator[Entry]:
         """All offers, of one kind or of all, sorted by kind, name and plugin."""
-        for (offered, _), entries in sorted(self._offers.items()):
-            if kind in (None, offered):
-                yield from entries
+        for _, entries in sorted(each for each in self._offers.items() if kind in (None, each[0][0])):
+            yield from entries
 
     def offers(self, kind: str, name: str) -> tuple[Entry, ...]:
         """The offers of `name`; more than one is a clash."""

@@ -60,9 +60,9 @@ class Field:
 @cache
 def fields_of(cls: type) -> tuple[Field, ...]:
     """The settings of an attrs class, in the order of their definition."""
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls) if any(isinstance(each.type, str) for each in attrs.fields(cls)) else {}
     return tuple(
-        Field(each.name, hints.get(each.name, Any), each, each.metadata.get(METADATA, SettingInfo(help="")))
+        Field(each.name, hints.get(each.name, each.type or Any), each, each.metadata.get(METADATA) or SettingInfo(""))
         for each in attrs.fields(cls)
         if each.init
     )
@@ -132,6 +132,7 @@ def make(cls: type, found: Mapping[str, Any], path: str, report: Callable[[Probl
 
 
 def join(path: str, key: str) -> str:
+    """The dotted path of a key in a block; an empty part is left out."""
     return ".".join(part for part in (path, str(key)) if part)
 
 
