@@ -13,6 +13,7 @@ from attrs import frozen
 from neox_data.api import Corpus
 
 from neox_core.errors import DataError
+from neox_core.files import replacing
 from neox_corpora.download import download
 
 
@@ -61,16 +62,12 @@ class Enwik8:
         place = folder / f"{self.archive.member}.jsonl"
         if place.exists() and place.stat().st_mtime_ns > packed.stat().st_mtime_ns:
             return Corpus((place,))
-        partial = place.with_name(f".{place.name}.partial")
         try:
-            with partial.open("w", encoding="utf-8") as file:
+            with replacing(place) as new, new.open("w", encoding="utf-8") as file:
                 for text in self._documents(packed):
                     file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
-            partial.replace(place)
         except OSError as error:
             raise DataError(f"{place}: cannot be written: {error.strerror or error}") from error
-        finally:
-            partial.unlink(missing_ok=True)
         return Corpus((place,))
 
     def _identity(self) -> tuple[int, str]:

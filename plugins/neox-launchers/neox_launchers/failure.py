@@ -12,6 +12,7 @@ from typing import Any
 from attrs import asdict, field, frozen
 
 from neox_core.errors import NeoxError, in_words
+from neox_core.files import replacing
 
 SHUTDOWN_S = 20
 """How long ranks may take to stop once one of them has failed."""
@@ -98,10 +99,9 @@ def read_reports(run_dir: Path) -> dict[int, HostReport]:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """So that a reader sees all of it or nothing."""
-    temporary = file.with_name(f".{file.name}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(file)
+    """Write a file so that a reader sees all of it or nothing. Raises OSError."""
+    with replacing(file) as new:
+        new.write_text(text, encoding="utf-8")
 
 
 def first_failure(run_dir: Path, exits: Iterable[Exit], *, killed_after: float) -> tuple[int, Exit]:
