@@ -61,6 +61,7 @@ class Bert:
     def config(self, model: ModelPlan, vocab_size: int) -> dict[str, Any]:
         if not hasattr(model, "binary_head"):  # of BertPlan, whose import every check of a config would pay for
             raise ConfigError("this family is of architecture bert")
+        model = cast("BertPlan", model)
         if not model.residual_post_norm:
             raise ConfigError("apply-residual-connection-post-layernorm: false is something that BERT does not have")
         if [each.target for each in model.mixers or ()] != ["neox_bert.attention:Bidirectional"]:
