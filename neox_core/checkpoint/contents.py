@@ -57,7 +57,7 @@ def _differ(before: str | None, after: str) -> bool:
 
 
 def _prefixes(plan: DataPlan) -> dict[str, list[str]]:
-    """The datasets of each split; a single dataset that is split counts as that of the training."""
+    """The datasets of each split; a single dataset that is split counts as the training data."""
     if plan.prefix is not None and not plan.train:
         return {"train": [plan.prefix]}
     return {split: [each.prefix for each in getattr(plan, split)] for split in SPLITS}

@@ -107,6 +107,7 @@ _converter = strict_converter()
 
 
 def piece_to_plain(piece: Piece) -> dict[str, Any]:
+    """A piece as JSON holds it: without the fields that are None."""
     return {name: value for name, value in _converter.unstructure(piece).items() if value is not None}
 
 

@@ -153,7 +153,7 @@ def _point(checkpoint: Path, text: str) -> None:
 
 
 def prune(folder: Path, keep: int, current: Path) -> None:
-    """Delete checkpoints of earlier steps than `current`'s but the last `keep` - 1. Raises CheckpointError.
+    """Delete the checkpoints of steps before `current`'s, except the last `keep` - 1. Raises CheckpointError.
 
     Later steps belong to an earlier run in the same folder, and stay.
     """
@@ -189,6 +189,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def cannot_write(path: Path, error: OSError) -> CheckpointError:
+    """The error of a checkpoint that the file system refuses."""
     return CheckpointError(
         f"{path}: cannot write the checkpoint: {error.strerror or error}",
         hint="earlier checkpoints are unchanged; free some space or change `save`, and resume",

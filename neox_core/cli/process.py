@@ -38,6 +38,7 @@ def exec_module(module: str, arguments: Mapping[str, Any], plan: RunPlan | None 
 
 
 def main() -> None:
+    """Run the module that the command line names; an error ends the process with its exit code."""
     module = sys.argv.pop(1)
     try:
         require_room(_NUMPY_MIB)

@@ -111,7 +111,7 @@ class Supervisor:
 
 @contextmanager
 def _terminal() -> Iterator[None]:
-    """Show what is done in a terminal until rank 0 writes there; at the end the cursor again, which a bar hides."""
+    """Until rank 0 writes to the terminal, show what the run waits for; at the end, show the cursor again."""
     shown = sys.stdout.isatty()
     if shown:
         echo(Own("  starting the ranks\r"), end="")

@@ -30,7 +30,7 @@ def older_keys(registry: Registry) -> dict[str, str]:
 
 
 def explained(path: str, value: Any, registry: Registry) -> Iterable[Problem] | None:
-    """What the first dialect that knows a key says of it; None where none does."""
+    """The explanation of a key by the first dialect that knows it; None if none does."""
     said = (dialect.explain(path, value) for dialect in dialects(registry))
     return next((each for each in said if each is not None), None)
 

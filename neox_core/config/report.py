@@ -26,13 +26,13 @@ class ProblemsError(ConfigError):
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = in_order(problems)
-        super().__init__(summary(self.problems) + "\n" + render(self.problems[:MAX_LINES]) + self._rest())
+        super().__init__(_summary(self.problems) + "\n" + render(self.problems[:MAX_LINES]) + self._rest())
         codes = {problem.exit_code for problem in errors(self.problems)}
         self.exit_code = codes.pop() if len(codes) == 1 else ConfigError.exit_code
 
     def shown(self) -> str:
         lines = render(self.problems[:MAX_LINES], colour=wants_colour(sys.stderr))
-        return Own(f"{summary(self.problems)}\n{lines}{self._rest()}")
+        return Own(f"{_summary(self.problems)}\n{lines}{self._rest()}")
 
     def _rest(self) -> str:
         more = len(self.problems) - MAX_LINES
@@ -40,10 +40,11 @@ class ProblemsError(ConfigError):
 
 
 def errors(problems: Iterable[Problem]) -> list[Problem]:
+    """The problems that stop a run."""
     return [problem for problem in problems if problem.severity == "error"]
 
 
-def summary(problems: Sequence[Problem]) -> str:
+def _summary(problems: Sequence[Problem]) -> str:
     count = len(errors(problems))
     return f"the configuration has {count} error{'s' if count != 1 else ''}:"
 

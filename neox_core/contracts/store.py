@@ -36,7 +36,7 @@ class Store(Protocol):
         """Store the content of a local file, in place of an object of that key. Returns when every reader sees it."""
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects. One that is not there is no error."""
+        """Remove objects. An object that does not exist is not an error."""
 
 
 class StoredCheckpoints(Protocol):

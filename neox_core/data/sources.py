@@ -35,7 +35,7 @@ class Datasets:
 
     @property
     def streamed(self) -> bool:
-        """Whether documents are read in their own order, with `stream`; else with `source`."""
+        """Whether documents are read in the order of the dataset, by `stream`; otherwise they are read by `source`."""
         return hasattr(self.backend, "stream")
 
     def source(self, prefix: str) -> TokenSource:

@@ -82,7 +82,7 @@ class ComponentRef:
             raise PluginError(f"{self.owner}: not its settings: {why(error)}", hint=hint) from error
 
     def make(self, *args: Any, settings: Any = None, **named: Any) -> Any:
-        """What the target makes of `args` and the settings, as `load`. Raises PluginError for a fault of either."""
+        """Call the target with `args` and the settings. Raises PluginError if loading or the call fails."""
         target, settings = self.load(settings)
         with self.blamed():
             return target(*args, settings, **named)

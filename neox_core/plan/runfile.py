@@ -74,8 +74,7 @@ def to_json(plan: RunPlan) -> str:
 
 def to_plain(plan: RunPlan) -> dict[str, Any]:
     """What run.json holds, in the order of the fields."""
-    plain: dict[str, Any] = json.loads(json.dumps(_plain(plan)))
-    return plain
+    return dict(json.loads(json.dumps(_plain(plan))))
 
 
 def digest(plan: RunPlan) -> str:
@@ -145,6 +144,6 @@ def optim_of(raw: dict[str, Any], path: Path) -> OptimPlan:
 
 
 def _planner_in(raw: dict[str, Any]) -> str | None:
-    """What a file that this environment has written says."""
+    """The content of a file that this environment has written."""
     planner: str | None = raw["architecture"]["planner"]
     return planner

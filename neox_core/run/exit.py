@@ -59,6 +59,7 @@ def write_failure(run_dir: Path, rank: int, error: BaseException, *, waits: bool
 
 
 def exit_code_of(error: BaseException) -> int:
+    """The exit code of a process that this error ends."""
     return error.exit_code if isinstance(error, NeoxError) else 1
 
 

@@ -28,6 +28,7 @@ REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def main() -> NoReturn:
+    """Train as one rank of a run: the command line names the run file, the environment the rank."""
     entered = time.time()
     run_file, rank = _read_command()
     if rank != 0:

@@ -166,4 +166,4 @@ class StopSignal:
 
 
 def _no_interrupt(signum: int, frame: FrameType | None) -> None:
-    """In place of KeyboardInterrupt: the watching thread reads the signal from the pipe."""
+    """Replaces KeyboardInterrupt: the watching thread reads the signal from the pipe."""

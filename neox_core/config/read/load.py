@@ -45,7 +45,7 @@ class Place:
 
 @frozen
 class Loaded:
-    """What the user wrote. `places` is keyed by the dotted path, with `_`. unreadable: a file says more than this."""
+    """What the user wrote. `places` is keyed by the dotted path, with `_`. unreadable: a part could not be read."""
 
     values: Mapping[str, Any] = field(factory=dict)
     places: Mapping[str, Place] = field(factory=dict)

@@ -32,7 +32,7 @@ class Chosen:
     path: str
 
     def told(self, gives: type, *about: Any) -> Any:
-        """What the planner says: one of `gives`, or None. Raises MisfitError as the planner does, PluginError else."""
+        """What the planner returns: one of `gives`, or None. Raises its MisfitError, or PluginError for a fault."""
         entry, path = self.entry, self.entry.require_planner()
         try:
             said = load_path(path)(*about)
@@ -234,7 +234,7 @@ class Reading(Keys):
         return f"{head}{dot}{rest}"
 
     def _own(self, entry: Entry, names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
-        """Of the settings in a block that several components share, those that are not the others' alone."""
+        """Those settings of a block shared by several components that do not belong only to the others."""
         offered = (each for name in names for each in self._offered(entry.kind, name))
         others = {key for each in offered for key in by_key(each.component.settings)}
         mine = by_key(entry.component.settings)
@@ -286,7 +286,7 @@ class Reading(Keys):
         return next((each.key for each in others if each.name == name), kind.key)
 
     def _explained(self, kind: Kind, name: str, message: str, hint: str) -> None:
-        """What a dialect says of a name, and of those of its settings that no installed component has."""
+        """Report what a dialect knows about a name, and about its settings that no installed component has."""
         registry = self.catalog.registry
         hint = hint or f"installed: {', '.join(registry.names(kind.name)) or 'none'}"
         self.place(Problem(message, self._chooser(kind, name), hint))
@@ -336,7 +336,7 @@ class Reading(Keys):
 
 
 def _asked_by(entry: Entry, problem: Problem) -> Problem:
-    """Of a key that is missing, also who needs it: it stands beside those of others."""
+    """For a missing key, the problem also names the component that needs it."""
     if problem.message != REQUIRED:
         return problem
     return evolve(problem, message=f"{REQUIRED} by {entry.kind} {entry.component.name}")

@@ -125,8 +125,8 @@ def _faults(stored: StoredState) -> Iterator[str]:
 
 
 def stored_to_plain(stored: StoredState) -> dict[str, Any]:
-    plain: dict[str, Any] = strict_converter().unstructure(stored)
-    return plain
+    """The state as JSON holds it."""
+    return dict(strict_converter().unstructure(stored))
 
 
 def stored_from_plain(plain: dict[str, Any], folder: Path, step: int) -> StoredState:

@@ -21,7 +21,7 @@ _LINE = re.compile(r"[^\x00-\x1f\x7f]+")
 
 @frozen
 class Project:
-    """What pyproject.toml says of a plugin, and the folder that its modules are imported from."""
+    """A plugin as its pyproject.toml describes it, and the folder that its modules are imported from."""
 
     name: str
     modules: Path

@@ -38,6 +38,7 @@ def _import(target: Any, tell: Tell) -> str:
 
 
 def main() -> None:
+    """Import what the parent process asks for, until it ends."""
     serve(_import)
 
 

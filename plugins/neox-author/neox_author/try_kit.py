@@ -23,6 +23,7 @@ OFFER, CLAUSE = "offer", "clause"
 
 
 def main() -> None:
+    """Make the attempts that the parent process asks for, until it ends."""
     serve(_attempt)
 
 

@@ -1,4 +1,4 @@
-"""What an encoder says on the host: a decoder's plan and size, with the parts that it has beside them."""
+"""The planner of an encoder: a decoder's plan and size, with the parts that only an encoder has."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar

@@ -41,6 +41,7 @@ class SampleOrder:
 
     @property
     def nbytes(self) -> int:
+        """The memory of the order, in bytes."""
         size: int = self.documents.nbytes + self.samples.nbytes + self.shuffle.nbytes
         return size
 
@@ -73,6 +74,7 @@ class LongerOrder:
 
     @property
     def nbytes(self) -> int:
+        """The memory of the order, in bytes."""
         return sum(part.nbytes for part in self.parts)
 
     def starts(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.int64]:

@@ -57,6 +57,7 @@ class Share:
     end: float = 1.0
 
     def has(self, number: int) -> bool:
+        """Whether the document of this number belongs to the share."""
         return self.first <= (number * GOLDEN % 2**64) / 2**64 < self.end
 
 

@@ -1,4 +1,4 @@
-"""What the objective says on the host: one pass for a batch, and the datasets that it blends."""
+"""The planner of the objective: one pass for a batch, and the datasets that it blends."""
 
 from collections.abc import Iterator
 

@@ -33,7 +33,7 @@ def neox_objectives() -> list[Component]:
 
 @hookimpl
 def neox_check_config(config: Any) -> Iterator[Problem]:
-    """What neither a type nor a bound says; the checks import a decoder's plan, which a list of plugins needs not."""
+    """Checks of several keys together. They are imported here, because listing plugins needs no decoder's plan."""
     for chosen in config.components("model change"):
         if chosen.entry.plugin.id == "neox-compression":
             from neox_compression.config.check.problems import problems

@@ -27,7 +27,7 @@ class LayerReduction:
         None, help="Layers of this model: num-layers.", unit="layers", check=v.optional(v.gt(0)), origin="deepspeed"
     )
     module_name_prefix: str = setting(
-        "layers", help="Where the layers are in a model: layers, the only place.", origin="deepspeed"
+        "layers", help="Name of the layers in the model; the only value is layers.", origin="deepspeed"
     )
     teacher_layer: tuple[int, ...] = setting(
         (),

@@ -62,6 +62,7 @@ def _tokens(samples: Samples, seq_length: int) -> Iterator[NDArray[np.int64]]:
 
 
 def main() -> None:
+    """Write the index of a metric over the training samples."""
     arguments = json.loads(sys.argv[1])
     plan = receive_plan(arguments["plan"])
     values = METRICS[arguments["metric"]](open_counted(plan, "train", rounds=(0,)), plan.model.seq_length)

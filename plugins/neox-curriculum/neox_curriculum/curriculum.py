@@ -72,6 +72,6 @@ class SequenceLength:
         return self._shape.seq_length
 
     def samples(self, step: int, pool: int) -> NDArray[np.int64]:
-        """In order."""
+        """The indices in the order of reading."""
         batch = self._shape.train_batch
         return np.arange(step * batch, (step + 1) * batch, dtype=np.int64)

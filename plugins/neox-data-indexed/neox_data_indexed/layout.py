@@ -45,6 +45,7 @@ def dtype_for(vocab_size: int) -> np.dtype[Any]:
 
 
 def code_of(dtype: np.dtype[Any]) -> int:
+    """The number that stands for a dtype in the header."""
     return next(code for code, known in DTYPES.items() if known == dtype)
 
 
@@ -58,10 +59,12 @@ def dtype_of(code: int, path: Path) -> np.dtype[Any]:
 
 
 def bin_path(prefix: Path) -> Path:
+    """The file of the tokens."""
     return prefix.with_name(f"{prefix.name}.bin")
 
 
 def idx_path(prefix: Path) -> Path:
+    """The file of the documents' positions."""
     return prefix.with_name(f"{prefix.name}.idx")
 
 
@@ -79,6 +82,7 @@ class Header:
         return HEADER.size + self.sequences * (4 + 8) + self.bounds * 8
 
     def pack(self) -> bytes:
+        """The bytes of the header."""
         return HEADER.pack(MAGIC, VERSION, code_of(self.dtype), self.sequences, self.bounds)
 
 

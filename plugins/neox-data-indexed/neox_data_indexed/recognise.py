@@ -29,6 +29,7 @@ def recognising(backends: list[ComponentRef], prefix: Path) -> list[str]:
 
 
 def main() -> None:
+    """Write as JSON which of the backends on stdin recognise a dataset."""
     raw = json.loads(sys.stdin.read())
     with redirect_stdout(sys.stderr):
         found = recognising([ComponentRef(**each) for each in raw["backends"]], Path(raw["prefix"]))

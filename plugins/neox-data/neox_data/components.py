@@ -50,14 +50,14 @@ def named_corpus(catalog: Catalog, sources: Sequence[str], *, more: bool) -> Com
         return None
     if len(sources) > 1 or more:
         raise UsageError(
-            f"`{named}` stands alone, without other sources and --json-key",
+            f"`{named}` cannot be combined with other sources or --json-key",
             hint=f"for a file or folder of that name write ./{named}",
         )
     return component(catalog, "corpus", named)
 
 
 def given_by(sets: Sequence[str], given: Mapping[str, Any] | None = None) -> Given:
-    """What `--set` says of components, beside what options of their own say."""
+    """The settings of components from `--set`, besides those from options of their own."""
     loaded = load((), sets)
     if loaded.problems:
         raise ProblemsError(loaded.problems)

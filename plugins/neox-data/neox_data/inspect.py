@@ -72,7 +72,7 @@ def inspect(prefix: Path, backend: ComponentRef, tokenizer: ComponentRef | None,
 
 
 def facts(prefix: Path, backend: ComponentRef, tokenizer: ComponentRef | None, shown: Shown) -> dict[str, Any]:
-    """What `inspect` says of a dataset and one document, as plain values; errors as of `inspect`."""
+    """A dataset and one document as `inspect` shows them, as plain values. Raises what `inspect` raises."""
     reader: DataBackend = backend.make()
     source = open_source(reader, backend, prefix)
     told, sizes = require_as_prepared(reader.files(prefix)), source.sizes

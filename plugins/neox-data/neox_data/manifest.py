@@ -24,7 +24,7 @@ def note_files(files: Sequence[Path], vocabulary: str) -> None:
 
 
 def forget_files(files: Sequence[Path]) -> None:
-    """What a manifest tells of files that are about to be replaced. Raises OSError."""
+    """The entries of a manifest for files that are about to be replaced. Raises OSError."""
     place = files[0].parent / MANIFEST
     record = read_json(place)
     if not {file.name for file in files} & (record.get("sha256") or {}).keys():

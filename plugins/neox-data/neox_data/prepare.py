@@ -79,7 +79,7 @@ class Request:
 
 @frozen
 class Prepared:
-    """What the manifest says of finished datasets. `digest`: of all that they were made from.
+    """The finished datasets in the manifest. `digest`: of all that they were made from.
 
     sha256: of their files, by name, for `neox data verify`. edges: of their files' ends, for every run that reads them.
     vocabulary: what `vocabulary_of` says of the tokenizer, for `neox data merge`.
@@ -196,7 +196,7 @@ def _write(
 
 
 def _note(manifest: Path, done: Prepared) -> None:
-    """What was made, beside what the manifest tells of other datasets in its folder."""
+    """What was made, besides the other datasets that the manifest in its folder lists."""
     before = read_json(manifest)
     others = {key: before.get(key) or {} for key in ("sha256", "edges")}
     alone = not others["sha256"].keys() - done.sha256.keys()

@@ -60,6 +60,7 @@ class Journal:
         return record
 
     def remove(self) -> None:
+        """Remove the file, when the dataset is complete."""
         self.path.unlink(missing_ok=True)
 
 

@@ -34,8 +34,8 @@ def run(*args):
     [
         (["a.txt", "--vocab-file", "v.json"], 2, "tokenizer GPT2BPETokenizer needs --merge-file"),
         (["a.txt", "--vocab-file", "v.json", "--merge-file", "m", "--vocab-size", "300"], 2, "leave one out"),
-        (["stdlib", "a.txt"], 2, "stands alone"),
-        (["stdlib", "--json-key", "x"], 2, "stands alone"),
+        (["stdlib", "a.txt"], 2, "cannot be combined"),
+        (["stdlib", "--json-key", "x"], 2, "cannot be combined"),
         (["a.txt", "--vocab-size", "256"], 2, "257"),
         ([], 2, "SOURCES"),
         (["a.txt", "--tokenizer-type", "GPT2BPETokeniser"], 3, "did you mean 'GPT2BPETokenizer'"),
@@ -175,4 +175,4 @@ def test_a_corpus_has_a_name_and_stands_alone(handed_over, capsys):
     assert request["corpus"]["target"] == "neox_corpora.enwik8:Enwik8"
     assert request["name"] == "enwik8"
     assert run("prepare", "enwik8", "a.txt", "--out", "out") == 2
-    assert "`enwik8` stands alone" in capsys.readouterr().err
+    assert "`enwik8` cannot be combined" in capsys.readouterr().err

@@ -41,7 +41,7 @@ def at_hand(wrapper: Any, model: nn.Module) -> Iterator[None]:
 
 
 def mend_buffers(wrapper: Any, model: nn.Module) -> None:
-    """Let DeepSpeed use again the buffers that it has no need of, and say which key it is when there are too few."""
+    """Let DeepSpeed reuse buffers that it no longer needs; if there are too few, name the key to raise."""
     held = [parameter for parameter in model.parameters() if getattr(parameter, "nvme_swapper", None)]
     if held:
         _mend_weight_buffers(held[0].nvme_swapper, held)
@@ -126,7 +126,7 @@ def _in_files(parameters: Iterable[Any]) -> Iterator[Any]:
 
 
 def _take_over(swapper: Any, info: Any) -> None:
-    """Let DeepSpeed's swapper know of state that the optimizer has got since it last looked."""
+    """Tell DeepSpeed's swapper which state the optimizer has added since the swapper last looked."""
     known = info.num_tensors()
     swapper._update_param_state_info(info, info.tensors[0].compute_tensor)  # noqa: SLF001
     for each in info.tensors[known:]:

@@ -27,7 +27,7 @@ class Finding:
 
 @frozen
 class Examined:
-    """What a host says of itself. clock: its time in seconds since 1970, when it had finished."""
+    """What a host reports. clock: its time when it finished, in seconds since 1970."""
 
     findings: list[Finding]
     clock: float

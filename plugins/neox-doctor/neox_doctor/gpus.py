@@ -10,6 +10,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def look() -> dict[str, Any]:
+    """What torch finds: its CUDA, the driver, the GPUs by name, NCCL."""
     import torch
 
     driver = DRIVER.read_text(encoding="utf-8", errors="replace").splitlines()[0] if DRIVER.exists() else None

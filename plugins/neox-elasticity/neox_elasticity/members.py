@@ -46,6 +46,7 @@ class Sizes:
         return choose(self.there(listed, lost), self.sizes)
 
     def needs(self) -> str:
+        """For a message: what the run waits for."""
         return f"the fewest ranks that fit are {min(self.sizes)}"
 
 
@@ -74,6 +75,7 @@ class WholeHosts:
         return Team(tuple(team)) if len(chosen) == self.count else None
 
     def needs(self) -> str:
+        """For a message: what the run waits for."""
         return f"the run needs {self.count} hosts with {self.each} slots each"
 
 

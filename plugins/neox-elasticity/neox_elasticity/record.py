@@ -1,4 +1,4 @@
-"""What an elastic run tells of its changes: elastic.jsonl in its folder, and the seconds that each has cost. Light."""
+"""The record of an elastic run's changes: elastic.jsonl in its folder, with the seconds that each cost. Light."""
 
 from __future__ import annotations
 

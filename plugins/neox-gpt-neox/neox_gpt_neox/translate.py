@@ -138,6 +138,7 @@ class Rewriting:
         self.problems.append(Problem(message, place.spelled, hint, place.where, severity))
 
     def means(self, rule: Means, raw: Any) -> None:
+        """Replace a key whose values stand for values of other keys."""
         self.forget(rule)
         if not any(same(raw, case) for case in rule.cases):
             known = "true or false" if True in rule.cases else "one of " + ", ".join(map(str, rule.cases))
@@ -154,6 +155,7 @@ class Rewriting:
                 self.differs(rule, to, to)
 
     def gone(self, rule: Gone, raw: Any) -> None:
+        """Remove a key that has no equivalent, or report a value that would have an effect."""
         self.forget(rule)
         if raw is None:
             return
@@ -163,6 +165,7 @@ class Rewriting:
         self.say(rule, f"{said}: {rule.why}", rule.hint, severity)
 
     def move(self, rule: Moved, raw: Any) -> None:
+        """Write the value of a renamed key, or of an item of its list, under its new name."""
         self.forget(rule)
         if rule.item is None:
             self.put(rule, rule.to, raw)
@@ -192,6 +195,7 @@ class Rewriting:
             self.agrees(rule, name)
 
     def set(self, rule: OlderSpelling, to: str, value: Any, name: str) -> None:
+        """Write a value under a key of today, and note the older spelling."""
         if self.write(to, value, self.places[rule.key]):
             self.taken.discard(to)
             self.agrees(rule, name)
@@ -221,6 +225,7 @@ class Rewriting:
             self.problems.append(Problem(message, place.spelled, "", place.where, "note"))
 
     def agrees(self, rule: OlderSpelling, name: str) -> None:
+        """Note that a key is an older spelling."""
         self.say(rule, f"is the old spelling of {name}", severity="note")
 
     def forget(self, rule: OlderSpelling) -> None:
@@ -228,6 +233,7 @@ class Rewriting:
         self.taken.add(rule.key)
 
     def differs(self, rule: OlderSpelling, to: str, name: str) -> None:
+        """Report that the older spelling and today's have different values."""
         there = self.places[to]
         self.say(
             rule, f"differs from {there.spelled} at {there.where}", f"{name} is the spelling in use: keep that one"

@@ -47,7 +47,7 @@ class Linear(nn.Module):
         self.changes[name] = change
 
     def _changed(self, x: Tensor) -> Tensor:
-        """The product of what this rank has, with what model changes make of it."""
+        """The product of the input and this rank's part of the weight, after the model changes."""
         if self.changes is None:
             return linear(x, self.weight)
         weight: Tensor = self.weight

@@ -33,6 +33,7 @@ class MLP(nn.Module):
 
     @property
     def last_bias(self) -> Tensor | None:
+        """The bias that the caller adds to the output; None where there is none."""
         return self.down.added_bias
 
     def forward(self, x: Tensor, *, bias: bool = True) -> Tensor:

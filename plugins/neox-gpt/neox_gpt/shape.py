@@ -88,6 +88,7 @@ class ModelShape:
 
     @property
     def has_dropout(self) -> bool:
+        """Whether anything in the model is random in training."""
         return self.hidden_dropout > 0 or self.attention_dropout > 0 or self.changes_draw
 
     def mixer(self, layer: int) -> MixerShape:

@@ -124,6 +124,7 @@ class Llama:
         return {**config, **self.more_config(model)}
 
     def biases_out(self, model: GPTPlan) -> dict[str, Any]:
+        """The keys of config.json about biases. Raises ConfigError for those that the family lacks."""
         config = {}
         ends_in_bias = model.attention_bias if model.attention_output_bias is None else model.attention_output_bias
         if ends_in_bias != (model.attention_bias and self.output_bias):
@@ -136,11 +137,13 @@ class Llama:
         return config
 
     def positions_out(self, model: GPTPlan, position: Mapping[str, Any]) -> dict[str, Any]:
+        """The keys of config.json about positions. Raises ConfigError for those that the family lacks."""
         if position.get("rotary_emb_base_in_windows") is not None:
             raise ConfigError("rotary-emb-base-in-windows is something that this family does not have")
         return rope_config(model, position)
 
     def more_config(self, model: GPTPlan) -> dict[str, Any]:
+        """The keys of config.json that only this family has."""
         return {}
 
     def weights(self, model: GPTPlan) -> Iterator[WeightRule]:

@@ -82,6 +82,7 @@ class RMSNorm(nn.Module):
 
 
 def make_norm(config: NeoxConfig) -> nn.Module:
+    """The norm that the config names."""
     if config.norm == "rmsnorm":
         return RMSNorm(config)
     return nn.LayerNorm(config.hidden_size, eps=config.norm_eps)

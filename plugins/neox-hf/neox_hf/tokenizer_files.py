@@ -23,7 +23,7 @@ TOKENIZER, CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special
 def write_tokenizer(plan: RunPlan, written: Path, notes: list[str]) -> dict[str, Any]:
     """Write tokenizer.json and tokenizer_config.json; returns the special tokens for config.json. Raises OSError.
 
-    Where the tokenizer came with a tokenizer_config.json, that is kept: it knows more than ours, such as a token that
+    If the tokenizer came with a tokenizer_config.json, that file is kept: it has more than ours, such as a token that
     begins a text. What cannot be written is a line of `notes`.
     """
     try:

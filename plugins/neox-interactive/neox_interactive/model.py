@@ -36,6 +36,7 @@ class Model(nn.Module):
 
     @property
     def device(self) -> torch.device:
+        """Where the parameters are."""
         return next(self.model.parameters()).device
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ def _files(config: Paths | Mapping[str, Any], place: Path) -> list[Path]:
 
 
 def _text(value: Any) -> str:
-    """As JSON, which YAML reads alike."""
+    """The value as JSON, which is YAML too."""
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:

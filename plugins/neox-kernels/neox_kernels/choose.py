@@ -25,7 +25,7 @@ AUTO, FUSED, REFERENCE = "auto", "fused", "reference"
 
 
 class Ops(Protocol):
-    """What an architecture says of the ops of its model."""
+    """What an architecture declares about the ops of its model."""
 
     def op_shape(self, op: str, context: BuildContext) -> tuple[int, ...]:
         """The shape of the first tensor of an op, for one sample on this rank."""
@@ -173,7 +173,7 @@ def use_kernels(
 
 
 def set_up(offer: ComponentRef, kernel: Any, device: torch.device) -> tuple[str, Mapping[str, Any]]:
-    """Let a kernel that can be set up read what it needs: what it says of it, and what is kept with the choice."""
+    """Let a kernel that has a setup read what it needs: returns its message, and what is kept with the choice."""
     if not hasattr(kernel, "set_up"):
         return "", {}
     with offer.blamed():
@@ -182,7 +182,7 @@ def set_up(offer: ComponentRef, kernel: Any, device: torch.device) -> tuple[str,
 
 
 def _chosen(kernel: KernelPlan, architecture: Ops, context: BuildContext, dtype: torch.dtype) -> Choice:
-    """A switch selects what a model has in place of an op; a kernel by name is always taken."""
+    """A switch selects the code that a model has instead of an op; a kernel that the config names is always used."""
     instead = architecture.instead_of(kernel.op, context.device) if kernel.asked == FUSED else ""
     if instead:
         return Choice(kernel.op, instead, None, ())

@@ -56,6 +56,7 @@ class Row:
 
     @property
     def tile(self) -> Tile:
+        """The tile of the row."""
         return Tile(self.block, self.warps, self.stages)
 
     @property

@@ -154,6 +154,7 @@ def _timed(found: Mapping[str, Any]) -> str:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
+    """The short name of a dtype, as options take it."""
     return next(name for name, each in DTYPES.items() if each == dtype)
 
 
@@ -227,6 +228,7 @@ def _tune(
 
 
 def main() -> int:
+    """Check, time or tune kernels, as the command line asks in JSON; returns the exit code."""
     asked = json.loads(sys.argv[1])
     rows, as_json = asked["ops"], asked["as_json"]
     if asked["what"] == "tune":

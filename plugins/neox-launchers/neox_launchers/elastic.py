@@ -62,6 +62,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> int:
+    """Start the ranks of this host, and restart them as torch's elastic agent does; returns the exit code."""
     run_file, log_dir = Path(sys.argv[1]), Path(sys.argv[2])
     by = sys.argv[3] if len(sys.argv) > 3 else None
     plan = _read(run_file, shared=by is not None)

@@ -100,6 +100,7 @@ def write_private(run_dir: Path, private: Mapping[str, str]) -> None:
 
 
 def read_private(run_dir: Path) -> dict[str, str]:
+    """The variables that `write_private` left for the ranks; none where there is no file."""
     try:
         read: dict[str, str] = json.loads(read_bytes(run_dir / PRIVATE, MAX_BYTES))
     except FileNotFoundError:
@@ -110,6 +111,7 @@ def read_private(run_dir: Path) -> dict[str, str]:
 
 
 def remove_private(run_dir: Path) -> None:
+    """Remove what `write_private` wrote."""
     (run_dir / PRIVATE).unlink(missing_ok=True)
 
 

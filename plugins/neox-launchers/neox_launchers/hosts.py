@@ -39,6 +39,7 @@ PATIENT = {"OMPI_MCA_orte_abort_on_non_zero_status": "0", "PRTE_MCA_prte_abort_o
 
 
 def main() -> int:
+    """Start the launcher's command, which starts the ranks on all hosts; returns the exit code."""
     run_file, log_dir, argv = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
     plan, run_dir = read_runfile(run_file, os.environ.get(DIGEST)), run_file.parent
     settings = settings_of(plan)

@@ -27,7 +27,7 @@ OF_SSH = ("ssh", "start")
 _NOISE = re.compile(
     r"Warning: Permanently added |\[[WE]\d+ |Exception raised from |frame #\d+: |<omitting python frames>|\s*$"
 )
-"""What ssh says of a host that it has not met before, and torch of a name or a connection, with calls inside of it."""
+"""Messages that are not errors: of ssh about a new host, of torch about a name or a connection."""
 _OF_AN_AGENT = re.compile(rf"{MARK} (?P<what>\w+) ?(?P<words>.*)")
 KEPT_LINES = 10
 TELL_S = 10.0

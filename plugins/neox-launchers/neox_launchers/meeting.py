@@ -40,6 +40,7 @@ class StoppedError(Exception):
 
 
 def read_token(run_dir: Path) -> str:
+    """The secret by which the agents of a run know each other. Raises UsageError where it is missing."""
     try:
         return (run_dir / SECRET).read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -16,7 +16,7 @@ from neox_launchers.agents import Words, names, one_each
 from neox_launchers.settings import HostSettings
 
 LAUNCHERS = {"Open MPI": ("openmpi",), "Intel(R) MPI": ("impi",), "HYDRA": ("mpich", "mvapich", "impi")}
-"""What an mpirun says of itself, and the launchers that understand it."""
+"""What `mpirun --version` prints, and the launchers that can use such an mpirun."""
 ANSWER_S = 10
 
 

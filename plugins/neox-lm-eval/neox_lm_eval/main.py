@@ -24,6 +24,7 @@ def evaluate(load: str, device: str, evaluation: Evaluation) -> Scores:
 
 
 def main() -> None:
+    """Evaluate a checkpoint as the command line asks in JSON."""
     raw: dict[str, Any] = json.loads(sys.argv[1])
     load, device, as_json = (raw.pop(name) for name in ("load", "device", "as_json"))
     evaluation = Evaluation(**{**raw, "tasks": tuple(raw["tasks"])})

@@ -89,7 +89,7 @@ class NeoxLM(TemplateLM):
 
     @torch.no_grad()
     def _scored(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[Scored]:
-        """What the model says of each continuation. Of a longer text it sees the end."""
+        """The score of each continuation. The model sees the end of a text that is too long."""
         texts = [(context + continuation)[-(self.longest + 1) :] for context, continuation in pairs]
         width = max(map(len, texts)) - 1
         tokens = torch.full((len(texts), width), self.eot_token_id, device=self._device)
@@ -110,7 +110,7 @@ class NeoxLM(TemplateLM):
             yield float(logs.sum()), bool((of_labels.argmax(-1) == labels).all())
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """The log-probability of each text, in windows: each token is scored once, with what of the text fits."""
+        """The log-probability of each text, in windows: each token is scored once, after as much text as fits."""
         windows: list[tuple[None, list[int], list[int]]] = []
         counts = []
         for (text,) in (request.args for request in requests):
@@ -195,6 +195,7 @@ def longest(model: Any, plan: Any) -> int:
 
 
 def no_tokenizer(where: str) -> ConfigError:
+    """The error of a checkpoint whose run had no tokenizer."""
     return ConfigError(
         f"{where}: its run had no tokenizer, and lm-evaluation-harness asks in text",
         hint="set tokenizer-type and the tokenizer's files in the config of the run",

@@ -50,6 +50,7 @@ class LMEvalBlock:
     batch_size: int = setting(8, help="Texts of a pass over the model.", check=v.ge(1), changes="speed")
 
     def evaluation(self) -> Evaluation:
+        """The evaluation that the block asks for."""
         return Evaluation(self.tasks, self.task_folder, self.num_fewshot, self.limit, self.batch_size)
 
 

@@ -8,7 +8,7 @@ from neox_moe.settings import MoESettings
 
 
 def problems(config: Any, moe: MoESettings) -> Iterator[Problem]:
-    """What neither a type nor a bound says of the settings of a config."""
+    """Checks of several settings together."""
     experts, k = moe.moe_num_experts, moe.moe_top_k
     if experts == 1:
         for key in (each.name for each in MoESettings.__attrs_attrs__ if each.name != "moe_num_experts"):

@@ -23,7 +23,7 @@ MEASURED = ("objective_", "feed_forward_", "optimizer_", "curriculum_", "model_"
 class Bar(Progress):
     """A bar that follows the run by itself: its thread looks at `run.progress`, so it moves at every step.
 
-    The values of the newest log are a line of their own: beside the bar they would leave it no room.
+    The newest values have a line of their own, because the bar would have no room beside them.
     """
 
     def __init__(self, run: RunInfo, console: RichConsole) -> None:
@@ -35,6 +35,7 @@ class Bar(Progress):
         self.add_task("", total=run.last_step, completed=run.first_step)
 
     def logged(self, step: int, values: str, left: str) -> None:
+        """Show these values from now on."""
         self.step, self.values, self.left = step, values, left
 
     def get_renderable(self) -> ConsoleRenderable | RichCast | str:

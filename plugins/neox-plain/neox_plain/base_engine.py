@@ -1,4 +1,4 @@
-"""What all engines do alike: the loss of a step, clipping, skipped updates, and what a checkpoint asks of them."""
+"""What all engines share: the loss of a step, clipping, skipped updates, and what a checkpoint needs."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class BaseEngine(ABC):
         return list(found)
 
     def find_source(self) -> str:
-        """What first gave a number that is not finite, in words: see `contracts.engine.Engine`. Collective."""
+        """The first place that produced a number which is not finite: see `contracts.engine.Engine`. Collective."""
         with looking(self.model) as found:
             loss = self._repeat(self._left_out or self._began)
         last = self._groups.pipe_rank == self._groups.pipe_size - 1  # all stages are told the loss

@@ -1,4 +1,4 @@
-"""What the engine says on the host, see `contracts.engine.EnginePlanner`: what of a config it does not do."""
+"""The planner of the engine, see `contracts.engine.EnginePlanner`: which keys of a config it refuses."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

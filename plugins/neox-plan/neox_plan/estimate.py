@@ -52,6 +52,7 @@ class Estimate:
 
     @property
     def fits(self) -> bool | None:
+        """Whether the run fits the memory of a GPU; None: it is not known."""
         return None if self.room is None else self.now.memory.total <= self.room
 
 

@@ -38,6 +38,7 @@ class Candidate:
     step: Step | None
 
     def fits(self, gpu: Gpu) -> bool:
+        """Whether it fits the memory of this GPU."""
         return self.memory.total <= room(gpu)
 
 

@@ -49,6 +49,7 @@ class Step:
 
     @property
     def seconds(self) -> float:
+        """The time of a step."""
         return self.products + self.bubble + self.tensor + self.pipeline + self.data
 
     def mfu(self, peak: float) -> float:

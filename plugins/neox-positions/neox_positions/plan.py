@@ -15,16 +15,20 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def nothing(shape: PositionShape, settings: Any) -> Shapes:
+    """Positions without parameters."""
     return {}
 
 
 def learned(shape: PositionShape, settings: None) -> Shapes:
+    """The table of learned positions."""
     return {"weight": (shape.max_positions, shape.hidden_size)}
 
 
 def in_scores(shape: PositionShape, settings: Any) -> PositionSize:
+    """Positions that act in attention scores and have no parameters."""
     return PositionSize({}, embeds=False)
 
 
 def relative(shape: PositionShape, settings: RelativeSettings) -> PositionSize:
+    """The table of T5's relative positions."""
     return PositionSize({"weight": (settings.rpe_num_buckets, shape.num_heads)}, embeds=False)

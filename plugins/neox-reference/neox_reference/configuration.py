@@ -57,7 +57,7 @@ Known keys and names of the documents. Setting one is an error that names the pa
 
 
 def document(registry: Registry) -> str:
-    """The whole page: the core, and those of the installed plugins that are ours."""
+    """The whole page: the keys of the core and of the installed first-party plugins."""
     keys = [key for key in all_keys(registry) if key.owner == CORE or first_party(key.owner)]
     parts = [HEAD, *_sections(registry), *_components(registry), *_legacy(registry), *_later(keys), *_errors()]
     return "\n".join(parts).rstrip() + "\n"

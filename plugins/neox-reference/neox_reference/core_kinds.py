@@ -1,4 +1,4 @@
-"""What docs/hooks.md says of the kinds that the core defines; those of plugins say it themselves."""
+"""The text of docs/hooks.md about the kinds that the core defines; kinds of plugins have their own `help`."""
 
 CONTRACTS: dict[str, tuple[str, ...]] = {
     "architecture": ("Architecture", "ArchitecturePlanner"),

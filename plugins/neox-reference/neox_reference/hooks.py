@@ -141,6 +141,7 @@ def contracts_of(kind: Kind) -> tuple[str, ...]:
 
 
 def help_of(kind: Kind) -> str:
+    """The text of the page about a kind."""
     return HELP.get(kind.name, inspect.cleandoc(kind.help))
 
 

@@ -170,7 +170,7 @@ def _object() -> Schema:
 
 
 def _limits(check: Callable[..., Any] | None) -> Schema:
-    """What a validator says that a schema can say too."""
+    """The part of a validator that a JSON schema can express."""
     if check is None:
         return {}
     if isinstance(check, Limits):
@@ -247,7 +247,7 @@ def _shared_block(parent: Schema, pointer: str, kind: Kind, registry: Registry) 
 
 
 def _older(root: Schema, rule: OlderSpelling) -> None:
-    """An older spelling, which editors shall strike through."""
+    """An older spelling, which editors strike through."""
     *outer, name = rule.key.split(".")
     parent = root
     for part in outer:

@@ -20,7 +20,7 @@ from neox_core.untrusted import short
 
 SECONDS = 60
 MOST_BYTES = 8 << 30
-"""Of the address space of the process that draws, torch included."""
+"""Limit of the address space of the process that draws, torch included."""
 LONGEST = 200_000
 
 

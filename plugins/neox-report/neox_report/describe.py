@@ -162,7 +162,7 @@ def _checkpoints(folder: Path, plan: Mapping[str, Any]) -> Iterator[dict[str, An
 
 
 def _environment(folder: Path, plan: Mapping[str, Any]) -> dict[str, str]:
-    """What the run says of where it started, and the versions in its plan."""
+    """Where the run started, and the versions in its plan."""
     cluster = {
         "ranks": world_size(plan),
         "device": at(plan, "cluster.device", str),

@@ -19,6 +19,7 @@ from neox_retrieval.vectors import read_vectors
 
 
 def main() -> None:
+    """Answer a question with the nearest blocks of text, as the command line asks in JSON."""
     given: dict[str, Any] = json.loads(sys.argv[1])
     plan = receive_plan(given["plan"])
     opened = open_run(plan, Path(given["checkpoint"]), torch.device("cpu"))

@@ -51,7 +51,7 @@ class Opened:
         """The vectors of some texts, fp32 [texts, size], each cut to the length of a query."""
         tokenizer, model = self.run.tokenizer, self.run.model
         if tokenizer is None:
-            raise UsageError("the run has no tokenizer, which would make tokens of a text", hint="set tokenizer-type")
+            raise UsageError("the run has no tokenizer to turn a text into tokens", hint="set tokenizer-type")
         cls, sep, *_ = self.blocks.special
         length = model.query_length
         rows = [filled_up([cls, *tokenizer.encode(each)[: length - 2], sep], self.blocks, length) for each in texts]

@@ -1,4 +1,4 @@
-"""What a retriever says on the host: an encoder's plan twice, with heads."""
+"""The planner of a retriever: an encoder's plan twice, with heads."""
 
 from collections.abc import Mapping
 from math import prod

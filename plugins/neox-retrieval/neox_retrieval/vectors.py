@@ -158,7 +158,7 @@ def _facts(folder: Path) -> Facts:
 
 
 def _known(folder: Path) -> Facts | None:
-    """What a folder says of itself; None where it says nothing that is understood."""
+    """The facts in the manifest of a folder; None if it has no readable one."""
     try:
         return _facts(folder)
     except DataError:

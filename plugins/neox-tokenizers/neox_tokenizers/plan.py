@@ -13,11 +13,13 @@ MOST_BYTES = 256 * 2**20
 
 
 def bpe(settings: BPESettings) -> int:
+    """The size of the vocabulary in the file of a BPE tokenizer."""
     highest: int = max(_read(settings.vocab_file).values())
     return highest + 1
 
 
 def hf(settings: HFSettings) -> int:
+    """The size of the vocabulary in a tokenizer.json, added tokens included."""
     path = Path(settings.vocab_file)
     content = _read(path / "tokenizer.json" if path.is_dir() else path)
     vocab = content["model"]["vocab"]
@@ -27,6 +29,7 @@ def hf(settings: HFSettings) -> int:
 
 
 def characters(settings: None) -> int:
+    """The size of the vocabulary of characters."""
     return 512
 
 

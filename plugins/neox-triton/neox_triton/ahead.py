@@ -129,6 +129,7 @@ def digest(launch: Launch) -> str:
 
 
 def read_table() -> list[Resources]:
+    """The rows of the committed table."""
     with TABLE.open(newline="", encoding="utf-8") as file:
         return [_row(line) for line in csv.DictReader(file)]
 
@@ -198,6 +199,7 @@ def every_start(dtype: torch.dtype = torch.bfloat16) -> Iterator[tuple[str, Laun
 
 
 def main() -> int:
+    """Compile every kernel for every target and write the table; returns the exit code."""
     rows = {(row.op, row.source, row.target): row for row in read_table()} if TABLE.exists() else {}
     wanted = [
         (op, launch, target, dtype)

@@ -25,6 +25,7 @@ class Size:
 
     @property
     def head_dim(self) -> int:
+        """The width of a head."""
         return self.width // self.heads
 
 

@@ -32,6 +32,7 @@ class Launch:
 
     @property
     def name(self) -> str:
+        """The module and the name of the kernel."""
         return f"{self.fn.fn.__module__.rpartition('.')[2]}.{self.fn.fn.__name__.lstrip('_')}"
 
     @property

@@ -29,6 +29,7 @@ class Lists:
     bits: Tensor
 
     def to(self, device: torch.device) -> Lists:
+        """The same lists on a device."""
         return Lists(*(each.to(device) for each in self.tensors))
 
     @property
@@ -54,6 +55,7 @@ class Work:
     num_slots: int = field(kw_only=True)
 
     def to(self, device: torch.device) -> Work:
+        """The same work on a device."""
         tensors = self.columns, self.segments, self.slots, self.shared, self.first_slots, self.counts
         return Work(*(each.to(device) for each in tensors), num_slots=self.num_slots)
 

@@ -7,7 +7,7 @@ from neox_core.config.schema.setting import setting
 
 @frozen
 class ChoicesSection:
-    """The components that own most of the other keys: those of a model, and those of the way that it is trained."""
+    """The components that own most of the other keys: of the model, and of how it is trained."""
 
     architecture: str = setting("gpt", help="The kind of model; its plugin has the keys of its shape.")
     objective: str = setting("causal-lm", help="What the model learns: samples made of documents, and their loss.")

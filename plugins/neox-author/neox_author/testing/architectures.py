@@ -119,9 +119,11 @@ class Tried:
 
     @property
     def target(self) -> Any:
+        """What the component's import path names."""
         return self.resolved.plan.architecture.load()[0]
 
     def architecture(self) -> Any:
+        """The architecture of the plan; its attributes are checked."""
         made = self.target(self.plan)
         has(made, "an architecture", "build", "build_stage", "sample", "product")
         hold(isinstance(made.tables, tuple), "`tables` is a tuple of the first parts of names")

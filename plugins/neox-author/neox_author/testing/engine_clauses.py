@@ -122,6 +122,7 @@ class Made:
         return {name: each.detach().float().clone() for name, each in self.engine.whole_weights()}
 
     def checkpointer(self) -> Checkpointer:
+        """What saves and loads the checkpoints of this engine."""
         return Checkpointer(self.plan, self.engine, self.context)
 
 

@@ -91,6 +91,7 @@ class Tried:
     layout: str = ""
 
     def maker(self) -> Any:
+        """The engine maker of the plan."""
         return self.plan.engine_component.load()[0](self.plan)
 
     def saving(self, load: str | None = None) -> Tried:

@@ -32,6 +32,7 @@ def random_tokens(batch: int = BATCH, seq: int = SEQ) -> Tensor:
 
 
 def state_of(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of each parameter, by name."""
     return {name: each.detach().clone() for name, each in model.named_parameters()}
 
 

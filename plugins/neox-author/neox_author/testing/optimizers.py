@@ -53,6 +53,7 @@ class Make:
         return optimizer
 
     def uses(self, use: str) -> bool:
+        """Whether the component declares this use."""
         return use in self.entry.component.uses
 
     def step(self, optimizer: torch.optim.Optimizer, called: list[int] | None = None) -> None:

@@ -53,7 +53,7 @@ def _maker(target: Any, shape: ScheduleShape, entry: Entry, settings: dict[str, 
 
 
 def _rates(make: Callable[[], LRSchedule], shape: ScheduleShape) -> list[float]:
-    """By step, to beyond the end of the run."""
+    """The value at each step, until after the end of the run."""
     steps = range(2 * shape.total_steps + 2)
     schedule = make()
     hold(callable(schedule), f"a schedule is called with a step; it makes a {type(schedule).__name__}")

@@ -19,7 +19,7 @@ from neox_core.errors import CheckpointError
 SHARED = ".attention.rpe.weight"
 """The end of the name of a parameter that every block of a stage shares."""
 RUN = ("iteration", "global_steps", "skipped_steps", "global_samples", "lr_scheduler", "ds_version", "args")
-"""What every rank of one run says alike."""
+"""What the files of all ranks of a run have in common."""
 
 
 @define
@@ -37,6 +37,7 @@ class Ranks:
 
     @property
     def tensor_ranks(self) -> int:
+        """The number of tensor-parallel ranks that wrote the checkpoint."""
         return len(self.weights)
 
     @property

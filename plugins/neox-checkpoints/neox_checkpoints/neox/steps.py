@@ -47,7 +47,7 @@ def keep_its_steps(ranks: Ranks, written: Written) -> None:
 
 
 def _listed(factors: Mapping[str, float]) -> list[list[Any]]:
-    """As the keys have them."""
+    """The factors as the key takes them: pairs of name and factor."""
     return [[name, factor] for name, factor in sorted(factors.items())]
 
 

@@ -96,6 +96,7 @@ def _block(model: GPTPlan, ours: str, theirs: str, there: set[str], tensor_ranks
 
 
 def is_gated(activation: str) -> bool:
+    """Whether an activation of GPT-NeoX has a gate."""
     return activation in ("geglu", "swiglu", "reglu", "glu", "bilinear")
 
 

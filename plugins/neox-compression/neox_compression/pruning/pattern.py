@@ -25,4 +25,5 @@ class Pattern:
         return 1.0 if self.zeros is None else self.zeros / self.inputs
 
     def fits(self, outputs: int, inputs: int) -> bool:
+        """Whether the pattern divides a weight of [outputs, inputs]."""
         return outputs % self.rows == 0 and inputs % self.inputs == 0

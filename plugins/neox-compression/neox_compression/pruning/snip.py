@@ -23,7 +23,7 @@ MASK, SCORES, SEEN = SNIP_NAMES
 
 
 class Snip:
-    """What the layers of a model have in common that snip_momentum prunes."""
+    """What all layers that snip_momentum prunes have in common."""
 
     def __init__(self, shared: SparseShared) -> None:
         self.shared = shared

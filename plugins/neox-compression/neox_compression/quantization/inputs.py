@@ -43,6 +43,7 @@ class RoundedInput:
             owner.range.copy_(torch.where(unknown, owner.seen, mixed))
 
     def rounded(self, x: Tensor) -> Tensor:
+        """The input rounded to the bits of the group; in training its range is followed."""
         owner = self._owner[0]
         with torch.no_grad():
             if self.static and owner.training and owner.step is not None and owner.step >= self._first - 1:

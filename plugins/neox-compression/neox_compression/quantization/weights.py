@@ -33,9 +33,11 @@ class RoundedWeight:
             echo(f"{self._owner[0].linear.name}: weights have {self.bits(since)} bits from step {step} on", err=True)
 
     def bits(self, since: int | None) -> int:
+        """The bits after `since` steps of rounding; None: those at the end of the schedule."""
         return self._params.target_bits if since is None else bits_at(since, *self._schedule)
 
     def rounded(self, weight: Tensor) -> Tensor:
+        """The weight rounded to the bits of this step."""
         owner = self._owner[0]
         since = None if owner.step is None else owner.step - self._shared.schedule_offset
         if since is not None and since < 0:

@@ -1,4 +1,4 @@
-"""What DeepSpeed says on the host: see `contracts.EnginePlanner`."""
+"""The planner of DeepSpeed: see `contracts.EnginePlanner`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

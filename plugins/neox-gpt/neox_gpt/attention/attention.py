@@ -57,6 +57,7 @@ class Attention(nn.Module):
 
     @property
     def last_bias(self) -> Tensor | None:
+        """The bias that the caller adds to the output; None where there is none."""
         return self.output.added_bias
 
     def forward(

@@ -59,6 +59,7 @@ def _biased(request: Request) -> Callable[..., Tensor] | None:
 
 @cache
 def compiled() -> Callable[..., Any]:
+    """Torch's flex attention, compiled once in a process."""
     from torch.nn.attention.flex_attention import flex_attention
 
     function: Callable[..., Any] = torch.compile(flex_attention, dynamic=False)

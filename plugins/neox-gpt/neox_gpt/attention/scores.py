@@ -75,6 +75,7 @@ class Request:
 
     @property
     def drops(self) -> bool:
+        """Whether dropout applies to the probabilities."""
         return self.keys is not None and self.dropout > 0
 
 

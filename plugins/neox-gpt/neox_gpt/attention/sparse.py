@@ -36,6 +36,7 @@ class Rows:
 
     @property
     def tall(self) -> int:
+        """The number of queries of a row of tiles."""
         tall: int = self.hidden.shape[1]
         return tall
 

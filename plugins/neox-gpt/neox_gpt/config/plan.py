@@ -160,6 +160,7 @@ class GPTPlan(ModelPlan):
 
     @property
     def used_feed_forwards(self) -> tuple[ComponentRef, ...]:
+        """The feed-forwards, the regular one where the config names none."""
         return self.feed_forwards or (REGULAR,)
 
     @property

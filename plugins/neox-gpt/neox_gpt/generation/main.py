@@ -179,6 +179,7 @@ def _typed() -> Iterator[str]:
 
 
 def main() -> None:
+    """Generate text as the command line asks in JSON."""
     raw: dict[str, Any] = json.loads(sys.argv[1])
     checkpoint, plan = Path(raw.pop("checkpoint")), receive_plan(raw.pop("plan"))
     generate(checkpoint, plan, Job(**{**raw, "sampling": Sampling(**raw["sampling"])}))

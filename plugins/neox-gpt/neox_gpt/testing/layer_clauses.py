@@ -19,6 +19,7 @@ Run = Callable[[nn.Module, Tensor], Result]
 
 
 def random(*size: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Normal numbers, the same for a seed on every device and in every dtype, rounded."""
     return torch.randn(size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 

@@ -53,10 +53,12 @@ def gradients(module: nn.Module, run: Callable[[Tensor], Result], x: Tensor, wei
 
 
 def tensor_of(result: Result) -> Tensor:
+    """The output of a layer without the losses beside it."""
     return result if isinstance(result, Tensor) else result[0]
 
 
 def losses_of(result: Result) -> dict[str, Tensor]:
+    """The losses that a layer gives beside its output; none of most layers."""
     return {} if isinstance(result, Tensor) else result[1]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 ALIGNED = 64
 """Bytes; a file of tensors starts at a multiple."""
 LEAST_LEFT = 0.1
-"""Of the memory that is free, what a copy leaves."""
+"""Free memory that a copy leaves, as a share of it."""
 
 
 class SharedMemory:

@@ -37,6 +37,7 @@ _CHUNK = 1 << 22
 
 
 def main() -> None:
+    """Write the files that the parent process asks for, line by line on stdin."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     end_with(parent)
     for line in sys.stdin:

@@ -22,6 +22,7 @@ LEAST_DENSE = 0.02
 
 
 def snip_problems(config: Any, technique: SparsePruning, at: str, layers: tuple[LinearShape, ...]) -> Iterator[Problem]:
+    """What contradicts pruning by snip_momentum, and its keys beside another method."""
     shared, inner = technique.shared_parameters, f"{at}.shared_parameters"
     if shared.method != SNIP:
         for key in OF_SNIP:

@@ -19,6 +19,7 @@ MODULES = ("embedding", "position", "final_norm", "head")
 
 
 def reduction_problems(config: Any, settings: LayerReduction, at: str) -> Iterator[Problem]:
+    """What contradicts a student with fewer layers than its teacher."""
     layers, depth = settings.teacher_layer, config.value("num_layers")
     if settings.teacher is None:
         yield config.problem("is required", f"{at}.teacher", "name the folder that the teacher's run calls save")
@@ -48,6 +49,7 @@ def reduction_problems(config: Any, settings: LayerReduction, at: str) -> Iterat
 
 
 def distillation_problems(config: Any, settings: DistillationSettings) -> Iterator[Problem]:
+    """What contradicts learning from the outputs of a teacher."""
     folder, block = settings.distillation.teacher, gpt_plan(config).changes
     if folder is not None:
         yield from _is_alike(config, folder, "distillation.teacher")
