@@ -8,11 +8,12 @@ import pytest
 import torch
 from neox_author.testing import check_engine, engines, load_only
 from neox_author.testing.clauses import heard
-from neox_plain import average, base_engine
+from neox_plain import average, base_engine, criterion
 from neox_plain import clip as clipping
 from neox_plain.engine import Engine
 
 from neox_core.hooks.catalog import Catalog
+from neox_core.parallel.groups import Groups
 
 PATCHES = pytest.MonkeyPatch
 pytestmark = pytest.mark.ranks
@@ -105,6 +106,14 @@ def norm_after_clipping(self: Any) -> Any:
     return None if self._norm is None else min(float(self._norm), self._clipping)
 
 
+def own_labels(sums: Any, groups: Groups) -> Any:
+    """A missing all-reduce: the labels that count on the other ranks are not counted."""
+    return SHARES(sums, Groups(None, None, 0, 1))
+
+
+SHARES = criterion.shares_of
+
+
 def half_of_the_shards(patch: PATCHES) -> None:
     make = Engine.__init__
 
@@ -160,6 +169,14 @@ FAULTS: dict[str, tuple[Callable[[PATCHES], None], str]] = {
     "ranks do not average": (
         replaced("finish", unaveraged, average.GradientAverage),
         "^two data-parallel ranks",
+    ),
+    "labels count alike in each micro-batch": (
+        replaced("_weights", lambda self, batch: None, criterion.Criterion),
+        "^it trains as a plain loop does: the losses",
+    ),
+    "each rank counts its own labels": (
+        replaced("shares_of", own_labels, criterion),
+        "^two data-parallel ranks trains as one rank: the losses",
     ),
     "a spread weight counts twice in the norm": (other_norm(2 * SUMMED), r"^a weight spread over .*: grad_norm"),
     "a part of a spread weight stands for all": (other_norm(""), r"^a weight spread over .*: grad_norm"),

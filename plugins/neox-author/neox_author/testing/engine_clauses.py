@@ -13,6 +13,7 @@ from neox_author.testing.clauses import has, hold, not_applicable
 from neox_author.testing.ranks import hold_same
 from neox_author.testing.resolved import SEQ, VOCAB
 from neox_author.testing.spread_rows import spread_rows
+from neox_author.testing.trained import labels_of
 from neox_core.checkpoint.checkpointer import Checkpointer
 from neox_core.contracts.engine import Engine
 from neox_core.errors import ConfigError
@@ -250,18 +251,15 @@ def _reference(tried: Tried) -> tuple[list[float], list[float], dict[str, Tensor
     context = build_context(plan, build_groups(plan.cluster), 0)
     model: Any = plan.architecture.load()[0](plan.model).build(VOCAB, context)
     optimizer = build_optimizer(plan.optim, model, None, (), total_steps=plan.train.train_iters)
-    stream, losses, norms = batches(plan, None, range(len(LRS))), [], []
-    for lr in LRS:
+    losses, norms = [], []
+    for step, lr in enumerate(LRS):
         for group in optimizer.param_groups:
             group["lr"] = lr
-        mean, number = 0.0, plan.batch.gradient_accumulation
-        for _ in range(number):
-            tokens = next(stream)
-            loss = model.outputs(tokens[:, :-1]).cross_entropy(tokens[:, 1:].contiguous())
-            (loss / number).backward()
-            mean += float(loss.detach()) / number
+        tokens = samples_of(step, plan.batch.train_batch)
+        loss = model.outputs(tokens[:, :-1]).cross_entropy(labels_of(tokens))
+        loss.backward()
+        losses.append(float(loss.detach()))
         norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), plan.optim.gradient_clipping)))
-        losses.append(mean)
         optimizer.step()
         optimizer.zero_grad()
     return losses, norms, {name: each.detach().clone() for name, each in model.named_parameters()}
@@ -301,15 +299,16 @@ def _check_evaluation(made: Made, weights: dict[str, Tensor]) -> None:
     hold(made.seen == [(False, False)] * 2, "evaluate() runs the model in evaluation, without gradients")
     hold(made.model.training, "evaluate() leaves the model in training")
     hold(torch.equal(torch.get_rng_state(), state), "evaluate() draws no numbers from torch's own generator")
-    wanted = []
     with torch.no_grad():
-        for each in held_out:
-            wanted.append(float(made.model.outputs(each[:, :-1]).cross_entropy(each[:, 1:].contiguous())))
-    _near("evaluate() gives the loss of each batch", [float(each) for each in losses], wanted)
+        whole = torch.cat(held_out)
+        wanted = float(made.model.outputs(whole[:, :-1]).cross_entropy(labels_of(whole)))
+    hold(len(losses) == len(held_out), "evaluate() gives the loss of each batch")
+    mean = float(torch.stack(list(losses)).mean())
+    _near("evaluate() gives losses whose mean is that over the labels that count", [mean], [wanted])
     clause = "evaluation_metrics() are means of the last evaluation"
     if hasattr(made.engine, "evaluation_metrics"):
         measured = made.engine.evaluation_metrics()
-        _near(clause, [float(measured.get("objective_double", -1))], [sum(wanted)])
+        _near(clause, [float(measured.get("objective_double", -1))], [2 * wanted])
     else:
         not_applicable(clause, "it has none")
     hold_same("evaluate() changes no weight", made.weights(), weights, 0)

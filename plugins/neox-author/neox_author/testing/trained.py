@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from neox_core.contracts.objective import Loss
+from neox_core.contracts.objective import IGNORED, Loss
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class NextToken:
-    """The mean cross-entropy of the labels that count, and of how many there are."""
+    """The mean cross-entropy of the labels that count: more in some micro-batches than in others."""
 
     def __init__(self, plan: Any, settings: Any) -> None:
         self.plan = plan
@@ -27,11 +27,17 @@ class NextToken:
         return batch.tokens[:, :-1]
 
     def weights(self, batch: Batch) -> Tensor | None:
-        return None
+        return (labels_of(batch.tokens) != IGNORED).float()
 
     def loss(self, run: Run, batch: Batch) -> Loss:
-        mean = run(self.inputs(batch)).cross_entropy(batch.tokens[:, 1:].contiguous())
+        mean = run(self.inputs(batch)).cross_entropy(labels_of(batch.tokens))
         return Loss(mean, {"double": 2 * mean.detach()})
+
+
+def labels_of(tokens: Tensor) -> Tensor:
+    """The labels of samples [batch, seq + 1], of which about a quarter do not count."""
+    labels = tokens[:, 1:]
+    return labels.masked_fill(labels % 4 == 0, IGNORED)
 
 
 def adam(groups: Any, settings: Any) -> torch.optim.Optimizer:
