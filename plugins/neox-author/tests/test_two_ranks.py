@@ -1,6 +1,7 @@
 """Ranks that a check forks."""
 
 import faulthandler
+import itertools
 import time
 from pathlib import Path
 
@@ -26,12 +27,26 @@ def test_ranks_that_say_nothing_are_tried_once_more(
     if hangs > 1:
         with pytest.raises(
             AssertionError,
-            match=r"it answers; a rank ended its process after it stood in act \(test_two_ranks\.py, \d+\)",
+            match=r"it answers; a rank did not end in time: it stood in act \(test_two_ranks\.py, \d+\)",
         ):
             two_ranks.on_ranks(1, act, "it answers")
     else:
         assert two_ranks.on_ranks(1, act, "it answers") == [0]
     assert len(list(tmp_path.iterdir())) == tries
+
+
+def test_ranks_that_compute_get_the_limit_again_until_they_have_computed_so_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(two_ranks, "LIMIT_S", 2.0)
+    monkeypatch.setattr(two_ranks, "_computed_s", lambda pid: next(told))
+    told = itertools.count(0.5, 0.05)
+    assert two_ranks.on_ranks(1, lambda rank, group: time.sleep(5), "it answers") == [None]
+    for seconds in ((0.5, 0.51), (2.0,)):
+        told = iter(2 * seconds)  # of both tries
+        with pytest.raises(AssertionError, match="it answers; a rank did not end in time: it stood in <lambda>"):
+            two_ranks.on_ranks(1, lambda rank, group: time.sleep(1000), "it answers")
+        assert next(told, None) is None
 
 
 def test_ranks_are_forked_beside_a_watchdog() -> None:

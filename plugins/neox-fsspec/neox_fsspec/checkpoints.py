@@ -14,7 +14,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ from neox_core.plan.stored.saved import (
     seals_of,
 )
 from neox_core.terminal import one_line
+from neox_core.untrusted import short
 
 T = TypeVar("T")
 OWNER = ".owner"
@@ -166,7 +167,14 @@ class Checkpoints:
             raise CheckpointError(message, hint=hint) from error
 
     def _keys(self) -> set[str]:
-        return set(self._try("list", lambda: list(self._store.list()), _LOOK))
+        def listed() -> Iterable[object]:
+            found = self._store.list()
+            return [found.encode()] if isinstance(found, str) else list(found)  # its letters are not keys
+
+        keys = self._try("list", listed, _LOOK)
+        if wrong := [each for each in keys if not isinstance(each, str)]:
+            raise self._component.fault(f"list() gives {short(repr(wrong[0]))}: its contract says keys, as texts")
+        return {str(each) for each in keys}
 
     def _copy(self, key: str, there: set[str]) -> None:
         """Make the local copy of a small object what the object is, also where there is none."""
@@ -175,11 +183,18 @@ class Checkpoints:
             path.unlink(missing_ok=True)
             return
         path.parent.mkdir(exist_ok=True)
-        _replace(path, self._try(f"read {key} of", lambda: self._store.read(key, 0, MOST_MANIFEST + 1), _LOOK))
+        _replace(path, self._read(key, 0, MOST_MANIFEST + 1))
+
+    def _read(self, key: str, first: int, last: int, *, missing: bool = False) -> bytes:
+        data = self._try(f"read {key} of", partial(self._store.read, key, first, last), _LOOK, missing=missing)
+        if not isinstance(data, bytes) or len(data) > last - first:
+            given = f"{len(data):,} bytes" if isinstance(data, bytes) else f"a {type(data).__name__}"
+            raise self._component.fault(f"read() gives {given} for {last - first:,} of {key}: its contract says bytes")
+        return data
 
     def _text(self, key: str, missing: str | None = None) -> str:
         try:
-            data = self._try(f"read {key} of", lambda: self._store.read(key, 0, MOST_MANIFEST), _LOOK, missing=True)
+            data = self._read(key, 0, MOST_MANIFEST, missing=True)
         except FileNotFoundError as error:
             if missing is None:
                 raise CheckpointError(f"{self.url}/{key}: is missing", hint=_UNCHANGED) from error
@@ -193,7 +208,7 @@ class Checkpoints:
             while end < size:
                 last = min(size, end + _RANGE)
                 try:
-                    data = self._try(f"read {key} of", partial(self._store.read, key, end, last), _LOOK, missing=True)
+                    data = self._read(key, end, last, missing=True)
                 except FileNotFoundError as error:
                     if not required:
                         return False

@@ -242,6 +242,35 @@ def test_what_cannot_pass_is_not_repeated(plan: RunPlan, place: Path, broken: di
         run.load()
 
 
+@pytest.mark.parametrize(
+    ("method", "answer", "said"),
+    [
+        ("list", lambda self: [1, 2], r": list\(\) gives 1: its contract says keys, as texts"),
+        ("list", lambda self: None, " failed: TypeError: 'NoneType' object is not iterable"),
+        ("list", lambda self: "latest", r": list\(\) gives b'latest'"),
+        ("list", lambda self: [b"latest"], r": list\(\) gives b'latest'"),
+        ("read", lambda self, *of: "text", r": read\(\) gives a str for [\d,]+ of .*: its contract says bytes"),
+        (
+            "read",
+            lambda self, key, first, last: bytes(last - first + 1),
+            r": read\(\) gives [\d,]+ bytes for",
+        ),
+    ],
+)
+def test_a_store_that_lies_is_named(
+    plan: RunPlan, place: Path, broken: Any, monkeypatch: pytest.MonkeyPatch, method: str, answer: Any, said: str
+) -> None:
+    run = Run(breaking(plan, place))
+    run.load()
+    run.steps(1).save()
+    reading = breaking(plan, place, "elsewhere", load=f"broken://{place}")
+    with monkeypatch.context() as patch:
+        patch.setattr(Broken, method, answer)
+        with pytest.raises(PluginError, match=f"^store neox-fsspec:broken 0.1.0{said}"):
+            Run(reading).load()
+    assert Run(reading).load().state.step == 1
+
+
 def test_a_run_without_a_store_writes_the_run_file_that_it_always_wrote(plan: RunPlan, place: Path) -> None:
     assert "stores" not in to_json(plan)
     assert "stores" in to_json(stored(plan, place))

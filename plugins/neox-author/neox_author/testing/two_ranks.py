@@ -20,6 +20,11 @@ from neox_author.testing.clauses import heard, hold, not_applicable
 from neox_core.files import replacing
 
 LIMIT_S = 60.0
+"""For ranks that compute all the time. They get it again as long as they have computed in it, beside other work of the
+machine, and have not computed so long in all.
+"""
+IDLE = 0.01
+"""The part of the time below which a rank waits and does not compute."""
 STACK_S = 0.5
 """How long ranks that are about to be killed may take to write where they stand."""
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
@@ -56,13 +61,18 @@ def _tried(size: int, act: Callable[[int, Any], Any]) -> tuple[list[dict[str, An
     """What each rank has written, and the processes that had to be killed."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = [_forked(rank, size, act, Path(folder)) for rank in range(size)]
-        end = time.monotonic() + LIMIT_S
+        end, failed, spent = time.monotonic() + LIMIT_S, False, 0.0
         left = set(ranks)
-        while left and time.monotonic() < end:
+        while left:
             left -= {pid for pid in left if os.waitpid(pid, os.WNOHANG)[0]}
             time.sleep(0.01)
-            if any("fault" in _read(Path(folder, f"{rank}.json")) for rank in range(size)):
-                end = min(end, time.monotonic() + 1.0)  # others may wait for a rank that has failed
+            if not failed and any("fault" in _read(Path(folder, f"{rank}.json")) for rank in range(size)):
+                failed, end = True, min(end, time.monotonic() + 1.0)  # others may wait for a rank that has failed
+            if time.monotonic() >= end:
+                before, spent = spent, max(map(_computed_s, left), default=0.0)
+                if failed or spent >= LIMIT_S or spent - before < IDLE * LIMIT_S:
+                    break
+                end += LIMIT_S
         for pid in left:
             os.kill(pid, signal.SIGUSR1)  # where it stands
         time.sleep(STACK_S if left else 0)
@@ -72,6 +82,13 @@ def _tried(size: int, act: Callable[[int, Any], Any]) -> tuple[list[dict[str, An
         return [
             _read(Path(folder, f"{rank}.json")) or _silent(Path(folder, f"{rank}.stack")) for rank in range(size)
         ], left
+
+
+def _computed_s(pid: int) -> float:
+    """Of the processor's time, in seconds; 0 where the system does not tell."""
+    file = Path(f"/proc/{pid}/stat")
+    fields = file.read_text().rpartition(")")[2].split() if file.exists() else []
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def _forked(rank: int, size: int, act: Callable[[int, Any], Any], folder: Path) -> int:
@@ -115,5 +132,7 @@ def _read(file: Path) -> dict[str, Any]:
 def _silent(stack: Path) -> dict[str, Any]:
     """Of a rank that wrote nothing: that its process ended, or where it stood just before it was killed."""
     frame = _FRAME.search(stack.read_text()) if stack.exists() else None
-    place = f" after it stood in {frame[3]} ({Path(frame[1]).name}, {frame[2]})" if frame else ""
-    return {"fault": f"a rank ended its process{place}", "silent": True}
+    if frame is None:
+        return {"fault": "a rank ended its process", "silent": True}
+    place = f"{frame[3]} ({Path(frame[1]).name}, {frame[2]})"
+    return {"fault": f"a rank did not end in time: it stood in {place}", "silent": True}
