@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neox_core.data.records import digest_of, require_as_prepared
-from neox_core.data.tokenizer import encode_batch, load_tokenizer
+from neox_core.data.tokenizer import CheckedTokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from neox_core.contracts import DataBackend, Tokenizer, TokenSource, TokenStream
@@ -58,8 +58,8 @@ def build_backend(plan: DataPlan) -> DataBackend:
     """The backend of the run, with its tokenizer where it reads text."""
     backend: DataBackend = plan.backend.make()
     if hasattr(backend, "use") and plan.tokenizer is not None:
-        tokenizer = load_tokenizer(plan.tokenizer)
-        encode_batch(plan.tokenizer, tokenizer, ["neox"])  # tried before the backend uses it
+        tokenizer: Any = CheckedTokenizer(plan.tokenizer, load_tokenizer(plan.tokenizer))
+        tokenizer.encode_batch(["neox"])  # tried before the backend uses it
         backend.use(tokenizer, digest_of(plan.tokenizer))
     return backend
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from attrs import frozen
 
 from neox_core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from neox_core.contracts import Tokenizer
     from neox_core.plan.runfile import ComponentRef, ModelPlan
 
@@ -20,24 +23,37 @@ def load_tokenizer(reference: ComponentRef) -> Tokenizer:
     size = getattr(tokenizer, "vocab_size", None)
     if not isinstance(size, int) or size < 1:
         raise reference.fault(f"its vocab_size is {size!r}, not a number of ids")
-    if not hasattr(tokenizer, "eod"):
-        raise reference.fault("it has no eod, the id that ends a document")
-    if not isinstance(tokenizer.eod, int) or not 0 <= tokenizer.eod < size:
-        raise reference.fault(f"its eod is {tokenizer.eod!r}, not an id below its vocab_size {size}")
+    eod = getattr(tokenizer, "eod", None)
+    if not isinstance(eod, int) or not 0 <= eod < size:
+        raise reference.fault(f"its eod, which ends a document, is {eod!r}, not an id below its vocab_size {size}")
     lacks = [name for name in ("encode", "encode_batch", "decode") if not callable(getattr(tokenizer, name, None))]
     if lacks:
         raise reference.fault(f"it has no method {lacks[0]}")
     return tokenizer
 
 
-def encode_batch(reference: ComponentRef, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+def encode_batch(reference: ComponentRef, tokenizer: Tokenizer, texts: Sequence[str]) -> list[NDArray[np.int32]]:
     """The ids of each text. Raises PluginError for a fault of the tokenizer, such as an id with a fraction."""
     with reference.blamed():
-        encoded = tokenizer.encode_batch(texts)
-        first = next((ids[0] for ids in encoded if len(ids)), 0)
-    if len(encoded) != len(texts) or not isinstance(first, int | np.integer):
-        raise reference.fault("encode_batch() does not give a list of whole numbers for each text")
-    return encoded
+        found = [np.asarray(ids) if len(ids) else np.empty(0, np.int32) for ids in tokenizer.encode_batch(texts)]
+        ids = np.concatenate([np.zeros(1, np.int32), *found])
+    if len(found) != len(texts) or ids.dtype.kind != "i" or ids.min() < 0 or ids.max() >= tokenizer.vocab_size:
+        raise reference.fault("encode_batch() does not give a list of whole numbers below its vocab_size for each text")
+    return [each.astype(np.int32, copy=False) for each in found]
+
+
+@frozen
+class CheckedTokenizer:
+    """A tokenizer for those who cannot name it: `encode_batch` is as the function of that name."""
+
+    _reference: ComponentRef
+    _tokenizer: Tokenizer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [ids.tolist() for ids in encode_batch(self._reference, self._tokenizer, texts)]
 
 
 def padded_vocab(plan: ModelPlan, tokenizer_vocab_size: int | None) -> int:

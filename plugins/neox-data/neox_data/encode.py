@@ -129,13 +129,13 @@ class _Work:
             texts = [self.mend(text) for text in texts]
         if self.split is None:
             encoded = encode_batch(self.reference, self.tokenizer, texts)
-            return [Encoded(np.asarray(ids, dtype=np.int32)) for ids in encoded]
+            return [Encoded(ids) for ids in encoded]
         parts = [self.split(text) for text in texts]
         flat = iter(encode_batch(self.reference, self.tokenizer, [each for part in parts for each in part]))
         found = []
         for part in parts:
-            ids = [each for _ in part if (each := next(flat))]
-            found.append(Encoded(np.array([one for each in ids for one in each], np.int32), tuple(map(len, ids))))
+            ids = [each for _ in part if len(each := next(flat))]
+            found.append(Encoded(np.concatenate([np.empty(0, np.int32), *ids]), tuple(map(len, ids))))
         return found
 
 

@@ -59,6 +59,11 @@ class Halves(NoWords):
         return [[0.5, 1.5] for _ in texts]
 
 
+class Beyond(Halves):
+    def encode_batch(self, texts):
+        return [[2**32 + 1] for _ in texts]  # 1, if it were cut to 32 bits
+
+
 class NoEnd(Halves):
     eod = property()  # raises AttributeError
 
@@ -196,8 +201,9 @@ def test_a_document_that_ends_before_its_size_is_an_error(tmp_path, monkeypatch)
     [
         ("NoWords", "its vocab_size is None"),
         ("Halves", "does not give a list of whole numbers"),
-        ("NoEnd", "it has no eod, the id that ends a document"),
-        ("FarEnd", "its eod is 9, not an id below its vocab_size 9"),
+        ("Beyond", "does not give a list of whole numbers below its vocab_size"),
+        ("NoEnd", "its eod, which ends a document, is None"),
+        ("FarEnd", "its eod, .* is 9, not an id below its vocab_size 9"),
         ("NoDecoder", "it has no method decode"),
     ],
 )
