@@ -29,7 +29,7 @@ class RefusedError(PluginError):
 
 
 class SlowListingError(RefusedError):
-    """A listing module did not finish in time."""
+    """A listing module, or a rule, did not finish in time."""
 
 
 @contextmanager
@@ -115,15 +115,16 @@ _DO_IT_LATER = "do it in the module that Component(target=...) names, which only
 
 
 @contextmanager
-def in_time(culprit: str) -> Iterator[None]:
-    """Interrupt the block when it takes longer than LISTING_S, and again each second if it continues.
+def in_time(culprit: str, seconds: float = 0, doing: str = "be listed", hint: str = _DO_IT_LATER) -> Iterator[None]:
+    """Interrupt the block when it takes longer than `seconds`, 0: LISTING_S, and again each second if it continues.
 
     Does nothing outside of the main thread, since only that can be interrupted.
     """
+    limit = seconds or LISTING_S
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
         return
-    late = SlowListingError(f"{culprit} takes longer than {LISTING_S:g} s to be listed", hint=_DO_IT_LATER)
+    late = SlowListingError(f"{culprit} takes longer than {limit:g} s to {doing}", hint=hint)
     rang = False
 
     def ring(signum: int, frame: FrameType | None) -> NoReturn:
@@ -132,7 +133,7 @@ def in_time(culprit: str) -> Iterator[None]:
         raise late
 
     handler = signal.signal(signal.SIGALRM, ring)
-    left, interval = signal.setitimer(signal.ITIMER_REAL, LISTING_S, 1.0)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, limit, 1.0)
     try:
         yield
     finally:

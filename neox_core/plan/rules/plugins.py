@@ -12,8 +12,11 @@ from neox_core.config.schema.structure import Config, SectionInvalidError
 from neox_core.errors import PluginError, about_a_file
 from neox_core.hooks.blame import cause_of, show_traceback
 from neox_core.hooks.catalog import Catalog
+from neox_core.hooks.guard import in_time
 from neox_core.hooks.registry import normalise
 from neox_core.plan.runfile import KernelPlan
+
+RULES_S = 20.0  # the limit of all rules of a plugin, which look at a config and do no work
 
 
 def plugin_rules(
@@ -28,7 +31,8 @@ def plugin_rules(
         if name not in used:
             continue
         try:
-            said = ask(config=config.seen_by(name), **about)
+            with in_time(f"plugin {name}", RULES_S, "say what its rules find", hint=f"tell the author of {name}"):
+                said = ask(config=config.seen_by(name), **about)
         # it read values that do not fit together, which the core has reported
         except (SectionInvalidError, MisfitError):
             continue

@@ -12,6 +12,7 @@ from neox_author.try_rules import rule_faults
 from neox_core.api import Component, ConfigSection, Problem, hookimpl, setting
 from neox_core.errors import PluginError
 from neox_core.hooks.loader import load_plugins
+from neox_core.plan.rules import plugins as rules
 
 
 @frozen
@@ -90,6 +91,15 @@ def test_a_plugins_rule_that_fails_names_the_plugin(
     assert "NEOX_PLUGINS_DISABLE=faulty switches it off" in found
     assert "Attribute(" not in found
     assert [each.message for each in rule_faults(catalog)] == [found.removeprefix("error: ").partition(" (tell")[0]]
+
+
+def test_rules_that_loop_for_ever_are_named(
+    check: Check, plugins: Any, everything: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "RULES_S", 0.1)
+    (found,) = check(catalog=plugins(everything=everything, faulty=Faulty(lambda config: [None for _ in iter(int, 1)])))
+    assert found.startswith("error: plugin faulty takes longer than 0.1 s to say what its rules find")
+    assert "tell the author of faulty" in found
 
 
 def test_the_systems_error_about_a_file_is_not_the_plugins_fault(check: Check, plugins: Any, everything: Any) -> None:
