@@ -7,12 +7,4 @@ from neox_core.hooks.component import Component, ConfigSection
 from neox_core.hooks.kinds import Kind
 from neox_core.hooks.markers import hookimpl
 
-__all__ = [
-    "Component",
-    "ConfigSection",
-    "Kind",
-    "MomentSettings",
-    "Problem",
-    "hookimpl",
-    "setting",
-]
+__all__ = ["Component", "ConfigSection", "Kind", "MomentSettings", "Problem", "hookimpl", "setting"]

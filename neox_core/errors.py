@@ -80,8 +80,7 @@ def about_a_file(error: BaseException) -> NeoxError | None:
         os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)
     )
     return UsageError(
-        f"{names}: {error.strerror}",
-        hint="move it away, or check its permissions; `neox --debug` shows what needs it",
+        f"{names}: {error.strerror}", hint="move it away, or check its permissions; `neox --debug` shows what needs it"
     )
 
 

@@ -55,11 +55,17 @@ def undisturbed() -> Iterator[None]:
     """Restore the random generators after the block, so that a monitor that draws a name does not change a run.
 
     rich draws when it is imported, so a resumed run would otherwise draw other numbers than an uninterrupted one.
+    Raises ValueError where the block leaves gradients off, or another default dtype, which are restored too.
     """
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    gradients, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     try:
         yield
+        if torch.is_grad_enabled() != gradients or torch.get_default_dtype() != dtype:
+            raise ValueError("it leaves torch.set_grad_enabled() or torch.set_default_dtype() changed")
     finally:
+        torch.set_grad_enabled(gradients)
+        torch.set_default_dtype(dtype)
         random.setstate(python)
         np.random.set_state(numpy)
         torch.set_rng_state(cpu)

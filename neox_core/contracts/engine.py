@@ -116,12 +116,7 @@ class EnginePlanner(Protocol):
         """`plan.engine`: plain values for the engine of the ranks."""
 
     def memory(
-        self,
-        config: Config,
-        plan: RunPlan,
-        held: Shapes,
-        activations: int,
-        state_numbers: tuple[float, float] | None,
+        self, config: Config, plan: RunPlan, held: Shapes, activations: int, state_numbers: tuple[float, float] | None
     ) -> Memory:
         """What the fullest rank of a plan holds.
 

@@ -51,7 +51,7 @@ class Callback(Protocol):
     * A target with a fourth argument `engine` gets the `Engine`, after a checkpoint is loaded. It may add states
       of the shape of a parameter to the optimizer, and calls no collective method unless it is collective.
     * `step` is called between two steps and does not wait for the device; the other methods may.
-    * The random generators of the process are restored after each call.
+    * Random generators are restored after each call; it leaves weights, learning rates and torch's modes as they are.
     * An exception ends the run with an error that names the plugin and the event. Without collective calls, all ranks
       end together, at the next log, evaluation or save at the latest; nothing is saved after it. One of a collective
       callback ends its rank, and the launcher ends the others.
@@ -136,8 +136,8 @@ class Evaluator(Protocol):
 
     * It is made on every rank, before the first step; what it cannot read is an error then.
     * Every rank makes the same collective calls in the same order, and gets the same numbers.
-    * It leaves weights, optimizer and `run` as they are. It may wait for the device. The random generators of the
-      process are restored after each call.
+    * It leaves weights, optimizer, `run` and torch's modes (gradients, default dtype, evaluation) as they are. It may
+      wait for the device. The random generators of the process are restored after each call.
     * A name of a number is a word of 300 letters, digits, `_`, `.` and `-` at most, which neither the run nor another
       evaluator has. `valid_<name>_loss` in nats a token and `valid_<name>_perplexity` are shown as the validation loss.
     * An exception ends the run with an error that names the plugin.

@@ -150,6 +150,10 @@ class Monitor(Protocol):
         """Called once, when the run ends."""
 
 
+MOST_METRICS = 1000
+TOO_MANY = f"a component gives {MOST_METRICS:,} at most to the log"
+
+
 class Measured(Protocol):
     """What an optimizer, a curriculum, or a module of the model has that measures something for the log.
 
@@ -158,7 +162,7 @@ class Measured(Protocol):
     """
 
     def metrics(self) -> Mapping[str, Tensor | float]:
-        """Scalars by name, the same names each time.
+        """At most 1,000 scalars by name, the same names each time.
 
         Called on every rank at log steps alone, and may wait for the device then. Not collective.
         """

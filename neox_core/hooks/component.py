@@ -203,9 +203,7 @@ class Component:
     chooses: bool = field(default=False, validator=_an(bool))
     planner: str | None = field(default=None, validator=v.optional(_path))
     sections: tuple[ConfigSection, ...] = field(
-        default=(),
-        converter=_tuple,
-        validator=_tuple_of(lambda each: isinstance(each, ConfigSection), "ConfigSection"),
+        default=(), converter=_tuple, validator=_tuple_of(lambda each: isinstance(each, ConfigSection), "ConfigSection")
     )
 
     @property

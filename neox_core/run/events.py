@@ -14,6 +14,7 @@ from attrs import define, field
 
 from neox_core.checkpoint.rng import undisturbed
 from neox_core.contracts.events import Ask, Callback
+from neox_core.contracts.host import MOST_METRICS, TOO_MANY
 from neox_core.errors import ConfigError, NeoxError, PluginError, RankError
 from neox_core.plan.stored.state import Intervention
 from neox_core.run.report import Kept
@@ -68,7 +69,7 @@ class _Acting:
         if self.fault is not None or not self.handles(event):
             return None
         try:
-            with undisturbed(), self.reference.blamed():
+            with self.reference.blamed(), undisturbed():
                 answer = getattr(self.made, event)(*args)
             if event == "state" and json.loads(json.dumps(answer, allow_nan=False)) != answer:
                 raise ValueError("JSON changes it")
@@ -128,7 +129,7 @@ class Events:
                 why = "its samples cannot be skipped" if self.plan.checkpoint.save else "`save` is not set"
                 message = f"{reference.owner} rewinds the run, and {why}"
                 raise ConfigError(message, hint="set save, and read prepared data without a curriculum of samples")
-            with undisturbed(), reference.blamed():
+            with reference.blamed(), undisturbed():
                 acts = where != "rank 0" or dist.get_rank() == 0
                 more = {"engine": self.door.engine} if "engine" in signature(target).parameters else {}
                 made = target(self.report.run, self.context, settings, **more) if acts else None
@@ -136,7 +137,7 @@ class Events:
                 raise reference.fault("makes None, not a callback")
             self._callbacks.append(_Acting(reference, where, made))
         for reference in self.plan.evaluators:
-            with undisturbed():
+            with reference.blamed(), undisturbed():
                 self._evaluators.append((reference, reference.make(self.door)))
         self.report.kept = self._kept
 
@@ -176,9 +177,11 @@ class Events:
     def validation(self, step: int, losses: Sequence[Tensor], split: Split = "valid") -> float:
         loss = self.report.validation(step, losses, split)
         for reference, evaluator in self._evaluators if split == "valid" else ():
-            with undisturbed(), reference.blamed("evaluate(), which returns a float for each name"):
+            with reference.blamed("evaluate(), which returns a float for each name"), undisturbed():
                 values = evaluator.evaluate(step)
             values = _numbers(reference, "evaluate", values)
+            if not self.door.engine.model.training:
+                raise reference.fault("evaluate() leaves the model in evaluation mode: no step would drop out")
             if twice := ", ".join(sorted(values.keys() & self._kept.values.keys())):
                 raise reference.fault(f"gives {twice}, which the run or another evaluator has")
             self.report.log(step, values)
@@ -287,4 +290,6 @@ def _numbers(reference: ComponentRef, method: str, values: Any) -> dict[str, flo
         if not isinstance(each, float) or not isinstance(name, str) or not NAME.fullmatch(name):
             said = f"{method}() gives a float for each name, a word that is not the run's"
             raise reference.fault(f"{said}, not {short({name: each})}")
+    if len(values) > MOST_METRICS:
+        raise reference.fault(f"{method}() gives {len(values):,} numbers: {TOO_MANY}")
     return dict(values)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from neox_core.contracts.host import MOST_METRICS, TOO_MANY
 from neox_core.errors import PluginError
+from neox_core.hooks.blame import blame
 from neox_core.untrusted import short
 
 if TYPE_CHECKING:
@@ -63,7 +65,11 @@ class Metrics:
     def _measured(self) -> Iterator[tuple[str, float | Tensor]]:
         yield from self._engine.metrics().items()
         for prefix, source in self._sources:
-            for name, value in source.metrics().items():
+            found = source.metrics()
+            if len(found) > MOST_METRICS:
+                said = ValueError(f"{type(source).__name__}.metrics() gives {len(found):,} numbers: {TOO_MANY}")
+                raise blame(said, type(source).__module__) or said
+            for name, value in found.items():
                 yield f"{prefix}_{name}", value
 
     def _number(self, values: Any) -> Tensor:

@@ -206,7 +206,7 @@ class _Built:
         find_source = getattr(self.engine, "find_source", str)
         monitors: list[Monitor] = []
         for reference in plan.monitors if dist.get_rank() == 0 else ():
-            with undisturbed():
+            with reference.blamed(), undisturbed():
                 monitors.append(reference.make(info))
         report = Report(
             info,
@@ -235,12 +235,7 @@ class _Built:
         return events
 
     def train(
-        self,
-        schedule: RunSchedule,
-        report: Report,
-        events: Events | None,
-        checkpointer: Checkpointer,
-        stop: StopSignal,
+        self, schedule: RunSchedule, report: Report, events: Events | None, checkpointer: Checkpointer, stop: StopSignal
     ) -> bool:
         """Train, and evaluate after the last step. Returns whether the run came to its last step."""
         plan, state, samples, progress = self.plan, self.state, self.samples, report.run.progress

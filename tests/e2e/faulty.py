@@ -3,6 +3,7 @@
 import os
 from typing import Any, ClassVar
 
+import torch
 import torch.distributed as dist
 
 from neox_core.contracts.events import Ask
@@ -45,6 +46,16 @@ class RewindsUnasked(_Faulty):
         return Ask("rewind", "why not", 1, 2)
 
 
+class LeavesGradientsOff(_Faulty):
+    def step(self, step: int) -> None:
+        torch.set_grad_enabled(step < 7)
+
+
+class MeasuresTooMuch(_Faulty):
+    def measured(self, step: int) -> Any:
+        return {f"number_{each}": 1.0 for each in range(100_000)}
+
+
 class Nowhere(_Faulty):
     where = "somewhere"
 
@@ -60,6 +71,24 @@ class EvaluatesOnOneRank:
             raise ZeroDivisionError("no such number")
         dist.barrier()
         return {}
+
+
+class EvaluatesToText:
+    def __init__(self, run: Any, settings: Any) -> None: ...
+
+    def evaluate(self, step: int) -> Any:
+        return {"score": "good"}
+
+
+class EvaluatesWithoutDropout:
+    """And leaves it so."""
+
+    def __init__(self, run: Any, settings: Any) -> None:
+        self.run = run
+
+    def evaluate(self, step: int) -> Any:
+        self.run.engine.model.eval()
+        return {"score": 1.0}
 
 
 class Watches(_Faulty):

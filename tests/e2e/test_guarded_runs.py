@@ -78,6 +78,13 @@ FAULTS: dict[str, tuple[list[int], str]] = {
         [1, 1],
         r"1 failed in evaluate\(\), which returns a float for each name: ZeroDivisionError: no such number",
     ),
+    "LeavesGradientsOff": (
+        [1, 1],
+        r"LeavesGradientsOff 1 failed: ValueError: it leaves torch.set_grad_enabled\(\) or .*\(at the event `step`\)",
+    ),
+    "MeasuresTooMuch": ([1, 1], r"measured\(\) gives 100,000 numbers: a component gives 1,000 at most"),
+    "EvaluatesToText": ([1, 1], r"evaluate\(\) gives a float for each name, .*, not {'score': 'good'}"),
+    "EvaluatesWithoutDropout": ([1, 1], r"evaluate\(\) leaves the model in evaluation mode"),
     "Nowhere": ([1, 1], "`where` is one of rank 0, every rank, collective, not 'somewhere'"),
 }
 """By callback of faulty.py: how the two ranks end, and what one of them says."""

@@ -195,10 +195,7 @@ class Reading(Keys):
             in_block = head in inside or (inner and head not in flat)
             self.report(_asked_by(entry, evolve(problem, key=join(block, problem.key)) if in_block else problem))
 
-        values = {
-            **self.without_secrets(cls, flat, ""),
-            **self.without_secrets(cls, dict(inner or {}), block),
-        }
+        values = {**self.without_secrets(cls, flat, ""), **self.without_secrets(cls, dict(inner or {}), block)}
         found = read_fields(cls, values, "", report)
         self.keep(entry.plugin.id, found)
         settings = make(cls, found, "", report)

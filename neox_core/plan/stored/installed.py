@@ -9,15 +9,7 @@ from attrs import evolve, fields
 
 from neox_core.errors import ConfigError, NeoxError
 from neox_core.plan.component import offered
-from neox_core.plan.runfile import (
-    ComponentRef,
-    ModelPlan,
-    RunPlan,
-    plan_of,
-    require_format,
-    unknown,
-    with_components,
-)
+from neox_core.plan.runfile import ComponentRef, ModelPlan, RunPlan, plan_of, require_format, unknown, with_components
 from neox_core.plan.stored.earlier import as_today
 from neox_core.untrusted import read_object
 

@@ -14,6 +14,7 @@ import torch
 from attrs import evolve
 from torch import Tensor, nn
 
+from neox_core.contracts.host import MOST_METRICS, TOO_MANY
 from neox_core.errors import ConfigError
 from neox_core.parallel.tensor import ALONE
 from neox_gpt.attention.size import attention_flops
@@ -87,6 +88,8 @@ def _probe_feed_forward(reference: ComponentRef, activation: Activation, shape: 
         names = getattr(made, attribute, ())
         if not isinstance(names, tuple) or not all(isinstance(each, str) for each in names):
             raise reference.fault(f"its {attribute} is {shown(names)}, not a tuple of names")
+        if len(names) > MOST_METRICS:
+            raise reference.fault(f"its {attribute} are {len(names):,} numbers: {TOO_MANY}")
     if sum(each.numel() for each in made.parameters()) <= FEW:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
             real, x = _filled(reference.make(shape, activation, ALONE).float()), _ramp(1, 2, shape.hidden_size)

@@ -114,7 +114,8 @@ class FeedForward(Protocol):
       feed-forward is causal, and decodes without a state. One with `depends_on_batch = True` keeps this in evaluation
       mode; in training its result may depend on all tokens of the micro-batch.
     * Result and input have one shape, dtype and device. The input is not changed, and two calls give the same bits:
-      no random numbers, since activations are computed again in the backward pass. The block adds dropout.
+      no random numbers, since activations are computed again in the backward pass. The block adds dropout. Nothing
+      else changes either: no parameter, buffer or gradient; and evaluation mode gives what training gives.
     * Products of half-precision numbers are summed in fp32, as torch's are. The gradient is that of the function.
     * It does not wait for the device (`.item()`, `nonzero`, `if tensor:`), and it raises nothing for finite input.
     * `auxiliary_losses` and `auxiliary_metrics`, tuples of names that may be left out: what it gives besides. It then
@@ -266,6 +267,7 @@ class Mixer(Protocol):
       alters no earlier result. Decoding with a state gives what a whole sequence gives.
     * Result and input have one shape, dtype and device. The input is not changed, and two calls give the same bits,
       since activations are computed again in the backward pass. The block adds the dropout of the residual stream.
+      Nothing else changes either: no parameter, buffer or gradient; without keys, evaluation gives what training gives.
     * Products of half-precision numbers are summed in fp32, as torch's are. The gradient is that of the function.
     * It does not wait for the device (`.item()`, `nonzero`, `if tensor:`), and it raises nothing for finite input.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from neox_core.contracts.host import MOST_METRICS, TOO_MANY
 from neox_core.contracts.objective import Batch, Loss
 from neox_plain.token_weights import shares_of
 
@@ -118,6 +119,8 @@ class Criterion:
                 given = _shown(value).removeprefix("one of ")
                 raise self.reference.fault(f"loss() gives the metric {name} as {given}: its contract says scalars")
         names = self._names.setdefault(torch.is_grad_enabled(), frozenset(found.metrics))
+        if len(names) > MOST_METRICS:
+            raise self.reference.fault(f"loss() gives {len(names):,} metrics: {TOO_MANY}")
         if new := sorted(names ^ found.metrics.keys()):
             raise self.reference.fault(f"loss() gives the metric {new[0]} for some batches alone: always, or never")
         numbers = {f"objective_{name}": value * factor for name, value in found.metrics.items()}

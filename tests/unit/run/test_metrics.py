@@ -49,6 +49,18 @@ def test_a_name_that_comes_later_is_refused() -> None:
     assert metrics.read() == {}
 
 
+def test_a_component_that_gives_too_many_is_named() -> None:
+    class Many(nn.Module):
+        __module__ = "neox_lion.lion"
+
+        def metrics(self) -> dict[str, float]:
+            return {f"number_{each}": 1.0 for each in range(100_000)}
+
+    said = r"Many\.metrics\(\) gives 100,000 numbers: a component gives 1,000 at most to the log \(in neox-lion .*\)"
+    with pytest.raises(PluginError, match=said):
+        Metrics(engine(), {}, Many(), CONTEXT).read()
+
+
 def test_ranks_with_different_layers_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the stages of a pipeline: the mean is over all modules with a name, wherever they are."""
     gates = [[Gate(0.0), Gate(0.5)], [Gate(1.0)]]

@@ -82,10 +82,7 @@ class ReportSection:
         ("console", "jsonl"), help="Monitors, by name.", check=distinct, changes="output"
     )
     callbacks: tuple[str, ...] = setting(
-        (),
-        help="What acts at events of the run, by name, in this order.",
-        check=distinct,
-        changes="output",
+        (), help="What acts at events of the run, by name, in this order.", check=distinct, changes="output"
     )
     evaluators: tuple[str, ...] = setting(
         (), help="What measures the model at evaluations, by name.", check=distinct, changes="output"

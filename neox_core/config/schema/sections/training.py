@@ -25,9 +25,7 @@ class BatchSection:
 
     train_batch_size: int | None = _size(help="Samples of one optimizer step, all ranks.", unit="samples")
     train_micro_batch_size_per_gpu: int | None = _size(
-        help="Samples of one forward and backward pass of one rank.",
-        unit="samples",
-        aliases=("train_step_batch_size",),
+        help="Samples of one forward and backward pass of one rank.", unit="samples", aliases=("train_step_batch_size",)
     )
     gradient_accumulation_steps: int | None = _size(
         help="Passes whose gradients make one step. Default: derived from the other two, else 1."
