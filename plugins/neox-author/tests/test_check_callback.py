@@ -117,6 +117,14 @@ def as_tensor(self: Any) -> Any:
     return torch.ones(1)
 
 
+def without_gradients(self: Any, step: int) -> None:
+    torch.set_grad_enabled(False)
+
+
+def in_double(self: Any, step: int, values: Any, losses: Any) -> None:
+    torch.set_default_dtype(torch.float64)
+
+
 FAULTS: dict[str, tuple[str, Any, str]] = {
     "where": ("where", "rank 1", "`where` is rank 0, every rank or collective, not 'rank 1'"),
     "rewinds": ("rewinds", 1, "`rewinds` is True or False"),
@@ -151,6 +159,8 @@ FAULTS: dict[str, tuple[str, Any, str]] = {
     "keys that are numbers": ("state", by_number, "state\\(\\) is what JSON holds without a change; .* becomes"),
     "infinity": ("state", infinite, "state\\(\\) is what JSON holds without a change; .*JSON compliant"),
     "a tensor": ("state", as_tensor, "state\\(\\) is what JSON holds without a change; .*not JSON serializable"),
+    "gradients that stay off": ("step", without_gradients, "it leaves gradients on"),
+    "another default dtype": ("log", in_double, "it leaves torch.set_default_dtype\\(\\) as it was"),
     "text for the log": ("measured", lambda self, step: {"a": "3"}, "measured\\(\\) returns a float for each name"),
     "a name with a line": ("measured", lambda self, step: {"a\nb": 3.0}, "measured\\(\\) returns .*, a word, or None"),
     "another name of a method": ("evaluated", None, "it has a method for one event or more"),
@@ -165,7 +175,47 @@ def test_a_fault_is_named(patience: Any, monkeypatch: pytest.MonkeyPatch, fault:
         monkeypatch.delattr(cls, member)
     else:
         monkeypatch.setattr(cls, member, planted, raising=False)
-    with pytest.raises(AssertionError, match=f"(?s){clause}"):
+    with torch.enable_grad(), pytest.raises(AssertionError, match=f"(?s){clause}"):
+        check_callback(catalog, "patience")
+    torch.set_default_dtype(torch.float32)
+
+
+def evaluates(engine: Any) -> None:
+    engine.model.eval()
+
+
+def decays(engine: Any) -> None:
+    with torch.no_grad():
+        engine.model.weight.mul_(0.999)
+
+
+def slows(engine: Any) -> None:
+    engine.optimizer.param_groups[0]["lr"] *= 0.5
+
+
+@pytest.mark.parametrize(
+    ("act", "clause"),
+    [
+        (evaluates, "it leaves the model in training"),
+        (decays, "it leaves the weights of the model as they are"),
+        (slows, "it leaves the learning rate to the schedule"),
+    ],
+)
+def test_a_fault_of_one_with_the_engine_is_named(
+    patience: Any, monkeypatch: pytest.MonkeyPatch, act: Any, clause: str
+) -> None:
+    catalog, cls = patience
+
+    class Engined(cls):  # type: ignore[misc]  # of a page
+        def __init__(self, run: Any, context: Any, settings: Any, engine: Any) -> None:
+            super().__init__(run, context, settings)
+            self.engine = engine
+
+        def log(self, step: int, values: Any, losses: Any) -> None:
+            act(self.engine)
+
+    monkeypatch.setattr(import_module("neox_patience.callback"), "Patience", Engined)
+    with pytest.raises(AssertionError, match=clause):
         check_callback(catalog, "patience")
 
 

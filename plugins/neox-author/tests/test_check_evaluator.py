@@ -79,9 +79,15 @@ def once(self: Any, step: int) -> Any:
     return {"mine": self.first}
 
 
+def without_gradients(self: Any, step: int) -> Any:
+    torch.set_grad_enabled(False)
+    return {"mine": self.run.loss(self.samples[0])}
+
+
 @pytest.mark.parametrize(
     ("fault", "clause"),
     [
+        (without_gradients, "it leaves gradients on"),
         (own_mean, "all ranks get the same numbers, those of one rank; mine is"),
         (summed, "all ranks get the same numbers, those of one rank; mine is"),
         (on_rank_0, "every rank makes the same collective calls|all ranks get the same numbers"),
@@ -99,5 +105,5 @@ def test_a_fault_is_named(worst: Any, monkeypatch: pytest.MonkeyPatch, fault: An
     catalog, cls = worst
     monkeypatch.setattr("neox_author.testing.two_ranks.LIMIT_S", 6.0)
     monkeypatch.setattr(cls, "evaluate", fault)
-    with pytest.raises(AssertionError, match=clause):
+    with torch.enable_grad(), pytest.raises(AssertionError, match=clause):
         check_evaluator(catalog, "worst")

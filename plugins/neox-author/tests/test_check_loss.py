@@ -109,6 +109,10 @@ FAULTS = {
     ),
     "a changed batch": ((LAST, f"batch.tokens[0, -1] += 1\n        {LAST}"), "the batch is left as it is"),
     "no gradient": ((LAST, f"cross_entropy, z = cross_entropy.detach(), z.detach()\n        {LAST}"), "has a gradient"),
+    "a gradient of a sum": (
+        (LAST, f"z = z + (len(batch.tokens) - 1) * (z - z.detach())\n        {LAST}"),
+        "so is its gradient: that of a batch follows from those of its samples",
+    ),
     "other numbers in an evaluation": (
         (LAST, f"{LAST} (not torch.is_grad_enabled()) +"),
         "without gradients the loss is the same",

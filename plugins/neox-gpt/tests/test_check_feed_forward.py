@@ -118,6 +118,18 @@ FAULTS = {
         ),
         "sums of half-precision products are in fp32",
     ),
+    "another result in evaluation": (
+        (LEFT, f"{LEFT} * (1 if self.training else 0.5)"),
+        "evaluation mode gives what training gives, without dropout: the result differs",
+    ),
+    "a gradient that is forgotten": (
+        (ENTERED, f"self.down.grad = None; {ENTERED}"),
+        "the gradients of two micro-batches add up: the gradient of down differs",
+    ),
+    "a stack in a text": (
+        ("self.cuts = {", "self.stacks = 'up'; self.cuts = {"),
+        "`stacks` is a set of names of the module's own parameters; SharedExperts has 'up'",
+    ),
     "waits for the device": (
         (LEFT, f"{LEFT} * (1 if values.sum().item() else 1)"),
         "does not wait for the device, as item does",

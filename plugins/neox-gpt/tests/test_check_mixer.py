@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 from neox_author.testing import load_only
+from neox_gpt.attention import scores
 from neox_gpt.testing import check_mixer
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/plugins/mixer.md").read_text("utf-8")
@@ -110,6 +111,25 @@ FAULTS: dict[str, tuple[tuple[tuple[str, str], ...], str]] = {
         ((RESULT, f"self.scale *= 1.5\n        {RESULT}"),),
         "two calls give the same bits",
     ),
+    "another result in evaluation": (
+        ((RESULT, RESULT.replace("mixed *", "mixed * (1 if self.training else 0.5) *")),),
+        "evaluation mode gives what training gives, without dropout: the result differs",
+    ),
+    "a buffer that counts": (
+        (
+            (OUTPUT, f"{OUTPUT}\n        self.register_buffer('calls', torch.zeros(()))"),
+            (RESULT, f"self.calls.add_(1)\n        {RESULT}"),
+        ),
+        "a mixer leaves its parameters and buffers as they are; calls differs",
+    ),
+    "weights that a pass clips": (
+        ((RESULT, f"self.output.weight.data.clamp_(-0.1, 0.1)\n        {RESULT}"),),
+        "a mixer leaves its parameters and buffers as they are; output.weight differs",
+    ),
+    "decay of another name": (
+        ((OUTPUT, f"{OUTPUT}\n        self.no_weight_decay = {{'gate_bias'}}"),),
+        "`no_weight_decay` is a set of names of the module's own parameters; GatedLinear has 'gate_bias'",
+    ),
     "sums in half precision": (
         (
             (PRODUCT, "summed((query @ key.mT * weight).to(value.dtype), value)"),
@@ -151,6 +171,17 @@ def test_a_fault_is_named(gated: Any, monkeypatch: pytest.MonkeyPatch, fault: st
     divisor = 1e4 if fault == "sums in half precision" else 4.0  # where nothing is forgotten, sums are long
     with pytest.raises(AssertionError, match=re.escape(clause)):
         check_mixer(catalog, "gated-linear", gate_divisor=divisor)
+
+
+def test_dropout_that_does_not_scale_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = scores.drop_probabilities
+
+    def unscaled(probs: Any, p: float, keys: Any, *more: Any) -> Any:
+        return whole(probs, p, keys, *more) * (1 if keys is None else 1 - p)
+
+    monkeypatch.setattr(scores, "drop_probabilities", unscaled)
+    with pytest.raises(AssertionError, match=r"dropout scales what it keeps: .* it is 0\.[45]\d of it"):
+        check_mixer(load_only("neox-gpt"), "global")
 
 
 TOLD: dict[str, tuple[Callable[[Any], Any], str]] = {

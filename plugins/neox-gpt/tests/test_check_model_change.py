@@ -107,6 +107,10 @@ FAULTS = {
         "it resumes to the bit",
     ),
     "changes its input": ((FORWARD, f"{FORWARD}        x.mul_(2)\n"), "leaves its input as it is"),
+    "a weight without a gradient": (
+        (FORWARD, f"    straight_through = True\n    change_weight = lambda self, w: w.detach()\n\n{FORWARD}"),
+        "what is `straight_through` gives the weight a gradient, unless `freezes` names it",
+    ),
     "a gradient that is cut off": (
         ("(self.scale if self.cuts", "(self.scale.detach() if self.cuts"),
         "the gradient of changes.rescale.scale differs",
@@ -130,6 +134,7 @@ MORE = {
     "steps that are counted": (RESULT, f"{RESULT} * len(self.seen)"),
     "not linear where inputs are split": NOT_FOLDED,
     "a bias on every rank": NOT_FOLDED,
+    "a weight without a gradient": ("return True", "return False"),
 }
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 EVENTS = ("start", "step", "measured", "log", "evaluated", "save", "saved", "end")
 METHODS = (*EVENTS, "state", "restore", "rewound")
 LAST, EACH_LOG, EACH_SAVE = 240, 4, 6
+RATE = 0.1
 SPIKES = {90: 9.0, 151: 30.0, 152: 30.0, 199: math.nan, 223: math.inf}
 """Losses that are not on the curve, by step."""
 COLLECTIVES = ("all_reduce", "all_gather", "all_gather_object", "broadcast", "barrier", "reduce_scatter", "all_to_all")
@@ -47,7 +48,7 @@ def check_callback(catalog: Catalog, name: str, **settings: Any) -> None:
     def make(first_step: int = 0, rank: int = 0, group: Any = None) -> _Played:
         folder.mkdir(exist_ok=True)
         run = RunInfo(folder, first_step, LAST, 1000, 2, 64, "cpu", 4)
-        return _Played(target(run, _context(rank, group), chosen, **more), rank)
+        return _Played(target(run, _context(rank, group), chosen, **more), rank, more.get("engine"))
 
     with tempfile.TemporaryDirectory() as temporary, _watched(where == "collective"):
         folder = Path(temporary, "run")
@@ -94,8 +95,9 @@ def check_callback(catalog: Catalog, name: str, **settings: Any) -> None:
 class _Played:
     """A callback and the events that it is given."""
 
-    def __init__(self, made: Any, rank: int) -> None:
-        self.made, self.seed = made, rank
+    def __init__(self, made: Any, rank: int, engine: Any) -> None:
+        self.made, self.seed, self.engine = made, rank, engine
+        self.weights = [] if engine is None else [each.detach().clone() for each in engine.model.parameters()]
 
     def call(self, event: str, *args: Any) -> Any:
         method = getattr(self.made, event, None)
@@ -104,7 +106,24 @@ class _Played:
         if method is None:
             return None
         with _no_waiting() if event == "step" else ExitStack():
-            return method(*args)
+            answer = method(*args)
+        self.left()
+        return answer
+
+    def left(self) -> None:
+        """What a callback may not change, as it is between two steps."""
+        import torch
+
+        hold(torch.is_grad_enabled(), "it leaves gradients on: torch.set_grad_enabled() is as it was")
+        hold(torch.get_default_dtype() == torch.float32, "it leaves torch.set_default_dtype() as it was")
+        if self.engine is None:
+            return
+        model, optimizer = self.engine.model, self.engine.optimizer
+        hold(model.training, "it leaves the model in training")
+        same = all(torch.equal(each, before) for each, before in zip(model.parameters(), self.weights, strict=True))
+        hold(same, "it leaves the weights of the model as they are")
+        rates = [group["lr"] for group in optimizer.param_groups]
+        hold(rates == [RATE] * len(rates), "it leaves the learning rate to the schedule")
 
     def play(self, events: Sequence[tuple[Any, ...]], rewinds: bool) -> list[tuple[int, str, Any, Any]]:
         """(step, event, what it asks, its state at a save) of each event."""
@@ -202,7 +221,7 @@ def _engine() -> Any:
     import torch
 
     model = torch.nn.Linear(4, 4)
-    return SimpleNamespace(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), shards=(), weights=())
+    return SimpleNamespace(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=RATE), shards=(), weights=())
 
 
 @contextmanager

@@ -55,7 +55,10 @@ def check_evaluator(catalog: Catalog, name: str, **settings: Any) -> None:
 
 def _evaluate(evaluator: Any, step: int) -> dict[str, float]:
     random.seed(random.SystemRandom().random())  # as another process has it
+    import torch
+
     numbers = evaluator.evaluate(step)
+    hold(torch.is_grad_enabled(), "it leaves gradients on: torch.set_grad_enabled() is as it was")
     hold(
         isinstance(numbers, Mapping) and numbers and all(isinstance(each, float) for each in numbers.values()),
         f"evaluate() returns a float for each name, and one or more; it returns {numbers!r}",

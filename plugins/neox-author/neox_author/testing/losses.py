@@ -129,16 +129,23 @@ def _check_rows(objective: Objective, batch: Batch, make: Callable[[], _Model]) 
         Batch(batch.tokens[at : at + 1], None if batch.keys is None else batch.keys[at : at + 1], batch.documents)
         for at in range(ROWS)
     ]
-    with torch.no_grad():
-        whole = objective.loss(model.run, batch).mean
-        losses = torch.stack([objective.loss(model.run, row).mean for row in rows])
     weights = [objective.weights(row) for row in rows]
     counts = torch.stack([torch.ones(()) if each is None else each.sum() for each in weights]).double()
-    expected = (losses * counts).sum() / counts.sum()
+
+    def of_rows() -> Tensor:
+        losses = torch.stack([objective.loss(model.run, row).mean for row in rows])
+        return (losses * counts).sum() / counts.sum()
+
+    with torch.no_grad():
+        whole, expected = objective.loss(model.run, batch).mean, of_rows()
     hold(
         bool((whole - expected).abs() <= 1e-9 * (1 + expected.abs())),
         "the loss is the mean over what counts: that of a batch follows from those of its samples and their weights",
     )
+    parts, own = list(model.parameters()), objective.loss(model.run, batch).mean
+    for got, wanted in zip(torch.autograd.grad(own, parts), torch.autograd.grad(of_rows(), parts), strict=True):
+        near = bool((got - wanted).abs().amax() <= 1e-9 * (1 + wanted.abs().amax()))
+        hold(near, "so is its gradient: that of a batch follows from those of its samples and their weights")
 
 
 def _check_order(objective: Objective, batch: Batch, make: Callable[[], _Model]) -> None:

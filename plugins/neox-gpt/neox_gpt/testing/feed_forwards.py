@@ -20,8 +20,11 @@ from neox_gpt.contracts import FeedForwardShape, FeedForwardSize
 from neox_gpt.testing.layer_clauses import (
     DECODER,
     check_accumulation,
+    check_added,
     check_calls,
     check_finite_differences,
+    check_modes,
+    check_names,
     check_no_wait,
     check_recomputed,
     random,
@@ -122,6 +125,7 @@ def _check_whole(make: Callable[..., Any], size: Any) -> None:
     hold(isinstance(module, nn.Module), f"{WHAT} is a torch.nn.Module")
     hold(isinstance(getattr(module, "flops_per_token", None), int), f"{WHAT} has `flops_per_token`, a whole number")
     _check_size(module, size)
+    check_names(module)
     draw(module.double())
     check_calls(module, _run, x, WHAT)
     _check_auxiliary(module, x)
@@ -137,6 +141,8 @@ def _check_whole(make: Callable[..., Any], size: Any) -> None:
     clause = "the result for a token depends on that token alone" + (", in evaluation mode" if batched else "")
     hold_same(clause, {"the result": alone}, {"the result": together})
     module.train()
+    if not batched:
+        check_modes(module, _run, x)
     last = getattr(module, "last_bias", None)
     if hasattr(module, "last_bias"):
         added = module(x, bias=False)
@@ -144,6 +150,7 @@ def _check_whole(make: Callable[..., Any], size: Any) -> None:
         hold_same("with bias=False `last_bias` is left out", {"the result": added}, {"the result": whole})
     hold(bool(tensor(x * 0).isfinite().all()), "zeros give finite values")
     check_finite_differences(module, _run, x)
+    check_added(module, _run, x)
     check_recomputed(module, _run, x)
     check_no_wait(module, _run, x)
 

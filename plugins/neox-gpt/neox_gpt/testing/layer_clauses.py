@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from neox_author.testing.clauses import hold
@@ -14,6 +14,7 @@ from neox_gpt.testing.ranks import Result, gradients, tensor_of, weighted
 
 DECODER = "neox-gpt:gpt"
 """The architecture that parts are tried in."""
+NAMING = ("no_weight_decay", "stacks", "starts_as_made")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 Run = Callable[[nn.Module, Tensor], Result]
 
@@ -24,10 +25,13 @@ def random(*size: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Ten
 
 
 def check_calls(module: nn.Module, run: Run, x: Tensor, what: str) -> None:
-    """Shape and dtype kept, input left alone, the same bits twice, no random numbers; `module` is in training."""
+    """Shape and dtype kept, input and what is trained left alone, the same bits twice, no random numbers; `module` is
+    in training.
+    """
     for dtype in DTYPES:
         module.to(dtype)
         given = x.to(dtype)
+        own = {name: each.detach().clone() for name, each in _own(module)}
         before, state = given.clone(), torch.get_rng_state()
         first = run(module, given)
         if isinstance(first, tuple) and isinstance(first[-1], dict):
@@ -42,7 +46,51 @@ def check_calls(module: nn.Module, run: Run, x: Tensor, what: str) -> None:
         hold(
             torch.equal(tensor_of(run(module, given)), first), f"{what} is deterministic: two calls give the same bits"
         )
+        for name, each in _own(module):
+            hold(torch.equal(each, own[name]), f"{what} leaves its parameters and buffers as they are; {name} differs")
     module.double()
+
+
+def _own(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """What a call leaves alone; a parameter that is not trained may be a state."""
+    yield from ((name, each) for name, each in module.named_parameters() if each.requires_grad)
+    yield from module.named_buffers()
+
+
+def check_modes(module: nn.Module, run: Run, x: Tensor) -> None:
+    """In evaluation mode against training, without dropout."""
+    results = []
+    for training in (True, False):
+        results.append({"the result": tensor_of(run(module.train(training), x)).detach()})
+    module.train()
+    hold_same("evaluation mode gives what training gives, without dropout", results[1], results[0])
+
+
+def check_names(module: nn.Module) -> None:
+    """The attributes that name parameters."""
+    for inner in module.modules():
+        for attribute in NAMING:
+            names = getattr(inner, attribute, ())
+            wrong = [names] if isinstance(names, str) else [each for each in names if not hasattr(inner, each)]
+            said = f"`{attribute}` is a set of names of the module's own parameters"
+            hold(not wrong, f"{said}; {type(inner).__name__} has {wrong[0]!r}" if wrong else said)
+
+
+def check_added(module: nn.Module, run: Run, x: Tensor) -> None:
+    """The gradients of two micro-batches, without a step between them, against those of one."""
+    weight = random(*x.shape, seed=5)
+    module.zero_grad()
+    found: list[dict[str, Tensor]] = []
+    for _ in range(2):
+        weighted(run(module, x), weight).backward()
+        found.append({name: each.grad.clone() for name, each in module.named_parameters() if each.grad is not None})
+    module.zero_grad()
+    wanted = {f"the gradient of {name}": 2 * each for name, each in found[0].items()}
+    hold_same(
+        "the gradients of two micro-batches add up",
+        {f"the gradient of {name}": each for name, each in found[1].items()},
+        wanted,
+    )
 
 
 def check_finite_differences(module: nn.Module, run: Run, x: Tensor) -> None:

@@ -22,8 +22,11 @@ from neox_gpt.scope import Scope
 from neox_gpt.testing.layer_clauses import (
     DECODER,
     check_accumulation,
+    check_added,
     check_calls,
     check_finite_differences,
+    check_modes,
+    check_names,
     check_no_wait,
     check_recomputed,
     random,
@@ -42,6 +45,7 @@ WHAT = "a mixer"
 SHAPE = MixerShape(HIDDEN, 4, 2, SEQ, layer=1)
 FORMS = (SHAPE, evolve(SHAPE, num_kv_heads=4, bias=False))
 KEYS = (5, 2**40, -7)
+DRAWS = 256
 DOCUMENTS = ((0, 0, 0, 1, 1, 1, 1, 1), (0,) * SEQ, (0, 1, 2, 2, 2, 2, 3, 3))
 
 
@@ -70,7 +74,9 @@ def check_mixer(catalog: Catalog, name: str, *, trained: bool = False, **setting
             _check_split(make, size, sequence_parallel=sequence_parallel)
     _check_uses(lambda shape: planner(shape, built))
     if "dropout" in planner(SHAPE, built).uses:
-        _check_dropout(partial(_make, target, evolve(SHAPE, dropout=0.5), built), planner(SHAPE, built))
+        dropping = partial(_make, target, evolve(SHAPE, dropout=0.5), built)
+        _check_dropout(dropping, planner(SHAPE, built))
+        _check_kept(_make(target, evolve(SHAPE, dropout=0.5, bias=False), built), planner(SHAPE, built))
     else:
         not_applicable("dropout follows from the keys of the samples", "it has none")
     wide = MixerShape(128, 4, 4, 768)
@@ -127,8 +133,10 @@ def _check_size(module: Any, size: Any, shape: MixerShape) -> None:
 def _check_whole(make: Callable[..., Any], size: MixerSize) -> None:
     module, x = draw(make().double()), random(BATCH, SEQ, HIDDEN)
     run, packed = _Run(size), _Run(size, torch.tensor(DOCUMENTS))
+    check_names(module)
     for each in (run, packed):
         check_calls(module, each, x, WHAT)
+        check_modes(module, each, x)
     hold(bool(run(module, x * 0).isfinite().all()), "zeros give finite values")
     check_samples(module, run, x)
     if size.causal:
@@ -150,6 +158,7 @@ def _check_whole(make: Callable[..., Any], size: MixerSize) -> None:
         not_applicable("a mixer with `needs_positions` uses the position", "it needs none")
     for each in (run, packed):
         check_finite_differences(module, each, x)
+        check_added(module, each, x)
         check_recomputed(module, each, x)
         check_no_wait(module, each, x)
 
@@ -175,6 +184,19 @@ def _check_dropout(make: Callable[..., Any], size: MixerSize) -> None:
     check_recomputed(module, run, x)
     if not size.one_rank_only:
         _check_split(make, size, keys=keys, sequence_parallel=False)
+
+
+def _check_kept(module: Any, size: MixerSize) -> None:
+    """What dropout leaves on average, of a mixer without biases."""
+    x = random(1, SEQ, HIDDEN).expand(DRAWS, -1, -1)
+    with torch.no_grad():
+        whole = _Run(size)(draw(module.double()), x[:1])
+        mean = _Run(size, keys=torch.arange(DRAWS))(module, x).mean(0, keepdim=True)
+    kept = float((mean * whole).sum() / whole.square().sum())
+    hold(
+        0.8 < kept < 1.25,
+        f"dropout scales what it keeps: on average the result is that without; it is {kept:.2f} of it",
+    )
 
 
 def _check_split(

@@ -172,6 +172,9 @@ def _check_whole(layer: _Layer, size: Any) -> None:
     layer.told(module)
     if own.straight_through:
         not_applicable("the gradient is that of the function", "the change is `straight_through`")
+        found = gradients(module, partial(_same_shape, module), x, random(*x.shape, seed=5))
+        learns = layer.new().freezes(f"{layer.shape.name}.weight") or bool(found["the gradient of weight"].any())
+        hold(learns, "what is `straight_through` gives the weight a gradient, unless `freezes` names it")
     else:
         check_finite_differences(module, _same_shape, x)
     check_recomputed(module, _same_shape, x)
